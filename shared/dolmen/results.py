@@ -13,13 +13,13 @@ from dolmen.units import utc
 
 @dataclass(frozen=True)
 class Commit:
-    """One commit, as returned to its writer and by ``history()``.
+    """One commit, as returned to its writer and by ``history()``, which shows what was committed together as one.
 
     Args:
         version: the version it made; if nothing changed, the version it was made on.
         commit_ts: timestamp of its last statement, int64 microseconds; it orders deletes and data.
         created_at: the time at which it landed, by the store's clock.
-        commit_id: its unique id.
+        commit_id: the unique id of its version, which changes that were committed together share.
         operation: a word for what it did; "nothing" if there was nothing to do.
         counts: the numbers of rows, files and tombstones that it changed.
         did: what it did to which tables and columns; only the first few, and never a value.

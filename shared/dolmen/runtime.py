@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import random
+import threading
 import time
 import uuid
 from collections import deque
@@ -16,7 +17,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from concurrent.futures import TimeoutError as FuturesTimeoutError
 from dataclasses import dataclass, field
 from functools import cache, cached_property
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -33,6 +34,16 @@ def _monotonic() -> float:
     return time.monotonic()
 
 
+class Signal(Protocol):
+    """Lets one thread wait for another. It is set once."""
+
+    def set(self) -> None:
+        """Ends the waiting."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Waits until it is set, or for this many seconds. Returns whether it is set."""
+
+
 @dataclass(frozen=True)
 class Runtime:
     """The clock, randomness, sleep and threads of a process.
@@ -44,6 +55,7 @@ class Runtime:
         random: the source of uuids and jitter.
         threads: the most concurrent requests; 1 runs everything inline.
         cores: number of threads that decode columns; at most one per processor, as each keeps memory of its own.
+        signal: makes what one thread waits for until another one sets it.
     """
 
     clock_us: Callable[[], int] = _local_clock_us
@@ -52,6 +64,7 @@ class Runtime:
     random: random.Random = field(default_factory=random.SystemRandom)
     threads: int = field(default_factory=lambda: min(16, 4 * (os.cpu_count() or 1)))
     cores: int = field(default_factory=lambda: os.cpu_count() or 1)
+    signal: Callable[[], Signal] = threading.Event
 
     def uuid(self) -> str:
         """32 hexadecimal digits of a fresh random (version 4) UUID."""
@@ -109,6 +122,10 @@ class Runtime:
                 if future.done():
                     raise  # raised by the function itself
                 meanwhile()
+
+    def start(self, function: Callable[[], None], name: str) -> None:
+        """Runs a function in a thread of its own until it returns. The thread does not keep the process alive."""
+        threading.Thread(target=function, name=name, daemon=True).start()
 
     @cached_property
     def _pool(self) -> ThreadPoolExecutor:

@@ -26,6 +26,7 @@ from dolmen.results import Commit
 from dolmen.snapshot import PinnedTable, manifest_at, pin
 from dolmen.transaction import Transaction
 from dolmen.transaction_table import TransactionTable
+from dolmen.writer import MAX_BYTES, MAX_ROWS, MAX_SECONDS, BufferedWriter
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -158,6 +159,22 @@ class Table(KeyedTable):
             AppliedIdError: other rows were added under this id, or the id was used for something else.
         """
         return self._commit("append", lambda table: table.append(data, cast=cast, request=request), message)
+
+    def writer(
+        self, *, max_rows: int = MAX_ROWS, max_seconds: float = MAX_SECONDS, max_bytes: int = MAX_BYTES
+    ) -> BufferedWriter:
+        """Opens a writer that collects rows and deletes from any thread, and commits them as few large files.
+
+        Args:
+            max_rows: begins a commit when so many rows wait.
+            max_seconds: begins a commit when the first call has waited so long. Whoever waits for an acknowledgement
+                does not wait for this.
+            max_bytes: rows that may be held in memory; beyond that, calls wait for commits.
+
+        Raises:
+            InputError: a bound is not positive.
+        """
+        return BufferedWriter(self._context, self.name, max_rows, max_seconds, max_bytes)
 
     def upsert(
         self,

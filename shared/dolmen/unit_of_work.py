@@ -11,6 +11,7 @@ from dolmen import arguments
 from dolmen.commit.applied import find_applied
 from dolmen.commit.change import Change
 from dolmen.commit.draft import Draft
+from dolmen.commit.group import Committed
 from dolmen.commit.intent import Intent
 from dolmen.commit.loop import STAMP_SECONDS
 from dolmen.commit.loop import commit as commit_change
@@ -251,13 +252,20 @@ class UnitOfWork:
             ConflictError: something that was read has changed: repeat the transaction, as ``Database.run`` does.
             UnknownOutcomeError: the commit may have landed.
         """
+        change = self.end()
+        if change is None:
+            return Commit.nothing(self.base.as_history())
+        return self.result(change, commit_change(self.context.head, change, self.uploads))
+
+    def end(self) -> Change | None:
+        """Ends this transaction. Returns its change, to be committed; None if there is nothing to commit."""
         self._open()
         self._done = True
         said = {id_: parts[0] if len(parts) == 1 else content_digest(*parts) for id_, parts in self._content.items()}
         applied = {**said, **self._applied}
         if not self._statements and not applied:
-            return Commit.nothing(self.base.as_history())
-        change = Change(
+            return None
+        return Change(
             commit_id=self.context.runtime.uuid(),
             operation=self._operation,
             statements=tuple(self._statements),
@@ -268,13 +276,15 @@ class UnitOfWork:
             message=self._message,
             excluded=frozenset(self._excluded),
         )
-        done = commit_change(self.context.head, change, self.uploads)
+
+    def result(self, change: Change, done: Committed) -> Commit:
+        """The commit of the change that this transaction ended with."""
         if self._intent and done.manifest is not None:
             self._intent.finish()
-        if done.manifest is None:
+        if done.entry is None:
             return Commit.nothing(self.base.as_history(), done.already)
-        requests = [id_ for id_ in applied if id_ not in done.already]
-        return Commit.of(done.manifest.as_history(), requests, attempts=done.attempts, already=done.already)
+        requests = [id_ for id_ in change.applied if id_ not in done.already]
+        return Commit.of(done.entry, requests, attempts=done.attempts, already=done.already)
 
     def __enter__(self) -> Self:
         return self

@@ -6,7 +6,8 @@ import msgspec
 import pytest
 from pyroaring import BitMap
 
-from dolmen.commit.loop import Committed, submit
+from dolmen.commit.group import Committed
+from dolmen.commit.loop import submit
 from dolmen.commit.statements.background import CollectionProgress, Compact, Group, MoveFence, Resolve, SetProperties
 from dolmen.commit.statements.base import Statement
 from dolmen.commit.statements.rows import Overwrite

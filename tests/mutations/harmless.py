@@ -57,8 +57,8 @@ HARMLESS: tuple[Harmless, ...] = (
             "an error of a cached base reaches the caller",
             "a cached base proves nothing: an error is raised only after the pointer was read afresh",
             "commit/loop.py",
-            "            if fresh and not gone:\n                raise\n",
-            "            if not gone:\n                raise\n",
+            "        if is_fresh and not gone:\n            return True\n",
+            "        if not gone:\n            return True\n",
         ),
         "each statement was applied to its transaction's own base when it was added, after a fresh look where a name "
         "is there or is not; what fails on a cached base fails on one that came after that, and is true during the "

@@ -101,16 +101,16 @@ COMMITS: tuple[Mutation, ...] = (
         "a rebase keeps the timestamp of its first attempt",
         "T stands in manifest entries and is given anew by each attempt",
         "commit/change.py",
-        "        first_ts = max(base.commit_ts, now_us) + 1\n",
-        "        first_ts = vars(type(self)).get(self.commit_id) or max(base.commit_ts, now_us) + 1\n"
-        "        setattr(type(self), self.commit_id, first_ts)\n",
+        "    first_ts = max(base.commit_ts, now_us) + 1\n",
+        "    first_ts = vars(Change).get(changes[0].commit_id) or max(base.commit_ts, now_us) + 1\n"
+        "    setattr(Change, changes[0].commit_id, first_ts)\n",
     ),
     mutation(
         "timestamps follow the clock, also backwards",
         "commit_ts is strictly increasing: max(previous, server now) + 1 + i",
         "commit/change.py",
-        "        first_ts = max(base.commit_ts, now_us) + 1\n",
-        "        first_ts = now_us + 1\n",
+        "    first_ts = max(base.commit_ts, now_us) + 1\n",
+        "    first_ts = now_us + 1\n",
     ),
     mutation(
         "a transaction's statements share one timestamp",
@@ -151,8 +151,8 @@ COMMITS: tuple[Mutation, ...] = (
         "a batch is committed without one of its ids",
         "each applied id stands in the manifest of the commit that applied it",
         "commit/change.py",
-        "for id_, digest in self.applied.items()),\n        )\n",
-        "for id_, digest in [*self.applied.items()][len(self.applied) > 1 :]),\n        )\n",
+        "for id_, digest in self.applied.items())\n        return",
+        "for id_, digest in [*self.applied.items()][len(self.applied) > 1 :])\n        return",
     ),
     mutation(
         "applied ids are looked for in the root alone",
@@ -237,5 +237,49 @@ COMMITS: tuple[Mutation, ...] = (
         "commit/change.py",
         "if self.txid is not None and self.txid in base.revoked_intents:",
         "if self.txid is not None and self.txid in ():",
+    ),
+    mutation(
+        "a read is compared with the version before the group",
+        "a change is applied as if those before it in its group were committed: its reads must hold after them, too",
+        "commit/draft.py",
+        "            commit_ts=commit_ts,\n            tables=dict(self.tables),\n",
+        "            tables=dict(self.tables),\n",
+    ),
+    mutation(
+        "a request is looked for in the version before the group",
+        "a request that two changes of a group have is applied once",
+        "commit/draft.py",
+        "            applied=(*self.base.applied, *applied),\n",
+        "            applied=self.base.applied,\n",
+    ),
+    mutation(
+        "changes of a group share their timestamps",
+        "statements are numbered through all changes of a version, so that a delete hides rows of those before it",
+        "commit/change.py",
+        "        first_ts = effects[-1].commit_ts + 1\n",
+        "        first_ts = max(base.commit_ts, now_us) + 1\n",
+    ),
+    mutation(
+        "a change of a group is fitted to the version before the group",
+        "each change is fitted to what those before it in its group make of the version: vectors are merged with theirs",
+        "commit/loop.py",
+        "change.prepare(draft, member.uploads)",
+        "change.prepare(Draft(base, segments), member.uploads)",
+    ),
+    mutation(
+        "only the leader of a group is told that its outcome is unknown",
+        "the outcome of the pointer's PUT is that of all changes in the version",
+        "commit/loop.py",
+        "error if member is self._own else copy_error(error)",
+        'error if member is self._own else StoreUnavailableError("no answer")',
+    ),
+    mutation(
+        "a group that lost is reported as committed to all but its leader",
+        "the outcome of the pointer's PUT is that of all changes in the version",
+        "commit/loop.py",
+        "            self._under_way = []\n            # Another",
+        "            for each, done in list(zip(group, effects, strict=False))[1:]:\n"
+        "                self._queue.settle(each.member, Committed(manifest, {}, 1, done, each.change))\n"
+        "            self._under_way = []\n            # Another",
     ),
 )

@@ -67,7 +67,7 @@ STORES: tuple[Mutation, ...] = (
         "manifests are named by their version and put over each other",
         "a manifest is created under a name of its own attempt, with If-None-Match",
         (
-            Edit("commit/loop.py", "now_us, runtime.attempt(), head.segments", 'now_us, "00000000", head.segments'),
+            Edit("commit/loop.py", "attempt = self._runtime.attempt()", 'attempt = "00000000"'),
             Edit(
                 "store/s3/store.py",
                 '            request["IfNoneMatch"] = "*"\n',

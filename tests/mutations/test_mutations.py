@@ -66,7 +66,7 @@ def test_a_mutation_is_caught_by_what_must_never_happen(name: str) -> None:
 
 def test_a_crash_of_the_mutated_line_does_not_count_as_caught() -> None:
     """Else any nonsense would be."""
-    crash = Edit("commit/change.py", "        self._check_fence(base)\n", "        assert base is None\n")
+    crash = Edit("commit/change.py", "        self._check_fence(draft.base)\n", "        assert draft is None\n")
     outcome = tried(Mutation("nonsense", "none", (crash,)), Plan(1, pairs=False, seconds=240))
     assert outcome.caught is None
     assert [run.sound for run in outcome.runs] == [False]

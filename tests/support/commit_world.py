@@ -12,8 +12,9 @@ import pyarrow as pa
 from pyroaring import BitMap
 
 from dolmen.commit.change import Change
+from dolmen.commit.group import Committed
 from dolmen.commit.head import Head
-from dolmen.commit.loop import Committed, commit, submit
+from dolmen.commit.loop import commit, submit
 from dolmen.commit.statements.background import SetProperties
 from dolmen.commit.statements.base import Statement
 from dolmen.commit.statements.rows import Claim, DeletePositions, Write

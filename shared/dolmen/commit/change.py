@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from dolmen import arguments
@@ -12,8 +13,11 @@ from dolmen.commit.statements.base import Statement, is_prepared
 from dolmen.commit.statements.rows import Claim, DeletePositions, Write
 from dolmen.commit.uploads import PendingUploads
 from dolmen.errors import AppliedIdError, ConflictError, StaleWriterError
-from dolmen.format.manifest import AppliedId, Deed, Manifest
+from dolmen.format.manifest import AppliedId, Counts, Deed, Manifest
 from dolmen.segments.reader import SegmentReader
+
+GROUP = "group"
+"""The operation of a version with changes of different operations."""
 
 
 @dataclass(frozen=True)
@@ -109,11 +113,11 @@ class Change:
         """The same change with the time of its first upload, which is now; unchanged if there was an upload before."""
         return self if self.first_upload_us is not None else replace(self, first_upload_us=now_us)
 
-    def prepare(self, base: Manifest, uploads: PendingUploads) -> Change:
-        """This change, fitted to ``base``. May read and may add uploads; most statements need neither."""
+    def prepare(self, draft: Draft, uploads: PendingUploads) -> Change:
+        """This change, fitted to the base of ``draft``. May read and may add uploads; most statements need neither."""
         if not any(is_prepared(statement) for statement in self.statements):
             return self
-        draft = Draft(base, uploads.segments)  # each statement must see the effects of those before it
+        draft, base = draft.copy(), draft.base  # each statement must see the effects of those before it
         statements: list[Statement] = []
         for index, statement in enumerate(self.statements):
             prepared = statement.prepare(draft, uploads) if is_prepared(statement) else statement
@@ -121,42 +125,26 @@ class Change:
             statements.append(prepared)
         return replace(self, statements=tuple(statements))
 
-    def apply(self, base: Manifest, now_us: int, attempt: str, segments: SegmentReader) -> Manifest | None:
-        """The manifest of the next version; None if background work has nothing left to do. Pure.
+    def apply(self, draft: Draft, first_ts: int) -> Effects:
+        """Adds the effects of this change to a draft. Pure.
 
         Args:
-            now_us: the server's clock, in microseconds.
-            attempt: the name of this attempt.
-            segments: holds what ``prepare`` has read.
+            first_ts: the timestamp of its first statement.
 
         Raises:
             StaleWriterError: the change's objects may have been collected.
             ConflictError: the base contradicts what the change was made on.
         """
-        self._check_fence(base)
-        draft = Draft(base, segments)
+        self._check_fence(draft.base)
         for claim in self.claims:
             claim.check(draft)
         deeds: list[Deed] = []
-        first_ts = max(base.commit_ts, now_us) + 1
         for index, statement in enumerate(self.statements):
             statement.apply(draft, first_ts + index)
             if (deed := deed_of(statement, draft)) is not None:
                 deeds.append(deed)
-        if self.upkeep and not draft.has_changes:
-            return None
-        did, did_more = summarize(deeds)
-        return draft.finish(
-            attempt=attempt,
-            commit_id=self.commit_id,
-            operation=self.operation,
-            commit_ts=first_ts + max(len(self.statements) - 1, 0),  # of the last statement
-            created_at=max(base.created_at, now_us),
-            did=did,
-            did_more=did_more,
-            message=self.message,
-            applied=tuple(AppliedId(id_, digest, draft.version) for id_, digest in self.applied.items()),
-        )
+        applied = tuple(AppliedId(id_, digest, draft.version) for id_, digest in self.applied.items())
+        return Effects(first_ts + max(len(self.statements) - 1, 0), draft.counts, tuple(deeds), applied)
 
     def _check_fence(self, base: Manifest) -> None:
         if self.txid is not None and self.txid in base.revoked_intents:
@@ -165,6 +153,71 @@ class Change:
             )
         if self.first_upload_us is not None and self.first_upload_us <= base.orphan_cutoff:
             raise StaleWriterError("uncommitted objects of that age may have been collected: write them again")
+
+
+@dataclass(frozen=True)
+class Effects:
+    """The effects of one change on a version, which may have those of others beside them.
+
+    Args:
+        commit_ts: the timestamp of its last statement.
+        counts, deeds: its own, without those of others.
+        applied: the requests that it applied.
+    """
+
+    commit_ts: int
+    counts: Counts
+    deeds: tuple[Deed, ...]
+    applied: tuple[AppliedId, ...]
+
+
+def make_version(
+    changes: Sequence[Change], base: Manifest, now_us: int, attempt: str, commit_id: str, segments: SegmentReader
+) -> tuple[Manifest | None, list[Effects]]:
+    """Makes the manifest of the next version, with one change or several. Pure.
+
+    Args:
+        changes: in order; each meets a base with the effects of those before it.
+        now_us: the server's clock, in microseconds.
+        attempt: the name of this attempt.
+        commit_id: names what becomes the version.
+        segments: holds what ``prepare`` has read.
+
+    Returns:
+        The manifest, None if background work has nothing left to do; and what each change did.
+
+    Raises:
+        StaleWriterError, ConflictError: see ``Change.apply``.
+    """
+    draft, effects = Draft(base, segments), list[Effects]()
+    first_ts = max(base.commit_ts, now_us) + 1
+    for change in changes:
+        if effects:
+            draft = draft.following(effects[-1].commit_ts, effects[-1].applied)
+        effects.append(change.apply(draft, first_ts))
+        first_ts = effects[-1].commit_ts + 1
+    if changes[0].upkeep and not draft.has_changes:
+        return None, effects
+    did, did_more = summarize(deed for each in effects for deed in each.deeds)
+    draft.counts = sum((each.counts for each in effects), Counts())
+    words = {change.operation for change in changes}
+    manifest = draft.finish(
+        attempt=attempt,
+        commit_id=commit_id,
+        operation=words.pop() if len(words) == 1 else GROUP,
+        commit_ts=effects[-1].commit_ts,
+        created_at=max(base.created_at, now_us),
+        did=did,
+        did_more=did_more,
+        message=join_messages(changes),
+        applied=tuple(id_ for each in effects for id_ in each.applied),
+    )
+    return manifest, effects
+
+
+def join_messages(changes: Sequence[Change]) -> str:
+    """The message of a version with these changes: their different messages."""
+    return "; ".join(dict.fromkeys(change.message for change in changes if change.message))
 
 
 def _belongs_to(statement: Statement, ids: set[str]) -> bool:

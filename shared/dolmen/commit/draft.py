@@ -31,11 +31,14 @@ class Draft:
     """Collects the effects of statements on ``base``; ``finish`` makes the next manifest.
 
     Args:
+        base: the version that statements compare themselves with. For a change that is committed together with others
+            it has the effects of those before it (see ``following``).
         segments: reads sections of idle tables, and other entries that have left the manifest.
     """
 
     def __init__(self, base: Manifest, segments: SegmentReader) -> None:
         self.base, self.segments = base, segments
+        self._predecessor = base
         self.tables = dict(base.tables)
         self.counts = Counts()
         self.data_change = False
@@ -61,6 +64,31 @@ class Draft:
         vars(other).update(vars(self))
         other.tables, other._objects, other._trees = dict(self.tables), set(self._objects), dict(self._trees)
         other._manifests = set(self._manifests)
+        return other
+
+    def following(self, commit_ts: int, applied: tuple[AppliedId, ...]) -> Draft:
+        """A draft of the same version for the next change, whose base has the effects so far, as if committed before.
+
+        Args:
+            commit_ts: the timestamp of the last statement so far.
+            applied: the requests that the last change applied.
+        """
+        other = self.copy()
+        other.counts = Counts()
+        other.base = msgspec.structs.replace(
+            self.base,
+            commit_ts=commit_ts,
+            tables=dict(self.tables),
+            applied=(*self.base.applied, *applied),
+            properties=self.properties,
+            segments=self.own_segments,
+            features=self.features,
+            tags=self.tags,
+            cursors=self.cursors,
+            erasures=self.erasures,
+            rewritten=self.rewritten,
+            leaving=self.leaving,
+        )
         return other
 
     @property
@@ -167,7 +195,7 @@ class Draft:
         message: str = "",
     ) -> Manifest:
         """Makes the next manifest. Fields that it does not change are copied from the base."""
-        base = self.base
+        base = self._predecessor
         for name, entry in base.tables.items():
             if entry.section and self.tables.get(name) is not entry:
                 self._objects.add(entry.section.object)
@@ -215,13 +243,13 @@ class Draft:
         """The notes on erasures of which no file holds rows, without those that a restored or cloned table refutes."""
         if not self.rewritten:
             return ()
-        known = {(entry.uuid, entry.epoch) for entry in self.base.tables.values()}
+        known = {(entry.uuid, entry.epoch) for entry in self._predecessor.tables.values()}
         brought = [entry for entry in self.tables.values() if (entry.uuid, entry.epoch) not in known]
         held = least_held(brought, self.segments) if brought else 0
         return tuple(each for each in self.rewritten if not held or each.through < held)
 
     def _history(self) -> tuple[HistoryEntry, ...]:
-        base = self.base
+        base = self._predecessor
         history = (*base.history, base.as_history()) if base.version else ()
         if self.horizon == base.horizon:
             return history
@@ -231,9 +259,9 @@ class Draft:
 
     def _revoked_intents(self, created_at: int) -> dict[str, int]:
         """The revoked txids. One that was revoked before the fence's time is dropped: the fence stops its writer."""
-        if not self.revoked and self.orphan_cutoff == self.base.orphan_cutoff:
-            return self.base.revoked_intents
-        known = {txid: at for txid, at in self.base.revoked_intents.items() if at >= self.orphan_cutoff}
+        if not self.revoked and self.orphan_cutoff == self._predecessor.orphan_cutoff:
+            return self._predecessor.revoked_intents
+        known = {txid: at for txid, at in self._predecessor.revoked_intents.items() if at >= self.orphan_cutoff}
         return {**dict.fromkeys(self.revoked, created_at), **known}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from dolmen.commit.group import CommitQueue
 from dolmen.errors import ClockError, CorruptionError, ObjectNotFoundError, VersionExpiredError
 from dolmen.format.layout import POINTER, manifest_key
 from dolmen.format.manifest import EMPTY, Manifest
@@ -48,6 +49,7 @@ class Head:
         self.cache = ObjectCache(disk=DiskCache.from_environment(store.url, runtime)) if cache is None else cache
         self.segments = SegmentReader(store, runtime, self.cache)
         self.trust_clock = trust_clock
+        self.queue = CommitQueue()
         self._base: Base | None = None
         self._seen_at = float("-inf")
         self._is_new = False
@@ -136,7 +138,8 @@ class Head:
             raise VersionExpiredError(f"version {version} has expired: the oldest kept is {newest.horizon}")
 
     def _remember(self, base: Base, at: float) -> Base:
-        self._base, self._seen_at = base, at
+        if self._base is None or base.manifest.version >= self._base.manifest.version:  # else a thread was faster
+            self._base, self._seen_at = base, at
         return base
 
     def read_manifest(self, key: str) -> Manifest:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dolmen.commit.change import Change
+from dolmen.commit.change import Change, Effects, make_version
+from dolmen.commit.draft import Draft
+from dolmen.commit.group import MOST_CHANGES, Committed, Member, copy_error
 from dolmen.commit.head import Base, Head
 from dolmen.commit.readback import Readback, read_back
 from dolmen.commit.statements.base import Statement
@@ -24,23 +26,8 @@ _RESENDS = 8
 _BACKOFF_CAP_SECONDS = 5.0
 
 
-@dataclass(frozen=True)
-class Committed:
-    """The outcome of a commit.
-
-    Args:
-        manifest: the version that the change became; None if there was nothing left to apply.
-        already: the versions of requests that were applied before and left out, by request id.
-        attempts: how often the pointer was put.
-    """
-
-    manifest: Manifest | None
-    already: dict[str, int]
-    attempts: int
-
-
 def commit(head: Head, change: Change, uploads: PendingUploads) -> Committed:
-    """Makes ``change`` the next version, whatever others commit meanwhile.
+    """Makes ``change`` the next version, alone or with others of this process that wait for the pointer meanwhile.
 
     Raises:
         ConflictError, TableExistsError, ...: raised by the change's statements on the newest version.
@@ -48,47 +35,15 @@ def commit(head: Head, change: Change, uploads: PendingUploads) -> Committed:
         StoreUnavailableError: the store can't be reached; nothing was committed.
         UnknownOutcomeError: an attempt was sent, and its outcome cannot be found out.
     """
-    runtime, already, tries = head.runtime, dict[str, int](), 0
-    # An old base would lose its first attempt, and its successor may expire before readback looks for it.
-    fresh = head.cached is None or max(head.age_seconds, head.store.clock.age_seconds) > STAMP_SECONDS
-    base = head.refresh() if fresh or head.cached is None else head.cached
-    if base.etag is None:
-        base = head.check_new(base)
-    while True:
-        began = runtime.monotonic()
-        try:
-            already |= change.already_applied(base.manifest, head.segments)
-            change = change.without(set(already))
-            if already and not change.applied and not change.statements:
-                return Committed(None, already, tries)
-            change = change.prepare(base.manifest, uploads)
-            if uploads.has_objects:
-                change = change.with_first_upload(head.store.clock.now_us)
-            now_us, stamped = head.server_now(base.manifest)
-            manifest = change.apply(base.manifest, now_us, runtime.attempt(), head.segments)
-            if manifest is None:
-                return Committed(None, already, tries)
-            manifest = uploads.root_budget.fit(manifest, base.manifest)
-            manifest, body = manifest.as_read()
-        except Error as error:
-            gone = isinstance(error, CorruptionError) and error.is_missing
-            if fresh and not gone:
-                raise
-            newest = head.refresh()
-            if fresh and base.manifest.version >= newest.manifest.horizon:
-                raise  # otherwise the base expired while the change was fitted to it
-            base, fresh = newest, True  # an error on a cached base proves nothing
-            continue
-        uploads.upload(manifest.key, body)
-        if runtime.monotonic() - stamped < STAMP_SECONDS:
-            tries += 1
-            if (etag := _swing(head, base, manifest, stamped + STAMP_SECONDS)) is not None:
-                head.advance(Base(manifest, etag))
-                return Committed(manifest, already, tries)
-            # Another writer won: wait in proportion to an attempt's cost, so that N writers do not make N^2 attempts.
-            spread = (runtime.monotonic() - began) * 2 ** min(tries, 6)
-            runtime.sleep(runtime.random.uniform(0, min(_BACKOFF_CAP_SECONDS, spread)))
-        base, fresh = head.refresh(), True
+    member = Member(change, uploads, head.runtime.signal())
+    try:
+        if not head.queue.join(member):
+            member.signal.wait()
+        if member.outcome is None:
+            Leader(head, member).lead()
+    finally:
+        head.queue.leave(member)
+    return member.result()
 
 
 def submit(
@@ -117,6 +72,180 @@ def submit(
         upkeep=True,
     )
     return commit(head, change, uploads or PendingUploads(head.store, head.runtime, head.segments))
+
+
+@dataclass
+class _Fitted:
+    """A change that is fitted to the version so far.
+
+    Args:
+        found: its requests that were applied before, some perhaps by a change of the same version.
+    """
+
+    member: Member
+    change: Change
+    found: dict[str, int]
+
+    @property
+    def is_left(self) -> bool:
+        """Whether anything of it is left to apply."""
+        return not self.found or bool(self.change.applied or self.change.statements)
+
+
+class Leader:
+    """Commits the changes that wait, together, until its own is settled."""
+
+    def __init__(self, head: Head, own: Member) -> None:
+        self._head, self._runtime, self._queue, self._own = head, head.runtime, head.queue, own
+        self._most = MOST_CHANGES
+        self._read_for = 0  # the base was read after this change had joined, so its errors are no old base's
+        self._under_way: list[Member] = []
+        self._sent = ""  # the commit id of a pointer that may have landed
+
+    def lead(self) -> None:
+        """Makes attempts. An error of the store is an error of all changes that it concerns."""
+        try:
+            self._begin()
+            while self._own.outcome is None:
+                self._attempt()
+        except Error as error:
+            for member in self._under_way or self._queue.all():
+                self._queue.settle(member, error if member is self._own else copy_error(error))
+            self._under_way = []
+        finally:
+            for member in self._under_way:
+                self._queue.settle(member, self._interruption())
+
+    def _interruption(self) -> Error:
+        """The error of changes that were under way when this thread was interrupted."""
+        if self._sent:
+            return UnknownOutcomeError(self._sent, "the thread that sent it was interrupted")
+        return StoreUnavailableError("the thread that committed this with other changes was interrupted; repeat it")
+
+    def _begin(self) -> None:
+        head = self._head
+        # An old base would lose its first attempt, and its successor may expire before readback looks for it.
+        if head.cached is None or max(head.age_seconds, head.store.clock.age_seconds) > STAMP_SECONDS:
+            self._refresh()
+        else:
+            self._base = head.cached
+        if self._base.etag is None:
+            self._base = head.check_new(self._base)
+
+    def _refresh(self) -> None:
+        joined = self._queue.joined
+        self._base, self._read_for = self._head.refresh(), joined
+
+    def _attempt(self) -> None:
+        """Makes the next version of what waits, and tries to commit it."""
+        head, base, began = self._head, self._base, self._runtime.monotonic()
+        group = self._fit()
+        if not group:
+            return
+        applied = [each for each in group if each.is_left]
+        for each in applied:
+            if each.member.uploads.has_objects:
+                each.change = each.change.with_first_upload(head.store.clock.now_us)
+                each.member.change = each.member.change.with_first_upload(head.store.clock.now_us)
+        own = applied[0]
+        commit_id = own.change.commit_id if len(applied) == 1 else self._runtime.uuid()
+        try:
+            now_us, stamped = head.server_now(base.manifest)
+            changes = [each.change for each in applied]
+            attempt = self._runtime.attempt()
+            made, effects = make_version(changes, base.manifest, now_us, attempt, commit_id, head.segments)
+            if made is None:
+                self._queue.settle(own.member, Committed(None, own.member.already, own.member.tries))
+                return
+            manifest = own.member.uploads.root_budget.fit(made, base.manifest)
+            manifest, body = manifest.as_read()
+        except Error as error:
+            if len(applied) > 1:
+                self._most = 1  # each goes alone, and meets its own error
+            elif self._is_final(own.member, error):
+                self._queue.settle(own.member, error)
+            return
+        self._under_way = [each.member for each in group]
+        own.member.uploads.upload(manifest.key, body, [each.member.uploads for each in applied[1:]])
+        if self._runtime.monotonic() - stamped < STAMP_SECONDS:
+            for member in self._under_way:
+                member.tries += 1
+            self._sent = commit_id
+            etag = _swing(head, base, manifest, stamped + STAMP_SECONDS)
+            self._sent = ""
+            if etag is not None:
+                head.advance(Base(manifest, etag))
+                self._settle(group, manifest, effects)
+                return
+            self._under_way = []
+            # Another writer won: wait in proportion to an attempt's cost, so that N writers do not make N^2 attempts.
+            spread = (self._runtime.monotonic() - began) * 2 ** min(self._own.tries, 6)
+            self._runtime.sleep(self._runtime.random.uniform(0, min(_BACKOFF_CAP_SECONDS, spread)))
+        self._under_way = []
+        self._refresh()
+
+    def _fit(self) -> list[_Fitted]:
+        """Fits the changes that wait to the base, each to what those before it make of it.
+
+        An error of a change behind others may be due to those, which are not committed yet. So that change waits for
+        the next version, where it comes first.
+
+        Returns:
+            Those that fit, first that of this thread. None if that is settled, or the base was read anew.
+        """
+        base, segments = self._base.manifest, self._head.segments
+        members, draft, fitted = self._queue.first(self._most), Draft(base, segments), list[_Fitted]()
+        for member in members:
+            try:
+                found = member.change.already_applied(draft.base, segments)
+                change = member.change.without(set(found))
+                each = _Fitted(member, change, member.already | found)
+                if each.is_left:
+                    member.uploads.beside = [other.member.uploads for other in fitted]
+                    each.change = change = change.prepare(draft, member.uploads)
+                    if len(members) > 1:
+                        tried = draft.copy()
+                        effects = change.apply(tried, draft.base.commit_ts + 1)
+                        draft = tried.following(effects.commit_ts, effects.applied)
+            except Error as error:
+                if fitted:
+                    continue
+                if self._is_final(member, error):
+                    self._queue.settle(member, error)
+                return []
+            if all(version <= base.version for version in found.values()):
+                member.already, member.change = each.found, change  # true whatever becomes of this attempt
+                if not each.is_left:
+                    self._queue.settle(member, Committed(None, member.already, member.tries))
+                    if member is self._own:
+                        return []
+                    continue
+            fitted.append(each)
+        return fitted
+
+    def _is_final(self, member: Member, error: Error) -> bool:
+        """Whether an error is final, as the base is the newest version. Otherwise reads the newest one."""
+        base, is_fresh = self._base.manifest, member.number <= self._read_for
+        gone = isinstance(error, CorruptionError) and error.is_missing
+        if is_fresh and not gone:
+            return True
+        self._refresh()  # an error on a cached base proves nothing
+        # An object that is missing is damage, unless the base expired while the change was fitted to it.
+        return is_fresh and base.version >= self._base.manifest.horizon
+
+    def _settle(self, group: list[_Fitted], manifest: Manifest, effects: list[Effects]) -> None:
+        """Ends the waiting of changes that have become a version."""
+        rest = iter(effects)
+        self._under_way = []
+        for each in group:
+            member = each.member
+            if not each.is_left:
+                outcome = Committed(None, each.found, member.tries)
+            elif len(effects) == 1:
+                outcome = Committed(manifest, each.found, member.tries)
+            else:
+                outcome = Committed(manifest, each.found, member.tries, next(rest), each.change)
+            self._queue.settle(member, outcome)
 
 
 def _swing(head: Head, base: Base, manifest: Manifest, deadline: float) -> str | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pyroaring import BitMap
 
 from dolmen.commit.root_budget import RootBudget
@@ -28,6 +30,8 @@ class PendingUploads:
         self._open: dict[str, TombstoneObject] = {}
         self._uploaded: dict[str, bytes] = {}
         self.root_budget = RootBudget(runtime)
+        self.beside: Sequence[PendingUploads] = ()
+        """The uploads of earlier changes of the same version, which may wait here yet."""
 
     def tombstone_object(self, table: str, uuid: str) -> TombstoneObject:
         """The ``.del`` object that records this commit's deletes of a table; a new one after the last was uploaded."""
@@ -56,10 +60,14 @@ class PendingUploads:
 
     def read(self, key: str, offset: int, length: int) -> bytes | None:
         """A range of an object that this commit made, so that a transaction sees its own deletes; None for others."""
-        body = self._uploaded.get(key)
-        if body is None:
-            body = next((target.encode() for target in self._open.values() if target.key == key), None)
+        found = (body for uploads in (self, *self.beside) if (body := uploads._own(key)) is not None)
+        body = next(found, None)
         return None if body is None else body[offset : offset + length]
+
+    def _own(self, key: str) -> bytes | None:
+        if (body := self._uploaded.get(key)) is not None:
+            return body
+        return next((target.encode() for target in self._open.values() if target.key == key), None)
 
     def read_vector(self, vector: Vector, rows: int) -> BitMap:
         """The bitmap of a deletion vector, whether it is in the store or still here.
@@ -82,19 +90,27 @@ class PendingUploads:
         """Whether ``.del`` objects wait to be uploaded."""
         return bool(self._open)
 
-    def upload(self, manifest_key: str, manifest: bytes) -> None:
-        """Uploads the objects that wait, and the manifest, all at the same time."""
-        bodies = {target.key: target.encode() for target in self._open.values()}
-        for key, body in bodies.items():
-            read_footer(body, key)
-        self._uploaded |= bodies
+    def upload(self, manifest_key: str, manifest: bytes, others: Sequence[PendingUploads] = ()) -> None:
+        """Uploads the objects that wait, and the manifest, all at the same time.
+
+        Args:
+            others: of changes that are committed together with this one.
+        """
+        bodies = {key: body for uploads in (self, *others) for key, body in uploads._take_objects().items()}
         if spill := self.root_budget.waiting:
             bodies[spill.segment.object] = spill.body
             self.root_budget.mark_uploaded(self._store.clock.now_us)
-        self._open.clear()
 
         def put(item: tuple[str, bytes]) -> None:
             create(self._store, item[0], item[1], self._runtime)
 
         for _ in self._runtime.map(put, [*bodies.items(), (manifest_key, manifest)]):
             pass
+
+    def _take_objects(self) -> dict[str, bytes]:
+        bodies = {target.key: target.encode() for target in self._open.values()}
+        for key, body in bodies.items():
+            read_footer(body, key)
+        self._uploaded |= bodies
+        self._open.clear()
+        return bodies

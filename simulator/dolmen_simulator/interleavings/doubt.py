@@ -23,10 +23,10 @@ from dolmen_simulator.interleavings.pairs import append, drop, one_table
 from dolmen_simulator.interleavings.steps import TaskOutcome
 from dolmen_simulator.interleavings.upkeep import upkeep
 
-_MOMENT = 5
+MOMENT = 5
 """Requests of an outage that ends just when the creation of an object has been given up."""
 
-_FOR_GOOD = 1_000_000
+FOR_GOOD = 1_000_000
 """Requests of an outage that does not end."""
 
 _MANY = 66
@@ -127,7 +127,7 @@ DOUBT: tuple[Pair, ...] = (
         one_table,
         (append((4, 40, None)), append((5, 50, None))),
         quick=(0,),
-        outages=(_MOMENT, _FOR_GOOD),
+        outages=(MOMENT, FOR_GOOD),
     ),
     Pair(
         "frozen append/rows at a time",

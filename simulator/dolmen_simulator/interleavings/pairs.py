@@ -46,9 +46,9 @@ def append(*rows: Row) -> PairedCall:
     """Appends rows."""
 
     def effect(model: ExpectedTables) -> None:
-        _table(model).extend(rows)
+        expected_rows(model).extend(rows)
 
-    return PairedCall(f"append {list(rows)}", lambda peer: peer.db.table("t").append(arrow(rows)), effect, _no_result)
+    return PairedCall(f"append {list(rows)}", lambda peer: peer.db.table("t").append(arrow(rows)), effect, no_result)
 
 
 def upsert(*rows: Row) -> PairedCall:
@@ -57,26 +57,26 @@ def upsert(*rows: Row) -> PairedCall:
     def effect(model: ExpectedTables) -> None:
         replace(model, "t", rows)
 
-    return PairedCall(f"upsert {list(rows)}", lambda peer: peer.db.table("t").upsert(arrow(rows)), effect, _no_result)
+    return PairedCall(f"upsert {list(rows)}", lambda peer: peer.db.table("t").upsert(arrow(rows)), effect, no_result)
 
 
 def delete(where: str, gone: Callable[[Row], bool]) -> PairedCall:
     """Deletes the rows that match at the commit."""
 
     def effect(model: ExpectedTables) -> None:
-        model.tables["t"] = [row for row in _table(model) if not gone(row)]
+        model.tables["t"] = [row for row in expected_rows(model) if not gone(row)]
 
     def task(peer: Peer) -> Any:
         return peer.db.table("t").delete(where)
 
-    return PairedCall(f"delete {where}", task, effect, _no_result)
+    return PairedCall(f"delete {where}", task, effect, no_result)
 
 
 def positions(where: str, gone: Callable[[Row], bool]) -> PairedCall:
     """Deletes rows by position, and returns their number."""
 
     def effect(model: ExpectedTables) -> int:
-        rows = _table(model)
+        rows = expected_rows(model)
         model.tables["t"] = [row for row in rows if not gone(row)]
         return len(rows) - len(model.tables["t"])
 
@@ -94,7 +94,7 @@ def create() -> PairedCall:
             raise TableExistsError("new")
         model.tables["new"] = []
 
-    return PairedCall("create", lambda peer: peer.db.create_table("new", SCHEMA, primary_key="k"), effect, _no_result)
+    return PairedCall("create", lambda peer: peer.db.create_table("new", SCHEMA, primary_key="k"), effect, no_result)
 
 
 def drop() -> PairedCall:
@@ -105,27 +105,27 @@ def drop() -> PairedCall:
             raise TableNotFoundError("new")
         del model.tables["new"]
 
-    return PairedCall("drop", lambda peer: peer.db.drop_table("new"), effect, _no_result)
+    return PairedCall("drop", lambda peer: peer.db.drop_table("new"), effect, no_result)
 
 
 def rename(to: str) -> PairedCall:
     """Renames the table."""
 
     def effect(model: ExpectedTables) -> None:
-        rows = _table(model)
+        rows = expected_rows(model)
         if to in model.tables:
             raise TableExistsError(to)
         model.tables[to] = rows
         del model.tables["t"]
 
-    return PairedCall(f"rename t to {to}", lambda peer: peer.db.rename_table("t", to), effect, _no_result, RENAMED)
+    return PairedCall(f"rename t to {to}", lambda peer: peer.db.rename_table("t", to), effect, no_result, RENAMED)
 
 
 def increment(amount: int) -> PairedCall:
     """Adds to the value of a row by a read and an upsert; returns the old value."""
 
     def effect(model: ExpectedTables) -> Any:
-        old = next(v for k, v, _ in _table(model) if k == 1)
+        old = next(v for k, v, _ in expected_rows(model) if k == 1)
         replace(model, "t", [(1, old + amount, None)])
         return old
 
@@ -145,7 +145,7 @@ def update(old: int, new: int) -> PairedCall:
     """Updates the rows that have a value; returns their number."""
 
     def effect(model: ExpectedTables) -> int:
-        rows = _table(model)
+        rows = expected_rows(model)
         model.tables["t"] = [(k, new if v == old else v, t) for k, v, t in rows]
         return sum(v == old for _, v, _ in rows)
 
@@ -159,14 +159,14 @@ def merge(*pairs: tuple[int, int]) -> PairedCall:
     """Merges keys with values: into the rows that have the key, or as new rows."""
 
     def effect(model: ExpectedTables) -> None:
-        rows, values = _table(model), dict(pairs)
+        rows, values = expected_rows(model), dict(pairs)
         new = [(k, v, None) for k, v in pairs if k not in {row[0] for row in rows}]
         model.tables["t"] = [*((k, values.get(k, v), t) for k, v, t in rows), *new]
 
     def task(peer: Peer) -> Any:
         return peer.db.table("t").merge([{"k": k, "v": v} for k, v in pairs], "k")
 
-    return PairedCall(f"merge {list(pairs)}", task, effect, _no_result)
+    return PairedCall(f"merge {list(pairs)}", task, effect, no_result)
 
 
 def batch(*ids: str) -> PairedCall:
@@ -176,12 +176,12 @@ def batch(*ids: str) -> PairedCall:
         statuses = {id_: "duplicate" if id_ in model.applied else "applied" for id_ in ids}
         new = [id_ for id_ in ids if id_ not in model.applied]
         model.applied.update(new)
-        _table(model).extend(_request_row(id_) for id_ in new)
+        expected_rows(model).extend(request_row(id_) for id_ in new)
         return statuses
 
     def request(id_: str) -> BatchRequest:
         def add_to(transaction: Transaction) -> Decision:
-            transaction.table("t").append(arrow([_request_row(id_)]), request=id_)
+            transaction.table("t").append(arrow([request_row(id_)]), request=id_)
             return "apply"
 
         return BatchRequest(id_, f"digest of {id_}", add_to)
@@ -204,8 +204,8 @@ def transfer() -> PairedCall:
     """Moves a row from one table to the other."""
 
     def effect(model: ExpectedTables) -> None:
-        model.tables["t"] = [row for row in _table(model) if row[0] != 1]
-        _table(model, "u").append((7, 10, None))
+        model.tables["t"] = [row for row in expected_rows(model) if row[0] != 1]
+        expected_rows(model, "u").append((7, 10, None))
 
     def task(peer: Peer) -> Any:
         with peer.db.transaction() as transaction:
@@ -213,7 +213,7 @@ def transfer() -> PairedCall:
             transaction.table("u").append(arrow([(7, 10, None)]))
             return transaction.commit()
 
-    return PairedCall("move a row from t to u", task, effect, _no_result)
+    return PairedCall("move a row from t to u", task, effect, no_result)
 
 
 def read_both() -> PairedCall:
@@ -229,20 +229,22 @@ def read_both() -> PairedCall:
 def replace(model: ExpectedTables, table: str, rows: Sequence[Row]) -> None:
     """Replaces the rows that have the keys of these rows."""
     keys = {row[0] for row in rows}
-    model.tables[table] = [*(row for row in _table(model, table) if row[0] not in keys), *rows]
+    model.tables[table] = [*(row for row in expected_rows(model, table) if row[0] not in keys), *rows]
 
 
-def _request_row(id_: str) -> Row:
+def request_row(id_: str) -> Row:
+    """The row that a request appends."""
     return (100 + ord(id_), 0, None)
 
 
-def _table(model: ExpectedTables, name: str = "t") -> list[Row]:
+def expected_rows(model: ExpectedTables, name: str = "t") -> list[Row]:
+    """The rows of a table that must be there. Raises TableNotFoundError."""
     if name not in model.tables:
         raise TableNotFoundError(name)
     return model.tables[name]
 
 
-def _no_result(value: Any) -> None:
+def no_result(value: Any) -> None:
     """Ignores the result."""
 
 
