@@ -9,6 +9,7 @@ from dolmen_simulator.interleavings.doubt import DOUBT
 from dolmen_simulator.interleavings.erasures import ERASURES
 from dolmen_simulator.interleavings.feeds import FEEDS
 from dolmen_simulator.interleavings.fences import FENCES
+from dolmen_simulator.interleavings.inserts import INSERTS
 from dolmen_simulator.interleavings.pairs import WRITERS
 from dolmen_simulator.interleavings.past import PAST
 from dolmen_simulator.interleavings.publications import PUBLICATIONS
@@ -29,6 +30,7 @@ PAIRS: dict[str, Pair] = {
         *FEEDS,
         *ERASURES,
         *PUBLICATIONS,
+        *INSERTS,
     )
 }
 """All pairs, by name."""
