@@ -98,6 +98,12 @@ INSERTS: tuple[Pair, ...] = (
     Pair("insert/compact", table_with_tombstone, (insert(_TWO, (7, 70, None)), compaction()), quick=(0,)),
     Pair("insert/resolve", table_with_tombstone, (insert(_TWO, (7, 70, None)), resolution()), quick=(0,)),
     Pair("insert/restore", table_with_tombstone, (insert(_TWO), restore(FIRST, 2)), quick=(0,)),
+    Pair(
+        "insert/insert, beside an index",
+        indexed_table,
+        (insert((7, 70, None), (8, 80, None)), insert((7, 71, None), (9, 90, None))),
+        quick=(0,),
+    ),
     Pair("insert/build index", indexed_table, (insert(_TWO, (7, 70, None)), build_index()), quick=(0,)),
     Pair("build index/compact", indexed_table, (build_index(), compaction()), quick=(0,)),
     Pair("build index/build index", indexed_table, (build_index(), build_index()), quick=(0,)),
