@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import date
 from typing import Any
 
@@ -12,7 +13,15 @@ import pytest
 
 from dolmen import insertion
 from dolmen.database import Database
-from dolmen.errors import AppliedIdError, ConflictError, DuplicateKeyError, InputError, RowError, TableNotFoundError
+from dolmen.errors import (
+    AppliedIdError,
+    ConflictError,
+    CorruptionError,
+    DuplicateKeyError,
+    InputError,
+    RowError,
+    TableNotFoundError,
+)
 from dolmen.format.layout import POINTER
 from dolmen.index import key_runs
 from dolmen.index.key_runs import KeyRuns
@@ -406,3 +415,27 @@ def test_rows_are_streamed_and_their_keys_wait_in_files(monkeypatch: pytest.Monk
         world.table.insert(batches(ids[10_000:]))
     assert caught.value.keys == ((int(ids[15_000]),),)
     assert world.others.count() == 10_003
+
+
+@pytest.mark.parametrize("prefix", ["segment/index/", "data/t/"])
+@pytest.mark.parametrize("fault", ["missing", "damaged"])
+def test_what_cannot_be_read_adds_nothing(prefix: str, fault: str) -> None:
+    world = World(index=True)
+    source = np.random.default_rng(1)
+    ids = source.permutation(100_000) * 2
+    for part in np.split(ids, 2):
+        world.table.append(pa.table({"id": part, "n": part}, SCHEMA))
+    world.db.maintain(steps=["index"])
+    objects = world.bucket.objects
+    for key in [key for key in objects if key.startswith(prefix)]:
+        if fault == "missing":
+            del objects[key]
+        else:
+            body = bytearray(objects[key].body)
+            body[4:-2000] = bytes(len(body) - 2004)
+            objects[key] = replace(objects[key], body=bytes(body))
+    table = Database(MemoryStore(world.bucket), Runtime(threads=1)).table("t")
+    before = world.others._snapshot().version
+    with pytest.raises(CorruptionError, match=prefix):
+        table.insert(rows(int(ids[0])))
+    assert world.others._snapshot().version == before
