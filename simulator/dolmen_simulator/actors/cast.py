@@ -45,7 +45,7 @@ ACTORS: tuple[tuple[type[Actor], int], ...] = (
     (actors.Counter, 2),
     (actors.Transferrer, 1),
     (actors.Inserter, 2),
-    (KeyInserter, 2),
+    (KeyInserter, 1),
     (Updater, 2),
     (actors.Worker, 2),
     (Insister, 1),
