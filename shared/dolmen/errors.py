@@ -6,6 +6,7 @@
     ├── InputError (ValueError)      correct the request or the data; nothing was changed
     │   ├── SchemaError              a schema that cannot be stored, or data that does not fit it
     │   ├── RowError                 one row of the input is bad: names file, row and column
+    │   ├── DuplicateKeyError        an insert brings keys that are there already, or brings one twice
     │   ├── PredicateError           a predicate that cannot be read or bound: names the position
     │   ├── InvalidNameError         a name that no table, tag or cursor may have
     │   ├── TableExistsError         the name is taken
@@ -88,6 +89,47 @@ class RowError(InputError):
             if value is not None
         ]
         super().__init__(f"{', '.join(place)}: {reason}" if place else reason)
+
+
+class DuplicateKeyError(InputError):
+    """Rows to insert have primary keys that the table has, or that several of them have. Nothing was added.
+
+    Args:
+        table: name of the table.
+        columns: names of the primary key's columns.
+        keys: the first of these keys, each with a value for each column.
+        count: number of these keys.
+        in_rows: whether several of the rows to insert have them; else the table has them.
+    """
+
+    def __init__(
+        self,
+        table: str,
+        columns: Sequence[str],
+        keys: Sequence[tuple[object, ...]],
+        count: int,
+        *,
+        in_rows: bool = False,
+    ) -> None:
+        self.table, self.columns, self.keys, self.count = table, tuple(columns), tuple(keys), count
+        self.in_rows = in_rows
+        told = [_short_value(key[0]) if len(key) == 1 else _tuple_of(key) for key in self.keys]
+        listed = ", ".join(told) + (f" and {count - len(told):,} more" if count > len(told) else "")
+        these = f"{count:,} key{'s' if count != 1 else ''} ({', '.join(self.columns)}): {listed}"
+        super().__init__(
+            f"table {table!r}: several rows to insert have {these}. Keep one row of each, or upsert: the last wins then"
+            if in_rows
+            else f"table {table!r} has rows already with {these}. Leave these out, or upsert: rows are replaced then"
+        )
+
+
+def _short_value(value: object) -> str:
+    text = repr(value) if isinstance(value, (str, bytes)) else str(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _tuple_of(key: tuple[object, ...]) -> str:
+    return f"({', '.join(map(_short_value, key))})"
 
 
 class PredicateError(InputError):

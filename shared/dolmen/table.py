@@ -176,6 +176,27 @@ class Table(KeyedTable):
         """
         return BufferedWriter(self._context, self.name, max_rows, max_seconds, max_bytes)
 
+    def insert(
+        self, data: Any, *, cast: bool = False, request: str | None = None, message: str | None = None
+    ) -> Commit:
+        """Adds rows, provided that the table has none of their primary keys, and that no two of them have the same.
+
+        This holds for the version that the rows land on: of two that insert a key at the same time, one gets
+        DuplicateKeyError. Files that may have one of the keys, by statistics, filters and the index, are searched for
+        it; a commit that is tried again searches only what came since. Up to 64 MB of rows are compared before
+        anything is written. Rows and keys are streamed in bounded memory; keys that take more than 32 MB wait in
+        temporary files.
+
+        Args:
+            data, cast, request, message: as for ``append``. A request that was applied before is not compared again.
+
+        Raises:
+            DuplicateKeyError: the table has keys of these rows, or several rows have one; nothing was added.
+            RowError: a key is NULL, or a row does not fit.
+            InputError: the table has no primary key.
+        """
+        return self._commit("insert", lambda table: table.insert(data, cast=cast, request=request), message)
+
     def upsert(
         self,
         data: Any,

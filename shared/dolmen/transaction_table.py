@@ -32,6 +32,7 @@ from dolmen.format.keys import Keys
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.properties import TABLE_PROPERTIES, check_table_properties
 from dolmen.format.property import check_properties
+from dolmen.insertion import insert_rows, primary_key
 from dolmen.lookup import KeyedTable
 from dolmen.merge.assignments import NewValues
 from dolmen.merge.clauses import Clauses, WhenMatched, WhenNotMatched, WhenNotMatchedBySource
@@ -78,6 +79,16 @@ class TransactionTable(KeyedTable):
             return made if made.files else None
 
         self._write("append", data, request, make_statement)
+
+    def insert(self, data: Any, *, cast: bool = False, request: str | None = None) -> None:
+        """See ``Table.insert``. The keys are compared with those of rows that this transaction sees, too."""
+        data = self._cast(data, cast)
+        primary_key(self.name, self._transaction.entry(self.name))
+
+        def make_statement(entry: TableEntry, digest: RowDigest | None) -> Statement | None:
+            return insert_rows(self._transaction, self.name, entry, data, request, digest)
+
+        self._write("insert", data, request, make_statement)
 
     def upsert(
         self, data: Any, on: str | Sequence[str] | None = None, *, cast: bool = False, request: str | None = None

@@ -16,6 +16,7 @@ from dolmen.commit.intent import Intent
 from dolmen.commit.loop import STAMP_SECONDS
 from dolmen.commit.loop import commit as commit_change
 from dolmen.commit.statements.base import Statement, is_prepared
+from dolmen.commit.statements.insert import InsertRows
 from dolmen.commit.statements.rows import Claim
 from dolmen.commit.uploads import PendingUploads
 from dolmen.context import Context
@@ -66,6 +67,19 @@ class UnitOfWork:
         """Takes the newest version as the base. Only before the first statement."""
         self._base = self.context.head.refresh().manifest
 
+    @property
+    def _is_free(self) -> bool:
+        """Whether nothing depends on the base yet."""
+        return self._draft is None and not self._claims and not self._pinned
+
+    def renew(self) -> bool:
+        """Takes the newest version as the base, if nothing depends on the base yet; returns whether it is another."""
+        if not self._is_free:
+            return False
+        known = self.base
+        self.refresh()
+        return self.base is not known
+
     def pin(self) -> None:
         """Keeps the base from now on, because something was looked up in it that leaves neither statement nor claim."""
         self._pinned = True
@@ -89,7 +103,7 @@ class UnitOfWork:
     def entry(self, name: str) -> TableEntry:
         """The table's entry with the statements so far. Looks for a newer base before it reports a missing table."""
         arguments.text("table", name)
-        free = self._draft is None and not self._claims and not self._pinned  # nothing depends on the version yet
+        free = self._is_free
         tables = self._draft.tables if self._draft else self.base.tables
         if name not in tables and free:
             self.refresh()
@@ -136,6 +150,11 @@ class UnitOfWork:
         statement.apply(draft, self.next_ts)
         self._statements.append(statement)
         self._draft, self._seen = draft, None
+
+    def fit(self, statement: InsertRows) -> InsertRows:
+        """Fits a statement to the statements so far, as ``add`` does, without adding it. Raises what that raises."""
+        with self.context.reading(self.base.version):
+            return statement.prepare(self._draft or Draft(self.base, self.context.segments), self.uploads)
 
     def changes(self, uuid: str) -> bool:
         """Whether a statement so far changes this table, whatever its name was then."""

@@ -86,6 +86,18 @@ def test_an_upsert_replaces_rows(events: Cli, tmp_path: Path) -> None:
     assert [row["user_id"] for row in events("scan", "events", "--where", "id = 1", "--json").lines()] == [99]
 
 
+def test_an_insert_refuses_keys_that_are_there(events: Cli, tmp_path: Path) -> None:
+    rows = tmp_path / "new.csv"
+    rows.write_text("id,user_id\n1,2\n77,2\n")
+    before = events("count", "events").out
+    refused = events("append", "events", rows, "--insert")
+    assert (refused.code, events("count", "events").out) == (2, before)
+    assert "1 key (id): 1" in refused.err
+    assert events("append", "events", rows, "--insert", "--upsert").code == 2
+    rows.write_text("id,user_id\n77,2\n")
+    assert events("append", "events", rows, "--insert").code == 0
+
+
 def test_a_scan_filters_projects_sorts_limits_and_counts(events: Cli) -> None:
     found = events(
         "scan", "events", "--columns", "id", "--where", "user_id = 42", "--order-by", "-id", "--limit", 2, "--json"

@@ -132,6 +132,22 @@ AT_LEAST = {
     "publish/compact": 600,
     "publish/add column": 350,
     "publish/restore": 600,
+    "insert/insert": 30,
+    "insert/insert, beside an index": 30,
+    "insert/append": 35,
+    "insert/append of others": 50,
+    "insert/upsert": 35,
+    "insert/delete": 30,
+    "insert/positions": 30,
+    "delete and insert/insert": 34,
+    "insert/compact": 75,
+    "insert/resolve": 65,
+    "insert/restore": 65,
+    "insert/build index": 70,
+    "build index/compact": 139,
+    "build index/build index": 35,
+    "build index/erase": 50,
+    "build index/GC": 3_000,
 }
 _LONGEST_FIRST = sorted(PAIRS, key=lambda name: -AT_LEAST[name])
 
@@ -171,6 +187,12 @@ _ONE_SWINGS = {
     "changes read/GC": {1},
     "erase/reader of the past": {0},
     "publish/publish": {0},
+    "insert/insert": {0},
+    "insert/insert, beside an index": {0},
+    "insert/delete": {1},
+    "insert/positions": {1},
+    "delete and insert/insert": {0},
+    "build index/build index": {0},
 }
 
 

@@ -13,6 +13,7 @@ from dolmen.errors import CorruptionError
 from dolmen.format.manifest import Segment
 from dolmen.index.parts import IndexReader
 from dolmen.maintenance.indexing import FAN_IN, index_table, parts_to_merge
+from dolmen.maintenance.measures import measures_of_debt
 from dolmen.store.memory import MemoryObject, MemoryStore
 from support.aging import SCHEMA, Place, rows
 from support.crashing_store import Countdown, Crash, CrashingStore
@@ -56,6 +57,7 @@ def test_replaced_parts_are_collected_and_live_ones_kept() -> None:
 def test_the_parts_of_a_dropped_table_are_collected() -> None:
     place = indexed_place()
     place.db.drop_table("t")
+    assert place.db.verify(all_versions=True).ok, "it looks into what waits for collection"
     place.pass_hours(24 * 40)
     place.db = place.open()
     place.db.create_table("u", SCHEMA)
@@ -200,3 +202,10 @@ def test_a_reader_of_changes_skips_commits_of_an_index() -> None:
     place.open().table("t").append(rows(2))
     found = place.open().table("t").changes(since).read_all()
     assert found["k"].to_pylist() == [2]
+
+
+def test_what_an_index_does_not_know_yet_is_measured() -> None:
+    place = indexed_place()
+    assert measures_of_debt(place.db.stats())["IndexLagRows"] == ("Count", 2)
+    place.db.maintain()
+    assert measures_of_debt(place.db.stats())["IndexLagRows"] == ("Count", 0)

@@ -8,6 +8,7 @@ from mutations.of_commits import COMMITS
 from mutations.of_deletes import DELETES
 from mutations.of_erasures import ERASURES
 from mutations.of_feeds import FEEDS
+from mutations.of_inserts import INSERTS
 from mutations.of_past import PAST
 from mutations.of_publications import PUBLICATIONS
 from mutations.of_renames import RENAMES
@@ -16,5 +17,6 @@ from mutations.of_updates import UPDATES
 from mutations.of_upkeep import UPKEEP
 
 MUTATIONS: tuple[Mutation, ...] = (
-    *COMMITS, *RENAMES, *DELETES, *UPDATES, *UPKEEP, *COLUMNS, *PAST, *STORES, *FEEDS, *ERASURES, *PUBLICATIONS
+    *COMMITS, *RENAMES, *DELETES, *UPDATES, *UPKEEP, *COLUMNS, *PAST, *STORES, *FEEDS, *ERASURES, *PUBLICATIONS,
+    *INSERTS,
 )  # fmt: skip

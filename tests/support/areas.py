@@ -26,6 +26,7 @@ ELSEWHERE = {
     "maintaining": ("tests/api", "tests/maintenance/test_run.py"),
     "errors": OF_TABLES,
     "format": ("tests/docs/test_format_examples.py", "tests/commit", "tests/segments", "tests/write"),
+    "insertion": OF_TABLES,
     "lookup": OF_TABLES,
     "mutation": OF_TABLES,
     "erasures": (*OF_TABLES, "tests/maintenance/gc"),

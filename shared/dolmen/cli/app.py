@@ -83,6 +83,9 @@ def append(
         bool, typer.Option("--create", help="If the table is missing, create it with the columns of the first file.")
     ] = False,
     upsert: Annotated[bool, typer.Option("--upsert", help="Replace rows with the same primary key.")] = False,
+    insert: Annotated[
+        bool, typer.Option("--insert", help="Add nothing if the table has one of the primary keys.")
+    ] = False,
     form: InputForm = None,
     delimiter: Delimiter = None,
     request_id: Request = None,
@@ -92,16 +95,19 @@ def append(
     """Add the rows of files, all in one commit. Settings ingest_* have no effect here; they are for dropped files."""
     from dolmen.cli.progress import InputProgress
 
+    if upsert and insert:
+        raise InputError("give one of --upsert and --insert: replace rows with the same key, or refuse them")
+    operation = "upsert" if upsert else "insert" if insert else "append"
     db = dolmen.open(database)
     makes = create and table not in db.tables()
     with (
         open_inputs(files, form, delimiter, again=makes) as inputs,
         InputProgress(quiet=as_json) as progress,
-        db.transaction("upsert" if upsert else "append", message=message) as tx,
+        db.transaction(operation, message=message) as tx,
     ):
         watched = [progress.watch(file) for file in inputs]
         target = tx.create_table(table, watched[0].infer()) if makes else tx.table(table)
-        write = target.upsert if upsert else target.append
+        write = {"append": target.append, "upsert": target.upsert, "insert": target.insert}[operation]
         for file in watched:
             write(file.read(tx.entry(table).schema), request=request_id)
         commit = tx.commit()

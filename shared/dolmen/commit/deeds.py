@@ -10,6 +10,7 @@ from dolmen.commit.statements.background import Compact, MergeSegments, Resolve,
 from dolmen.commit.statements.base import Statement
 from dolmen.commit.statements.erase import Erase
 from dolmen.commit.statements.index_parts import PutIndexParts
+from dolmen.commit.statements.insert import InsertRows
 from dolmen.commit.statements.restore import CloneTable, Restore
 from dolmen.commit.statements.rows import DeletePositions, Overwrite, Write
 from dolmen.commit.statements.schema import AlterTable
@@ -45,6 +46,8 @@ def deed_of(statement: Statement, draft: Draft) -> Deed | None:
             ids = dict.fromkeys(id_ for tombstone in tombstones for id_ in tombstone.columns)
             what = ("upsert" if files else "delete") if tombstones else "append"
             return Deed(statement.name, what, _names(statement, list(ids), draft))
+        case InsertRows():
+            return Deed(statement.name, "insert")
         case DeletePositions(vectors=vectors) if vectors:
             return Deed(statement.name, "delete", _names(statement, statement.columns, draft))
         case Erase(name=None):

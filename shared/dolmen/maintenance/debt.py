@@ -96,13 +96,19 @@ class TableDebt:
         return self.rows - self.dead_rows
 
     @property
+    def index_lag_rows(self) -> int:
+        """Rows that the index does not know yet, at least: entries of rows that are gone count as if they were not."""
+        return 0 if self.index_entries is None else max(0, self.rows - self.index_entries)
+
+    @property
     def files_saved(self) -> int:
         """The number of files that compaction of the small ones would save."""
         return max(0, self.small_files - -(-self.small_bytes // self.target_file_bytes)) if self.small_files else 0
 
     def to_dict(self) -> dict[str, Any]:
         """These figures for JSON."""
-        return asdict(self) | {"live_rows": self.live_rows, "files_saved": self.files_saved}
+        derived = {"live_rows": self.live_rows, "files_saved": self.files_saved, "index_lag_rows": self.index_lag_rows}
+        return asdict(self) | derived
 
 
 @dataclass(frozen=True)

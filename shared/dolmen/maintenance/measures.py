@@ -82,6 +82,7 @@ def measures_of_debt(debts: Debts) -> Measures:
         "OldestUnresolvedDeleteSeconds": ("Seconds", debts.oldest_unresolved_age_us / 1e6),
         "SmallFileDebt": ("Count", debts.total("files_saved")),
         "DeadRows": ("Count", debts.total("dead_rows")),
+        "IndexLagRows": ("Count", debts.total("index_lag_rows")),
         "PublicationLagSeconds": ("Seconds", debts.publication_lag_us / 1e6),
         "ManifestBytes": ("Bytes", debts.manifest_bytes),
         "ManifestBudget": ("Bytes", debts.manifest_budget),

@@ -42,50 +42,57 @@ class LookupPlan:
     covered: int
 
 
-class Lookup:
-    """Rows of one version of a table by their primary key.
+class KeySearch:
+    """A search for the rows of one version of a table that have one of some encoded keys.
 
     Args:
         view: the table, and the version of it.
-        keys: distinct tuples of the primary key's columns.
+        encoded: the keys, distinct and in ascending order; at least one.
+        where: a predicate that is TRUE for all rows with these keys, by which files and row groups are left out.
         columns: names of the result's columns; all by default.
         with_commit_ts: adds the column ``_commit_ts``.
+        filter_rows: tests rows against the predicate before their keys are compared, which pays for few values.
+        newer_than: a commit timestamp: leaves out files all of whose rows are of this time or before.
     """
 
     def __init__(
-        self, view: View, keys: Keys, columns: Sequence[str] | None = None, *, with_commit_ts: bool = False
+        self,
+        view: View,
+        encoded: EncodedKeys,
+        where: Predicate,
+        columns: Sequence[str] | None = None,
+        *,
+        with_commit_ts: bool = False,
+        filter_rows: bool = True,
+        newer_than: int = -1,
     ) -> None:
-        self._view, self._keys, self._columns, self._with_commit_ts = view, keys, columns, with_commit_ts
+        self._view, self._encoded, self._where, self._columns = view, encoded, where, columns
+        self._filter_rows = filter_rows
+        self._with_commit_ts, self._newer_than = with_commit_ts, newer_than
         self._entry = view.entry()
         self.encoding: KeyEncoding = encoding_of(self._entry)
-        encoded = self.encoding.encode([keys[str(id_)].combine_chunks() for id_ in self._entry.primary_key])
-        self._encoded: EncodedKeys = encoded[order(encoded)]
-
-    def to_arrow(self) -> pa.Table:
-        """All rows with these keys, in any order.
-
-        Raises:
-            CorruptionError: an object is missing or damaged.
-        """
-        with self._view.reading():
-            if not len(self._encoded):
-                nothing = plan(self._view, columns=self._columns, limit=0, with_commit_ts=self._with_commit_ts)
-                return nothing.schema.empty_table()
-            found = self.plan()
-            return pa.Table.from_batches(self._batches(found), found.scan.schema)
 
     def plan(self) -> LookupPlan:
-        """Finds out what has to be read: asks the index, and then the statistics of files that it does not cover."""
+        """Finds out what has to be read: asks statistics which files may have the keys, and the index about those that
+        it covers."""
         context = self._view.context
-        where = where_key_in(self._entry, self._keys)
-        scan = plan(self._view, columns=self._columns, where=where, with_commit_ts=self._with_commit_ts)
+        scan = plan(
+            self._view,
+            columns=self._columns,
+            where=self._where,
+            with_commit_ts=self._with_commit_ts,
+            newer_than=self._newer_than,
+        )
+        if not scan.files:
+            return LookupPlan(scan, {}, 0)
         index = TableIndex.of(self._entry, IndexReader(context.store, context.runtime, context.cache))
-        places = index.find(self._encoded) if index.parts else {}
         covered = [file for file in scan.files if file.file.uuid in index.covered]
+        places = index.find(self._encoded) if covered else {}
         files = [file for file in scan.files if file.file.uuid not in index.covered or file.file.uuid in places]
         return LookupPlan(replace(scan, files=tuple(files)), places, len(covered))
 
-    def _batches(self, found: LookupPlan) -> Iterator[pa.RecordBatch]:
+    def batches(self, found: LookupPlan) -> Iterator[pa.RecordBatch]:
+        """The rows, in any order. The key decides about each, and not the predicate, which may be TRUE for others."""
         scan = found.scan
         reader = PlanReader(self._view.context, scan, self._view.pending)
         keys = [self._entry.schema.by_id[id_] for id_ in self._entry.primary_key]
@@ -95,7 +102,7 @@ class Lookup:
             for group in reader.groups():
                 places = found.places.get(group.file.file.uuid)
                 if places is None:
-                    yield group
+                    yield group if self._filter_rows else replace(group, filter=None)
                 elif places.range_cardinality(group.first, group.first + group.rows):
                     yield replace(group, filter=None)  # the positions say which rows match
 
@@ -119,13 +126,47 @@ class Lookup:
                 yield batch
 
     def _is_wanted(self, arrays: list[pa.Array]) -> npt.NDArray[np.bool_]:
-        """Which rows have one of the keys: the predicate compares each column by itself, and digests stand for long
-        keys in the index."""
+        """Which rows have one of the keys; digests stand for long keys on both sides."""
         wanted = np.zeros(len(arrays[0]), np.bool_)
         for start, keys in self.encoding.encode_blocks(arrays):
             at = np.minimum(np.searchsorted(self._encoded, keys), len(self._encoded) - 1)
             wanted[start : start + len(keys)] = self._encoded[at] == keys
         return wanted
+
+
+class Lookup:
+    """Rows of one version of a table by their primary key.
+
+    Args:
+        view: the table, and the version of it.
+        keys: distinct tuples of the primary key's columns.
+        columns: names of the result's columns; all by default.
+        with_commit_ts: adds the column ``_commit_ts``.
+    """
+
+    def __init__(
+        self, view: View, keys: Keys, columns: Sequence[str] | None = None, *, with_commit_ts: bool = False
+    ) -> None:
+        self._view, self._columns, self._with_commit_ts = view, columns, with_commit_ts
+        entry = view.entry()
+        encoded = encoding_of(entry).encode([keys[str(id_)].combine_chunks() for id_ in entry.primary_key])
+        self._search: KeySearch | None = None
+        if len(encoded):
+            where = where_key_in(entry, keys)
+            self._search = KeySearch(view, encoded[order(encoded)], where, columns, with_commit_ts=with_commit_ts)
+
+    def to_arrow(self) -> pa.Table:
+        """All rows with these keys, in any order.
+
+        Raises:
+            CorruptionError: an object is missing or damaged.
+        """
+        with self._view.reading():
+            if self._search is None:
+                nothing = plan(self._view, columns=self._columns, limit=0, with_commit_ts=self._with_commit_ts)
+                return nothing.schema.empty_table()
+            found = self._search.plan()
+            return pa.Table.from_batches(self._search.batches(found), found.scan.schema)
 
 
 def where_key_in(entry: TableEntry, keys: Keys) -> Predicate:

@@ -18,7 +18,7 @@ from dolmen.format.schema import COMMIT_TS_FIELD, Field
 from dolmen.predicate import Predicate, StatsVerdict, columns, judge, to_sql
 from dolmen.scan.display import html, text
 from dolmen.scan.view import View
-from dolmen.segments.judging import known_bounds
+from dolmen.segments.judging import greatest_ts, known_bounds
 from dolmen.segments.live import LiveFiles, tombstones_of
 from dolmen.segments.live_segment import LiveSegment
 from dolmen.segments.mask import always_mask, may_match_mask
@@ -160,6 +160,7 @@ def plan(
     limit: int | None = None,
     with_commit_ts: bool = False,
     counting: bool = False,
+    newer_than: int = -1,
 ) -> ScanPlan:
     """Plans a scan of one table in one version. Reads at most segments.
 
@@ -170,6 +171,7 @@ def plan(
         limit: at most so many rows, any.
         with_commit_ts: adds the column ``_commit_ts`` at the end.
         counting: sum up the files that metadata can count instead of listing them, many at a time.
+        newer_than: a commit timestamp: leaves out files all of whose rows are of this time or before.
 
     Raises:
         TableNotFoundError, SchemaError: no such table or column.
@@ -179,7 +181,8 @@ def plan(
     reader = view.context.segments.tallied()
     entry = reader.whole(view.manifest.table(view.table))
     check_limit(limit)
-    planner = _ScanPlanner(LiveFiles.of(entry, reader), tombstones_of(entry, reader), where, limit, counting)
+    live, tombstones = LiveFiles.of(entry, reader), tombstones_of(entry, reader)
+    planner = _ScanPlanner(live, tombstones, where, limit, counting, newer_than)
     planner.run()
     return ScanPlan(
         table=view.table,
@@ -231,9 +234,10 @@ class _ScanPlanner:
         where: Predicate | None,
         limit: int | None,
         counting: bool,
+        newer_than: int,
     ) -> None:
         self.live, self.tombstones = live, tombstones
-        self._where, self._limit, self._counting = where, limit, counting
+        self._where, self._limit, self._counting, self._newer_than = where, limit, counting, newer_than
         self._schema = live.entry.schema
         self._deletes = TombstoneJudge(tombstones, self._schema)
         self._filtered: frozenset[int] = columns(where) if where is not None else frozenset()
@@ -306,6 +310,8 @@ class _ScanPlanner:
                 self._add(file, tombstones)
 
     def _verdict(self, file: DataFile | Segment) -> StatsVerdict:
+        if greatest_ts(file) <= self._newer_than:
+            return StatsVerdict.NEVER
         if self._where is None:
             return StatsVerdict.ALWAYS
         return judge(self._where, known_bounds(file, self._schema, self._filtered), file.rows)

@@ -58,12 +58,13 @@ def known_bounds(file: DataFile | Segment, schema: Schema, ids: Collection[int])
 def column_bounds(file: DataFile | Segment, field: Field) -> Bounds:
     """Bounds of one column in a file, or in all files of a segment. All rows older than the column have one value."""
     stats = file.stats.get(field.id)
-    if stats is None and 0 < _greatest_ts(file) < field.added_ts:
+    if stats is None and 0 < greatest_ts(file) < field.added_ts:
         return constant_bounds(field.initial_default, field.arrow_type, file.rows)
     return bounds(stats, field.arrow_type)
 
 
-def _greatest_ts(file: DataFile | Segment) -> int:
+def greatest_ts(file: DataFile | Segment) -> int:
+    """Commit timestamp of the youngest row of a file, or of all files of a segment."""
     return file.greatest if isinstance(file, Segment) else file.greatest_row_ts
 
 

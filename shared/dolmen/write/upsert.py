@@ -40,7 +40,7 @@ def dedupe_last(batches: Iterable[pa.RecordBatch], columns: tuple[Field, ...]) -
     added: list[pa.RecordBatch] = []
     seen = added_rows = added_bytes = 0
     for batch in batches:
-        _check_not_null(batch, columns, seen)
+        check_not_null(batch, columns, seen)
         added.append(batch)
         seen += batch.num_rows
         added_rows += batch.num_rows
@@ -51,7 +51,13 @@ def dedupe_last(batches: Iterable[pa.RecordBatch], columns: tuple[Field, ...]) -
     return iter(kept.to_batches()), keys_from_arrow(kept, columns)
 
 
-def _check_not_null(batch: pa.RecordBatch, columns: tuple[Field, ...], seen: int) -> None:
+def check_not_null(batch: pa.RecordBatch, columns: tuple[Field, ...], seen: int) -> None:
+    """Raises RowError for a NULL in a key, with its row.
+
+    Args:
+        columns: the key.
+        seen: number of rows before this batch.
+    """
     for field in columns:
         values = batch[field.name]
         if values.null_count:

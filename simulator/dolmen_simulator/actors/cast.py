@@ -17,6 +17,7 @@ from dolmen_simulator.actors.erasing import DeleteRequester
 from dolmen_simulator.actors.feeding import Feeder
 from dolmen_simulator.actors.forgetting import Eraser
 from dolmen_simulator.actors.hoarding import Hoarder
+from dolmen_simulator.actors.inserting import Indexer, KeyInserter
 from dolmen_simulator.actors.insisting import Insister
 from dolmen_simulator.actors.juggling import Juggler, TableRewriter
 from dolmen_simulator.actors.publishing import Publisher
@@ -44,6 +45,7 @@ ACTORS: tuple[tuple[type[Actor], int], ...] = (
     (actors.Counter, 2),
     (actors.Transferrer, 1),
     (actors.Inserter, 2),
+    (KeyInserter, 1),
     (Updater, 2),
     (actors.Worker, 2),
     (Insister, 1),
@@ -57,6 +59,7 @@ ACTORS: tuple[tuple[type[Actor], int], ...] = (
     (upkeep.Resolver, 2),
     (upkeep.Compactor, 2),
     (upkeep.Merger, 1),
+    (Indexer, 1),
     (upkeep.Expirer, 1),
     (upkeep.Collector, 2),
     (Publisher, 2),

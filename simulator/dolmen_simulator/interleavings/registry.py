@@ -10,6 +10,7 @@ from dolmen_simulator.interleavings.erasures import ERASURES
 from dolmen_simulator.interleavings.feeds import FEEDS
 from dolmen_simulator.interleavings.fences import FENCES
 from dolmen_simulator.interleavings.groups import GROUPS
+from dolmen_simulator.interleavings.inserts import INSERTS
 from dolmen_simulator.interleavings.pairs import WRITERS
 from dolmen_simulator.interleavings.past import PAST
 from dolmen_simulator.interleavings.publications import PUBLICATIONS
@@ -31,6 +32,7 @@ PAIRS: dict[str, Pair] = {
         *ERASURES,
         *PUBLICATIONS,
         *GROUPS,
+        *INSERTS,
     )
 }
 """All pairs, by name."""

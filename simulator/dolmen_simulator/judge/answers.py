@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable
 from dolmen.errors import (
     AppliedIdError,
     ConflictError,
+    DuplicateKeyError,
     StaleWriterError,
     StoreUnavailableError,
     TableExistsError,
@@ -18,6 +19,7 @@ from dolmen.errors import (
 from dolmen_simulator.judge.chronicle import Chronicle
 from dolmen_simulator.judge.following import names_asked
 from dolmen_simulator.judge.ingesting import IngestEffect
+from dolmen_simulator.judge.inserting import is_duplicate
 from dolmen_simulator.judge.model import ChangesEffect, Operation, OperationRun
 from dolmen_simulator.judge.past import CursorEffect, RestoreEffect, TagEffect
 from dolmen_simulator.judge.retention import JITTER_US
@@ -55,6 +57,10 @@ def has_reason(chronicle: Chronicle, operation: Operation, run: OperationRun | N
             )
         case AppliedIdError():
             return any(chronicle.digests.get(id_, digest) != digest for id_, digest in operation.digests.items())
+        case DuplicateKeyError():
+            # One statement is tried on the newest version; a transaction sees its base, which its process knew.
+            tried = known if run and len(run.effects) > 1 else during
+            return is_duplicate(error, run.effects if run else (), [chronicle.states[version] for version in tried])
         case ConflictError():
             overtaken = (operation.reads or operation.upkeep) and chronicle.version > min(
                 operation.began, operation.known

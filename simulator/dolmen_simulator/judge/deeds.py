@@ -10,6 +10,7 @@ from dolmen_simulator.judge.effects import MergeEffect, UpdateEffect, UpsertOnEf
 from dolmen_simulator.judge.erasing import EraseEffect, ForgetEffect
 from dolmen_simulator.judge.following import tables_of
 from dolmen_simulator.judge.ingesting import IngestEffect
+from dolmen_simulator.judge.inserting import InsertEffect
 from dolmen_simulator.judge.model import (
     AddEffect,
     AppendEffect,
@@ -36,10 +37,16 @@ from dolmen_simulator.judge.stored import StoredDeed, StoredVersion
 _MAX_DEEDS = 4
 """Maximum number of deeds of a version, and of names in a deed."""
 
-_UPKEEP = {"resolve": {"resolve"}, "compact": {"compact"}, "merge": {"merge"}, "expire": {"delete", "set"}}
+_UPKEEP = {
+    "resolve": {"resolve"},
+    "compact": {"compact"},
+    "merge": {"merge"},
+    "expire": {"delete", "set"},
+    "index": {"index"},
+}
 """Allowed deeds of background work, by operation; other background work has none."""
 
-_ROWS = {"append", "upsert", "delete", "overwrite", "restore", "erase"}
+_ROWS = {"append", "insert", "upsert", "delete", "overwrite", "restore", "erase"}
 """Deeds that change rows."""
 
 _TOLD = (
@@ -126,6 +133,8 @@ def _deeds(effect: Effect) -> Iterator[tuple[str, str]]:
             words = ["set"]
         case AppendEffect() | AppendIfAbsentEffect():
             words = ["append"]
+        case InsertEffect():
+            words = ["insert"]
         case UpsertEffect() | AddEffect() | UpsertOnEffect():
             words = ["upsert"]
         case DeleteEffect() | DeletePositionsEffect() | ExpireEffect():

@@ -13,6 +13,7 @@ class Never(Enum):
     """The kinds of violations."""
 
     LOST = "a committed row disappears, or is there twice"
+    DOUBLED = "an insert adds a key that the version that it lands on has already"
     REVIVED = "a deleted row comes back"
     HALF = "a reader sees half a commit"
     UNREADABLE = "a version within retention cannot be read"

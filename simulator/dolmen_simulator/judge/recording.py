@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from dolmen_simulator.judge.effects import RewriteEffect, UpsertOnEffect
 from dolmen_simulator.judge.ingesting import IngestEffect
+from dolmen_simulator.judge.inserting import InsertEffect
 from dolmen_simulator.judge.isolation import History, Read, RecordedTransaction, RowLifetime
 from dolmen_simulator.judge.model import (
     AddEffect,
@@ -158,6 +159,8 @@ def _rows(effect: Effect) -> list[int]:
     match effect:
         case AppendEffect() | UpsertEffect() | OverwriteEffect() | IngestEffect() | UpsertOnEffect() | RewriteEffect():
             return [row.u for row in effect.rows]
+        case InsertEffect(rows=rows):
+            return [row.u for row in rows]
         case AppendIfAbsentEffect(row=row):
             return [row.u]
         case AddEffect(u=u):

@@ -353,7 +353,9 @@ class BucketReader:
         return frozenset(let.objects).union(*(self._objects_under(part) for part in let.trees), *needs)
 
     def entries(self, part: StoredSegment) -> tuple[Any, ...]:
-        """A segment's entries."""
+        """A segment's entries; those of an index name no object."""
+        if part.kind == "index":
+            return ()
         if part.object not in self._entries:
             body = self._bucket.objects[part.object].body
             self._entries[part.object] = _files(body) if part.kind == "files" else _others(part.kind, body)

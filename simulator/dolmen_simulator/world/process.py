@@ -10,6 +10,7 @@ from dolmen.context import Context
 from dolmen.database import Database
 from dolmen.errors import (
     AppliedIdError,
+    DuplicateKeyError,
     Error,
     RetryableError,
     TableExistsError,
@@ -47,6 +48,7 @@ EXPECTED = (
     TagNotFoundError,
     TagExistsError,
     AppliedIdError,
+    DuplicateKeyError,
     VersionExpiredError,
 )
 

@@ -35,6 +35,7 @@ from dolmen.format.adopted import file_label
 from dolmen.format.entries import DataFile, Overlay, Tombstone, Vector
 from dolmen.format.layout import POINTER
 from dolmen.format.manifest import HistoryEntry, Manifest, Segment, SegmentKind, TableEntry
+from dolmen.index.parts import OpenPart
 from dolmen.maintenance.gc.mark import manifest_keys
 from dolmen.maintenance.verify.chain import check_chain, last_listed, newest_manifest, read_manifest
 from dolmen.maintenance.verify.data import DataCheck
@@ -354,8 +355,10 @@ class _Checked:
 
 
 def _entries(context: Context, segment: Segment, log: FindingLog) -> Iterator[Any]:
-    """The entries of a segment of any kind."""
+    """The entries of a segment of any kind; a part of an index names no object."""
     found = read_segment(context, segment, log)
+    if isinstance(found, OpenPart):
+        return
     if isinstance(found, FileTable):
         for some in found.entries():
             yield from some

@@ -1,0 +1,48 @@
+"""Mutations of inserts, and of the index that they ask."""
+
+from __future__ import annotations
+
+from mutations.mutation import Edit, Mutation, mutation
+
+INSERTS: tuple[Mutation, ...] = (
+    mutation(
+        "an insert is compared once",
+        "an insert compares its keys with every version that it may land on",
+        "commit/statements/insert.py",
+        "        if self.checked_on == draft.base.key and unchanged:\n            return self\n",
+        "        if self.checked is not None:\n            return replace(self, checked_on=draft.base.key)\n",
+    ),
+    mutation(
+        "an insert compares with new rows alone after a restore",
+        "when the epoch has changed, an insert compares its keys with all rows",
+        "commit/statements/insert.py",
+        "        known = self.checked is not None and self.checked[0] == epoch\n",
+        "        known = self.checked is not None\n",
+    ),
+    mutation(
+        "an insert takes no part in its transaction",
+        "an insert sees what the earlier statements of its change do",
+        "insertion.py",
+        "        manifest = msgspec.structs.replace(draft.base, tables=dict(draft.tables))\n",
+        "        manifest = draft.base\n",
+    ),
+    mutation(
+        "a key that was hidden is taken for one that is there",
+        "an insert compares its keys with visible rows alone",
+        "scan/lookup.py",
+        "            keep = row_mask(group, columns.read(group.tests))\n",
+        "            keep = None\n",
+    ),
+    Mutation(
+        "an insert trusts the index for files that it does not cover",
+        "files without a part of the index are searched",
+        (
+            Edit(
+                "scan/lookup.py",
+                "        files = [file for file in scan.files if file.file.uuid not in index.covered "
+                "or file.file.uuid in places]\n",
+                "        files = [file for file in scan.files if not index.parts or file.file.uuid in places]\n",
+            ),
+        ),
+    ),
+)
