@@ -14,12 +14,12 @@ from pyroaring import BitMap
 from dolmen.format.keys import Keys
 from dolmen.format.manifest import TableEntry
 from dolmen.format.values import to_json, to_plain
-from dolmen.format.vectors import keep_mask
 from dolmen.index.key_bytes import KeyEncoding, order
 from dolmen.index.key_bytes import Keys as EncodedKeys
 from dolmen.index.parts import IndexReader
 from dolmen.index.table_index import TableIndex, encoding_of
 from dolmen.predicate import And, Column, In, Predicate
+from dolmen.scan.picked_pages import Rows
 from dolmen.scan.plan import ScanPlan, plan
 from dolmen.scan.read import PlanReader, RowGroupColumns
 from dolmen.scan.row_groups import RowGroup
@@ -96,15 +96,13 @@ class Lookup:
                 places = found.places.get(group.file.file.uuid)
                 if places is None:
                     yield group
-                elif places.range_cardinality(group.first, group.first + group.rows):
-                    yield replace(group, filter=None)  # the positions say which rows match
+                    continue
+                rows = rows_in(group, places)
+                if len(rows):
+                    yield replace(group, filter=None).pick(rows)  # the positions say which rows match
 
         def work(group: RowGroup, columns: RowGroupColumns) -> pa.RecordBatch | None:
             keep = row_mask(group, columns.read(group.tests))
-            places = found.places.get(group.file.file.uuid)
-            if places is not None:
-                there = ~keep_mask(places, group.first, group.rows)
-                keep = there if keep is None else keep & there
             chosen = pa.array(np.arange(group.rows)) if keep is None else pc.indices_nonzero(to_arrow(keep))
             if not len(chosen):
                 return None
@@ -126,6 +124,14 @@ class Lookup:
             at = np.minimum(np.searchsorted(self._encoded, keys), len(self._encoded) - 1)
             wanted[start : start + len(keys)] = self._encoded[at] == keys
         return wanted
+
+
+def rows_in(group: RowGroup, places: BitMap) -> Rows:
+    """The numbers in a row group of those of some positions that are in it, and that no vector deletes."""
+    own = places & BitMap(range(group.first, group.first + group.rows))
+    if group.gone and group.file.vector:
+        own -= group.file.vector
+    return np.array(own, np.int64) - group.first
 
 
 def where_key_in(entry: TableEntry, keys: Keys) -> Predicate:

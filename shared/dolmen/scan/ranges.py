@@ -9,10 +9,13 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from dolmen.format.chunk_sums import Place, States
-from dolmen.units import MIB
+from dolmen.units import KIB, MIB
 
 GAP_BYTES = MIB
 """Ranges that are at most so far apart are fetched together: on S3 a request costs more than so many bytes."""
+
+REQUEST_BYTES = 64 * KIB
+"""A request more is worth so many bytes less, where requests are under way at once."""
 
 MERGED_BYTES = 8 * MIB
 """No request asks for more than this, unless one column chunk alone is larger."""

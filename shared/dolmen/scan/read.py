@@ -26,8 +26,9 @@ from dolmen.scan.deletes import Deletes, load_deletes
 from dolmen.scan.file_bytes import FileBytes
 from dolmen.scan.filter_choice import FilterChoice, FilterUse
 from dolmen.scan.footers import FetchedFooter, open_file
+from dolmen.scan.picked_pages import Rows
 from dolmen.scan.plan import FilePlan, ScanPlan
-from dolmen.scan.ranges import MERGED_BYTES, Range, coalesce
+from dolmen.scan.ranges import GAP_BYTES, MERGED_BYTES, REQUEST_BYTES, Range, coalesce
 from dolmen.scan.row_groups import OpenFile, RowGroup, row_groups
 from dolmen.units import MIB
 
@@ -52,7 +53,7 @@ class RowGroupColumns:
         self._read: dict[int, pa.Array] = {}
 
     def read(self, ids: frozenset[int]) -> dict[int, pa.Array]:
-        """All rows of these columns by id, in the file's types; a constant where the file is older than a column.
+        """The rows of these columns by id, in the file's types; a constant where the file is older than a column.
 
         Raises:
             CorruptionError: bytes that don't decode, or whose checksum differs.
@@ -61,6 +62,8 @@ class RowGroupColumns:
         leaves = footer.leaves(ids - self._read.keys())
         if leaves:
             try:
+                if self._group.picked is not None:
+                    return self._pick(ids, self._group.picked)
                 table = self._source.read(self._group.index, leaves)
             except FileNotFoundError as error:
                 raise CorruptionError(
@@ -73,6 +76,14 @@ class RowGroupColumns:
             names = [id_ for id_, column in footer.columns.items() if column.leaves[0] in leaves]
             for id_, column in zip(names, table.columns, strict=True):
                 self._read[id_] = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+        return self._with_constants(ids)
+
+    def _pick(self, ids: frozenset[int], rows: Rows) -> dict[int, pa.Array]:
+        for id_ in (ids - self._read.keys()) & self._group.file.footer.columns.keys():
+            self._read[id_] = self._source.pick(self._group.index, id_, rows)
+        return self._with_constants(ids)
+
+    def _with_constants(self, ids: frozenset[int]) -> dict[int, pa.Array]:
         for id_ in ids - self._read.keys():
             known = self._schema.by_id.get(id_)  # none for the commit timestamp
             self._read[id_] = known.initial_values(self._group.rows) if known else pa.nulls(self._group.rows)
@@ -236,7 +247,8 @@ def batches(groups: Iterable[RowGroup], ids: frozenset[int]) -> Iterator[Batch]:
     size = 0
 
     def batch() -> Batch:
-        return Batch(tuple(held), tuple(coalesce(ranges)))
+        gap = GAP_BYTES if held[0].picked is None else REQUEST_BYTES
+        return Batch(tuple(held), tuple(coalesce(ranges, gap)))
 
     for group in groups:
         if group.file.source is not None:
@@ -245,9 +257,10 @@ def batches(groups: Iterable[RowGroup], ids: frozenset[int]) -> Iterator[Batch]:
                 held, ranges, size = [], [], 0
             yield Batch((group,), ())
             continue
-        own = group.file.footer.ranges(group.index, ids | group.tests)
+        own = group.ranges(ids | group.tests)
         length = sum(found.length for found in own)
-        if held and (held[0].file is not group.file or size + length > MERGED_BYTES):
+        fits = held and held[0].file is group.file and (held[0].picked is None) == (group.picked is None)
+        if held and (not fits or size + length > MERGED_BYTES):
             yield batch()
             held, ranges, size = [], [], 0
         held.append(group)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from pyroaring import BitMap
@@ -17,7 +17,9 @@ from dolmen.scan.file_bytes import FileBytes
 from dolmen.scan.footers import DataFileFooter
 from dolmen.scan.key_filters import FileProbe
 from dolmen.scan.keys_lookup import KeysLookup
+from dolmen.scan.picked_pages import Rows, picked_pages
 from dolmen.scan.plan import FilePlan
+from dolmen.scan.ranges import Range
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,7 @@ class RowGroup:
         filter: the scan's predicate, None if every row matches.
         predicates: of ``where`` tombstones; rows for which one is TRUE are hidden.
         lookups: of ``keys`` tombstones.
+        picked: numbers of rows in the row group, ascending, if only these are read: they are its ``rows`` then.
     """
 
     file: OpenFile
@@ -67,6 +70,7 @@ class RowGroup:
     filter: Predicate | None
     predicates: tuple[Predicate, ...]
     lookups: tuple[KeysLookup, ...]
+    picked: Rows | None = field(default=None, kw_only=True)
 
     @property
     def exact_rows(self) -> int | None:
@@ -82,6 +86,21 @@ class RowGroup:
         for lookup in self.lookups:
             ids.update(lookup.columns)
         return frozenset(ids)
+
+    def pick(self, rows: Rows) -> RowGroup:
+        """The row group with some of its rows alone, of which none is deleted by a vector."""
+        return replace(self, rows=len(rows), gone=0, picked=rows)
+
+    def ranges(self, ids: frozenset[int]) -> list[Range]:
+        """Where the bytes of these columns are: whole column chunks, or the pages with the picked rows."""
+        footer = self.file.footer
+        if self.picked is None:
+            return footer.ranges(self.index, ids)
+        found: list[Range] = []
+        for id_ in ids & footer.columns.keys():
+            pages = picked_pages(footer, self.index, footer.columns[id_], self.picked)
+            found += footer.ranges(self.index, frozenset([id_])) if pages is None else pages.ranges()
+        return found
 
 
 def row_groups(file: OpenFile, where: Predicate | None, deletes: Deletes, schema: Schema) -> Iterator[RowGroup]:
