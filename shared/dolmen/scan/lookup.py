@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -17,9 +19,8 @@ from dolmen.format.values import to_json, to_plain
 from dolmen.index.key_bytes import KeyEncoding, order
 from dolmen.index.key_bytes import Keys as EncodedKeys
 from dolmen.index.parts import IndexReader
-from dolmen.index.table_index import TableIndex, encoding_of
+from dolmen.index.table_index import Hits, TableIndex, encoding_of
 from dolmen.predicate import And, Column, In, Predicate
-from dolmen.scan.picked_pages import Rows
 from dolmen.scan.plan import ScanPlan, plan
 from dolmen.scan.read import PlanReader, RowGroupColumns
 from dolmen.scan.row_groups import RowGroup
@@ -28,17 +29,35 @@ from dolmen.scan.view import View
 
 
 @dataclass(frozen=True)
+class FoundRows:
+    """The rows of one file that the index found.
+
+    Args:
+        positions: of the rows, ascending, hidden ones included.
+        keys: of each row the place of its key among the sorted keys.
+    """
+
+    positions: npt.NDArray[np.uint32]
+    keys: npt.NDArray[np.int64]
+
+    @cached_property
+    def bitmap(self) -> BitMap:
+        """The positions."""
+        return BitMap(self.positions)
+
+
+@dataclass(frozen=True)
 class LookupPlan:
     """The files and positions that a look-up reads.
 
     Args:
         scan: the files; those that the index covers are there only if it has rows of them.
-        places: by the uuid of a covered file, the positions of rows with the keys, hidden rows included.
+        places: by the uuid of a covered file, its rows with the keys.
         covered: number of live files that the index covers.
     """
 
     scan: ScanPlan
-    places: dict[str, BitMap]
+    places: dict[str, FoundRows]
     covered: int
 
 
@@ -59,7 +78,11 @@ class Lookup:
         self._entry = view.entry()
         self.encoding: KeyEncoding = encoding_of(self._entry)
         encoded = self.encoding.encode([keys[str(id_)].combine_chunks() for id_ in self._entry.primary_key])
-        self._encoded: EncodedKeys = encoded[order(encoded)]
+        ascending = order(encoded)
+        self._encoded: EncodedKeys = encoded[ascending]
+        self._values = {
+            id_: keys[str(id_)].combine_chunks().take(pa.array(ascending)) for id_ in self._entry.primary_key
+        }
 
     def to_arrow(self) -> pa.Table:
         """All rows with these keys, in any order.
@@ -80,7 +103,7 @@ class Lookup:
         where = where_key_in(self._entry, self._keys)
         scan = plan(self._view, columns=self._columns, where=where, with_commit_ts=self._with_commit_ts)
         index = TableIndex.of(self._entry, IndexReader(context.store, context.runtime, context.cache))
-        places = index.find(self._encoded) if index.parts else {}
+        places = _by_file(index.hits(self._encoded))
         covered = [file for file in scan.files if file.file.uuid in index.covered]
         files = [file for file in scan.files if file.file.uuid not in index.covered or file.file.uuid in places]
         return LookupPlan(replace(scan, files=tuple(files)), places, len(covered))
@@ -89,23 +112,26 @@ class Lookup:
         scan = found.scan
         reader = PlanReader(self._view.context, scan, self._view.pending)
         keys = [self._entry.schema.by_id[id_] for id_ in self._entry.primary_key]
-        ids = scan.output_ids | {field.id for field in keys}
+        key_ids = frozenset(self._entry.primary_key)
+        ids = scan.output_ids | key_ids
 
         def groups() -> Iterator[RowGroup]:
             for group in reader.groups():
-                places = found.places.get(group.file.file.uuid)
-                if places is None:
+                rows = found.places.get(group.file.file.uuid)
+                if rows is None:
                     yield group
                     continue
-                rows = rows_in(group, places)
-                if len(rows):
-                    yield replace(group, filter=None).pick(rows)  # the positions say which rows match
+                picked = group.rows_at(rows.bitmap)
+                if len(picked):
+                    yield replace(group, filter=None).pick(picked, key_ids)  # the positions say which rows match
 
         def work(group: RowGroup, columns: RowGroupColumns) -> pa.RecordBatch | None:
             keep = row_mask(group, columns.read(group.tests))
             chosen = pa.array(np.arange(group.rows)) if keep is None else pc.indices_nonzero(to_arrow(keep))
             if not len(chosen):
                 return None
+            if group.picked is not None:
+                return self._batch(scan, group, columns, chosen, found.places[group.file.file.uuid])
             arrays = columns.read(ids)
             wanted = self._is_wanted([column_of(group, field, arrays).take(chosen) for field in keys])
             chosen = chosen.filter(pa.array(wanted))
@@ -115,6 +141,21 @@ class Lookup:
         for batch in reader.read(work, groups(), ids):
             if batch is not None and batch.num_rows:
                 yield batch
+
+    def _batch(
+        self, scan: ScanPlan, group: RowGroup, columns: RowGroupColumns, chosen: pa.Array, rows: FoundRows
+    ) -> pa.RecordBatch:
+        """The rows of a row group that the index found, whose keys need not be read."""
+        own = rows.keys[np.searchsorted(rows.positions, group.positions)]
+        keys = pa.array(own).take(chosen)
+        arrays = columns.read(scan.output_ids - self._values.keys())
+        output = [
+            self._values[field.id].take(keys)
+            if field.id in self._values
+            else column_of(group, field, arrays).take(chosen)
+            for field in scan.output
+        ]
+        return pa.record_batch(output, scan.schema)
 
     def _is_wanted(self, arrays: list[pa.Array]) -> npt.NDArray[np.bool_]:
         """Which rows have one of the keys: the predicate compares each column by itself, and digests stand for long
@@ -126,12 +167,18 @@ class Lookup:
         return wanted
 
 
-def rows_in(group: RowGroup, places: BitMap) -> Rows:
-    """The numbers in a row group of those of some positions that are in it, and that no vector deletes."""
-    own = places & BitMap(range(group.first, group.first + group.rows))
-    if group.gone and group.file.vector:
-        own -= group.file.vector
-    return np.array(own, np.int64) - group.first
+def _by_file(hits: Iterable[Hits]) -> dict[str, FoundRows]:
+    """Entries of the index by the uuid of their file. A file that two parts cover has each of them twice."""
+    parts: dict[str, list[tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]]] = defaultdict(list)
+    for some in hits:
+        for number in np.unique(some.files).tolist():
+            own = some.files == number
+            parts[some.uuids[number]].append((some.positions[own], some.at[own]))
+    found = {}
+    for uuid, pieces in parts.items():
+        positions, first = np.unique(np.concatenate([piece[0] for piece in pieces]), return_index=True)
+        found[uuid] = FoundRows(positions, np.concatenate([piece[1] for piece in pieces])[first])
+    return found
 
 
 def where_key_in(entry: TableEntry, keys: Keys) -> Predicate:

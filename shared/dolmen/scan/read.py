@@ -26,6 +26,7 @@ from dolmen.scan.deletes import Deletes, load_deletes
 from dolmen.scan.file_bytes import FileBytes
 from dolmen.scan.filter_choice import FilterChoice, FilterUse
 from dolmen.scan.footers import FetchedFooter, open_file
+from dolmen.scan.indexed_rows import IndexedRows, indexed_rows
 from dolmen.scan.picked_pages import Rows
 from dolmen.scan.plan import FilePlan, ScanPlan
 from dolmen.scan.ranges import GAP_BYTES, MERGED_BYTES, REQUEST_BYTES, Range, coalesce
@@ -99,6 +100,7 @@ class PlanReader:
         pending: reads objects that a transaction has not uploaded yet.
         cautious: open no file before its row groups are asked for; for scans that may stop early.
         tests_only: no columns are read but those that decide about rows.
+        by_index: find the rows of listed keys through the table's index, where that reads less.
     """
 
     context: Context
@@ -106,10 +108,13 @@ class PlanReader:
     pending: Pending | None = None
     cautious: bool = False
     tests_only: bool = False
+    by_index: bool = False
     row_groups_seen: int = field(default=0, init=False)
     """Row groups in all files open_one so far."""
     filters: FilterUse = field(default_factory=FilterUse, init=False)
     """Counts of the questions to Bloom filters so far."""
+    indexed: IndexedRows | None = field(default=None, init=False)
+    """The rows that the index found, once the row groups have been asked for; None if it was not asked."""
 
     def __post_init__(self) -> None:
         self._blobs = BlobReader(self.context.store, self.context.runtime, self.pending, self.context.cache)
@@ -144,11 +149,17 @@ class PlanReader:
         output = frozenset[int]() if self.tests_only else self.plan.output_ids
         asked = [file for file in self.plan.files if where is None or file.filter]
         choice = FilterChoice.of(self.context, self.plan.entry, where, deletes, output, len(asked))
-        for file in self.open_files(self.plan.files, choice):
+        files: Sequence[FilePlan] = self.plan.files
+        if self.by_index:
+            self.indexed = indexed_rows(self.context, self.plan.entry, choice, files)
+        if self.indexed is not None:
+            files = [plan for plan in files if not self.indexed.has_none_of(plan)]
+        for file in self.open_files(files, choice):
             self.row_groups_seen += len(file.footer.firsts)
             found = list(row_groups(file, where, deletes, self.plan.entry.schema))
             self.filters.judge(file, found, tests_only=not output)
-            yield from found
+            places = self.indexed.places.get(file.file.uuid) if self.indexed else None
+            yield from found if places is None else _pick(found, places)
 
     def read(
         self, work: Callable[[RowGroup, RowGroupColumns], R], groups: Iterable[RowGroup], ids: frozenset[int]
@@ -268,6 +279,14 @@ def batches(groups: Iterable[RowGroup], ids: frozenset[int]) -> Iterator[Batch]:
         size += length
     if held:
         yield batch()
+
+
+def _pick(groups: Iterable[RowGroup], places: BitMap) -> Iterator[RowGroup]:
+    """The row groups with rows at some positions, with these rows alone."""
+    for group in groups:
+        rows = group.rows_at(places)
+        if len(rows):
+            yield group.pick(rows)
 
 
 def by_vector_bytes(files: Sequence[FilePlan], most: int) -> Iterator[Sequence[FilePlan]]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+import numpy as np
 from pyroaring import BitMap
 
 from dolmen.format.entries import DataFile
@@ -60,6 +61,7 @@ class RowGroup:
         predicates: of ``where`` tombstones; rows for which one is TRUE are hidden.
         lookups: of ``keys`` tombstones.
         picked: numbers of rows in the row group, ascending, if only these are read: they are its ``rows`` then.
+        known: ids of columns that are not read, unless for a test, as their values are known.
     """
 
     file: OpenFile
@@ -71,6 +73,7 @@ class RowGroup:
     predicates: tuple[Predicate, ...]
     lookups: tuple[KeysLookup, ...]
     picked: Rows | None = field(default=None, kw_only=True)
+    known: frozenset[int] = field(default=frozenset(), kw_only=True)
 
     @property
     def exact_rows(self) -> int | None:
@@ -87,9 +90,25 @@ class RowGroup:
             ids.update(lookup.columns)
         return frozenset(ids)
 
-    def pick(self, rows: Rows) -> RowGroup:
-        """The row group with some of its rows alone, of which none is deleted by a vector."""
-        return replace(self, rows=len(rows), gone=0, picked=rows)
+    def pick(self, rows: Rows, known: frozenset[int] = frozenset()) -> RowGroup:
+        """The row group with some of its rows alone, of which none is deleted by a vector.
+
+        Args:
+            known: ids of columns whose values are known.
+        """
+        return replace(self, rows=len(rows), gone=0, picked=rows, known=known)
+
+    def rows_at(self, places: BitMap) -> Rows:
+        """The numbers in the row group of those of some positions that are in it, and that no vector deletes."""
+        own = places & BitMap(range(self.first, self.first + self.rows))
+        if self.gone and self.file.vector:
+            own -= self.file.vector
+        return np.array(own, np.int64) - self.first
+
+    @property
+    def positions(self) -> Rows:
+        """The positions of its rows in the file."""
+        return self.first + (np.arange(self.rows) if self.picked is None else self.picked)
 
     def ranges(self, ids: frozenset[int]) -> list[Range]:
         """Where the bytes of these columns are: whole column chunks, or the pages with the picked rows."""
@@ -97,7 +116,7 @@ class RowGroup:
         if self.picked is None:
             return footer.ranges(self.index, ids)
         found: list[Range] = []
-        for id_ in ids & footer.columns.keys():
+        for id_ in (ids - (self.known - self.tests)) & footer.columns.keys():
             pages = picked_pages(footer, self.index, footer.columns[id_], self.picked)
             found += footer.ranges(self.index, frozenset([id_])) if pages is None else pages.ranges()
         return found
