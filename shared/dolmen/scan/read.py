@@ -29,7 +29,7 @@ from dolmen.scan.footers import FetchedFooter, open_file
 from dolmen.scan.indexed_rows import IndexedRows, indexed_rows
 from dolmen.scan.picked_pages import Rows
 from dolmen.scan.plan import FilePlan, ScanPlan
-from dolmen.scan.ranges import GAP_BYTES, MERGED_BYTES, REQUEST_BYTES, Range, coalesce
+from dolmen.scan.ranges import GAP_BYTES, MERGED_BYTES, PAGE_GAP_BYTES, Range, coalesce
 from dolmen.scan.row_groups import OpenFile, RowGroup, row_groups
 from dolmen.units import MIB
 
@@ -258,7 +258,7 @@ def batches(groups: Iterable[RowGroup], ids: frozenset[int]) -> Iterator[Batch]:
     size = 0
 
     def batch() -> Batch:
-        gap = GAP_BYTES if held[0].picked is None else REQUEST_BYTES
+        gap = GAP_BYTES if held[0].picked is None else PAGE_GAP_BYTES
         return Batch(tuple(held), tuple(coalesce(ranges, gap)))
 
     for group in groups:
