@@ -54,6 +54,7 @@ def test_a_scan_of_some_keys_reads_their_pages_and_says_so() -> None:
             fetched.append((store.gets, store.bytes_down))
             db, store = opened(bucket)
             told.append(db.table("t").scan(where=where).explain())
+            assert db.table("t").count(where) == len(found[-1])
         assert found[0] == found[1]
         assert [each.indexed_files for each in told] == [0, FILES]
         assert told[1].absent_files >= FILES - 2
