@@ -134,7 +134,7 @@ def test_an_index_needs_a_primary_key() -> None:
         table.get(1)
 
 
-def test_a_look_up_reads_one_row_group_of_one_file() -> None:
+def test_a_look_up_reads_a_page_of_each_column_of_one_file() -> None:
     world = World()
     random_source = np.random.default_rng(1)
     ids = random_source.permutation(400_000)
@@ -149,11 +149,11 @@ def test_a_look_up_reads_one_row_group_of_one_file() -> None:
     world.db.maintain(steps=["index"])
     table = world.anew()
     assert table.get(int(ids[5])) is not None
-    assert world.store.gets == 4, "root block, leaf, footer, row group"
-    assert world.store.bytes_down < without
+    assert world.store.gets == 5, "root block, leaf, footer, and a page of each column but the key's, far apart"
+    assert world.store.bytes_down < 50_000 < without
     world.store.reset()
     assert table.get(int(ids[5])) is not None
-    assert world.store.gets == 1, "warm: the row group"
+    assert (world.store.gets, world.store.bytes_down < 25_000) == (2, True), "warm: the pages"
     world.store.reset()
     assert table.get(-1) is None
     assert world.store.gets == 0, "it is beyond all bounds"

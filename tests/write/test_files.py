@@ -119,7 +119,10 @@ def test_the_entry_tells_size_rows_and_footer() -> None:
     assert offset + length == len(body)
     chunks = pq.ParquetFile(pa.BufferReader(body)).metadata
     sums = 8 * chunks.num_row_groups * chunks.num_columns + 8
-    assert struct.unpack("<I", body[-8:-4])[0] + 8 + sums == length
+    behind = struct.unpack("<I", body[-8:-4])[0] + 8 + sums
+    assert body[-behind - 4 : -behind] == b"DPGS"
+    (places,) = struct.unpack_from("<I", body, offset + 4)
+    assert 8 + places + 4 + behind == length
     assert zlib.crc32(body[offset:]) == crc
     assert pq.read_metadata(pa.BufferReader(body)).num_rows == 20_000
     assert file.row_ts == file.applied_through == 0  # not stamped yet

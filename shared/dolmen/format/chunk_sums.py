@@ -6,9 +6,11 @@ They stand between the page index and the Parquet footer, where readers of Parqu
     end of all              uint32
     "DSUM"                  4 bytes
 
+In the footer, places of pages (format/page_places.py) may stand before them.
+
 *State* at a byte = CRC-32 of all the file's bytes before it. A chunk is as it was written if its CRC-32, begun with the
 state at its first byte, is the state at its end; so each is checked by itself, and with the "end of all" (the state at
-the block's first byte) all the file's bytes. The entry's ``footer`` begins with this block, so that its CRC-32 covers
+the footer's first byte) all the file's bytes. The entry's ``footer`` holds this block, so that its CRC-32 covers
 the checksums, and through them the data: no other file passes for this one.
 """
 
@@ -66,13 +68,15 @@ class ChunkSums:
 
     Args:
         states: of all column chunks, row groups in order.
-        end: of all that stands before the block.
-        place: first byte of the block.
+        end: of all that stands before the footer.
+        place: first byte of the footer.
+        before: bytes of the footer before the block, which say where pages are.
     """
 
     states: tuple[States, ...]
     end: int
     place: int
+    before: int = 0
 
     @classmethod
     def collect(cls, metadata: pq.FileMetaData, states: dict[int, int], place: int) -> ChunkSums | None:
@@ -116,11 +120,12 @@ class ChunkSums:
         if not size:
             return None
         chunks = metadata.num_row_groups * metadata.num_columns
-        if size != chunks * 8 + _END.size or footer[size - len(MAGIC) : size] != MAGIC:
+        start = size - chunks * 8 - _END.size
+        if start < 0 or footer[size - len(MAGIC) : size] != MAGIC:
             raise CorruptionError(key, f"footer: {size} bytes before it are no checksums of {chunks} column chunks")
-        states = np.frombuffer(footer, "<u4", chunks * 2).reshape(-1, 2).tolist()
+        states = np.frombuffer(footer, "<u4", chunks * 2, start).reshape(-1, 2).tolist()
         end, _ = _END.unpack_from(footer, size - _END.size)
-        return cls(tuple(States(*pair) for pair in states), end, offset)
+        return cls(tuple(States(*pair) for pair in states), end, offset, start)
 
     def of_chunks(self, metadata: pq.FileMetaData, group: int, leaves: Sequence[int]) -> dict[Place, States]:
         """The states of some column chunks of a row group, by where they are."""

@@ -182,6 +182,11 @@ def root_bytes(manifest: Manifest) -> int:
     return int(value_of(DATABASE_PROPERTIES["root_bytes"], manifest.properties))
 
 
+def has_index(entry: TableEntry) -> bool:
+    """Whether a table is to have an index of its primary key. Raises InputError when its setting can't be read."""
+    return bool(value_of(_OWN["index"], entry.properties))
+
+
 def key_filter_bits(entry: TableEntry) -> int:
     """Bits of the Bloom filters of a table's new data files for each key."""
     return int(value_of(_OWN["key_filter_bits"], entry.properties))

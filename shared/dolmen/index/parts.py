@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from dolmen.errors import CorruptionError, ObjectNotFoundError
 from dolmen.format.checksum import crc32
@@ -42,17 +42,37 @@ class OpenPart:
         return (self.head.columns, self.head.kinds) == (columns, kinds)
 
 
+@dataclass
+class IndexTally:
+    """Counts what was fetched of indexes."""
+
+    requests: int = 0
+    bytes: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class IndexReader:
     """Reads parts of indexes. Safe to use from several threads.
 
     Args:
         cache: keeps decoded pages.
+        tally: counts fetches.
     """
 
     store: ObjectStore
     runtime: Runtime
     cache: ObjectCache
+    tally: IndexTally = field(default_factory=IndexTally)
+
+    def fetch(self, key: str, start: int, end: int) -> bytes:
+        """Bytes of a part. Raises CorruptionError if the object is missing."""
+        try:
+            body = self.store.get(key, (start, end)).body
+        except ObjectNotFoundError as error:
+            raise CorruptionError(key, "the object is missing; it holds a part of an index") from error
+        self.tally.requests += 1
+        self.tally.bytes += len(body)
+        return body
 
     def open(self, part: Segment) -> OpenPart:
         """Reads the root block of a part, with one request unless it is cached.
@@ -65,7 +85,7 @@ class IndexReader:
         key = ("index", part.object, offset)
         found: tuple[IndexHead, LeafPage | InnerPage] | None = self.cache.get(key)
         if found is None:
-            found = decode_root(_fetch(self.store, part.object, offset, offset + length), part)
+            found = decode_root(self.fetch(part.object, offset, offset + length), part)
             self.cache.put(key, found, found[1].nbytes + 100 * len(found[0].files))
         return OpenPart(found[0], Tree(found[1], _PartPages(self, part)))
 
@@ -101,7 +121,7 @@ class _PartPages:
         if group[0][1] is not None:
             return [page for _, page in group if page is not None]
         start, end = group[0][0].offset, group[-1][0].offset + group[-1][0].length
-        body = _fetch(self.reader.store, self.part.object, start, end)
+        body = self.reader.fetch(self.part.object, start, end)
         pages = []
         for reference, _ in group:
             page = _checked(body[reference.offset - start :][: reference.length], reference, self.part.object)
@@ -153,13 +173,6 @@ class _SummedOutput:
         """Appends ``data``; returns how many bytes were taken (all)."""
         self.crc32 = crc32(data, self.crc32)
         return self._output.write(data)
-
-
-def _fetch(store: ObjectStore, key: str, start: int, end: int) -> bytes:
-    try:
-        return store.get(key, (start, end)).body
-    except ObjectNotFoundError as error:
-        raise CorruptionError(key, "the object is missing; it holds a part of an index") from error
 
 
 def _checked(body: bytes, reference: PageRef, key: str) -> LeafPage | InnerPage:

@@ -3,19 +3,45 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from pyroaring import BitMap
 
-from dolmen.format.manifest import TableEntry
+from dolmen.format.manifest import Segment, TableEntry
 from dolmen.index.key_bytes import KeyEncoding, Keys
 from dolmen.index.parts import IndexReader, OpenPart
+from dolmen.units import KIB
 
 _POSITION_BITS = np.uint64(32)
 _POSITION = np.uint64((1 << 32) - 1)
+
+
+_LEAF_BYTES = 48 * KIB
+"""About the bytes of a leaf, compressed."""
+_LEAVES_TOGETHER = 64
+"""About so many neighbouring leaves are fetched together."""
+
+
+@dataclass(frozen=True)
+class Hits:
+    """Some entries of keys that were looked up.
+
+    Args:
+        uuids: of the files, by number.
+        at: for each entry the place of its key among those that were looked up.
+        files: the number of its file.
+        positions: of its row there.
+    """
+
+    uuids: tuple[str, ...]
+    at: npt.NDArray[np.int64]
+    files: npt.NDArray[np.int64]
+    positions: npt.NDArray[np.uint32]
 
 
 @dataclass(frozen=True)
@@ -59,13 +85,37 @@ class TableIndex:
             CorruptionError: a page is missing or damaged.
         """
         found: dict[str, BitMap] = defaultdict(BitMap)
-        for part in self.parts:
-            for _, places in part.tree.find(keys):
-                numbers = (places >> _POSITION_BITS).astype(np.int64)
-                for number in np.unique(numbers).tolist():
-                    positions = (places[numbers == number] & _POSITION).astype(np.uint32)
-                    found[part.head.files[number]].update(BitMap(positions))
+        for hits in self.hits(keys):
+            for number in np.unique(hits.files).tolist():
+                found[hits.uuids[number]].update(BitMap(hits.positions[hits.files == number]))
         return dict(found)
+
+    def hits(self, keys: Keys) -> Iterator[Hits]:
+        """The entries of these keys, page by page.
+
+        Args:
+            keys: distinct, in ascending order.
+
+        Raises:
+            CorruptionError: a page is missing or damaged.
+        """
+        for part in self.parts:
+            for at, places in part.tree.find(keys):
+                files = (places >> _POSITION_BITS).astype(np.int64)
+                yield Hits(part.head.files, at, files, (places & _POSITION).astype(np.uint32))
+
+
+def expected_cost(part: Segment, keys: int, request_bytes: int) -> int:
+    """Bytes that a look-up of some keys is expected to fetch of a part, which are anywhere among its keys.
+
+    Args:
+        request_bytes: what a request is worth in bytes, which is added for each.
+    """
+    leaves = max(1, -(-part.size // _LEAF_BYTES))
+    asked = leaves * (1 - (1 - 1 / leaves) ** keys)
+    requests = 1 + asked * (1 - asked / leaves) + asked / _LEAVES_TOGETHER
+    root = 0 if part.root is None else part.root[1]
+    return int(root + asked * part.size / leaves + requests * request_bytes)
 
 
 def encoding_of(entry: TableEntry) -> KeyEncoding:

@@ -48,7 +48,8 @@ def _find(view: View, entry: TableEntry, names: list[str], run: KeyRun, newer_th
     there = np.zeros(len(run.encoded), np.bool_)
     listed = len(there) <= LISTED
     where = _where_key_among(entry, run.values, listed=listed)
-    search = KeySearch(view, run.encoded, where, names, filter_rows=listed, newer_than=newer_than)
+    values = dict(zip(entry.primary_key, run.values.columns, strict=True))
+    search = KeySearch(view, run.encoded, values, where, names, filter_rows=listed, newer_than=newer_than)
     plan = search.plan()
     if plan.scan.files:
         for batch in search.batches(plan):

@@ -41,6 +41,8 @@ class Explanation:
         vectors, vector_positions: deletion vectors applied, and the rows they remove.
         where_tombstones, keys_tombstones: deletes that are checked, in at least one file.
         filtered_files, excluded_files: files whose Bloom filters were asked, and those that they excluded.
+        indexed_files, absent_files: files that the index knows, if it was asked, and those that have none of the keys.
+        index_fetch: requests for its pages.
         tombstone_fetch, vector_fetch, footer_fetch, filter_fetch, data_fetch: requests; a small file comes whole with
             its footer. A request for filters mostly brings the footer, too, which is not counted again then. With
             a limit, ``data_fetch`` is what is read at most. Files of this machine are read without requests, in
@@ -57,6 +59,9 @@ class Explanation:
     keys_tombstones: int
     filtered_files: int
     excluded_files: int
+    indexed_files: int
+    absent_files: int
+    index_fetch: Fetch
     tombstone_fetch: Fetch
     vector_fetch: Fetch
     footer_fetch: Fetch
@@ -66,7 +71,8 @@ class Explanation:
     @property
     def fetch(self) -> Fetch:
         """All requests together."""
-        return self.tombstone_fetch + self.vector_fetch + self.footer_fetch + self.filter_fetch + self.data_fetch
+        files = self.footer_fetch + self.filter_fetch + self.data_fetch
+        return self.index_fetch + self.tombstone_fetch + self.vector_fetch + files
 
     def facts(self) -> list[tuple[str, str]]:
         """The lines of ``repr``: first facts from the manifest, then facts from footers and tombstones."""
@@ -74,8 +80,13 @@ class Explanation:
             ("bloom filters", f"{self.excluded_files:,} of {self.filtered_files:,} files excluded"),
             ("fetch filters", str(self.filter_fetch)),
         ]
+        index = [
+            ("index", f"{self.absent_files:,} of {self.indexed_files:,} files have none of the keys"),
+            ("fetch index", str(self.index_fetch)),
+        ]
         return [
             *self.plan.facts(),
+            *(index if self.indexed_files else ()),
             (
                 "row groups, by footers",
                 f"{self.row_groups_read:,} of {self.row_groups:,}, {self.row_groups_tested:,} row by row",
@@ -102,7 +113,7 @@ def explain(reader: PlanReader) -> Explanation:
     vectors = [file.file.vector for file in plan.files if file.file.vector]
     blobs = requests(t.blob for t in tombstones_to_fetch(plan.tombstones, cache))
     bitmaps = requests(v for v in vectors if cache_key(v) not in cache)
-    unopened = [file.file for file in plan.files if ("footer", file.file.path, 0) not in cache]
+    unopened = {file.file.uuid: file.file for file in plan.files if ("footer", file.file.path, 0) not in cache}
     groups: list[int] = []
     tested: list[int] = []
 
@@ -116,7 +127,12 @@ def explain(reader: PlanReader) -> Explanation:
     for batch in batches(map(note, reader.groups()), plan.output_ids):
         data += Fetch(len(batch.requests), sum(request.length for request in batch.requests))
     filters = reader.filters
-    footers = [first_request(file) for file in unopened if file.path not in filters.with_footer]
+    indexed = reader.indexed
+    known = [file for file in plan.files if indexed and file.file.uuid in indexed.covered]
+    absent = [file for file in known if indexed and indexed.has_none_of(file)]
+    for file in absent:
+        unopened.pop(file.file.uuid, None)
+    footers = [first_request(file) for file in unopened.values() if file.path not in filters.with_footer]
     kinds = Counter(type(tombstone) for tombstone in plan.tombstones)
     return Explanation(
         plan=plan,
@@ -129,6 +145,9 @@ def explain(reader: PlanReader) -> Explanation:
         keys_tombstones=kinds[KeysTombstone],
         filtered_files=filters.files,
         excluded_files=filters.excluded,
+        indexed_files=len(known),
+        absent_files=len(absent),
+        index_fetch=Fetch(indexed.tally.requests, indexed.tally.bytes) if indexed else Fetch(),
         tombstone_fetch=Fetch(len(blobs), sum(request.range.length for request in blobs)),
         vector_fetch=Fetch(len(bitmaps), sum(request.range.length for request in bitmaps)),
         footer_fetch=Fetch(len(footers), sum(request.length - 1 for request in footers)),

@@ -9,6 +9,8 @@ import pyarrow.parquet as pq
 
 from dolmen.scan.adopted_columns import as_read
 from dolmen.scan.footers import DataFileFooter
+from dolmen.scan.page_file import read_pages
+from dolmen.scan.picked_pages import Rows, picked_pages
 from dolmen.scan.ranges import CheckedFile, FetchedFile, LocalFile
 
 
@@ -64,3 +66,39 @@ class FileBytes:
             columns = [as_read(own, kind) for own, kind in zip(table.columns, wanted, strict=True)]
             return pa.Table.from_arrays(columns, names=table.column_names)
         return table
+
+    def pick(self, row_group: int, id_: int, rows: Rows) -> pa.Array:
+        """Decodes some rows of a column that the file has: pages with these rows if their places are known.
+
+        Args:
+            rows: numbers of rows in the row group, ascending.
+
+        Raises:
+            OSError, pyarrow.ArrowException: there is no such file, or it holds something else.
+        """
+        column, metadata = self._footer.columns[id_], self._footer.metadata
+        picked = picked_pages(self._footer, row_group, column, rows)
+        if picked is None:
+            return _one_array(self.read(row_group, list(column.leaves)).column(0).take(pa.array(rows)))
+        file = self._open_bytes()
+        chunk, bodies = picked.chunk, []
+        for page, wanted in zip(picked.numbers, picked.ranges(), strict=True):
+            file.seek(wanted.start)
+            body = file.read_buffer(wanted.length)
+            if not chunk.states[page].fit(body):
+                raise OSError(f"the checksum of the page at byte {wanted.start} differs")
+            bodies.append(body)
+        leaf = column.leaves[0]
+        found = read_pages(
+            bodies,
+            picked.rows,
+            metadata.row_group(row_group).column(leaf),
+            metadata.schema.column(leaf),
+            column.type,
+            has_dictionary=chunk.has_dictionary,
+        )
+        return _one_array(found.take(picked.at))
+
+
+def _one_array(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()

@@ -28,12 +28,8 @@ from dolmen.scan.key_filters import (
     values_asked,
 )
 from dolmen.scan.plan import FilePlan
-from dolmen.scan.ranges import GAP_BYTES, Range
+from dolmen.scan.ranges import GAP_BYTES, REQUEST_BYTES, Range
 from dolmen.scan.row_groups import OpenFile, RowGroup, row_groups
-from dolmen.units import KIB
-
-REQUEST_BYTES = 64 * KIB
-"""A request more is worth so many bytes less."""
 
 _LEAST_SPARED = 0.25
 """Filters that are expected to exclude a smaller share of files are left where they are."""
@@ -133,6 +129,21 @@ class FilterChoice:
         if file.size <= GAP_BYTES:  # else it would be fetched whole
             return file.filters > (1 - spared) * rows_bytes
         return spared * rows_bytes > behind
+
+    def expected_cost(self, plan: FilePlan) -> int:
+        """Bytes that testing the rows of a file is expected to fetch, with those that the requests are worth."""
+        file = plan.file
+        columns = len(self._ids(plan) & self.entry.schema.by_id.keys()) / len(self.entry.schema.fields)
+        behind = file.size - file.footer[0]
+        if self.comes_with_footer(plan):
+            keys = self._keys(plan)
+            assert keys is not None
+            behind = file.size - file.filters
+            left = 1 - self._spared(keys, file, file.footer[0] - file.filters)
+            return int(behind + REQUEST_BYTES + left * (file.filters * columns + REQUEST_BYTES))
+        if file.size <= GAP_BYTES:
+            return file.size + REQUEST_BYTES
+        return int(behind + (file.size - behind) * columns) + 2 * REQUEST_BYTES
 
     def probe(self, file: OpenFile, found: FetchedFooter) -> FileProbe | None:
         """The filters of an opened file, if they came with its footer, are in the cache, or are worth a request.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
 
 import pyarrow as pa
@@ -14,6 +15,7 @@ from dolmen.format.adopted import AdoptedPath, MappedColumn
 from dolmen.format.checksum import crc32
 from dolmen.format.chunk_sums import ChunkSums, chunk_place
 from dolmen.format.entries import DataFile
+from dolmen.format.page_places import PagePlaces
 from dolmen.format.schema import Field, is_nested
 from dolmen.format.statistics import UNKNOWN, Bounds, constant_bounds
 from dolmen.format.values import Plain
@@ -55,6 +57,7 @@ class DataFileFooter:
         sums: checksums of the column chunks; None for files that were written without.
         etag: of an adopted file when the footer was read; None for files that nobody replaces.
         is_adopted: whether others wrote the file, whose columns are then read in the types that dolmen has for them.
+        page_block: what the footer says of the places of pages, encoded.
     """
 
     metadata: pq.FileMetaData
@@ -63,6 +66,7 @@ class DataFileFooter:
     sums: ChunkSums | None
     etag: str | None = None
     is_adopted: bool = False
+    page_block: bytes = b""
 
     @classmethod
     def parse(
@@ -89,7 +93,14 @@ class DataFileFooter:
         columns = _adopted(metadata, by_names) if adopted else _own(metadata)
         rows = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
         sums = None if adopted else ChunkSums.decode(body, file.footer[0], metadata, file.path)
-        return cls(metadata, columns, tuple(accumulate(rows, initial=0))[:-1], sums, etag, adopted is not None)
+        block = body[: sums.before] if sums else b""
+        return cls(metadata, columns, tuple(accumulate(rows, initial=0))[:-1], sums, etag, adopted is not None, block)
+
+    @cached_property
+    def pages(self) -> PagePlaces | None:
+        """Where pages are; None if the file was written without it. Raises CorruptionError."""
+        chunks = self.metadata.num_row_groups * self.metadata.num_columns
+        return PagePlaces.decode(self.page_block, chunks)
 
     def rows(self, group: int) -> int:
         """Rows of a row group."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -14,11 +16,10 @@ from pyroaring import BitMap
 from dolmen.format.keys import Keys
 from dolmen.format.manifest import TableEntry
 from dolmen.format.values import to_json, to_plain
-from dolmen.format.vectors import keep_mask
 from dolmen.index.key_bytes import KeyEncoding, order
 from dolmen.index.key_bytes import Keys as EncodedKeys
 from dolmen.index.parts import IndexReader
-from dolmen.index.table_index import TableIndex, encoding_of
+from dolmen.index.table_index import Hits, TableIndex, encoding_of
 from dolmen.predicate import And, Column, In, Predicate
 from dolmen.scan.plan import ScanPlan, plan
 from dolmen.scan.read import PlanReader, RowGroupColumns
@@ -28,17 +29,35 @@ from dolmen.scan.view import View
 
 
 @dataclass(frozen=True)
+class FoundRows:
+    """The rows of one file that the index found.
+
+    Args:
+        positions: of the rows, ascending, hidden ones included.
+        keys: of each row the place of its key among the sorted keys.
+    """
+
+    positions: npt.NDArray[np.uint32]
+    keys: npt.NDArray[np.int64]
+
+    @cached_property
+    def bitmap(self) -> BitMap:
+        """The positions."""
+        return BitMap(self.positions)
+
+
+@dataclass(frozen=True)
 class LookupPlan:
     """The files and positions that a look-up reads.
 
     Args:
         scan: the files; those that the index covers are there only if it has rows of them.
-        places: by the uuid of a covered file, the positions of rows with the keys, hidden rows included.
+        places: by the uuid of a covered file, its rows with the keys.
         covered: number of live files that the index covers.
     """
 
     scan: ScanPlan
-    places: dict[str, BitMap]
+    places: dict[str, FoundRows]
     covered: int
 
 
@@ -48,6 +67,7 @@ class KeySearch:
     Args:
         view: the table, and the version of it.
         encoded: the keys, distinct and in ascending order; at least one.
+        values: of each column of the primary key, by id, the values of these keys.
         where: a predicate that is TRUE for all rows with these keys, by which files and row groups are left out.
         columns: names of the result's columns; all by default.
         with_commit_ts: adds the column ``_commit_ts``.
@@ -59,6 +79,7 @@ class KeySearch:
         self,
         view: View,
         encoded: EncodedKeys,
+        values: Mapping[int, pa.Array],
         where: Predicate,
         columns: Sequence[str] | None = None,
         *,
@@ -66,7 +87,7 @@ class KeySearch:
         filter_rows: bool = True,
         newer_than: int = -1,
     ) -> None:
-        self._view, self._encoded, self._where, self._columns = view, encoded, where, columns
+        self._view, self._encoded, self._values, self._where, self._columns = view, encoded, values, where, columns
         self._filter_rows = filter_rows
         self._with_commit_ts, self._newer_than = with_commit_ts, newer_than
         self._entry = view.entry()
@@ -87,7 +108,7 @@ class KeySearch:
             return LookupPlan(scan, {}, 0)
         index = TableIndex.of(self._entry, IndexReader(context.store, context.runtime, context.cache))
         covered = [file for file in scan.files if file.file.uuid in index.covered]
-        places = index.find(self._encoded) if covered else {}
+        places = _by_file(index.hits(self._encoded)) if covered else {}
         files = [file for file in scan.files if file.file.uuid not in index.covered or file.file.uuid in places]
         return LookupPlan(replace(scan, files=tuple(files)), places, len(covered))
 
@@ -96,25 +117,26 @@ class KeySearch:
         scan = found.scan
         reader = PlanReader(self._view.context, scan, self._view.pending)
         keys = [self._entry.schema.by_id[id_] for id_ in self._entry.primary_key]
-        ids = scan.output_ids | {field.id for field in keys}
+        key_ids = frozenset(self._entry.primary_key)
+        ids = scan.output_ids | key_ids
 
         def groups() -> Iterator[RowGroup]:
             for group in reader.groups():
-                places = found.places.get(group.file.file.uuid)
-                if places is None:
+                rows = found.places.get(group.file.file.uuid)
+                if rows is None:
                     yield group if self._filter_rows else replace(group, filter=None)
-                elif places.range_cardinality(group.first, group.first + group.rows):
-                    yield replace(group, filter=None)  # the positions say which rows match
+                    continue
+                picked = group.rows_at(rows.bitmap)
+                if len(picked):
+                    yield replace(group, filter=None).pick(picked, key_ids)  # the positions say which rows match
 
         def work(group: RowGroup, columns: RowGroupColumns) -> pa.RecordBatch | None:
             keep = row_mask(group, columns.read(group.tests))
-            places = found.places.get(group.file.file.uuid)
-            if places is not None:
-                there = ~keep_mask(places, group.first, group.rows)
-                keep = there if keep is None else keep & there
             chosen = pa.array(np.arange(group.rows)) if keep is None else pc.indices_nonzero(to_arrow(keep))
             if not len(chosen):
                 return None
+            if group.picked is not None:
+                return self._batch(scan, group, columns, chosen, found.places[group.file.file.uuid])
             arrays = columns.read(ids)
             wanted = self._is_wanted([column_of(group, field, arrays).take(chosen) for field in keys])
             chosen = chosen.filter(pa.array(wanted))
@@ -124,6 +146,21 @@ class KeySearch:
         for batch in reader.read(work, groups(), ids):
             if batch is not None and batch.num_rows:
                 yield batch
+
+    def _batch(
+        self, scan: ScanPlan, group: RowGroup, columns: RowGroupColumns, chosen: pa.Array, rows: FoundRows
+    ) -> pa.RecordBatch:
+        """The rows of a row group that the index found, whose keys need not be read."""
+        own = rows.keys[np.searchsorted(rows.positions, group.positions)]
+        keys = pa.array(own).take(chosen)
+        arrays = columns.read(scan.output_ids - self._values.keys())
+        output = [
+            self._values[field.id].take(keys)
+            if field.id in self._values
+            else column_of(group, field, arrays).take(chosen)
+            for field in scan.output
+        ]
+        return pa.record_batch(output, scan.schema)
 
     def _is_wanted(self, arrays: list[pa.Array]) -> npt.NDArray[np.bool_]:
         """Which rows have one of the keys; digests stand for long keys on both sides."""
@@ -149,11 +186,14 @@ class Lookup:
     ) -> None:
         self._view, self._columns, self._with_commit_ts = view, columns, with_commit_ts
         entry = view.entry()
-        encoded = encoding_of(entry).encode([keys[str(id_)].combine_chunks() for id_ in entry.primary_key])
+        values = {id_: keys[str(id_)].combine_chunks() for id_ in entry.primary_key}
+        encoded = encoding_of(entry).encode(list(values.values()))
         self._search: KeySearch | None = None
         if len(encoded):
+            ascending = order(encoded)
+            values = {id_: array.take(pa.array(ascending)) for id_, array in values.items()}
             where = where_key_in(entry, keys)
-            self._search = KeySearch(view, encoded[order(encoded)], where, columns, with_commit_ts=with_commit_ts)
+            self._search = KeySearch(view, encoded[ascending], values, where, columns, with_commit_ts=with_commit_ts)
 
     def to_arrow(self) -> pa.Table:
         """All rows with these keys, in any order.
@@ -167,6 +207,20 @@ class Lookup:
                 return nothing.schema.empty_table()
             found = self._search.plan()
             return pa.Table.from_batches(self._search.batches(found), found.scan.schema)
+
+
+def _by_file(hits: Iterable[Hits]) -> dict[str, FoundRows]:
+    """Entries of the index by the uuid of their file. A file that two parts cover has each of them twice."""
+    parts: dict[str, list[tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]]] = defaultdict(list)
+    for some in hits:
+        for number in np.unique(some.files).tolist():
+            own = some.files == number
+            parts[some.uuids[number]].append((some.positions[own], some.at[own]))
+    found = {}
+    for uuid, pieces in parts.items():
+        positions, first = np.unique(np.concatenate([piece[0] for piece in pieces]), return_index=True)
+        found[uuid] = FoundRows(positions, np.concatenate([piece[1] for piece in pieces])[first])
+    return found
 
 
 def where_key_in(entry: TableEntry, keys: Keys) -> Predicate:

@@ -29,7 +29,7 @@ def matching_positions(view: View, where: Predicate) -> dict[str, BitMap]:
     Rows that a vector or a tombstone hides already are not among them, so the counts are exact. Reads only the columns
     of the predicate and of tombstones, and nothing of row groups that statistics prove whole.
     """
-    reader = PlanReader(view.context, plan(view, columns=(), where=where), view.pending)
+    reader = PlanReader(view.context, plan(view, columns=(), where=where), view.pending, by_index=True)
     found: dict[str, BitMap] = {}
     for path, positions in reader.read(_positions, reader.groups(), frozenset()):
         if positions:
@@ -39,6 +39,9 @@ def matching_positions(view: View, where: Predicate) -> dict[str, BitMap]:
 
 def _positions(group: RowGroup, columns: RowGroupColumns) -> tuple[str, BitMap]:
     path = group.file.file.path
+    if group.picked is not None:
+        keep = row_mask(group, columns.read(group.tests))
+        return path, BitMap((group.positions if keep is None else group.positions[keep]).astype(np.uint32))
     everything = BitMap(range(group.first, group.first + group.rows))
     if group.tests:
         keep = row_mask(group, columns.read(group.tests))
@@ -52,7 +55,7 @@ def rows_with_positions(scan: Scan) -> Iterator[PositionedRows]:
 
     def work(group: RowGroup, columns: RowGroupColumns) -> PositionedRows | None:
         keep = row_mask(group, columns.read(group.tests))
-        positions = np.arange(group.first, group.first + group.rows)
+        positions = group.positions
         if keep is not None and not keep.any():
             return None
         arrays = columns.read(scan_plan.output_ids)

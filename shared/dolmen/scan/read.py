@@ -26,8 +26,10 @@ from dolmen.scan.deletes import Deletes, load_deletes
 from dolmen.scan.file_bytes import FileBytes
 from dolmen.scan.filter_choice import FilterChoice, FilterUse
 from dolmen.scan.footers import FetchedFooter, open_file
+from dolmen.scan.indexed_rows import IndexedRows, indexed_rows
+from dolmen.scan.picked_pages import Rows
 from dolmen.scan.plan import FilePlan, ScanPlan
-from dolmen.scan.ranges import MERGED_BYTES, Range, coalesce
+from dolmen.scan.ranges import GAP_BYTES, MERGED_BYTES, PAGE_GAP_BYTES, Range, coalesce
 from dolmen.scan.row_groups import OpenFile, RowGroup, row_groups
 from dolmen.units import MIB
 
@@ -52,7 +54,7 @@ class RowGroupColumns:
         self._read: dict[int, pa.Array] = {}
 
     def read(self, ids: frozenset[int]) -> dict[int, pa.Array]:
-        """All rows of these columns by id, in the file's types; a constant where the file is older than a column.
+        """The rows of these columns by id, in the file's types; a constant where the file is older than a column.
 
         Raises:
             CorruptionError: bytes that don't decode, or whose checksum differs.
@@ -61,6 +63,8 @@ class RowGroupColumns:
         leaves = footer.leaves(ids - self._read.keys())
         if leaves:
             try:
+                if self._group.picked is not None:
+                    return self._pick(ids, self._group.picked)
                 table = self._source.read(self._group.index, leaves)
             except FileNotFoundError as error:
                 raise CorruptionError(
@@ -73,6 +77,14 @@ class RowGroupColumns:
             names = [id_ for id_, column in footer.columns.items() if column.leaves[0] in leaves]
             for id_, column in zip(names, table.columns, strict=True):
                 self._read[id_] = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+        return self._with_constants(ids)
+
+    def _pick(self, ids: frozenset[int], rows: Rows) -> dict[int, pa.Array]:
+        for id_ in (ids - self._read.keys()) & self._group.file.footer.columns.keys():
+            self._read[id_] = self._source.pick(self._group.index, id_, rows)
+        return self._with_constants(ids)
+
+    def _with_constants(self, ids: frozenset[int]) -> dict[int, pa.Array]:
         for id_ in ids - self._read.keys():
             known = self._schema.by_id.get(id_)  # none for the commit timestamp
             self._read[id_] = known.initial_values(self._group.rows) if known else pa.nulls(self._group.rows)
@@ -88,6 +100,7 @@ class PlanReader:
         pending: reads objects that a transaction has not uploaded yet.
         cautious: open no file before its row groups are asked for; for scans that may stop early.
         tests_only: no columns are read but those that decide about rows.
+        by_index: find the rows of listed keys through the table's index, where that reads less.
     """
 
     context: Context
@@ -95,10 +108,13 @@ class PlanReader:
     pending: Pending | None = None
     cautious: bool = False
     tests_only: bool = False
+    by_index: bool = False
     row_groups_seen: int = field(default=0, init=False)
     """Row groups in all files open_one so far."""
     filters: FilterUse = field(default_factory=FilterUse, init=False)
     """Counts of the questions to Bloom filters so far."""
+    indexed: IndexedRows | None = field(default=None, init=False)
+    """The rows that the index found, once the row groups have been asked for; None if it was not asked."""
 
     def __post_init__(self) -> None:
         self._blobs = BlobReader(self.context.store, self.context.runtime, self.pending, self.context.cache)
@@ -133,11 +149,17 @@ class PlanReader:
         output = frozenset[int]() if self.tests_only else self.plan.output_ids
         asked = [file for file in self.plan.files if where is None or file.filter]
         choice = FilterChoice.of(self.context, self.plan.entry, where, deletes, output, len(asked))
-        for file in self.open_files(self.plan.files, choice):
+        files: Sequence[FilePlan] = self.plan.files
+        if self.by_index:
+            self.indexed = indexed_rows(self.context, self.plan.entry, choice, files)
+        if self.indexed is not None:
+            files = [plan for plan in files if not self.indexed.has_none_of(plan)]
+        for file in self.open_files(files, choice):
             self.row_groups_seen += len(file.footer.firsts)
             found = list(row_groups(file, where, deletes, self.plan.entry.schema))
             self.filters.judge(file, found, tests_only=not output)
-            yield from found
+            places = self.indexed.places.get(file.file.uuid) if self.indexed else None
+            yield from found if places is None else _pick(found, places)
 
     def read(
         self, work: Callable[[RowGroup, RowGroupColumns], R], groups: Iterable[RowGroup], ids: frozenset[int]
@@ -236,7 +258,8 @@ def batches(groups: Iterable[RowGroup], ids: frozenset[int]) -> Iterator[Batch]:
     size = 0
 
     def batch() -> Batch:
-        return Batch(tuple(held), tuple(coalesce(ranges)))
+        gap = GAP_BYTES if held[0].picked is None else PAGE_GAP_BYTES
+        return Batch(tuple(held), tuple(coalesce(ranges, gap)))
 
     for group in groups:
         if group.file.source is not None:
@@ -245,9 +268,10 @@ def batches(groups: Iterable[RowGroup], ids: frozenset[int]) -> Iterator[Batch]:
                 held, ranges, size = [], [], 0
             yield Batch((group,), ())
             continue
-        own = group.file.footer.ranges(group.index, ids | group.tests)
+        own = group.ranges(ids | group.tests)
         length = sum(found.length for found in own)
-        if held and (held[0].file is not group.file or size + length > MERGED_BYTES):
+        fits = held and held[0].file is group.file and (held[0].picked is None) == (group.picked is None)
+        if held and (not fits or size + length > MERGED_BYTES):
             yield batch()
             held, ranges, size = [], [], 0
         held.append(group)
@@ -255,6 +279,14 @@ def batches(groups: Iterable[RowGroup], ids: frozenset[int]) -> Iterator[Batch]:
         size += length
     if held:
         yield batch()
+
+
+def _pick(groups: Iterable[RowGroup], places: BitMap) -> Iterator[RowGroup]:
+    """The row groups with rows at some positions, with these rows alone."""
+    for group in groups:
+        rows = group.rows_at(places)
+        if len(rows):
+            yield group.pick(rows)
 
 
 def by_vector_bytes(files: Sequence[FilePlan], most: int) -> Iterator[Sequence[FilePlan]]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+import numpy as np
 from pyroaring import BitMap
 
 from dolmen.format.entries import DataFile
@@ -17,7 +18,9 @@ from dolmen.scan.file_bytes import FileBytes
 from dolmen.scan.footers import DataFileFooter
 from dolmen.scan.key_filters import FileProbe
 from dolmen.scan.keys_lookup import KeysLookup
+from dolmen.scan.picked_pages import Rows, picked_pages
 from dolmen.scan.plan import FilePlan
+from dolmen.scan.ranges import Range
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,8 @@ class RowGroup:
         filter: the scan's predicate, None if every row matches.
         predicates: of ``where`` tombstones; rows for which one is TRUE are hidden.
         lookups: of ``keys`` tombstones.
+        picked: numbers of rows in the row group, ascending, if only these are read: they are its ``rows`` then.
+        known: ids of columns that are not read, unless for a test, as their values are known.
     """
 
     file: OpenFile
@@ -67,6 +72,8 @@ class RowGroup:
     filter: Predicate | None
     predicates: tuple[Predicate, ...]
     lookups: tuple[KeysLookup, ...]
+    picked: Rows | None = field(default=None, kw_only=True)
+    known: frozenset[int] = field(default=frozenset(), kw_only=True)
 
     @property
     def exact_rows(self) -> int | None:
@@ -82,6 +89,37 @@ class RowGroup:
         for lookup in self.lookups:
             ids.update(lookup.columns)
         return frozenset(ids)
+
+    def pick(self, rows: Rows, known: frozenset[int] = frozenset()) -> RowGroup:
+        """The row group with some of its rows alone, of which none is deleted by a vector.
+
+        Args:
+            known: ids of columns whose values are known.
+        """
+        return replace(self, rows=len(rows), gone=0, picked=rows, known=known)
+
+    def rows_at(self, places: BitMap) -> Rows:
+        """The numbers in the row group of those of some positions that are in it, and that no vector deletes."""
+        own = places & BitMap(range(self.first, self.first + self.rows))
+        if self.gone and self.file.vector:
+            own -= self.file.vector
+        return np.array(own, np.int64) - self.first
+
+    @property
+    def positions(self) -> Rows:
+        """The positions of its rows in the file."""
+        return self.first + (np.arange(self.rows) if self.picked is None else self.picked)
+
+    def ranges(self, ids: frozenset[int]) -> list[Range]:
+        """Where the bytes of these columns are: whole column chunks, or the pages with the picked rows."""
+        footer = self.file.footer
+        if self.picked is None:
+            return footer.ranges(self.index, ids)
+        found: list[Range] = []
+        for id_ in (ids - (self.known - self.tests)) & footer.columns.keys():
+            pages = picked_pages(footer, self.index, footer.columns[id_], self.picked)
+            found += footer.ranges(self.index, frozenset([id_])) if pages is None else pages.ranges()
+        return found
 
 
 def row_groups(file: OpenFile, where: Predicate | None, deletes: Deletes, schema: Schema) -> Iterator[RowGroup]:

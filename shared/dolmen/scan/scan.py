@@ -215,7 +215,8 @@ class Scan:
         return self._reader(self.plan)
 
     def _reader(self, plan: ScanPlan) -> PlanReader:
-        return PlanReader(self._view.context, plan, self._view.pending, cautious=plan.limit is not None)
+        limited = plan.limit is not None
+        return PlanReader(self._view.context, plan, self._view.pending, cautious=limited, by_index=not limited)
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
         with self._view.reading():

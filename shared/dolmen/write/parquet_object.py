@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -16,10 +17,11 @@ from dolmen.format.checksum import crc32
 from dolmen.format.chunk_sums import ChunkSums, chunk_place
 from dolmen.format.entries import ColumnStats, DataFile
 from dolmen.format.manifest import TableEntry
-from dolmen.format.properties import key_filter_bits
+from dolmen.format.page_places import PagePlaces
+from dolmen.format.properties import has_index, key_filter_bits
 from dolmen.format.schema import COMMIT_TS_ID
 from dolmen.store.base import Buffer, ObjectOutput
-from dolmen.units import MIB
+from dolmen.units import KIB, MIB
 from dolmen.write.encodings import Encodings, choose, leaves
 from dolmen.write.extent import Extent
 from dolmen.write.options import WriteOptions
@@ -37,6 +39,15 @@ _BLOOM_HEADROOM = 2
 MIN_GROUP_ROWS = 1 << 14
 MAX_GROUP_ROWS = 1 << 18
 """Rows of a full row group: enough for a column chunk to be worth a request, few enough to decode many at once."""
+
+PAGE_BYTES = 16 * KIB
+"""A page of a table with an index is finished when it has so many bytes before compression: a look-up reads one
+of each column. Files are 4 % larger than with pages of up to 1 MB, and take a third more time to decode."""
+PAGE_ROWS = 4096
+"""And when it has so many rows: the writer does not know how many bytes packed integers have."""
+_LEAST_BATCH_ROWS, _MOST_BATCH_ROWS = 16, 1024
+"""The writer asks after so many rows whether a page is full."""
+_UNKNOWN_ROW_BYTES = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +73,12 @@ class WritePlan:
         group_rows = 1 << int(math.log2(min(MAX_GROUP_ROWS, max(MIN_GROUP_ROWS, rows))))
         return cls(encodings, group_rows, options.compression_level)
 
+    def small_pages(self) -> dict[str, int]:
+        """The arguments of pyarrow's writer for files whose rows are looked up one by one."""
+        rows = PAGE_BYTES / (self.encodings.row_bytes or _UNKNOWN_ROW_BYTES)
+        batch = 1 << int(math.log2(min(_MOST_BATCH_ROWS, max(_LEAST_BATCH_ROWS, rows))))
+        return {"data_page_size": PAGE_BYTES, "max_rows_per_page": PAGE_ROWS, "write_batch_size": batch}
+
     def without_float_statistics(self, entry: TableEntry) -> WritePlan:
         """The same for files in which no float column has Parquet statistics."""
         floats = (field.id for field in entry.schema.fields if pa.types.is_floating(field.arrow_type))
@@ -70,6 +87,8 @@ class WritePlan:
 
 #: Page headers and small pages are collected to this much before they go to the store.
 _BUFFER_BYTES = MIB
+_MOST_HEADER_BYTES = 128
+"""Headers of pages are shorter, as statistics of pages are in the page index."""
 
 
 class ParquetObject:
@@ -112,6 +131,7 @@ class ParquetObject:
             write_statistics=self._statistics_paths(),
             sorting_columns=self._sorting_columns(),
             bloom_filter_options=self._bloom_filters(first.table) or None,
+            **(plan.small_pages() if has_index(entry) else {}),
             **plan.encodings.options(),
         )
 
@@ -142,7 +162,7 @@ class ParquetObject:
         self._writer.close()
         metadata = self._writer.writer.metadata
         self._take_ends_from_footer(metadata)
-        footer = self._sink.finish(metadata)
+        footer = self._sink.finish(metadata, [not leaf.nested for leaf in leaves(self._entry.schema.arrow)])
         size = self._sink.output.commit()
         if size != self._sink.size:
             raise AssertionError(f"{self._path}: {self._sink.size} bytes were written, {size} were stored")
@@ -232,11 +252,14 @@ class _Sink:
         self._most = _BUFFER_BYTES
         self._state = 0  # CRC-32 of all bytes so far
         self._states: dict[int, int] = {}
+        self._headers: dict[int, bytes] = {}
 
     def write(self, data: Buffer, /) -> int:
         if self.closed:  # given up: what the writer's destructor still writes goes nowhere
             return len(data)
         self._states[self.size] = self._state
+        if len(data) <= _MOST_HEADER_BYTES:
+            self._headers[self.size] = bytes(data)
         self._state = crc32(data, self._state)
         self.size += len(data)
         self._held.append(bytes(data))
@@ -260,18 +283,23 @@ class _Sink:
         self._pass_on(b"".join(self._held))
         self._most = sys.maxsize
 
-    def finish(self, metadata: pq.FileMetaData) -> bytes:
-        """Passes on what was kept, with the checksums of column chunks in front of the footer.
+    def finish(self, metadata: pq.FileMetaData, flat: Sequence[bool]) -> bytes:
+        """Passes on what was kept, with places of pages and checksums of column chunks in front of the footer.
+
+        Args:
+            flat: of each leaf, whether it has one value for each row.
 
         Returns:
-            the checksums and the Parquet footer that was written last, its 8 bytes of length and magic included.
+            the places, the checksums and the Parquet footer that was written last, its 8 bytes of length and magic
+            included.
         """
         tail = b"".join(self._held)
         length = int.from_bytes(tail[-8:-4], "little") + 8
         if tail[-4:] != b"PAR1" or length > len(tail):
             raise AssertionError("the Parquet writer did not end with a footer")
         sums = ChunkSums.collect(metadata, self._states, self.size - length)
-        block = sums.encode() if sums else b""
+        pages = PagePlaces.collect(metadata, self._states, self._headers, flat) if sums else None
+        block = (pages.encode() if pages else b"") + (sums.encode() if sums else b"")
         self.size += len(block)
         self._pass_on(b"".join((tail[:-length], block, tail[-length:])))
         return block + tail[-length:]

@@ -32,6 +32,7 @@ from dolmen.scan.data_objects import data_object
 from dolmen.scan.display import html, text
 from dolmen.scan.filter_choice import FilterChoice
 from dolmen.scan.hidden_rows import hidden_rows, whole_groups
+from dolmen.scan.indexed_deletes import IndexedDeletes
 from dolmen.scan.plan import FilePlan
 from dolmen.scan.read import RowGroupColumns
 from dolmen.scan.row_groups import OpenFile, RowGroup, row_groups
@@ -64,6 +65,7 @@ class Resolved:
         finished: False when it stopped early: call it again.
         gathered: vectors that were moved into few objects.
         excluded: files of which Bloom filters proved that they hold none of the keys; they count as read, too.
+        indexed: files whose rows with the keys the index told, so that they were not read.
     """
 
     table: str
@@ -78,6 +80,7 @@ class Resolved:
     finished: bool = True
     gathered: int = 0
     excluded: int = 0
+    indexed: int = 0
 
     def facts(self) -> list[tuple[str, str]]:
         """The lines that ``repr`` shows, as pairs of name and value."""
@@ -87,7 +90,8 @@ class Resolved:
             (
                 "files",
                 f"{self.looked_at:,} looked at, {self.read:,} read, {self.changed:,} changed"
-                f"{f'; Bloom filters excluded {self.excluded:,}' if self.excluded else ''}",
+                f"{f'; Bloom filters excluded {self.excluded:,}' if self.excluded else ''}"
+                f"{f'; by the index {self.indexed:,}' if self.indexed else ''}",
             ),
             ("rows hidden", f"{self.rows:,}"),
             ("read", f"{self.bytes_read:,} bytes"),
@@ -153,6 +157,7 @@ def resolve(
         not run.stopped,
         gathered,
         run.excluded,
+        run.indexed,
     )
 
 
@@ -179,6 +184,7 @@ class _Resolution:
     commits: int = 0
     dropped: int = 0
     excluded: int = 0
+    indexed: int = 0
     stopped: bool = False
     positions: dict[str, BitMap] = field(default_factory=dict)
     held: dict[int, dict[str, int | None]] = field(default_factory=dict)
@@ -247,8 +253,30 @@ class _Resolution:
         suspects = {plan.file.path: self.erased.suspects(plan.file) for plan in wanted}
         plain = [plan for plan in wanted if not suspects[plan.file.path]]
         held = [plan for plan in wanted if suspects[plan.file.path]]
-        finished = self._read_some(plain, suspects, frozenset())
+        by_index = self._ask_index(plain)
+        plain = [plan for plan in plain if plan.file.path not in by_index]
+        finished = len(by_index) + self._read_some(plain, suspects, frozenset())
         return finished if self.stopped else finished + self._read_some(held, suspects, self.erased.ids)
+
+    def _ask_index(self, wanted: list[FilePlan]) -> set[str]:
+        """Finds the hidden rows of files through the index. Returns the paths of those files."""
+        indexed = IndexedDeletes.of(self.context, self.entry, self.unresolved.deletes, len(wanted))
+        if indexed is None or self.deadline():
+            return set()
+        found, fetched = indexed.find(wanted)
+        self.bytes_read += fetched
+        self.indexed += len(found)
+        plans = [plan for plan in wanted if plan.file.path in found]
+        gone = table_reader(self.context, self.name, self.manifest, self.entry).vectors(plans)
+        for path, hidden in found.items():
+            self._note(path, hidden - gone.get(path, BitMap()))
+        return set(found)
+
+    def _note(self, path: str, fresh: BitMap) -> None:
+        """Notes the rows of a file that are hidden now and were not before."""
+        self.positions[path] = fresh
+        self.changed += bool(fresh)
+        self.rows += len(fresh)
 
     def _read_some(
         self, wanted: list[FilePlan], suspects: Mapping[str, Sequence[Tombstone]], ids: frozenset[int]
@@ -293,10 +321,7 @@ class _Resolution:
             hits[path] += erased
         assert not any(left.values()), "a row group was not read to its end"
         for path, hidden in found.items():
-            fresh = hidden - vectors[path]
-            self.positions[path] = fresh
-            self.changed += bool(fresh)
-            self.rows += len(fresh)
+            self._note(path, hidden - vectors[path])
             for ts, rows in hits[path].items():
                 self.held.setdefault(ts, {})[path] = rows
         self.read += len(found)

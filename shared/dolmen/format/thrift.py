@@ -1,0 +1,142 @@
+"""Thrift's compact protocol, as far as single pages of Parquet need it.
+
+Source: https://github.com/apache/thrift/blob/master/doc/specs/thrift-compact-protocol.md, and parquet.thrift of
+https://github.com/apache/parquet-format.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+I32, I64, BINARY, LIST, STRUCT = 5, 6, 8, 9, 12
+_TRUE, _FALSE, _BYTE, _I16, _DOUBLE, _SET, _MAP = 1, 2, 3, 4, 7, 10, 11
+_DATA_PAGE, _DICTIONARY_PAGE = 0, 2
+
+
+def varint(value: int) -> bytes:
+    """A number of at least 0."""
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def integer(value: int) -> bytes:
+    """A number as i16, i32 and i64 have it."""
+    return varint(value << 1 if value >= 0 else (-value << 1) - 1)
+
+
+def binary(value: bytes) -> bytes:
+    """Bytes with their length."""
+    return varint(len(value)) + value
+
+
+def array(kind: int, items: Iterable[bytes]) -> bytes:
+    """A list of encoded items."""
+    listed = list(items)
+    head = bytes([len(listed) << 4 | kind]) if len(listed) < 15 else bytes([0xF0 | kind]) + varint(len(listed))
+    return head + b"".join(listed)
+
+
+def struct(fields: Iterable[tuple[int, int, bytes]], last: int = 0) -> bytes:
+    """A struct: number, kind and encoded value of each field, ascending.
+
+    Args:
+        last: the number of the field before the first, if these are the rest of a struct.
+    """
+    out = bytearray()
+    for number, kind, value in fields:
+        out.append(number - last << 4 | kind)  # numbers are less than 16 apart
+        out += value
+        last = number
+    return bytes(out) + b"\0"
+
+
+class ThriftCursor:
+    """Goes through encoded bytes. Raises ValueError where they are none of this protocol, or end too early."""
+
+    def __init__(self, body: bytes, at: int = 0) -> None:
+        self._body, self.at = body, at
+
+    def byte(self) -> int:
+        """The next byte."""
+        if self.at >= len(self._body):
+            raise ValueError("the bytes end inside of a value")
+        self.at += 1
+        return self._body[self.at - 1]
+
+    def varint(self) -> int:
+        """A number of at least 0."""
+        value = shift = 0
+        while True:
+            byte = self.byte()
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value
+            shift += 7
+
+    def integer(self) -> int:
+        """A number as i16, i32 and i64 have it."""
+        value = self.varint()
+        return value >> 1 ^ -(value & 1)
+
+    def field(self, last: int) -> tuple[int, int] | None:
+        """Number and kind of the next field of a struct; None at its end.
+
+        Args:
+            last: the number of the field before; 0 for the first.
+        """
+        byte = self.byte()
+        if not byte:
+            return None
+        return (last + (byte >> 4) if byte >> 4 else self.integer()), byte & 0x0F
+
+    def skip(self, kind: int) -> None:
+        """Passes over a value, which for a bool in a struct has no bytes."""
+        if kind in (_TRUE, _FALSE):
+            return
+        if kind in (_BYTE, _DOUBLE):
+            self.at += 1 if kind == _BYTE else 8
+        elif kind in (_I16, I32, I64):
+            self.varint()
+        elif kind == BINARY:
+            length = self.varint()
+            self.at += length
+        elif kind in (LIST, _SET):
+            head = self.byte()
+            item = head & 0x0F
+            for _ in range(self.varint() if head >> 4 == 0x0F else head >> 4):
+                self.skip(_BYTE if item in (_TRUE, _FALSE) else item)
+        elif kind == STRUCT:
+            last = 0
+            while (found := self.field(last)) is not None:
+                last = found[0]
+                self.skip(found[1])
+        else:
+            raise ValueError(f"a value of kind {kind}")
+
+
+def page_rows(header: bytes) -> int | None:
+    """The rows of a data page of a column that has one value for each row, by its header; 0 for a dictionary.
+
+    Returns:
+        None if the bytes are no header of a page, or of one of another kind.
+    """
+    cursor = ThriftCursor(header)
+    try:
+        last, page = 0, -1
+        while (found := cursor.field(last)) is not None:
+            last, kind = found
+            if last == 1:
+                page = cursor.integer()
+            elif last == 5 and page == _DATA_PAGE and kind == STRUCT:
+                return cursor.integer() if cursor.field(0) == (1, I32) else None
+            elif last == 7 and page == _DICTIONARY_PAGE:
+                return 0
+            else:
+                cursor.skip(kind)
+    except ValueError:
+        pass
+    return None

@@ -1,0 +1,75 @@
+"""Some rows of a column are the same whether their pages are read alone or the whole column chunk is."""
+
+from __future__ import annotations
+
+import os
+import random
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from dolmen.format.page_places import PagePlaces
+from dolmen.scan.file_bytes import FileBytes
+from dolmen.scan.footers import DataFileFooter
+from dolmen.scan.picked_pages import picked_pages
+from dolmen.write.options import WriteOptions
+from support.random_tables import random_table
+from support.written import Written, events, write
+
+SEED = int(os.environ.get("DOLMEN_TEST_SEED", "4711"))
+
+
+def footer_of(written: Written, place: int) -> DataFileFooter:
+    file = written.files[place]
+    return DataFileFooter.parse(written.body(place)[file.footer[0] :], file)
+
+
+@pytest.mark.parametrize("number", range(12))
+def test_picked_rows_of_any_type_are_those_of_the_whole_chunk(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = random.Random(f"{SEED}, {number}")
+    for name, value in (("PAGE_BYTES", 256), ("PAGE_ROWS", 40), ("_MOST_BATCH_ROWS", 16)):
+        monkeypatch.setattr(f"dolmen.write.parquet_object.{name}", value)
+    monkeypatch.setattr("dolmen.write.parquet_object.has_index", lambda entry: True)
+    written = write(random_table(rng, rng.choice([1, 300, 900])), options=WriteOptions(run_rows=500))
+    alone = 0
+    for place, file in enumerate(written.files):
+        body, footer = written.body(place), footer_of(written, place)
+        source = FileBytes.from_ranges([(0, body)], file.size, footer)
+        for group in range(footer.metadata.num_row_groups):
+            rows = np.array(sorted(rng.sample(range(footer.rows(group)), rng.randint(1, min(5, footer.rows(group))))))
+            for id_, column in footer.columns.items():
+                whole = source.read(group, list(column.leaves)).column(0).combine_chunks()
+                assert source.pick(group, id_, rows).equals(whole.take(pa.array(rows)))
+                picked = picked_pages(footer, group, column, rows)
+                if picked is not None:
+                    alone += 1
+                    parts = [(start, body[start:end]) for start, end in picked.ranges()]
+                    fetched = FileBytes.from_ranges(parts, file.size, footer)
+                    assert fetched.pick(group, id_, rows).equals(whole.take(pa.array(rows)))
+    assert alone, "only nested columns are read whole"
+
+
+def test_every_flipped_bit_of_a_page_is_found_before_it_is_decoded() -> None:
+    written = write(events(40), primary_key=["id"])
+    (file,), body, footer = written.files, written.body(), footer_of(written, 0)
+    for id_, column in footer.columns.items():
+        picked = picked_pages(footer, 0, column, np.array([3]))
+        assert picked is not None
+        for start, end in picked.ranges():
+            for place in range(start, end):
+                changed = bytearray(body)
+                changed[place] ^= 1 << place % 8
+                with pytest.raises(OSError, match="checksum of the page"):
+                    FileBytes.from_ranges([(0, bytes(changed))], file.size, footer).pick(0, id_, np.array([3]))
+
+
+def test_a_file_without_places_of_pages_or_with_other_bytes_instead_is_read_whole() -> None:
+    written = write(events(40), primary_key=["id"])
+    footer = footer_of(written, 0)
+    chunks = footer.metadata.num_columns
+    assert footer.pages is not None
+    for block in (b"", b"x", b"other bytes of 8 and more", footer.page_block[:-5] + b"DPGS", footer.page_block[1:]):
+        assert PagePlaces.decode(block, chunks) is None
+    assert PagePlaces.decode(footer.page_block, chunks + 1) is None
+    assert PagePlaces.decode(footer.pages.encode(), chunks) is not None
