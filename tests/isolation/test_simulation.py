@@ -8,7 +8,6 @@ from collections import defaultdict
 import pytest
 
 from dolmen_simulator.judge.isolation import History, Read
-from dolmen_simulator.judge.isolation import RecordedTransaction as SimulatedTransaction
 from dolmen_simulator.simulation import simulate
 from support.porcupine import RecordedTransaction, Step, find_porcupine, judge
 
@@ -34,7 +33,9 @@ def test_a_simulated_history_is_strictly_serializable(place: int) -> None:
 def as_recorded(history: History) -> list[RecordedTransaction]:
     """The history as porcupine takes it: a key for each row, ``table/key/number``.
 
-    What a version changed is known from the version itself. A commit took effect before the time at which it landed.
+    What a version changed is known from the version itself, and when it took effect from the store: as it landed.
+    Transactions that committed nothing may have seen an old version, unless they asked for the newest. Reads of older
+    versions by number are left out, since erasures take rows out of those.
     """
     keys = {row: lives[0].key for row, lives in history.lives.items()}
     changes: dict[int, list[Step]] = defaultdict(list)
@@ -49,19 +50,16 @@ def as_recorded(history: History) -> list[RecordedTransaction]:
         landed_us, what = history.landings[version - 1]
         own = by_version.get(version)
         reads = [_step(read, keys) for read in own.reads] if own else []
-        process, began_us = (own.session, own.began_us) if own else (what, landed_us)
-        recorded.append(RecordedTransaction(process, began_us, landed_us, [*reads, *steps]))
+        recorded.append(RecordedTransaction(own.session if own else what, landed_us, landed_us, [*reads, *steps]))
+    committed = set(map(id, by_version.values()))
     recorded += [
-        _read_only(each, keys) for each in history.transactions if each.reads and each not in by_version.values()
+        RecordedTransaction(
+            each.session, each.began_us, each.ended_us, [_step(read, keys) for read in each.reads], not each.fresh
+        )
+        for each in history.transactions
+        if each.reads and each.at is None and id(each) not in committed
     ]
     return sorted(recorded, key=lambda each: each.call_ns)
-
-
-def _read_only(each: SimulatedTransaction, keys: dict[int, int]) -> RecordedTransaction:
-    """A transaction that committed nothing. It may have seen an old version, unless it asked for the newest."""
-    process = each.session if each.at is None else f"{each.what} at {each.at}"
-    steps = [_step(read, keys) for read in each.reads]
-    return RecordedTransaction(process, each.began_us, each.ended_us, steps, pinned=not each.fresh)
 
 
 def _step(read: Read, keys: dict[int, int]) -> Step:

@@ -15,8 +15,8 @@
 //	["append", key, element]       it added to the end of a list
 //	["all", prefix, {key: value}]  it read all keys with this prefix
 //
-// It prints {"result": "serializable" | "violation" | "unknown", "left": [...]}: of a violation, the transactions for
-// which the longest order that was found has no place.
+// It prints {"result": "serializable" | "violation" | "unknown", "left": [...]}: unless there is an order, those of the
+// transactions for which the longest one that was found has no place.
 package main
 
 import (
@@ -40,6 +40,7 @@ type transaction struct {
 	Pinned  bool                `json:"pinned"`
 	Steps   [][]json.RawMessage `json:"steps"`
 	place   int
+	turn    int // among the pinned ones of its process
 	steps   []step
 }
 
@@ -118,11 +119,11 @@ func apply(before state, one *transaction) (bool, state) {
 	}
 	after := state{values, before.pinned, digest}
 	if one.Pinned {
-		if last, ok := before.pinned[one.Process]; ok && last > one.place {
+		if before.pinned[one.Process] != one.turn { // those of a process take effect in its order
 			return false, before
 		}
 		after.pinned = maps.Clone(before.pinned)
-		after.pinned[one.Process] = one.place
+		after.pinned[one.Process]++
 	}
 	return true, after
 }
@@ -185,7 +186,7 @@ func read() ([]porcupine.Operation, error) {
 	if err := json.NewDecoder(os.Stdin).Decode(&history); err != nil {
 		return nil, err
 	}
-	clients := map[string]int{}
+	clients, turns := map[string]int{}, map[string]int{}
 	operations := make([]porcupine.Operation, 0, len(history))
 	for place, one := range history {
 		one.place = place
@@ -205,6 +206,8 @@ func read() ([]porcupine.Operation, error) {
 		}
 		if one.Pinned {
 			operation.Call = math.MinInt64
+			one.turn = turns[one.Process]
+			turns[one.Process]++
 		}
 		operations = append(operations, operation)
 	}
@@ -230,6 +233,8 @@ func main() {
 		answer.Result = "unknown"
 	case porcupine.Illegal:
 		answer.Result = "violation"
+	}
+	if verdict != porcupine.Ok {
 		placed := map[int]bool{}
 		for _, partition := range info.PartialLinearizationsOperations() {
 			var longest []porcupine.Operation
