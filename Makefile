@@ -61,6 +61,7 @@ setup: .venv/.installed .venv-sam/.installed .venv-iceberg/.installed ## what de
 # Python keeps what it compiled, whatever this machine says: hundreds of tests start processes that import the package.
 test: setup ## install what tests need, then run them all, or those of AREA=scan
 	@scripts/minio.sh install --try
+	@scripts/porcupine.sh install --try
 	@scripts/spark_jars.sh install --try
 	@scripts/spark_jars.sh install iceberg --try
 	@[ -e .venv/spark.jsa ] || $(DEV)/python tests/support/spark_jvm.py 2>/dev/null || true
@@ -112,8 +113,9 @@ minio: ## a real S3 server on this machine (needs Go the first time): MINIO_DATA
 	@scripts/minio.sh start $(MINIO_DATA)
 
 .PHONY: minio-install
-minio-install: ## build that server once, into ~/.cache/dolmen
+minio-install: ## build that server, and the judge of histories, once, into ~/.cache/dolmen
 	@scripts/minio.sh install
+	@scripts/porcupine.sh install
 
 .PHONY: spark-jars
 spark-jars: .venv/.installed ## fetch the jars by which Spark reads S3 and Iceberg, into ~/.cache/dolmen

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +37,11 @@ class Transaction(UnitOfWork):
 
     def table(self, name: str) -> TransactionTable:
         """A table as this transaction sees it. Raises TableNotFoundError."""
-        self.entry(name)
+        try:
+            self.note_table(self.entry(name))
+        except TableNotFoundError:
+            self.claim_names(name)
+            raise
         return TransactionTable(self, name)
 
     def create_table(
@@ -141,14 +146,30 @@ class Transaction(UnitOfWork):
             raise
 
     def tables(self) -> list[str]:
-        """Names of the tables as this transaction sees them, sorted."""
+        """Names of the tables as this transaction sees them, sorted. They must still hold at the commit."""
+        self.claim_names()
         return sorted(self.manifest.tables)
 
     def sql(self, query: str, parameters: Parameters = None) -> SqlResult:
         """Runs a query over the tables as this transaction sees them. See ``Database.sql``."""
-        from dolmen.scan.sql import run_sql  # imports DuckDB
+        from dolmen.scan.sql import lists_tables, run_sql  # imports DuckDB
 
-        return run_sql(arguments.text("query", query), self, parameters)
+        if lists_tables(arguments.text("query", query)):
+            self.claim_names()
+        return run_sql(query, _QueriedTables(self), parameters)
+
+
+@dataclass(frozen=True)
+class _QueriedTables:
+    """The tables that a query may name. To look for them among all is no read of all names."""
+
+    transaction: Transaction
+
+    def tables(self) -> list[str]:
+        return sorted(self.transaction.manifest.tables)
+
+    def table(self, name: str) -> TransactionTable:
+        return self.transaction.table(name)
 
 
 def _names(columns: str | Sequence[str] | None) -> list[str]:

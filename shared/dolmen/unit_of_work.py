@@ -17,6 +17,7 @@ from dolmen.commit.loop import STAMP_SECONDS
 from dolmen.commit.loop import commit as commit_change
 from dolmen.commit.statements.base import Statement, is_prepared
 from dolmen.commit.statements.insert import InsertRows
+from dolmen.commit.statements.names import NamesClaim
 from dolmen.commit.statements.rows import Claim
 from dolmen.commit.uploads import PendingUploads
 from dolmen.context import Context
@@ -42,7 +43,8 @@ class UnitOfWork:
         self.uploads = PendingUploads(context.store, context.runtime, context.segments)
         self._base: Manifest | None = None
         self._statements: list[Statement] = []
-        self._claims: list[Claim] = []
+        self._claims: list[Claim | NamesClaim] = []
+        self._looked_up: set[str] = set()
         self._applied: dict[str, str] = {}
         self._excluded: set[str] = set()
         self._content: dict[str, tuple[str, ...]] = {}
@@ -162,20 +164,20 @@ class UnitOfWork:
 
     @contextmanager
     def savepoint(self, bound_later: str | None = None) -> Iterator[None]:
-        """Adds all statements of this block or, when it raises, none of them.
+        """Adds all statements of this block or, when it raises, none of them. What it has read stays noted.
 
         Args:
             bound_later: a request id that the caller binds to a digest (``bind``) after these statements.
         """
         draft = self._draft.copy() if self._draft else None
-        statements, claims, said = len(self._statements), len(self._claims), dict(self._content)
+        statements, said = len(self._statements), dict(self._content)
         outer = self._bound_later
         self._bound_later = bound_later or outer
         try:
             yield
         except BaseException:
             self._draft, self._seen, self._content = draft, None, said
-            del self._statements[statements:], self._claims[claims:]
+            del self._statements[statements:]
             raise
         finally:
             self._bound_later = outer
@@ -193,7 +195,18 @@ class UnitOfWork:
                 return True
             return judge(predicate, known_bounds(file, schema, columns(predicate)), file.rows) is not StatsVerdict.NEVER
 
-        self._claims.append(Claim(known, entry.uuid, entry.epoch, self.base.commit_ts, may_match))
+        self._claims.append(Claim(known, entry.uuid, entry.epoch, self.base.commit_ts, may_match, schema=schema))
+
+    def note_table(self, entry: TableEntry) -> None:
+        """Notes that the transaction has seen that there is this table, even if it does nothing else with it."""
+        self._looked_up.add(entry.uuid)
+
+    def claim_names(self, name: str | None = None) -> None:
+        """Notes that the transaction has seen whether there is a table of this name, or the names of all tables."""
+        seen, among = frozenset(self.base.tables), None if name is None else frozenset({name})
+        claim = NamesClaim(seen if among is None else seen & among, among)
+        if claim not in self._claims:
+            self._claims.append(claim)
 
     def rely_on(self, claim: Claim) -> None:
         """Notes a read in an older version than the base: the commit is valid only if it still holds.
@@ -284,6 +297,9 @@ class UnitOfWork:
         applied = {**said, **self._applied}
         if not self._statements and not applied:
             return None
+        for uuid in sorted(self._looked_up - {each.uuid for each in (*self._statements, *self._claims)}):
+            if (known := self.base.name_of(uuid)) is not None:
+                self.claim_names(known)
         return Change(
             commit_id=self.context.runtime.uuid(),
             operation=self._operation,

@@ -17,6 +17,7 @@ from dolmen_simulator.actors.aftermath import runtime_without_faults, tidy
 from dolmen_simulator.actors.cast import ACTORS, SETTINGS, choose_kinds
 from dolmen_simulator.actors.parting import erase_in_copy
 from dolmen_simulator.actors.writers import Actor
+from dolmen_simulator.judge.isolation import History
 from dolmen_simulator.judge.model import user_tables
 from dolmen_simulator.judge.never import Never, ViolationError, raising_unreadable, violated_promise
 from dolmen_simulator.judge.seen import check_all, check_memory
@@ -111,6 +112,7 @@ def simulate(
     only: Collection[str] | None = None,
     without: Collection[str] = (),
     faults: Faults | None = None,
+    take_history: Callable[[History], None] | None = None,
 ) -> HistorySummary:
     """Runs one history to its end and checks all of it.
 
@@ -122,6 +124,7 @@ def simulate(
         only: names of the actors that take part, such as ``appender-1``; None for all.
         without: kinds of faults that do not happen: names of fields of ``Faults``, ``skew``, or ``all``.
         faults: probabilities of faults; None lets the seed choose.
+        take_history: takes all recorded transactions at the end, for other checkers.
 
     Raises:
         HistoryError: something happened that must never happen; it says what, and how to replay the history.
@@ -133,6 +136,8 @@ def simulate(
         history.run()
     except Exception as error:
         raise HistoryError(history.failure(error)) from error
+    if take_history:
+        take_history(network.ledger.recorded_history())
     return HistorySummary(seed, network.steps, history.weather, history.trace.digest, network.counts)
 
 

@@ -55,6 +55,7 @@ LONGEST_FIRST = (
     "tests/minio/",
     "tests/docs/test_demo.py",
     "tests/soak/test_soak.py",
+    "tests/isolation/test_processes.py",
     "tests/spark/test_races.py",
     "tests/store/test_credentials.py",
     "tests/corruption/test_damage.py",

@@ -92,9 +92,8 @@ def run_sql(query: str, tables: Tables, parameters: Parameters = None) -> SqlRes
     duckdb = optional("duckdb", "dolmen[sql]")
     connection = open_sandbox(_spill_directory())
     explained = _check_statement(query, connection, duckdb)
-    words = set(re.findall(r"[a-z0-9_]+", query.lower()))
-    there = tables.tables()
-    named = there if any(map(_CATALOGUE.fullmatch, words)) else [name for name in there if name in words]
+    words, there = _words(query), tables.tables()
+    named = there if lists_tables(query) else [name for name in there if name in words]
     datasets, refused = [], dict[str, InputError]()
     for name in named:
         table = tables.table(name)
@@ -109,6 +108,15 @@ def run_sql(query: str, tables: Tables, parameters: Parameters = None) -> SqlRes
     result = SqlResult(_Query(connection, query, parameters, datasets, tables, refused), explained)
     result.columns  # noqa: B018  # binds the query: what does not fit is said now
     return result
+
+
+def lists_tables(query: str) -> bool:
+    """Whether a query may list tables, rather than only name them."""
+    return any(map(_CATALOGUE.fullmatch, _words(query)))
+
+
+def _words(query: str) -> set[str]:
+    return set(re.findall(r"[a-z0-9_]+", query.lower()))
 
 
 def _spill_directory() -> str:

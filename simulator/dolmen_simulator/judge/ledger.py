@@ -17,7 +17,7 @@ from dolmen_simulator.judge.deeds import check_deeds, requests_of
 from dolmen_simulator.judge.erasing import EraseEffect, ForgetEffect, LandedErasure
 from dolmen_simulator.judge.following import find_strayed_effect, tables_of
 from dolmen_simulator.judge.ingesting import IngestEffect
-from dolmen_simulator.judge.isolation import check
+from dolmen_simulator.judge.isolation import History, check
 from dolmen_simulator.judge.model import (
     Effect,
     ExpireEffect,
@@ -449,10 +449,13 @@ class CommitLedger(Chronicle):
 
     def check_isolation(self) -> None:
         """Checks, at the end, the isolation of all transactions. Raises ViolationError with the story."""
-        runs = {version: landed.run for version, landed in enumerate(self.chain)}
-        history = self.recording.history(runs, self.applied)
+        history = self.recorded_history()
         self.counts["transactions with reads"] += sum(bool(each.reads) for each in history.transactions)
         check(history)
+
+    def recorded_history(self) -> History:
+        """All transactions so far, with what they read and wrote."""
+        return self.recording.history({version: landed.run for version, landed in enumerate(self.chain)}, self.applied)
 
     def check_dates(self) -> None:
         """Checks, at the end, that every answer to ``at(timestamp)`` is still right."""

@@ -273,6 +273,7 @@ class Claim:
         epoch: the table's epoch in that version.
         may_match: whether a data file, or any file of a segment, may hold rows that were read (by statistics).
         advice: what the error tells the reader to do.
+        schema: the table's columns in that version, by which the rows were read; None if they may change.
     """
 
     name: str
@@ -281,6 +282,7 @@ class Claim:
     base_ts: int
     may_match: Callable[[DataFile | Segment], bool]
     advice: str = "repeat the transaction"
+    schema: Schema | None = None
 
     def check(self, draft: Draft) -> None:
         """Raises ConflictError if the answer may differ in this base. In doubt it raises."""
@@ -295,7 +297,14 @@ class Claim:
             raise ConflictError(where + f"or one before it deleted rows; {self.advice}")
         if any(field.widened_ts > self.base_ts for field in entry.schema.fields):
             raise ConflictError(where + f"or one before it widened a column; {self.advice}")
+        if self.schema is not None and _readable(self.schema) != _readable(entry.schema):
+            raise ConflictError(where + f"or one before it added, dropped, renamed or moved a column; {self.advice}")
         files = any(file.greatest_row_ts > self.base_ts and self.may_match(file) for file in entry.files)
         spilled = (segment for segment in entry.segments_of("files") if segment.greatest > self.base_ts)
         if files or any(self.may_match(segment) for segment in spilled):
             raise ConflictError(where + f"or one before it added rows that may match; {self.advice}")
+
+
+def _readable(schema: Schema) -> list[tuple[int, str]]:
+    """The columns as a read depends on them: it finds values by their ids and names, in their order."""
+    return [(field.id, field.name) for field in schema.fields]

@@ -250,11 +250,11 @@ class Ingestion:
         return TableNotFoundError(f"no table {self.place.table!r}: create it, then drop the file again")
 
     def _ingest(self, transaction: Transaction) -> None:
-        try:
-            table = transaction.table(self.place.table)
+        try:  # that it is missing is not noted as a read: the rejection and the file exclude each other
+            entry = transaction.entry(self.place.table)
         except TableNotFoundError:
             raise self.create_error or self._no_table_error() from None
-        entry = transaction.entry(self.place.table)
+        table = TransactionTable(transaction, self.place.table)
         # Deliveries of one event come to one end: none adds by old settings or columns what another rejected by new.
         self.expected = Expect(
             self.place.table, entry.uuid, entry.properties, INGEST_PROPERTIES, self.drop.id, entry.schema
