@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Iterator
 
@@ -16,7 +15,6 @@ from dolmen.iceberg.directory import PublicationDirectory
 from support.iceberg_readers import IcebergReaders, on_s3
 from support.publishers import Publishers
 
-LONG = bool(os.environ.get("DOLMEN_LONG"))
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False)])
 
 
@@ -39,7 +37,6 @@ def ids(readers: IcebergReaders, reader: str, location: str, endpoint: str) -> l
 def test_killed_at_any_request_readers_see_the_old_or_the_new_snapshot(
     after: bool, minio: str, minio_url: str, publishers: Publishers, readers: IcebergReaders
 ) -> None:
-    """By default each kill is seen by one of three ways to read, in turn."""
     db = dolmen.open(minio_url)
     table = db.create_table("t", SCHEMA, primary_key="id")
     table.append([{"id": number} for number in range(5)])
@@ -55,12 +52,8 @@ def test_killed_at_any_request_readers_see_the_old_or_the_new_snapshot(
         if not publishers.publish_and_die(minio_url, requests, after=after):
             break
         newest = directory.newest()
-        ways = [
-            ("pyiceberg", directory.metadata_path(newest.hint)),
-            ("duckdb", directory.location),
-            ("pyiceberg", directory.metadata_path(newest.number)),
-        ]
-        for reader, location in ways if LONG else [ways[(requests + after) % len(ways)]]:
+        places = {directory.metadata_path(newest.hint), directory.metadata_path(newest.number)}
+        for reader, location in (*(("pyiceberg", place) for place in places), ("duckdb", directory.location)):
             shown = ids(readers, reader, location, minio)
             assert shown in (old, new), f"{reader}, killed {'after' if after else 'before'} request {requests}"
             seen.add("old" if shown == old else "new")
