@@ -1,18 +1,24 @@
 """dolmen: columnar tables on S3 with constant-time deletes. No server, no catalog, no lock service.
 
 ``open`` a database by URL; everything else is a method of ``Database`` or ``Table``. Errors are in ``dolmen.errors``.
-This module imports what users hold, and nothing that needs an extra.
+This module has what users hold, and nothing that needs an extra. Each name is imported when it is first used, so that
+``import dolmen`` takes no time, and whoever needs one part of the package imports that part alone.
 Begin with ``dolmen.database`` and ``dolmen.table``, then read ``dolmen.transaction``. ARCHITECTURE.md has the map.
 """
 
-from dolmen.database import Database, open, verify
-from dolmen.errors import Error
-from dolmen.merge.clauses import Delete, Insert, Update
-from dolmen.merge.row_template import Expression
-from dolmen.results import Commit
-from dolmen.snapshot import Snapshot
-from dolmen.table import Table
-from dolmen.transaction import Transaction
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dolmen.database import Database, open, verify
+    from dolmen.errors import Error
+    from dolmen.merge.clauses import Delete, Insert, Update
+    from dolmen.merge.row_template import Expression
+    from dolmen.results import Commit
+    from dolmen.snapshot import Snapshot
+    from dolmen.table import Table
+    from dolmen.transaction import Transaction
 
 __version__ = "0.1.0"
 __all__ = [
@@ -30,3 +36,34 @@ __all__ = [
     "open",
     "verify",
 ]
+
+_MODULES = {
+    "Commit": "dolmen.results",
+    "Database": "dolmen.database",
+    "Delete": "dolmen.merge.clauses",
+    "Error": "dolmen.errors",
+    "Expression": "dolmen.merge.row_template",
+    "Insert": "dolmen.merge.clauses",
+    "Snapshot": "dolmen.snapshot",
+    "Table": "dolmen.table",
+    "Transaction": "dolmen.transaction",
+    "Update": "dolmen.merge.clauses",
+    "open": "dolmen.database",
+    "verify": "dolmen.database",
+}
+
+
+if not TYPE_CHECKING:  # or type checkers would take any name for one of this module
+
+    def __getattr__(name: str) -> object:
+        """Imports one of the names above, or a module of this package, when it is first used."""
+        if name in _MODULES:
+            globals()[name] = found = getattr(import_module(_MODULES[name]), name)
+            return found
+        if name.startswith("_") or find_spec(f"dolmen.{name}") is None:
+            raise AttributeError(f"module 'dolmen' has no attribute {name!r}")
+        return import_module(f"dolmen.{name}")
+
+    def __dir__() -> list[str]:
+        """All names, also those that have not been used yet."""
+        return sorted({*globals(), *__all__})

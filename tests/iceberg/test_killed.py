@@ -52,11 +52,8 @@ def test_killed_at_any_request_readers_see_the_old_or_the_new_snapshot(
         if not publishers.publish_and_die(minio_url, requests, after=after):
             break
         newest = directory.newest()
-        for reader, location in (
-            ("pyiceberg", directory.metadata_path(newest.hint)),
-            ("pyiceberg", directory.metadata_path(newest.number)),
-            ("duckdb", directory.location),
-        ):
+        places = {directory.metadata_path(newest.hint), directory.metadata_path(newest.number)}
+        for reader, location in (*(("pyiceberg", place) for place in places), ("duckdb", directory.location)):
             shown = ids(readers, reader, location, minio)
             assert shown in (old, new), f"{reader}, killed {'after' if after else 'before'} request {requests}"
             seen.add("old" if shown == old else "new")

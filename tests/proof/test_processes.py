@@ -18,7 +18,7 @@ from support.writers import SCHEMA, context, mixed_commits, persistent, start, t
 
 SEED = int(os.environ.get("DOLMEN_TEST_SEED", "0")) or random.randrange(1, 2**32)
 LONG = bool(os.environ.get("DOLMEN_LONG"))
-PROCESSES = 16 if LONG else 8
+PROCESSES = 16 if LONG else 5
 COMMITS = {"local": 25, "s3": 25, "minio": 10} if LONG else dict.fromkeys(("local", "s3", "minio"), 5)
 """Commits of each process, in multiples of five. MinIO syncs every object, and its directories, before it answers."""
 

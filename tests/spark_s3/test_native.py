@@ -15,7 +15,7 @@ from support.spark_checks import BY_WORKERS, NATIVE, read, read_without
 from support.spark_history import History, sorted_rows
 
 SEED = int(os.environ.get("DOLMEN_TEST_SEED", "0")) or random.randrange(1, 2**32)
-HISTORIES = 20 if os.environ.get("DOLMEN_LONG") else 2
+HISTORIES = 20 if os.environ.get("DOLMEN_LONG") else 1
 QUERIES = 3
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("x", pa.float64())])

@@ -13,6 +13,7 @@ import platform
 import subprocess
 import sys
 import time
+import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,9 +22,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 import dolmen
-from support.built import ROOT, built_stack, find_sam, runtime_python
+from support.built import LAYERS, ROOT, built_stack, find_sam, runtime_python
 from support.ministack import Ministack, boto3_client, endpoint_environment
 
 WAIT_SECONDS = 180.0
@@ -51,9 +53,27 @@ def cloud(directory: Path) -> Iterator[str]:
 
 
 def package(endpoint: str, directory: Path) -> Path:
-    """Runs `sam package`, which zips and uploads the build. Returns the template with the uploads."""
-    packaged = directory / "packaged.yaml"
-    _sam(endpoint, directory, "package", "--template-file", _built_template(), "--output-template-file", str(packaged))
+    """Runs `sam package`, which uploads the build. Returns the template with the uploads.
+
+    The template is JSON, which SAM reads much faster than YAML. Layers are zip files without compression: compressing
+    them takes longer than a deployment, and each process of a function unpacks them anew. The layer of the other
+    architecture is empty, as nothing runs on it.
+    """
+    template = yaml.load((built_stack() / "template.yaml").read_text(), yaml.CSafeLoader)
+    for resource in template["Resources"].values():
+        if isinstance(resource, list):
+            continue  # Fn::ForEach
+        properties = resource.get("Properties", {})
+        if resource["Type"] == "AWS::Serverless::LayerVersion":
+            properties["ContentUri"] = str(_zip_layer(properties["ContentUri"], directory))
+        elif "CodeUri" in properties:
+            properties["CodeUri"] = str((built_stack() / properties["CodeUri"]).resolve())
+    zipped, packaged = directory / "zipped.json", directory / "packaged.json"
+    zipped.write_text(json.dumps(template))
+    files = ("--template-file", str(zipped), "--output-template-file", str(packaged), "--use-json")
+    _sam(endpoint, directory, "package", *files)
+    for archive in directory.glob("*.zip"):
+        archive.unlink()
     return packaged
 
 
@@ -87,8 +107,13 @@ def delete_stack(endpoint: str, stack: str) -> None:
     client.get_waiter("stack_delete_complete").wait(StackName=stack, WaiterConfig={"Delay": 1, "MaxAttempts": 120})
 
 
-def _built_template() -> str:
-    return str(built_stack() / "template.yaml")
+def _zip_layer(layer: str, directory: Path) -> Path:
+    folder, archive = built_stack() / layer, directory / f"{layer}.zip"
+    runs_here = layer not in LAYERS.values() or layer == LAYERS[ARCHITECTURE]
+    with zipfile.ZipFile(archive, "w") as file:
+        for path in sorted(folder.rglob("*")) if runs_here else ():
+            file.write(path, path.relative_to(folder))
+    return archive
 
 
 def _sam(endpoint: str, directory: Path, command: str, *arguments: str) -> None:

@@ -60,6 +60,23 @@ LONGEST_FIRST = (
     "tests/store/test_credentials.py",
     "tests/corruption/test_damage.py",
     "tests/machine/test_machine.py",
+    "tests/iceberg/test_histories.py",
+    "tests/iceberg/test_killed.py",
+    "tests/cli/test_check_store.py",
+    "tests/store/test_contract.py",
+    "tests/simulation/test_shrinking.py",
+    "tests/docs/test_reliability.py",
+    "tests/corruption/test_publications.py",
+    "tests/api/test_altered_histories.py",
+    "tests/iceberg/test_other_writers.py",
+    "tests/functions/test_bursts.py",
+    "tests/scan/test_sql.py",
+    "tests/spark/read/test_zones.py",
+    "tests/spark/sql/test_sql.py",
+    "tests/spark/stream/test_streams.py",
+    "tests/spark/write/test_read_modify_write.py",
+    "tests/spark/test_requests.py",
+    "tests/spark/sql/test_histories.py",
 )
 
 

@@ -20,7 +20,7 @@ from dolmen.spark.read.frame import to_spark
 from support.spark_history import History, rows_of, sorted_rows
 
 SEED = int(os.environ.get("DOLMEN_TEST_SEED", "0")) or random.randrange(1, 2**32)
-HISTORIES = 60 if os.environ.get("DOLMEN_LONG") else 4
+HISTORIES = 60 if os.environ.get("DOLMEN_LONG") else 3
 QUERIES = 4
 
 

@@ -1,0 +1,31 @@
+"""``import dolmen`` takes no time: its names are imported when they are first used, and are those of a plain import."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import dolmen
+
+
+def test_importing_the_package_imports_no_library_and_no_other_module_of_it() -> None:
+    source = "import sys, dolmen; print(*sorted(sys.modules))"
+    loaded = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True).stdout.split()
+    assert [name for name in loaded if name.startswith("dolmen.")] == []
+    assert {"pyarrow", "numpy", "msgspec"}.isdisjoint(loaded)
+
+
+def test_each_name_is_there_when_it_is_asked_for() -> None:
+    assert {*dolmen.__all__} <= {*dir(dolmen)}
+    for name in dolmen.__all__:
+        assert getattr(dolmen, name) is not None
+    assert dolmen.Error is dolmen.errors.Error
+    assert dolmen.open is dolmen.database.open
+
+
+@pytest.mark.parametrize("name", ["opne", "_nothing", "__wrapped__"])
+def test_other_names_are_refused_as_those_of_any_module(name: str) -> None:
+    with pytest.raises(AttributeError, match=f"module 'dolmen' has no attribute '{name}'"):
+        getattr(dolmen, name)
