@@ -138,7 +138,7 @@ bench: .venv/.installed ## measure, and write docs/benchmarks.md
 # Some 25 minutes, best on a machine with nothing else to do. A run that was broken off goes on: BENCH_FLAGS=--fresh begins anew.
 bench-peers: .venv/.installed .venv-peers/.installed ## measure beside Delta, Iceberg, Lance, DuckLake (BENCH_FLAGS="--scale 0.1")
 	@scripts/minio.sh install --try
-	@$(DEV)/python -m bench.peers $(BENCH_FLAGS)
+	@$(DEV)/python -m bench.peers --write $(BENCH_FLAGS)
 
 .PHONY: cost
 cost: .venv/.installed ## count requests, and write docs/cost.md

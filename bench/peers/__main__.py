@@ -19,6 +19,7 @@ from rich.console import Console
 
 from bench.peers.actors import ROOT
 from bench.peers.child import PEERS, WORKS
+from bench.peers.page import publish
 from bench.peers.peer import S3
 from bench.peers.results import Head, OtherRunError, Results
 from bench.peers.run import Run, versions
@@ -42,6 +43,7 @@ def main() -> int:
     options.add_argument("--python", type=Path, default=ROOT / ".venv-peers" / "bin" / "python", help="of the peers")
     options.add_argument("--results", type=Path, default=ROOT / "build" / "peers.jsonl", help="JSON lines")
     options.add_argument("--fresh", action="store_true", help="forget what was measured before")
+    options.add_argument("--write", action="store_true", help="draw docs/benchmarks.md from the results")
     chosen = options.parse_args()
     if chosen.fresh:
         chosen.results.unlink(missing_ok=True)
@@ -73,6 +75,8 @@ def main() -> int:
         Run(results, chosen.python, chosen.memory_gb, upstream, address, tell).measure(
             chosen.places, chosen.works, chosen.peers
         )
+    if chosen.write:
+        publish(chosen.results)
     return 1 if any(outcome.wrong for outcome in results.outcomes.values()) else 0
 
 

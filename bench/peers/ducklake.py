@@ -37,7 +37,19 @@ class DuckLake(Peer):
         return {"duckdb": duckdb.__version__}
 
     def open(self) -> None:
-        self._connection = connection = duckdb.connect(config={"allow_unsigned_extensions": True})
+        """Attaches the lake; DuckDB itself is started by the first call."""
+        connection: duckdb.DuckDBPyConnection | None = getattr(self, "_connection", None)
+        if connection is None:
+            self._connection = connection = self._start()
+        else:
+            connection.execute("DETACH lake")
+        catalog = f"sqlite:{self.place.catalog}/catalog.sqlite"
+        if self.place.postgres is not None:
+            catalog = f"postgres:{self.place.postgres}"
+        connection.execute(f"ATTACH 'ducklake:{catalog}' AS lake (DATA_PATH '{self.place.url}/')")
+
+    def _start(self) -> duckdb.DuckDBPyConnection:
+        connection = duckdb.connect(config={"allow_unsigned_extensions": True})
         for package in _EXTENSIONS:
             assert package.__file__
             [extension] = Path(package.__file__).parent.rglob("*.duckdb_extension")
@@ -48,10 +60,7 @@ class DuckLake(Peer):
                 f"ENDPOINT '{s3.endpoint.removeprefix('http://')}', URL_STYLE 'path', USE_SSL false)"
             )
         self.place.catalog.mkdir(parents=True, exist_ok=True)
-        catalog = f"sqlite:{self.place.catalog}/catalog.sqlite"
-        if self.place.postgres is not None:
-            catalog = f"postgres:{self.place.postgres}"
-        connection.execute(f"ATTACH 'ducklake:{catalog}' AS lake (DATA_PATH '{self.place.url}/')")
+        return connection
 
     def create(self, schema: pa.Schema, key: str) -> None:
         self.open()

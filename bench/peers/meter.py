@@ -9,7 +9,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -126,6 +126,4 @@ def upstream(place: Place) -> Place:
     behind = os.environ.get("BENCH_UPSTREAM")
     if place.s3 is None or behind is None:
         return place
-    from dataclasses import replace
-
     return replace(place, s3=replace(place.s3, endpoint=behind))

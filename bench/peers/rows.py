@@ -133,7 +133,7 @@ def _mixed(
     numbers: np.ndarray[tuple[int], np.dtype[np.uint64]], salt: int
 ) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
     """SplitMix64 (Steele, Lea, Flood 2014): a permutation of 64 bits."""
-    mixed = numbers + np.uint64(salt) * np.uint64(0x9E3779B97F4A7C15)
+    mixed = numbers + np.uint64(salt * 0x9E3779B97F4A7C15 % (1 << 64))
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return mixed ^ (mixed >> np.uint64(31))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import queue
-import shutil
 import signal
 import subprocess
 import sys
@@ -25,6 +24,7 @@ from bench.peers.peer import S3, Place
 from bench.peers.results import Outcome, Results
 from bench.peers.rows import Sizes
 from bench.peers.servers import BUCKET, REMOTE, make_database, proxy
+from bench.peers.storage import s3_filesystem
 
 HERE = ("dolmen", "pyarrow")
 """Peers that run on the project's own environment; the others need the one of ``locks/peers.in``."""
@@ -124,8 +124,6 @@ class Run:
         self._tell(f"{outcome.place} | {outcome.work} | {outcome.peer}: {outcome.ended} {outcome.said}{wrong}")
 
     def _remove(self, name: str) -> None:
-        from bench.peers.storage import s3_filesystem
-
         assert self._upstream is not None
         s3_filesystem(self._upstream).delete_dir(f"{BUCKET}/{name}")
 
@@ -154,6 +152,7 @@ class Run:
         try:
             for line in self._lines(process):
                 if "over" in line:
+                    steps.append({"step": step, **line})
                     return steps, line["over"], f"in {step}"
                 if "begin" in line:
                     step = line["begin"]
@@ -184,10 +183,10 @@ class Run:
                 line = told.get(timeout=0.5)
             except queue.Empty:
                 if time.monotonic() > until:
-                    yield {"over": "limit"}
+                    yield {"over": "limit", "limit": limit}
                     return
                 if memory_bytes(process.pid) > self._memory_gb * 1e9:
-                    yield {"over": "memory"}
+                    yield {"over": "memory", "limit": self._memory_gb}
                     return
                 continue
             if line is None:
@@ -228,8 +227,3 @@ def _end(process: subprocess.Popen[str]) -> None:
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-
-
-def free_bytes(directory: str) -> int:
-    """Free bytes of the disk that temporary files go to."""
-    return shutil.disk_usage(directory).free

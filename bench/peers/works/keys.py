@@ -13,6 +13,7 @@ from bench.peers.actors import Actors
 from bench.peers.meter import Meter, forget_peak, peak_mb
 from bench.peers.peer import Ids, Peer, Sums, UnsupportedError
 from bench.peers.rows import KEYED, Sizes, keyed_rows, uuids
+from bench.peers.works.table import open_and_sum
 
 PIECES = 10
 GETS = 100
@@ -57,13 +58,11 @@ def keys(peer: Peer, sizes: Sizes, meter: Meter, seed: int) -> None:
     with meter.step("upsert", sizes.long_seconds, rows=len(numbers)) as notes:
         notes |= _told(actors.run("upsert", file=given))
         expect(numbers, batch)
-    peer.open()
-    meter.scan("sums after: upsert", peer.sums, expected())
+    meter.scan("sums after: upsert", lambda: open_and_sum(peer), expected())
     for name in ("resolve", "compact"):
         with meter.step(name, sizes.long_seconds) as notes:
             notes |= _told(actors.run("clear", name=name))
-        peer.open()
-        meter.scan(f"sums after: {name}", peer.sums, expected())
+        meter.scan(f"sums after: {name}", lambda: open_and_sum(peer), expected())
     indexed = False
     with meter.step("index", sizes.long_seconds):
         peer.index("key")

@@ -13,6 +13,7 @@ from bench.dataset import SCHEMA
 from bench.peers.meter import Meter
 from bench.peers.peer import Peer, UnsupportedError
 from bench.peers.rows import Oracle, Sizes, event_rows
+from bench.peers.works.table import open_and_sum
 
 UPKEEP_EVERY = 5
 
@@ -68,6 +69,5 @@ def _wear_out(peer: Peer, sizes: Sizes, meter: Meter, seed: int, *, upkeep: bool
 
 
 def _query(peer: Peer, meter: Meter, oracle: Oracle, number: int) -> None:
-    peer.open()
-    meter.scan(f"query {number}", peer.sums, oracle.sums(), times=1)
+    meter.scan(f"query {number}", lambda: open_and_sum(peer), oracle.sums(), times=1)
     meter.size(f"stored {number}")

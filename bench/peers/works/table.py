@@ -8,7 +8,7 @@ import numpy as np
 
 from bench.dataset import SCHEMA
 from bench.peers.meter import Meter
-from bench.peers.peer import Peer
+from bench.peers.peer import Peer, Sums
 from bench.peers.rows import Oracle, Sizes, event_rows
 
 
@@ -30,10 +30,8 @@ def _read(peer: Peer, sizes: Sizes, meter: Meter, oracle: Oracle, seed: int) -> 
     rng = np.random.default_rng((seed, 2))
     scan(peer, meter, oracle, "sums")
     low = sizes.rows // 2
-    peer.open()
-    meter.scan(
-        "range of 1 %", lambda: peer.sums(low, low + sizes.rows // 100), oracle.sums(low, low + sizes.rows // 100)
-    )
+    high = low + sizes.rows // 100
+    meter.scan("range of 1 %", lambda: open_and_sum(peer, low, high), oracle.sums(low, high))
     ids = rng.choice(sizes.rows, sizes.gets, replace=False).tolist()
     peer.open()
     wrong = []
@@ -80,6 +78,11 @@ def _clear(peer: Peer, meter: Meter, oracle: Oracle) -> None:
 
 
 def scan(peer: Peer, meter: Meter, oracle: Oracle, name: str) -> None:
-    """Sums of the whole table, opened anew."""
+    """Sums of the whole table, each time from its opening to the last batch."""
+    meter.scan(name, lambda: open_and_sum(peer), oracle.sums())
+
+
+def open_and_sum(peer: Peer, low: int | None = None, high: int | None = None) -> Sums:
+    """Opens a table anew, and sums it, or a range of its ids."""
     peer.open()
-    meter.scan(name, peer.sums, oracle.sums())
+    return peer.sums(low, high)

@@ -32,7 +32,7 @@ def together(peer: Peer, sizes: Sizes, meter: Meter, seed: int) -> None:
     A row is lost if its append was acknowledged and it is not there; a delete if it was acknowledged and its row is.
     """
     there = max(4_000, sizes.rows // 20)
-    seconds = min(10.0, sizes.seconds / 4)
+    seconds = min(10.0, meter.seconds / 4)
     peer.create(SCHEMA, "id")
     peer.append(event_rows(0, there, seed))
     able = False
