@@ -34,7 +34,7 @@ def main() -> int:
     options = argparse.ArgumentParser(prog="python -m bench.peers", description=__doc__)
     options.add_argument("--scale", type=float, default=1.0, help="1: 4,000,000 rows, 10,000,000 with UUID keys")
     options.add_argument("--seed", type=int, default=1)
-    options.add_argument("--seconds", type=float, default=20.0, help="a limit for each loop; steps get twice that")
+    options.add_argument("--seconds", type=float, default=15.0, help="a limit for each loop; steps get twice that")
     options.add_argument("--long-seconds", type=float, default=90.0, help="the same for upserts by key")
     options.add_argument("--memory-gb", type=float, default=8.0, help="a peer that takes more is ended")
     options.add_argument("--places", nargs="+", default=list(PLACES), choices=PLACES)

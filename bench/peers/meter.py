@@ -38,7 +38,7 @@ class Meter:
 
     Args:
         sink: where the lines go; whoever reads them ends the process if a step takes longer than its limit.
-        seconds: that limit.
+        seconds: a limit for each loop; other steps get twice that.
     """
 
     def __init__(self, place: Place, sink: TextIO, seconds: float) -> None:
@@ -54,10 +54,10 @@ class Meter:
         """Measures what is done inside. What the peer lacks is written down as such.
 
         Args:
-            limit: seconds, in place of the usual limit.
+            limit: seconds, in place of twice the usual ones.
             notes: further members; what is yielded takes more of them.
         """
-        self.tell(begin=name, limit=2 * (limit or self.seconds))
+        self.tell(begin=name, limit=limit or 2 * self.seconds)
         before = self._requests()
         forget_peak()
         began, cpu = time.perf_counter(), time.process_time()
@@ -79,7 +79,7 @@ class Meter:
         """
         took: list[float] = []
         most = limit or self.seconds
-        with self.step(name, most) as notes:
+        with self.step(name, 2 * most) as notes:
             until = time.perf_counter() + most
             while len(took) < count and (not took or time.perf_counter() < until):
                 began = time.perf_counter()

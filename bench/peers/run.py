@@ -199,11 +199,9 @@ class Run:
 
 def wanted(place: str, work: str) -> bool:
     """Whether a work is measured there: what wears tables out where requests count, large tables in a folder."""
-    if work in ("rounds", "upkept rounds"):
-        return place == "s3"
-    if work in ("files", "keys"):
-        return place == "folder"
-    return True
+    only = {"files": ("folder",), "keys": ("folder",), "rounds": ("s3",), "upkept rounds": ("s3",)}
+    only |= {"trickle": ("folder", "s3 slow"), "together": ("folder", "s3 slow")}
+    return place in only.get(work, (place,))
 
 
 def memory_bytes(pid: int) -> int:

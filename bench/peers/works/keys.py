@@ -51,8 +51,7 @@ def keys(peer: Peer, sizes: Sizes, meter: Meter, seed: int) -> None:
     numbers = np.concatenate([rng.choice(sizes.keys, half, replace=False), sizes.keys + np.arange(half)])
     numbers = rng.permutation(numbers)
     batch = keyed_rows(numbers, seed + PIECES)
-    peer.place.catalog.mkdir(parents=True, exist_ok=True)
-    given = str(peer.place.catalog / "upsert.parquet")
+    given = str(peer.place.catalog.with_name("upsert.parquet"))
     pq.write_table(batch, given)
     actors = Actors(peer, __name__)
     with meter.step("upsert", sizes.long_seconds, rows=len(numbers)) as notes:
