@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from bench.peers.results import Outcome
+from bench.peers.results import Outcome, Results
+from bench.peers.servers import FIRST_BYTE_SECONDS
 
 Value = Callable[[dict[str, Any]], float | None]
 
@@ -48,6 +49,19 @@ class Line:
     compared: bool = True
 
 
+NAMES = {
+    "dolmen": "dolmen",
+    "pyarrow": "plain Parquet",
+    "delta": "Delta (delta-rs)",
+    "iceberg": "Iceberg (pyiceberg)",
+    "lance": "Lance",
+    "ducklake": "DuckLake",
+}
+PLACES = {
+    "folder": "In a folder",
+    "s3": "On S3 over HTTP, on this machine",
+    "s3 slow": f"On S3 with {FIRST_BYTE_SECONDS * 1000:.0f} ms to the first byte",
+}
 LINES = {
     "One large append": [
         Line("append", "table", "append"),
@@ -96,7 +110,8 @@ LINES = {
     ],
     "Ten thousand files of 100 rows": [
         Line("the files become a table", "files", "register"),
-        Line("a new process: open, and sums", "files", "open and sum"),
+        Line("a new process: open", "files", "open and sum", member("open_seconds")),
+        Line("open, and sums", "files", "open and sum"),
         Line("memory of that", "files", "open and sum", member("own_peak_mb"), "mb"),
         Line("open, and sums of 0.1 %", "files", "open and sum a range"),
         Line("open, and one row", "files", "open and look up a row"),
@@ -131,6 +146,11 @@ def show(value: float, unit: str) -> str:
     if value < 0.1:
         return f"{value * 1000:.3g} ms"
     return f"{value:.3g} s"
+
+
+def outcome_of(results: Results, place: str, line: Line, peer: str) -> Outcome | None:
+    """What a peer did in the work of a line; None if it was not measured."""
+    return results.outcomes.get((place, line.work, peer))
 
 
 def figure(line: Line, outcome: Outcome | None) -> float | None:

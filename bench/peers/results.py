@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bench.peers.rows import Sizes
+
 
 class OtherRunError(Exception):
     """A file of results is of a run with other settings."""
@@ -88,7 +90,13 @@ class Results:
         else:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(json.dumps(asdict(head)) + "\n")
-        self.head = head
+        self.head: Head = head
+
+    @property
+    def sizes(self) -> Sizes:
+        """What was measured in a folder."""
+        head = self.head
+        return Sizes.of(head.scale, remote=False, seconds=head.seconds, long_seconds=head.long_seconds)
 
     def add(self, outcome: Outcome) -> None:
         """Writes an outcome down."""

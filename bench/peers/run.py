@@ -199,7 +199,12 @@ class Run:
 
 def wanted(place: str, work: str) -> bool:
     """Whether a work is measured there: what wears tables out where requests count, large tables in a folder."""
-    only = {"files": ("folder",), "keys": ("folder",), "rounds": ("s3",), "upkept rounds": ("s3",)}
+    only: dict[str, tuple[str, ...]] = {
+        "files": ("folder",),
+        "keys": ("folder",),
+        "rounds": ("s3",),
+        "upkept rounds": ("s3",),
+    }
     only |= {"trickle": ("folder", "s3 slow"), "together": ("folder", "s3 slow")}
     return place in only.get(work, (place,))
 

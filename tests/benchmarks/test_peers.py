@@ -19,8 +19,9 @@ import pyarrow.compute as pc
 import pytest
 from bench.page import PAGE, updated
 from bench.peers import page
+from bench.peers.charts import charts
 from bench.peers.child import PEERS, WORKS
-from bench.peers.figures import LINES, cell, figure
+from bench.peers.figures import LINES, PLACES, cell, figure
 from bench.peers.meter import Meter
 from bench.peers.ours import Ours
 from bench.peers.peer import Ids, Peer, Place, Sums
@@ -191,7 +192,7 @@ def test_the_versions_of_peers_that_are_not_installed_are_left_out(tmp_path: Pat
 def full(path: Path) -> Results:
     """Results with a figure for each line of the page, and one peer that is faster than dolmen."""
     results = Results(path, HEAD)
-    for where in page.PLACES:
+    for where in PLACES:
         for work in WORKS:
             for peer, took in (("dolmen", 1.0), ("lance", 0.5)):
                 steps: list[dict[str, Any]] = [
@@ -214,7 +215,8 @@ def test_the_page_says_where_a_peer_is_faster_and_its_charts_can_be_drawn(tmp_pa
     assert "| In a folder | UUID keys: upsert | 1 s | Lance | 2.0 |" in text
     assert "| append | 1 s (2) | **0.5 s (2)** |" in text, "requests of each repetition"
     assert "| rows lost | 0 | 0 |" in text
-    drawn = page.charts(results)
+    assert "The upsert of 200 UUID keys into 2,000 rows: 100 MB (<= 700): reached." in text
+    drawn = charts(results)
     assert [name for name, _, _ in drawn] == [
         "peers-deletes-folder.svg",
         "peers-deletes-s3.svg",
