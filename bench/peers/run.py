@@ -204,8 +204,9 @@ def wanted(place: str, work: str) -> bool:
         "keys": ("folder",),
         "rounds": ("s3",),
         "upkept rounds": ("s3",),
+        "trickle": ("folder", "s3 slow"),
+        "together": ("folder", "s3 slow"),
     }
-    only |= {"trickle": ("folder", "s3 slow"), "together": ("folder", "s3 slow")}
     return place in only.get(work, (place,))
 
 
