@@ -35,7 +35,8 @@ class Line:
         text: what was measured.
         work, step: where it is in the results.
         value: takes the figure from the step.
-        unit: ``s``, ``/s``, ``MB`` (of bytes), ``mb`` (of megabytes), or nothing for a number.
+        unit: ``s``, ``/s``, ``kB`` and ``MB`` (of bytes), ``mb`` (of megabytes), ``.1`` for one decimal, or
+            nothing for a whole one.
         more: more is better.
         compared: whether peers are compared by it.
     """
@@ -87,17 +88,18 @@ LINES = {
         Line("commits a second", "commits", "commits", per_second, "/s", more=True),
         Line("a commit, the first", "commits", "commits", member("first")),
         Line("a commit, the last", "commits", "commits", member("last")),
-        Line("objects left", "commits", "stored", member("objects"), ""),
-        Line("stored", "commits", "stored", member("bytes"), "MB"),
+        Line("commits made", "commits", "commits", member("done"), "", compared=False),
+        Line("objects left by a commit", "commits", "stored", lambda s: s["objects"] / s["commits"], ".1"),
+        Line("stored by a commit", "commits", "stored", lambda s: s["bytes"] / s["commits"], "kB"),
         Line("open, and sums", "commits", "sums"),
         Line("compaction", "commits", "compact", compared=False),
         Line("open, and sums, compacted", "commits", "sums after: compact"),
         Line("objects, compacted and cleaned up", "commits", "stored in the end", member("objects"), ""),
     ],
     "100 deletes of one row": [
-        Line("open, and sums before", "trickle", "open, and sums before"),
+        Line("open, and sums before", "trickle", "sums before"),
         Line("a delete", "trickle", "deletes"),
-        Line("open, and sums after", "trickle", "open, and sums after"),
+        Line("open, and sums after", "trickle", "sums after"),
         Line("open, and sums, resolved", "trickle", "sums after: resolve"),
         Line("open, and sums, compacted", "trickle", "sums after: compact"),
     ],
@@ -137,6 +139,10 @@ def show(value: float, unit: str) -> str:
     """A figure with its unit."""
     if unit == "MB":
         return f"{value / 1e6:,.1f} MB"
+    if unit == "kB":
+        return f"{value / 1e3:,.1f} kB"
+    if unit == ".1":
+        return f"{value:,.1f}"
     if unit == "mb":
         return f"{value:,.0f} MB"
     if unit == "/s":
@@ -161,6 +167,15 @@ def figure(line: Line, outcome: Outcome | None) -> float | None:
     if not step or "over" in step or step.get("unsupported") or _passed_over(line, outcome):
         return None
     return line.value(step)
+
+
+def comparable(line: Line, outcome: Outcome | None) -> float | None:
+    """The figure, if it may be compared with those of others: not what comes after a loop that ran out of time."""
+    for loop in ("commits", "deletes"):
+        step = outcome.step(loop) if outcome else {}
+        if line.step != loop and line.unit in ("s", "") and step.get("done", 0) < step.get("wanted", 0):
+            return None
+    return figure(line, outcome) if line.compared else None
 
 
 def cell(line: Line, outcome: Outcome | None) -> str:

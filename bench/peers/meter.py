@@ -103,15 +103,15 @@ class Meter:
             if not notes["right"]:
                 notes["expected"] = asdict(expected)
 
-    def size(self, name: str, files: Callable[[], int] | None = None) -> None:
-        """Notes what is stored below the place, not through the proxy."""
+    def size(self, name: str, files: Callable[[], int] | None = None, **notes: Any) -> None:
+        """Lists what is stored below the place, not through the proxy; notes are further members."""
         found = asdict(stored(upstream(self._place)))
         catalog = sum(path.stat().st_size for path in self._place.catalog.rglob("*") if path.is_file())
         try:
             found["files"] = None if files is None else files()
         except UnsupportedError:
             found["files"] = None
-        self.tell(step=name, catalog_bytes=catalog, **found)
+        self.tell(step=name, catalog_bytes=catalog, **found, **notes)
 
     def _requests(self) -> dict[str, int] | None:
         if self._place.s3 is None:

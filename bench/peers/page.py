@@ -9,7 +9,7 @@ from pathlib import Path
 
 from bench.page import PAGE, updated
 from bench.peers.charts import charts
-from bench.peers.figures import LINES, NAMES, PLACES, cell, figure, outcome_of, show
+from bench.peers.figures import LINES, NAMES, PLACES, cell, comparable, figure, outcome_of, show
 from bench.peers.results import Results
 from bench.peers.servers import BYTES_PER_SECOND, FIRST_BYTE_SECONDS
 
@@ -42,7 +42,7 @@ was broken off goes on where it stopped, and `BENCH_FLAGS=--fresh` begins anew.
 * **Right answers**: after each step the sums that a peer finds are compared with those that numpy makes of the same
   rows. The tables say what is wrong, and `make bench-peers` fails.
 * **Limits**: a peer that takes longer than the limit of a step, or more memory, is ended, and the tables say so. A loop
-  that runs out of time is measured by what it did.
+  that runs out of time is measured by what it did; what comes after it is shown, and not compared.
 * **Time** is that of the clock. Queries begin with the opening of the table; deletes, commits and upserts have it open.
   Memory is the most that a process had during the step, the interpreter and the rows that it gives included.
 * **Disk**: in a folder, dolmen syncs each file and its directory before it commits; ten small appends are 66 calls of
@@ -105,9 +105,9 @@ def _tables(results: Results, place: str) -> Iterator[str]:
             found = {
                 number: value
                 for number, peer in enumerate(peers)
-                if (value := figure(line, outcome_of(results, place, line, peer))) is not None
+                if (value := comparable(line, outcome_of(results, place, line, peer))) is not None
             }
-            if line.compared and len(found) > 1:
+            if len(found) > 1:
                 best = (max if line.more else min)(found, key=lambda number: found[number])
                 cells[best] = f"**{cells[best]}**"
             yield f"| {line.text} | {' | '.join(cells)} |"
@@ -119,12 +119,12 @@ def _faster(results: Results) -> Iterator[str]:
     rows = []
     for place, where in PLACES.items():
         for title, lines_of in LINES.items():
-            for line in (each for each in lines_of if each.compared and each.unit in ("s", "/s")):
-                ours = figure(line, outcome_of(results, place, line, "dolmen"))
+            for line in (each for each in lines_of if each.unit in ("s", "/s")):
+                ours = comparable(line, outcome_of(results, place, line, "dolmen"))
                 found = {
                     peer: (value / ours if line.more else ours / value)
                     for peer in list(NAMES)[1:]
-                    if ours and (value := figure(line, outcome_of(results, place, line, peer)))
+                    if ours and (value := comparable(line, outcome_of(results, place, line, peer)))
                 }
                 if ours and found and max(found.values()) > 1 / FASTER:
                     best = max(found, key=lambda peer: found[peer])

@@ -21,7 +21,7 @@ from bench.page import PAGE, updated
 from bench.peers import page
 from bench.peers.charts import charts
 from bench.peers.child import PEERS, WORKS
-from bench.peers.figures import LINES, PLACES, cell, figure
+from bench.peers.figures import LINES, PLACES, cell, comparable, figure
 from bench.peers.meter import Meter
 from bench.peers.ours import Ours
 from bench.peers.peer import Ids, Peer, Place, Sums
@@ -35,6 +35,7 @@ from bench.peers.works.table import table
 from bench.peers.works.together import together
 from bench.peers.works.trickle import trickle
 
+SUMS = "open, and sums"
 BENCH = Path(page.__file__).parent
 TINY = replace(
     Sizes.of(0.0, remote=False, seconds=60, long_seconds=60), commits=3, files=3, gets=2, one_row_deletes=3, rounds=5
@@ -59,6 +60,15 @@ def test_every_answer_of_dolmen_is_what_numpy_makes_of_the_same_rows(work: Any, 
     assert len(answers) > 1
     assert all(answers)
     assert not [step for step in steps if step.get("unsupported")]
+    made = {step.get("step") for step in steps}
+    shown = {line.step for line in chain.from_iterable(LINES.values()) if line.work == work.__name__}
+    assert shown <= made
+
+
+def test_what_older_versions_need_is_gone_after_cleaning_up(tmp_path: Path) -> None:
+    steps = {step.get("step"): step for step in measured(commits, Ours(place(tmp_path)))}
+    assert steps["stored"]["files"] == steps["stored"]["commits"] == 3
+    assert steps["stored in the end"]["objects"] < steps["stored"]["objects"]
 
 
 def test_appenders_and_deleters_at_once_lose_nothing(tmp_path: Path) -> None:
@@ -189,6 +199,14 @@ def test_the_versions_of_peers_that_are_not_installed_are_left_out(tmp_path: Pat
     assert versions(list(PEERS), tmp_path / "python") == {"pyarrow": pa.__version__}
 
 
+def test_what_comes_after_a_loop_that_ran_out_of_time_is_not_compared() -> None:
+    steps = [{"step": "commits", "done": 3, "wanted": 10, "seconds": 6.0}, {"step": "sums", "median": 0.1}]
+    outcome = Outcome("folder", "commits", "iceberg", "done", steps)
+    rate, sums = (line for line in LINES["Small commits of 100 rows"] if line.text in ("commits a second", SUMS))
+    assert (comparable(rate, outcome), cell(rate, outcome)) == (0.5, "0.5")
+    assert (comparable(sums, outcome), cell(sums, outcome)) == (None, "0.1 s")
+
+
 def full(path: Path) -> Results:
     """Results with a figure for each line of the page, and one peer that is faster than dolmen."""
     results = Results(path, HEAD)
@@ -196,9 +214,17 @@ def full(path: Path) -> Results:
         for work in WORKS:
             for peer, took in (("dolmen", 1.0), ("lance", 0.5)):
                 steps: list[dict[str, Any]] = [
-                    {"step": line.step, "seconds": took, "done": 2, "first": took, "last": took, "bytes": 10**6}
+                    {
+                        "step": line.step,
+                        "seconds": took,
+                        "done": 2,
+                        "first": took,
+                        "last": took,
+                        "bytes": 10**6,
+                        "commits": 2,
+                    }
                     | {"objects": 3, "peak_mb": 100, "own_peak_mb": 100, "appends": 2, "deletes": 1, "errors": {"E": 1}}
-                    | {"lost": 0, "revived": 0, "requests": {"GET": 4, "bytes_down": 9}}
+                    | {"commits": 2, "lost": 0, "revived": 0, "requests": {"GET": 4, "bytes_down": 9}}
                     for line in chain.from_iterable(LINES.values())
                     if line.work == work
                 ]

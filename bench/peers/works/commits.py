@@ -6,7 +6,7 @@ from bench.dataset import SCHEMA
 from bench.peers.meter import Meter
 from bench.peers.peer import Peer
 from bench.peers.rows import Oracle, Sizes, event_rows
-from bench.peers.works.table import scan
+from bench.peers.works.table import clean_up, scan
 
 
 def commits(peer: Peer, sizes: Sizes, meter: Meter, seed: int) -> None:
@@ -17,13 +17,12 @@ def commits(peer: Peer, sizes: Sizes, meter: Meter, seed: int) -> None:
     count = sizes.commit_rows
     done = meter.repeat("commits", sizes.commits, lambda number: peer.append(rows.slice(number * count, count)))
     oracle = Oracle(rows.slice(0, done * count))
-    meter.size("stored", peer.files)
+    meter.size("stored", peer.files, commits=done)
     with meter.step("open"):
         peer.open()
     scan(peer, meter, oracle, "sums")
     with meter.step("compact"):
         peer.compact()
-    with meter.step("clean"):
-        peer.clean()
+    clean_up(peer, meter)
     scan(peer, meter, oracle, "sums after: compact")
     meter.size("stored in the end", peer.files)
