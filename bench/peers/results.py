@@ -10,6 +10,10 @@ from typing import Any
 from bench.peers.rows import Sizes
 
 
+WORKS_VERSION = 1
+"""Add one when what works do or write down changes: results of other versions are not continued."""
+
+
 class OtherRunError(Exception):
     """A file of results is of a run with other settings."""
 
@@ -27,6 +31,7 @@ class Head:
     s3: str
     postgres: bool
     started: str
+    works_version: int = WORKS_VERSION
 
 
 @dataclass(frozen=True)
