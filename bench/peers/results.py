@@ -9,7 +9,6 @@ from typing import Any
 
 from bench.peers.rows import Sizes
 
-
 WORKS_VERSION = 1
 """Add one when what works do or write down changes: results of other versions are not continued."""
 

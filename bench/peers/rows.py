@@ -24,7 +24,7 @@ class Sizes:
         files: that are registered without a copy; 0: none.
         keys, upserts: rows with UUID keys, and how many of them one upsert brings; 0: none.
         rounds, round_rows: of the part that wears a table out, and the rows it begins with.
-        seconds: a limit for each step, and for each loop.
+        seconds: a limit for each loop; other steps get twice that.
         long_seconds: a limit for an upsert by key.
     """
 
@@ -52,7 +52,7 @@ class Sizes:
             keys=0 if remote else max(2_000, int(10_000_000 * scale)),
             upserts=0 if remote else max(200, int(1_000_000 * scale)),
             rounds=max(4, int(50 * min(scale, 1))),
-            round_rows=max(2_000, int(500_000 * scale)),
+            round_rows=max(2_000, int(250_000 * scale)),
             seconds=seconds,
             long_seconds=long_seconds,
         )

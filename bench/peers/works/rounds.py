@@ -16,6 +16,8 @@ from bench.peers.rows import Oracle, Sizes, event_rows
 from bench.peers.works.table import open_and_sum
 
 UPKEEP_EVERY = 5
+ROUNDS_TIMES = 1.5
+"""All rounds together may take the time of so many loops."""
 
 
 def rounds(peer: Peer, sizes: Sizes, meter: Meter, seed: int) -> None:
@@ -37,7 +39,7 @@ def _wear_out(peer: Peer, sizes: Sizes, meter: Meter, seed: int, *, upkeep: bool
     rng = np.random.default_rng((seed, 6))
     percent = sizes.round_rows // 100
     _query(peer, meter, oracle, 0)
-    until = time.perf_counter() + sizes.seconds
+    until = time.perf_counter() + ROUNDS_TIMES * sizes.seconds
     for number in range(1, sizes.rounds + 1):
         new = event_rows(len(oracle.alive), percent, seed + 2 * number)
         gone = rng.choice(np.flatnonzero(oracle.alive), percent, replace=False)
