@@ -19,6 +19,7 @@ def s3_filesystem(s3: S3) -> pafs.S3FileSystem:
         endpoint_override=s3.endpoint.removeprefix("http://"),
         request_timeout=60,
         connect_timeout=10,
+        allow_bucket_creation=True,
     )
 
 
