@@ -15,6 +15,8 @@ AREA ?=
 REPOSITORY ?=
 # Where the site of make docs will be
 SITE ?=
+# More options for make bench-peers: python -m bench.peers --help
+BENCH_FLAGS ?=
 # How many processes run tests; 0 is none but pytest's own, as a debugger needs it
 WORKERS ?= auto
 
@@ -45,6 +47,9 @@ setup: .venv/.installed .venv-sam/.installed .venv-iceberg/.installed ## what de
 
 .venv-iceberg/.installed: locks/iceberg.txt locks/install.sh
 	@locks/install.sh .venv-iceberg locks/iceberg.txt
+
+.venv-peers/.installed: locks/peers.txt locks/install.sh
+	@locks/install.sh .venv-peers locks/peers.txt
 
 .venv-lint/.installed: locks/lint.txt locks/install.sh
 	@locks/install.sh .venv-lint locks/lint.txt
@@ -131,6 +136,12 @@ soak: setup ## the whole pipeline on MinIO, its processes killed at random, for 
 bench: .venv/.installed ## measure, and write docs/benchmarks.md
 	@$(DEV)/python -m bench --write
 
+.PHONY: bench-peers
+# Some 25 minutes, best on a machine with nothing else to do. A run that was broken off goes on: BENCH_FLAGS=--fresh begins anew.
+bench-peers: .venv/.installed .venv-peers/.installed ## measure beside Delta, Iceberg, Lance, DuckLake (BENCH_FLAGS="--scale 0.1")
+	@scripts/minio.sh install --try
+	@$(DEV)/python -m bench.peers --write $(BENCH_FLAGS)
+
 .PHONY: cost
 cost: .venv/.installed ## count requests, and write docs/cost.md
 	@$(DEV)/python -m bench.cost --write
@@ -160,7 +171,7 @@ docs: .venv/.installed .venv-docs/.installed ## the site of docs/, into site/; b
 
 .PHONY: clean
 clean: ## remove environments, caches and what was built
-	rm -rf .venv .venv-demo .venv-sam .venv-iceberg .venv-lint .venv-release .venv-docs .venv-spark-* .aws-sam .local .demo build dist site .pytest_cache .mypy_cache .ruff_cache \
+	rm -rf .venv .venv-demo .venv-sam .venv-iceberg .venv-peers .venv-lint .venv-release .venv-docs .venv-spark-* .aws-sam .local .demo build dist site .pytest_cache .mypy_cache .ruff_cache \
 		.hypothesis .import_linter_cache
 	find shared functions tests bench examples layers \( -name __pycache__ -o -name '*.egg-info' \) -prune \
 		-exec rm -rf {} + 2>/dev/null || true

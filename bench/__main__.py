@@ -9,7 +9,6 @@ import argparse
 import os
 import platform
 from functools import partial
-from pathlib import Path
 
 import pyarrow as pa
 from rich.console import Console
@@ -22,11 +21,11 @@ from bench.delete_messages import BATCH, TARGET, delete_messages
 from bench.deletes import cost, deletes
 from bench.maintenance import maintenance
 from bench.measure import Comparison, compare
+from bench.page import PAGE, updated
 from bench.places import Local, Ministack, place
 from bench.spark import part as spark
 
 PARTS = ("main", "keys", "maintenance", "growth", "ingest", "messages", "spark")
-PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
 console = Console()
 
 
@@ -77,16 +76,6 @@ def main() -> None:
         sections += spark.measure_spark(chosen.spark_rows, chosen.spark_rounds, chosen.only, chosen.peers, tell)
     if chosen.write:
         PAGE.write_text(updated(PAGE.read_text(), header(chosen.rows, table, chosen.rounds) if table else "", sections))
-
-
-def updated(page: str, head: str, sections: list[str]) -> str:
-    """The page with these sections in the place of those of the same title."""
-    old_head, *old = page.split("\n## ")
-    kept = {section.partition("\n")[0]: section for section in old}
-    for section in sections:
-        title, _, _ = section.removeprefix("## ").partition("\n")
-        kept[title] = section.removeprefix("## ").rstrip("\n") + "\n"
-    return "\n## ".join([(head or old_head).rstrip("\n") + "\n", *kept.values()])
 
 
 def verdict(found: float, target: float | None) -> str:

@@ -1,69 +1,94 @@
-"""Delta Lake, with deletion vectors."""
+"""Delta Lake by delta-rs (the package ``deltalake``). Its deletes write files anew."""
 
 from __future__ import annotations
 
-import shutil
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Any
 
-from pyspark.sql import DataFrame
+import deltalake
+import pyarrow as pa
+from deltalake import DeltaTable, QueryBuilder, write_deltalake
 
-from bench.spark.engine import Engine
+from bench.peers.peer import Ids, Peer, Sums, numbers, sql_range, sql_value
 
 
-class Delta(Engine):
-    """A table by its path; states are its versions."""
+class Delta(Peer):
+    """A table by its path. It is read by SQL (DataFusion), which delta-rs brings."""
 
-    name = "Delta"
-    packages = "io.delta:delta-spark_4.1_2.13:4.1.0"
-    settings: ClassVar[dict[str, str]] = {
-        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-    }
+    name = "delta"
+    title = "Delta Lake (delta-rs)"
 
-    def prepare(self) -> None:
-        self._path = str(self.directory / "events")
-        self._table = f"delta.`{self._path}`"
-        for file in self.source.files:
-            rows = self.spark.read.parquet(file).coalesce(1)
-            rows.write.format("delta").option("delta.enableDeletionVectors", "true").mode("append").save(self._path)
-        self._clean = sorted(self.frame().inputFiles())
-        self.keep("clean")
-        self.delete_keys()
-        self.keep("1 % deleted")
-        self.go_back("clean")
-
-    def frame(self) -> DataFrame:
-        return self.spark.read.format("delta").load(self._path)
-
-    def keep(self, state: str) -> None:
-        shutil.copytree(self._log, self._logs / state)
-
-    def go_back(self, state: str) -> None:
-        """Not by RESTORE: that writes a checkpoint, which Delta 4.1.0 cannot read on Spark 4.1.4.
-
-        The snapshot is known again afterwards, as after any commit.
-        """
-        shutil.rmtree(self._log)
-        shutil.copytree(self._logs / state, self._log)
-        self.spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
-        self.frame().limit(1).collect()
+    @classmethod
+    def versions(cls) -> dict[str, str]:
+        return {"deltalake": deltalake.__version__}
 
     @property
-    def _log(self) -> Path:
-        return Path(self._path) / "_delta_log"
+    def _options(self) -> dict[str, str] | None:
+        s3 = self.place.s3
+        if s3 is None:
+            return None
+        return {
+            "AWS_ENDPOINT_URL": s3.endpoint,
+            "AWS_ACCESS_KEY_ID": s3.access_key,
+            "AWS_SECRET_ACCESS_KEY": s3.secret_key,
+            "AWS_REGION": s3.region,
+            "AWS_ALLOW_HTTP": "true",
+            "conditional_put": "etag",
+        }
 
-    @property
-    def _logs(self) -> Path:
-        return self.directory / "logs"
+    def create(self, schema: pa.Schema, key: str) -> None:
+        self._table = DeltaTable.create(self.place.url, schema, storage_options=self._options)
 
-    def delete_user(self, user: int) -> None:
-        self.spark.sql(f"DELETE FROM {self._table} WHERE user_id = {user}").collect()
+    def open(self) -> None:
+        self._table = DeltaTable(self.place.url, storage_options=self._options)
 
-    def delete_keys(self) -> None:
-        """By MERGE: Delta's DELETE takes no subquery."""
-        self.spark.read.parquet(self.source.keys).createOrReplaceTempView("gone")
-        self.spark.sql(f"MERGE INTO {self._table} t USING gone ON t.id = gone.id WHEN MATCHED THEN DELETE").collect()
+    def append(self, rows: pa.Table) -> None:
+        write_deltalake(self._table, rows, mode="append")
 
-    def files(self) -> list[str]:
-        return self._clean
+    def _query(self, sql: str) -> pa.Table:
+        self._table.update_incremental()
+        return pa.table(QueryBuilder().register("events", self._table).execute(sql).read_all())
+
+    def sums(self, low: int | None = None, high: int | None = None) -> Sums:
+        what = "count(*) AS rows, sum(user_id) AS users, sum(amount) AS amount"
+        [found] = self._query(f"SELECT {what} FROM events{sql_range(low, high)}").to_pylist()
+        return Sums(found["rows"], found["users"] or 0, found["amount"] or 0.0)
+
+    def get(self, key: str, value: int | str) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self._query(f"SELECT * FROM events WHERE {key} = {sql_value(value)}").to_pylist()
+        return found
+
+    def ids(self) -> Ids:
+        return numbers(self._query("SELECT id FROM events"))
+
+    def delete_range(self, low: int, high: int) -> None:
+        self._table.delete(f"id >= {low} AND id < {high}")
+
+    def delete_values(self, column: str, values: Ids) -> None:
+        if len(values) == 1:
+            self._table.delete(f"{column} = {values[0]}")
+            return
+        rows = pa.table({column: values})
+        merge = self._table.merge(rows, f"t.{column} = s.{column}", source_alias="s", target_alias="t")
+        merge.when_matched_delete().execute()
+
+    def upsert(self, rows: pa.Table, key: str) -> None:
+        merge = self._table.merge(rows, f"t.{key} = s.{key}", source_alias="s", target_alias="t")
+        merge.when_matched_update_all().when_not_matched_insert_all().execute()
+
+    def register(self, files: Sequence[str], key: str) -> None:
+        self.place = replace(self.place, url=str(Path(files[0]).parent))
+        deltalake.convert_to_deltalake(self.place.url)
+        self.open()
+
+    def compact(self) -> None:
+        self._table.optimize.compact()
+
+    def clean(self) -> None:
+        self._table.vacuum(0, dry_run=False, enforce_retention_duration=False)
+
+    def files(self) -> int:
+        self._table.update_incremental()
+        return len(self._table.file_uris())

@@ -1,69 +1,93 @@
-"""Apache Iceberg, format 3, merge-on-read: its deletes are deletion vectors."""
+"""Apache Iceberg by pyiceberg, with its SQL catalog on SQLite. Its deletes write files anew."""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import ClassVar
+import datetime
+from collections.abc import Sequence
+from typing import Any
 
-from pyspark.sql import DataFrame
+import pyarrow as pa
+import pyiceberg
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.expressions import And, BooleanExpression, EqualTo, GreaterThanOrEqual, In, LessThan
 
-from bench.spark.engine import Engine
+from bench.peers.peer import Ids, Peer, Sums, numbers, sums_of
 
-PROPERTIES = {
-    "format-version": "3",
-    "write.delete.mode": "merge-on-read",
-    "write.update.mode": "merge-on-read",
-    "write.merge.mode": "merge-on-read",
-}
+_NAME = "bench.events"
 
 
-class Iceberg(Engine):
-    """A table of a catalog in a directory; states are its snapshots."""
+class Iceberg(Peer):
+    """A table of a catalog of its own."""
 
-    name = "Iceberg"
-    packages = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.11.0"
-    settings: ClassVar[dict[str, str]] = {
-        "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
-        "spark.sql.catalog.ice": "org.apache.iceberg.spark.SparkCatalog",
-        "spark.sql.catalog.ice.type": "hadoop",
-    }
-    table = "ice.bench.events"
+    name = "iceberg"
+    title = "Iceberg (pyiceberg)"
 
-    def settings_in(self, directory: Path) -> dict[str, str]:
-        return self.settings | {"spark.sql.catalog.ice.warehouse": str(directory / "iceberg")}
+    @classmethod
+    def versions(cls) -> dict[str, str]:
+        return {"pyiceberg": pyiceberg.__version__}
 
-    def prepare(self) -> None:
-        self._states: dict[str, int] = {}
-        create = self.spark.read.parquet(self.source.files[0]).limit(0).writeTo(self.table).using("iceberg")
-        for name, value in PROPERTIES.items():
-            create = create.tableProperty(name, value)
-        create.create()
-        for file in self.source.files:
-            self.spark.read.parquet(file).coalesce(1).writeTo(self.table).append()
-        paths = self.spark.sql(f"SELECT file_path FROM {self.table}.files").collect()
-        self._clean = sorted(path for (path,) in paths)
-        self.keep("clean")
-        self.delete_keys()
-        self.keep("1 % deleted")
-        self.go_back("clean")
+    def _catalog(self) -> SqlCatalog:
+        self.place.catalog.mkdir(parents=True, exist_ok=True)
+        properties = {"uri": f"sqlite:///{self.place.catalog}/catalog.db", "warehouse": self.place.url}
+        if (s3 := self.place.s3) is None:
+            properties["warehouse"] = f"file://{self.place.url}"
+        else:
+            properties |= {
+                "s3.endpoint": s3.endpoint,
+                "s3.region": s3.region,
+                "s3.access-key-id": s3.access_key,
+                "s3.secret-access-key": s3.secret_key,
+                "s3.path-style-access": "true",
+            }
+        return SqlCatalog("bench", **properties)
 
-    def frame(self) -> DataFrame:
-        return self.spark.table(self.table)
+    def create(self, schema: pa.Schema, key: str) -> None:
+        catalog = self._catalog()
+        catalog.create_namespace("bench")
+        self._table = catalog.create_table(_NAME, schema)
 
-    def keep(self, state: str) -> None:
-        query = f"SELECT snapshot_id FROM {self.table}.snapshots ORDER BY committed_at DESC LIMIT 1"
-        [[snapshot]] = self.spark.sql(query).collect()
-        self._states[state] = snapshot
+    def open(self) -> None:
+        self._table = self._catalog().load_table(_NAME)
 
-    def go_back(self, state: str) -> None:
-        self.spark.sql(f"CALL ice.system.set_current_snapshot('bench.events', {self._states[state]})").collect()
+    def append(self, rows: pa.Table) -> None:
+        self._table.append(rows)
 
-    def delete_user(self, user: int) -> None:
-        self.spark.sql(f"DELETE FROM {self.table} WHERE user_id = {user}").collect()
+    def _scan(self, chosen: BooleanExpression | None, *columns: str) -> Any:
+        selected = {"selected_fields": columns} if columns else {}
+        return self._table.scan(**selected) if chosen is None else self._table.scan(chosen, **selected)
 
-    def delete_keys(self) -> None:
-        self.spark.read.parquet(self.source.keys).createOrReplaceTempView("gone")
-        self.spark.sql(f"DELETE FROM {self.table} WHERE id IN (SELECT id FROM gone)").collect()
+    def sums(self, low: int | None = None, high: int | None = None) -> Sums:
+        chosen = None if low is None else _range(low, high)
+        return sums_of(self._scan(chosen, "user_id", "amount").to_arrow_batch_reader())
 
-    def files(self) -> list[str]:
-        return self._clean
+    def get(self, key: str, value: int | str) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self._scan(EqualTo(key, value)).to_arrow().to_pylist()
+        return found
+
+    def ids(self) -> Ids:
+        return numbers(self._scan(None, "id").to_arrow())
+
+    def delete_range(self, low: int, high: int) -> None:
+        self._table.delete(_range(low, high))
+
+    def delete_values(self, column: str, values: Ids) -> None:
+        self._table.delete(In(column, values.tolist()))
+
+    def upsert(self, rows: pa.Table, key: str) -> None:
+        self._table.upsert(rows, [key])
+
+    def register(self, files: Sequence[str], key: str) -> None:
+        import pyarrow.parquet as pq
+
+        self.create(pq.read_schema(files[0]), key)
+        self._table.add_files([f"file://{file}" for file in files], check_duplicate_files=False)
+
+    def clean(self) -> None:
+        self._table.maintenance.expire_snapshots().older_than(datetime.datetime.now()).commit()
+
+    def files(self) -> int:
+        return sum(1 for _ in self._table.scan().plan_files())
+
+
+def _range(low: int | None, high: int | None) -> BooleanExpression:
+    return And(GreaterThanOrEqual("id", low), LessThan("id", high))

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from bench.peers.delta import Delta
-from bench.peers.iceberg import Iceberg
 from bench.spark import measured
+from bench.spark.delta import Delta
 from bench.spark.engine import SETTINGS, Engine
+from bench.spark.iceberg import Iceberg
 from bench.spark.measured import Line
 from bench.spark.ours import Dolmen
 from bench.spark.source import FILES, Source, make

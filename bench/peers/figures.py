@@ -1,0 +1,209 @@
+"""The lines of the page's tables: which step of which work each one shows, and how."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from bench.peers.results import Outcome, Results
+from bench.peers.servers import FIRST_BYTE_SECONDS
+
+Value = Callable[[dict[str, Any]], float | None]
+
+
+def seconds(step: dict[str, Any]) -> float | None:
+    """The median of what was done several times, or the time of what was done once."""
+    return step.get("median", step.get("seconds"))
+
+
+def per_second(step: dict[str, Any]) -> float | None:
+    """How often it was done in a second."""
+    return step["done"] / step["seconds"] if step.get("done") else None
+
+
+def member(name: str) -> Value:
+    """A member of the step."""
+    return lambda step: step.get(name)
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of a table.
+
+    Args:
+        text: what was measured.
+        work, step: where it is in the results.
+        value: takes the figure from the step.
+        unit: ``s``, ``/s``, ``kB`` and ``MB`` (of bytes), ``mb`` (of megabytes), ``.1`` for one decimal, or
+            nothing for a whole one.
+        more: more is better.
+        compared: whether peers are compared by it.
+    """
+
+    text: str
+    work: str
+    step: str
+    value: Value = seconds
+    unit: str = "s"
+    more: bool = False
+    compared: bool = True
+
+
+NAMES = {
+    "dolmen": "dolmen",
+    "pyarrow": "plain Parquet",
+    "delta": "Delta (delta-rs)",
+    "iceberg": "Iceberg (pyiceberg)",
+    "lance": "Lance",
+    "ducklake": "DuckLake",
+}
+PLACES = {
+    "folder": "In a folder",
+    "s3": "On S3 over HTTP, on this machine",
+    "s3 slow": f"On S3 with {FIRST_BYTE_SECONDS * 1000:.0f} ms to the first byte",
+}
+LINES = {
+    "One large append": [
+        Line("append", "table", "append"),
+        Line("stored", "table", "stored", member("bytes"), "MB"),
+        Line("memory of the append", "table", "append", member("peak_mb"), "mb"),
+        Line("open, and sums of two columns", "table", "sums"),
+        Line("open, and sums of 1 % of the ids", "table", "range of 1 %"),
+        Line("look-up of a row by id", "table", "look-ups"),
+    ],
+    "Deletes from it": [
+        Line("delete of 1 row", "table", "delete: 1 row"),
+        Line("delete of a range", "table", "delete: a range"),
+        Line("delete of random ids", "table", "delete: random ids"),
+        Line("delete of users", "table", "delete: users"),
+        Line("open, and sums after all of these", "table", "sums after: users"),
+        Line("resolution", "table", "resolve", compared=False),
+        Line("open, and sums, resolved", "table", "sums after: resolve"),
+        Line("compaction", "table", "compact", compared=False),
+        Line("open, and sums, compacted", "table", "sums after: compact"),
+        Line("stored, cleaned up", "table", "stored in the end", member("bytes"), "MB"),
+    ],
+    "Small commits of 100 rows": [
+        Line("commits a second", "commits", "commits", per_second, "/s", more=True),
+        Line("a commit, the first", "commits", "commits", member("first")),
+        Line("a commit, the last", "commits", "commits", member("last")),
+        Line("commits made", "commits", "commits", member("done"), "", compared=False),
+        Line("objects left by a commit", "commits", "stored", lambda s: s["objects"] / s["commits"], ".1"),
+        Line("stored by a commit", "commits", "stored", lambda s: s["bytes"] / s["commits"], "kB"),
+        Line("open, and sums", "commits", "sums"),
+        Line("compaction", "commits", "compact", compared=False),
+        Line("open, and sums, compacted", "commits", "sums after: compact"),
+        Line("objects, compacted and cleaned up", "commits", "stored in the end", member("objects"), ""),
+    ],
+    "100 deletes of one row": [
+        Line("open, and sums before", "trickle", "sums before"),
+        Line("a delete", "trickle", "deletes"),
+        Line("open, and sums after", "trickle", "sums after"),
+        Line("open, and sums, resolved", "trickle", "sums after: resolve"),
+        Line("open, and sums, compacted", "trickle", "sums after: compact"),
+    ],
+    "Two appenders and two deleters at once": [
+        Line("appends a second", "together", "together", lambda s: s["appends"] / s["seconds"], "/s", more=True),
+        Line("deletes a second", "together", "together", lambda s: s["deletes"] / s["seconds"], "/s", more=True),
+        Line("errors", "together", "together", lambda s: float(sum(s["errors"].values())), "", compared=False),
+        Line("rows lost", "together", "together", member("lost"), "", compared=False),
+        Line("rows that came back", "together", "together", member("revived"), "", compared=False),
+    ],
+    "Ten thousand files of 100 rows": [
+        Line("the files become a table", "files", "register"),
+        Line("a new process: open", "files", "open and sum", member("open_seconds")),
+        Line("open, and sums", "files", "open and sum"),
+        Line("memory of that", "files", "open and sum", member("own_peak_mb"), "mb"),
+        Line("open, and sums of 0.1 %", "files", "open and sum a range"),
+        Line("open, and one row", "files", "open and look up a row"),
+    ],
+    "UUID keys": [
+        Line("ten appends", "keys", "load"),
+        Line("look-up of a row", "keys", "gets"),
+        Line("upsert", "keys", "upsert"),
+        Line("memory of the upsert", "keys", "upsert", member("own_peak_mb"), "mb"),
+        Line("open, and sums after it", "keys", "sums after: upsert"),
+        Line("resolution", "keys", "resolve", compared=False),
+        Line("memory of the resolution", "keys", "resolve", member("own_peak_mb"), "mb"),
+        Line("open, and sums, resolved", "keys", "sums after: resolve"),
+        Line("compaction", "keys", "compact", compared=False),
+        Line("an index is built", "keys", "index"),
+        Line("look-up of a row by it", "keys", "gets by the index"),
+    ],
+}
+"""The tables, by their titles."""
+
+
+def show(value: float, unit: str) -> str:
+    """A figure with its unit."""
+    if unit == "MB":
+        return f"{value / 1e6:,.1f} MB"
+    if unit == "kB":
+        return f"{value / 1e3:,.1f} kB"
+    if unit == ".1":
+        return f"{value:,.1f}"
+    if unit == "mb":
+        return f"{value:,.0f} MB"
+    if unit == "/s":
+        return f"{value:,.1f}"
+    if unit == "":
+        return f"{value:,.0f}"
+    if value < 0.1:
+        return f"{value * 1000:.3g} ms"
+    return f"{value:.3g} s"
+
+
+def outcome_of(results: Results, place: str, line: Line, peer: str) -> Outcome | None:
+    """What a peer did in the work of a line; None if it was not measured."""
+    return results.outcomes.get((place, line.work, peer))
+
+
+def figure(line: Line, outcome: Outcome | None) -> float | None:
+    """What was measured; None if nothing was, or the answer was wrong."""
+    if outcome is None or line.step in outcome.wrong:
+        return None
+    step = outcome.step(line.step)
+    if not step or "over" in step or step.get("unsupported") or _passed_over(line, outcome):
+        return None
+    return line.value(step)
+
+
+def comparable(line: Line, outcome: Outcome | None) -> float | None:
+    """The figure, if it may be compared with those of others: not what comes after a loop that ran out of time."""
+    for loop in ("commits", "deletes"):
+        step = outcome.step(loop) if outcome else {}
+        if line.step != loop and line.unit in ("s", "") and step.get("done", 0) < step.get("wanted", 0):
+            return None
+    return figure(line, outcome) if line.compared else None
+
+
+def cell(line: Line, outcome: Outcome | None) -> str:
+    """A figure in a table, or why there is none."""
+    if outcome is None or outcome.ended == "absent":
+        return ""
+    step = outcome.step(line.step)
+    if line.step in outcome.wrong:
+        return "**wrong**"
+    if step.get("unsupported") or _passed_over(line, outcome):
+        return "—"
+    if step.get("over") == "limit":
+        return f"> {step['limit']:.0f} s"
+    if step.get("over") == "memory":
+        return f"> {step['limit']:.0f} GB"
+    if not step:
+        return "error" if outcome.ended == "error" and outcome.said.startswith(f"in {line.step}:") else ""
+    value = line.value(step)
+    if value is None:
+        return ""
+    requests = sum(count for kind, count in step.get("requests", {}).items() if not kind.startswith("bytes")) / max(
+        1, step.get("done", 1)
+    )
+    shown = show(value, line.unit)
+    return f"{shown} ({requests:,.0f})" if requests and line.unit in ("s", "/s") else shown
+
+
+def _passed_over(line: Line, outcome: Outcome) -> bool:
+    """Whether what is shown comes after a step that the peer lacks."""
+    before = "clean" if line.step == "stored in the end" else line.step.removeprefix("sums after: ")
+    return before != line.step and any(outcome.step(name).get("unsupported") for name in (before, f"delete: {before}"))

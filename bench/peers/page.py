@@ -1,0 +1,201 @@
+"""Draws the section of docs/benchmarks.md, and its charts, from what was measured."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from bench.page import PAGE, updated
+from bench.peers.charts import charts
+from bench.peers.figures import LINES, NAMES, PLACES, cell, comparable, figure, outcome_of, show
+from bench.peers.results import Results
+from bench.peers.servers import BYTES_PER_SECOND, FIRST_BYTE_SECONDS
+
+TITLE = "Beside other table formats"
+ASSETS = PAGE.parent / "assets"
+PUBLISHED = ASSETS / "peers.jsonl"
+"""The results that the page is drawn from."""
+
+UPSERT_TIMES = 20
+UPSERT_MB = 700
+"""To be reached by an upsert on UUID keys: times as fast as the merge of others, and memory."""
+
+FASTER = 0.95
+"""A peer is faster if it takes less than this share of dolmen's time."""
+
+_METHOD = f"""\
+`make bench-peers` writes this section (`python -m bench.peers`). dolmen and five others get the same seeded rows on the
+same machine, one after the other, each work in a process of its own, with the settings that each library has by
+default: [delta-rs](https://delta-io.github.io/delta-rs/), [pyiceberg](https://py.iceberg.apache.org) with its SQL
+catalog on SQLite, [Lance](https://lance.org), [DuckLake](https://ducklake.select) with its catalog on PostgreSQL
+(SQLite where that is not installed), and plain Parquet files by pyarrow, which are the floor: they have no commits.
+Versions are pinned in `locks/peers.txt`. `make bench-peers BENCH_FLAGS="--scale 0.05"` makes a small run. A run that
+was broken off goes on where it stopped, and `BENCH_FLAGS=--fresh` begins anew.
+
+* **Places**: a folder; an S3 server on this machine (MinIO, or ministack where that is not installed), behind a proxy
+  that counts requests; and the same with {FIRST_BYTE_SECONDS * 1000:.0f} ms to the first byte of each answer and
+  {BYTES_PER_SECOND / 1e6:.0f} MB a second on each connection, which is what S3 is like. Requests of a step, or of one
+  of its repetitions, are in brackets. The catalogs of Iceberg and DuckLake are on this machine in all places: what is
+  asked of them takes no time on the wire, and is not counted.
+* **Right answers**: after each step the sums that a peer finds are compared with those that numpy makes of the same
+  rows. The tables say what is wrong, and `make bench-peers` fails.
+* **Limits**: a peer that takes longer than the limit of a step, or more memory, is ended, and the tables say so. A loop
+  that runs out of time is measured by what it did; what comes after it is shown, and not compared.
+* **Time** is that of the clock. Queries begin with the opening of the table; deletes, commits and upserts have it open.
+  Memory is the most that a process had during the step, the interpreter and the rows that it gives included.
+* **Disk**: in a folder, dolmen syncs each file and its directory before it commits; ten small appends are 66 calls of
+  `fsync`. delta-rs and Lance make none, pyiceberg and DuckLake (on SQLite) 40, all of them for their catalogs. What
+  is not synced may be lost when the power fails, although it was committed.
+* **Background work** is each peer's own: `maintain` and `gc` of dolmen; `optimize.compact` and `vacuum` of delta-rs;
+  `compact_files` and `cleanup_old_versions` of Lance; rewriting, merging and expiry of DuckLake; expiry of pyiceberg,
+  which has no compaction. Only dolmen resolves. dolmen keeps for a second what is no longer needed, and the others
+  nothing.
+* **At once**: four processes commit to one table. No commit that failed is tried again but by the library itself.
+* **Rounds** are those of [LST-Bench](https://arxiv.org/abs/2305.01120) in small: append 1 %, delete 1 %, upsert 1 %,
+  query; left alone, or with background work after each fifth round.
+* A dash is work that a peer does not have. The best figure of a line is bold; compactions and resolutions are not
+  compared, as peers leave more or less to them.
+"""
+
+
+def section(results: Results | None) -> str:
+    """The section in Markdown; without results it says how they are made."""
+    if results is None:
+        return f"## {TITLE}\n\n{_METHOD}\nNo run on a quiet machine is written down yet: `make bench-peers`.\n"
+    head = results.head
+    assert head is not None
+    versions = ", ".join(f"{name} {version}" for name, version in head.versions.items())
+    loads = [outcome.load for outcome in results.outcomes.values()]
+    parts = [
+        f"## {TITLE}",
+        "",
+        _METHOD,
+        f"Measured on {head.machine}, from {head.started}; {versions}; {head.s3 or 'no S3'}; DuckLake's catalog on "
+        f"{'PostgreSQL' if head.postgres else 'SQLite'}. Scale {head.scale:g}, seed {head.seed}; "
+        f"{head.seconds:g} s for a loop, {head.long_seconds:g} s for an upsert by key; the load of the machine was "
+        f"{min(loads, default=0):.1f} to {max(loads, default=0):.1f}. All figures: "
+        "[peers.jsonl](assets/peers.jsonl).",
+        "",
+        "### Where a peer is faster",
+        "",
+        *_faster(results),
+        "",
+        *_targets(results),
+        *_wrong(results),
+        *(f"![{title}](assets/{name})\n" for name, title, _ in charts(results)),
+    ]
+    for place, title in PLACES.items():
+        tables = list(_tables(results, place))
+        if tables:
+            parts += [f"### {title}", "", *tables]
+    return "\n".join(parts).rstrip("\n") + "\n"
+
+
+def _tables(results: Results, place: str) -> Iterator[str]:
+    for title, rows in LINES.items():
+        peers = [peer for peer in NAMES if any(outcome_of(results, place, line, peer) for line in rows)]
+        if not peers:
+            continue
+        yield f"| {title} | {' | '.join(NAMES[peer] for peer in peers)} |"
+        yield "|---" * (len(peers) + 1) + "|"
+        for line in rows:
+            cells = [cell(line, outcome_of(results, place, line, peer)) for peer in peers]
+            found = {
+                number: value
+                for number, peer in enumerate(peers)
+                if (value := comparable(line, outcome_of(results, place, line, peer))) is not None
+            }
+            if len(found) > 1:
+                best = (max if line.more else min)(found, key=lambda number: found[number])
+                cells[best] = f"**{cells[best]}**"
+            yield f"| {line.text} | {' | '.join(cells)} |"
+        yield ""
+
+
+def _faster(results: Results) -> Iterator[str]:
+    """A table of what the fastest peer does in less than dolmen's time."""
+    rows = []
+    for place, where in PLACES.items():
+        for title, lines_of in LINES.items():
+            for line in (each for each in lines_of if each.unit in ("s", "/s")):
+                ours = comparable(line, outcome_of(results, place, line, "dolmen"))
+                found = {
+                    peer: (value / ours if line.more else ours / value)
+                    for peer in list(NAMES)[1:]
+                    if ours and (value := comparable(line, outcome_of(results, place, line, peer)))
+                }
+                if ours and found and max(found.values()) > 1 / FASTER:
+                    best = max(found, key=lambda peer: found[peer])
+                    rows.append(
+                        f"| {where} | {title}: {line.text} | {show(ours, line.unit)} | {NAMES[best]} "
+                        f"| {found[best]:.1f} |"
+                    )
+    if not rows:
+        yield "Nowhere in this run."
+        return
+    yield "| where | what | dolmen | fastest | times as fast as dolmen |"
+    yield "|---|---|---|---|---|"
+    yield from rows
+
+
+def _targets(results: Results) -> Iterator[str]:
+    """What is to be reached."""
+    upsert, memory = (line for line in LINES["UUID keys"] if line.step == "upsert")
+    ours = figure(upsert, outcome_of(results, "folder", upsert, "dolmen"))
+    used = figure(memory, outcome_of(results, "folder", memory, "dolmen"))
+    if ours is None or used is None:
+        return
+    told = [f"{used:,.0f} MB (<= {UPSERT_MB}): {_verdict(used <= UPSERT_MB)}"]
+    for peer in ("delta", "iceberg"):
+        found = outcome_of(results, "folder", upsert, peer)
+        theirs, least = figure(upsert, found), ""
+        if theirs is None and found is not None and found.step("upsert").get("over") == "limit":
+            theirs, least = found.step("upsert")["limit"], "more than "
+        if theirs is not None:
+            reached = _verdict(theirs / ours >= UPSERT_TIMES)
+            told.append(f"{least}{theirs / ours:.1f} x as fast as {NAMES[peer]} (>= {UPSERT_TIMES}): {reached}")
+    yield f"The upsert of {results.sizes.upserts:,} UUID keys into {results.sizes.keys:,} rows: {'; '.join(told)}."
+    yield ""
+
+
+def _verdict(reached: bool) -> str:
+    return "reached" if reached else "**missed**"
+
+
+def _wrong(results: Results) -> Iterator[str]:
+    found = [outcome for outcome in results.outcomes.values() if outcome.wrong or outcome.ended == "error"]
+    for outcome in found:
+        said = f"wrong answers: {', '.join(outcome.wrong)}" if outcome.wrong else f"an error {outcome.said}"
+        where = PLACES[outcome.place].lower()
+        yield f"* {NAMES[outcome.peer]}, {outcome.work}, {where}: {said}."
+    if found:
+        yield ""
+
+
+def publish(path: Path) -> None:
+    """Writes the page, its charts, and a copy of the results beside them."""
+    ASSETS.mkdir(exist_ok=True)
+    if path != PUBLISHED:
+        shutil.copyfile(path, PUBLISHED)
+    draw(published())
+
+
+def draw(results: Results | None) -> None:
+    """Writes the page and its charts."""
+    for name, _, drawn in charts(results) if results else ():
+        (ASSETS / name).write_text(drawn)
+    PAGE.write_text(updated(PAGE.read_text(), "", [section(results)]))
+
+
+def published() -> Results | None:
+    """The results that the page is drawn from; None if none are."""
+    return Results(PUBLISHED) if PUBLISHED.exists() else None
+
+
+if __name__ == "__main__":
+    options = argparse.ArgumentParser(prog="python -m bench.peers.page", description=__doc__)
+    options.add_argument("results", type=Path, nargs="?", help="a file to publish; by default the published one")
+    chosen = options.parse_args().results
+    draw(published()) if chosen is None else publish(chosen)
