@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 
 def open(url: str, *, runtime: Runtime | None = None, trust_clock: bool = False) -> Database:
-    """Opens a database; creates nothing before the first commit.
+    """Opens a database: sends no request before its first use, and creates nothing before the first commit.
 
     Args:
         url: ``s3://bucket/prefix``, a path or ``file:///path``, or ``memory://name``. S3 takes endpoint, region and
@@ -81,7 +81,6 @@ class Database(MaintainableDatabase):
     def __init__(self, store: ObjectStore, runtime: Runtime, *, trust_clock: bool = False) -> None:
         arguments.flag("trust_clock", trust_clock)
         super().__init__(Context(store, runtime, Head(store, runtime, trust_clock=trust_clock)))
-        self._context.head.refresh()
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Other processes open the database anew, by its URL."""
@@ -123,14 +122,13 @@ class Database(MaintainableDatabase):
     @property
     def version(self) -> int:
         """The newest version seen so far; 0 before the first commit. ``refresh`` looks for a newer one."""
-        cached = self._context.head.cached
-        return cached.manifest.version if cached else 0
+        return self._context.head.known().manifest.version
 
     @property
     def manifest_bytes(self) -> int:
         """Size of the newest manifest seen so far, which every commit uploads; 0 before the first commit."""
-        cached = self._context.head.cached
-        return len(cached.manifest.encode()) if cached and cached.manifest.version else 0
+        manifest = self._context.head.known().manifest
+        return len(manifest.encode()) if manifest.version else 0
 
     def refresh(self) -> int:
         """Looks for the newest version, with one request, or two if there is a new version. Returns its number."""
@@ -141,10 +139,15 @@ class Database(MaintainableDatabase):
         return sorted(self._context.head.refresh().manifest.tables)
 
     def table(self, name: str) -> Table:
-        """The table with this name, which follows the newest version. Raises TableNotFoundError."""
+        """The table with this name, which follows the newest version.
+
+        Raises:
+            TableNotFoundError: there is no such table. If nothing has been read since the database was opened, the
+                table's first use says so: so the newest version is looked for once, and not twice.
+        """
         arguments.text("table", name)
         cached = self._context.head.cached
-        if cached is None or name not in cached.manifest.tables:
+        if cached is not None and name not in cached.manifest.tables:
             self._context.head.refresh().manifest.table(name)
         return Table(self._context, name)
 
@@ -525,8 +528,10 @@ class Database(MaintainableDatabase):
 
     def __repr__(self) -> str:
         cached = self._context.head.cached
-        tables = sorted(cached.manifest.tables) if cached else []
-        return f"<Database {self.url}: version {self.version}, tables {', '.join(tables) or 'none'}>"
+        if cached is None:
+            return f"<Database {self.url}>"
+        tables = ", ".join(sorted(cached.manifest.tables)) or "none"
+        return f"<Database {self.url}: version {cached.manifest.version}, tables {tables}>"
 
     def _repr_html_(self) -> str:
         from html import escape

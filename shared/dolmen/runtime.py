@@ -53,7 +53,8 @@ class Runtime:
         monotonic: seconds that never decrease and pass while the machine sleeps; measures the age of responses.
         sleep: waits for this many seconds.
         random: the source of uuids and jitter.
-        threads: the most concurrent requests; 1 runs everything inline.
+        threads: the most concurrent requests; 1 runs everything inline. They wait much and compute little, so that many
+            of them hide how long a request takes; what they hold is bounded by ``map``.
         cores: number of threads that decode columns; at most one per processor, as each keeps memory of its own.
         signal: makes what one thread waits for until another one sets it.
     """
@@ -62,7 +63,7 @@ class Runtime:
     monotonic: Callable[[], float] = _monotonic
     sleep: Callable[[float], None] = time.sleep
     random: random.Random = field(default_factory=random.SystemRandom)
-    threads: int = field(default_factory=lambda: min(16, 4 * (os.cpu_count() or 1)))
+    threads: int = 32
     cores: int = field(default_factory=lambda: os.cpu_count() or 1)
     signal: Callable[[], Signal] = threading.Event
 
@@ -74,15 +75,26 @@ class Runtime:
         """8 hexadecimal digits that identify one commit attempt."""
         return f"{self.random.getrandbits(32):08x}"
 
-    def map(self, function: Callable[[T], R], items: Iterable[T], *, ahead: int | None = None) -> Iterator[R]:
+    def map(
+        self,
+        function: Callable[[T], R],
+        items: Iterable[T],
+        *,
+        ahead: int | None = None,
+        size: Callable[[T], int] = lambda _: 0,
+        most: int = 0,
+    ) -> Iterator[R]:
         """Like ``map``, in order, with up to ``ahead`` (default ``threads``) concurrent items.
 
-        This bound also bounds memory. An error is raised when its item's turn comes, and items that have not begun by
-        then do not begin.
+        An error is raised when its item's turn comes, and items that have not begun by then do not begin.
+
+        Args:
+            size: the bytes that the result of an item takes. Items that are larger together than ``most`` are not
+                concurrent, but for the last of them: this bounds memory.
         """
         if self.threads == 1:
             return map(function, items)
-        return _map(self._pool, function, items, ahead or self.threads)
+        return _map(self._pool, function, items, ahead or self.threads, size, most)
 
     def compute(self, function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
         """Like ``map``, for work that keeps a processor busy: on ``cores`` threads, with one more item ahead."""
@@ -147,15 +159,27 @@ def _runtime_of(process: int) -> Runtime:
     return Runtime()
 
 
-def _map(pool: ThreadPoolExecutor, function: Callable[[T], R], items: Iterable[T], window: int) -> Iterator[R]:
-    pending: deque[Future[R]] = deque()
+def _map(
+    pool: ThreadPoolExecutor,
+    function: Callable[[T], R],
+    items: Iterable[T],
+    window: int,
+    size: Callable[[T], int] = lambda _: 0,
+    most: int = 0,
+) -> Iterator[R]:
+    pending: deque[tuple[Future[R], int]] = deque()
+    held = 0
     try:
         for item in items:
-            pending.append(pool.submit(function, item))
-            if len(pending) >= window:
-                yield pending.popleft().result()
+            own = size(item)
+            pending.append((pool.submit(function, item), own))
+            held += own
+            while pending and (len(pending) >= window or held > most):
+                future, own = pending.popleft()
+                yield future.result()
+                held -= own
         while pending:
-            yield pending.popleft().result()
+            yield pending.popleft()[0].result()
     finally:
-        for future in pending:
+        for future, _ in pending:
             future.cancel()

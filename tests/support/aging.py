@@ -69,9 +69,11 @@ class Place:
         )
 
     def open(self, store: ObjectStore | None = None) -> Database:
-        """Opens the database as another process does."""
+        """Opens the database as another process does that then looks for the newest version."""
         runtime = self.runtime()
-        return Database(store or MemoryStore(self.bucket, runtime), runtime)
+        db = Database(store or MemoryStore(self.bucket, runtime), runtime)
+        db.refresh()
+        return db
 
     def context(self, store: ObjectStore | None = None) -> Context:
         """Makes a context with empty caches, for maintenance functions."""

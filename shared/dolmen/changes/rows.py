@@ -13,9 +13,10 @@ from dolmen.changes.state import FeedColumns, TableState
 from dolmen.format.entries import Tombstone
 from dolmen.format.schema import COMMIT_TS_FIELD, COMMIT_TS_ID
 from dolmen.scan.plan import FilePlan
-from dolmen.scan.read import VECTOR_BYTES, PlanReader, RowGroupColumns, by_vector_bytes
+from dolmen.scan.read import PlanReader, RowGroupColumns
 from dolmen.scan.row_groups import OpenFile, RowGroup, row_groups
 from dolmen.scan.row_masks import Mask, column_of, live_mask, row_mask, to_arrow
+from dolmen.scan.vectors import VECTOR_BYTES, by_vector_bytes
 
 
 @dataclass(frozen=True)

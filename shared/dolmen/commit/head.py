@@ -59,6 +59,10 @@ class Head:
         """The newest version seen so far, or None before the first look."""
         return self._base
 
+    def known(self) -> Base:
+        """The newest version seen so far; looks for it if none was seen. Raises as ``refresh`` does."""
+        return self._base or self.refresh()
+
     def refresh(self) -> Base:
         """Reads the pointer, and the manifest if the pointer moved: 1 or 2 GETs.
 

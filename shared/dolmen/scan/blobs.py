@@ -87,36 +87,57 @@ class BlobReader:
         Raises:
             CorruptionError: the object is gone.
         """
-        wanted: dict[BlobPlace, Blob | Vector] = {}
+        here, asked = self.split(blobs)
+        yield from here.items()
+        largest = max((request.range.length for request in asked), default=1)
+        ahead = max(1, min(self.runtime.threads, AHEAD_BYTES // largest))
+        for (request, some), body in self.runtime.map(
+            lambda item: (item, self.get(item[0])), asked.items(), ahead=ahead
+        ):
+            yield from self.cut(request, some, body)
+
+    def split(
+        self, blobs: Iterable[Blob | Vector]
+    ) -> tuple[dict[BlobPlace, bytes], dict[BlobRequest, list[Blob | Vector]]]:
+        """Parts blobs into those whose bytes are here, and the requests that fetch the others, each with its blobs."""
+        here: dict[BlobPlace, bytes] = {}
+        by_object: dict[str, list[Blob | Vector]] = defaultdict(list)
         for where, blob in {place(blob): blob for blob in blobs}.items():
             own = self.pending and self.pending(blob.object, blob.offset, blob.length)
             if not own and self.cache:
                 own = self.cache.peek(cache_key(blob), partial(_check, blob))
             if own:
-                yield where, own
+                here[where] = own
             else:
-                wanted[where] = blob
-        by_object: dict[str, list[tuple[BlobPlace, Blob | Vector]]] = defaultdict(list)
-        for where, blob in wanted.items():
-            by_object[where.object].append((where, blob))
-        asked = requests(wanted.values())
-        largest = max((request.range.length for request in asked), default=1)
-        ahead = max(1, min(self.runtime.threads, AHEAD_BYTES // largest))
-        for request, body in self.runtime.map(self._get, asked, ahead=ahead):
-            for where, blob in by_object[request.key]:
-                start = blob.offset - request.range.start
-                if start >= 0 and blob.offset + blob.length <= request.range.end:
-                    own = body[start : start + blob.length]
-                    self._keep(blob, own)
-                    yield where, own
+                by_object[blob.object].append(blob)
+        asked = requests(blob for some in by_object.values() for blob in some)
+        return here, {
+            request: [
+                blob
+                for blob in by_object[request.key]
+                if request.range.start <= blob.offset and blob.offset + blob.length <= request.range.end
+            ]
+            for request in asked
+        }
+
+    def get(self, request: BlobRequest) -> bytes:
+        """Sends one of the requests of ``split``. Raises CorruptionError if the object is gone."""
+        try:
+            return self.store.get(request.key, request.range).body
+        except ObjectNotFoundError as error:
+            raise CorruptionError(request.key, "it is missing, and a delete is recorded in it") from error
+
+    def cut(
+        self, request: BlobRequest, blobs: Iterable[Blob | Vector], body: bytes
+    ) -> Iterator[tuple[BlobPlace, bytes]]:
+        """Yields the bytes of each blob of a request out of those that it brought."""
+        for blob in blobs:
+            start = blob.offset - request.range.start
+            own = body[start : start + blob.length]
+            self._keep(blob, own)
+            yield place(blob), own
 
     def _keep(self, blob: Blob | Vector, body: bytes) -> None:
         """Keeps a blob on the disk unless it is damaged, which is for those to say who decode it."""
         if self.cache and self.cache.disk and crc32(body) == blob.crc32:
             self.cache.keep(cache_key(blob), body)
-
-    def _get(self, request: BlobRequest) -> tuple[BlobRequest, bytes]:
-        try:
-            return request, self.store.get(request.key, request.range).body
-        except ObjectNotFoundError as error:
-            raise CorruptionError(request.key, "it is missing, and a delete is recorded in it") from error

@@ -2,14 +2,14 @@
 
 All waiting happens in the thread that consumes the rows; the stages hand their work to pools whose tasks never wait
 for each other. What is under way at once is bounded per stage, which is what bounds memory:
-``threads`` requests of at most ``MERGED_BYTES`` each, and one decoded row group per processor.
+at most ``threads`` requests and ``AHEAD_BYTES``, and one decoded row group per processor.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import groupby
+from itertools import chain
 from typing import TypeVar
 
 import pyarrow as pa
@@ -17,26 +17,26 @@ from pyroaring import BitMap
 
 from dolmen.context import Context
 from dolmen.errors import CorruptionError, ObjectChangedError, ObjectNotFoundError
-from dolmen.format import vectors
-from dolmen.format.entries import DataFile, Vector
+from dolmen.format.entries import DataFile
 from dolmen.format.schema import Schema
-from dolmen.scan.blobs import BlobReader, Pending, cache_key, place
+from dolmen.scan.blobs import BlobReader, Pending
 from dolmen.scan.data_objects import data_object, missing_file_error
 from dolmen.scan.deletes import Deletes, load_deletes
 from dolmen.scan.file_bytes import FileBytes
 from dolmen.scan.filter_choice import FilterChoice, FilterUse
-from dolmen.scan.footers import FetchedFooter, open_file
+from dolmen.scan.footers import FetchedFooter, first_request, open_file
 from dolmen.scan.indexed_rows import IndexedRows, indexed_rows
 from dolmen.scan.picked_pages import Rows
 from dolmen.scan.plan import FilePlan, ScanPlan
 from dolmen.scan.ranges import GAP_BYTES, MERGED_BYTES, PAGE_GAP_BYTES, Range, coalesce
 from dolmen.scan.row_groups import OpenFile, RowGroup, row_groups
+from dolmen.scan.vectors import VECTOR_BYTES, VectorReader, VectorRequest, by_vector_bytes
 from dolmen.units import MIB
 
 R = TypeVar("R")
 
-VECTOR_BYTES = 16 * MIB
-"""Vectors of consecutive files are fetched together up to this much."""
+AHEAD_BYTES = 64 * MIB
+"""Footers, small files and ranges under way at once are no more than this each, but for the last of them."""
 
 
 class RowGroupColumns:
@@ -118,22 +118,38 @@ class PlanReader:
 
     def __post_init__(self) -> None:
         self._blobs = BlobReader(self.context.store, self.context.runtime, self.pending, self.context.cache)
+        self._vectors = VectorReader(self.context, self._blobs)
 
     def open_files(self, files: Sequence[FilePlan], choice: FilterChoice | None = None) -> Iterator[OpenFile]:
-        """Fetches footers and vectors, and the Bloom filters that ``choice`` chooses."""
-        for some in by_vector_bytes(files, 0 if self.cautious else VECTOR_BYTES):
-            bitmaps = self.vectors(some)
+        """Fetches footers and vectors, and the Bloom filters that ``choice`` chooses, all of them at the same time."""
+        bitmaps: dict[str, BitMap] = {}
 
-            def open_one(plan: FilePlan, bitmaps: dict[str, BitMap] = bitmaps) -> OpenFile:
-                with_filters = choice is not None and choice.comes_with_footer(plan)
-                found = self._open(plan.file, with_filters=with_filters)
-                file = OpenFile(plan, found.footer, bitmaps.get(plan.file.path), self._source(plan.file, found))
-                probe = choice.probe(file, found) if choice else None
-                return replace(file, probe=probe) if probe else file
+        def asked() -> Iterator[VectorRequest | FilePlan]:
+            for some in by_vector_bytes(files, 0 if self.cautious else VECTOR_BYTES):
+                here, requests = self._vectors.split([plan.file for plan in some])
+                bitmaps.update(here)
+                yield from requests
+                yield from some
 
-            for file in self.context.runtime.map(open_one, some, ahead=1 if self.cautious else None):
-                self.filters.add(file)
-                yield file
+        def work(item: VectorRequest | FilePlan) -> dict[str, BitMap] | OpenFile:
+            return self._open_one(item, choice) if isinstance(item, FilePlan) else self._vectors.fetch(item)
+
+        ahead = 1 if self.cautious else None
+        for found in self.context.runtime.map(work, asked(), ahead=ahead, size=_bytes_ahead, most=AHEAD_BYTES):
+            if isinstance(found, dict):
+                bitmaps |= found
+                continue
+            file = replace(found, vector=bitmaps.pop(found.file.path)) if found.file.vector else found
+            self.filters.add(file)
+            yield file
+
+    def _open_one(self, plan: FilePlan, choice: FilterChoice | None) -> OpenFile:
+        """A file without its vector."""
+        with_filters = choice is not None and choice.comes_with_footer(plan)
+        found = self._open(plan.file, with_filters=with_filters)
+        file = OpenFile(plan, found.footer, None, self._source(plan.file, found))
+        probe = choice.probe(file, found) if choice else None
+        return replace(file, probe=probe) if probe else file
 
     def _open(self, file: DataFile, *, anew: bool = False, with_filters: bool = False) -> FetchedFooter:
         mapping, store, cache = self.plan.entry.schema.mapping, self.context.store, self.context.cache
@@ -185,44 +201,37 @@ class PlanReader:
 
     def vectors(self, files: Sequence[FilePlan]) -> dict[str, BitMap]:
         """Deletion vectors by the path of their file."""
-        found: dict[str, BitMap] = {}
-        wanted: list[tuple[DataFile, Vector]] = []
-        for plan in files:
-            vector = plan.file.vector
-            if vector is not None:
-                bitmap = self.context.cache.get(cache_key(vector))
-                if bitmap is None:
-                    wanted.append((plan.file, vector))
-                else:
-                    found[plan.file.path] = bitmap
-        bodies = self._blobs.read(vector for _, vector in wanted)
-        for file, vector in wanted:
-            bitmap = vectors.decode(bodies[place(vector)], vector, file.rows)
-            self.context.cache.put(cache_key(vector), bitmap, vector.length)
-            found[file.path] = bitmap
-        return found
+        return self._vectors.read([plan.file for plan in files])
 
     def _sources(self, groups: Iterable[RowGroup], ids: frozenset[int]) -> Iterator[tuple[RowGroup, FileBytes]]:
         """Each row group with the bytes it needs, or the file they are in."""
-        for asks, some in groupby(batches(groups, ids), lambda batch: bool(batch.requests)):
-            for batch, parts in self._fetch_batches(some) if asks else ((batch, []) for batch in some):
-                file = batch.groups[0].file
-                source = file.source or FileBytes.from_ranges(parts, file.file.size, file.footer)
-                for group in batch.groups:
-                    yield group, source
+        cut = batches(groups, ids)
+        for batch in cut:  # of files whose bytes are all here, which needs no threads
+            if batch.requests:
+                cut = chain([batch], cut)
+                break
+            yield from batch.sources([])
+        for batch, parts in self._fetch_batches(cut):
+            yield from batch.sources(parts)
 
     def _fetch_batches(self, some: Iterable[Batch]) -> Iterator[tuple[Batch, list[tuple[int, bytes]]]]:
         """Batches with the (offset, bytes) that were asked for; requests of several batches are under way at once."""
         parts: list[tuple[int, bytes]] = []
-        requests = ((batch, wanted) for batch in some for wanted in batch.requests)
-        for batch, part in self.context.runtime.map(self._fetch, requests):
-            parts.append(part)
+        requests = ((batch, wanted) for batch in some for wanted in batch.requests or (None,))
+        fetched = self.context.runtime.map(
+            self._fetch, requests, size=lambda item: item[1].length if item[1] else 0, most=AHEAD_BYTES
+        )
+        for batch, part in fetched:
+            if part:
+                parts.append(part)
             if len(parts) == len(batch.requests):
                 yield batch, parts
                 parts = []
 
-    def _fetch(self, item: tuple[Batch, Range]) -> tuple[Batch, tuple[int, bytes]]:
+    def _fetch(self, item: tuple[Batch, Range | None]) -> tuple[Batch, tuple[int, bytes] | None]:
         batch, wanted = item
+        if wanted is None:
+            return batch, None
         opened = batch.groups[0].file
         file, etag = opened.file, opened.footer.etag
         there = data_object(self.context.store, file.path)
@@ -249,6 +258,13 @@ class Batch:
 
     groups: tuple[RowGroup, ...]
     requests: tuple[Range, ...]
+
+    def sources(self, parts: list[tuple[int, bytes]]) -> Iterator[tuple[RowGroup, FileBytes]]:
+        """Each row group with its bytes, given what the requests brought."""
+        file = self.groups[0].file
+        source = file.source or FileBytes.from_ranges(parts, file.file.size, file.footer)
+        for group in self.groups:
+            yield group, source
 
 
 def batches(groups: Iterable[RowGroup], ids: frozenset[int]) -> Iterator[Batch]:
@@ -289,16 +305,6 @@ def _pick(groups: Iterable[RowGroup], places: BitMap) -> Iterator[RowGroup]:
             yield group.pick(rows)
 
 
-def by_vector_bytes(files: Sequence[FilePlan], most: int) -> Iterator[Sequence[FilePlan]]:
-    """Cuts files into runs whose vectors take at most ``most`` bytes, or are of one file."""
-    held: list[FilePlan] = []
-    size = 0
-    for plan in files:
-        length = plan.file.vector.length if plan.file.vector else 0
-        if held and size + length > most:
-            yield held
-            held, size = [], 0
-        held.append(plan)
-        size += length
-    if held:
-        yield held
+def _bytes_ahead(item: VectorRequest | FilePlan) -> int:
+    """The bytes that a request brings."""
+    return first_request(item.file).length if isinstance(item, FilePlan) else item.request.range.length

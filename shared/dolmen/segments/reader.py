@@ -19,10 +19,12 @@ from dolmen.runtime import Runtime
 from dolmen.segments.file_table import FileTable
 from dolmen.store.base import ObjectStore
 from dolmen.store.cache import CacheKey, ObjectCache
+from dolmen.units import MIB
 
 _DECODED_FACTOR = 10
 """Decoded entries take about this many times the bytes of their compressed JSON."""
-_AHEAD = 4
+_AHEAD_BYTES = 16 * MIB
+"""Segments under way at once are no more than this, but for the last of them."""
 
 
 @dataclass
@@ -63,8 +65,12 @@ class SegmentReader:
         return found
 
     def each_files(self, segments: Iterable[Segment], ahead: int | None = None) -> Iterator[tuple[Segment, FileTable]]:
-        """``files`` of several segments in their order, ``ahead`` of them (a few by default) fetched at once."""
-        return self.runtime.map(lambda segment: (segment, self.files(segment)), segments, ahead=ahead or _AHEAD)
+        """``files`` of several segments in their order, ``ahead`` of them fetched at once, or as many as are small."""
+
+        def read(segment: Segment) -> tuple[Segment, FileTable]:
+            return segment, self.files(segment)
+
+        return self.runtime.map(read, segments, ahead=ahead, size=lambda segment: segment.size, most=_AHEAD_BYTES)
 
     def overlays(self, segment: Segment) -> tuple[Overlay, ...]:
         """Newer pairs of data files."""

@@ -80,6 +80,7 @@ class Process:
         sizes = _SMALL_UPLOADS if rng.random() < _MULTIPART else {}
         self.line = network.connect(who)
         self.db = Database(SimulatedStore(network.server, who, self.runtime, **sizes), self.runtime)
+        self.db.refresh()  # a process begins by looking for the newest version
 
     @property
     def ledger(self) -> CommitLedger:
