@@ -11,6 +11,7 @@ from dolmen.iceberg.pins import unpin_versions
 from dolmen.iceberg.publication import publish
 from dolmen_simulator.judge import model
 from dolmen_simulator.judge.never import Never, ViolationError
+from dolmen_simulator.judge.past import RestoreAllEffect
 from simulation.judged import World
 
 Document = dict[str, Any]
@@ -104,3 +105,13 @@ def test_the_pin_of_what_is_published_may_not_go(world: World) -> None:
     with pytest.raises(ViolationError, match="has no pin") as caught:
         world.upkeep("publish", lambda: unpin_versions(world.db.context, uuid, None))
     assert caught.value.never is Never.MISPUBLISHED
+
+
+def test_a_publication_of_a_table_that_came_back_is_not_left_over(world: World) -> None:
+    """History 20260121: its publisher ended after the drop, and a restore brought the table back."""
+    publish_left(world)
+    before = world.ledger.version
+    world.do("drop", [model.DropEffect("left")], lambda: world.db.drop_table("left"))
+    assert world.ledger.publications.leftovers()
+    world.do("restore", [RestoreAllEffect(before, world.ledger)], lambda: world.db.restore(before))
+    assert not world.ledger.publications.leftovers()

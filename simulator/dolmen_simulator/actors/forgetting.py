@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from dolmen.errors import InputError
+from dolmen.iceberg.erased_tables import publish_erasures
 from dolmen.predicate import Where
 from dolmen.results import Commit
 from dolmen.write.row_digest import content_digest
@@ -38,6 +39,8 @@ class Eraser(Actor):
     def __init__(self, world: World, rng: random.Random) -> None:
         super().__init__(world, rng)
         self._last: _Request | None = None
+        self._erasure: str | None = None
+        """The id of the erasure of the last call."""
 
     def turn(self, process: Process) -> None:
         """Erases once, seldom, or says whom a table's rows are about."""
@@ -58,7 +61,10 @@ class Eraser(Actor):
 
     def _make(self, process: Process, request: _Request) -> None:
         self._last = request if request.effect.request is not None else self._last
-        process.write(request.kind, [request.effect], lambda: request.call(process))
+        self._erasure = None
+        if process.write(request.kind, [request.effect], lambda: request.call(process)) and self._erasure is not None:
+            ids = [self._erasure]  # the second half of ``Table.erase`` and ``Database.forget``, a commit of its own
+            process.upkeep("publish erased tables", lambda: publish_erasures(process.context, ids), tuple(NAMES))
 
     def _set_subject(self, process: Process) -> None:
         name = self.target(process, NAMES)
@@ -83,12 +89,11 @@ class Eraser(Actor):
         id_ = None if self.random.random() < 0.6 else f"e{self.world.unique()}"
 
         def call(process: Process) -> Commit:
-            if id_ is None:
-                return process.db.table(name).erase(where).commit
             with process.db.transaction("erase") as transaction:
-                transaction.table(name).erase(where, request=id_)
-                assert process.line.operation is not None
-                [process.line.operation.digests[id_]] = transaction._content[id_]
+                self._erasure = transaction.table(name).erase(where, request=id_)
+                if id_ is not None:
+                    assert process.line.operation is not None
+                    [process.line.operation.digests[id_]] = transaction._content[id_]
                 return transaction.commit()
 
         return _Request(f"erase {where} from {name}", EraseEffect(name, matches, columns, id_), call)
@@ -112,7 +117,9 @@ class Eraser(Actor):
             assert run is not None
             operation.digests = {} if id_ is None else {id_: digest}
             try:
-                return process.db.forget(subject, request=id_).commit
+                with process.db.transaction("forget") as transaction:
+                    self._erasure = transaction.forget(subject, request=id_)
+                    return transaction.commit()
             except InputError:
                 run.base = process.db.version
                 if any(SUBJECT in table.settings for table in process.ledger.states[run.base].values()):

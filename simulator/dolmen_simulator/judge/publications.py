@@ -192,7 +192,18 @@ class Publications:
             pinned = {n for n, version in published.versions.items() if f"{PINS}{table}.{version}" in self._pins}
             for number in (published.shown | pinned) & published.needs.keys():
                 needed |= published.needs[number]
+        for table in self._facts[-1].names.keys() - self._tables.keys():
+            needed |= self._needs_of_restored(table)
         return {key for key in self._bucket.objects if key.startswith(PREFIX)} - needed
+
+    def _needs_of_restored(self, table: str) -> frozenset[str]:
+        """What the newest metadata of a table needs that was dropped, and restored before its publication was gone."""
+        numbers = [
+            int(match[2])
+            for key in self._bucket.objects
+            if (match := _METADATA.fullmatch(key)) is not None and match[1] == table
+        ]
+        return self._needs(table, max(numbers), self._check(table, max(numbers))) if numbers else frozenset()
 
     def _publish(self, table: str, number: int, now_us: int) -> None:
         published = self._tables.setdefault(table, Published())
