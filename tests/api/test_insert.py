@@ -348,6 +348,7 @@ def test_an_attempt_reads_only_what_came_since_the_last_one() -> None:
     for start in range(3):
         world.table.append(rows(*range(start, 300, 3)))
     table = Database(world.store, Runtime(threads=1)).table("t")
+    table.count()
     world.store.reset()
     world.meanwhile(
         lambda: world.others.append(rows(500, 700)),
@@ -436,6 +437,10 @@ def test_what_cannot_be_read_adds_nothing(prefix: str, fault: str) -> None:
             objects[key] = replace(objects[key], body=bytes(body))
     table = Database(MemoryStore(world.bucket), Runtime(threads=1)).table("t")
     before = world.others._snapshot().version
-    with pytest.raises(CorruptionError, match=prefix):
-        table.insert(rows(int(ids[0])))
+    if (prefix, fault) == ("data/t/", "damaged"):
+        with pytest.raises(DuplicateKeyError):  # the index knows the key, and footers the rest: no page is read
+            table.insert(rows(int(ids[0])))
+    else:
+        with pytest.raises(CorruptionError, match=prefix):
+            table.insert(rows(int(ids[0])))
     assert world.others._snapshot().version == before

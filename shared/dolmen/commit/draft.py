@@ -34,11 +34,13 @@ class Draft:
         base: the version that statements compare themselves with. For a change that is committed together with others
             it has the effects of those before it (see ``following``).
         segments: reads sections of idle tables, and other entries that have left the manifest.
+
+    ``committed`` is the version before, without what others do in this one.
     """
 
     def __init__(self, base: Manifest, segments: SegmentReader) -> None:
         self.base, self.segments = base, segments
-        self._predecessor = base
+        self.committed = base
         self.tables = dict(base.tables)
         self.counts = Counts()
         self.data_change = False
@@ -195,7 +197,7 @@ class Draft:
         message: str = "",
     ) -> Manifest:
         """Makes the next manifest. Fields that it does not change are copied from the base."""
-        base = self._predecessor
+        base = self.committed
         for name, entry in base.tables.items():
             if entry.section and self.tables.get(name) is not entry:
                 self._objects.add(entry.section.object)
@@ -243,13 +245,13 @@ class Draft:
         """The notes on erasures of which no file holds rows, without those that a restored or cloned table refutes."""
         if not self.rewritten:
             return ()
-        known = {(entry.uuid, entry.epoch) for entry in self._predecessor.tables.values()}
+        known = {(entry.uuid, entry.epoch) for entry in self.committed.tables.values()}
         brought = [entry for entry in self.tables.values() if (entry.uuid, entry.epoch) not in known]
         held = least_held(brought, self.segments) if brought else 0
         return tuple(each for each in self.rewritten if not held or each.through < held)
 
     def _history(self) -> tuple[HistoryEntry, ...]:
-        base = self._predecessor
+        base = self.committed
         history = (*base.history, base.as_history()) if base.version else ()
         if self.horizon == base.horizon:
             return history
@@ -259,9 +261,9 @@ class Draft:
 
     def _revoked_intents(self, created_at: int) -> dict[str, int]:
         """The revoked txids. One that was revoked before the fence's time is dropped: the fence stops its writer."""
-        if not self.revoked and self.orphan_cutoff == self._predecessor.orphan_cutoff:
-            return self._predecessor.revoked_intents
-        known = {txid: at for txid, at in self._predecessor.revoked_intents.items() if at >= self.orphan_cutoff}
+        if not self.revoked and self.orphan_cutoff == self.committed.orphan_cutoff:
+            return self.committed.revoked_intents
+        known = {txid: at for txid, at in self.committed.revoked_intents.items() if at >= self.orphan_cutoff}
         return {**dict.fromkeys(self.revoked, created_at), **known}
 
 

@@ -25,8 +25,9 @@ class InsertRows:
     Args:
         write: the rows.
         check: compares their keys with the table's.
-        checked: the table's epoch, and ``commit_ts`` of the base, in which they were compared last; None before.
-        checked_on: the key of that base.
+        checked: the table's epoch, and ``commit_ts`` of the version, in which they were compared last; None before.
+            What others do in the same version, or this transaction before it, is compared in each attempt.
+        checked_on: the key of that version.
     """
 
     write: Write
@@ -51,15 +52,16 @@ class InsertRows:
 
     def prepare(self, draft: Draft, uploads: PendingUploads) -> InsertRows:
         """Compares the keys with those of rows that are new in this draft. Raises DuplicateKeyError."""
-        unchanged = draft.tables.get(self.name) is draft.base.tables.get(self.name)
-        if self.checked_on == draft.base.key and unchanged:
+        committed = draft.committed
+        unchanged = draft.tables.get(self.name) is committed.tables.get(self.name)
+        if self.checked_on == committed.key and unchanged:
             return self
         epoch = draft.table(self.name, self.uuid).epoch
         known = self.checked is not None and self.checked[0] == epoch
         self.check(draft, uploads, self.checked[1] if self.checked and known else -1)
-        return replace(self, checked=(epoch, draft.base.commit_ts), checked_on=draft.base.key)
+        return replace(self, checked=(epoch, committed.commit_ts), checked_on=committed.key)
 
     def apply(self, draft: Draft, ts: int) -> None:
         """Appends the rows."""
-        assert self.checked_on == draft.base.key, "keys were compared with those of another version"
+        assert self.checked_on == draft.committed.key, "keys were compared with those of another version"
         self.write.apply(draft, ts)
