@@ -216,6 +216,7 @@ def test_one_list_and_a_get_for_each_footer_are_all_that_it_costs() -> None:
         pq.write_table(pa.table({"id": range(100_000), "n": range(100_000)}), sink, compression="none")
         store.put(f"lake/{number}.parquet", sink.getvalue().to_pybytes())
     db = Database(store, Runtime())
+    db.refresh()
     store.reset()
     assert db.adopt("t", "lake").rows == 700_000
     # of lists one for the first commit, one for the metadata of Iceberg, and one for the files
@@ -235,6 +236,7 @@ def test_a_large_footer_takes_a_second_request() -> None:
     pq.write_table(pa.table({f"c{number}": range(200) for number in range(40)}), sink, row_group_size=10)
     store.put("lake/1.parquet", sink.getvalue().to_pybytes())
     db = Database(store, Runtime())
+    db.refresh()
     store.reset()
     db.adopt("t", "lake")
     assert store.gets == 2

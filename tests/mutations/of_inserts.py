@@ -9,8 +9,15 @@ INSERTS: tuple[Mutation, ...] = (
         "an insert is compared once",
         "an insert compares its keys with every version that it may land on",
         "commit/statements/insert.py",
-        "        if self.checked_on == draft.base.key and unchanged:\n            return self\n",
-        "        if self.checked is not None:\n            return replace(self, checked_on=draft.base.key)\n",
+        "        if self.checked_on == committed.key and unchanged:\n            return self\n",
+        "        if self.checked is not None:\n            return replace(self, checked_on=committed.key)\n",
+    ),
+    mutation(
+        "an insert is not compared with what is committed together with it",
+        "an insert compares its keys with rows of the changes that are committed together with it",
+        "commit/statements/insert.py",
+        "        unchanged = draft.tables.get(self.name) is committed.tables.get(self.name)\n",
+        "        unchanged = draft.tables.get(self.name) is draft.base.tables.get(self.name)\n",
     ),
     mutation(
         "an insert compares with new rows alone after a restore",

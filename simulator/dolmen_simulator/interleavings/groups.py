@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from dolmen.commit.group import Committed, Member
 from dolmen.commit.loop import Leader
 from dolmen.database import Database
-from dolmen.errors import AppliedIdError, ConflictError, Error, UnknownOutcomeError
+from dolmen.errors import AppliedIdError, ConflictError, DuplicateKeyError, Error, UnknownOutcomeError
 from dolmen.results import Commit
 from dolmen.transaction import Transaction
 from dolmen_simulator.interleavings.checks import ExpectedTables, Pair, PairedCall, Row, arrow
@@ -171,6 +171,30 @@ def requests(*ids: str) -> PairedCall:
     return PairedCall(f"apply {' '.join(ids)} in changes of their own", task, effect)
 
 
+def insert_twice(row: Row) -> PairedCall:
+    """Inserts one key in two changes: the second must be refused, and the first too if the key is there already."""
+
+    def effect(model: ExpectedTables) -> list[str]:
+        if row[0] in {there[0] for there in expected_rows(model)}:
+            return ["DuplicateKeyError", "DuplicateKeyError"]
+        expected_rows(model).append(row)
+        return ["Commit", "DuplicateKeyError"]
+
+    def insert(transaction: Transaction) -> None:
+        transaction.table("t").insert(arrow([row]))
+
+    def task(peer: Peer) -> Any:
+        try:
+            outcomes = commit_together(peer.db, insert, insert)
+        except DuplicateKeyError:  # the rows are compared once before anything waits
+            return ["DuplicateKeyError", "DuplicateKeyError"]
+        if not all(isinstance(each, Commit | DuplicateKeyError) for each in outcomes):
+            _raise_first([each for each in outcomes if not isinstance(each, DuplicateKeyError)])
+        return [type(each).__name__ for each in outcomes]
+
+    return PairedCall(f"insert {row} in two changes", task, effect)
+
+
 FIRST_ROWS: tuple[Row, ...] = ((4, 40, None), (5, 50, None))
 OTHER_ROWS: tuple[Row, ...] = ((6, 60, None), (7, 70, None))
 
@@ -189,6 +213,8 @@ GROUPS: tuple[Pair, ...] = (
     Pair("group/rename", one_table, (altered(writes(*FIRST_ROWS), allowed_errors=RENAMED), rename("u"))),
     Pair("group of positions/update", one_table, (positions_twice(), update(20, 21))),
     Pair("group of reads/append", one_table, (read_and_write_twice(), append((4, 40, None)))),
+    Pair("group of inserts/append", one_table, (insert_twice((4, 40, None)), append((4, 41, None)))),
+    Pair("group of inserts/group of inserts", one_table, (insert_twice((4, 40, None)), insert_twice((4, 41, None)))),
     Pair("group of requests/redelivery", one_table, (requests("a", "b", "a"), batch("a", "b")), events=True),
     Pair("group of requests/group of requests", one_table, (requests("a", "b", "a"), requests("b", "c")), events=True),
 )
