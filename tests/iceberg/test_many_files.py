@@ -34,6 +34,7 @@ class PutEntry:
 def opened(store: CountingStore) -> Database:
     """The database in a new process, whose opening is not counted."""
     found = Database(store, Runtime(threads=1))
+    found.refresh()
     store.reset()
     return found
 
