@@ -47,7 +47,9 @@ def wire(proxy: Proxy) -> Wire:
 
 @pytest.fixture
 def db(wire: Wire, s3_url: str) -> dolmen.Database:
-    return dolmen.open(s3_url)
+    found = dolmen.open(s3_url)
+    found.refresh()
+    return found
 
 
 @pytest.fixture
@@ -63,8 +65,10 @@ def test_create_is_2_puts(db: dolmen.Database, wire: Wire) -> None:
     assert wire.verbs(lambda: db.drop_table("events")) == {"PUT": 2}
 
 
-def test_open_is_2_gets(table: dolmen.Table, wire: Wire, s3_url: str) -> None:
-    assert wire.verbs(lambda: dolmen.open(s3_url)) == {"GET": 2}
+def test_open_asks_nothing_and_the_first_use_2_gets(table: dolmen.Table, wire: Wire, s3_url: str) -> None:
+    opened = dolmen.open(s3_url)
+    assert wire.verbs(lambda: dolmen.open(s3_url)) == {}
+    assert wire.verbs(opened.refresh) == {"GET": 2}
 
 
 def test_append_is_3_puts(table: dolmen.Table, wire: Wire) -> None:

@@ -81,7 +81,7 @@ def test_what_does_not_fit_the_requests_in_flight_waits_for_the_first_of_them(fi
 def test_entries_that_have_left_the_manifest_come_in_one_more() -> None:
     there, bucket = world(rows=10)
     there.db.set(root_bytes="4KB")
-    for number in range(60):
+    for number in range(30):
         there.append(events(10, start=10 * number))
     assert len(there.entry().segments_of("files")) > 4
     assert depth(bucket, plan) == 3

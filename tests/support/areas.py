@@ -42,6 +42,7 @@ ELSEWHERE = {
     "transaction_table": OF_TABLES,
     "unit_of_work": OF_TABLES,
     "units": OF_TABLES,
+    "writer": OF_TABLES,
 }
 """Parts of the project that have no folder of tests of their own name."""
 

@@ -197,7 +197,7 @@ class Publications:
         return {key for key in self._bucket.objects if key.startswith(PREFIX)} - needed
 
     def _needs_of_restored(self, table: str) -> frozenset[str]:
-        """What the newest metadata of a table needs that was dropped, and restored before its publication was gone."""
+        """The keys that the newest metadata of a table needs that was dropped, and restored before these were gone."""
         numbers = [
             int(match[2])
             for key in self._bucket.objects

@@ -53,5 +53,5 @@ class Expect:
 
 
 def _read_files_by(schema: Schema) -> list[tuple[Any, ...]]:
-    """What decides how a file is read into a table's columns, and whether it fits them."""
+    """The facts about columns that decide how a file is read into them, and whether it fits."""
     return [(field.id, field.name, field.type, field.nullable, field.write_default) for field in schema.fields]
