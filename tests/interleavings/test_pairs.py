@@ -150,6 +150,17 @@ AT_LEAST = {
     "build index/build index": 35,
     "build index/erase": 50,
     "build index/GC": 3_000,
+    "group/append": 180,
+    "group/group": 140,
+    "group in an outage/append": 45,
+    "group/update": 200,
+    "group/rename": 110,
+    "group of positions/update": 140,
+    "group of reads/append": 200,
+    "group of inserts/append": 160,
+    "group of inserts/group of inserts": 130,
+    "group of requests/redelivery": 80,
+    "group of requests/group of requests": 190,
 }
 _LONGEST_FIRST = sorted(PAIRS, key=lambda name: -AT_LEAST[name])
 
@@ -195,6 +206,8 @@ _ONE_SWINGS = {
     "insert/positions": {1},
     "delete and insert/insert": {0},
     "build index/build index": {0},
+    "group of inserts/group of inserts": {0},
+    "group of requests/redelivery": {0},
 }
 
 
