@@ -155,12 +155,12 @@ def show(value: float, unit: str) -> str:
 
 
 def outcome_of(results: Results, place: str, line: Line, peer: str) -> Outcome | None:
-    """What a peer did in the work of a line; None if it was not measured."""
+    """The result of a peer in the work of a line; None if it was not measured."""
     return results.outcomes.get((place, line.work, peer))
 
 
 def figure(line: Line, outcome: Outcome | None) -> float | None:
-    """What was measured; None if nothing was, or the answer was wrong."""
+    """The figure; None if nothing was measured, or the answer was wrong."""
     if outcome is None or line.step in outcome.wrong:
         return None
     step = outcome.step(line.step)

@@ -1,4 +1,4 @@
-"""What a step takes: seconds, processor time, memory, and requests where they go through the proxy."""
+"""The costs of a step: seconds, processor time, memory, and requests where they go through the proxy."""
 
 from __future__ import annotations
 

@@ -141,7 +141,7 @@ def _faster(results: Results) -> Iterator[str]:
 
 
 def _targets(results: Results) -> Iterator[str]:
-    """What is to be reached."""
+    """The targets."""
     upsert, memory = (line for line in LINES["UUID keys"] if line.step == "upsert")
     ours = figure(upsert, outcome_of(results, "folder", upsert, "dolmen"))
     used = figure(memory, outcome_of(results, "folder", memory, "dolmen"))

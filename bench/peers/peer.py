@@ -1,4 +1,4 @@
-"""What every peer is asked: one function for each kind of work."""
+"""The interface of a peer: one function for each kind of work."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Sums:
-    """What a scan finds: the number of rows, and the sums of two columns."""
+    """The answer of a scan: the number of rows, and the sums of two columns."""
 
     rows: int
     users: int

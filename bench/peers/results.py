@@ -1,4 +1,4 @@
-"""What a run found, one line of JSON for each work of each peer: a run that was broken off goes on behind the last."""
+"""The results of a run: a line of JSON for each work of each peer. A run that was broken off goes on after the last."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Outcome:
         return self.place, self.work, self.peer
 
     def step(self, name: str) -> dict[str, Any]:
-        """What was measured of a step; empty if it was not reached."""
+        """The figures of a step; empty if it was not reached."""
         return next((step for step in self.steps if step.get("step") == name), {})
 
     @property
@@ -98,7 +98,7 @@ class Results:
 
     @property
     def sizes(self) -> Sizes:
-        """What was measured in a folder."""
+        """The results in a folder."""
         head = self.head
         return Sizes.of(head.scale, remote=False, seconds=head.seconds, long_seconds=head.long_seconds)
 

@@ -95,7 +95,7 @@ class Oracle:
         )
 
     def sums(self, low: int | None = None, high: int | None = None) -> Sums:
-        """What a right scan finds."""
+        """The answer of a right scan."""
         seen = slice(low, high)
         alive = self.alive[seen]
         return Sums(int(alive.sum()), int(self.users[seen][alive].sum()), float(self.amounts[seen][alive].sum()))

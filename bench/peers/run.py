@@ -166,7 +166,7 @@ class Run:
         return steps, ended, "" if ended == "done" else f"in {step}"
 
     def _lines(self, process: subprocess.Popen[str]) -> Iterator[dict[str, Any]]:
-        """What the process tells; in the end ``over``, if a step takes too long or all of it too much memory."""
+        """The messages of the process; in the end ``over``, if a step takes too long or all of it too much memory."""
         assert process.stdout is not None
         told: queue.SimpleQueue[str | None] = queue.SimpleQueue()
 

@@ -20,7 +20,7 @@ from bench.peers.storage import s3_filesystem
 BUCKET = "bench-peers"
 FIRST_BYTE_SECONDS = 0.03
 BYTES_PER_SECOND = 90e6
-"""What S3 is like: time to the first byte, and bytes a second on one connection."""
+"""S3 as we assume it: time to the first byte, and bytes a second on one connection."""
 
 REMOTE = {"s3": (0.0, 0.0), "s3 slow": (FIRST_BYTE_SECONDS, BYTES_PER_SECOND)}
 """Places on S3: seconds to the first byte, and bytes a second on each connection (0: as fast as it goes)."""

@@ -32,7 +32,7 @@ def filesystem(place: Place) -> tuple[pafs.FileSystem, str]:
 
 @dataclass(frozen=True)
 class Stored:
-    """What is below a place."""
+    """The files or objects below a place."""
 
     objects: int
     bytes: int

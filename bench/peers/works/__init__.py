@@ -1,1 +1,1 @@
-"""What is measured: a function for each work, which asks a peer and holds its answers to an oracle."""
+"""The works that are measured: a function for each work, which asks a peer and holds its answers to an oracle."""
