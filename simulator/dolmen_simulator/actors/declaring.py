@@ -92,10 +92,7 @@ class Declarer(Actor):
             try:
                 wanted = plan(process.db, declaration)
             except SchemaError as error:
-                self._check_refusal(process, shapes, began, error)
-                run = process.begin_run()
-                run.base = run.operation.known
-                return None
+                return self._take_refusal(process, shapes, began, error)
             counts["declarations planned"] += 1
             if self.random.random() < 0.3:
                 process.network.scheduler.pause(self.random.randint(0, 3_000_000))
@@ -109,18 +106,26 @@ class Declarer(Actor):
                 if not left:
                     raise
                 continue
+            except SchemaError as error:  # seed 20260136: the key of a table that has taken changes can't be widened
+                return self._take_refusal(process, shapes, began, error)
             counts["declarations applied"] += bool(wanted.changes)
             return commit
         raise AssertionError("the last round returns or raises")
 
     @staticmethod
-    def _check_refusal(process: Process, shapes: dict[str, int], began: int, error: SchemaError) -> None:
-        """Raises ViolationError unless a table with another shape, which can't change, justifies a refusal."""
+    def _take_refusal(process: Process, shapes: dict[str, int], began: int, error: SchemaError) -> None:
+        """Ends the call as one without effects.
+
+        Raises:
+            ViolationError: no table has another shape, which can't change.
+        """
         during = process.ledger.states[min(began, process.db.version) :]
         tables = [(state[name], shape) for state in during for name, shape in shapes.items() if name in state]
         if not any(table.shape != shape or table.widened for table, shape in tables):
             raise ViolationError(Never.MISREPORTED, f"a declaration that fits was refused: {error}") from error
         process.network.counts["declarations refused"] += 1
+        run = process.begin_run()
+        run.base = run.operation.known
 
 
 def create_table_in(transaction: Transaction, name: str, shape: int) -> TransactionTable:
