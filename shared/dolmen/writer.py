@@ -83,7 +83,7 @@ class _BufferedCall:
 
     @property
     def is_delete(self) -> bool:
-        """Whether it deletes rows."""
+        """True if it deletes rows, False if it adds them."""
         return self.where is not None or self.keys is not None
 
 

@@ -1,4 +1,4 @@
-"""What a transaction has read beside rows must still hold when it commits: columns, and which tables there are."""
+"""Transactions commit only if their reads of columns and of names of tables still hold, as those of rows must."""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ def test_a_wrong_answer_is_told_and_is_no_figure(tmp_path: Path) -> None:
 
 
 class Listener:
-    """What a run tells."""
+    """The output of a run."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []

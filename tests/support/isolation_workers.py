@@ -37,7 +37,7 @@ def create_tables(db: Database) -> None:
 
 
 def opening(called_ns: int) -> RecordedTransaction:
-    """What ``create_tables`` wrote, as a recorded transaction."""
+    """The writes of ``create_tables``, as a recorded transaction."""
     steps: list[Step] = [("w", f"accounts/{key}", [OPENING, "opening"]) for key in range(ACCOUNTS)]
     return RecordedTransaction("opening", called_ns, time.monotonic_ns(), steps)
 
