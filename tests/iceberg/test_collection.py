@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from dolmen.errors import InvalidNameError
+from dolmen.errors import CorruptionError, InvalidNameError
 from dolmen.format.tags import RESERVED_TAGS
 from dolmen.iceberg.directory import PublicationDirectory
 from dolmen.iceberg.manifests import ManifestBody, decode_manifest_list
@@ -98,6 +98,54 @@ def test_what_the_hint_names_stays_while_its_publisher_has_not_replaced_it(place
     place.pass_hours(100)
     place.collect(QUICK)
     assert published_keys(place) == needed_keys(table, [hint, 2])
+
+
+def test_what_an_overtaken_hint_named_stays_for_reader_grace_after_the_hint_is_replaced(place: Place) -> None:
+    """A publisher died before it replaced the hint, and the next came much later: simulation, seed 42000049."""
+    table = place.db.table("t")
+    table.publish_iceberg()
+    directory = PublicationDirectory(table.context.store, table.context.runtime, table._entry.uuid)
+    stale = place.bucket.objects[directory.hint_key]
+    table.append(rows(100))
+    table.publish_iceberg()
+    place.bucket.objects[directory.hint_key] = stale
+    place.pass_hours(100)
+    table.append(rows(101))
+    table.publish_iceberg()
+    place.pass_hours(0.5)
+    assert place.collect(QUICK).deleted.get("publications") is None
+    needed_keys(place.open().table("t"), [1, 2, 3])
+    place.pass_hours(1)
+    place.collect(QUICK)
+    assert published_keys(place) >= needed_keys(place.open().table("t"), [3])
+
+
+def test_what_a_slow_publisher_left_in_the_hint_stays_for_reader_grace(place: Place) -> None:
+    table = place.db.table("t")
+    table.publish_iceberg()
+    directory = PublicationDirectory(table.context.store, table.context.runtime, table._entry.uuid)
+    stale = place.bucket.objects[directory.hint_key]
+    table.append(rows(100))
+    table.publish_iceberg()
+    place.bucket.objects[directory.hint_key] = stale
+    place.pass_hours(100)
+    table.publish_iceberg()  # nothing is new, but it replaces the hint
+    assert directory.newest().hint == 2
+    place.pass_hours(0.5)
+    assert place.collect(QUICK).deleted.get("publications") is None
+    needed_keys(place.open().table("t"), [1, 2])
+    table.append(rows(101))
+    table.publish_iceberg()
+    assert place.collect(QUICK).deleted.get("publications") is None
+    needed_keys(place.open().table("t"), [1, 2, 3])
+    place.pass_hours(1.5)
+    place.collect(QUICK)
+    with pytest.raises(CorruptionError):
+        directory.read(directory.metadata_path(1))
+    table.append(rows(102))
+    table.publish_iceberg()
+    assert not place.collect(QUICK).errors  # that the first is gone is no damage
+    needed_keys(place.open().table("t"), [3, 4])
 
 
 def test_the_newest_publication_is_found_from_an_old_hint_after_collections(place: Place) -> None:

@@ -21,6 +21,7 @@ MAIN = "main"
 VERSION, COMMIT_ID, STATE = "dolmen.version", "dolmen.commit-id", "dolmen.state"
 """Keys in the summary of a snapshot: the version that it shows, its commit, and a digest of the table's entry."""
 _CHECKSUM = "dolmen.checksum"
+_HINT = "dolmen.hint"
 _LOG_LENGTH = 100
 _PROPERTIES = {
     "gc.enabled": "false",
@@ -130,6 +131,7 @@ class TableMetadata:
         log: earlier metadata files, oldest first: when each was published, and its path.
         next_row_id: v3: the first row id that was never given out.
         mapping: ids of columns by their names in adopted files without field ids.
+        hint: the N that the hint had when this was published, 0 if there was no hint; None for the N before this one.
     """
 
     format_version: FormatVersion
@@ -143,6 +145,7 @@ class TableMetadata:
     log: tuple[tuple[int, str], ...] = ()
     next_row_id: int = 0
     mapping: tuple[MappedColumn, ...] = ()
+    hint: int | None = None
 
     @property
     def current(self) -> PublishedSnapshot:
@@ -180,6 +183,7 @@ class TableMetadata:
                 tuple((each["timestamp-ms"], each["metadata-file"]) for each in found["metadata-log"]),
                 found.get("next-row-id", 0),
                 decode_mapping(found["properties"].get(NAME_MAPPING, "[]")),
+                int(found["properties"][_HINT]) if _HINT in found["properties"] else None,
             )
         except (KeyError, TypeError, ValueError, AttributeError, msgspec.DecodeError):
             return None
@@ -215,6 +219,8 @@ class TableMetadata:
         }
         if self.mapping:
             found["properties"][NAME_MAPPING] = encode_mapping(self.mapping)
+        if self.hint is not None:
+            found["properties"][_HINT] = str(self.hint)
         if self.format_version == 3:
             found["next-row-id"] = self.next_row_id
         return found

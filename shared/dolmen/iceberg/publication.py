@@ -216,6 +216,8 @@ class _Publisher:
         number = newest.number + 1
         if own is not None:
             following = following.after(own, self._directory.metadata_path(newest.number))
+        if newest.hint != newest.number:
+            following = replace(following, hint=newest.hint)
         if self._is_late() or not self._directory.commit(number, following):
             return None
         registered = self._end(newest, number, following, pins)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 
 from dolmen.context import Context
 from dolmen.errors import CorruptionError
@@ -21,9 +22,9 @@ REASON = "publications"
 class PublicationSweep:
     """Sweeps the directories of publications.
 
-    Metadata that was replaced less than ``reader_grace`` ago is kept with all that it names, as readers may have opened
-    it, and so is metadata of a version that is still pinned, as Glue may name it. Other objects go at ``orphan_age``:
-    until then a publication under way may name them. Those of a dropped table go at once.
+    Metadata that was the newest, or that the hint named, less than ``reader_grace`` ago is kept with all that it names,
+    as readers may have opened it, and so is metadata of a version that is still pinned, as Glue may name it. Other
+    objects go at ``orphan_age``: until then a publication under way may name them. Those of a dropped table go at once.
 
     Args:
         manifest: the newest version.
@@ -59,7 +60,8 @@ class PublicationSweep:
                 except CorruptionError as error:
                     self._eraser.errors[error.key] = f"{error.reason}: publish the table anew"
                 continue
-            failed = self._erase_before(table, set(), self._now_us + 1 if table in pinned else self._before_us)
+            found = self._context.store.list(f"{PREFIX}{table}/")
+            failed = self._erase_before(found, set(), self._now_us + 1 if table in pinned else self._before_us)
             if table in pinned and not failed and not self._dry_run:
                 unpin_versions(self._context, table, None)
         return True
@@ -100,18 +102,32 @@ class PublicationSweep:
     def _sweep(self, table: str) -> None:
         directory = PublicationDirectory(self._context.store, self._context.runtime, table)
         newest = directory.newest(thorough=True)
+        found = list(self._context.store.list(f"{PREFIX}{table}/"))
         needed = set[str]()
         if newest.number:  # else a publisher stopped before its first publication
             if newest.metadata is None or newest.metadata.location != directory.location:
                 return  # another writer's: the next publication replaces it
-            needed = self._needed(directory, newest, newest.metadata, table)
-        self._erase_before(table, needed, self._before_us)
+            pointed_us = max((info.last_modified_us for info in found if info.key == directory.hint_key), default=0)
+            needed = self._needed(directory, newest, newest.metadata, table, pointed_us)
+        self._erase_before(found, needed, self._before_us)
 
-    def _needed(self, directory: PublicationDirectory, newest: Newest, metadata: TableMetadata, table: str) -> set[str]:
-        """Keys of the objects to keep."""
+    def _needed(
+        self, directory: PublicationDirectory, newest: Newest, metadata: TableMetadata, table: str, pointed_us: int
+    ) -> set[str]:
+        """Keys of the objects to keep.
+
+        Metadata is the newest until the next is created, and readers who trust the hint find it until the hint is
+        replaced. Nobody records when that was; the first metadata of which the publisher saw a later hint came after.
+
+        Args:
+            pointed_us: when the hint was last replaced.
+        """
         needed = {directory.hint_key, directory.key(directory.metadata_path(newest.number))}
         read = set[str]()
+        left_us = self._now_us - self._settings.reader_grace_us
         replaced_ms = metadata.updated_ms
+        named = _Named(pointed_us)
+        named.add(newest.number, metadata)
         pinned = [version for version in pins_of(self._manifest, table) if version < metadata.current.version]
         self._add(directory, metadata, needed, read)
         if 0 < newest.hint < newest.number:  # its publisher stopped: readers that trust the hint are still there
@@ -119,15 +135,20 @@ class PublicationSweep:
             between = range(newest.hint + 1, newest.number)  # through which the newest is found from the hint
             needed.update(directory.key(directory.metadata_path(number)) for number in between)
         for published_ms, path in reversed(metadata.log):
-            is_late = replaced_ms * 1_000 < self._now_us - self._settings.reader_grace_us
-            if is_late and (not pinned or not directory.has(directory.number(path))):
+            number = directory.number(path)
+            is_late = replaced_ms * 1_000 < left_us
+            is_named = named.until_us(number) >= left_us
+            if is_late and (not (is_named or pinned) or not directory.has(number)):
                 break
-            if is_late:
-                earlier = TableMetadata.decode(directory.read(path))
-                if earlier is None or earlier.current.version < min(pinned):
-                    break
-            if not is_late or earlier is None or earlier.current.version in pinned:
-                needed |= self._objects_of(directory, path, read)
+            earlier = TableMetadata.decode(directory.read(path))
+            if is_late and not is_named and (earlier is None or earlier.current.version < min(pinned)):
+                break
+            if not is_late or is_named or (earlier is not None and earlier.current.version in pinned):
+                needed.add(directory.key(path))
+                if earlier is not None:
+                    self._add(directory, earlier, needed, read)
+            if earlier is not None:
+                named.add(number, earlier)
             replaced_ms = published_ms
         return needed
 
@@ -154,20 +175,37 @@ class PublicationSweep:
                     needed.update(directory.key(entry.path) for entry in body.entries)
                 needed.add(own)
 
-    def _erase_before(self, table: str, needed: set[str], before_us: int) -> bool:
+    def _erase_before(self, listed: Iterable[ObjectInfo], needed: set[str], before_us: int) -> bool:
         """Deletes objects that were last modified before a time: metadata first, and the rest only if that is gone.
 
         Otherwise a table that is restored after its drop would be published with snapshots of which objects are gone.
         Returns whether some could not be deleted.
         """
-        found = [
-            info
-            for info in self._context.store.list(f"{PREFIX}{table}/")
-            if info.key not in needed and info.last_modified_us < before_us
-        ]
+        found = [info for info in listed if info.key not in needed and info.last_modified_us < before_us]
         documents = [info for info in found if info.key.endswith(".json")]
         others = [info for info in found if not info.key.endswith(".json")]
         return self._erase(documents) or self._erase(others)
 
     def _erase(self, found: Sequence[ObjectInfo]) -> bool:
         return bool(self._eraser.erase(REASON, [info.key for info in found], [info.size for info in found]))
+
+
+@dataclass
+class _Named:
+    """Tells until when the hint may have named each metadata.
+
+    Args:
+        pointed_us: when the hint was last replaced.
+    """
+
+    pointed_us: int
+    _later: list[tuple[int, int]] = field(default_factory=list)
+
+    def add(self, number: int, metadata: TableMetadata) -> None:
+        """Learns what the publisher of this metadata saw in the hint. Call it for the newest one first."""
+        hint = number - 1 if metadata.hint is None else metadata.hint
+        self._later.append((hint, metadata.updated_ms * 1_000))
+
+    def until_us(self, number: int) -> int:
+        """A time by which the hint named a later metadata than this one."""
+        return next((at_us for hint, at_us in reversed(self._later) if hint > number), self.pointed_us)
