@@ -39,17 +39,20 @@ class Context:
         return self.head.segments
 
     @contextmanager
-    def reading(self, version: int) -> Iterator[None]:
+    def reading(self, version: int, last: int | None = None) -> Iterator[None]:
         """Wraps work that reads a version's objects: if one is missing because the version expired, that is no damage.
 
+        Args:
+            last: the last version, if the work reads several; those between may expire though a tag keeps the first.
+
         Raises:
-            VersionExpiredError: in place of CorruptionError, if the version has expired.
+            VersionExpiredError: in place of CorruptionError, if one of the versions has expired.
         """
         try:
             yield
         except CorruptionError as error:
             if error.is_missing:
-                self.head.check_kept(version)
+                self.head.check_kept(version, last)
             raise
 
 

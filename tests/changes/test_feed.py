@@ -322,6 +322,24 @@ def test_expired_versions_are_refused_and_the_oldest_is_named(db: dolmen.Databas
         slow.read_all()
 
 
+def test_a_feed_from_a_tag_says_which_later_version_expired_while_it_was_read(
+    db: dolmen.Database, table: dolmen.Table
+) -> None:
+    since = db.version
+    db.tag("start")
+    table.append(rows(5))
+    gone = db.version
+    table.append(rows(6))
+    kept = db.version
+    slow = table.changes(since)
+    submit(db.context.head, "gc", [MoveFence((0, 0), kept, 0)])
+    (file,) = db.context.head.refresh().manifest.table("t").files[1:2]
+    db.context.store.delete([file.path])  # as if it had been replaced, and collected
+    with pytest.raises(VersionExpiredError, match=f"version {since + 1} has expired: the oldest kept is {kept}"):
+        slow.read_all()
+    assert gone < kept
+
+
 @pytest.mark.parametrize("root_bytes", ["256KB", "4KB"])
 def test_a_column_that_became_wider_is_fed_in_its_type_of_the_last_version(
     db: dolmen.Database, root_bytes: str

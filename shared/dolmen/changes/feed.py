@@ -76,7 +76,7 @@ class ChangeFeed:
         Raises:
             VersionExpiredError: a version that is needed expired while this was read.
         """
-        with self._context.reading(max(self._since.version, 1)):
+        with self._context.reading(max(self._since.version, 1), self._until.version):
             for step, files, _ in self.plan():
                 changes = self.net_of_commits() if files is None else files.match()
                 yield from (tag(change, step.after, self._output, self.schema) for change in changes)

@@ -136,7 +136,7 @@ class PartReader:
         """
         before, after = self._manifest(part.before), self._manifest(part.after)
         self._manifests = {part.before: before, part.after: after}
-        with self._context.reading(max(part.before.version, 1)):
+        with self._context.reading(max(part.before.version, 1), part.after.version):
             files = self._files(part, before, after)
             if files is None:
                 if part.erased:

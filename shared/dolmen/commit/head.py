@@ -135,11 +135,17 @@ class Head:
         """Seconds since the newest version was last known to be the newest."""
         return self.runtime.monotonic() - self._seen_at
 
-    def check_kept(self, version: int) -> None:
-        """Raises VersionExpiredError if a version has expired, so that its objects may rightly be missing."""
+    def check_kept(self, version: int, last: int | None = None) -> None:
+        """Raises VersionExpiredError if a version has expired, so that its objects may rightly be missing.
+
+        Args:
+            last: the last version, to check all from the one to the other.
+        """
         newest = self.refresh().manifest
-        if not newest.is_kept(version):
-            raise VersionExpiredError(f"version {version} has expired: the oldest kept is {newest.horizon}")
+        end = version if last is None else min(last, newest.horizon)
+        for each in range(version, end + 1):
+            if not newest.is_kept(each):
+                raise VersionExpiredError(f"version {each} has expired: the oldest kept is {newest.horizon}")
 
     def _remember(self, base: Base, at: float) -> Base:
         if self._base is None or base.manifest.version >= self._base.manifest.version:  # else a thread was faster

@@ -139,7 +139,7 @@ class SourceFeed:
         feed = ChangeFeed(
             context, newest, since, until, self.table, self.decoded, self.stored, self.where, net=self.net
         )
-        with context.reading(max(since.version, 1)):
+        with context.reading(max(since.version, 1), until.version):
             return list(parts_of(feed))
 
     def read(self, parts: Sequence[FeedPart]) -> Iterator[pa.RecordBatch]:
