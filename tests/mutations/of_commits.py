@@ -63,6 +63,20 @@ COMMITS: tuple[Mutation, ...] = (
         "head.store.put(POINTER, pointer, if_match=head.refresh().etag)",
     ),
     mutation(
+        "a turn is taken whatever the pointer has become",
+        "a turn is put by compare-and-swap, too, so that it never takes a version back",
+        "commit/head.py",
+        "self.store.put(POINTER, pointer.encode(), if_match=look.etag)",
+        "self.store.put(POINTER, pointer.encode(), if_match=self.store.head(POINTER).etag)",
+    ),
+    mutation(
+        "a commit that made room for a turn counts as landed",
+        "a pointer with the base's version and another ETag proves that the attempt has failed",
+        "commit/readback.py",
+        "            return Readback.TURN  #",
+        "            return Readback.OURS  #",
+    ),
+    mutation(
         "readback looks at the newest version alone",
         "an attempt based on version n can have landed only as n+1: that version's commit id is looked for",
         "commit/readback.py",

@@ -54,7 +54,7 @@ class Judged(MemoryStore):
         if isinstance(outcome, Stored):
             self.ledger.publications.record_put(key, self.bucket.clock_us())
         if key == POINTER and isinstance(outcome, Stored):
-            self.ledger.record_version(content, self.bucket.clock_us())
+            self.ledger.record_pointer(content, self.bucket.clock_us())
         return outcome
 
     def delete(self, keys: Sequence[str]) -> Sequence[Deleted]:

@@ -129,7 +129,7 @@ def test_a_manifest_that_is_not_there_makes_its_version_unreadable(world: World)
     world.begin("append")
     world.ledger.record_sent(pointer, world.store.run)
     with pytest.raises(ViolationError, match="not there") as caught:
-        world.ledger.record_version(pointer, world.now_us)
+        world.ledger.record_pointer(pointer, world.now_us)
     assert caught.value.never is Never.UNREADABLE
 
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import msgspec
+
 from dolmen.commit.group import CommitQueue
 from dolmen.errors import ClockError, CorruptionError, ObjectNotFoundError, VersionExpiredError
 from dolmen.format.layout import POINTER, manifest_key
 from dolmen.format.manifest import EMPTY, Manifest
-from dolmen.format.pointer import Pointer
+from dolmen.format.pointer import Pointer, Turn
 from dolmen.runtime import Runtime
 from dolmen.segments.reader import SegmentReader
-from dolmen.store.base import ObjectStore
+from dolmen.store.base import ObjectStore, Stored
 from dolmen.store.cache import ObjectCache
 from dolmen.store.disk_cache import DiskCache
 from dolmen.units import DAY_US
@@ -27,11 +29,33 @@ class Base:
     Args:
         etag: the ETag of the pointer; None if the database does not exist yet.
         date_us: the server's clock in the response that showed it as the newest; 0 if this process committed it.
+        turn: who commits next, if a writer asked for it.
     """
 
     manifest: Manifest
     etag: str | None
     date_us: int = 0
+    turn: Turn | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """The pointer, as one answer showed it.
+
+    Args:
+        date_us: the server's clock in that answer. A later one would not do, as reading the manifest may take long.
+        at: when it came, by ``runtime.monotonic``.
+    """
+
+    pointer: Pointer
+    etag: str
+    date_us: int
+    at: float
+
+    @property
+    def turn(self) -> Turn | None:
+        """Who commits next; None if nobody asked for it."""
+        return self.pointer.turn or None
 
 
 class Head:
@@ -79,34 +103,59 @@ class Head:
         return base
 
     def _read(self) -> Base:
-        known = self._base
         for last in (False, False, True):
-            try:
-                pointer = self.store.get(POINTER)
-            except ObjectNotFoundError:
-                if known and known.etag is not None:
-                    raise CorruptionError(POINTER, "the pointer is gone") from None
+            look = self.look()
+            if look is None:
                 return self._remember(Base(EMPTY, None, self.store.clock.now_us), self.runtime.monotonic())
-            looked_at, date_us = (
-                self.runtime.monotonic(),
-                self.store.clock.now_us,
-            )  # before the manifest, which may take long
-            if known and known.etag == pointer.etag:
-                return self._remember(replace(known, date_us=date_us), looked_at)
-            named = Pointer.decode(pointer.body, POINTER)
-            key = named.manifest
-            _check_forward(known, named)
             try:
-                manifest = self.read_manifest(key)
-                if manifest.commit_id != named.commit_id:
-                    raise CorruptionError(
-                        POINTER, f"it names commit {named.commit_id}, but {key} is of commit {manifest.commit_id}"
-                    )
-                return self._remember(Base(manifest, pointer.etag, date_us), looked_at)
+                return self.follow(look)
             except ObjectNotFoundError:  # collected between the two reads, so the pointer must have moved
                 if last:
-                    raise CorruptionError(POINTER, f"it names {key}, which is missing") from None
+                    raise CorruptionError(POINTER, f"it names {look.pointer.manifest}, which is missing") from None
         raise AssertionError("unreachable")
+
+    def look(self) -> Look | None:
+        """Reads the pointer alone: 1 GET. None if there is none.
+
+        Raises:
+            CorruptionError: it is damaged, gone, or went back to an older version.
+            UnsupportedFormatError: a newer dolmen wrote it.
+        """
+        known = self._base
+        try:
+            found = self.store.get(POINTER)
+        except ObjectNotFoundError:
+            if known and known.etag is not None:
+                raise CorruptionError(POINTER, "the pointer is gone") from None
+            return None
+        pointer = Pointer.decode(found.body, POINTER)
+        _check_forward(known, pointer)
+        return Look(pointer, found.etag, self.store.clock.now_us, self.runtime.monotonic())
+
+    def follow(self, look: Look) -> Base:
+        """Reads the manifest that the pointer names, if it is not the one that is known: at most 1 GET.
+
+        Raises:
+            ObjectNotFoundError: it is missing. Look again: the version may have expired meanwhile.
+            CorruptionError: it is damaged.
+            UnsupportedFormatError: a newer dolmen wrote it.
+        """
+        known, named = self._base, look.pointer
+        if known and known.manifest.commit_id == named.commit_id:
+            base = replace(known, etag=look.etag, date_us=look.date_us, turn=look.turn)
+            return self._remember(base, look.at)
+        manifest = self.read_manifest(named.manifest)
+        if manifest.commit_id != named.commit_id:
+            raise CorruptionError(
+                POINTER, f"it names commit {named.commit_id}, but {named.manifest} is of commit {manifest.commit_id}"
+            )
+        return self._remember(Base(manifest, look.etag, look.date_us, look.turn), look.at)
+
+    def take_turn(self, look: Look, turn: Turn) -> Look | None:
+        """Names a turn in the pointer: 1 PUT. Returns the pointer with it, None if it is not known to be there."""
+        pointer = msgspec.structs.replace(look.pointer, turn=turn)
+        outcome = self.store.put(POINTER, pointer.encode(), if_match=look.etag)
+        return replace(look, pointer=pointer, etag=outcome.etag) if isinstance(outcome, Stored) else None
 
     def check_new(self, base: Base) -> Base:
         """Checks, when there is no pointer, that nothing was ever committed: one request.

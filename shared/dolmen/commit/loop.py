@@ -11,6 +11,7 @@ from dolmen.commit.group import MOST_CHANGES, Committed, Member, copy_error
 from dolmen.commit.head import Base, Head
 from dolmen.commit.readback import Readback, read_back
 from dolmen.commit.statements.base import Statement
+from dolmen.commit.turns import await_turn, turn_seconds
 from dolmen.commit.uploads import PendingUploads
 from dolmen.errors import CorruptionError, Error, StoreUnavailableError, UnknownOutcomeError
 from dolmen.format.layout import POINTER
@@ -23,7 +24,6 @@ STAMP_SECONDS = 240.0
 """Seconds within which a pointer PUT must be signed after the ``Date`` that the version is stamped with. S3 accepts
 a signature for 15 minutes, so no version can land more than 20 minutes after its date (docs/protocol.md)."""
 _RESENDS = 8
-_BACKOFF_CAP_SECONDS = 5.0
 
 
 def commit(head: Head, change: Change, uploads: PendingUploads) -> Committed:
@@ -129,6 +129,8 @@ class Leader:
             self._refresh()
         else:
             self._base = head.cached
+        if (turn := self._base.turn) is not None and head.age_seconds < turn_seconds(turn):
+            self._base = await_turn(head, 0, 0.0)
         if self._base.etag is None:
             self._base = head.check_new(self._base)
 
@@ -178,9 +180,10 @@ class Leader:
                 self._settle(group, manifest, effects)
                 return
             self._under_way = []
-            # Another writer won: wait in proportion to an attempt's cost, so that N writers do not make N^2 attempts.
-            spread = (self._runtime.monotonic() - began) * 2 ** min(self._own.tries, 6)
-            self._runtime.sleep(self._runtime.random.uniform(0, min(_BACKOFF_CAP_SECONDS, spread)))
+            joined = self._queue.joined
+            self._base = await_turn(head, self._own.tries, self._runtime.monotonic() - began)
+            self._read_for = joined
+            return
         self._under_way = []
         self._refresh()
 
@@ -249,7 +252,7 @@ class Leader:
 
 
 def _swing(head: Head, base: Base, manifest: Manifest, deadline: float) -> str | None:
-    """Puts the pointer. Returns its new ETag if that committed, None if another commit certainly took the place.
+    """Puts the pointer. Returns its new ETag if that committed, None if it certainly did not: another took the place.
 
     The ETag is "" if the commit landed and the pointer has moved on since.
     """
@@ -272,7 +275,7 @@ def _swing(head: Head, base: Base, manifest: Manifest, deadline: float) -> str |
         verdict = read_back(head, base, manifest.commit_id)
         if verdict is Readback.OURS:
             return ""
-        if verdict is Readback.THEIRS:
+        if verdict in (Readback.THEIRS, Readback.TURN):
             return None
         if isinstance(outcome, Unknown):
             unknown = outcome.reason

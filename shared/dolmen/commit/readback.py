@@ -21,6 +21,7 @@ class Readback(Enum):
     OURS = "ours"
     THEIRS = "theirs"
     UNMOVED = "the pointer is still the one the attempt was based on"
+    TURN = "the pointer names the same version, and a turn that was taken since"
     UNKNOWN = "unreadable"
 
 
@@ -30,6 +31,8 @@ def read_back(head: Head, base: Base, commit_id: str) -> Readback:
         newest = head.refresh()
         if newest.etag == base.etag:
             return Readback.UNMOVED
+        if newest.manifest.version == base.manifest.version:
+            return Readback.TURN  # the ETag that the attempt depends on is gone for ever
         found = _commit_id_of(head, newest.manifest, base.manifest.version + 1)
     except Error:
         return Readback.UNKNOWN

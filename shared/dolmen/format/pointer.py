@@ -12,13 +12,30 @@ from dolmen.format.layout import parse_manifest_key
 FORMAT_VERSION = 1
 
 
+class Turn(msgspec.Struct, frozen=True):
+    """Asks all writers but one to wait for the next version (``dolmen.commit.turns``).
+
+    Args:
+        id: 32 hexadecimal digits, random, by which the writer whose turn it is knows it.
+        ms: how long the others wait at most, in milliseconds after they have read it.
+    """
+
+    id: str
+    ms: int
+
+
 class Pointer(msgspec.Struct, frozen=True):
-    """Names the newest manifest. Holds version and commit id, so no two pointers are ever equal (no ABA)."""
+    """Names the newest manifest. Holds version and commit id, or a turn's, so no two pointers are ever equal (no ABA).
+
+    Args:
+        turn: who commits next; left out if nobody asked for it.
+    """
 
     version: int
     manifest: str
     commit_id: str
     format_version: int = FORMAT_VERSION
+    turn: Turn | msgspec.UnsetType = msgspec.UNSET
 
     def encode(self) -> bytes:
         """The object's bytes: sealed JSON."""
@@ -68,4 +85,4 @@ def check_format_version(document: bytes, key: str, features: frozenset[str] = f
         raise UnsupportedFormatError(f"{key} needs {', '.join(unknown)}, which this dolmen does not know: upgrade it")
 
 
-prepare(Pointer, _Versioned)
+prepare(Pointer, Turn, _Versioned)

@@ -59,16 +59,34 @@ class CommitLedger(Chronicle):
         self._unknown: list[tuple[Operation, str]] = []
 
     def record_sent(self, pointer: bytes, run: OperationRun | None) -> None:
-        """Records the run to which a pointer on its way belongs."""
-        commit_id = msgspec.json.decode(pointer, type=StoredPointer).commit_id
+        """Records the run to which a pointer on its way belongs; one with a turn makes no version."""
+        sent = msgspec.json.decode(pointer, type=StoredPointer)
+        if sent.turn is not None:
+            return
+        commit_id = sent.commit_id
         if run is None:
             raise ViolationError(Never.TWICE, f"commit {commit_id} by nobody")
         if self._runs.setdefault(commit_id, run) is not run:
             raise ViolationError(Never.TWICE, f"commit id {commit_id} was used for two runs of {run.operation}")
 
-    def record_version(self, body: bytes, now_us: int) -> None:
-        """Records and checks the version of a pointer that has just landed. Raises ViolationError."""
+    def record_pointer(self, body: bytes, now_us: int) -> bool:
+        """Records and checks a pointer that has just landed. Raises ViolationError.
+
+        Returns:
+            Whether it is a new version; otherwise it names the newest one again, and a turn.
+        """
         pointer = msgspec.json.decode(body, type=StoredPointer)
+        if pointer.turn is None:
+            self._record_version(pointer, now_us)
+            return True
+        newest = self.chain[-1]
+        if (pointer.version, pointer.manifest, pointer.commit_id) != (self.version, newest.key, newest.commit_id):
+            raise ViolationError(Never.LOST, f"pointer {pointer} takes a turn at another version than {self.version}")
+        self.counts["turns taken"] += 1
+        return False
+
+    def _record_version(self, pointer: StoredPointer, now_us: int) -> None:
+        """Records and checks the version of a pointer that has just landed. Raises ViolationError."""
         try:
             view = self.reader.version(pointer.manifest)
         except KeyError as error:

@@ -27,6 +27,7 @@ class StoredPointer(msgspec.Struct):
     version: int
     manifest: str
     commit_id: str
+    turn: dict[str, Any] | None = None
 
 
 class StoredAppliedId(msgspec.Struct):

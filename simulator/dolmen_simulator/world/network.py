@@ -229,15 +229,15 @@ class Network(Wire):
             self.counts["late deletes"] += bool(belated)
         elif request.verb is Verb.COMPLETE_UPLOAD:
             self.counts["uploads completed"] += 1
+        committed = False
         if request.verb is Verb.PUT:
             try:
                 self.ledger.publications.record_put(request.key, self.server_clock_us())
-                if pointer:
-                    self.ledger.record_version(request.body, now_us)
+                committed = pointer and self.ledger.record_pointer(request.body, now_us)
             except BaseException as error:
                 self.scheduler.fail(error)
                 raise
-        if pointer:
+        if committed:
             run = self.ledger.chain[-1].run
             assert run is not None
             self.trace.commit(now_us, self.ledger.version, run)

@@ -1,0 +1,174 @@
+"""``python -m bench.competition``: processes that commit to one database without a pause, in virtual time.
+
+Each process runs production code; only the latency of requests moves the clock. So the figures follow from the order of
+requests and the seed alone, on any machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import random
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from dolmen.database import Database
+from dolmen.runtime import Runtime
+from dolmen.store.base import Object, PutOutcome
+from dolmen.store.memory import MemoryBucket, MemoryStore
+from dolmen_simulator.world.scheduler import Scheduler
+
+SCHEMA = pa.schema({"id": pa.int64()})
+
+
+class DistantStore(MemoryStore):
+    """A memory store whose requests take time, half of it before they arrive.
+
+    Args:
+        scheduler: the clock, and who runs meanwhile.
+        seconds: the mean latency of a request.
+        spread: the latency is between ``1 - spread`` and ``1 + spread`` times the mean.
+    """
+
+    def __init__(
+        self, bucket: MemoryBucket, runtime: Runtime, scheduler: Scheduler, seconds: float, spread: float
+    ) -> None:
+        super().__init__(bucket, runtime)
+        self._scheduler, self._seconds, self._spread, self._dice = scheduler, seconds, spread, runtime.random
+
+    def _pause(self) -> None:
+        share = self._dice.uniform(1 - self._spread, 1 + self._spread) / 2
+        self._scheduler.pause(round(self._seconds * share * 1e6))
+
+    def put(self, key: str, body: bytes | bytearray | memoryview, *, if_match: str | None = None) -> PutOutcome:
+        self._pause()
+        outcome = super().put(key, body, if_match=if_match)
+        self._pause()
+        return outcome
+
+    def get(
+        self,
+        key: str,
+        byte_range: tuple[int, int] | None = None,
+        *,
+        etag: str | None = None,
+        version: str | None = None,
+    ) -> Object:
+        self._pause()
+        found = super().get(key, byte_range, etag=etag, version=version)
+        self._pause()
+        return found
+
+
+@dataclass
+class Worker:
+    """What one process did: how long each of its commits took, in seconds."""
+
+    deletes: bool
+    waits: list[float] = field(default_factory=list)
+
+
+def compete(
+    appenders: int,
+    deleters: int,
+    *,
+    seconds: float,
+    latency: float,
+    spread: float = 0.3,
+    seed: int = 1,
+    think: float = 0,
+) -> list[Worker]:
+    """Lets processes commit for some virtual seconds.
+
+    Args:
+        latency: seconds of a request.
+        spread: how much the latency varies.
+        think: seconds between two commits of a process.
+    """
+    scheduler = Scheduler()
+    bucket = MemoryBucket(lambda: scheduler.now_us, "distant")
+
+    def runtime(number: int) -> Runtime:
+        return Runtime(
+            clock_us=lambda: scheduler.now_us,
+            monotonic=lambda: scheduler.now_us / 1e6,
+            sleep=lambda pause: scheduler.pause(round(pause * 1e6)),
+            random=random.Random(f"{seed} {number}"),
+            threads=1,
+            signal=threading.Event,
+        )
+
+    def database(number: int) -> Database:
+        own = runtime(number)
+        return Database(DistantStore(bucket, own, scheduler, latency, spread), own)
+
+    workers = [Worker(number >= appenders) for number in range(appenders + deleters)]
+    left = len(workers)
+
+    def work(number: int, worker: Worker) -> None:
+        nonlocal left
+        table = database(number + 1).table("t")
+        table.count()
+        end_us = began_us + round(seconds * 1e6)
+        for turn in itertools.count():
+            start_us = scheduler.now_us
+            if start_us >= end_us:
+                break
+            if worker.deletes:
+                table.delete(keys=pa.table({"id": [turn]}), on=["id"])
+            else:
+                table.append(pa.table({"id": [number * 1_000_000 + turn]}, schema=SCHEMA))
+            worker.waits.append((scheduler.now_us - start_us) / 1e6)
+            if think:
+                scheduler.pause(round(think * 1e6))
+        left -= 1
+        if not left:
+            scheduler.stop()
+
+    began_us = 0
+
+    def begin() -> None:
+        nonlocal began_us
+        database(0).create_table("t", SCHEMA, primary_key="id")
+        began_us = scheduler.now_us + 1_000_000
+        for number, worker in enumerate(workers):
+            scheduler.spawn(f"worker-{number}", lambda number=number, worker=worker: work(number, worker), 1_000_000)  # type: ignore[misc]
+
+    scheduler.spawn("founder", begin)
+    scheduler.run()
+    return workers
+
+
+def figures(workers: Sequence[Worker], seconds: float) -> str:
+    """Cells of a table: commits, appends and deletes a second; the fewest and the most of a process; waits."""
+    counts = [len(worker.waits) for worker in workers]
+    waits = sorted(wait for worker in workers for wait in worker.waits)
+    appends = sum(len(worker.waits) for worker in workers if not worker.deletes) / seconds
+    deletes = sum(len(worker.waits) for worker in workers if worker.deletes) / seconds
+    rates = f"{sum(counts) / seconds:.1f} | {appends:.1f} | {deletes:.1f}"
+    return f"{rates} | {min(counts)} | {max(counts)} | {waits[len(waits) * 99 // 100]:.2f} | {waits[-1]:.2f}"
+
+
+def main() -> None:
+    """Prints a table of Markdown."""
+    options = argparse.ArgumentParser(prog="python -m bench.competition", description=__doc__)
+    options.add_argument("--seconds", type=float, default=20.0, help="virtual")
+    options.add_argument("--seeds", type=int, default=1)
+    chosen = options.parse_args()
+    print(
+        "| appenders | deleters | request (s) | commits/s | appends/s | deletes/s | fewest | most | p99 | longest (s) |"
+    )
+    print("|" + "---|" * 10)
+    for appenders, deleters in ((1, 0), (2, 0), (2, 2), (8, 0), (4, 4), (16, 0)):
+        for latency, spread in ((0.02, 0.5), (0.03, 0.0)):
+            for seed in range(1, chosen.seeds + 1):
+                done = compete(appenders, deleters, seconds=chosen.seconds, latency=latency, spread=spread, seed=seed)
+                cells = figures(done, chosen.seconds)
+                print(f"| {appenders} | {deleters} | {latency} +- {spread:.0%} | {cells} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
