@@ -291,9 +291,9 @@ COMMITS: tuple[Mutation, ...] = (
         "a group that lost is reported as committed to all but its leader",
         "the outcome of the pointer's PUT is that of all changes in the version",
         "commit/loop.py",
-        "            self._under_way = []\n            # Another",
+        "            self._under_way = []\n            joined",
         "            for each, done in list(zip(group, effects, strict=False))[1:]:\n"
         "                self._queue.settle(each.member, Committed(manifest, {}, 1, done, each.change))\n"
-        "            self._under_way = []\n            # Another",
+        "            self._under_way = []\n            joined",
     ),
 )

@@ -232,7 +232,7 @@ UPKEEP: tuple[Mutation, ...] = (
         "an expired version is read all the same",
         "a change that reads a version before the horizon gets VersionExpiredError",
         "context.py",
-        "            if error.is_missing:\n                self.head.check_kept(version)\n",
-        "            if error.is_missing and version < 0:\n                self.head.check_kept(version)\n",
+        "            if error.is_missing:\n                self.head.check_kept(version, last)\n",
+        "            if error.is_missing and version < 0:\n                self.head.check_kept(version, last)\n",
     ),
 )

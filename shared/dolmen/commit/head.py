@@ -54,7 +54,7 @@ class Look:
 
     @property
     def turn(self) -> Turn | None:
-        """Who commits next; None if nobody asked for it."""
+        """The turn of the writer that commits next; None if nobody asked for one."""
         return self.pointer.turn or None
 
 
