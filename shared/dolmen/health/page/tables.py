@@ -1,0 +1,179 @@
+"""The tables of a database: an overview, and what is known of each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dolmen.health.health import Health, SortOverlap, TableHealth
+from dolmen.health.page.charts import labelled_meter, overlap_chart, size_histogram
+from dolmen.health.page.grid import GridColumn, facts, grid
+from dolmen.health.page.markup import Html, element, join
+from dolmen.health.page.words import size_text
+from dolmen.units import duration_text
+
+MOST_PANELS = 50
+"""The most tables that are drawn one by one: those of most bytes."""
+_OPEN = 8
+
+
+def table_overview(health: Health) -> Html:
+    """A table of all tables."""
+    columns = (
+        GridColumn("table"),
+        GridColumn("rows in files", "number"),
+        GridColumn("deleted", "number"),
+        GridColumn("files", "number"),
+        GridColumn("size", "number"),
+        GridColumn("small files", "number"),
+        GridColumn("unresolved deletes", "number"),
+        GridColumn("overlap", "number"),
+        GridColumn("Iceberg"),
+        GridColumn("key index"),
+    )
+    rows = [_overview_row(place, table) for place, table in enumerate(health.tables)]
+    content: Html = (
+        grid("All tables, the largest first", columns, rows) if rows else element("p", "There is no table yet.")
+    )
+    return element("section", element("h2", "Tables", id="tables"), content, aria_labelledby="tables")
+
+
+def _overview_row(place: int, table: TableHealth) -> tuple[object, ...]:
+    debt = table.debt
+    name: object = element("a", table.name, href=f"#table-{place}") if place < MOST_PANELS else table.name
+    return (
+        name,
+        f"{debt.rows:,}",
+        f"{debt.dead_rows:,}" if debt.dead_rows else "",
+        f"{debt.files:,}",
+        size_text(debt.bytes),
+        f"{debt.small_files:,}" if debt.small_files else "",
+        f"{debt.tombstones:,}" if debt.tombstones else "",
+        f"{table.overlap.mean:,.1f}" if table.overlap and table.overlap.depths else "",
+        _publication(table),
+        _index(table),
+    )
+
+
+def table_panels(health: Health) -> Html:
+    """Each table by itself."""
+    open_ = len(health.tables) <= _OPEN
+    shown = health.tables[:MOST_PANELS]
+    return join(_panel(place, table, open_) for place, table in enumerate(shown))
+
+
+def _panel(place: int, table: TableHealth, open_: bool) -> Html:
+    debt = table.debt
+    told = f"{debt.rows:,} rows, {debt.files:,} files, {size_text(debt.bytes)}"
+    keys = [f"{table.columns:,} columns"]
+    keys += [f"primary key {', '.join(table.primary_key)}"] if table.primary_key else ["no primary key"]
+    keys += [f"sort key {', '.join(table.sort_key)}"] if table.sort_key else ["no sort key"]
+    summary = element("summary", element("h3", table.name), element("span", told, class_="muted"))
+    inside = element(
+        "div",
+        element("p", "; ".join(keys), class_="small-print"),
+        element("div", *_panels(place, table), class_="panels"),
+        class_="inside",
+    )
+    return element("details", summary, inside, class_="card table", id=f"table-{place}", open=open_)
+
+
+def _panels(place: int, table: TableHealth) -> Iterator[Html]:
+    debt = table.debt
+    if table.sizes.counts:
+        yield _titled("Files by size", size_histogram(table.sizes), _small_files(table))
+    if table.overlap:
+        yield _titled("Overlap in the sort key", *_overlap(table.overlap, f"overlap-{place}"))
+    yield _titled("Deletes", *_deletes(table))
+    if table.indexed or debt.index_entries is not None or debt.published_version is not None:
+        yield _titled("Index and publication", *_reach(table))
+
+
+def _titled(title: str, *content: object) -> Html:
+    return element("div", element("h4", title), *content, class_="panel")
+
+
+def _small_files(table: TableHealth) -> Html:
+    debt, sizes = table.debt, table.sizes
+    limit = size_text(sizes.small_below_bytes)
+    if not sizes.small_files:
+        told = f"No file is below {limit}, half of a full file."
+    elif debt.files_saved:
+        told = (
+            f"{sizes.small_files:,} files are below {limit}, half of a full file. Compaction could make "
+            f"{debt.files_saved:,} files fewer of them."
+        )
+    else:
+        told = f"{sizes.small_files:,} of them below {limit}, half of a full file: too few to merge."
+    return element("p", told, class_="small-print")
+
+
+def _overlap(overlap: SortOverlap, name: str) -> Iterator[Html]:
+    if not overlap.depths:
+        reason = "too many to compare" if overlap.files else "their bounds are not known"
+        yield element("p", f"Not drawn: {overlap.files + overlap.unknown:,} files, {reason}.", class_="small-print")
+        return
+    yield overlap_chart(overlap, name)
+    yield element(
+        "div",
+        element("span", element("span", class_="key", aria_hidden="true"), f"most files at a place: {overlap.deepest:,}"),
+        element(
+            "span", element("span", class_="key line-key", aria_hidden="true"), f"mean: {overlap.mean:,.1f}"
+        ),
+        class_="legend",
+    )
+    unknown = f" {overlap.unknown:,} files without known bounds come on top." if overlap.unknown else ""
+    yield element(
+        "p",
+        "So many files a filter reads for one value of ",
+        element("code", overlap.column),
+        f". Places are in the order of the files' bounds: distances say nothing of values.{unknown}",
+        class_="small-print",
+    )
+
+
+def _deletes(table: TableHealth) -> Iterator[Html]:
+    debt, cost = table.debt, table.deletes
+    if debt.rows:
+        yield labelled_meter("deleted rows", debt.dead_rows, debt.rows, f"{debt.dead_rows:,} of {debt.rows:,}")
+    if cost is None:
+        yield element("p", "No delete is unresolved: scans compare no rows with deletes.", class_="small-print")
+        return
+    if debt.files:
+        told = f"{cost.files:,} of {debt.files:,}"
+        yield labelled_meter("files to compare", cost.files, debt.files, told, "warning")
+    pairs = [
+        ("unresolved deletes", f"{cost.deletes:,}"),
+        ("the oldest", f"{duration_text(cost.oldest_age_us)} old"),
+        ("cost of a full scan", f"{cost.rows:,} rows to compare; {cost.objects:,} objects, {size_text(cost.bytes)} to fetch"),
+    ]
+    yield facts(pairs)
+
+
+def _reach(table: TableHealth) -> Iterator[Html]:
+    debt = table.debt
+    if debt.index_entries is not None:
+        known = max(0, debt.rows - debt.index_lag_rows)
+        yield labelled_meter("key index", known, max(debt.rows, 1), f"up to {known:,} of {debt.rows:,} rows")
+    pairs: list[tuple[str, object]] = [("key index", _index(table) or "none")]
+    if debt.published_version is not None:
+        pairs.append(("Iceberg", _publication(table)))
+    yield facts(pairs)
+
+
+def _publication(table: TableHealth) -> str:
+    debt = table.debt
+    if debt.published_version is None:
+        return ""
+    if not debt.published_version:
+        return "not published yet"
+    behind = f"{duration_text(debt.publication_lag_us)} behind" if debt.publication_lag_us else "up to date"
+    return f"version {debt.published_version:,}, {behind}"
+
+
+def _index(table: TableHealth) -> str:
+    debt = table.debt
+    if debt.index_entries is None:
+        return ""
+    if not table.indexed:
+        return "to be removed"
+    return f"{debt.index_lag_rows:,} rows behind, at least" if debt.index_lag_rows else "complete, as far as counts tell"
