@@ -31,7 +31,8 @@ def plan_table(
         yield PlannedWork("expire", name, "look for rows that are older than the table's ttl", f"dolmen maintain {name}")
     if table.deletes:
         files = f"{debt.unresolved_files:,} files to look at" if debt.unresolved_files else "no file to look at"
-        yield PlannedWork("resolve", name, f"{debt.tombstones:,} unresolved deletes, {files}", f"dolmen resolve {name}")
+        deletes = f"{debt.tombstones:,} unresolved delete{'' if debt.tombstones == 1 else 's'}"
+        yield PlannedWork("resolve", name, f"{deletes}, {files}", f"dolmen resolve {name}")
     yield from _compaction(context, table, entry, erase_through)
     if table.indexed and debt.index_lag_rows:
         yield PlannedWork(
@@ -80,6 +81,6 @@ def _compaction(
         sums = Counter[str]()
         for group in groups:
             sums.update(files=len(group.inputs), bytes=group.bytes_in, out=group.files_out, requests=group.requests_saved)
-        what = f"{reason}: {sums['files']:,} files, {sums['bytes']:,} bytes -> about {sums['out']:,} files"
+        what = f"{reason}: {sums['files']:,} files, {sums['bytes']:,} bytes -> about {sums['out']:,}"
         saved = f"; saves each scan {sums['requests']:,} requests" if sums["requests"] else ""
         yield PlannedWork("compact", table.name, what + saved, command)

@@ -14,7 +14,7 @@ class Html(str):
     __slots__ = ()
 
 
-def element(name: str, *children: object, **attributes: object) -> Html:
+def element(name: str, /, *children: object, **attributes: object) -> Html:
     """An element.
 
     Args:
