@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import pty
@@ -83,7 +84,7 @@ def test_a_table_that_comes_or_goes_is_a_change(world: World) -> None:
 
 
 def shown(state: Any, width: int) -> str:
-    console = Console(width=width, force_terminal=False, file=open(os.devnull, "w"), record=True)
+    console = Console(width=width, force_terminal=False, file=io.StringIO(), record=True)
     console.print(screen_of(state, width))
     return console.export_text()
 

@@ -147,7 +147,9 @@ def test_garbage_waits_if_no_collection_ran_for_long(well: Health) -> None:
     lately = replace(health, debts=replace(health.debts, horizon_age_us=20 * DAY_US, orphan_cutoff_age_us=HOUR_US))
     assert titles(lately) == []
     assert titles(replace(well, planned=(replace(work, due_at=well.looked_at + 1),))) == []
-    assert titles(replace(well, debts=replace(well.debts, revoked_intents=1))) == [("notice", "1 job was taken for dead")]
+    assert titles(replace(well, debts=replace(well.debts, revoked_intents=1))) == [
+        ("notice", "1 job was taken for dead")
+    ]
 
 
 def test_the_most_urgent_comes_first(well: Health) -> None:

@@ -49,7 +49,8 @@ def test_nothing_sticks_out_and_nothing_is_asked_for(
     assert seen.messages == []
     assert browser.evaluate("document.documentElement.scrollWidth") <= width
     assert browser.evaluate("window.innerWidth") == width
-    beyond = "[...document.querySelectorAll('main > *, main > section > *')].filter(e => e.getBoundingClientRect().right > innerWidth)"
+    parts = "[...document.querySelectorAll('main > *, main > section > *')]"
+    beyond = f"{parts}.filter(e => e.getBoundingClientRect().right > innerWidth)"
     assert browser.evaluate(f"{beyond}.map(e => e.outerHTML.slice(0, 200))") == []
 
 
@@ -69,13 +70,15 @@ def test_it_is_whole_without_scripts(browser: Chromium, pages: dict[str, Path]) 
 
 def test_drawings_have_room_and_names(browser: Chromium, pages: dict[str, Path]) -> None:
     browser.show(pages["busy"].as_uri(), width=360)
-    sizes = "[...document.querySelectorAll('svg[role=img]')].map(e => e.getBoundingClientRect()).map(r => [r.width, r.height])"
-    drawn = browser.evaluate(sizes)
+    sizes = "e => [e.getBoundingClientRect().width, e.getBoundingClientRect().height]"
+    drawn = browser.evaluate(f"[...document.querySelectorAll('svg[role=img]')].map({sizes})")
     assert len(drawn) >= 2
     assert all(wide > 200 and high > 30 for wide, high in drawn)
     tree = browser.ask("Accessibility.getFullAXTree")["nodes"]
     names = {node["name"]["value"] for node in tree if node.get("role", {}).get("value") in ("image", "img")}
-    assert {"Kept versions", "Overlap of files in the sort key"} <= {name.partition(" Over ")[0].partition(" Versions ")[0] for name in names}
+    assert {"Kept versions", "Overlap of files in the sort key"} <= {
+        name.partition(" Over ")[0].partition(" Versions ")[0] for name in names
+    }
 
 
 def test_it_can_be_printed(browser: Chromium, pages: dict[str, Path]) -> None:

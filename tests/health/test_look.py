@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import re
-import tracemalloc
 from typing import Any
 
 import msgspec
@@ -135,31 +134,6 @@ def test_each_segment_is_one_request_and_no_data_file_is_read() -> None:
     found = fresh(store).health()
     assert requests(store) == (2 + 7, 0, 0, 0)
     assert (found.tables[0].debt.files, found.tables[0].debt.rows) == (350, 350_000)
-
-
-def test_a_million_files_are_looked_at_in_bounded_memory() -> None:
-    store = CountingStore(MemoryStore())
-    manifest = many_files(store, 20, 50_000)
-    entry = msgspec.structs.replace(manifest.table("t"), sort_key=(2,))
-    committed(store, msgspec.structs.replace(manifest, tables={"t": entry}))
-    db = fresh(store)
-    before = pa.total_allocated_bytes()
-    tracemalloc.start()
-    try:
-        found = db.health()
-        page = db.report()
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    [table] = found.tables
-    assert table.debt.files == 10**6
-    assert store.gets == 2 + 20 + 1 + 20  # the second look reads the pointer, and segments that the cache let go
-    assert table.overlap is not None
-    assert len(table.overlap.depths) <= 120
-    assert table.overlap.deepest > 500  # a thousand users in a million: about a thousand files at each place
-    assert len(page) < 200_000
-    assert peak < 400 << 20
-    assert pa.total_allocated_bytes() - before < 300 << 20
 
 
 def test_receipts_are_read_of_the_erasures_that_are_told_of_alone() -> None:

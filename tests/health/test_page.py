@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from html.parser import HTMLParser
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -159,7 +160,9 @@ def test_everybody_can_read_it(page: Outline) -> None:
             if wanted and (name != "href" or wanted.startswith("#")):
                 assert all(each.removeprefix("#") in ids for each in wanted.split()), wanted
     drawings = page.of("svg")
-    assert all(("aria-labelledby" in each and each.get("role") == "img") or each.get("aria-hidden") for each in drawings)
+    assert all(
+        ("aria-labelledby" in each and each.get("role") == "img") or each.get("aria-hidden") for each in drawings
+    )
     assert sum(tag == "title" for tag, _ in page.elements) > 1
     assert sum(tag == "title" for tag, _ in page.elements) == sum(tag == "desc" for tag, _ in page.elements) + 1
     assert all(header.get("scope") for header in page.of("th"))
@@ -167,7 +170,7 @@ def test_everybody_can_read_it(page: Outline) -> None:
     levels = [int(tag[1]) for tag, _ in page.elements if re.fullmatch(r"h[1-6]", tag)]
     assert levels[0] == 1
     assert levels.count(1) == 1
-    assert all(after <= before + 1 for before, after in zip(levels, levels[1:], strict=False))
+    assert all(after <= before + 1 for before, after in pairwise(levels))
 
 
 def test_colours_have_contrast_in_light_and_dark() -> None:

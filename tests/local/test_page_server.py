@@ -79,7 +79,9 @@ def test_headers_keep_the_page_to_itself(server: PageServer) -> None:
     assert headers["Server"] == "dolmen"
 
 
-@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1", "localhost:1", "evil.example:{port}", "", "[::1]:{port}"])
+@pytest.mark.parametrize(
+    "host", ["evil.example", "127.0.0.1", "localhost:1", "evil.example:{port}", "", "[::1]:{port}"]
+)
 def test_another_host_is_refused(server: PageServer, host: str) -> None:
     status, _, body = ask(server, Host=host.format(port=port_of(server)))
     assert status == 403

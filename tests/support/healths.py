@@ -62,9 +62,7 @@ def hostile(value: Any) -> Any:
     """The same health with ``HOSTILE`` in every text that can hold anything."""
     if is_dataclass(value) and not isinstance(value, type):
         kept = {"level", "state", "step"}
-        changed = {
-            field.name: hostile(getattr(value, field.name)) for field in fields(value) if field.name not in kept
-        }
+        changed = {field.name: hostile(getattr(value, field.name)) for field in fields(value) if field.name not in kept}
         return replace(value, **changed)
     if isinstance(value, str):
         return value + HOSTILE

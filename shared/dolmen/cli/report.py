@@ -49,10 +49,10 @@ def report(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Write one HTML page about the health of the database: sizes, deletes, overlap, deadlines, and what needs attention.
+    """Write one HTML page about the health of the database: what needs attention, and the figures behind it.
 
-    The page needs no other file, and holds no value of a row. With --json its figures are printed, and a page is written
-    only if --output names a file. Reads metadata only.
+    The page needs no other file, and holds no value of a row. With --json its figures are printed, and a page is
+    written only if --output names a file. Reads metadata only.
     """
     page = DEFAULT_PAGE if output is None and not as_json else output
     if page is not None and "://" in str(output):

@@ -190,7 +190,9 @@ def verify(
 def stats(
     database: DatabaseUrl,
     exact: Annotated[bool, typer.Option("--exact", help="Read segments too, for exact figures.")] = False,
-    watch: Annotated[bool, typer.Option("--watch", help="Look again and again until Ctrl-C, and show changes.")] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Look again and again until Ctrl-C, and show changes.")
+    ] = False,
     interval: Annotated[float, typer.Option(help="Seconds between two looks.")] = 5.0,
     as_json: Json = False,
 ) -> None:

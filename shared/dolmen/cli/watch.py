@@ -149,7 +149,11 @@ def line_of(state: WatchedState) -> str:
 def screen_of(state: WatchedState, width: int) -> RenderableType:
     """The state as a terminal of a width shows it."""
     debts, wide = state.debts, width >= _WIDE
-    rate = f"  {state.commits:,} commits in {state.seconds:.0f} s, {state.commits_per_second:.2g}/s" if state.before else ""
+    rate = (
+        f"  {state.commits:,} commits in {state.seconds:.0f} s, {state.commits_per_second:.2g}/s"
+        if state.before
+        else ""
+    )
     head = Text.assemble(("version ", ""), (f"{debts.version:,}", "bold"), (rate, "dim"))
     lines = RichTable(show_header=False, box=None, pad_edge=False)
     for name, part, told in debt_lines(debts):
@@ -174,7 +178,9 @@ def _changes(changes: dict[str, int]) -> Iterator[tuple[str, str]]:
 
 def _tables(state: WatchedState) -> RichTable:
     headers = ("table", "files", "rows", "unresolved deletes", "files to save")
-    listed = RichTable(*(Column(header, justify="left" if place == 0 else "right") for place, header in enumerate(headers)))
+    listed = RichTable(
+        *(Column(header, justify="left" if place == 0 else "right") for place, header in enumerate(headers))
+    )
     then = state.before.tables if state.before else {}
     for name, table in state.debts.tables.items():
         listed.add_row(Text(name), *_cells(table, then.get(name)))

@@ -41,8 +41,8 @@ def _erasures(health: Health) -> Iterator[Concern]:
         yield Concern(
             "danger",
             f"{len(late):,} {_plural(len(late), 'erasure is', 'erasures are')} past the deadline",
-            "Objects of the database may still hold their rows. Rounds of maintenance rewrite the files, and collection "
-            "deletes the old ones.",
+            "Objects of the database may still hold their rows. Rounds of maintenance rewrite the files, and "
+            "collection deletes the old ones.",
             commands,
         )
     if in_danger := health.erasures_in_danger - len(late):
@@ -103,7 +103,8 @@ def _queue(queue: QueuePlace) -> Iterator[Concern]:
             "warning",
             f"{queue.dead:,} {_plural(queue.dead, 'message', 'messages')} of {queue.name} "
             f"{_plural(queue.dead, 'was', 'were')} given up",
-            f"Each is in {queue.dead_letters or 'the dead-letter queue'}, with the reason. Correct it, and send it anew.",
+            f"Each is in {queue.dead_letters or 'the dead-letter queue'}, with the reason. Correct it, and send it "
+            "anew.",
         )
 
 

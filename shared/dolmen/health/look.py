@@ -1,7 +1,7 @@
 """Looks at a database: reads its pointer, its manifest and the segments that this names, and nothing else.
 
-Requests are 2 for pointer and manifest, 1 for each segment of the tables that are looked at (and of erasures), and 1 for
-the receipt of each erasure that is told of. Memory does not grow with the number of files, but for 16 bytes of each
+Requests are 2 for pointer and manifest, 1 for each segment of the tables that are looked at (and of erasures), and 1
+for the receipt of each erasure that is told of. Memory does not grow with the number of files, but for 16 bytes of each
 file in tables with a sort key (more where it is text), as long as their overlap is computed.
 """
 
@@ -122,9 +122,7 @@ def _table(context: Context, debt: TableDebt, entry: TableEntry, manifest: Manif
 
 def _versions(manifest: Manifest, debts: Debts) -> KeptVersions:
     settings = DatabaseSettings.of(manifest)
-    own = sorted(
-        (tag.version, name, tag) for name, tag in manifest.tags.items() if not name.startswith(RESERVED_TAGS)
-    )
+    own = sorted((tag.version, name, tag) for name, tag in manifest.tags.items() if not name.startswith(RESERVED_TAGS))
     cursors = sorted((cursor.version, name, cursor) for name, cursor in manifest.cursors.items())
     oldest = max(manifest.horizon, min(manifest.version, 1))
     known = chain(manifest.history, [manifest.as_history()])

@@ -17,9 +17,7 @@ MOST_PLANNED_FILES = 20_000
 """Tables with more files are not planned file by file: the plan says what compaction of their small files saves."""
 
 
-def plan_table(
-    context: Context, table: TableHealth, entry: TableEntry, erase_through: int
-) -> Iterator[PlannedWork]:
+def plan_table(context: Context, table: TableHealth, entry: TableEntry, erase_through: int) -> Iterator[PlannedWork]:
     """Yields the work that a table needs, in the order in which a round does it.
 
     Args:
@@ -28,7 +26,9 @@ def plan_table(
     """
     debt, name = table.debt, table.name
     if table.expires:
-        yield PlannedWork("expire", name, "look for rows that are older than the table's ttl", f"dolmen maintain {name}")
+        yield PlannedWork(
+            "expire", name, "look for rows that are older than the table's ttl", f"dolmen maintain {name}"
+        )
     if table.deletes:
         files = f"{debt.unresolved_files:,} files to look at" if debt.unresolved_files else "no file to look at"
         deletes = f"{debt.tombstones:,} unresolved delete{'' if debt.tombstones == 1 else 's'}"
@@ -61,9 +61,7 @@ def plan_collection(context: Context, manifest: Manifest, now_us: int) -> Iterat
         yield PlannedWork("gc", None, what, "dolmen gc", due)
 
 
-def _compaction(
-    context: Context, table: TableHealth, entry: TableEntry, erase_through: int
-) -> Iterator[PlannedWork]:
+def _compaction(context: Context, table: TableHealth, entry: TableEntry, erase_through: int) -> Iterator[PlannedWork]:
     debt, command = table.debt, f"dolmen compact {table.name}"
     if debt.files > MOST_PLANNED_FILES:
         if debt.files_saved:
@@ -80,7 +78,9 @@ def _compaction(
     for reason, groups in together.items():
         sums = Counter[str]()
         for group in groups:
-            sums.update(files=len(group.inputs), bytes=group.bytes_in, out=group.files_out, requests=group.requests_saved)
+            sums.update(
+                files=len(group.inputs), bytes=group.bytes_in, out=group.files_out, requests=group.requests_saved
+            )
         what = f"{reason}: {sums['files']:,} files, {sums['bytes']:,} bytes -> about {sums['out']:,}"
         saved = f"; saves each scan {sums['requests']:,} requests" if sums["requests"] else ""
         yield PlannedWork("compact", table.name, what + saved, command)

@@ -1,7 +1,7 @@
 """Serves the page about a database's health to browsers of this machine: one address, GET only.
 
-Each request looks at the database anew. Pages of other sites cannot read it: requests whose ``Host`` is not an address of
-this machine are refused, as a site that points its name at 127.0.0.1 sends them (DNS rebinding).
+Each request looks at the database anew. Pages of other sites cannot read it: requests whose ``Host`` is not an address
+of this machine are refused, as a site that points its name at 127.0.0.1 sends them (DNS rebinding).
 """
 
 from __future__ import annotations

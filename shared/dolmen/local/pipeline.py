@@ -33,8 +33,8 @@ class LocalEvent:
     """An event to show to people.
 
     Args:
-        function: ``ingest``, ``delete``, ``compact`` or ``gc``; ``schedule`` for what calls the latter two; ``report`` for
-            what serves the page about the database's health.
+        function: ``ingest``, ``delete``, ``compact`` or ``gc``; ``schedule`` for what calls the latter two; ``report``
+            for what serves the page about the database's health.
         text: what a function logged ("drop ingested", "committed", ...), or "given up".
         level: as in ``logging``.
         facts: named details: places and numbers, never values of the data.

@@ -1,4 +1,4 @@
-"""Charts as inline SVG. They are stretched to the room that they get, so that no text is in them but title and description."""
+"""Charts as inline SVG, stretched to the room that they get: no text is in them but title and description."""
 
 from __future__ import annotations
 
@@ -75,8 +75,8 @@ def overlap_chart(overlap: SortOverlap, name: str) -> Html:
     greatest = outline(most for _, most in parts)
     mean = outline(mean for mean, _ in parts)
     description = (
-        f"Over the range of the sort key, from the least to the greatest, up to {overlap.deepest:,} files share a place, "
-        f"and {overlap.mean:,.1f} on average."
+        f"Over the range of the sort key, from the least to the greatest, up to {overlap.deepest:,} files share a "
+        f"place, and {overlap.mean:,.1f} on average."
     )
     drawing = element(
         "svg",
@@ -95,7 +95,9 @@ def overlap_chart(overlap: SortOverlap, name: str) -> Html:
         "div",
         element("div", *axis, class_="y-axis", aria_hidden="true"),
         element("div", drawing, class_="plot"),
-        element("div", element("span", "least key"), element("span", "greatest key"), class_="x-axis", aria_hidden="true"),
+        element(
+            "div", element("span", "least key"), element("span", "greatest key"), class_="x-axis", aria_hidden="true"
+        ),
         class_="chart",
     )
 
@@ -111,7 +113,9 @@ def version_strip(versions: KeptVersions) -> Html:
 
     begin = x(versions.oldest)
     kept = element("rect", class_="fill", x=begin, y=12, width=_WIDTH - begin, height=12)
-    ticks = [element("rect", class_="tick tag-tick", x=x(tag.version), y=2, width=6, height=18) for tag in versions.tags]
+    ticks = [
+        element("rect", class_="tick tag-tick", x=x(tag.version), y=2, width=6, height=18) for tag in versions.tags
+    ]
     ticks += [
         element("rect", class_="tick cursor-tick", x=x(cursor.version), y=16, width=6, height=18)
         for cursor in versions.cursors
@@ -133,7 +137,9 @@ def version_strip(versions: KeptVersions) -> Html:
         role="img",
         aria_labelledby="versions-title versions-desc",
     )
-    ends = element("div", element("span", f"version {first:,}"), element("span", f"version {versions.newest:,}"), class_="ends")
+    ends = element(
+        "div", element("span", f"version {first:,}"), element("span", f"version {versions.newest:,}"), class_="ends"
+    )
     return join((drawing, ends))
 
 

@@ -162,10 +162,8 @@ def _footer(health: Health) -> Html:
         "footer",
         element(
             "p",
-            "All figures come from the metadata of the newest version. No data file was read, and no value of a row is on "
-            f"this page.{left_out}",
+            "All figures come from the metadata of the newest version. No data file was read, and no value of a row "
+            f"is on this page.{left_out}",
             class_="small-print",
         ),
     )
-
-

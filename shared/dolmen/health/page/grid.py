@@ -33,7 +33,9 @@ def grid(caption: str, columns: Sequence[GridColumn], rows: Iterable[Sequence[ob
         element(
             "tr",
             *(
-                element("th" if place == 0 else "td", cell, class_=column.kind or None, scope="row" if place == 0 else None)
+                element(
+                    "th" if place == 0 else "td", cell, class_=column.kind or None, scope="row" if place == 0 else None
+                )
                 for place, (column, cell) in enumerate(zip(columns, row, strict=True))
             ),
         )

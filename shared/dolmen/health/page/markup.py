@@ -19,8 +19,8 @@ def element(name: str, /, *children: object, **attributes: object) -> Html:
 
     Args:
         children: ``Html`` as it is, and anything else as escaped text; None is left out.
-        attributes: names end in ``_`` where Python reserves them, and ``_`` inside stands for ``-``. None and False leave an attribute
-            out, and True gives it no value.
+        attributes: names end in ``_`` where Python reserves them, and ``_`` inside stands for ``-``. None and False
+            leave an attribute out, and True gives it no value.
     """
     shown = "".join(_attribute(name, value) for name, value in attributes.items())
     if name in _VOID:

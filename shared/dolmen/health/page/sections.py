@@ -32,7 +32,9 @@ def versions(health: Health) -> Html | None:
         "div",
         element("span", element("span", class_="key tag-key", aria_hidden="true"), f"tags: {len(kept.tags):,}, above"),
         element(
-            "span", element("span", class_="key cursor-key", aria_hidden="true"), f"cursors: {len(kept.cursors):,}, below"
+            "span",
+            element("span", class_="key cursor-key", aria_hidden="true"),
+            f"cursors: {len(kept.cursors):,}, below",
         ),
         class_="legend",
     )
@@ -46,9 +48,15 @@ def versions(health: Health) -> Html | None:
 
 def _tags(health: Health) -> Html | None:
     kept = health.versions
-    columns = (GridColumn("tag"), GridColumn("version", "number"), GridColumn("of", "time"), GridColumn("kept until", "time"))
+    columns = (
+        GridColumn("tag"),
+        GridColumn("version", "number"),
+        GridColumn("of", "time"),
+        GridColumn("kept until", "time"),
+    )
     rows = [
-        (tag.name, f"{tag.version:,}", time_text(tag.created_at), time_text(tag.until) or "for ever") for tag in kept.tags
+        (tag.name, f"{tag.version:,}", time_text(tag.created_at), time_text(tag.until) or "for ever")
+        for tag in kept.tags
     ]
     return grid(_with_rest("Tags", kept.tags_left_out), columns, rows) if rows else None
 
@@ -72,7 +80,11 @@ def _cursors(health: Health) -> Html | None:
         )
         for cursor in kept.cursors
     ]
-    return grid(_with_rest("Cursors: places of readers of changes", kept.cursors_left_out), columns, rows) if rows else None
+    return (
+        grid(_with_rest("Cursors: places of readers of changes", kept.cursors_left_out), columns, rows)
+        if rows
+        else None
+    )
 
 
 def erasures(health: Health) -> Html:
@@ -236,7 +248,10 @@ def unknown(health: Health) -> Html:
         ("Uploads that no commit names (orphans), which take space until a collection: ", "dolmen gc --dry-run"),
         ("How many rows unresolved deletes hide. Figures of rows count them: ", "dolmen scan TABLE --count"),
         ("Older versions of objects that the bucket itself keeps, and what else lies in it.", ""),
-        ("Rounds of maintenance that failed or found nothing: they leave no commit. The log of the functions tells.", ""),
+        (
+            "Rounds of maintenance that failed or found nothing: they leave no commit. The log of the functions tells.",
+            "",
+        ),
         ("Who reads the database, and what that costs.", ""),
     ]
     if health.pipeline.rejects is None or not health.pipeline.queues:

@@ -4,7 +4,7 @@ STYLE = """
 :root {
   color-scheme: light dark;
   --ground: #f4f5f7; --surface: #ffffff; --text: #1b2129; --muted: #56616f; --edge: #d9dee5; --track: #e6e9ee;
-  --accent: #0f6e66; --accent-soft: #9fd0c9; --small: #b65c12; --command: #eef1f4;
+  --accent: #0f6e66; --accent-soft: #9fd0c9; --small: #a8520c; --command: #eef1f4;
   --danger: #b3261e; --danger-soft: #fdecea; --warning: #865400; --warning-soft: #fff4dc;
   --notice: #2451b2; --notice-soft: #eaf0fd; --well: #176b3a; --well-soft: #e5f5eb;
 }
@@ -32,8 +32,9 @@ h3 { font-size: 1.05rem; margin: 0; }
 h4 { font-size: 0.95rem; margin: 0 0 8px; }
 p { margin: 0 0 8px; max-width: 75ch; }
 a { color: var(--accent); }
-a:focus-visible, summary:focus-visible, [tabindex]:focus-visible { outline: 3px solid var(--accent); outline-offset: 2px; }
-code, pre, kbd { font-family: ui-monospace, "SF Mono", Menlo, Consolas, "Liberation Mono", monospace; font-size: 0.875em; }
+a:focus-visible, summary:focus-visible, [tabindex]:focus-visible {
+  outline: 3px solid var(--accent); outline-offset: 2px; }
+code, pre { font-family: ui-monospace, "SF Mono", Menlo, Consolas, "Liberation Mono", monospace; font-size: 0.875em; }
 code { overflow-wrap: anywhere; }
 pre { margin: 8px 0 0; padding: 8px 12px; background: var(--command); border-radius: 6px; white-space: pre-wrap;
   overflow-wrap: anywhere; user-select: all; }
@@ -65,7 +66,8 @@ pre { margin: 8px 0 0; padding: 8px 12px; background: var(--command); border-rad
 .figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(150px, 1fr)); gap: 12px; margin: 24px 0 0; }
 .figures > div { background: var(--surface); border: 1px solid var(--edge); border-radius: 10px; padding: 12px 14px; }
 .figures dt { color: var(--muted); font-size: 0.875rem; }
-.figures dd { margin: 2px 0 0; font-size: 1.35rem; font-weight: 600; font-variant-numeric: tabular-nums; overflow-wrap: anywhere; }
+.figures dd { margin: 2px 0 0; font-size: 1.35rem; font-weight: 600; line-height: 1.3;
+  font-variant-numeric: tabular-nums; overflow-wrap: anywhere; }
 .figures .note { display: block; font-size: 0.8125rem; font-weight: 400; color: var(--muted); }
 
 .card, .scroll { background: var(--surface); border: 1px solid var(--edge); border-radius: 10px; }
@@ -73,7 +75,8 @@ pre { margin: 8px 0 0; padding: 8px 12px; background: var(--command); border-rad
 .scroll { overflow-x: auto; margin-bottom: 12px; }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
 caption { text-align: left; color: var(--muted); font-size: 0.875rem; padding: 10px 14px 2px; }
-.scroll th, .scroll td { text-align: left; padding: 8px 14px; border-bottom: 1px solid var(--edge); vertical-align: top; }
+.scroll th, .scroll td { text-align: left; padding: 8px 14px; border-bottom: 1px solid var(--edge);
+  vertical-align: top; }
 .scroll tbody tr:last-child > * { border-bottom: 0; }
 .scroll thead th { color: var(--muted); font-size: 0.8125rem; font-weight: 600; white-space: nowrap; }
 .scroll tbody th { font-weight: 600; }
@@ -110,18 +113,22 @@ svg { display: block; }
 .labelled { display: grid; grid-template-columns: 9rem 1fr; gap: 2px 12px; align-items: center; margin-bottom: 10px;
   font-size: 0.875rem; }
 .labelled .told { grid-column: 2; color: var(--muted); font-size: 0.8125rem; }
-.chart { display: grid; grid-template-columns: auto 1fr; gap: 4px 8px; font-size: 0.75rem; color: var(--muted); margin-bottom: 8px; }
-.y-axis { display: flex; flex-direction: column; justify-content: space-between; text-align: right; line-height: 1; }
+.chart { display: grid; grid-template-columns: auto 1fr; gap: 4px 8px; font-size: 0.75rem;
+  color: var(--muted); margin-bottom: 8px; }
+.y-axis { display: flex; flex-direction: column; justify-content: space-between; text-align: right;
+  line-height: 1; }
 .plot svg { width: 100%; height: 130px; overflow: visible; }
 .x-axis { grid-column: 2; display: flex; justify-content: space-between; }
 .grid { stroke: var(--edge); stroke-width: 1; vector-effect: non-scaling-stroke; }
 .area { fill: var(--accent-soft); }
 .line { fill: none; stroke: var(--accent); stroke-width: 2; vector-effect: non-scaling-stroke; }
-.key { display: inline-block; width: 14px; height: 10px; margin-right: 6px; background: var(--accent-soft); border-radius: 2px; }
+.key { display: inline-block; width: 14px; height: 10px; margin-right: 6px;
+  background: var(--accent-soft); border-radius: 2px; }
 .key.line-key { height: 0; border-top: 2px solid var(--accent); background: none; vertical-align: middle; }
 .key.tag-key { width: 4px; height: 12px; background: var(--small); }
 .key.cursor-key { width: 4px; height: 12px; background: var(--notice); }
-.legend { display: flex; flex-wrap: wrap; gap: 2px 16px; font-size: 0.8125rem; color: var(--muted); margin-bottom: 8px; }
+.legend { display: flex; flex-wrap: wrap; gap: 2px 16px; font-size: 0.8125rem; color: var(--muted);
+  margin-bottom: 8px; }
 .strip { width: 100%; height: 36px; }
 .tag-tick { fill: var(--small); }
 .cursor-tick { fill: var(--notice); }
@@ -146,8 +153,9 @@ footer { margin-top: 40px; }
 @media print {
   :root {
     --ground: #fff; --surface: #fff; --text: #000; --muted: #444; --edge: #bbb; --track: #e6e9ee; --command: #f2f2f2;
-    --accent: #0f6e66; --accent-soft: #9fd0c9; --small: #b65c12; --danger: #b3261e; --danger-soft: #fff;
-    --warning: #865400; --warning-soft: #fff; --notice: #2451b2; --notice-soft: #fff; --well: #176b3a; --well-soft: #fff;
+    --accent: #0f6e66; --accent-soft: #9fd0c9; --small: #a8520c; --danger: #b3261e; --danger-soft: #fff;
+    --warning: #865400; --warning-soft: #fff; --notice: #2451b2; --notice-soft: #fff; --well: #176b3a;
+    --well-soft: #fff;
   }
   body { font-size: 11pt; }
   .page { max-width: none; padding: 0; }

@@ -115,10 +115,10 @@ def _overlap(overlap: SortOverlap, name: str) -> Iterator[Html]:
     yield overlap_chart(overlap, name)
     yield element(
         "div",
-        element("span", element("span", class_="key", aria_hidden="true"), f"most files at a place: {overlap.deepest:,}"),
         element(
-            "span", element("span", class_="key line-key", aria_hidden="true"), f"mean: {overlap.mean:,.1f}"
+            "span", element("span", class_="key", aria_hidden="true"), f"most files at a place: {overlap.deepest:,}"
         ),
+        element("span", element("span", class_="key line-key", aria_hidden="true"), f"mean: {overlap.mean:,.1f}"),
         class_="legend",
     )
     unknown = f" {overlap.unknown:,} files without known bounds come on top." if overlap.unknown else ""
@@ -144,7 +144,10 @@ def _deletes(table: TableHealth) -> Iterator[Html]:
     pairs = [
         ("unresolved deletes", f"{cost.deletes:,}"),
         ("the oldest", f"{duration_text(cost.oldest_age_us)} old"),
-        ("cost of a full scan", f"{cost.rows:,} rows to compare; {cost.objects:,} objects, {size_text(cost.bytes)} to fetch"),
+        (
+            "cost of a full scan",
+            f"{cost.rows:,} rows to compare; {cost.objects:,} objects, {size_text(cost.bytes)} to fetch",
+        ),
     ]
     yield facts(pairs)
 
@@ -176,4 +179,6 @@ def _index(table: TableHealth) -> str:
         return ""
     if not table.indexed:
         return "to be removed"
-    return f"{debt.index_lag_rows:,} rows behind, at least" if debt.index_lag_rows else "complete, as far as counts tell"
+    return (
+        f"{debt.index_lag_rows:,} rows behind, at least" if debt.index_lag_rows else "complete, as far as counts tell"
+    )

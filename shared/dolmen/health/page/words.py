@@ -13,7 +13,11 @@ def size_text(size_bytes: int) -> str:
     size, unit = float(size_bytes), 0
     while size >= 1_000 and unit < len(_UNITS) - 1:
         size, unit = size / 1024, unit + 1
-    return f"{size_bytes:,} bytes" if unit == 0 else f"{size:.{2 if size < 10 else 1 if size < 100 else 0}f} {_UNITS[unit]}"
+    return (
+        f"{size_bytes:,} bytes"
+        if unit == 0
+        else f"{size:.{2 if size < 10 else 1 if size < 100 else 0}f} {_UNITS[unit]}"
+    )
 
 
 def power_text(exponent: int) -> str:
