@@ -111,7 +111,7 @@ def test_a_request_without_one_host_gets_no_page(server: PageServer, head: bytes
     assert b"flights" not in answer
 
 
-@pytest.mark.parametrize("path", ["/other", "/?", "/../state/lock", "/%2e%2e", "http://evil.example/"])
+@pytest.mark.parametrize("path", ["/other", "/?", "/../state/lock", "/%2e%2e"])
 def test_there_is_one_page(server: PageServer, path: str) -> None:
     assert ask(server, path)[0] == 404
 

@@ -55,8 +55,8 @@ def report(
     written only if --output names a file. Reads metadata only.
     """
     page = DEFAULT_PAGE if output is None and not as_json else output
-    if page is not None and "://" in str(output):
-        raise InputError(f"--output {str(output)!r}: give a local file, and copy it there")
+    if page is not None and ":/" in str(page):  # a path has one slash where a URL has two
+        raise InputError(f"--output {str(page)!r}: give a local file, and copy it there")
     if rejected is None and (landing := os.environ.get("DOLMEN_LANDING_URL")):
         rejected = f"{landing.rstrip('/')}/rejected"
     db = dolmen.open(database)

@@ -143,12 +143,15 @@ def _deletes(table: TableHealth) -> Iterator[Concern]:
     cost = table.deletes
     if cost is None or (cost.deletes < MANY_DELETES and cost.oldest_age_us < OLD_DELETE_US):
         return
+    fetched = (
+        f", and fetches {cost.objects:,} more {_plural(cost.objects, 'object', 'objects')}" if cost.objects else ""
+    )
     yield Concern(
         "warning",
         f"{cost.deletes:,} unresolved {_plural(cost.deletes, 'delete', 'deletes')} of table {table.name}, "
         f"the oldest {duration_text(cost.oldest_age_us)} old",
-        f"They are in effect. But each scan compares the rows of up to {cost.files:,} files with them, and fetches "
-        f"{cost.objects:,} more objects. Resolution does not run, or does not keep up.",
+        f"They are in effect. But a scan of the table compares the rows of {cost.files:,} files with them{fetched}. "
+        "Resolution does not run, or does not keep up.",
         (f"dolmen resolve {table.name}",),
     )
 

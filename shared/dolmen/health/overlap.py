@@ -44,11 +44,11 @@ class BoundsCollector:
 
     def add_segment(self, each: LiveSegment, places: npt.NDArray[np.int64]) -> None:
         """Adds the files at some places of a segment."""
-        ends = [each.table.column(f"{end}_{self._field.id}") for end in ("min", "max")]
-        if self._type is None or ends[0] is None or ends[1] is None:
+        least, greatest = (each.table.column(f"{end}_{self._field.id}") for end in ("min", "max"))
+        if self._type is None or least is None or greatest is None:
             self._unknown += len(places)
             return
-        taken = [end if len(places) == len(end) else end.take(pa.array(places)) for end in ends]
+        taken = [end if len(places) == len(end) else end.take(pa.array(places)) for end in (least, greatest)]
         try:
             self._add(*(widened_ends(end, self._field.arrow_type).cast(self._type) for end in taken))
         except pa.ArrowException:  # bounds of another type, as only a damaged segment has

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from dolmen.health.health import FileSizes, KeptVersions, SortOverlap
 from dolmen.health.page.markup import Html, element, join
-from dolmen.health.page.words import power_text, share_text
+from dolmen.health.page.words import power_text, range_text, share_text
 
 MOST_BARS = 14
 """The most bars of a histogram; neighbouring sizes share one if there are more."""
@@ -45,7 +45,7 @@ def size_histogram(sizes: FileSizes) -> Html:
 
 def _bar(first: int, end: int, count: int, most: int, small_below: int) -> Html:
     small = 2**end <= small_below
-    label = f"{power_text(first)} to {power_text(end)}" if first else f"below {power_text(end)}"
+    label = range_text(first, end) if first else f"below {power_text(end)}"
     return element(
         "tr",
         element("th", label, element("span", " small", class_="tag small") if small else None, scope="row"),

@@ -7,7 +7,7 @@ from dolmen.health.page.markup import Html, element
 from dolmen.health.page.sections import background, erasures, pipeline, unknown, versions
 from dolmen.health.page.style import STYLE
 from dolmen.health.page.tables import table_overview, table_panels
-from dolmen.health.page.words import ago_text, share_text, size_text, time_text
+from dolmen.health.page.words import ago_text, count_text, share_text, size_text, time_text
 from dolmen.units import duration_text
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
@@ -86,7 +86,7 @@ def _status(health: Health) -> Html:
         sign, told = "✔", "Nothing needs attention"
     else:
         sign = _SIGNS[worst][0]
-        told = f"{count:,} thing{'' if count == 1 else 's'} need{'s' if count == 1 else ''} attention"
+        told = count_text(count, "thing needs attention", "things need attention")
     return element(
         "div",
         element("span", sign, class_="sign", aria_hidden="true"),
@@ -100,12 +100,20 @@ def _concerns(health: Health) -> Html | None:
     if not health.concerns:
         return None
     items = [_concern(concern) for concern in health.concerns]
-    note = "Commands take the database from the option -d, or from the variable DOLMEN_DATABASE."
+    note = element(
+        "p",
+        "Commands take the database from the option ",
+        element("code", "-d", class_="whole"),
+        ", or from the variable ",
+        element("code", "DOLMEN_DATABASE"),
+        ".",
+        class_="small-print",
+    )
     return element(
         "section",
         element("h2", "What needs attention", id="attention"),
         element("ol", *items, class_="concerns"),
-        element("p", note, class_="small-print") if any(each.commands for each in health.concerns) else None,
+        note if any(each.commands for each in health.concerns) else None,
         aria_labelledby="attention",
     )
 
@@ -131,7 +139,7 @@ def _figures(health: Health) -> Html:
     files, rows, dead = health.total("files"), health.total("rows"), health.total("dead_rows")
     deletes = health.total("tombstones")
     figures: list[tuple[str, str, str]] = [
-        ("Data files", size_text(health.total("bytes")), f"{files:,} files"),
+        ("Data files", size_text(health.total("bytes")), count_text(files, "file")),
         ("Rows in files", f"{rows:,}", f"{dead:,} of them deleted" if dead else "none of them known to be deleted"),
         ("Tables", f"{len(health.tables) + health.tables_left_out:,}", ""),
         ("Versions kept", f"{debts.versions:,}", f"for {duration_text(kept.retention_us)}"),

@@ -24,7 +24,9 @@ def versions(health: Health) -> Html | None:
         "keeps it."
     )
     pins = (
-        element("p", f"{kept.pins:,} versions are kept because they are published as Iceberg.", class_="small-print")
+        element(
+            "p", f"{kept.pins:,} more kept for readers of tables that are published as Iceberg.", class_="small-print"
+        )
         if kept.pins
         else None
     )
@@ -92,7 +94,7 @@ def erasures(health: Health) -> Html:
     if not health.erasures:
         return _section("Erasures", element("p", "No erasure is pending: what was erased is gone from the disk."))
     columns = (
-        GridColumn("erasure"),
+        GridColumn("erasure", "id"),
         GridColumn("deadline", "time"),
         GridColumn("time used"),
         GridColumn("state"),
@@ -109,7 +111,8 @@ def _erasure(each: PendingErasure, now_us: int) -> tuple[object, ...]:
     sign = element("span", "✖ in danger", class_="badge danger") if each.in_danger else None
     if each.due_at < now_us:
         sign = element("span", "✖ past", class_="badge danger")
-    step = each.next_step + (f", by {time_text(each.next_at)}" if each.next_at else "")
+    when = "was due" if each.next_at < now_us else "by"
+    step = each.next_step + (f", {when} {time_text(each.next_at)}" if each.next_at else "")
     return (
         element("code", each.id),
         join((time_text(each.due_at), element("br"), ago_text(each.due_at, now_us), " " if sign else None, sign)),

@@ -36,10 +36,14 @@ a:focus-visible, summary:focus-visible, [tabindex]:focus-visible {
   outline: 3px solid var(--accent); outline-offset: 2px; }
 code, pre { font-family: ui-monospace, "SF Mono", Menlo, Consolas, "Liberation Mono", monospace; font-size: 0.875em; }
 code { overflow-wrap: anywhere; }
+.whole { white-space: nowrap; }
 pre { margin: 8px 0 0; padding: 8px 12px; background: var(--command); border-radius: 6px; white-space: pre-wrap;
   overflow-wrap: anywhere; user-select: all; }
 .muted { color: var(--muted); }
 .small-print { color: var(--muted); font-size: 0.875rem; }
+.concerns + .small-print { margin-top: 10px; }
+.bars + .small-print { margin-top: 8px; }
+.card > :last-child, .panel > :last-child { margin-bottom: 0; }
 .brand { display: flex; align-items: center; gap: 8px; color: var(--muted); font-weight: 600; margin-bottom: 16px; }
 .brand svg { width: 24px; height: 24px; color: var(--accent); }
 .brand a { margin-left: auto; font-weight: 400; }
@@ -84,11 +88,13 @@ caption { text-align: left; color: var(--muted); font-size: 0.875rem; padding: 1
 .scroll .words { min-width: 14rem; overflow-wrap: anywhere; }
 .scroll .number, .bars .number { text-align: right; white-space: nowrap; }
 .scroll .time { white-space: nowrap; }
+.scroll .id { min-width: 11rem; }
+.scroll tbody th, .scroll thead th:first-child { position: sticky; left: 0; background: var(--surface); }
 .tag { display: inline-block; font-size: 0.75rem; font-weight: 600; color: var(--muted); border: 1px solid var(--edge);
   border-radius: 99px; padding: 0 7px; margin-left: 4px; white-space: nowrap; }
 .tag.small { color: var(--small); border-color: currentColor; }
 
-details.table { margin-bottom: 12px; }
+details.table { margin-bottom: 12px; padding: 0; }
 details.table > summary { cursor: pointer; padding: 14px 16px; overflow-wrap: anywhere; }
 details.table > summary h3 { display: inline; }
 details.table > summary .muted { margin-left: 8px; font-size: 0.875rem; }

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dolmen.health.health import Health, SortOverlap, TableHealth
+from dolmen.health.health import DeleteCost, Health, SortOverlap, TableHealth
 from dolmen.health.page.charts import labelled_meter, overlap_chart, size_histogram
 from dolmen.health.page.grid import GridColumn, facts, grid
 from dolmen.health.page.markup import Html, element, join
-from dolmen.health.page.words import size_text
+from dolmen.health.page.words import count_text, size_text
 from dolmen.units import duration_text
 
 MOST_PANELS = 50
@@ -27,8 +27,8 @@ def table_overview(health: Health) -> Html:
         GridColumn("small files", "number"),
         GridColumn("unresolved deletes", "number"),
         GridColumn("overlap", "number"),
-        GridColumn("Iceberg"),
-        GridColumn("key index"),
+        GridColumn("Iceberg", "time"),
+        GridColumn("key index", "time"),
     )
     rows = [_overview_row(place, table) for place, table in enumerate(health.tables)]
     content: Html = (
@@ -63,8 +63,8 @@ def table_panels(health: Health) -> Html:
 
 def _panel(place: int, table: TableHealth, open_: bool) -> Html:
     debt = table.debt
-    told = f"{debt.rows:,} rows, {debt.files:,} files, {size_text(debt.bytes)}"
-    keys = [f"{table.columns:,} columns"]
+    told = f"{count_text(debt.rows, 'row')}, {count_text(debt.files, 'file')}, {size_text(debt.bytes)}"
+    keys = [count_text(table.columns, "column")]
     keys += [f"primary key {', '.join(table.primary_key)}"] if table.primary_key else ["no primary key"]
     keys += [f"sort key {', '.join(table.sort_key)}"] if table.sort_key else ["no sort key"]
     summary = element("summary", element("h3", table.name), element("span", told, class_="muted"))
@@ -74,11 +74,14 @@ def _panel(place: int, table: TableHealth, open_: bool) -> Html:
         element("div", *_panels(place, table), class_="panels"),
         class_="inside",
     )
-    return element("details", summary, inside, class_="card table", id=f"table-{place}", open=open_)
+    return element("details", summary, inside, class_="card table", id=f"table-{place}", open=open_ and debt.files > 0)
 
 
 def _panels(place: int, table: TableHealth) -> Iterator[Html]:
     debt = table.debt
+    if not debt.files:
+        yield element("p", "It has no file yet.", class_="small-print")
+        return
     if table.sizes.counts:
         yield _titled("Files by size", size_histogram(table.sizes), _small_files(table))
     if table.overlap:
@@ -99,11 +102,12 @@ def _small_files(table: TableHealth) -> Html:
         told = f"No file is below {limit}, half of a full file."
     elif debt.files_saved:
         told = (
-            f"{sizes.small_files:,} files are below {limit}, half of a full file. Compaction could make "
-            f"{debt.files_saved:,} files fewer of them."
+            f"{count_text(sizes.small_files, 'file is', 'files are')} below {limit}, half of a full file. Compaction "
+            f"could make {count_text(debt.files_saved, 'file')} fewer of them."
         )
     else:
-        told = f"{sizes.small_files:,} of them below {limit}, half of a full file: too few to merge."
+        below = count_text(sizes.small_files, "file is", "files are")
+        told = f"{below} below {limit}, half of a full file: too few to merge."
     return element("p", told, class_="small-print")
 
 
@@ -138,18 +142,23 @@ def _deletes(table: TableHealth) -> Iterator[Html]:
     if cost is None:
         yield element("p", "No delete is unresolved: scans compare no rows with deletes.", class_="small-print")
         return
-    if debt.files:
-        told = f"{cost.files:,} of {debt.files:,}"
-        yield labelled_meter("files to compare", cost.files, debt.files, told, "warning")
+    told = f"{cost.files:,} of {debt.files:,}"
+    yield labelled_meter("files to compare", cost.files, debt.files, told, "warning")
     pairs = [
         ("unresolved deletes", f"{cost.deletes:,}"),
         ("the oldest", f"{duration_text(cost.oldest_age_us)} old"),
-        (
-            "cost of a full scan",
-            f"{cost.rows:,} rows to compare; {cost.objects:,} objects, {size_text(cost.bytes)} to fetch",
-        ),
+        ("cost of a full scan", _cost(cost)),
     ]
     yield facts(pairs)
+
+
+def _cost(cost: DeleteCost) -> str:
+    compared = f"{count_text(cost.rows, 'row')} to compare"
+    return (
+        f"{compared}; {count_text(cost.objects, 'object')}, {size_text(cost.bytes)} to fetch"
+        if cost.objects
+        else compared
+    )
 
 
 def _reach(table: TableHealth) -> Iterator[Html]:
@@ -179,6 +188,4 @@ def _index(table: TableHealth) -> str:
         return ""
     if not table.indexed:
         return "to be removed"
-    return (
-        f"{debt.index_lag_rows:,} rows behind, at least" if debt.index_lag_rows else "complete, as far as counts tell"
-    )
+    return f"at least {debt.index_lag_rows:,} rows behind" if debt.index_lag_rows else "complete, as far as counts tell"

@@ -26,6 +26,17 @@ def power_text(exponent: int) -> str:
     return f"{2 ** (exponent - 10 * unit):,} {_UNITS[unit]}"
 
 
+def range_text(first: int, end: int) -> str:
+    """From 2**first to 2**end bytes: ``16 – 32 KB``."""
+    least, greatest = power_text(first), power_text(end)
+    return f"{least.partition(' ')[0] if least.partition(' ')[2] == greatest.partition(' ')[2] else least} – {greatest}"
+
+
+def count_text(count: int, one: str, more: str = "") -> str:
+    """A number of things: ``1 file``, ``2 files``."""
+    return f"{count:,} {one if count == 1 else more or one + 's'}"
+
+
 def time_text(at_us: int) -> str:
     """A time to the minute, in UTC; "" for 0."""
     if not at_us:
