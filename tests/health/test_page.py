@@ -14,7 +14,7 @@ import pytest
 from dolmen.health.health import Health
 from dolmen.health.page.document import POLICY, draw_page
 from dolmen.health.page.style import STYLE
-from dolmen.health.page.words import power_text, share_text, size_text, time_text
+from dolmen.health.words import count_text, power_text, range_text, share_text, size_text, time_text
 from support.healths import HOSTILE, SECRET, busy_health, busy_place, hostile
 from support.tables import World
 
@@ -98,6 +98,8 @@ def test_the_page_tells_of_everything(page: Outline) -> None:
         "least key",
         "unresolved deletes",
         "key index",
+        "Index of keys",
+        "Published as Iceberg",
         "erase-7",
         "asked for by mail",
         "in danger",
@@ -229,8 +231,14 @@ def test_a_page_of_very_many_tables_is_bounded(monkeypatch: pytest.MonkeyPatch) 
         (size_text(999), "999 bytes"),
         (size_text(1_000), "0.98 KB"),
         (size_text(12_900), "12.6 KB"),
-        (size_text(5 * 2**40), "5.00 TB"),
-        (size_text(2**63), "8.00 EB"),
+        (size_text(5 * 2**40), "5 TB"),
+        (size_text(2**63), "8 EB"),
+        (size_text(1_100_000), "1.05 MB"),
+        (size_text(700 * 2**20), "700 MB"),
+        (range_text(14, 15), "16 – 32 KB"),
+        (range_text(9, 10), "512 bytes – 1 KB"),
+        (count_text(1, "file"), "1 file"),
+        (count_text(2_000, "file"), "2,000 files"),
         (power_text(0), "1 bytes"),
         (power_text(16), "64 KB"),
         (power_text(28), "256 MB"),

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Iterator
 
 from dolmen.health.health import LEVELS, Concern, Health, KeptCursor, QueuePlace, RejectsPlace, TableHealth
+from dolmen.health.words import count_text
 from dolmen.units import DAY_US, HOUR_US, duration_text, utc
 
 MANY_DELETES = 1_000
@@ -40,7 +41,7 @@ def _erasures(health: Health) -> Iterator[Concern]:
     if late:
         yield Concern(
             "danger",
-            f"{len(late):,} {_plural(len(late), 'erasure is', 'erasures are')} past the deadline",
+            f"{count_text(len(late), 'erasure is', 'erasures are')} past the deadline",
             "Objects of the database may still hold their rows. Rounds of maintenance rewrite the files, and "
             "collection deletes the old ones.",
             commands,
@@ -48,7 +49,7 @@ def _erasures(health: Health) -> Iterator[Concern]:
     if in_danger := health.erasures_in_danger - len(late):
         yield Concern(
             "danger",
-            f"{in_danger:,} {_plural(in_danger, 'erasure is', 'erasures are')} close to the deadline",
+            f"{count_text(in_danger, 'erasure is', 'erasures are')} close to the deadline",
             "Less than 1/16 of the time is left, and objects of the database may still hold their rows.",
             commands,
         )
@@ -88,7 +89,7 @@ def _rejects(place: RejectsPlace) -> Iterator[Concern]:
     if count := sum(place.waiting.values()):
         yield Concern(
             "warning",
-            f"{'' if place.complete else 'At least '}{count:,} {_plural(count, 'reject waits', 'rejects wait')}",
+            f"{'' if place.complete else 'At least '}{count_text(count, 'reject waits', 'rejects wait')}",
             "Files or rows could not be ingested. The listing says why. Their producers correct them, or they are put "
             "back once the table is right.",
             (command,),
@@ -101,8 +102,7 @@ def _queue(queue: QueuePlace) -> Iterator[Concern]:
     if queue.dead:
         yield Concern(
             "warning",
-            f"{queue.dead:,} {_plural(queue.dead, 'message', 'messages')} of {queue.name} "
-            f"{_plural(queue.dead, 'was', 'were')} given up",
+            f"{count_text(queue.dead, 'message')} of {queue.name} {'was' if queue.dead == 1 else 'were'} given up",
             f"Each is in {queue.dead_letters or 'the dead-letter queue'}, with the reason. Correct it, and send it "
             "anew.",
         )
@@ -134,7 +134,7 @@ def _collection(health: Health) -> Iterator[Concern]:
     if debts.revoked_intents:
         yield Concern(
             "notice",
-            f"{debts.revoked_intents:,} {_plural(debts.revoked_intents, 'job was', 'jobs were')} taken for dead",
+            f"{count_text(debts.revoked_intents, 'job was', 'jobs were')} taken for dead",
             "They began to upload files, and did not commit in time. Their log says what ended them.",
         )
 
@@ -143,12 +143,10 @@ def _deletes(table: TableHealth) -> Iterator[Concern]:
     cost = table.deletes
     if cost is None or (cost.deletes < MANY_DELETES and cost.oldest_age_us < OLD_DELETE_US):
         return
-    fetched = (
-        f", and fetches {cost.objects:,} more {_plural(cost.objects, 'object', 'objects')}" if cost.objects else ""
-    )
+    fetched = f", and fetches {count_text(cost.objects, 'more object')}" if cost.objects else ""
     yield Concern(
         "warning",
-        f"{cost.deletes:,} unresolved {_plural(cost.deletes, 'delete', 'deletes')} of table {table.name}, "
+        f"{count_text(cost.deletes, 'unresolved delete')} of table {table.name}, "
         f"the oldest {duration_text(cost.oldest_age_us)} old",
         f"They are in effect. But a scan of the table compares the rows of {cost.files:,} files with them{fetched}. "
         "Resolution does not run, or does not keep up.",
@@ -213,7 +211,3 @@ def _index(table: TableHealth) -> Iterator[Concern]:
 
 def _day(cursor: KeptCursor) -> str:
     return f"{utc(cursor.moved_at):%Y-%m-%d %H:%M} UTC"
-
-
-def _plural(count: int, one: str, more: str) -> str:
-    return one if count == 1 else more

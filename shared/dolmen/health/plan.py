@@ -9,6 +9,7 @@ from dolmen.context import Context
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.properties import DatabaseSettings
 from dolmen.health.health import PlannedWork, TableHealth
+from dolmen.health.words import count_text, size_text
 from dolmen.maintenance.compact.plan import CompactionOptions, PlannedGroup, plan_compaction
 from dolmen.maintenance.gc.plan import freeable, next_horizon
 from dolmen.segments.live import LiveFiles
@@ -30,9 +31,9 @@ def plan_table(context: Context, table: TableHealth, entry: TableEntry, erase_th
             "expire", name, "look for rows that are older than the table's ttl", f"dolmen maintain {name}"
         )
     if table.deletes:
-        files = f"{debt.unresolved_files:,} files to look at" if debt.unresolved_files else "no file to look at"
-        deletes = f"{debt.tombstones:,} unresolved delete{'' if debt.tombstones == 1 else 's'}"
-        yield PlannedWork("resolve", name, f"{deletes}, {files}", f"dolmen resolve {name}")
+        deletes = count_text(debt.tombstones, "unresolved delete")
+        what = f"{deletes}, {count_text(debt.unresolved_files, 'file')} to look at"
+        yield PlannedWork("resolve", name, what, f"dolmen resolve {name}")
     yield from _compaction(context, table, entry, erase_through)
     if table.indexed and debt.index_lag_rows:
         yield PlannedWork(
@@ -49,14 +50,14 @@ def plan_collection(context: Context, manifest: Manifest, now_us: int) -> Iterat
     horizon = max(manifest.horizon, 1)
     expiring = max(0, next_horizon(context.head, manifest, settings, now_us) - horizon) if manifest.version else 0
     if expiring:
-        yield PlannedWork("gc", None, f"let {expiring:,} versions expire", "dolmen gc")
+        yield PlannedWork("gc", None, f"let {count_text(expiring, 'version')} expire", "dolmen gc")
     until = freeable(manifest, settings, now_us)
     waiting = [entry for entry in manifest.released if manifest.freed < entry.version <= manifest.horizon]
     objects = sum(len(entry.objects) for entry in waiting)
     trees = sum(len(entry.trees) for entry in waiting)
     if objects or trees:
-        what = f"delete {objects:,} objects that no kept version needs"
-        what += f", and {trees:,} segments with all that they name" if trees else ""
+        what = f"delete {count_text(objects, 'object')} that no kept version needs"
+        what += f", and {count_text(trees, 'segment')} with all that it names" if trees else ""
         due = 0 if until >= manifest.horizon else manifest.horizon_at + settings.reader_grace_us
         yield PlannedWork("gc", None, what, "dolmen gc", due)
 
@@ -65,12 +66,13 @@ def _compaction(context: Context, table: TableHealth, entry: TableEntry, erase_t
     debt, command = table.debt, f"dolmen compact {table.name}"
     if debt.files > MOST_PLANNED_FILES:
         if debt.files_saved:
-            what = f"small files: {debt.small_files:,} files, {debt.small_bytes:,} bytes -> {debt.files_saved:,} fewer"
+            files = count_text(debt.small_files, "file")
+            what = f"small files: {files}, {size_text(debt.small_bytes)}, become {debt.files_saved:,} fewer"
             yield PlannedWork("compact", table.name, what, command)
         return
-    files = LiveFiles.of(entry, context.segments).matching(None, ids=entry.sort_key)
+    live = LiveFiles.of(entry, context.segments).matching(None, ids=entry.sort_key)
     plan = plan_compaction(
-        table.name, entry, files, debt.target_file_bytes, CompactionOptions(), erase_through=erase_through
+        table.name, entry, live, debt.target_file_bytes, CompactionOptions(), erase_through=erase_through
     )
     together: dict[str, list[PlannedGroup]] = {}
     for group in plan.groups:
@@ -81,6 +83,7 @@ def _compaction(context: Context, table: TableHealth, entry: TableEntry, erase_t
             sums.update(
                 files=len(group.inputs), bytes=group.bytes_in, out=group.files_out, requests=group.requests_saved
             )
-        what = f"{reason}: {sums['files']:,} files, {sums['bytes']:,} bytes -> about {sums['out']:,}"
-        saved = f"; saves each scan {sums['requests']:,} requests" if sums["requests"] else ""
+        files = f"{count_text(sums['files'], 'file')}, {size_text(sums['bytes'])}"
+        what = f"{reason}: {files}, become about {sums['out']:,}" if sums["out"] else f"{reason}: {files}, go"
+        saved = f"; saves each scan {count_text(sums['requests'], 'request')}" if sums["requests"] else ""
         yield PlannedWork("compact", table.name, what + saved, command)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from dolmen.health.health import FileSizes, KeptVersions, SortOverlap
 from dolmen.health.page.markup import Html, element, join
-from dolmen.health.page.words import power_text, range_text, share_text
+from dolmen.health.words import power_text, range_text, share_text
 
 MOST_BARS = 14
 """The most bars of a histogram; neighbouring sizes share one if there are more."""

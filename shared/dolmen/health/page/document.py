@@ -7,7 +7,7 @@ from dolmen.health.page.markup import Html, element
 from dolmen.health.page.sections import background, erasures, pipeline, unknown, versions
 from dolmen.health.page.style import STYLE
 from dolmen.health.page.tables import table_overview, table_panels
-from dolmen.health.page.words import ago_text, count_text, share_text, size_text, time_text
+from dolmen.health.words import ago_text, count_text, share_text, size_text, time_text
 from dolmen.units import duration_text
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"

@@ -8,7 +8,7 @@ from dolmen.health.health import Health, PendingErasure, Pipeline, QueuePlace, R
 from dolmen.health.page.charts import meter, version_strip
 from dolmen.health.page.grid import GridColumn, grid
 from dolmen.health.page.markup import Html, element, join
-from dolmen.health.page.words import ago_text, time_text
+from dolmen.health.words import ago_text, time_text
 from dolmen.units import duration_text
 
 

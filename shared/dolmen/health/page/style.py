@@ -31,6 +31,7 @@ h2 { font-size: 1.25rem; margin: 40px 0 12px; }
 h3 { font-size: 1.05rem; margin: 0; }
 h4 { font-size: 0.95rem; margin: 0 0 8px; }
 p { margin: 0 0 8px; max-width: 75ch; }
+p, li, caption { overflow-wrap: anywhere; }
 a { color: var(--accent); }
 a:focus-visible, summary:focus-visible, [tabindex]:focus-visible {
   outline: 3px solid var(--accent); outline-offset: 2px; }
@@ -56,7 +57,7 @@ pre { margin: 8px 0 0; padding: 8px 12px; background: var(--command); border-rad
 .danger { color: var(--danger); background: var(--danger-soft); }
 .warning { color: var(--warning); background: var(--warning-soft); }
 .notice { color: var(--notice); background: var(--notice-soft); }
-.concerns { list-style: none; margin: 0; padding: 0; display: grid; gap: 12px; }
+.concerns { list-style: none; margin: 0; padding: 0; display: grid; gap: 12px; grid-template-columns: minmax(0, 1fr); }
 .concern { background: var(--surface); border: 1px solid var(--edge); border-left-width: 5px; border-radius: 10px;
   padding: 14px 16px; color: var(--text); }
 .concern.danger { border-left-color: var(--danger); }

@@ -8,7 +8,7 @@ from dolmen.health.health import DeleteCost, Health, SortOverlap, TableHealth
 from dolmen.health.page.charts import labelled_meter, overlap_chart, size_histogram
 from dolmen.health.page.grid import GridColumn, facts, grid
 from dolmen.health.page.markup import Html, element, join
-from dolmen.health.page.words import count_text, size_text
+from dolmen.health.words import count_text, share_text, size_text
 from dolmen.units import duration_text
 
 MOST_PANELS = 50
@@ -49,8 +49,8 @@ def _overview_row(place: int, table: TableHealth) -> tuple[object, ...]:
         f"{debt.small_files:,}" if debt.small_files else "",
         f"{debt.tombstones:,}" if debt.tombstones else "",
         f"{table.overlap.mean:,.1f}" if table.overlap and table.overlap.depths else "",
-        _publication(table),
-        _index(table),
+        _publication_in_short(table),
+        _index_in_short(table),
     )
 
 
@@ -87,8 +87,10 @@ def _panels(place: int, table: TableHealth) -> Iterator[Html]:
     if table.overlap:
         yield _titled("Overlap in the sort key", *_overlap(table.overlap, f"overlap-{place}"))
     yield _titled("Deletes", *_deletes(table))
-    if table.indexed or debt.index_entries is not None or debt.published_version is not None:
-        yield _titled("Index and publication", *_reach(table))
+    if debt.index_entries is not None:
+        yield _titled("Index of keys", *_index(table))
+    if debt.published_version is not None:
+        yield _titled("Published as Iceberg", element("p", _publication(table)))
 
 
 def _titled(title: str, *content: object) -> Html:
@@ -161,31 +163,40 @@ def _cost(cost: DeleteCost) -> str:
     )
 
 
-def _reach(table: TableHealth) -> Iterator[Html]:
+def _index(table: TableHealth) -> Iterator[Html]:
     debt = table.debt
-    if debt.index_entries is not None:
-        known = max(0, debt.rows - debt.index_lag_rows)
-        yield labelled_meter("key index", known, max(debt.rows, 1), f"up to {known:,} of {debt.rows:,} rows")
-    pairs: list[tuple[str, object]] = [("key index", _index(table) or "none")]
-    if debt.published_version is not None:
-        pairs.append(("Iceberg", _publication(table)))
-    yield facts(pairs)
+    if not table.indexed:
+        yield element("p", "The table is to have none: the next round of maintenance removes it.", class_="small-print")
+        return
+    known = max(0, debt.rows - debt.index_lag_rows)
+    yield labelled_meter("rows in it", known, max(debt.rows, 1), f"up to {known:,} of {debt.rows:,}")
+    told = (
+        f"At least {count_text(debt.index_lag_rows, 'row')} of new files: look-ups read these files instead."
+        if debt.index_lag_rows
+        else "It is complete, as far as counts tell."
+    )
+    yield element("p", told, class_="small-print")
+
+
+def _index_in_short(table: TableHealth) -> str:
+    debt = table.debt
+    if debt.index_entries is None:
+        return ""
+    return share_text(debt.rows - debt.index_lag_rows, debt.rows) if debt.rows else "no rows"
 
 
 def _publication(table: TableHealth) -> str:
     debt = table.debt
+    if not debt.published_version:
+        return "Not published yet."
+    behind = _publication_in_short(table)
+    return f"Readers see version {debt.published_version:,}: {behind}."
+
+
+def _publication_in_short(table: TableHealth) -> str:
+    debt = table.debt
     if debt.published_version is None:
         return ""
     if not debt.published_version:
-        return "not published yet"
-    behind = f"{duration_text(debt.publication_lag_us)} behind" if debt.publication_lag_us else "up to date"
-    return f"version {debt.published_version:,}, {behind}"
-
-
-def _index(table: TableHealth) -> str:
-    debt = table.debt
-    if debt.index_entries is None:
-        return ""
-    if not table.indexed:
-        return "to be removed"
-    return f"at least {debt.index_lag_rows:,} rows behind" if debt.index_lag_rows else "complete, as far as counts tell"
+        return "not yet"
+    return f"{duration_text(debt.publication_lag_us)} behind" if debt.publication_lag_us else "up to date"

@@ -1,4 +1,4 @@
-"""Numbers, sizes and times as the page says them."""
+"""Numbers, sizes and times as people say them."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ _MAX_US = 253_402_300_800 * 1_000_000
 
 
 def size_text(size_bytes: int) -> str:
-    """A size with three digits at least, in units of 1,024 as settings have them: ``12.3 MB``."""
+    """A size with three digits, in units of 1,024 as settings have them: ``12.3 MB``."""
+    if size_bytes < 1_000:
+        return f"{size_bytes:,} bytes"
     size, unit = float(size_bytes), 0
     while size >= 1_000 and unit < len(_UNITS) - 1:
         size, unit = size / 1024, unit + 1
-    return (
-        f"{size_bytes:,} bytes"
-        if unit == 0
-        else f"{size:.{2 if size < 10 else 1 if size < 100 else 0}f} {_UNITS[unit]}"
-    )
+    digits = f"{size:,.{2 if size < 10 else 1 if size < 100 else 0}f}"
+    return f"{digits.rstrip('0').rstrip('.') if '.' in digits else digits} {_UNITS[unit]}"
 
 
 def power_text(exponent: int) -> str:
