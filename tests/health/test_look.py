@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from dolmen.database import Database
+from dolmen.errors import CorruptionError, InputError
 from dolmen.format.entries import WhereTombstone
 from dolmen.format.layout import POINTER
 from dolmen.format.manifest import Manifest
@@ -228,6 +229,23 @@ def test_a_plan_of_very_many_files_is_by_their_sums(monkeypatch: pytest.MonkeyPa
     [work] = world.db.health().planned
     assert (work.step, work.command) == ("compact", "dolmen compact t")
     assert "5 fewer" in work.what
+
+
+def test_a_damaged_segment_is_named() -> None:
+    store = CountingStore(MemoryStore())
+    manifest = many_files(store, 2, 50)
+    committed(store, manifest)
+    key = manifest.table("t").segments[1].object
+    store.delete([key])
+    with pytest.raises(CorruptionError, match=key):
+        fresh(store).health()
+
+
+@pytest.mark.parametrize("pipeline", [5, "rejected", {}, ()])
+def test_a_pipeline_is_one(world: World, pipeline: Any) -> None:
+    for ask in (world.db.health, world.db.report):
+        with pytest.raises(InputError, match="look_at_pipeline"):
+            ask(pipeline)
 
 
 def test_the_figures_for_json_are_whole(world: World) -> None:

@@ -28,7 +28,7 @@ _CURSOR_PART = 8
 
 
 def concerns_of(health: Health) -> tuple[Concern, ...]:
-    """What needs attention, the most urgent first."""
+    """The things that need attention, the most urgent first."""
     found = [*_erasures(health), *_cursors(health), *_pipeline(health), *_manifest(health), *_collection(health)]
     for table in health.tables:
         found += [*_deletes(table), *_publication(table), *_files(table), *_index(table)]

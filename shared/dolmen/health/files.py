@@ -115,7 +115,7 @@ class FilesSurvey:
         return self.bounds.overlap() if self.bounds else None
 
     def delete_cost(self, tombstones: tuple[Tombstone, ...], now_us: int) -> DeleteCost | None:
-        """What unresolved deletes cost a scan; None if there are none."""
+        """The cost of unresolved deletes for a scan; None if there are none."""
         if not tombstones:
             return None
         fetched = [tombstone.blob for tombstone in tombstones if not _is_inline(tombstone)]

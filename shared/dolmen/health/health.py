@@ -70,7 +70,7 @@ class SortOverlap:
 
 @dataclass(frozen=True)
 class DeleteCost:
-    """What a table's unresolved deletes cost a scan of the whole table.
+    """The cost of a table's unresolved deletes for a scan of the whole table.
 
     Args:
         deletes: number of unresolved deletes.
@@ -282,7 +282,7 @@ class QueuePlace:
 
 @dataclass(frozen=True)
 class Pipeline:
-    """What lies beside the database: it does not know these places, so that whoever asks has to name them.
+    """Places beside the database, which does not know them, so that whoever asks has to name them.
 
     Args:
         rejects: the place of rejected files; None if none was named.

@@ -11,7 +11,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain, islice
 
+from dolmen import arguments
 from dolmen.context import Context
+from dolmen.errors import InputError
 from dolmen.format.manifest import HistoryEntry, Manifest, TableEntry
 from dolmen.format.properties import DatabaseSettings, TableSettings
 from dolmen.format.tags import RESERVED_TAGS
@@ -51,8 +53,11 @@ def look(context: Context, pipeline: Pipeline | None = None) -> Health:
         pipeline: what lies beside the database, which does not know it.
 
     Raises:
+        InputError: ``pipeline`` is none.
         CorruptionError: pointer, manifest or a segment is damaged or missing.
     """
+    if pipeline is not None and not isinstance(pipeline, Pipeline):
+        raise InputError(f"pipeline={arguments.short_repr(pipeline)} is none: look_at_pipeline makes one")
     manifest = context.head.refresh().manifest
     now_us = max(context.store.clock.now_us, manifest.created_at)
     with context.reading(manifest.version):

@@ -6,6 +6,7 @@ of this machine are refused, as a site that points its name at 127.0.0.1 sends t
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -14,6 +15,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from socketserver import ThreadingMixIn
 from typing import Any, Self
 
+from dolmen import arguments
 from dolmen.errors import Error, InputError
 from dolmen.health.page.document import POLICY
 from dolmen.runtime import Runtime
@@ -38,7 +40,7 @@ class PageServer:
     """
 
     def __init__(self, draw: Callable[[], str], port: int, runtime: Runtime) -> None:
-        if not 0 <= port <= 65_535:
+        if not 0 <= arguments.number("port", port) <= 65_535:
             raise InputError(f"port {port}: give one from 1 to 65535, or 0 for any that is free")
         try:
             self._server = _Server(port, draw, runtime)
@@ -73,7 +75,7 @@ class _Server(ThreadingMixIn, HTTPServer):
 
     @property
     def hosts(self) -> set[str]:
-        """What ``Host`` may say."""
+        """The values that ``Host`` may have."""
         port = self.server_address[1]
         return {f"{name}:{port}" for name in _NAMES} | (set(_NAMES) if port == _HTTP_PORT else set())
 
@@ -91,7 +93,9 @@ class _Server(ThreadingMixIn, HTTPServer):
             self._free.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Says nothing: a browser has gone away."""
+        """Says nothing of a browser that has gone away; anything else is a bug, and is shown as one."""
+        if not isinstance(sys.exception(), OSError):
+            super().handle_error(request, client_address)
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -245,7 +245,7 @@ def _files(added: int, removed: int) -> str:
 
 
 def unknown(health: Health) -> Html:
-    """What the page does not know, so that nobody takes its silence for good news."""
+    """A list of things that the page does not know, so that nobody takes its silence for good news."""
     told: list[tuple[str, str]] = [
         ("Whether every object is there and intact: ", "dolmen verify"),
         ("Uploads that no commit names (orphans), which take space until a collection: ", "dolmen gc --dry-run"),
