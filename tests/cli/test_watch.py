@@ -76,16 +76,28 @@ def test_a_table_that_comes_or_goes_is_a_change(world: World) -> None:
     watcher.look()
     world.db.create_table("u", SCHEMA)
     for state in (watcher.look(),):
-        screen_of(state, 100)
+        shown(state, 100)
     world.db.drop_table("t")
     state = watcher.look()
     assert (state.changes["files"], state.changes["rows"]) == (-3, -30)
     assert "-30" in shown(state, 100)
 
 
-def shown(state: Any, width: int) -> str:
+def test_a_low_terminal_shows_the_tables_that_have_changed_or_owe_most(world: World) -> None:
+    for number in range(30):
+        world.db.create_table(f"u{number:02}", SCHEMA)
+    watcher = DebtsWatcher(world.db, exact=False)
+    watcher.look()
+    world.db.table("u17").append([{"id": 1, "name": "a"}])
+    told = shown(watcher.look(), 100, 22)
+    assert len(told.splitlines()) <= 22
+    assert [line.split()[1] for line in told.splitlines() if line.startswith("│")] == ["u17", "t", "u00"]
+    assert "28 more tables" in told
+
+
+def shown(state: Any, width: int, height: int = 60) -> str:
     console = Console(width=width, force_terminal=False, file=io.StringIO(), record=True)
-    console.print(screen_of(state, width))
+    console.print(screen_of(state, width, height))
     return console.export_text()
 
 

@@ -24,6 +24,8 @@ from dolmen.units import utc
 
 _WIDE = 72
 """Columns of a terminal that has room for bars and for the list of tables."""
+_OTHER_LINES = 19
+"""Lines of a terminal that the list of tables leaves to everything else, at the most."""
 _FIGURES = ("files", "rows", "dead_rows", "tombstones", "files_saved", "index_lag_rows")
 _DEBTS = frozenset(("dead_rows", "tombstones", "files_saved", "index_lag_rows", "manifest_bytes", "released_objects"))
 _WORDS = {
@@ -124,7 +126,7 @@ def watch_debts(db: dolmen.Database, interval: float, *, exact: bool, as_json: b
         elif console.is_terminal:
             with Live(console=console, auto_refresh=False) as live:
                 for state in looks():
-                    live.update(screen_of(state, console.width), refresh=True)
+                    live.update(screen_of(state, console.width, console.height), refresh=True)
         else:
             for state in looks():
                 console.print(line_of(state), highlight=False, markup=False, soft_wrap=True)
@@ -146,8 +148,8 @@ def line_of(state: WatchedState) -> str:
     return ", ".join(told)
 
 
-def screen_of(state: WatchedState, width: int) -> RenderableType:
-    """The state as a terminal of a width shows it."""
+def screen_of(state: WatchedState, width: int, height: int) -> RenderableType:
+    """The state as a terminal of a width and height shows it: tables that have changed, or owe most, before others."""
     debts, wide = state.debts, width >= _WIDE
     rate = (
         f"  {state.commits:,} commits in {state.seconds:.0f} s, {state.commits_per_second:.2g}/s"
@@ -164,7 +166,7 @@ def screen_of(state: WatchedState, width: int) -> RenderableType:
     elif state.before is not None:
         parts.append(Text("nothing has changed since the last look", style="dim"))
     if wide and debts.tables:
-        parts.append(_tables(state))
+        parts.append(_tables(state, max(1, height - _OTHER_LINES)))
     parts.append(Text(f"{utc(state.at_us):%H:%M:%S} UTC; stop with Ctrl-C", style="dim"))
     return Group(*parts)
 
@@ -176,15 +178,22 @@ def _changes(changes: dict[str, int]) -> Iterator[tuple[str, str]]:
         yield _signed(change, ""), style
 
 
-def _tables(state: WatchedState) -> RichTable:
+def _tables(state: WatchedState, most: int) -> Group:
     headers = ("table", "files", "rows", "unresolved deletes", "files to save")
     listed = RichTable(
         *(Column(header, justify="left" if place == 0 else "right") for place, header in enumerate(headers))
     )
     then = state.before.tables if state.before else {}
-    for name, table in state.debts.tables.items():
+    tables = sorted(state.debts.tables.items(), key=lambda item: _rank(item[1], then.get(item[0])))
+    for name, table in tables[:most]:
         listed.add_row(Text(name), *_cells(table, then.get(name)))
-    return listed
+    more = f"{len(tables) - most:,} more tables: dolmen stats shows all" if len(tables) > most else ""
+    return Group(listed, Text(more, style="dim")) if more else Group(listed)
+
+
+def _rank(now: TableDebt, then: TableDebt | None) -> tuple[bool, int, str]:
+    """The order of tables: first those that have changed, then those that owe most."""
+    return then is not None and now == then, -(now.tombstones + now.files_saved), now.name
 
 
 def _cells(now: TableDebt, then: TableDebt | None) -> Iterator[Text]:
