@@ -15,6 +15,7 @@ from dolmen.errors import InputError, TableNotFoundError
 from dolmen.store.url import open_store
 
 if TYPE_CHECKING:
+    from dolmen.health.health import Health, Pipeline
     from dolmen.iceberg.publication import IcebergPublication
     from dolmen.maintenance.compact.compaction import Compacted
     from dolmen.maintenance.deadline import Deadline
@@ -196,6 +197,31 @@ class MaintainableDatabase:
         from dolmen.maintenance.debt import debts
 
         return debts(self._context, exact=arguments.flag("exact", exact))
+
+    def health(self, pipeline: Pipeline | None = None) -> Health:
+        """Looks at the newest version: sizes, versions, deletes, overlap, deadlines, the work that is due, and what
+        needs attention. Reads metadata only, and tells no value of a row.
+
+        Args:
+            pipeline: rejects and queues, which the database does not know
+                (``dolmen.ingest.pipeline_health.look_at_pipeline``).
+
+        Raises:
+            CorruptionError: pointer, manifest or a segment is damaged or missing.
+        """
+        from dolmen.health.look import look
+
+        return look(self._context, pipeline)
+
+    def report(self, pipeline: Pipeline | None = None) -> str:
+        """The text of one HTML page that shows ``health``: it needs no other file, and holds no value of a row.
+
+        Args:
+            pipeline: see ``health``.
+        """
+        from dolmen.health.page.document import draw_page
+
+        return draw_page(self.health(pipeline))
 
     def receipts(self, *, gone: bool = False) -> list[ErasureStatus]:
         """How far erasures have come, oldest first: those of which some object still holds rows.

@@ -13,6 +13,7 @@ from dolmen.format.entries import Overlay, Vector
 from dolmen.format.layout import POINTER
 from dolmen.format.manifest import Manifest
 from dolmen.format.pointer import Pointer
+from dolmen.health.files import FilesSurvey
 from dolmen.predicate import parse
 from dolmen.runtime import Runtime
 from dolmen.scan.plan import ScanPlan, plan
@@ -135,3 +136,29 @@ def test_planning_takes_no_more_memory_than_the_cache_and_the_segment_at_hand(
     assert found.segments.requests >= SEGMENTS
     assert cache.bytes <= 4 << 20
     assert peak < 64 << 20
+
+
+def test_the_health_of_the_table_reads_each_segment_once_in_bounded_memory(
+    million: tuple[CountingStore, Manifest],
+) -> None:
+    store, manifest = million
+    entry = msgspec.structs.replace(manifest.table("t"), sort_key=(2,))
+    reader = SegmentReader(store, Runtime(threads=1), ObjectCache(4 << 20))
+    store.reset()
+    before = pa.total_allocated_bytes()
+    tracemalloc.start()
+    try:
+        survey = FilesSurvey.of(entry, (), 256 << 20, reader)
+        held = pa.total_allocated_bytes() - before
+        overlap = survey.overlap
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (store.gets, store.lists, store.heads) == (SEGMENTS, 0, 0)
+    assert (survey.files, survey.rows, survey.sizes.counts) == (FILES, FILES * ROWS, {19: FILES})
+    assert overlap is not None
+    assert (overlap.files, overlap.unknown) == (FILES, 0)
+    assert len(overlap.depths) == 120
+    assert 900 < overlap.mean < 1_100 < overlap.deepest  # each has a thousand users of a million
+    assert held < 40 << 20
+    assert peak < 200 << 20

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from itertools import groupby
 from pathlib import Path
@@ -17,6 +15,7 @@ import pyarrow as pa
 import typer
 
 import dolmen
+from dolmen.cli.interrupts import check_interval, stopping_at_interrupt
 from dolmen.cli.options import DatabaseUrl, Form, Json, Output, TableName, app
 from dolmen.cli.output import destination, send_rows
 from dolmen.cli.terminal import ends_of, show_ends
@@ -52,8 +51,7 @@ def changes(
     if follow:
         if until is not None or net:
             raise InputError("--follow has no end and shows every commit: leave out --until and --net")
-        if not 0 < interval < 86_400:
-            raise InputError(f"--interval {interval}: give seconds, more than 0 and less than a day")
+        check_interval(interval)
         format = destination(output, form or ("jsonl" if output is None else None), as_json=as_json)
         _follow(db, ask, first, interval, output, format)
         return
@@ -75,7 +73,7 @@ def _follow(
     """Writes whole commits as they come, and ends after one when Ctrl-C is pressed."""
     if format is None or format.kind == "parquet":
         raise InputError("--follow writes as it goes: give --format jsonl, csv or arrow")
-    with _stopping_at_interrupt() as stop:
+    with stopping_at_interrupt() as stop:
         until = db.refresh()
         rows: pa.RecordBatchReader = ask(since, until)
         if output is None:
@@ -129,20 +127,3 @@ def _whole_commits(rows: pa.RecordBatchReader) -> Iterator[Iterator[pa.RecordBat
                     writer.write_batch(batch)
             file.seek(0)
             yield iter(pa.ipc.open_stream(file))
-
-
-@contextmanager
-def _stopping_at_interrupt() -> Iterator[Event]:
-    """Makes Ctrl-C set the event; a second one interrupts as usual."""
-    stop = Event()
-    before = signal.getsignal(signal.SIGINT)
-
-    def ask_to_stop(*_: object) -> None:
-        stop.set()
-        signal.signal(signal.SIGINT, before)
-
-    signal.signal(signal.SIGINT, ask_to_stop)
-    try:
-        yield stop
-    finally:
-        signal.signal(signal.SIGINT, before)

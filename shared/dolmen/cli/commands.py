@@ -29,6 +29,7 @@ COMMANDS = {
     "past": ("tag", "tags", "restore", "clone"),
     "programs": ("local", "simulate"),
     "rejected": ("rejected",),
+    "report": ("report",),
     "requests": ("request-delete", "request-status"),
     "publishing": ("publish-iceberg",),
     "updates": ("update", "merge"),

@@ -21,8 +21,8 @@ _LATE_US = DAY_US
 def print_debts(debts: Debts) -> None:
     """Prints the work that is left to do: for the database first, then by table."""
     lines = RichTable(show_header=False, box=None)
-    for name, part, told in _lines(debts):
-        lines.add_row(name, _bar(part), Text(told))
+    for name, part, told in debt_lines(debts):
+        lines.add_row(name, debt_bar(part), Text(told))
     console.print(f"version [bold]{debts.version}[/], {debts.versions:,} versions kept", highlight=False)
     console.print(lines)
     if debts.tables:
@@ -32,7 +32,7 @@ def print_debts(debts: Debts) -> None:
         )
 
 
-def _lines(debts: Debts) -> Iterator[tuple[str, float | None, str]]:
+def debt_lines(debts: Debts) -> Iterator[tuple[str, float | None, str]]:
     """Yields the name, the part of the bar that is full (None for no bar), and the text of each line."""
     tombstones, oldest = debts.total("tombstones"), debts.oldest_unresolved_age_us
     yield "unresolved deletes", tombstones / _SLOW_TOMBSTONES, f"{tombstones:,}"
@@ -81,7 +81,8 @@ def _part(part: int, whole: int) -> float:
     return part / whole if whole else 0.0
 
 
-def _bar(part: float | None) -> ProgressBar | Text:
+def debt_bar(part: float | None) -> ProgressBar | Text:
+    """A bar that is full to this part, green, yellow or red; nothing for None."""
     if part is None:
         return Text()
     colour = "green" if part < 0.5 else "yellow" if part < 0.9 else "red"

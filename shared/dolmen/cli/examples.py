@@ -65,6 +65,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "set": ("dolmen set events target_file_bytes=256MB 'ttl=event_time 3650d'",),
     "settings": ("dolmen settings events",),
     "stats": ("dolmen stats",),
+    "report": ("dolmen report -o report.html", "dolmen report --json"),
     "resolve": ("dolmen resolve events",),
     "compact": ("dolmen compact --dry-run",),
     "maintain": ("dolmen maintain",),

@@ -36,6 +36,12 @@ def local(
     ] = True,
     compact_every: Annotated[float, typer.Option(help="Seconds between rounds of compaction; 0 for none.")] = 60,
     gc_every: Annotated[float, typer.Option(help="Seconds between collections of garbage; 0 for none.")] = 3600,
+    report: Annotated[
+        bool, typer.Option("--report/--no-report", help="Serve the page of dolmen report to browsers of this machine.")
+    ] = True,
+    report_port: Annotated[
+        int, typer.Option(help="The port of that page on 127.0.0.1; 0 for any that is free.", min=0, max=65_535)
+    ] = 0,
     as_json: Json = False,
 ) -> None:
     """Run the whole pipeline on this machine: ingest files in landing/<table>/, and apply deletes in queue/*.json."""
@@ -47,6 +53,8 @@ def local(
         facts = {name: value for name, value in event.facts.items() if name != "exc_info"}
         if as_json:
             print_json({"function": event.function, "event": event.text, **facts})
+        elif event.function == "report":
+            console.print(f"the health of the database: {facts['address']}", **_VERBATIM)
         else:
             told = escape(" ".join(f"{name}={value}" for name, value in facts.items()))
             console.print(f"[bold]{event.function}[/] {event.text} [dim]{told}[/]", highlight=False, soft_wrap=True)
@@ -73,6 +81,7 @@ def local(
         auto_create=auto_create,
         compact_seconds=None if once else compact_every,
         gc_seconds=None if once else gc_every,
+        page_port=report_port if report and not once else None,
         on_event=show,
     )
 

@@ -190,9 +190,18 @@ def verify(
 def stats(
     database: DatabaseUrl,
     exact: Annotated[bool, typer.Option("--exact", help="Read segments too, for exact figures.")] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Look again and again until Ctrl-C, and show changes.")
+    ] = False,
+    interval: Annotated[float, typer.Option(help="Seconds between two looks.")] = 5.0,
     as_json: Json = False,
 ) -> None:
     """Show the background work that is left: unresolved deletes, small files, dead rows, the manifest's size."""
+    if watch:
+        from dolmen.cli.watch import watch_debts
+
+        watch_debts(dolmen.open(database), interval, exact=exact, as_json=as_json)
+        return
     found = dolmen.open(database).stats(exact=exact)
     print_json(found.to_dict()) if as_json else print_debts(found)
 

@@ -16,8 +16,10 @@ from dolmen.errors import InputError
 from dolmen.ingest.queues.directory import DirectoryQueue
 from dolmen.ingest.queues.files import Letter, write_whole
 from dolmen.local.functions import LocalFunction, functions_directory
+from dolmen.local.health_page import LocalHealthPage
 from dolmen.local.landing_directory import LandingDirectory
 from dolmen.local.layout import LocalLayout
+from dolmen.local.page_server import PageServer
 from dolmen.local.schedule import Schedule
 from dolmen.runtime import Runtime, shared_runtime
 
@@ -31,7 +33,8 @@ class LocalEvent:
     """An event to show to people.
 
     Args:
-        function: ``ingest``, ``delete``, ``compact`` or ``gc``; ``schedule`` for what calls the latter two.
+        function: ``ingest``, ``delete``, ``compact`` or ``gc``; ``schedule`` for what calls the latter two; ``report``
+            for what serves the page about the database's health.
         text: what a function logged ("drop ingested", "committed", ...), or "given up".
         level: as in ``logging``.
         facts: named details: places and numbers, never values of the data.
@@ -67,6 +70,7 @@ def run_local(
     auto_create: bool = False,
     compact_seconds: float | None = None,
     gc_seconds: float | None = None,
+    page_port: int | None = None,
     on_event: Callable[[LocalEvent], None] = lambda event: None,
     runtime: Runtime | None = None,
 ) -> None:
@@ -86,10 +90,12 @@ def run_local(
         auto_create: create a table that does not exist from the first file dropped for it.
         compact_seconds: seconds between two calls of the compact function; None = never.
         gc_seconds: the same for the gc function.
+        page_port: serve the page about the database's health at this port of 127.0.0.1; 0 = any that is free, None = do
+            not. An event tells its address.
         on_event: called with each event.
 
     Raises:
-        InputError: another process runs on these directories, or there are no functions.
+        InputError: another process runs on these directories, there are no functions, or the port is taken.
     """
     runtime = runtime or shared_runtime()
     layout = LocalLayout.beside(landing_dir, queue_dir, database)
@@ -97,6 +103,9 @@ def run_local(
     layout.make()
     with ExitStack() as stack:
         stack.enter_context(_hold_lock(layout.state / "lock"))
+        if page_port is not None:
+            server = PageServer(LocalHealthPage(layout, runtime).draw, page_port, runtime)
+            on_event(LocalEvent("report", "serving", logging.INFO, {"address": stack.enter_context(server).address}))
         stack.enter_context(_environment(_settings(layout, auto_create)))
         lines = [
             stack.enter_context(_open_line(name, source, functions, layout, runtime, on_event, poll_seconds))

@@ -189,7 +189,11 @@ def debts(context: Context, *, exact: bool = False) -> Debts:
     Raises:
         CorruptionError: the manifest, or a segment that had to be read, is damaged or missing.
     """
-    manifest = context.head.refresh().manifest
+    return debts_of(context, context.head.refresh().manifest, exact=exact)
+
+
+def debts_of(context: Context, manifest: Manifest, *, exact: bool = False) -> Debts:
+    """Computes the debts of a version that was read. See ``debts``."""
     released = [entry for entry in manifest.released if entry.version > manifest.freed]
     trees = [tree for entry in released for tree in entry.trees]
     return Debts(

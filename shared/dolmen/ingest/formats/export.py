@@ -54,18 +54,31 @@ def export_file(rows: pa.RecordBatchReader, file: Path, format: Format) -> int:
         OSError: the file cannot be written.
     """
     rows = to_exportable(rows, format)
+    with open_whole(file) as target:
+        return _write(rows, target, format)
+
+
+@contextmanager
+def open_whole(file: Path) -> Iterator[BinaryIO]:
+    """Opens a file to be written, which gets its name when the block ends without an error. A device keeps its own.
+
+    Raises:
+        InputError: it is a directory, or there is none to write it into.
+        OSError: the file cannot be written.
+    """
     if file.is_dir():
         raise InputError(f"{str(file)!r} is a directory: name a file in it")
     if file.exists() and not file.is_file():  # a device or a pipe: it keeps its name
         with file.open("wb") as target:
-            return _write(rows, target, format)
+            yield target
+        return
     file = Path(os.path.realpath(file))
     if not file.parent.is_dir():
         raise InputError(f"there is no directory {str(file.parent)!r} to write {file.name!r} into")
     partial = file.with_name(f".{file.name}.{uuid.uuid4().hex[:8]}.partial")  # a name that no pipeline takes for a drop
     try:
         with partial.open("xb") as target:
-            written = _write(rows, target, format)
+            yield target
             target.flush()
             os.fsync(target.fileno())
         partial.replace(file)
@@ -75,7 +88,6 @@ def export_file(rows: pa.RecordBatchReader, file: Path, format: Format) -> int:
         raise
     finally:
         partial.unlink(missing_ok=True)
-    return written
 
 
 def export_stream(rows: pa.RecordBatchReader, target: BinaryIO, format: Format) -> int:

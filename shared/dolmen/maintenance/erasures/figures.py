@@ -39,5 +39,10 @@ def figures_of(manifest: Manifest, reader: SegmentReader, now_us: int) -> Erasur
         sum(count for _, _, count in spans),
         max(0, now_us - min(requested_at for requested_at, _, _ in spans)),
         min(due_at for _, due_at, _ in spans) - now_us,
-        sum(count for asked, due, count in spans if now_us > due - (due - asked) // _DANGER_PART),
+        sum(count for asked, due, count in spans if is_in_danger(asked, due, now_us)),
     )
+
+
+def is_in_danger(requested_at: int, due_at: int, now_us: int) -> bool:
+    """Whether hardly any time is left of an erasure at a time, or none."""
+    return now_us > due_at - (due_at - requested_at) // _DANGER_PART

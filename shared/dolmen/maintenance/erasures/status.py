@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -98,7 +98,7 @@ def list_statuses(context: Context, *, gone: bool = False) -> list[ErasureStatus
         gone: those that are gone, too, before the others; this lists all receipts.
     """
     manifest = context.head.refresh().manifest
-    pending = [*_leaving(context, manifest), *_listed(context, manifest)]
+    pending = list(pending_statuses(context, manifest))
     if not gone:
         return pending
     known = {status.id for status in pending}
@@ -118,12 +118,24 @@ def status_of(context: Context, id_: str) -> ErasureStatus:
     if not isinstance(id_, str) or parse_receipt_key(f"{PREFIX}{id_}.json") is None:
         raise InputError("the id of an erasure is 32 hexadecimal digits")
     manifest = context.head.refresh().manifest
-    for status in (*_leaving(context, manifest, id_), *_listed(context, manifest, id_)):
+    for status in pending_statuses(context, manifest, (id_,)):
         return status
     return _of_receipt(context, id_)
 
 
-def _listed(context: Context, manifest: Manifest, id_: str | None = None) -> Iterator[ErasureStatus]:
+def pending_statuses(
+    context: Context, manifest: Manifest, ids: Container[str] | None = None
+) -> Iterator[ErasureStatus]:
+    """Yields statuses of erasures that the newest version knows, oldest first: one request for the receipt of each.
+
+    Args:
+        ids: only these.
+    """
+    yield from _leaving(context, manifest, ids)
+    yield from _listed(context, manifest, ids)
+
+
+def _listed(context: Context, manifest: Manifest, ids: Container[str] | None) -> Iterator[ErasureStatus]:
     listed = erasures_of(manifest, context.segments)
     if not listed:
         return
@@ -131,7 +143,7 @@ def _listed(context: Context, manifest: Manifest, id_: str | None = None) -> Ite
     through = rewritten_through(manifest, context.segments, listed)
     noted = {each.through: each.version for each in sorted(manifest.rewritten, key=lambda note: -note.version)}
     for erasure in listed:
-        if id_ in (None, erasure.id):
+        if ids is None or erasure.id in ids:
             yield _of_erasure(context, manifest, erasure, settings, through, noted)
 
 
@@ -156,10 +168,10 @@ def _of_erasure(
     return ErasureStatus(receipt, "rewritten", "it is forgotten, and late drops with it", until)
 
 
-def _leaving(context: Context, manifest: Manifest, id_: str | None = None) -> Iterator[ErasureStatus]:
+def _leaving(context: Context, manifest: Manifest, ids: Container[str] | None) -> Iterator[ErasureStatus]:
     for entry in manifest.leaving:
         for each in entry.ids:
-            if id_ in (None, each):
+            if ids is None or each in ids:
                 yield _of_leaving(context, manifest, entry, each)
 
 

@@ -1,0 +1,344 @@
+"""The health of a database as data. It holds names and numbers, and never a value of a row."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, TypeAlias
+
+from dolmen.maintenance.debt import Debts, TableDebt
+
+Level: TypeAlias = Literal["danger", "warning", "notice"]
+LEVELS: tuple[Level, ...] = ("danger", "warning", "notice")
+"""In this order: something is about to be lost or broken; it gets worse by itself; it is worth knowing."""
+
+
+@dataclass(frozen=True)
+class Concern:
+    """Something that needs attention.
+
+    Args:
+        level: how urgent it is.
+        title: what it is, in a line.
+        detail: what it means, and what mends it.
+        commands: commands to run, in this order.
+    """
+
+    level: Level
+    title: str
+    detail: str
+    commands: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class FileSizes:
+    """The sizes of a table's data files.
+
+    Args:
+        counts: number of files by exponent: at ``e`` those of 2**e bytes or more, and less than 2**(e + 1).
+        small_below_bytes: files below this size are small.
+        small_files, small_bytes: number and size of these.
+    """
+
+    counts: dict[int, int]
+    small_below_bytes: int
+    small_files: int
+    small_bytes: int
+
+
+@dataclass(frozen=True)
+class SortOverlap:
+    """How many files share each place in the range of the sort key, by rank: no bound is told.
+
+    The places are the distinct bounds of files in ascending order, and the gaps between neighbours.
+
+    Args:
+        column: name of the sort key's first column, whose bounds these are.
+        files: number of files with known bounds.
+        unknown: number of files without, which every filter on the column reads.
+        deepest: the most files that share a place.
+        mean: the mean number of files over all places.
+        depths: (mean, greatest) of consecutive parts of the range; at most ``MOST_PARTS``. Empty if not computed.
+    """
+
+    column: str
+    files: int
+    unknown: int
+    deepest: int
+    mean: float
+    depths: tuple[tuple[float, int], ...]
+
+
+@dataclass(frozen=True)
+class DeleteCost:
+    """The cost of a table's unresolved deletes for a scan of the whole table.
+
+    Args:
+        deletes: number of unresolved deletes.
+        oldest_age_us: age of the oldest, in microseconds.
+        files: number of files that may hold rows to hide, so that a scan compares their rows with the deletes.
+        rows: physical rows in these files.
+        objects: number of objects that a scan fetches for deletes whose record is not in the manifest.
+        bytes: size of what it fetches.
+    """
+
+    deletes: int
+    oldest_age_us: int
+    files: int
+    rows: int
+    objects: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class PlannedWork:
+    """Work that the next round of maintenance, or the next collection, finds to do.
+
+    Args:
+        step: expire, resolve, compact, index, publish or gc.
+        table: the table's name; None for the whole database.
+        what: what is to be done, in words.
+        command: the command that does it now.
+        due_at: the time before which it is not done; 0 if it is due.
+    """
+
+    step: str
+    table: str | None
+    what: str
+    command: str
+    due_at: int = 0
+
+
+@dataclass(frozen=True)
+class PastWork:
+    """A commit in the recent history.
+
+    Args:
+        version: the version that it made.
+        at: its time by the store's clock, in microseconds.
+        operation: a word for what it did.
+        done: its deeds in words: tables and columns, never values.
+        rows_added, files_added, files_removed: numbers of the commit.
+        message: its author's message.
+        requests: ids of the requests that it applied: the first few.
+        upkeep: whether it is background work.
+    """
+
+    version: int
+    at: int
+    operation: str
+    done: str
+    rows_added: int
+    files_added: int
+    files_removed: int
+    message: str
+    requests: tuple[str, ...]
+    upkeep: bool
+
+
+@dataclass(frozen=True)
+class TableHealth:
+    """The health of one table.
+
+    Args:
+        name: the table's name.
+        debt: the work that it needs; its figures of files, rows and small files are exact.
+        primary_key, sort_key: names of the columns.
+        columns: number of columns.
+        sizes: the sizes of its files.
+        overlap: the overlap of its files; None for a table without a sort key, or without files.
+        deletes: what its unresolved deletes cost; None if it has none.
+        publishes: whether maintenance publishes it as Iceberg.
+        indexed: whether it is to have an index of its primary key.
+        expires: whether its rows expire (``ttl``).
+    """
+
+    name: str
+    debt: TableDebt
+    primary_key: tuple[str, ...]
+    sort_key: tuple[str, ...]
+    columns: int
+    sizes: FileSizes
+    overlap: SortOverlap | None
+    deletes: DeleteCost | None
+    publishes: bool
+    indexed: bool
+    expires: bool
+
+
+@dataclass(frozen=True)
+class KeptTag:
+    """A tag. Times are in microseconds; ``until`` is 0 for a tag without an end."""
+
+    name: str
+    version: int
+    created_at: int
+    until: int
+
+
+@dataclass(frozen=True)
+class KeptCursor:
+    """A cursor: the version that its reader has acknowledged, when it moved, and when it ends, in microseconds."""
+
+    name: str
+    version: int
+    moved_at: int
+    ends_at: int
+
+
+@dataclass(frozen=True)
+class KeptVersions:
+    """The versions that can be read.
+
+    Args:
+        newest: the newest version; 0 if nothing was ever committed.
+        oldest: the oldest version that has not expired.
+        oldest_at: its time, in microseconds; 0 if that is not in the manifest.
+        retention_us, keep_versions: the settings that decide when versions expire.
+        tags: tags of users, by version.
+        cursors: cursors, by version.
+        pins: number of versions that are kept because they are published as Iceberg.
+        tags_left_out, cursors_left_out: number of those that are not listed here.
+    """
+
+    newest: int
+    oldest: int
+    oldest_at: int
+    retention_us: int
+    keep_versions: int
+    tags: tuple[KeptTag, ...]
+    cursors: tuple[KeptCursor, ...]
+    pins: int
+    tags_left_out: int = 0
+    cursors_left_out: int = 0
+
+
+@dataclass(frozen=True)
+class PendingErasure:
+    """An erasure of which some object may still hold rows. Times are in microseconds.
+
+    Args:
+        id: the erasure's id.
+        state: see ``dolmen.maintenance.erasures.status.ErasureStatus``.
+        requested_at: when it was asked for.
+        due_at: when its rows must be gone.
+        in_danger: whether hardly any of its time is left.
+        tables: names of the tables that it named.
+        next_step, next_at: what comes next, and when at the latest; 0 if that depends on other things.
+    """
+
+    id: str
+    state: str
+    requested_at: int
+    due_at: int
+    in_danger: bool
+    tables: tuple[str, ...]
+    next_step: str
+    next_at: int
+
+
+@dataclass(frozen=True)
+class RejectsPlace:
+    """The place of rejected files.
+
+    Args:
+        url: the place.
+        waiting: number of rejects that were not put back, by table; "" for files outside of any table's folder.
+        retried: number of rejects that were put back.
+        newest_at: when the newest of those that wait was rejected, in microseconds; 0 if none waits.
+        complete: whether all objects were counted.
+        problem: why it could not be looked at; "" if it could.
+    """
+
+    url: str
+    waiting: dict[str, int] = field(default_factory=dict)
+    retried: int = 0
+    newest_at: int = 0
+    complete: bool = True
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class QueuePlace:
+    """A queue of messages. Numbers are approximate; None is unknown.
+
+    Args:
+        name: what its messages are, in a word: drops, deletes.
+        url: the queue.
+        waiting: messages to be delivered.
+        under_way: messages that were delivered, and are neither done nor given up.
+        dead: messages that were given up.
+        dead_letters: where those are.
+        problem: why it could not be looked at; "" if it could.
+    """
+
+    name: str
+    url: str
+    waiting: int | None = None
+    under_way: int | None = None
+    dead: int | None = None
+    dead_letters: str | None = None
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """Places beside the database, which does not know them, so that whoever asks has to name them.
+
+    Args:
+        rejects: the place of rejected files; None if none was named.
+        queues: the queues that were named.
+    """
+
+    rejects: RejectsPlace | None = None
+    queues: tuple[QueuePlace, ...] = ()
+
+
+@dataclass(frozen=True)
+class Health:
+    """The health of a database in one version.
+
+    Args:
+        url: the database's URL.
+        looked_at: the time of the look by the store's clock, in microseconds.
+        debts: the work that is left to do, by the manifest alone.
+        versions: the versions that can be read.
+        tables: the tables that were looked at, the largest first.
+        tables_left_out: number of further tables.
+        erasures: pending erasures, those that are due first at the beginning.
+        erasures_left_out: number of further ones.
+        erasures_in_danger: number of all pending ones of which hardly any time is left.
+        past: recent commits, newest first.
+        planned: work that is due.
+        pipeline: rejects and queues.
+        concerns: what needs attention, the most urgent first.
+    """
+
+    url: str
+    looked_at: int
+    debts: Debts
+    versions: KeptVersions
+    tables: tuple[TableHealth, ...] = ()
+    tables_left_out: int = 0
+    erasures: tuple[PendingErasure, ...] = ()
+    erasures_left_out: int = 0
+    erasures_in_danger: int = 0
+    past: tuple[PastWork, ...] = ()
+    planned: tuple[PlannedWork, ...] = ()
+    pipeline: Pipeline = Pipeline()
+    concerns: tuple[Concern, ...] = ()
+
+    @property
+    def worst(self) -> Level | None:
+        """The level of the most urgent concern; None if there is none."""
+        return next((level for level in LEVELS if any(each.level == level for each in self.concerns)), None)
+
+    def total(self, figure: str) -> int:
+        """The sum of a figure of ``TableDebt`` over the tables that were looked at."""
+        return sum(getattr(table.debt, figure) for table in self.tables)
+
+    def to_dict(self) -> dict[str, Any]:
+        """These figures for JSON."""
+        tables = [asdict(table) | {"debt": table.debt.to_dict()} for table in self.tables]
+        debts = self.debts.to_dict()
+        del debts["tables"]
+        return asdict(self) | {"tables": tables, "debts": debts, "worst": self.worst}

@@ -1,0 +1,70 @@
+"""Looks at what lies beside a database: rejected files, and queues with their dead letters."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from dolmen.errors import Error
+from dolmen.health.health import Pipeline, QueuePlace, RejectsPlace
+from dolmen.ingest.queues.url import open_queue
+from dolmen.ingest.rejects.listing import RETRIED_SUFFIX
+from dolmen.ingest.rejects.report import ERROR_SUFFIX
+from dolmen.runtime import Runtime
+from dolmen.store.url import open_store
+
+MOST_OBJECTS = 100_000
+"""The most objects of a place of rejects that are counted: a hundred requests."""
+MOST_REJECT_TABLES = 50
+"""The most tables whose rejects are counted apart; the others together."""
+OTHER_TABLES = "(others)"
+
+
+def look_at_pipeline(
+    rejected: str | None, ingest_queue: str | None, delete_queue: str | None, runtime: Runtime
+) -> Pipeline:
+    """Looks at the places that are named. One that cannot be looked at says why, and stops no other.
+
+    Args:
+        rejected: URL of the place of rejected files.
+        ingest_queue, delete_queue: URLs of the queues of drops and of delete requests, or directories.
+    """
+    named = {"drops": ingest_queue, "delete requests": delete_queue}
+    queues = tuple(look_at_queue(name, url, runtime) for name, url in named.items() if url)
+    return Pipeline(look_at_rejects(rejected, runtime) if rejected else None, queues)
+
+
+def look_at_rejects(url: str, runtime: Runtime) -> RejectsPlace:
+    """Counts rejects by table: one request for each thousand objects, and reads none of them."""
+    reports, retried, newest, count = Counter[str](), Counter[str](), dict[str, int](), 0
+    try:
+        store = open_store(url, runtime)
+        for count, info in enumerate(store.list(""), 1):
+            if count > MOST_OBJECTS:
+                break
+            table = info.key.partition("/")[0] if "/" in info.key else ""
+            if info.key.endswith(ERROR_SUFFIX):
+                reports[table] += 1
+                newest[table] = max(newest.get(table, 0), info.last_modified_us)
+            elif info.key.endswith(RETRIED_SUFFIX):
+                retried[table] += 1
+    except (Error, OSError) as error:
+        return RejectsPlace(url, problem=f"{type(error).__name__}: {error}")
+    waiting = Counter({table: left for table, all_ in reports.items() if (left := all_ - retried[table]) > 0})
+    told = dict(waiting.most_common(MOST_REJECT_TABLES))
+    if others := sum(waiting.values()) - sum(told.values()):
+        told[OTHER_TABLES] = others
+    newest_at = max((at for table, at in newest.items() if waiting[table]), default=0)
+    return RejectsPlace(url, told, sum(retried.values()), newest_at, count <= MOST_OBJECTS)
+
+
+def look_at_queue(name: str, url: str, runtime: Runtime) -> QueuePlace:
+    """Counts the messages of a queue: one or two requests.
+
+    Args:
+        name: what its messages are.
+    """
+    try:
+        depth = open_queue(url, runtime, hurried=True).depth()
+    except (Error, OSError) as error:
+        return QueuePlace(name, url, problem=f"{type(error).__name__}: {error}")
+    return QueuePlace(name, url, depth.waiting, depth.under_way, depth.dead, depth.dead_letters)
