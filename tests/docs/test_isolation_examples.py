@@ -5,23 +5,35 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 import dolmen
+from support.quick_command import quick_command
 
 ROOT = Path(__file__).parents[2]
 PROCESSES = 4
 
 
-def start(example: str, url: str, *arguments: object) -> subprocess.Popen[str]:
-    command = [sys.executable, str(ROOT / "examples" / example), url, *map(str, arguments)]
+Start = Callable[..., subprocess.Popen[str]]
+
+
+def begin(program: str, example: str, url: str, *arguments: object) -> subprocess.Popen[str]:
+    command = [program, str(ROOT / "examples" / example), url, *map(str, arguments)]
     return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
+@pytest.fixture(scope="module")
+def start() -> Iterator[Start]:
+    """``start(example, url, ...)`` runs an example in a process that is forked, in which all is imported already."""
+    with quick_command() as programs:
+        yield lambda *arguments: begin(str(programs / "dolmen"), *arguments)
+
+
 def run(example: str, url: str, *arguments: object) -> str:
-    return finish(start(example, url, *arguments))
+    return finish(begin(sys.executable, example, url, *arguments))
 
 
 def finish(process: subprocess.Popen[str]) -> str:
@@ -37,7 +49,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 @pytest.mark.timeout(600)
-def test_transfers_of_many_processes_never_change_the_sum(url: str) -> None:
+def test_transfers_of_many_processes_never_change_the_sum(url: str, start: Start) -> None:
     run("bank.py", url, "open", "--accounts", 5, "--balance", 60)
     working = [start("bank.py", url, "work", "--transfers", 6) for _ in range(PROCESSES)]
     done = sum(int(finish(process).split()[0]) for process in working)
@@ -50,7 +62,7 @@ def test_transfers_of_many_processes_never_change_the_sum(url: str) -> None:
 
 
 @pytest.mark.timeout(600)
-def test_orders_of_many_processes_are_taken_once_and_never_beyond_the_stock(url: str) -> None:
+def test_orders_of_many_processes_are_taken_once_and_never_beyond_the_stock(url: str, start: Start) -> None:
     assert run("inventory.py", url, "stock", "apples", 7) == "7 apples\n"
     # Six orders of two pieces, each sent twice at once; three of them fit.
     ids = [f"o-{number}" for number in range(6)]

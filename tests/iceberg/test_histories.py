@@ -17,7 +17,7 @@ from support.spark import SparkProcess
 
 SEED = os.environ["DOLMEN_TEST_SEED"]
 LONG = bool(os.environ.get("DOLMEN_LONG"))
-HISTORIES = 200 if LONG else 3
+HISTORIES = 200 if LONG else 2
 """The number of histories in each of ten tests. Each has 20 predicates a version in long runs, and one in others."""
 
 SPARK_HISTORIES = 200 if LONG else 3

@@ -1,6 +1,6 @@
 """Two calls at once, in every order of their requests, with every single fault at every point.
 
-By default a 64th of the faults is tried, and a twelfth of the pairs that take long, both drawn anew for each seed; the
+By default a 128th of the faults is tried, and a 24th of the pairs that take long, both drawn anew for each seed; the
 long mode tries all of them.
 """
 
@@ -22,9 +22,9 @@ from dolmen_simulator.world.fates import Fate
 
 LONG = bool(os.environ.get("DOLMEN_LONG"))
 SEED = os.environ["DOLMEN_TEST_SEED"]
-DRAWN = 64
+DRAWN = 128
 """One of so many faults is tried by default."""
-LARGE, LARGE_DRAWN = 140, 12
+LARGE, LARGE_DRAWN = 140, 24
 """Pairs with at least this many executions have one in so many tried by default."""
 LONG_JUDGED = ("read-modify-write/read-modify-write, and segments", "merge segments/add and merge segments")
 """Pairs with few executions that take as long as those: each leaves many versions with segments, which are all read."""

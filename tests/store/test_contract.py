@@ -18,7 +18,7 @@ from dolmen.runtime import Runtime
 from dolmen.store import MemoryStore, ObjectStore
 from support.stores import KINDS, RUNTIME, keys, make_store, put, reopen
 
-LOAD = Load(writers=32, increments=8, commits=2)
+LOAD = Load(writers=16, increments=5, commits=2)
 
 
 @pytest.fixture(params=KINDS)

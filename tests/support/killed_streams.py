@@ -11,7 +11,10 @@ import subprocess
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 Way = Literal["by_format", "by_batches"]
 WAYS: tuple[Way, ...] = ("by_format", "by_batches")
@@ -68,12 +71,11 @@ def run_module(module: str, arguments: list[str], scratch: Path, kill: Kill | No
         return process.wait(900)
 
 
-def main(url: str, files: str, scratch: str, first: str) -> None:
+def copy(spark: SparkSession, url: str, files: str, scratch: str, first: str) -> None:
+    """Runs both queries on all that is there, the query ``first`` first."""
     import dolmen
     from dolmen.spark.stream.batches import batches_into
-    from support.spark import start_session
 
-    spark = start_session(Path(scratch) / "spark", "local[2]")
     rows = spark.readStream.schema("id long, s string").option("maxFilesPerTrigger", 1).json(files).repartition(2)
     into = dolmen.open(url).table("by_batches")
     writers = {
@@ -83,6 +85,13 @@ def main(url: str, files: str, scratch: str, first: str) -> None:
     for way in sorted(writers, key=lambda way: way != first):
         writer = writers[way].option("checkpointLocation", f"{scratch}/{way}").trigger(availableNow=True)
         writer.start().awaitTermination()
+
+
+def main(url: str, files: str, scratch: str, first: str) -> None:
+    from support.spark import start_session
+
+    spark = start_session(Path(scratch) / "spark", "local[2]")
+    copy(spark, url, files, scratch, first)
     spark.stop()
 
 

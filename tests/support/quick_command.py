@@ -4,6 +4,8 @@ A server imports the command and the libraries behind it once. Each command is a
 forks: it has the arguments, folder, environment, input and output of whoever calls it, and its exit code is theirs.
 ``tests/project/test_dist.py`` and some of ``tests/cli`` start the command as users do.
 
+The same program runs a script as ``python`` does, if its first argument ends with ``.py``.
+
 ``python -m support.quick_command SOCKET [LEFT OUT ...]`` is the server. It lives until its standard input ends.
 """
 
@@ -12,6 +14,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import runpy
 import select
 import socket
 import subprocess
@@ -97,7 +100,11 @@ def main(address: str, *left_out: str) -> None:
                     pass
         else:
             return
-    run_command()
+    if sys.argv[1:] and sys.argv[1].endswith(".py"):
+        del sys.argv[0]
+        runpy.run_path(sys.argv[0], run_name="__main__")
+    else:
+        run_command()
 
 
 def _is_command(caller: socket.socket) -> bool:

@@ -57,7 +57,7 @@ def _work(scratch: Path) -> None:
     spark.stop()
     if java is not None:
         java.stdin.close()  # it ends, and writes the archive
-        java.wait(timeout=120)
+        java.wait(timeout=600)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from jobs.load import main
+from pyspark.sql import SparkSession
 
 import dolmen
 from dolmen.cli.jobs import SPARK_FAILED, run_job
@@ -20,7 +22,7 @@ from dolmen.ingest.drops.backfill import DropSource
 from dolmen.ingest.drops.ingest import ingest_drops
 from dolmen.store.url import open_store
 from support.landing_files import FORMATS, SCHEMA, drops_in, rows_of
-from support.ministack import boto3_client
+from support.ministack import boto3_client, endpoint_environment
 
 ROOT = Path(__file__).parents[3]
 SUBMIT = Path(sys.executable).with_name("spark-submit")
@@ -34,7 +36,15 @@ def command(tmp_path: Path, *options: str) -> tuple[list[str], dict[str, str]]:
     return [str(SUBMIT), "--master", "local[2]", *confs, str(ROOT / "jobs" / "load.py"), *options], environment
 
 
-def test_a_job_that_was_killed_is_started_again_and_goes_on(s3_url: str, s3_endpoint: str, tmp_path: Path) -> None:
+def test_a_job_that_was_killed_is_started_again_and_goes_on(
+    spark: SparkSession,
+    s3_url: str,
+    s3_endpoint: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """``spark-submit`` starts the first; the second finds the session that tests share."""
     db = dolmen.open(s3_url)
     table = db.create_table("events", SCHEMA, sort_key="at")
     bucket = s3_url.split("/")[2]
@@ -63,10 +73,16 @@ def test_a_job_that_was_killed_is_started_again_and_goes_on(s3_url: str, s3_endp
 
     handed = HandoverRecords(open_store(f"s3://{bucket}/handed"))
     handed.add(drops)
-    argv, environment = command(tmp_path, "--database", s3_url, "--handed", f"s3://{bucket}/handed", "--json")
-    again = subprocess.run(argv, env=environment, capture_output=True, text=True, check=False)
-    assert again.returncode == 0, again.stderr  # one file is a reject, which settles it
-    told = json.loads(again.stdout)
+    for name, value in endpoint_environment(s3_endpoint).items():
+        monkeypatch.setitem(spark.sparkContext.environment, name, value)
+    argv = ["load.py", "--database", s3_url, "--handed", f"s3://{bucket}/handed", "--json"]
+    monkeypatch.setattr(sys, "argv", argv)
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as ended:
+        run_job(main)
+    out, err = capsys.readouterr()
+    assert ended.value.code == 0, err  # one file is a reject, which settles it
+    told = json.loads(out)
     assert (told["files"], told["rejected"]) == (len(forms) + 1, 1)
     assert (told["duplicate"], told["rows"]) == (done_before // 100, 100 * len(forms) - done_before)
     assert sorted(table.scan(["id"]).to_arrow()["id"].to_pylist()) == list(range(100 * len(forms)))
@@ -92,8 +108,6 @@ def test_what_is_wrong_with_a_command_line_is_said_by_exit_code(
     code: int,
     message: str,
 ) -> None:
-    from jobs.load import main
-
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["load.py", "--database", str(tmp_path / "db"), *options])
     with pytest.raises(SystemExit) as ended:

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from pyspark.sql import SparkSession
 
 import dolmen
-from support.killed_streams import WAYS, Kill, Way, run, stages
-from support.spark import NO_JAVA, has_java, streams_arrow
+from support.killed_streams import WAYS, Kill, Way, copy, run, stages
+from support.spark import streams_arrow
 
 LONG = bool(os.environ.get("DOLMEN_LONG"))
 SEED = os.environ["DOLMEN_TEST_SEED"]
@@ -31,9 +32,7 @@ def draw_kills() -> list[tuple[Way, str]]:
 
 @pytest.mark.timeout(3600)  # so many JVMs on a busy machine
 @streams_arrow
-def test_a_driver_that_is_killed_at_every_stage_writes_each_row_once(tmp_path: Path) -> None:
-    if not has_java():
-        pytest.skip(NO_JAVA)
+def test_a_driver_that_is_killed_at_every_stage_writes_each_row_once(spark: SparkSession, tmp_path: Path) -> None:
     files = tmp_path / "files"
     files.mkdir()
     for file in range(FILES):
@@ -50,8 +49,7 @@ def test_a_driver_that_is_killed_at_every_stage_writes_each_row_once(tmp_path: P
         for table in tables.values():
             rows = table.to_arrow()["id"].to_pylist()
             assert len(set(rows)) == len(rows)
-    code = run(db.url, files, tmp_path, "by_format", None)
-    assert code == 0, (tmp_path / "log").read_text()[-4000:]
+    copy(spark, db.url, str(files), str(tmp_path), "by_format")
     for way, table in tables.items():
         assert sorted(table.to_arrow()["id"].to_pylist()) == list(range(FILES * ROWS)), way
     applied = {entry.id for entry in db.context.head.refresh().manifest.applied}
