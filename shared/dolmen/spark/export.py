@@ -22,8 +22,8 @@ from dolmen.format.schema import is_nested
 from dolmen.predicate import Where
 from dolmen.reading import ReadableTable
 from dolmen.spark import arguments as given
-from dolmen.spark.failures import Py4JJavaError
 from dolmen.spark.paths import S3A, is_on_class_path
+from dolmen.spark.py4j_errors import Py4JJavaError
 from dolmen.spark.read.frame import active_session, to_spark
 
 if TYPE_CHECKING:

@@ -17,17 +17,7 @@ from pyspark.errors import PySparkException
 
 from dolmen import errors
 from dolmen.errors import Error, RowError
-
-try:
-    from py4j.protocol import Py4JError, Py4JJavaError
-except ImportError:  # of pyspark-client, which speaks to Spark Connect alone
-
-    class Py4JError(Exception):  # type: ignore[no-redef]
-        """A stand-in: without py4j nothing raises it."""
-
-    class Py4JJavaError(Py4JError):  # type: ignore[no-redef]
-        """A stand-in: without py4j nothing raises it."""
-
+from dolmen.spark.py4j_errors import Py4JJavaError
 
 FAILURES = PySparkException, Py4JJavaError
 """The errors by which a failed job is known in the driver."""

@@ -21,7 +21,7 @@ from pyspark.sql import types as s
 
 from dolmen.errors import CorruptionError
 from dolmen.format.entries import DataFile
-from dolmen.spark.failures import Py4JError
+from dolmen.spark.py4j_errors import Py4JError
 
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaObject

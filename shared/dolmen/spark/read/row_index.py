@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
 
-from dolmen.spark.failures import Py4JError
+from dolmen.spark.py4j_errors import Py4JError
 
 _NAME = "_tmp_metadata_row_index"
 _PRUNING = "spark.sql.optimizer.nestedSchemaPruning.enabled"

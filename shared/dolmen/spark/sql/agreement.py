@@ -20,7 +20,7 @@ from dolmen.format.schema import Field, is_nested
 from dolmen.predicate import Constant, Predicate, bind
 from dolmen.predicate.constants import NULL, Value
 from dolmen.predicate.domain import Domain, Op, domain_of
-from dolmen.spark.failures import Py4JError
+from dolmen.spark.py4j_errors import Py4JError
 
 _OPS: dict[str, Op] = {
     "EqualTo": "=", "GreaterThan": ">", "GreaterThanOrEqual": ">=", "LessThan": "<", "LessThanOrEqual": "<=",
