@@ -1,4 +1,4 @@
-"""What is said of a Spark that is too old for dolmen."""
+"""Refuses a Spark that is too old, and says what to do instead."""
 
 from __future__ import annotations
 
