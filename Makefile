@@ -78,7 +78,7 @@ test-long: export DOLMEN_LONG := 1
 test-long: test ## the same with the long random runs and histories
 
 .PHONY: test-spark-versions
-test-spark-versions: ## the tests of Spark on PySpark 4.0 and 4.3 (see scripts/spark_versions.sh)
+test-spark-versions: ## the tests of Spark on PySpark 3.5, 4.0 and 4.3 (see scripts/spark_versions.sh)
 	@scripts/spark_versions.sh
 
 .PHONY: check

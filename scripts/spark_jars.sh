@@ -4,7 +4,8 @@
 #   scripts/spark_jars.sh install          fetches them once from Maven Central (640 MB), checks them, says where they are
 #   scripts/spark_jars.sh install --try    the same, but only says so where they can't be had, for want of a network for one
 #   scripts/spark_jars.sh path             their class path; fails, and says why, if they are not there
-#   scripts/spark_jars.sh install iceberg [--try], path iceberg    the same of the jar by which Spark reads Iceberg (48 MB)
+#   scripts/spark_jars.sh install iceberg [--try], path iceberg    the same of the jar by which Spark reads Iceberg (48 MB),
+#                                                                  which is another one for Spark 3.5
 #
 # They are hadoop-aws, of the version of Hadoop that the environment's PySpark brings, and the AWS SDK that it was built
 # with; for a session, by spark.driver.extraClassPath and spark.executor.extraClassPath (docs/spark.md). PYTHON is the
@@ -29,8 +30,13 @@ folder=${XDG_CACHE_HOME:-${HOME:-$PWD}/.cache}/dolmen/spark-jars/$hadoop
 contents="hadoop-aws $hadoop and its AWS SDK" size="640 MB" reads="S3" remedy="make spark-jars fetches them"
 if [ $what = iceberg ]; then
     jars=("org.apache.iceberg iceberg-spark-runtime-4.1_2.13 1.11.0 d6ea6c5d099288daeb7d5a92061bd3d7d8f296492632b42378e5f2f0e3066242")
+    of_spark=4.1
+    if [[ $("$python" -c 'from importlib.metadata import version; print(version("pyspark"))' 2>/dev/null) = 3.5.* ]]; then
+        jars=("org.apache.iceberg iceberg-spark-runtime-3.5_2.12 1.11.0 94b8e36fc329f0293d44ba9e01b784a56e9501affec1842d898144c51f6e486a")
+        of_spark=3.5
+    fi
     folder=${folder%/*}/iceberg-1.11.0
-    contents="Iceberg's runtime for Spark 4.1" size="48 MB" reads="Iceberg" remedy="scripts/spark_jars.sh install iceberg fetches them"
+    contents="Iceberg's runtime for Spark $of_spark" size="48 MB" reads="Iceberg" remedy="scripts/spark_jars.sh install iceberg fetches them"
 fi
 
 is_there() {
@@ -53,8 +59,8 @@ why_not() {
         echo "There is no PySpark in the environment of $python: make setup installs it."
     elif [ $what = s3 ] && [ ! -f "$found/hadoop-client-api-$hadoop.jar" ]; then
         echo "These jars are for Hadoop $hadoop, and the PySpark of $python brings another one."
-    elif [ $what = iceberg ] && ! compgen -G "$found/spark-core_2.13-4.1.*" >/dev/null; then
-        echo "This jar is for Spark 4.1, and $python has another one."
+    elif [ $what = iceberg ] && ! compgen -G "$found/spark-core_2.1?-$of_spark.*" >/dev/null; then
+        echo "These jars are for Spark 3.5 and 4.1, and $python has another one."
     else
         return 1
     fi

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import pyspark
 import pytest
 
 from support.iceberg_readers import PYTHON, IcebergReaders
 from support.spark import SparkProcess, require_java
 from support.spark_jars import find_jars
+
+collect_ignore = [] if pyspark.__version__ < "4" else ["test_old_spark.py"]
+"""What ``scripts/spark_versions.sh`` runs on PySpark 3.5."""
 
 
 @pytest.fixture(scope="session")

@@ -91,7 +91,9 @@ def test_nothing_is_written_where_the_published_version_shows_the_same_rows(db: 
 
 def test_a_dry_run_tells_whether_there_is_something_to_publish_and_writes_nothing(db: Database) -> None:
     table, version = db.table("t"), db.refresh()
-    assert table.publish_iceberg(dry_run=True).is_new
+    tried = table.publish_iceberg(dry_run=True)
+    assert tried.is_new
+    assert tried.facts() == [("to publish", "t, version 2, as Iceberg v2"), ("metadata", "none yet")]
     assert (db.refresh(), list(db._context.store.list("iceberg/"))) == (version, [])
     table.publish_iceberg()
     assert not table.publish_iceberg(dry_run=True).is_new

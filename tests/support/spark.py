@@ -18,7 +18,12 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 import pytest
-from pyspark.sql import SparkSession, datasource
+from pyspark.sql import SparkSession
+
+try:
+    from pyspark.sql import datasource
+except ImportError:  # before Spark 4
+    datasource = None
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -90,6 +95,18 @@ class SparkProcess:
         spawn = multiprocessing.get_context("spawn")
         variables = {**environment, "PYTHONPATH": str(TESTS)}
         with ProcessPoolExecutor(1, spawn, _begin, (scratch, variables, master, settings)) as pool:
+            try:
+                yield cls(pool)
+            finally:
+                pool.submit(_end).result()
+
+    @classmethod
+    @contextmanager
+    def start_client(cls, url: str) -> Iterator[SparkProcess]:
+        """Starts a process without a JVM, whose session is one of Spark Connect; it ends with the block."""
+        from support.connect_client import begin
+
+        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), begin, (url,)) as pool:
             try:
                 yield cls(pool)
             finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -16,12 +17,32 @@ def read(folder: str, columns: Sequence[str], where: str | None = None, snapshot
     frame = reader.load(folder)
     if where is not None:
         frame = frame.where(where)
-    return frame.select([f"`{name}`" for name in columns]).toArrow()
+    chosen = frame.select([f"`{name}`" for name in columns])
+    if not hasattr(chosen, "toArrow"):  # before Spark 4
+        return _to_arrow_of_old(chosen)
+    return chosen.toArrow()
+
+
+def _to_arrow_of_old(frame: Any) -> pa.Table:
+    """``toArrow`` of a Spark that has none."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    batches = frame._collect_as_arrow()
+    return pa.Table.from_batches(batches) if batches else to_arrow_schema(frame.schema).empty_table()
 
 
 def names(folder: str) -> list[str]:
     """The columns that Spark sees."""
     return list(_session().read.format("iceberg").load(folder).columns)
+
+
+def error_of_format(name: str, path: str) -> str:
+    """Spark's error on reading by a format; "" without one."""
+    try:
+        _session().read.format(name).load(path)
+    except Exception as error:  # noqa: BLE001 - whatever it is, the test looks at it
+        return f"{type(error).__name__}: {error}"
+    return ""
 
 
 def write(folder: str, statement: str) -> str:

@@ -15,6 +15,7 @@ from dolmen.errors import AdoptionError, Error, ObjectNotFoundError, SchemaError
 from dolmen.format.adopted import key_fault
 from dolmen.format.checksum import crc32
 from dolmen.format.entries import ColumnStats
+from dolmen.format.julian_days import JULIAN, julian_leaves
 from dolmen.format.schema import Field, field_id, is_nested
 from dolmen.format.statistics import Bounds, column_stats
 from dolmen.scan.adopted_columns import AdoptedColumn, adopted_column, leaf_count, microseconds_per_unit
@@ -167,10 +168,13 @@ def _file_faults(metadata: pq.FileMetaData) -> list[str]:
 def _shape(metadata: pq.FileMetaData) -> tuple[FileShape, list[FileColumn]]:
     """The columns of a file, and the same as a reader of footers takes them."""
     columns, readable, faults, leaf = list[AdoptedColumn](), list[FileColumn](), list[ShapeFault](), 0
+    julian = julian_leaves(metadata)
     for field in metadata.schema.to_arrow_schema():
         leaves = tuple(range(leaf, leaf + leaf_count(field.type)))
         leaf += len(leaves)
-        if reason := next((found for each in leaves if (found := _leaf_fault(metadata, each))), ""):
+        reason = next((found for each in leaves if (found := _leaf_fault(metadata, each))), "")
+        if reason or not julian.isdisjoint(leaves):
+            reason = reason or f"{JULIAN}: let Spark write the file anew"
             faults.append(ShapeFault(field.name, reason, field_id(field)))
             continue
         try:

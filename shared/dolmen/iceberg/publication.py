@@ -49,7 +49,7 @@ class IcebergPublication:
         format_version: of Iceberg, 2 or 3.
         is_new: whether there was something to publish. A dry run says whether there is.
         is_repaired: whether the metadata before it was not dolmen's, and was replaced.
-        files, rows: data files, and physical rows in them.
+        files, rows: data files, and physical rows in them. A dry run counts neither these nor what follows.
         delete_files, deleted_rows: delete files, and positions in them.
         snapshots: number of versions that readers can travel to.
         left_out: for each column that Iceberg's readers do not see, by name, the reason.
@@ -87,14 +87,16 @@ class IcebergPublication:
 
     def facts(self) -> list[tuple[str, str]]:
         """The lines that ``repr`` shows, as pairs of name and value."""
-        facts = [
-            ("published", f"{self.table}, version {self.version}, as Iceberg v{self.format_version}"),
-            ("metadata", self.metadata_location or "none yet"),
-            ("files", f"{self.files:,} with {self.rows:,} rows"),
-            ("delete files", f"{self.delete_files:,} with {self.deleted_rows:,} positions"),
-            ("snapshots", f"{self.snapshots:,}"),
-            ("written", f"{self.objects:,} objects, {self.bytes:,} bytes"),
-        ]
+        is_tried = self.is_new and not self.objects
+        what = f"{self.table}, version {self.version}, as Iceberg v{self.format_version}"
+        facts = [("to publish" if is_tried else "published", what), ("metadata", self.metadata_location or "none yet")]
+        if not is_tried:
+            facts += [
+                ("files", f"{self.files:,} with {self.rows:,} rows"),
+                ("delete files", f"{self.delete_files:,} with {self.deleted_rows:,} positions"),
+                ("snapshots", f"{self.snapshots:,}"),
+                ("written", f"{self.objects:,} objects, {self.bytes:,} bytes"),
+            ]
         if self.glue:
             facts.append(("Glue", self.glue))
         return facts + [("left out", f"{name}: {reason}") for name, reason in (self.left_out or {}).items()]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pyspark
 
-from dolmen.errors import InputError
+from dolmen.spark.supported import check_supported
 
 try:
     from dolmen.merge.clauses import Delete, Insert, Update
@@ -25,13 +25,9 @@ try:
     from dolmen.spark.sql.run import sql
     from dolmen.spark.stream.batches import batches_into
     from dolmen.spark.write.frame import append, delete, overwrite, upsert
-except ImportError as error:
-    if int(pyspark.__version__.partition(".")[0]) >= 4:
-        raise
-    raise InputError(
-        f"dolmen.spark needs PySpark 4.1, and this is {pyspark.__version__}, which has no data sources in Python: "
-        "publish the table as Iceberg (docs/iceberg.md), and read it with Iceberg's runtime for this Spark"
-    ) from error
+except ImportError:
+    check_supported(pyspark.__version__)
+    raise
 
 __all__ = [
     "Delete",

@@ -20,8 +20,8 @@ def session(value: object) -> SparkSession:
     found = any_session(value)
     if is_remote(found):
         raise InputError(
-            "this needs a session of this process's own JVM, and spark is one of Spark Connect, where attach, sql and "
-            'format("dolmen") work: docs/spark-statements.md'
+            "this needs a session of this process's own JVM, and the session is one of Spark Connect: "
+            "docs/spark-statements.md says what works there"
         )
     return found
 

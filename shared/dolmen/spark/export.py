@@ -9,12 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import unquote
 
 import pyarrow as pa
-from py4j.java_gateway import JavaObject
-from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
 
@@ -25,7 +23,11 @@ from dolmen.predicate import Where
 from dolmen.reading import ReadableTable
 from dolmen.spark import arguments as given
 from dolmen.spark.paths import S3A, is_on_class_path
+from dolmen.spark.py4j_errors import Py4JJavaError
 from dolmen.spark.read.frame import active_session, to_spark
+
+if TYPE_CHECKING:
+    from py4j.java_gateway import JavaObject
 
 Format = Literal["parquet", "csv", "json"]
 FORMATS: tuple[Format, ...] = ("parquet", "csv", "json")
@@ -94,9 +96,8 @@ def export(
     to, overwrite = arguments.text("to", to), arguments.flag("overwrite", overwrite)
     if not isinstance(format, str) or format not in FORMATS:
         raise InputError(f"{arguments.short_repr(format)} is no format to export: {', '.join(FORMATS)}")
-    spark = (
-        active_session() if spark is None else given.session(spark)
-    ).newSession()  # the same Spark, with settings of its own
+    # The same Spark, with settings of its own.
+    spark = given.session(active_session() if spark is None else spark).newSession()
     for name, value in _SETTINGS.items():
         spark.conf.set(name, value)
     place = _place(spark, to)

@@ -12,12 +12,12 @@ from contextlib import contextmanager
 
 import msgspec
 import pyarrow as pa
-from py4j.protocol import Py4JJavaError
 from pyspark import TaskContext
 from pyspark.errors import PySparkException
 
 from dolmen import errors
 from dolmen.errors import Error, RowError
+from dolmen.spark.py4j_errors import Py4JJavaError
 
 FAILURES = PySparkException, Py4JJavaError
 """The errors by which a failed job is known in the driver."""

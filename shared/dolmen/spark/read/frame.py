@@ -20,6 +20,7 @@ from dolmen.spark import arguments as given
 from dolmen.spark.origin import Origin
 from dolmen.spark.paths import spark_paths
 from dolmen.spark.read.native import native_frames
+from dolmen.spark.remote import read_remotely
 from dolmen.spark.tasks import FILE, ROW, ReadTask, read_files
 from dolmen.spark.types import is_own, spark_schema, to_frame
 
@@ -42,7 +43,7 @@ def to_spark(
         where: only rows for which this is TRUE.
         with_commit_ts: add the column ``_commit_ts``.
         with_positions: add the columns ``__file`` and ``__row``: the name of each row's file, and its position there.
-        native: False = read everything by dolmen itself, in Python workers.
+        native: False = read everything by dolmen itself, in Python workers; so it is in Spark Connect in any case.
         spark: the session; the active one by default.
 
     Raises:
@@ -51,7 +52,11 @@ def to_spark(
     given.readable(table)
     native = arguments.flag("native", native)
     with_positions = arguments.flag("with_positions", with_positions)
-    spark = given.session(active_session() if spark is None else spark)
+    spark = given.any_session(active_session() if spark is None else spark)
+    if given.is_remote(spark):
+        if with_positions:
+            given.session(spark)
+        return read_remotely(spark, table, columns, where, with_commit_ts=with_commit_ts)
     scan = table.scan(columns, where, with_commit_ts=with_commit_ts)
     plan = scan.plan
     origin = Origin(plan.entry.uuid, plan.version)

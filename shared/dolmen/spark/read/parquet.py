@@ -14,14 +14,17 @@ import logging
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
+from typing import TYPE_CHECKING
 
-from py4j.java_gateway import JavaObject
-from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as s
 
 from dolmen.errors import CorruptionError
 from dolmen.format.entries import DataFile
+from dolmen.spark.py4j_errors import Py4JError
+
+if TYPE_CHECKING:
+    from py4j.java_gateway import JavaObject
 
 OPTIONS = {
     "ignoreCorruptFiles": "false",

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
+
+from dolmen.spark.py4j_errors import Py4JError
 
 _NAME = "_tmp_metadata_row_index"
 _PRUNING = "spark.sql.optimizer.nestedSchemaPruning.enabled"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dolmen.spark.arguments import session
+from dolmen.spark.arguments import any_session, is_remote
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -20,8 +20,16 @@ def register(spark: SparkSession) -> None:
     """
     from pyspark_dolmen import DefaultSource  # PySpark: only for those who ask
 
-    session(spark)
-    if not spark._jsparkSession.sessionState().dataSourceManager().dataSourceExists(DefaultSource.name()):
+    any_session(spark)
+    # A session of Spark Connect can't be asked what it knows; there, registering again replaces.
+    if is_remote(spark) or not _knows(spark):
         spark.dataSource.register(DefaultSource)
     if spark.version >= "4.1":
         spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+
+
+def _knows(spark: SparkSession) -> bool:
+    """Whether a session of this process's own JVM knows the format."""
+    from pyspark_dolmen import DefaultSource
+
+    return bool(spark._jsparkSession.sessionState().dataSourceManager().dataSourceExists(DefaultSource.name()))

@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import pyarrow as pa
-from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
@@ -21,6 +20,7 @@ from dolmen.format.schema import Field, is_nested
 from dolmen.predicate import Constant, Predicate, bind
 from dolmen.predicate.constants import NULL, Value
 from dolmen.predicate.domain import Domain, Op, domain_of
+from dolmen.spark.py4j_errors import Py4JError
 
 _OPS: dict[str, Op] = {
     "EqualTo": "=", "GreaterThan": ">", "GreaterThanOrEqual": ">=", "LessThan": "<", "LessThanOrEqual": "<=",

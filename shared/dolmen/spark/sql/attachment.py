@@ -216,11 +216,8 @@ def detach(spark: SparkSession, database: Database | None = None) -> None:
 
 
 def frame_of(spark: SparkSession, database: Database, snapshot: Snapshot, table: str) -> DataFrame:
-    """A table of a version as a frame: read natively, or by ``format("dolmen")`` in a session of Spark Connect."""
-    if not given.is_remote(spark):
-        return to_spark(snapshot.table(table), spark=spark)
-    options = {"table": table, "version": str(snapshot.version)}
-    return spark.read.format("dolmen").options(**options).load(database.url)
+    """A table of a version as a frame."""
+    return to_spark(snapshot.table(table), spark=spark)
 
 
 def session_of(spark: SparkSession | None) -> SparkSession:

@@ -14,11 +14,11 @@ from dolmen.format.schema import Field
 from dolmen.replay import replay
 from dolmen.results import Commit
 from dolmen.spark.arguments import is_remote
+from dolmen.spark.remote import write_remotely
 from dolmen.spark.sql.attachment import Attachment, Attachments, attachments_of, session_of
 from dolmen.spark.sql.change import RowChange, find_field
 from dolmen.spark.sql.edit import delete_rows, update_rows
 from dolmen.spark.sql.matching import merge_matching
-from dolmen.spark.sql.remote import insert_remotely
 from dolmen.spark.sql.statement import (
     DeleteStatement,
     InsertStatement,
@@ -101,7 +101,9 @@ class _Run:
             frame = views.run(f"{statement.ctes}\n{does.query}", does.query)
         frame = self._for_table(frame, attachment.database.table(table).stored_schema.fields, table, does)
         if is_remote(self._spark):
-            return insert_remotely(attachment.database, table, frame, self._request, overwrites=does.overwrites)
+            database, overwrites = attachment.database, does.overwrites
+            since = database.version if overwrites else None  # which the views show
+            return write_remotely(database.context, table, frame, self._request, overwrites=overwrites, since=since)
         write = overwrite if does.overwrites else append
         return write(attachment.database.table(table), frame, request=self._request)
 

@@ -8,11 +8,11 @@ from pyspark.sql import types as s
 
 from dolmen.errors import InputError, RowError, SchemaError
 from dolmen.format.schema import Field
-from dolmen.spark.arguments import is_remote
 from dolmen.spark.failures import mark_of
 from dolmen.spark.types import quoted, spark_type
 
 _POLICY = "spark.sql.storeAssignmentPolicy"
+_DAYS = s.DateType, s.TimestampType, s.TimestampNTZType
 
 
 class StoreCasts:
@@ -22,7 +22,6 @@ class StoreCasts:
     """
 
     def __init__(self, spark: SparkSession) -> None:
-        self._spark = spark
         self._policy = (spark.conf.get(_POLICY, None) or "ANSI").upper()
 
     def column(self, frame: DataFrame, name: str, field: Field, what: str) -> Column:
@@ -42,17 +41,19 @@ class StoreCasts:
         if self._policy != "ANSI":
             raise InputError(f"{said}: with {_POLICY}={self._policy} write the cast yourself")
         nested = s.ArrayType, s.MapType, s.StructType, s.VariantType
-        if isinstance(own, nested) or isinstance(wanted, nested) or not self._is_storable(own, wanted):
+        if isinstance(own, nested) or isinstance(wanted, nested) or not can_store(own, wanted):
             raise SchemaError(f"{said}: cast it")
         fitting = column.try_cast(wanted)
         reason = f"a value does not fit {wanted.simpleString()}"
         misfit = F.raise_error(F.lit(mark_of(RowError(reason, column=field.name))))
         return F.when(column.isNotNull() & fitting.isNull(), misfit).otherwise(fitting)
 
-    def _is_storable(self, own: s.DataType, wanted: s.DataType) -> bool:
-        """Whether Spark's ANSI policy stores such values. A session of Spark Connect can't be asked."""
-        if is_remote(self._spark):
-            return False
-        jvm = self._spark._jvm
-        kinds = [jvm.org.apache.spark.sql.types.DataType.fromJson(kind.json()) for kind in (own, wanted)]
-        return bool(jvm.org.apache.spark.sql.catalyst.expressions.Cast.canANSIStoreAssign(*kinds))
+
+def can_store(own: s.DataType, wanted: s.DataType) -> bool:
+    """Whether Spark's ANSI policy stores flat values of another type in a column, as Spark's own
+    ``Cast.canANSIStoreAssign`` says, which a session of Spark Connect can't be asked for."""
+    if isinstance(wanted, s.StringType):
+        return isinstance(own, (s.AtomicType, s.CalendarIntervalType))
+    if isinstance(own, _DAYS) and isinstance(wanted, _DAYS):
+        return True
+    return isinstance(own, s.NumericType) and isinstance(wanted, s.NumericType)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from pyspark.sql import DataFrame
+from pyspark.sql.utils import is_remote
 
 from dolmen import arguments
 from dolmen.errors import InputError
@@ -26,12 +27,19 @@ def batches_into(
     Each batch is applied under the request id ``stream:<query id>:<batch id>``; a query that is begun with a new
     checkpoint is a new query.
 
+    In Spark Connect, ``writeStream.format("dolmen")`` appends a stream instead.
+
     Args:
         mode: "upsert" replaces rows of the same key.
         on: the key's columns; the primary key by default.
         merge_schema: add columns that the table does not have, before, in a commit of their own.
     """
     given.table(table)
+    if is_remote():
+        raise InputError(
+            "batches_into needs a session of this process's own JVM, and this process uses Spark Connect: append by "
+            'writeStream.format("dolmen")'
+        )
     arguments.one_of("mode", mode, ("append", "upsert"))
     on = None if on is None else arguments.names("on", on)
     arguments.flag("merge_schema", merge_schema)

@@ -33,6 +33,7 @@ from dolmen.spark import arguments as given
 from dolmen.spark.failures import FAILURES, dolmen_error, raising_dolmen_errors
 from dolmen.spark.origin import Reliance, entry_then
 from dolmen.spark.paths import worker_url
+from dolmen.spark.remote import is_remote_frame, write_remotely
 from dolmen.spark.tasks import WRITTEN, WriteTask, map_in_tasks, write_files
 from dolmen.spark.types import handed_schema
 from dolmen.spark.write.keys import KeyedTask, as_given, check_not_null, key_columns, only, tombstones, write_keyed
@@ -65,6 +66,9 @@ def append(table: Table, frame: DataFrame, *, merge_schema: bool = False, reques
     """
 
     given.table(table)
+    if is_remote_frame(frame):
+        merge_schema = arguments.flag("merge_schema", merge_schema)
+        return write_remotely(table.context, table.name, frame, request, overwrites=False, merge_schema=merge_schema)
     check_frame(frame)
     _merge_schema(table, frame, request, merge_schema)
     return _append(table, frame, request, Asked.of(request))
@@ -94,6 +98,9 @@ def overwrite(
     table itself, wherever in its plan; and if it reads none, after the newest version that this ``table`` has seen when
     the job begins.
 
+    Of a frame of Spark Connect the plan can't be seen: its columns tell the versions, and where all of them were
+    computed, ``since`` or ``force`` is needed.
+
     Args:
         since: the version that rows of the frame were made from in a way that Spark's plan does not show, as by pandas.
         force: replace what others have added or deleted, too.
@@ -104,8 +111,20 @@ def overwrite(
         VersionNotFoundError, VersionExpiredError: there is no version ``since``, or no more.
     """
     given.table(table)
-    check_frame(frame)
     reliance = Reliance.of(since, force)
+    if is_remote_frame(frame):
+        merge_schema = arguments.flag("merge_schema", merge_schema)
+        return write_remotely(
+            table.context,
+            table.name,
+            frame,
+            request,
+            overwrites=True,
+            since=reliance.since,
+            force=reliance.force,
+            merge_schema=merge_schema,
+        )
+    check_frame(frame)
     seen = Transaction(table.context, "overwrite").base  # before a commit of columns, which looks at newer versions
     _merge_schema(table, frame, request, merge_schema)
 
@@ -379,8 +398,11 @@ def check_frame(frame: object) -> None:
         raise InputError(
             f"a Spark DataFrame is written here, not {type(frame).__name__}: Table.append takes other rows"
         )
-    if not hasattr(frame, "_jdf"):
-        raise InputError("a frame of Spark Connect can't be written: use a session of this process's own JVM")
+    if is_remote_frame(frame):
+        raise InputError(
+            "a frame of Spark Connect can be appended, and can overwrite: for all else use table.upsert, table.delete "
+            "or table.merge with its rows (frame.toArrow()), or a session of this process's own JVM"
+        )
     if frame.isStreaming:
         raise InputError(
             'a stream goes by writeStream.format("dolmen") or foreachBatch(batches_into(table)): docs/spark-sql.md'

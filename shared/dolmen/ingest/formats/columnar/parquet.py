@@ -1,7 +1,8 @@
 """Parquet files: types as they are, or cast without loss to the declared ones; read a few pages at a time.
 
 INT96 timestamps (Impala, old Spark) are read as microseconds. A compressed file (which Parquet needs not be: its pages
-are) is unpacked into a temporary file first, since its footer comes last.
+are) is unpacked into a temporary file first, since its footer comes last. A file with days of the Julian calendar is
+refused.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from contextlib import AbstractContextManager, contextmanager
 import pyarrow as pa
 from pyarrow import parquet
 
+from dolmen.errors import InputError
+from dolmen.format.julian_days import JULIAN, julian_leaves
 from dolmen.ingest.formats.columnar.typed import (
     check_schema,
     common_schema,
@@ -91,4 +94,8 @@ def _open(source: SourceFile) -> Iterator[parquet.ParquetFile]:
                 page_checksum_verification=True,
                 coerce_int96_timestamp_unit="us",
             )
+            julian = sorted(julian_leaves(file.metadata))
+        if julian:
+            column = file.schema.column(julian[0]).path
+            raise InputError(f"{source.name}: column {column!r}: {JULIAN}: let Spark write the file anew")
         yield file
