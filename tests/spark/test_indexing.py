@@ -89,7 +89,8 @@ def test_an_index_that_others_change_meanwhile_is_left_to_them(
 
     monkeypatch.setattr(index_version.IndexVersion, "put", late)
     done = index(spark, db, "t")["t"]
-    assert (done.files, done.entries, done.commits, done.finished) == (10, 0, 0, True)
+    one_job = min(10, 2 * spark.sparkContext.defaultParallelism)
+    assert (done.files, done.entries, done.commits, done.finished) == (one_job, 0, 0, True)
     assert sum(part.count for part in parts(db)) == 5_000
     assert dolmen.open(db.url).verify(deep=True).findings == ()
 
@@ -106,7 +107,7 @@ def test_rows_that_are_erased_while_a_job_runs_are_in_no_part(
 
     monkeypatch.setattr(index_version.IndexVersion, "put", late)
     done = index(spark, db, "t")["t"]
-    assert (len(erased), done.files, done.commits, done.finished) == (1, 10, 0, True)
+    assert (len(erased), done.commits, done.finished) == (1, 0, True)
     assert parts(db) == (), "files that may hold the row are indexed when they have been rewritten"
     dolmen.open(db.url).maintain()
     assert sum(part.count for part in parts(db)) == 4_998
