@@ -151,8 +151,8 @@ class ChunkPlaces:
 
 
 @dataclass(frozen=True)
-class _Template:
-    """What the columns of a file have in common with those of all files like it.
+class _EmptyFile:
+    """A file with some columns and no rows, ready to have row groups put into its footer.
 
     Args:
         columns: of each leaf, the encoded number of its physical type and its encoded path.
@@ -163,14 +163,14 @@ class _Template:
 
 
 @lru_cache(maxsize=256)
-def _template(schema: bytes) -> _Template:
+def _template(schema: bytes) -> _EmptyFile:
     """Raises ValueError if the bytes are no Thrift metadata."""
     try:
         footer = EmptyFooter.split(schema)
         body = footer.filled(0, [])
         columns = pq.read_metadata(pa.BufferReader(body + len(body).to_bytes(4, "little") + _MAGIC)).schema
         leaves = [columns.column(leaf) for leaf in range(len(columns))]
-        return _Template(
+        return _EmptyFile(
             footer,
             tuple(
                 (integer(PHYSICAL_TYPES.index(leaf.physical_type)), array(BINARY, [binary(leaf.path.encode())]))

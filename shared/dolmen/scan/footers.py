@@ -99,9 +99,9 @@ class DataFileFooter:
 
     @classmethod
     def of_places(cls, places: ChunkPlaces, groups: list[int]) -> DataFileFooter:
-        """What is needed of a footer to read some row groups of a file whose column chunks' places are known.
+        """The part of a footer that reading some row groups needs, made of the places of their column chunks.
 
-        It has these row groups alone, and no statistics.
+        It says nothing of other row groups, and has no statistics.
 
         Args:
             groups: their numbers in the file, ascending.

@@ -83,7 +83,7 @@ def indexed_rows(
 def footers_of_rows(
     index: TableIndex, files: Iterable[FilePlan], places: Mapping[str, BitMap]
 ) -> dict[str, DataFileFooter]:
-    """What is needed of files' footers to read some of their rows, by uuid, as far as the index says it.
+    """The parts of footers that reading some rows of files needs, by uuid, as far as the index says where chunks are.
 
     Args:
         places: by uuid, the positions of the rows.
