@@ -32,7 +32,7 @@ _HEAD = struct.Struct("<II")
 _MOST_BYTES = 64 * MIB
 """JSON longer than this is no root block's: guards against a forged length."""
 MOST_CHUNKS = 24_576
-"""The most column chunks whose places are in a block: they take about 5 bytes each, and a request is worth 128 KB."""
+"""The most column chunks whose places are in a block: they take about 6 bytes each, and a request is worth 128 KB."""
 
 
 class IndexHead(msgspec.Struct, frozen=True, omit_defaults=True):
