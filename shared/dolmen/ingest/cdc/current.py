@@ -102,7 +102,7 @@ def _select_wanted(held: list[pa.Table], wanted: pa.Table, keys: tuple[Field, ..
 
 
 def _condition_on(field: Field, values: pa.ChunkedArray, most: int) -> Predicate:
-    """A condition on a column that all of ``values`` fulfil: if they are no more than ``most`` exactly, else by range."""
+    """A condition on a column that all of ``values`` fulfil: up to ``most`` of them exactly, more by their range."""
     domain = domain_of(field.arrow_type)
     distinct = pc.unique(values)
     if len(distinct) <= most:
