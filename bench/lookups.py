@@ -13,6 +13,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bench.places import place
+from bench.peers.servers import BUCKET, BYTES_PER_SECOND, proxy, s3_server
 from dolmen.database import Database
 from dolmen.runtime import Runtime
 from dolmen.store import open_store
@@ -39,9 +40,9 @@ for number, file in enumerate(files):
 data = lance.dataset(url, storage_options=options)
 data.create_scalar_index("id", "BTREE")
 def seconds(work):
-    start = time.perf_counter()
+    start, processor = time.perf_counter(), time.process_time()
     assert work() is not None
-    return time.perf_counter() - start
+    return time.perf_counter() - start, time.process_time() - processor
 def get(data, key):
     found = data.to_table(filter=f"id = {key}").to_pylist()
     assert len(found) == 1
@@ -57,8 +58,11 @@ many = lance.dataset(url, storage_options=options)
 get(many, keys[-1])
 many.io_stats_incremental()
 random = seconds(lambda: [get(many, key) for key in keys[:100]])
+listed = ", ".join(str(key) for key in keys[:100])
+together = seconds(lambda: opened[1].to_table(filter=f"id IN ({listed})"))
 counts = [[each.read_iops, each.read_bytes] for each in (first, many.io_stats_incremental())]
-print(json.dumps({"cold": cold, "warm": warm, "random": random, "requests, bytes: cold, random": counts}))
+times = {"cold": cold, "warm": warm, "random": random, "together": together}
+print(json.dumps({**times, "requests, bytes: cold, random": counts}))
 """
 
 
@@ -72,7 +76,7 @@ def batches(rows: int) -> Iterator[pa.Table]:
 
 
 def ours(url: str, rows: int, keys: list[int]) -> dict[str, Any]:
-    """Seconds, and requests and bytes, of dolmen."""
+    """Seconds by the clock and of processors, and requests and bytes, of dolmen."""
     runtime = Runtime()
     table = Database(open_store(url, runtime), runtime).create_table(
         "t", SCHEMA, primary_key=["id"], properties={"index": True}
@@ -88,10 +92,10 @@ def ours(url: str, rows: int, keys: list[int]) -> dict[str, Any]:
         store.reset()
         return pinned, store
 
-    def timed(work: Callable[[], object]) -> float:
-        start = time.perf_counter()
+    def timed(work: Callable[[], object]) -> tuple[float, float]:
+        start, processor = time.perf_counter(), time.process_time()
         assert work() is not None
-        return time.perf_counter() - start
+        return time.perf_counter() - start, time.process_time() - processor
 
     cold, counts = [], []
     for key in keys[:5]:
@@ -120,12 +124,12 @@ def ours(url: str, rows: int, keys: list[int]) -> dict[str, Any]:
 
 
 def lance(python: str, url: str, rows: int, keys: list[int]) -> dict[str, Any]:
-    """Seconds, and requests and bytes as it counts them, of Lance."""
+    """Seconds by the clock and of processors, and requests and bytes as it counts them, of Lance."""
     options = {
         "endpoint": os.environ["AWS_ENDPOINT_URL"],
         "allow_http": "true",
-        "aws_access_key_id": "test",
-        "aws_secret_access_key": "test",
+        "aws_access_key_id": os.environ["AWS_ACCESS_KEY_ID"],
+        "aws_secret_access_key": os.environ["AWS_SECRET_ACCESS_KEY"],
         "aws_region": "us-east-1",
     }
     with tempfile.TemporaryDirectory(prefix="dolmen-bench-") as root:
@@ -143,15 +147,26 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=6_000_000)
     parser.add_argument("--lance", help="the Python that has Lance")
+    parser.add_argument("--delay-ms", type=float, default=0, help="before each response")
     arguments = parser.parse_args()
     ids = np.concatenate([table["id"].to_numpy() for table in batches(arguments.rows)])
     keys = np.random.default_rng(4).choice(ids, GETS + 1, replace=False).tolist()
-    with place("ministack") as where:
-        print("dolmen", json.dumps(ours(where.fresh(), arguments.rows, keys)), flush=True)
+    with ExitStack() as opened:
+        root = Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="dolmen-bench-")))
+        server, name = opened.enter_context(s3_server(root / "s3"))
+        if arguments.delay_ms:
+            server = opened.enter_context(proxy(server, arguments.delay_ms / 1000, BYTES_PER_SECOND))
+        os.environ |= {
+            "AWS_ENDPOINT_URL": server.endpoint,
+            "AWS_ACCESS_KEY_ID": server.access_key,
+            "AWS_SECRET_ACCESS_KEY": server.secret_key,
+            "AWS_DEFAULT_REGION": server.region,
+        }
+        print(f"{arguments.rows:,} rows on {name}, {arguments.delay_ms:g} ms before each response", flush=True)
+        print("dolmen", json.dumps(ours(f"s3://{BUCKET}/ours", arguments.rows, keys)), flush=True)
         if arguments.lance:
-            print(
-                "Lance", json.dumps(lance(arguments.lance, where.fresh() + ".lance", arguments.rows, keys)), flush=True
-            )
+            found = lance(arguments.lance, f"s3://{BUCKET}/theirs.lance", arguments.rows, keys)
+            print("Lance", json.dumps(found), flush=True)
 
 
 if __name__ == "__main__":

@@ -20,14 +20,16 @@ from dolmen.cli.output import console, errors, print_json, print_rows
 from dolmen.database import Database
 from dolmen.errors import Error, InputError
 from dolmen.maintenance.compact.compaction import Compacted
+from dolmen.maintenance.indexing import Indexed
 from dolmen.maintenance.measures import facts_of
 from dolmen.maintenance.resolve.resolution import resolve
 from dolmen.spark.compact.compaction import compact
 from dolmen.spark.failures import FAILURES
+from dolmen.spark.indexing import index
 from dolmen.spark.session import job_session
 from dolmen.units import GIB
 
-STEPS = "resolve", "compact", "merge"
+STEPS = "resolve", "compact", "index", "merge"
 RESOLVE_BYTES = 4 * GIB
 """The most bytes of a table that the driver reads to resolve deletes; the rest is for the schedules."""
 
@@ -38,13 +40,13 @@ def main(
     recluster: Annotated[
         bool, typer.Option("--recluster", help="Sort tables that have a sort key as a whole, in one commit each.")
     ] = False,
-    steps: Annotated[str, typer.Option(help="Of resolve, compact, merge: in this order, with commas.")] = ",".join(
-        STEPS
-    ),
+    steps: Annotated[
+        str, typer.Option(help="Of resolve, compact, index, merge: in this order, with commas.")
+    ] = ",".join(STEPS),
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan, and do nothing.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Rewrite small and mostly deleted files of tables into full ones, where that pays.
+    """Rewrite small and mostly deleted files of tables into full ones, where that pays, and make their indexes.
 
     Exit codes: 0 done; 4 Spark failed, what was committed stays; 9 something is left to do; others as of `dolmen`.
     """
@@ -80,13 +82,15 @@ class _Job:
         self.failures: list[Exception] = []
 
     def tables(self, names: list[str], steps: list[str]) -> None:
-        """Resolves, as far as that is cheap, and compacts."""
+        """Resolves, as far as that is cheap, compacts, and makes indexes."""
         context = self._database.context
         for name in names:
             if "resolve" in steps:
                 self.step("resolve", name, partial(resolve, context, name, budget_bytes=RESOLVE_BYTES))
             if "compact" in steps:
                 self.step("compact", name, partial(self._compact, name))
+            if "index" in steps:
+                self.step("index", name, partial(self._index, name))
 
     def step(self, step: str, table: str, run: Callable[[], Any]) -> None:
         """Runs one step, and keeps its result or its error."""
@@ -106,6 +110,14 @@ class _Job:
             progress=lambda table, done: self._say(
                 f"compact {table}: {done.groups:,} groups of {len(done.plan.groups):,}, {done.bytes_in:,} bytes"
             ),
+        )[name]
+
+    def _index(self, name: str) -> Indexed:
+        return index(
+            self._spark,
+            self._database,
+            name,
+            progress=lambda done: self._say(f"index {name}: {done.entries:,} entries"),
         )[name]
 
     def _say(self, text: str) -> None:

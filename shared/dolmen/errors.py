@@ -17,6 +17,7 @@
     ├── NotFoundError (LookupError)  ask for something else, or create it first
     │   ├── DatabaseNotFoundError    no pointer under this URL
     │   ├── TableNotFoundError       no such table in this version
+    │   ├── RowNotFoundError         no row with this key (``dolmen get``)
     │   ├── VersionNotFoundError     no such version, or none at that time
     │   ├── VersionExpiredError      the version is before the horizon, and no tag keeps it
     │   ├── TagNotFoundError         no such tag, or no such cursor
@@ -189,6 +190,10 @@ class DatabaseNotFoundError(NotFoundError):
 
 class TableNotFoundError(NotFoundError):
     """The version that was read has no such table."""
+
+
+class RowNotFoundError(NotFoundError):
+    """The version that was read has no row with this primary key."""
 
 
 class VersionNotFoundError(NotFoundError):

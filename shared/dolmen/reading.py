@@ -12,6 +12,7 @@ from dolmen import arguments
 from dolmen.context import Context
 from dolmen.format.entries import Tombstone, WhereTombstone
 from dolmen.format.manifest import Manifest, TableEntry
+from dolmen.format.properties import has_index
 from dolmen.format.schema import Schema
 from dolmen.predicate import Parameters, Predicate, Where, from_builtins, parse, to_sql, with_parameters
 from dolmen.scan.optional import optional
@@ -178,9 +179,9 @@ class ReadableTable:
             ``table``, ``version``, ``rows_in_files`` (including rows that unresolved deletes may hide), ``files``,
             ``bytes``, ``primary_key``, ``sort_key``, ``columns`` (types by name), ``defaults`` (in JSON form, of rows
             that are written without a column; without those that are NULL) and ``comments`` by column,
-            ``properties``, ``index`` (its ``parts``, ``bytes``, and ``entries``, those of rows that are gone included;
-            empty without an index), and ``unresolved_deletes`` (each with ``commit_ts``, and ``rows``: the deleted rows
-            in words).
+            ``properties``, ``index`` (its ``parts``, ``bytes``, ``entries``, those of rows that are gone included, and
+            ``lag_rows``, which it does not know yet, at least; empty without an index), and ``unresolved_deletes``
+            (each with ``commit_ts``, and ``rows``: the deleted rows in words).
         """
         manifest = self._cached_snapshot()
         segments = self._context.segments
@@ -198,7 +199,7 @@ class ReadableTable:
             "defaults": entry.schema.write_defaults,
             "comments": {field.name: field.comment for field in entry.schema.fields if field.comment},
             "properties": entry.properties,
-            "index": _index_facts(entry),
+            "index": _index_facts(entry, totals.rows),
             "unresolved_deletes": [
                 {"commit_ts": tombstone.ts, "rows": _in_words(tombstone, entry)}
                 for tombstone in tombstones_of(entry, segments)
@@ -230,15 +231,21 @@ class ReadableTable:
         return f"<b>{escape(self.name)}</b><table>{rows(self._headline())}</table><table>{rows(columns)}</table>"
 
 
-def _index_facts(entry: TableEntry) -> dict[str, int]:
-    """How far the index of a table has come, by the manifest alone."""
+def _index_facts(entry: TableEntry, rows: int) -> dict[str, int]:
+    """How far the index of a table has come, by the manifest alone.
+
+    Args:
+        rows: of all files.
+    """
     parts = entry.segments_of("index")
-    if not parts:
+    if not parts and not has_index(entry):
         return {}
+    entries = sum(part.count for part in parts)
     return {
         "parts": len(parts),
-        "entries": sum(part.count for part in parts),
+        "entries": entries,
         "bytes": sum(part.size for part in parts),
+        "lag_rows": max(0, rows - entries),
     }
 
 

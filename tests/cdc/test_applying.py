@@ -8,7 +8,9 @@ import pytest
 from dolmen.database import Database
 from dolmen.errors import InputError, InvalidNameError, RowError, SchemaError
 from dolmen.format.manifest import TableEntry
+from dolmen.format.schema import Field
 from dolmen.ingest.batch import BatchRequest, Decision
+from dolmen.ingest.cdc import current
 from dolmen.ingest.cdc.apply import ChangeCounts
 from dolmen.store.counting import CountingStore
 from dolmen.store.memory import MemoryStore
@@ -239,3 +241,32 @@ def test_a_row_that_is_updated_otherwise_keeps_its_sequence(feed: Feed) -> None:
     assert feed.rows() == {1: (5, "corrected"), 2: (7, "v7")}
     with pytest.raises(SchemaError, match="column 'seq' orders the changes"):
         table.update({"seq": 99}, "id = 1")
+
+
+@pytest.mark.parametrize("index", [False, True])
+def test_many_changes_at_both_ends_of_a_table_read_no_more_than_their_rows_if_an_index_knows_them(
+    feed: Feed, index: bool
+) -> None:
+    table = feed.place.db.table("t")
+    table.set(index=index)
+    for start in range(0, 100_000, 10_000):
+        ids = range(start, start + 10_000)
+        table.append({"id": ids, "v": [f"value {id_:>40}" for id_ in ids], "seq": [0] * len(ids)})
+    feed.place.open().maintain(steps=["index"])
+    keys = [*range(700), *range(99_300, 100_000)]
+    assert len(keys) > current.LIST
+    store = CountingStore(MemoryStore(feed.place.bucket, feed.place.runtime()))
+    db = Database(store, feed.place.runtime())
+    with db.transaction() as transaction:
+        wanted = pa.table({str(feed_key(transaction).id): pa.array(keys, pa.int64())})
+        store.reset()
+        entry_ = transaction.entry("t")
+        sequence = entry_.schema.field("seq")
+        latest = current.latest_sequences(transaction, "t", None, wanted, (feed_key(transaction),), sequence)
+        assert latest.num_rows == len(keys)
+    opened = store.gets
+    assert opened <= 8 if index else opened >= 10, "files in between are left out"
+
+
+def feed_key(transaction: Transaction) -> Field:
+    return transaction.entry("t").schema.field("id")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import subprocess
@@ -271,3 +272,17 @@ def test_get_reads_the_row_with_a_key(cli: Cli, db: dolmen.Database) -> None:
     assert "5,000 entries for 5,000 rows" in cli("stats").out
     assert "a value for each column" in cli("get", "events", "17", "18").err
     assert "does not fit" in cli("get", "events", "x").err
+    db.table("events").append([{"id": 5_000, "name": "new"}])
+    assert "5,000 entries for 5,001 rows of 1 tables, 1 to come" in cli("stats").out
+    assert json.loads(cli("show", "events", "--json").out)["index"]["lag_rows"] == 1
+
+
+@pytest.mark.usefixtures("db")
+def test_get_of_a_key_that_no_row_has_prints_nothing_but_the_reason(cli: Cli, tmp_path: Path) -> None:
+    file = tmp_path / "row.csv"
+    for form in ((), ("--json",), ("--format", "csv"), ("--output", str(file))):
+        told = cli("get", "events", "5000", *form)
+        assert told.code == 3
+        reason, other = (told.out, told.err) if "--json" in form else (told.err, told.out)
+        assert ("table 'events' has no row with the key 5000" in reason, other) == (True, "")
+    assert not file.exists()

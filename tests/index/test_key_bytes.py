@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dolmen.errors import InputError
@@ -53,6 +53,7 @@ def in_bytes(value: Any) -> Any:
     return value.encode() if isinstance(value, str) else value
 
 
+@settings(deadline=None)
 @given(tuples())
 def test_keys_are_in_the_order_of_their_values(case: tuple[list[str], list[tuple[Any, ...]]]) -> None:
     names, rows = case
@@ -67,6 +68,7 @@ def test_keys_are_in_the_order_of_their_values(case: tuple[list[str], list[tuple
             assert (keys[at] < keys[other_at]) == (one < other)
 
 
+@settings(deadline=None)
 @given(tuples(), st.integers(0, 5), st.integers(0, 5))
 def test_a_slice_and_another_batch_have_the_same_keys(
     case: tuple[list[str], list[tuple[Any, ...]]], start: int, length: int

@@ -3,33 +3,63 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from typing import Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from dolmen.errors import CorruptionError
 from dolmen.format.checksum import crc32
+from dolmen.format.chunk_places import ChunkPlaces
+from dolmen.format.chunk_sums import ChunkSums
 from dolmen.format.manifest import Segment
-from dolmen.index import pages, tree_writer
+from dolmen.index import pages, root_block, tree_writer
 from dolmen.index.key_bytes import KeyEncoding, order
 from dolmen.index.pages import LeafPage
 from dolmen.index.parts import IndexReader, write_part
+from dolmen.index.root_block import IndexHead
 from dolmen.runtime import Runtime
+from dolmen.scan.footers import DataFileFooter
 from dolmen.store import MemoryBucket, MemoryStore, ObjectStore
 from dolmen.store.cache import ObjectCache
 from dolmen.store.counting import CountingStore
+from support.written import Written, events, write
 
 KEY = "segment/index/x"
 ENCODING = KeyEncoding.of([pa.int64()])
 
 
-def written(store: ObjectStore, numbers: list[int], files: tuple[str, ...] = ("a",)) -> Segment:
+def written(
+    store: ObjectStore, numbers: list[int], files: tuple[str, ...] = ("a",), *, places: bool = False
+) -> Segment:
     keys = ENCODING.encode([pa.array(numbers, pa.int64())])
     found = order(keys)
-    part = write_part(store, KEY, (1,), ENCODING, files, [LeafPage(keys[found], found.astype(np.uint64))])
+    known = ChunkPlaces.collect(*footer_facts(write(events(10)))) if places else None
+    kept = {"a": known} if known else {}
+    part = write_part(store, KEY, (1,), ENCODING, files, [LeafPage(keys[found], found.astype(np.uint64))], kept)
     assert part is not None
     return part
+
+
+FILES = {"a": 10, "b": 20}
+
+
+def footer_facts(made: Written) -> tuple[pq.FileMetaData, ChunkSums | None]:
+    (file,) = made.files
+    footer = DataFileFooter.parse(made.body()[file.footer[0] :], file)
+    return footer.metadata, footer.sums
+
+
+def read_again(store: ObjectStore, files: tuple[str, ...], places: dict[str, ChunkPlaces]) -> IndexHead:
+    keys = ENCODING.encode([pa.array([1], pa.int64())])
+    part = write_part(store, KEY, (1,), ENCODING, files, [LeafPage(keys, np.zeros(1, np.uint64))], places)
+    assert part is not None
+    head = reader(store).open(part).head
+    store.delete([KEY])
+    return head
 
 
 def reader(store: ObjectStore, cache_bytes: int = 1 << 20) -> IndexReader:
@@ -82,7 +112,7 @@ def test_every_flipped_byte_is_found_or_harmless(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(tree_writer, "MOST_ROWS", 8)
     store = MemoryStore(MemoryBucket())
     numbers = list(range(0, 3_000, 50))
-    part = written(store, numbers)
+    part = written(store, numbers, places=True)
     body = store.get(KEY).body
     expected = [[row] for row in range(len(numbers))]
     harmless = []
@@ -94,6 +124,37 @@ def test_every_flipped_byte_is_found_or_harmless(monkeypatch: pytest.MonkeyPatch
             assert [positions(index, part, number) for number in numbers] == expected
             harmless.append(at)
     assert harmless == [0, 1, 2, 3], "no reader needs the magic"
+
+
+def test_places_of_column_chunks_come_back_as_far_as_they_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = MemoryStore(MemoryBucket())
+    places = {uuid: ChunkPlaces.collect(*footer_facts(write(events(rows)))) for uuid, rows in FILES.items()}
+    kept = {uuid: known for uuid, known in places.items() if known is not None}
+    other = ChunkPlaces.collect(*footer_facts(write(pa.table({"x": [1]}))))
+    assert other is not None
+    kept["d"] = other
+    files = ("a", "b", "c", "d")
+    found = read_again(store, files, kept)
+    assert (len(found.schemas), [known is None for known in found.chunks]) == (2, [False, False, True, False])
+    for uuid, there in found.all_places().items():
+        assert there.encode() == kept[uuid].encode()
+        assert there.schema == kept[uuid].schema
+    monkeypatch.setattr(root_block, "MOST_CHUNKS", kept["a"].states.size + 1)
+    assert [known is None for known in read_again(store, files, kept).chunks] == [False, True, True, False]
+    monkeypatch.setattr(root_block, "MOST_CHUNKS", 0)
+    assert read_again(store, files, kept).chunks == ()
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"chunks": ((0, b"x"),)}, {"chunks": ((1, b""),)}, {"schemas": (b"x",)}, {"chunks": (None, None)}]
+)
+def test_places_that_nothing_can_be_read_by_are_damage(wrong: dict[str, Any]) -> None:
+    places = ChunkPlaces.collect(*footer_facts(write(events(10))))
+    assert places is not None
+    head = IndexHead(1, (1,), ("signed",), ("a",), (places.schema,), ((0, places.encode()),))
+    head.check()
+    with pytest.raises(ValueError, match=r"."):
+        msgspec.structs.replace(head, **wrong).check()
 
 
 def test_a_cut_object_is_damage() -> None:
@@ -114,5 +175,5 @@ def test_a_missing_object_is_damage() -> None:
 
 def test_without_entries_nothing_is_written() -> None:
     store = MemoryStore(MemoryBucket())
-    assert write_part(store, KEY, (1,), ENCODING, (), []) is None
+    assert write_part(store, KEY, (1,), ENCODING, (), [], {}) is None
     assert list(store.list("")) == []

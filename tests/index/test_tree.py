@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dolmen.format.checksum import crc32
@@ -94,6 +94,7 @@ def by_key(found: Iterator[tuple[Any, Places]], keys: Keys) -> dict[Any, list[in
 
 @pytest.mark.usefixtures("small_pages")
 def test_a_tree_answers_as_a_dict_would() -> None:
+    @settings(deadline=None)
     @given(cases(), st.sampled_from([100, 1 << 20]))
     def check(case: tuple[KeyEncoding, Keys, Keys], run_bytes: int) -> None:
         encoding, keys, asked = case
@@ -118,6 +119,7 @@ def test_a_tree_answers_as_a_dict_would() -> None:
 
 @pytest.mark.usefixtures("small_pages")
 def test_merged_trees_hold_the_live_entries_of_all() -> None:
+    @settings(deadline=None)
     @given(st.lists(st.lists(st.integers(0, 40), max_size=60), min_size=1, max_size=4), st.sets(st.integers(0, 3)))
     def check(parts: list[list[int]], dead: set[int]) -> None:
         numbers = [-1 if at in dead else at + 10 for at in range(len(parts))]

@@ -12,8 +12,10 @@ from dolmen.database import Database
 from dolmen.errors import CorruptionError
 from dolmen.format.manifest import Segment
 from dolmen.index.parts import IndexReader
-from dolmen.maintenance.indexing import FAN_IN, index_table, parts_to_merge
-from dolmen.maintenance.measures import measures_of_debt
+from dolmen.maintenance.deadline import Deadline
+from dolmen.maintenance.index_version import FAN_IN, parts_to_merge
+from dolmen.maintenance.indexing import index_table
+from dolmen.maintenance.measures import measures_of_debt, measures_of_round
 from dolmen.store.memory import MemoryObject, MemoryStore
 from support.aging import SCHEMA, Place, rows
 from support.crashing_store import Countdown, Crash, CrashingStore
@@ -136,9 +138,10 @@ def test_parts_of_similar_size_are_merged_and_mostly_dead_ones_rewritten() -> No
     small = [part(f"s{number}", 10) for number in range(FAN_IN)]
     large = part("large", 10_000)
     live = {each.object: 1.0 for each in (*small, large)}
-    assert list(parts_to_merge([large, *small], live)) == small
-    assert list(parts_to_merge([large, *small[1:]], live)) == []
-    assert list(parts_to_merge([large, *small[1:]], {**live, "large": 0.4})) == [large]
+    assert parts_to_merge([large, *small], live) == [tuple(small)]
+    assert parts_to_merge([large, *small[1:]], live) == []
+    assert parts_to_merge([large, *small[1:]], {**live, "large": 0.4}) == [(large,)]
+    assert parts_to_merge([*small, *small, *small[1:]], live) == [tuple(small), tuple(small)]
 
 
 def test_erased_keys_leave_the_disk_with_the_index() -> None:
@@ -209,3 +212,23 @@ def test_what_an_index_does_not_know_yet_is_measured() -> None:
     assert measures_of_debt(place.db.stats())["IndexLagRows"] == ("Count", 2)
     place.db.maintain()
     assert measures_of_debt(place.db.stats())["IndexLagRows"] == ("Count", 0)
+
+
+def test_an_index_that_a_round_has_not_brought_up_to_date_is_counted() -> None:
+    place = indexed_place()
+
+    def behind(**options: Any) -> float:
+        _, value = measures_of_round(place.open().maintain(**options))["IndexesBehind"]
+        return value
+
+    database = place.open()
+    assert behind(deadline=Deadline(database.runtime, lambda: 0.0)) == 1, "it had no turn"
+    assert behind(steps=["merge"]) == 0, "it was not to be made"
+    (lost, *_) = parts(place)
+    there = place.bucket.objects.pop(lost.object)
+    assert behind() == 1, "it failed"
+    place.bucket.objects[lost.object] = there
+    assert behind() == 0
+    assert place.open().table("t").describe()["index"]["lag_rows"] == 0
+    place.open().table("t").append(rows(10, 11))
+    assert place.open().table("t").describe()["index"]["lag_rows"] == 2

@@ -134,6 +134,14 @@ def test_a_publication_that_lags_behind_rings() -> None:
     assert alarm["TreatMissingData"] == "ignore"
 
 
+def test_an_index_that_never_catches_up_rings() -> None:
+    ((dimension, alarm),) = on(OWN, "IndexesBehind").items()
+    assert dimension == json.dumps(["service", "compact"])
+    assert (alarm["Statistic"], alarm["ComparisonOperator"]) == ("Minimum", "GreaterThanThreshold")
+    assert (alarm["Threshold"], alarm["Period"] * alarm["EvaluationPeriods"]) == (0, 6 * 3600)
+    assert alarm["TreatMissingData"] == "ignore"
+
+
 def test_an_erasure_whose_deadline_is_in_danger_rings() -> None:
     ((dimension, alarm),) = on(OWN, "ErasuresInDanger").items()
     assert dimension == json.dumps(["service", "gc"])

@@ -41,7 +41,7 @@ def opened(bucket: MemoryBucket) -> tuple[Database, CountingStore]:
     return db, store
 
 
-def test_a_scan_of_some_keys_reads_their_pages_and_says_so() -> None:
+def test_a_scan_of_some_keys_reads_their_row_groups_and_says_so() -> None:
     (plain, ids), (indexed, _) = database(index=False), database(index=True)
     some = [*ids[:4], ids[ROWS * 5 + 3], 5]
     for where in ({"id": ids[0]}, {"id": some}, f"id IN ({ids[7]}, {ids[8]}) AND n > 5"):
@@ -60,7 +60,7 @@ def test_a_scan_of_some_keys_reads_their_pages_and_says_so() -> None:
         assert told[1].absent_files >= FILES - 2
         assert "fetch index" in repr(told[1])
         assert (told[1].fetch.requests, told[1].fetch.bytes) == fetched[1]
-        assert fetched[1][1] * 5 < fetched[0][1]
+        assert fetched[1][1] * 4 < fetched[0][1]
 
 
 def test_updates_merges_and_deletes_by_key_read_what_the_index_finds() -> None:
@@ -77,7 +77,7 @@ def test_updates_merges_and_deletes_by_key_read_what_the_index_finds() -> None:
         left.append(rows)
     assert left[0] == left[1]
     assert left[0].num_rows == FILES * ROWS - 2 - 3 + 1
-    assert fetched[1] * 5 < fetched[0]
+    assert fetched[1] * 3 < fetched[0]
 
 
 def test_scans_by_key_find_what_whole_scans_find_whatever_has_happened() -> None:

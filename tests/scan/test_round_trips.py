@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
+import pyarrow as pa
 import pytest
 from bench.round_trips import DistantStore, TimedRuntime, Timeline
 
@@ -125,3 +127,32 @@ def test_one_thread_reads_the_same_one_request_after_the_other() -> None:
     db, store = distant(bucket, threads=1)
     assert db.table("t").scan(COLUMNS).to_arrow().num_rows == 60_000
     assert store.timeline.now == store.gets == 7
+
+
+def keyed(parts: int) -> tuple[MemoryBucket, list[int]]:
+    """A table whose random keys are in files that overlap, each in a part of the index of its own."""
+    bucket = MemoryBucket()
+    db = Database(MemoryStore(bucket, Runtime()), Runtime())
+    schema = pa.schema([pa.field("id", pa.int64(), False), ("amount", pa.float64()), ("note", pa.string())])
+    table = db.create_table("t", schema, primary_key=["id"], properties={"index": True})
+    source = np.random.default_rng(5)
+    ids = source.permutation(parts * 30_000) * np.int64(1_000_003)
+    for some in np.split(ids, parts):
+        table.append(pa.table([some, source.random(len(some)), some.astype(str)], schema=schema))
+        db.maintain(steps=["index"])
+    assert len(db.context.head.refresh().manifest.tables["t"].segments_of("index")) == parts
+    return bucket, ids.tolist()
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+def test_a_look_up_goes_three_steps_after_the_manifest_however_many_keys_and_parts(parts: int) -> None:
+    bucket, ids = keyed(parts)
+    assert depth(bucket, lambda db: db.table("t").get(ids[7])) == 2 + 3, "root blocks, leaves, the row group"
+    assert depth(bucket, lambda db: db.table("t").get_many(ids[::9_000])) == 2 + 3
+    assert depth(bucket, lambda db: db.table("t").get(-1)) == 2, "it is beyond all bounds"
+    db, store = distant(bucket)
+    table = db.table("t")
+    assert table.get(ids[7]) is not None
+    before = store.timeline.now
+    assert table.get(ids[7]) is not None
+    assert store.timeline.now - before == 2, "the pointer, and the row group"

@@ -36,7 +36,7 @@ from dolmen.cli.output import (
 from dolmen.cli.terminal import PLAN_COLUMNS, ends_of, show_ends, show_plan, show_scan
 from dolmen.cli.versions import At, Tag, Version, snapshot_of
 from dolmen.declaration.columns import parse_columns
-from dolmen.errors import InputError
+from dolmen.errors import InputError, RowNotFoundError
 from dolmen.ingest.deletes.tracking import parse_keys
 
 
@@ -227,7 +227,7 @@ def get(
     form: Form = None,
     as_json: Json = False,
 ) -> None:
-    """Read the rows with a primary key, through the index if the table has one."""
+    """Read the rows with a primary key, through the index if there is one. Without such a row the exit code is 3."""
     format = destination(output, form, as_json=as_json)
     source = snapshot_of(dolmen.open(database), version, at, tag).table(table)
     if len(key) != len(source.primary_key):
@@ -238,7 +238,10 @@ def get(
         arrays = [pa.array([text]).cast(kind) for text, kind in zip(key, types, strict=True)]
     except pa.ArrowInvalid as error:
         raise InputError(f"the key does not fit: {error}") from error
-    rows = source.get_many(pa.table(arrays, names=list(source.primary_key)), _names(columns)).to_reader()
+    found = source.get_many(pa.table(arrays, names=list(source.primary_key)), _names(columns))
+    if not found.num_rows:
+        raise RowNotFoundError(f"table {table!r} has no row with the key {', '.join(key)}")
+    rows = found.to_reader()
     if format is None:
         show_ends(ends_of(rows, None))
     else:

@@ -53,7 +53,9 @@ def debt_lines(debts: Debts) -> Iterator[tuple[str, float | None, str]]:
     with_index = [table for table in debts.tables.values() if table.index_entries is not None]
     if with_index:
         entries, rows = sum(table.index_entries or 0 for table in with_index), sum(table.rows for table in with_index)
-        yield "index", None, f"{entries:,} entries for {rows:,} rows of {len(with_index):,} tables"
+        lag = sum(table.index_lag_rows for table in with_index)
+        told = f"{entries:,} entries for {rows:,} rows of {len(with_index):,} tables"
+        yield "index", None, told + (f", {lag:,} to come" if lag else "")
     published = [table for table in debts.tables.values() if table.published_version is not None]
     if published:
         lag = debts.publication_lag_us

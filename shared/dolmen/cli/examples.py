@@ -34,7 +34,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "dolmen scan events --version 3 -o events.parquet",
         "dolmen scan events | head -3",
     ),
-    "get": ("dolmen get events 1",),
+    "get": ("dolmen get events 3",),
     "changes": (
         "dolmen changes events --since 3 | head -3",
         "dolmen changes events --since 2 --until 7 --net --where 'user_id = 42' --json",

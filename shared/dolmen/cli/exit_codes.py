@@ -4,7 +4,7 @@
 0     done
 1     a fault of dolmen itself: please report it
 2     the command line, the request or the data must be corrected
-3     the table, version or object does not exist
+3     the table, version, row or object does not exist
 4     try again later; nothing was changed
 5     the commit may or may not have landed: look at ``dolmen history`` first
 6     the store denies access

@@ -1,4 +1,4 @@
-"""Thrift's compact protocol, as far as single pages of Parquet need it.
+"""Thrift's compact protocol, as far as single pages and row groups of Parquet need it.
 
 Source: https://github.com/apache/thrift/blob/master/doc/specs/thrift-compact-protocol.md, and parquet.thrift of
 https://github.com/apache/parquet-format.
@@ -6,7 +6,8 @@ https://github.com/apache/parquet-format.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 I32, I64, BINARY, LIST, STRUCT = 5, 6, 8, 9, 12
 _TRUE, _FALSE, _BYTE, _I16, _DOUBLE, _SET, _MAP = 1, 2, 3, 4, 7, 10, 11
@@ -116,6 +117,39 @@ class ThriftCursor:
                 self.skip(found[1])
         else:
             raise ValueError(f"a value of kind {kind}")
+
+
+@dataclass(frozen=True)
+class EmptyFooter:
+    """The metadata of a Parquet file without row groups, into which some can be put.
+
+    Args:
+        before: the version and the schema.
+        after: the bytes after the row groups.
+    """
+
+    before: bytes
+    after: bytes
+
+    @classmethod
+    def split(cls, body: bytes) -> EmptyFooter:
+        """Takes encoded metadata apart. Raises ValueError if it is something else."""
+        cursor = ThriftCursor(body)
+        before = last = 0
+        while last < 4:  # the version, the schema, the number of rows, and the row groups, which are none
+            found = cursor.field(last)
+            if found is None:
+                raise ValueError("there is no list of row groups")
+            last = found[0]
+            cursor.skip(found[1])
+            before = cursor.at if last == 2 else before
+        return cls(body[:before], body[cursor.at :])
+
+    def filled(self, rows: int, groups: Sequence[bytes]) -> bytes:
+        """The metadata with some encoded row groups, which have so many rows together."""
+        return (
+            self.before + struct([(3, I64, integer(rows)), (4, LIST, array(STRUCT, groups))], last=2)[:-1] + self.after
+        )
 
 
 def page_rows(header: bytes) -> int | None:

@@ -9,16 +9,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dolmen.errors import CorruptionError, ObjectNotFoundError
 from dolmen.format.checksum import crc32
+from dolmen.format.chunk_places import ChunkPlaces
 from dolmen.format.manifest import Segment
 from dolmen.index.key_bytes import KeyEncoding
-from dolmen.index.pages import InnerPage, LeafPage, PageRef, decode_page
+from dolmen.index.pages import LeafPage, PageRef, decode_page
 from dolmen.index.root_block import IndexHead, decode_root, encode_root, place
-from dolmen.index.tree import Tree
+from dolmen.index.tree import Page, Tree
 from dolmen.index.tree_writer import TreeWriter
 from dolmen.runtime import Runtime
 from dolmen.store.base import ObjectOutput, ObjectStore
@@ -28,12 +29,15 @@ from dolmen.units import MIB
 MAGIC = b"DIX1"
 _REQUEST_BYTES = 4 * MIB
 """Neighbouring pages are fetched together up to this."""
+_AHEAD_BYTES = 16 * MIB
+"""Pages that are asked for at once have no more bytes, but for the last of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpenPart:
     """A part whose root block was read."""
 
+    part: Segment
     head: IndexHead
     tree: Tree
 
@@ -83,11 +87,70 @@ class IndexReader:
         """
         offset, length, _ = place(part)
         key = ("index", part.object, offset)
-        found: tuple[IndexHead, LeafPage | InnerPage] | None = self.cache.get(key)
+        found: tuple[IndexHead, Page] | None = self.cache.get(key)
         if found is None:
             found = decode_root(self.fetch(part.object, offset, offset + length), part)
-            self.cache.put(key, found, found[1].nbytes + 100 * len(found[0].files))
-        return OpenPart(found[0], Tree(found[1], _PartPages(self, part)))
+            self.cache.put(key, found, found[0].nbytes + found[1].nbytes)
+        return OpenPart(part, found[0], Tree(found[1], _PartPages(self, part)))
+
+    def pages(self, wanted: Iterable[tuple[Segment, PageRef]]) -> Iterator[Page]:
+        """Pages of parts, in this order; neighbours that are not cached take one request.
+
+        Raises:
+            CorruptionError: a page is missing, or not what its reference says.
+        """
+        groups = self._groups(wanted)
+        for pages in self.runtime.map(self._read, groups, size=lambda group: group.length, most=_AHEAD_BYTES):
+            yield from pages
+
+    def _groups(self, wanted: Iterable[tuple[Segment, PageRef]]) -> Iterator[_PageGroup]:
+        held: _PageGroup | None = None
+        for part, reference in wanted:
+            page: Page | None = self.cache.get(("index", part.object, reference.offset))
+            if held is not None and (page is not None or not held.goes_on(part, reference)):
+                yield held
+                held = None
+            if page is not None:
+                yield _PageGroup(part, [reference], page)
+            elif held is None:
+                held = _PageGroup(part, [reference])
+            else:
+                held.references.append(reference)
+        if held is not None:
+            yield held
+
+    def _read(self, group: _PageGroup) -> list[Page]:
+        if group.cached is not None:
+            return [group.cached]
+        key, start = group.part.object, group.references[0].offset
+        body = self.fetch(key, start, start + group.length)
+        pages = []
+        for reference in group.references:
+            page = _checked(body[reference.offset - start :][: reference.length], reference, key)
+            self.cache.put(("index", key, reference.offset), page, page.nbytes)
+            pages.append(page)
+        return pages
+
+
+@dataclass(frozen=True, slots=True)
+class _PageGroup:
+    """Neighbouring pages, or one that is cached."""
+
+    part: Segment
+    references: list[PageRef]
+    cached: Page | None = None
+
+    @property
+    def length(self) -> int:
+        """The bytes to fetch."""
+        last = self.references[-1]
+        return 0 if self.cached is not None else last.offset + last.length - self.references[0].offset
+
+    def goes_on(self, part: Segment, reference: PageRef) -> bool:
+        """Whether a page follows these, and is fetched with them."""
+        length = self.length
+        follows = part.object == self.part.object and reference.offset == self.references[0].offset + length
+        return follows and length + reference.length <= _REQUEST_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,37 +160,9 @@ class _PartPages:
     reader: IndexReader
     part: Segment
 
-    def pages(self, references: Sequence[PageRef]) -> Iterator[LeafPage | InnerPage]:
-        """The pages, in the order of their references; neighbours that are not cached take one request."""
-        name, cache = self.part.object, self.reader.cache
-        groups: list[list[tuple[PageRef, LeafPage | InnerPage | None]]] = []
-        for reference in references:
-            page: LeafPage | InnerPage | None = cache.get(("index", name, reference.offset))
-            last = groups[-1][-1] if groups else None
-            if (
-                last is not None
-                and page is None
-                and last[1] is None
-                and last[0].offset + last[0].length == reference.offset
-                and reference.offset + reference.length - groups[-1][0][0].offset <= _REQUEST_BYTES
-            ):
-                groups[-1].append((reference, page))
-            else:
-                groups.append([(reference, page)])
-        for pages in self.reader.runtime.map(self._read, groups):
-            yield from pages
-
-    def _read(self, group: list[tuple[PageRef, LeafPage | InnerPage | None]]) -> list[LeafPage | InnerPage]:
-        if group[0][1] is not None:
-            return [page for _, page in group if page is not None]
-        start, end = group[0][0].offset, group[-1][0].offset + group[-1][0].length
-        body = self.reader.fetch(self.part.object, start, end)
-        pages = []
-        for reference, _ in group:
-            page = _checked(body[reference.offset - start :][: reference.length], reference, self.part.object)
-            self.reader.cache.put(("index", self.part.object, reference.offset), page, page.nbytes)
-            pages.append(page)
-        return pages
+    def pages(self, references: Sequence[PageRef]) -> Iterator[Page]:
+        """The pages, in the order of their references."""
+        return self.reader.pages((self.part, reference) for reference in references)
 
 
 def write_part(
@@ -137,6 +172,7 @@ def write_part(
     encoding: KeyEncoding,
     files: tuple[str, ...],
     blocks: Iterable[LeafPage],
+    places: Mapping[str, ChunkPlaces],
 ) -> Segment | None:
     """Writes a part; without entries it writes nothing, and returns None.
 
@@ -145,6 +181,7 @@ def write_part(
         columns: ids of the columns of the keys.
         files: uuids of the data files, by their number in the entries.
         blocks: the entries, in the order of their keys.
+        places: of the column chunks of files, by uuid, as far as they are known; read when the blocks have ended.
 
     Raises:
         StoreUnavailableError, AccessDeniedError: from the upload; and whatever ``blocks`` raises.
@@ -157,7 +194,7 @@ def write_part(
             writer.add(block.keys, block.places)
         if not writer.entries:
             return None
-        root = encode_root(columns, encoding.kinds, files, writer.finish())
+        root = encode_root(columns, encoding.kinds, files, writer.finish(), places)
         summed.write(root)
         size = output.commit()
     return Segment("index", key, size, summed.crc32, writer.entries, root=(writer.offset, len(root), crc32(root)))
@@ -175,7 +212,7 @@ class _SummedOutput:
         return self._output.write(data)
 
 
-def _checked(body: bytes, reference: PageRef, key: str) -> LeafPage | InnerPage:
+def _checked(body: bytes, reference: PageRef, key: str) -> Page:
     if len(body) != reference.length or crc32(body) != reference.crc32:
         raise CorruptionError(key, f"page at byte {reference.offset}: checksum differs")
     try:

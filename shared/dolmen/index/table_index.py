@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -12,9 +12,12 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyroaring import BitMap
 
+from dolmen.format.chunk_places import ChunkPlaces
 from dolmen.format.manifest import Segment, TableEntry
 from dolmen.index.key_bytes import KeyEncoding, Keys
+from dolmen.index.pages import PageRef
 from dolmen.index.parts import IndexReader, OpenPart
+from dolmen.index.tree import Page, find_all
 from dolmen.units import KIB
 
 _POSITION_BITS = np.uint64(32)
@@ -51,10 +54,12 @@ class TableIndex:
     Args:
         encoding: how keys are encoded.
         parts: their heads and trees.
+        reader: reads their pages.
     """
 
     encoding: KeyEncoding
     parts: tuple[OpenPart, ...]
+    reader: IndexReader
 
     @classmethod
     def of(cls, entry: TableEntry, reader: IndexReader) -> TableIndex:
@@ -68,12 +73,22 @@ class TableIndex:
         """
         encoding = encoding_of(entry)
         opened = reader.runtime.map(reader.open, entry.segments_of("index"))
-        return cls(encoding, tuple(part for part in opened if part.fits(entry.primary_key, encoding.kinds)))
+        fitting = tuple(part for part in opened if part.fits(entry.primary_key, encoding.kinds))
+        return cls(encoding, fitting, reader)
 
     @cached_property
     def covered(self) -> frozenset[str]:
         """Uuids of the files all of whose keys it knows, live or not."""
         return frozenset(uuid for part in self.parts for uuid in part.head.files)
+
+    def chunk_places(self, uuid: str) -> ChunkPlaces | None:
+        """Where the column chunks of a file are, if a part says so."""
+        for part in self.parts:
+            if part.head.chunks and uuid in part.head.files:
+                found = part.head.chunk_places(part.head.files.index(uuid))
+                if found is not None:
+                    return found
+        return None
 
     def find(self, keys: Keys) -> dict[str, BitMap]:
         """The positions of rows with these keys, hidden rows included, by the uuid of their file.
@@ -91,7 +106,7 @@ class TableIndex:
         return dict(found)
 
     def hits(self, keys: Keys) -> Iterator[Hits]:
-        """The entries of these keys, page by page.
+        """The entries of these keys, page by page. Pages of one level of all parts are asked for together.
 
         Args:
             keys: distinct, in ascending order.
@@ -99,10 +114,13 @@ class TableIndex:
         Raises:
             CorruptionError: a page is missing or damaged.
         """
-        for part in self.parts:
-            for at, places in part.tree.find(keys):
-                files = (places >> _POSITION_BITS).astype(np.int64)
-                yield Hits(part.head.files, at, files, (places & _POSITION).astype(np.uint32))
+        roots = [part.tree.root for part in self.parts]
+        for number, at, places in find_all(roots, keys, self._pages):
+            files = (places >> _POSITION_BITS).astype(np.int64)
+            yield Hits(self.parts[number].head.files, at, files, (places & _POSITION).astype(np.uint32))
+
+    def _pages(self, wanted: Iterable[tuple[int, PageRef]]) -> Iterator[Page]:
+        return self.reader.pages((self.parts[number].part, reference) for number, reference in wanted)
 
 
 def expected_cost(part: Segment, keys: int, request_bytes: int) -> int:

@@ -70,6 +70,7 @@ def measures_of_round(done: Round) -> Measures:
         "GroupsDropped": ("Count", sum(one.dropped for one in compacted)),
         "SegmentsMerged": ("Count", sum(one.inputs for one in merged)),
         "TablesPublished": ("Count", sum(one.commits for one in published)),
+        "IndexesBehind": ("Count", len(done.indexes_behind)),
         "StepsFailed": ("Count", len(done.failures)),
         "RoundsUnfinished": ("Count", int(not done.finished)),
     }

@@ -79,11 +79,13 @@ class Round:
         done: the steps in the order in which they ended; a table may have had several turns.
         failures: the steps that failed.
         finished: True if no work was left for lack of time.
+        indexes_behind: tables whose index this round was to bring up to date, and has not.
     """
 
     done: tuple[Done, ...]
     failures: tuple[StepFailure, ...]
     finished: bool
+    indexes_behind: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         changed = [done for done in self.done if done.has_changed_anything]
@@ -141,7 +143,7 @@ class _Rounder:
         here = [name for name in names if name not in compacted_elsewhere]
         compacting = sorted(here, key=lambda name: (-_files(there[name]), name)) if "compact" in steps else []
         indexing = [name for name in names if _has_index(there[name])] if "index" in steps else []
-        merging = "merge" in steps
+        to_index, merging = tuple(indexing), "merge" in steps
         while resolving or compacting or indexing or merging:
             resolving = self._turns("resolve", resolve, resolving, 0.5 if compacting else 0.9)
             compacting = self._turns("compact", compact, compacting, 0.9 if merging or indexing else 1.0)
@@ -155,7 +157,12 @@ class _Rounder:
         if "publish" in steps:
             self._publish(names)
         finished = not (self._deadline.reached or resolving or compacting or indexing or merging)
-        return Round(tuple(self._done), tuple(self._failures), finished)
+        return Round(tuple(self._done), tuple(self._failures), finished, self._behind(to_index))
+
+    def _behind(self, names: Sequence[str]) -> tuple[str, ...]:
+        """Those tables whose index was not brought up to date: it failed, was left, or had no turn."""
+        current = {done.table: done.result.finished for done in self._done if done.step == "index"}
+        return tuple(name for name in names if not current.get(name) and not self._is_dropped(name))
 
     def _expire(self, tables: Collection[str] | None) -> None:
         if self._deadline():

@@ -130,8 +130,8 @@ def explain(reader: PlanReader) -> Explanation:
     indexed = reader.indexed
     known = [file for file in plan.files if indexed and file.file.uuid in indexed.covered]
     absent = [file for file in known if indexed and indexed.has_none_of(file)]
-    for file in absent:
-        unopened.pop(file.file.uuid, None)
+    for uuid in (*(file.file.uuid for file in absent), *reader.footers):
+        unopened.pop(uuid, None)
     footers = [first_request(file) for file in unopened.values() if file.path not in filters.with_footer]
     kinds = Counter(type(tombstone) for tombstone in plan.tombstones)
     return Explanation(

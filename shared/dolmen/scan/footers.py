@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 from dolmen.errors import CorruptionError, ObjectNotFoundError
 from dolmen.format.adopted import AdoptedPath, MappedColumn
 from dolmen.format.checksum import crc32
+from dolmen.format.chunk_places import ChunkPlaces
 from dolmen.format.chunk_sums import ChunkSums, chunk_place
 from dolmen.format.entries import DataFile
 from dolmen.format.page_places import PagePlaces
@@ -53,7 +54,7 @@ class DataFileFooter:
     Args:
         metadata: as pyarrow reads it.
         columns: by field id, in the file's order.
-        firsts: position of each row group's first row.
+        firsts: position of each row group's first row in the file.
         sums: checksums of the column chunks; None for files that were written without.
         etag: of an adopted file when the footer was read; None for files that nobody replaces.
         is_adopted: whether others wrote the file, whose columns are then read in the types that dolmen has for them.
@@ -95,6 +96,18 @@ class DataFileFooter:
         sums = None if adopted else ChunkSums.decode(body, file.footer[0], metadata, file.path)
         block = body[: sums.before] if sums else b""
         return cls(metadata, columns, tuple(accumulate(rows, initial=0))[:-1], sums, etag, adopted is not None, block)
+
+    @classmethod
+    def of_places(cls, places: ChunkPlaces, groups: list[int]) -> DataFileFooter:
+        """The part of a footer that reading some row groups needs, made of the places of their column chunks.
+
+        It says nothing of other row groups, and has no statistics.
+
+        Args:
+            groups: their numbers in the file, ascending.
+        """
+        found = places.pick(groups)
+        return cls(found.metadata, _own(found.metadata), found.firsts, ChunkSums(found.states, 0, 0))
 
     @cached_property
     def pages(self) -> PagePlaces | None:

@@ -6,7 +6,7 @@ these keys alone. The index knows where they are, or that a file has none. The c
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -23,6 +23,7 @@ from dolmen.index.table_index import TableIndex, encoding_of, expected_cost
 from dolmen.predicate import And, Column, In, Predicate
 from dolmen.predicate.ast import Compare, Literal
 from dolmen.scan.filter_choice import FilterChoice
+from dolmen.scan.footers import DataFileFooter
 from dolmen.scan.plan import FilePlan
 from dolmen.scan.ranges import REQUEST_BYTES
 from dolmen.units import KIB
@@ -40,11 +41,13 @@ class IndexedRows:
     Args:
         covered: uuids of the files that it knows.
         places: by uuid, the positions of rows in those of them that have some, hidden rows included.
+        footers: of files whose column chunks' places it knows, for the row groups with these rows.
         tally: what was fetched.
     """
 
     covered: frozenset[str]
     places: dict[str, BitMap]
+    footers: dict[str, DataFileFooter]
     tally: IndexTally
 
     def has_none_of(self, plan: FilePlan) -> bool:
@@ -73,7 +76,26 @@ def indexed_rows(
     index = TableIndex.of(entry, reader)
     if not _pays(entry, choice, len(keys), [plan for plan in files if plan.file.uuid in index.covered]):
         return None
-    return IndexedRows(index.covered, index.find(keys), reader.tally)
+    places = index.find(keys)
+    return IndexedRows(index.covered, places, footers_of_rows(index, files, places), reader.tally)
+
+
+def footers_of_rows(
+    index: TableIndex, files: Iterable[FilePlan], places: Mapping[str, BitMap]
+) -> dict[str, DataFileFooter]:
+    """The parts of footers that reading some rows of files needs, by uuid, as far as the index says where chunks are.
+
+    Args:
+        places: by uuid, the positions of the rows.
+    """
+    found = {}
+    for uuid, file in ((plan.file.uuid, plan.file) for plan in files if plan.file.uuid in places):
+        chunks = index.chunk_places(uuid)
+        if chunks is not None and int(chunks.rows.sum()) == file.rows:
+            groups = chunks.groups_at(np.array(places[uuid], np.int64))
+            if groups:
+                found[uuid] = DataFileFooter.of_places(chunks, groups)
+    return found
 
 
 def listed_keys(where: Predicate, entry: TableEntry) -> Keys | None:

@@ -21,6 +21,8 @@ from dolmen.index.key_bytes import Keys as EncodedKeys
 from dolmen.index.parts import IndexReader
 from dolmen.index.table_index import Hits, TableIndex, encoding_of
 from dolmen.predicate import And, Column, In, Predicate
+from dolmen.scan.footers import DataFileFooter
+from dolmen.scan.indexed_rows import footers_of_rows
 from dolmen.scan.plan import ScanPlan, plan
 from dolmen.scan.read import PlanReader, RowGroupColumns
 from dolmen.scan.row_groups import RowGroup
@@ -54,11 +56,13 @@ class LookupPlan:
         scan: the files; those that the index covers are there only if it has rows of them.
         places: by the uuid of a covered file, its rows with the keys.
         covered: number of live files that the index covers.
+        footers: of files whose column chunks' places the index has, for the row groups with these rows.
     """
 
     scan: ScanPlan
     places: dict[str, FoundRows]
     covered: int
+    footers: dict[str, DataFileFooter]
 
 
 class KeySearch:
@@ -105,17 +109,18 @@ class KeySearch:
             newer_than=self._newer_than,
         )
         if not scan.files:
-            return LookupPlan(scan, {}, 0)
+            return LookupPlan(scan, {}, 0, {})
         index = TableIndex.of(self._entry, IndexReader(context.store, context.runtime, context.cache))
         covered = [file for file in scan.files if file.file.uuid in index.covered]
         places = _by_file(index.hits(self._encoded)) if covered else {}
         files = [file for file in scan.files if file.file.uuid not in index.covered or file.file.uuid in places]
-        return LookupPlan(replace(scan, files=tuple(files)), places, len(covered))
+        footers = footers_of_rows(index, files, {uuid: rows.bitmap for uuid, rows in places.items()})
+        return LookupPlan(replace(scan, files=tuple(files)), places, len(covered), footers)
 
     def batches(self, found: LookupPlan) -> Iterator[pa.RecordBatch]:
         """The rows, in any order. The key decides about each, and not the predicate, which may be TRUE for others."""
         scan = found.scan
-        reader = PlanReader(self._view.context, scan, self._view.pending)
+        reader = PlanReader(self._view.context, scan, self._view.pending, footers=found.footers)
         keys = [self._entry.schema.by_id[id_] for id_ in self._entry.primary_key]
         key_ids = frozenset(self._entry.primary_key)
         ids = scan.output_ids | key_ids

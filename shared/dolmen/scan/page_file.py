@@ -13,10 +13,9 @@ from functools import lru_cache
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dolmen.format.thrift import BINARY, I32, I64, LIST, STRUCT, ThriftCursor, array, binary, integer, struct
+from dolmen.format.chunk_places import CODECS, PHYSICAL_TYPES
+from dolmen.format.thrift import BINARY, I32, I64, LIST, STRUCT, EmptyFooter, array, binary, integer, struct
 
-_PHYSICAL_TYPES = ("BOOLEAN", "INT32", "INT64", "INT96", "FLOAT", "DOUBLE", "BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY")
-_CODECS = {"UNCOMPRESSED": 0, "SNAPPY": 1, "GZIP": 2, "ZSTD": 6}
 _MAGIC = b"PAR1"
 _NAME = "c"
 
@@ -26,13 +25,11 @@ class _Template:
     """The part of a footer that is the same for all files with one column of a type.
 
     Args:
-        before: the bytes before the number of rows.
-        after: the bytes after the row groups.
+        footer: without row groups.
         column: what the schema says of the column.
     """
 
-    before: bytes
-    after: bytes
+    footer: EmptyFooter
     column: pq.ColumnSchema
 
 
@@ -47,7 +44,7 @@ def fits(chunk: pq.ColumnChunkMetaData, column: pq.ColumnSchema, own: pa.DataTyp
         return False
     now = _template(own, bool(column.max_definition_level)).column
     facts = [(each.physical_type, each.length) for each in (now, column)]
-    return facts[0] == facts[1] and chunk.compression in _CODECS
+    return facts[0] == facts[1] and chunk.compression in CODECS
 
 
 def read_pages(
@@ -75,10 +72,10 @@ def read_pages(
     first = start + (pages[0].size if has_dictionary else 0)
     length = sum(page.size for page in pages)
     facts = [
-        (1, I32, integer(_PHYSICAL_TYPES.index(chunk.physical_type))),
+        (1, I32, integer(PHYSICAL_TYPES.index(chunk.physical_type))),
         (2, LIST, array(I32, [integer(0)])),
         (3, LIST, array(BINARY, [binary(_NAME.encode())])),
-        (4, I32, integer(_CODECS[chunk.compression])),
+        (4, I32, integer(CODECS[chunk.compression])),
         (5, I64, integer(rows)),
         (6, I64, integer(length)),
         (7, I64, integer(length)),
@@ -87,8 +84,7 @@ def read_pages(
     ]
     whole = struct([(2, I64, integer(start)), (3, STRUCT, struct(facts))])
     group = struct([(1, LIST, array(STRUCT, [whole])), (2, I64, integer(length)), (3, I64, integer(rows))])
-    footer = template.before + struct([(3, I64, integer(rows)), (4, LIST, array(STRUCT, [group]))], last=2)[:-1]
-    footer += template.after
+    footer = template.footer.filled(rows, [group])
     parts = [_MAGIC, *pages, footer, len(footer).to_bytes(4, "little"), _MAGIC]
     file = pq.ParquetFile(pa.BufferReader(b"".join(parts)), pre_buffer=False)
     found = file.reader.read_row_group(0, column_indices=[0], use_threads=False).column(0)
@@ -103,12 +99,5 @@ def _template(own: pa.DataType, nullable: bool) -> _Template:
     pq.ParquetWriter(sink, pa.schema([pa.field(_NAME, own, nullable)])).close()
     body = sink.getvalue().to_pybytes()
     footer = body[-8 - int.from_bytes(body[-8:-4], "little") : -8]
-    cursor = ThriftCursor(footer)
-    before, last = 0, 0
-    while last < 4:  # the version, the schema, the number of rows, and the row groups, which are none
-        found = cursor.field(last)
-        assert found is not None
-        last = found[0]
-        cursor.skip(found[1])
-        before = cursor.at if last == 2 else before
-    return _Template(footer[:before], footer[cursor.at :], pq.read_metadata(pa.BufferReader(body)).schema.column(0))
+    column = pq.read_metadata(pa.BufferReader(body)).schema.column(0)
+    return _Template(EmptyFooter.split(footer), column)

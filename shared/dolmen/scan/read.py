@@ -7,7 +7,7 @@ at most ``threads`` requests and ``AHEAD_BYTES``, and one decoded row group per 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import TypeVar
@@ -24,7 +24,7 @@ from dolmen.scan.data_objects import data_object, missing_file_error
 from dolmen.scan.deletes import Deletes, load_deletes
 from dolmen.scan.file_bytes import FileBytes
 from dolmen.scan.filter_choice import FilterChoice, FilterUse
-from dolmen.scan.footers import FetchedFooter, first_request, open_file
+from dolmen.scan.footers import DataFileFooter, FetchedFooter, first_request, open_file
 from dolmen.scan.indexed_rows import IndexedRows, indexed_rows
 from dolmen.scan.picked_pages import Rows
 from dolmen.scan.plan import FilePlan, ScanPlan
@@ -101,6 +101,7 @@ class PlanReader:
         cautious: open no file before its row groups are asked for; for scans that may stop early.
         tests_only: no columns are read but those that decide about rows.
         by_index: find the rows of listed keys through the table's index, where that reads less.
+        footers: by uuid, what is known already of footers of files, none of which is fetched then.
     """
 
     context: Context
@@ -109,6 +110,7 @@ class PlanReader:
     cautious: bool = False
     tests_only: bool = False
     by_index: bool = False
+    footers: Mapping[str, DataFileFooter] = field(default_factory=dict)
     row_groups_seen: int = field(default=0, init=False)
     """Row groups in all files open_one so far."""
     filters: FilterUse = field(default_factory=FilterUse, init=False)
@@ -145,6 +147,9 @@ class PlanReader:
 
     def _open_one(self, plan: FilePlan, choice: FilterChoice | None) -> OpenFile:
         """A file without its vector."""
+        known = self.footers.get(plan.file.uuid)
+        if known is not None:
+            return OpenFile(plan, known, None, self._source(plan.file, FetchedFooter(known)))
         with_filters = choice is not None and choice.comes_with_footer(plan)
         found = self._open(plan.file, with_filters=with_filters)
         file = OpenFile(plan, found.footer, None, self._source(plan.file, found))
@@ -170,6 +175,7 @@ class PlanReader:
             self.indexed = indexed_rows(self.context, self.plan.entry, choice, files)
         if self.indexed is not None:
             files = [plan for plan in files if not self.indexed.has_none_of(plan)]
+            self.footers = self.indexed.footers
         for file in self.open_files(files, choice):
             self.row_groups_seen += len(file.footer.firsts)
             found = list(row_groups(file, where, deletes, self.plan.entry.schema))

@@ -17,6 +17,7 @@ try:
     from dolmen.spark.compact.compaction import compact
     from dolmen.spark.export import export
     from dolmen.spark.failures import raising_dolmen_errors
+    from dolmen.spark.indexing import index
     from dolmen.spark.load.load import load
     from dolmen.spark.merge.merge import merge
     from dolmen.spark.read.frame import to_spark
@@ -41,6 +42,7 @@ __all__ = [
     "detach",
     "export",
     "gc",
+    "index",
     "load",
     "merge",
     "overwrite",

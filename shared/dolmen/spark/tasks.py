@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
 
 import msgspec
 import numpy as np
@@ -28,6 +29,21 @@ from dolmen.store.url import open_store
 from dolmen.write.conform import conform
 from dolmen.write.data_file import write_data_files
 from dolmen.write.options import DEFAULT, WriteOptions
+
+_THREADS = 4
+"""Threads for the requests of a task; it computes on one processor, as Spark gives it one."""
+
+
+def task_runtime() -> Runtime:
+    """The runtime of tasks of background work in this process."""
+    return _runtime_of(os.getpid())
+
+
+@cache
+def _runtime_of(process: int) -> Runtime:
+    """The runtime of this process, as threads don't survive a fork."""
+    return replace(shared_runtime(), threads=_THREADS, cores=1)
+
 
 FILE, ROW = "__file", "__row"
 """Columns with the name of a row's file, and the row's position in it."""

@@ -12,6 +12,7 @@ import pyarrow as pa
 from dolmen.format.entries import DataFile
 from dolmen.format.layout import data_key
 from dolmen.format.manifest import TableEntry
+from dolmen.format.properties import has_index
 from dolmen.format.schema import COMMIT_TS_FIELD
 from dolmen.runtime import Runtime
 from dolmen.store.base import ObjectStore
@@ -57,7 +58,7 @@ def write_data_files(
     current: ParquetObject | None = None
     with ExitStack() as opened, closing(_runs(table, batches, runtime, options)) as runs:
         for run in runs:
-            plan = plan or WritePlan.of(run, options)
+            plan = plan or WritePlan.of(run, options, looked_up=has_index(table))
             if current and not current.accepts(run):
                 files.append(current.commit())
                 opened.close()

@@ -40,6 +40,12 @@ MIN_GROUP_ROWS = 1 << 14
 MAX_GROUP_ROWS = 1 << 18
 """Rows of a full row group: enough for a column chunk to be worth a request, few enough to decode many at once."""
 
+LOOKED_UP_GROUP_BYTES = 128 * KIB
+"""A row group of a table with an index has about so many bytes, as a look-up reads one with one request."""
+LOOKED_UP_CHUNK_BYTES = 8 * KIB
+"""But so many for each column, since a footer has about 120 bytes for each column chunk."""
+MIN_LOOKED_UP_ROWS, MAX_LOOKED_UP_ROWS = 1 << 8, 1 << 13
+
 PAGE_BYTES = 16 * KIB
 """A page of a table with an index is finished when it has so many bytes before compression: a look-up reads one
 of each column. Files are 4 % larger than with pages of up to 1 MB, and take a third more time to decode."""
@@ -65,12 +71,20 @@ class WritePlan:
     no_statistics: frozenset[int] = frozenset()
 
     @classmethod
-    def of(cls, first: Run, options: WriteOptions) -> WritePlan:
-        """The settings that suit the first run."""
+    def of(cls, first: Run, options: WriteOptions, *, looked_up: bool = False) -> WritePlan:
+        """The settings that suit the first run.
+
+        Args:
+            looked_up: rows will be looked up one by one.
+        """
         encodings = choose(first.table, options.compression_level)
-        rows = options.row_group_bytes / encodings.row_bytes if encodings.row_bytes else MAX_GROUP_ROWS
+        most_bytes, least, most = options.row_group_bytes, MIN_GROUP_ROWS, MAX_GROUP_ROWS
+        if looked_up:
+            together = max(LOOKED_UP_GROUP_BYTES, LOOKED_UP_CHUNK_BYTES * len(leaves(first.table.schema)))
+            most_bytes, least, most = min(most_bytes, together), MIN_LOOKED_UP_ROWS, MAX_LOOKED_UP_ROWS
+        rows = most_bytes / encodings.row_bytes if encodings.row_bytes else most
         # A power of two, because bloom filters come in such sizes.
-        group_rows = 1 << int(math.log2(min(MAX_GROUP_ROWS, max(MIN_GROUP_ROWS, rows))))
+        group_rows = 1 << int(math.log2(min(most, max(least, rows))))
         return cls(encodings, group_rows, options.compression_level)
 
     def small_pages(self) -> dict[str, int]:

@@ -20,6 +20,8 @@ from dolmen.transaction import Transaction
 LIVE, SEQUENCE, TS, KNOWN = "live", "sequence", "ts", "known"
 LIST = 1000
 """A condition lists at most this many values; more are asked for as a range."""
+INDEXED_LIST = 10_000
+"""But so many where a table has an index of them, which finds listed keys wherever they are."""
 
 _FOLD_ROWS = 1_000_000
 
@@ -58,7 +60,8 @@ def _rows(
     transaction: Transaction, table: str, wanted: pa.Table, keys: tuple[Field, ...], sequence: Field, *, live: bool
 ) -> pa.Table:
     names, own = [field.name for field in keys], transaction.entry(table).schema
-    where = conjunction([_condition_on(own.field(field.name), wanted[str(field.id)]) for field in keys])
+    most = INDEXED_LIST if len(keys) == 1 and transaction.entry(table).segments_of("index") else LIST
+    where = conjunction([_condition_on(own.field(field.name), wanted[str(field.id)], most) for field in keys])
     scan = transaction.table(table).scan([*names, sequence.name], where, with_commit_ts=True)
     schema = pa.schema(
         [
@@ -98,11 +101,11 @@ def _select_wanted(held: list[pa.Table], wanted: pa.Table, keys: tuple[Field, ..
     return rows.join(wanted.select(names), names, join_type="left semi", use_threads=False)
 
 
-def _condition_on(field: Field, values: pa.ChunkedArray) -> Predicate:
-    """A condition on a column that all of ``values`` fulfil: for a few of them exactly, else by their range."""
+def _condition_on(field: Field, values: pa.ChunkedArray, most: int) -> Predicate:
+    """A condition on a column that all of ``values`` fulfil: up to ``most`` of them exactly, more by their range."""
     domain = domain_of(field.arrow_type)
     distinct = pc.unique(values)
-    if len(distinct) <= LIST:
+    if len(distinct) <= most:
         return one_of(field, [Value(domain, value) for value in to_plain(distinct)])
     ends = pc.min_max(distinct)
     least, greatest = to_plain(pa.array([ends["min"], ends["max"]], field.arrow_type))

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from functools import cache
+from dataclasses import dataclass
 
 import msgspec
 import pyarrow as pa
@@ -17,28 +15,14 @@ from dolmen.format.entries import DataFile
 from dolmen.format.manifest import TableEntry
 from dolmen.maintenance.compact.plan import CompactionOptions
 from dolmen.maintenance.compact.rewrite import GroupRewriter, Rewritten, TableVersion, write_options
-from dolmen.runtime import Runtime, shared_runtime
 from dolmen.spark.failures import mark_errors
-from dolmen.spark.tasks import chain_batches, open_to_write
+from dolmen.spark.tasks import chain_batches, open_to_write, task_runtime
 from dolmen.store.url import open_store
 from dolmen.write.conform import conform
 from dolmen.write.data_file import write_data_files
 
 REWRITTEN = "place INT, files BINARY, spilled_bytes BIGINT"
 """The report of a task: the group that it has rewritten, and the entries of the new files, encoded."""
-
-_THREADS = 4
-"""Threads for the requests of a task; it computes on one processor, as Spark gives it one."""
-
-
-def _runtime() -> Runtime:
-    return _runtime_of(os.getpid())
-
-
-@cache
-def _runtime_of(process: int) -> Runtime:
-    """The runtime of this process, as threads don't survive a fork."""
-    return replace(shared_runtime(), threads=_THREADS, cores=1)
 
 
 @dataclass(frozen=True)
@@ -62,7 +46,7 @@ class CompactionTask:
 
     def object_name(self) -> str:
         """A name for a new object. A repeated or speculative attempt gets other names."""
-        return f"{self.txid}-{_runtime().uuid()}"
+        return f"{self.txid}-{task_runtime().uuid()}"
 
     def rewrite(self, uuids: tuple[str, ...]) -> Rewritten:
         """Rewrites one group, in bounded memory.
@@ -71,7 +55,7 @@ class CompactionTask:
             AssertionError: other rows were written than there are.
             VersionExpiredError: it took so long that what it reads has expired.
         """
-        runtime = _runtime()
+        runtime = task_runtime()
         store = open_store(self.url, runtime)
         context = Context(store, runtime, Head(store, runtime))
         manifest = manifest_at_version(context.head, context.head.refresh().manifest, self.version)
@@ -89,7 +73,7 @@ class CompactionTask:
         if first is None:
             return []
         rows = conform(pa.RecordBatchReader.from_batches(first.schema, chain_batches(first, batches)), entry.schema)
-        runtime = _runtime()
+        runtime = task_runtime()
         store = open_to_write(self.url, runtime)
         options = write_options(self.options, self.target_file_bytes)
         return write_data_files(store, self.table, entry, rows, runtime, options, self.object_name)
