@@ -236,6 +236,15 @@ _DECODERS: dict[str, msgspec.json.Decoder[Any]] = {
 }
 
 
+class _Said(msgspec.Struct):
+    message: str = ""
+
+
+def messages_in(manifest: bytes) -> list[str]:
+    """The messages of the calls of a version, in their order. Calls of several threads each have their own."""
+    return msgspec.json.decode(manifest, type=_Said).message.split("; ")
+
+
 class _StoredDocument(msgspec.Struct):
     entries: msgspec.Raw
 
@@ -334,6 +343,11 @@ class BucketReader:
             erasures,
             len(body),
         )
+
+    def messages(self, key: str) -> list[str]:
+        """The messages of the calls of a version, by its manifest; none if that is not there."""
+        there = self._bucket.objects.get(key)
+        return messages_in(there.body) if there else []
 
     def tails(self, key: str) -> Counter[bytes]:
         """The inline entries of a root that may leave it for a segment: all but the newest history.
