@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from itertools import pairwise
 
 import pyarrow as pa
 import pytest
+from msgspec.structs import replace as replace_struct
 
 import dolmen
+from dolmen.commit.root_budget import MOST_JOINED
 from dolmen.commit.statements.rows import Write
 from dolmen.commit.statements.tables import DropTable
 from dolmen.commit.versions import commits, manifest_at_time, manifest_at_version
 from dolmen.errors import AppliedIdError, ConflictError
 from dolmen.format.manifest import HISTORY_LENGTH, Manifest, Segment
+from dolmen.format.segments import encode
 from dolmen.segments.live import LiveFiles, tombstones_of
 from support.commit_world import (
+    SCHEMA,
     World,
     Writer,
     append,
@@ -91,20 +96,20 @@ def test_a_spill_takes_only_entries_of_its_base(world: World) -> None:
     fill(world, writer, 300)
     for before, after in pairwise(world.chain()):
         old, new = before.tables.get("t"), after.tables["t"]
-        if old is None or len(new.segments) == len(old.segments):
+        if old is None or new.segments == old.segments:
             continue
         spilled = names_in(writer, new.segments[-1])
-        assert set(spilled) <= {each.uuid for each in old.files}
+        assert set(spilled) <= {each.uuid for each in LiveFiles.of(old, writer.head.segments)}
         assert new.files[-1].uuid not in spilled
 
 
 def about_to_spill(world: World, writer: Writer) -> None:
     """Appends until the next one would spill files."""
     while True:
-        probe = len(table(world).segments)
+        probe = table(world).segments
         state = dict(world.bucket.objects)
         writer.commit(append(table(world), f"probe{world.newest.version}"))
-        if len(table(world).segments) > probe:
+        if table(world).segments != probe:
             world.bucket.objects.clear()
             world.bucket.objects.update(state)
             return
@@ -300,3 +305,149 @@ def test_an_entry_is_equal_to_what_a_manifest_gives_back(world: World) -> None:
     made = db._context.head.cached
     assert made is not None
     assert Manifest.decode(made.manifest.encode(), made.manifest.key) == made.manifest
+
+
+# ---- spills that take in the segment before them ---------------------------------------------------------------------
+
+
+@pytest.fixture
+def free() -> World:
+    """A world whose database has no budget of its own."""
+    world = World()
+    world.writer().create()
+    return world
+
+
+def about_to_join(world: World, writer: Writer) -> Segment:
+    """Appends until the next append would spill files beside a segment; returns this."""
+    while not table(world).segments_of("files"):
+        writer.commit(append(table(world), f"early{world.newest.version}"))
+    about_to_spill(world, writer)
+    return table(world).segments_of("files")[-1]
+
+
+def test_a_spill_takes_in_the_segment_before_it_and_releases_it(free: World) -> None:
+    writer = free.writer()
+    last = about_to_join(free, writer)
+    before = live(free, writer)
+    fresh = free.writer()
+    fresh.commit(append(table(free), "mine"))
+    (only,) = table(free).segments_of("files")
+    assert names_in(fresh, only) == before[: only.count]
+    assert only.count > last.count
+    assert (only.least, only.rows) == (last.least, 10 * only.count)
+    assert live(free, fresh) == [*before, "mine"]
+    assert last.object in free.newest.released[-1].objects
+    assert free.newest.released[-1].version == free.newest.version
+    assert fresh.store.gets.count(last.object) == 1
+    assert only.object not in fresh.store.gets, "the process knows what it has written"
+
+
+def test_segments_stay_few_without_any_merge_and_full_ones_are_left_alone(free: World) -> None:
+    writer = free.writer()
+    for number in range(2 * MOST_JOINED):
+        writer.commit(append(table(free), f"f{number}"))
+    files = table(free).segments_of("files")
+    assert len(files) == 2
+    assert all(MOST_JOINED * 0.8 < segment.count <= MOST_JOINED for segment in files[:-1])
+    assert live(free, writer) == [f"f{number}" for number in range(2 * MOST_JOINED)]
+    history = free.newest.segments_of("history")
+    assert len(history) <= 3
+    assert [entry.version for entry in commits(writer.head, free.newest)] == [*range(free.newest.version, 0, -1)]
+
+
+def test_a_spill_of_a_lost_attempt_is_made_anew_if_the_winner_merged_what_it_had_taken_in(free: World) -> None:
+    writer, other = free.writer(), free.writer()
+    last = about_to_join(free, writer)
+    before = live(free, other)
+
+    def merge() -> None:
+        entries = [entry for part in other.head.segments.files(last).entries() for entry in part]
+        merged, body = encode("files", entries, "segment/files/" + "a" * 32, SCHEMA)
+        other.store.put(merged.object, body)
+        entry = table(free)
+        segments = tuple(merged if each == last else each for each in entry.segments)
+        free.put_by_hand(tables={"t": replace_struct(entry, segments=segments)})
+
+    fresh = free.writer()
+    fresh.store.script.append(meanwhile(merge))
+    assert fresh.commit(append(table(free), "mine")).attempts == 2
+    (only,) = table(free).segments_of("files")
+    assert names_in(fresh, only) == before[: only.count]
+    assert live(free, other) == [*before, "mine"]
+    spilled = [key for key in fresh.store.puts if key.startswith("segment/files/")]
+    assert len(spilled) == 2, "the first is an orphan"
+    assert only.object == spilled[1]
+
+
+def test_a_spill_of_a_lost_attempt_is_used_again_if_what_it_had_taken_in_still_stands(free: World) -> None:
+    writer, other = free.writer(), free.writer()
+    last = about_to_join(free, writer)
+    before = live(free, other)
+    fresh = free.writer()
+    fresh.store.script.append(meanwhile(free.put_by_hand))
+    assert fresh.commit(append(table(free), "mine")).attempts == 2
+    (spilled,) = [key for key in fresh.store.puts if key.startswith("segment/files/")]
+    (only,) = table(free).segments_of("files")
+    assert only.object == spilled != last.object
+    assert live(free, other) == [*before, "mine"]
+    assert last.object in free.newest.released[-1].objects
+    assert free.newest.released[-1].version == free.newest.version
+
+
+@pytest.mark.parametrize("what", ["missing", "damaged"])
+def test_a_segment_that_cannot_be_read_is_left_alone_and_stops_no_commit(free: World, what: str) -> None:
+    writer = free.writer()
+    last = about_to_join(free, writer)
+    inline = [each.uuid for each in table(free).files]
+    if what == "missing":
+        del free.bucket.objects[last.object]
+    else:
+        body = bytearray(free.bucket.objects[last.object].body)
+        body[len(body) // 2] ^= 1
+        free.bucket.objects[last.object] = replace(free.bucket.objects[last.object], body=bytes(body))
+    fresh = free.writer()
+    fresh.commit(append(table(free), "mine"))
+    kept, added = table(free).segments_of("files")
+    assert kept == last
+    assert names_in(fresh, added) == inline[: added.count]
+
+
+def test_background_work_moves_nothing_early(free: World) -> None:
+    writer = free.writer()
+    last = about_to_join(free, writer)
+    free.writer().commit(append(table(free), "mine"), upkeep=True)
+    assert table(free).segments_of("files") == (last,)
+    free.writer().commit(append(table(free), "yours"))
+    assert last not in table(free).segments
+
+
+def test_a_segment_that_background_work_has_marked_is_left_alone(free: World) -> None:
+    writer = free.writer()
+    last = about_to_join(free, writer)
+    entry = table(free)
+    marked = tuple(replace_struct(each, resolved_through=1) if each == last else each for each in entry.segments)
+    free.put_by_hand(tables={"t": replace_struct(entry, segments=marked)})
+    free.writer().commit(append(table(free), "mine"))
+    kept, _ = table(free).segments_of("files")
+    assert kept.object == last.object
+
+
+def test_overlays_and_removals_of_a_segment_that_was_taken_in_still_hold(free: World) -> None:
+    writer = free.writer()
+    last = about_to_join(free, writer)
+    first, second = names_in(writer, last)[:2]
+    writer = free.writer()
+    writer.commit(delete_positions(table(free), {first: [1, 2]}))
+    free.put_by_hand(tables={"t": replace_struct(table(free), removed=(second,))})
+    before = live(free, writer)
+    while last in table(free).segments:
+        writer.commit(append(table(free), f"late{free.newest.version}"))
+    (only,) = table(free).segments_of("files")
+    assert {first, second} <= set(names_in(writer, only))
+    found = {each.uuid: each for each in LiveFiles.of(table(free), writer.head.segments)}
+    assert list(found)[: len(before)] == before
+    assert second not in found
+    vector = found[first].vector
+    assert vector is not None
+    assert vector.cardinality == 2

@@ -24,7 +24,7 @@ HARMLESS: tuple[Harmless, ...] = (
         mutation(
             "a spill may hold the commit's own entries",
             "a spill takes only entries of the base",
-            "commit/root_budget.py",
+            "commit/tails.py",
             "            shared = _common_front(getattr(before, kind), getattr(entry, kind))\n",
             "            shared = getattr(entry, kind)\n",
         ),

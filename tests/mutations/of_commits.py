@@ -142,7 +142,7 @@ COMMITS: tuple[Mutation, ...] = (
     ),
     mutation(
         "history is trimmed",
-        "the manifest tells of the last 64 commits; older history is spilled, not dropped",
+        "the manifest tells of the last 16 commits; older history is spilled, not dropped",
         "commit/draft.py",
         "        history = (*base.history, base.as_history()) if base.version else ()\n",
         "        history = (*base.history[-8:], base.as_history()) if base.version else ()\n",

@@ -25,9 +25,9 @@ UPKEEP: tuple[Mutation, ...] = (
         "a spill of tombstones is forgotten",
         "what leaves the root stands in a segment that the root names",
         "commit/root_budget.py",
-        "        changed = msgspec.structs.replace(entry, **{self.kind: kept}, segments=(*entry.segments, self.segment))\n",
-        '        segments = entry.segments if self.kind == "tombstones" else (*entry.segments, self.segment)\n'
-        "        changed = msgspec.structs.replace(entry, **{self.kind: kept}, segments=segments)\n",
+        "        return msgspec.structs.replace(owner, **{self.kind: kept}, segments=(*segments, self.segment))\n",
+        '        segments = segments if self.kind == "tombstones" else (*segments, self.segment)\n'
+        "        return msgspec.structs.replace(owner, **{self.kind: kept}, segments=segments)\n",
     ),
     mutation(
         "a merge takes the greatest resolved_through of its inputs",

@@ -159,7 +159,7 @@ class Leader:
             if made is None:
                 self._queue.settle(own.member, Committed(None, own.member.already, own.member.tries))
                 return
-            manifest = own.member.uploads.root_budget.fit(made, base.manifest)
+            manifest = own.member.uploads.root_budget.fit(made, base.manifest, upkeep=own.change.upkeep)
             manifest, body = manifest.as_read()
         except Error as error:
             if len(applied) > 1:

@@ -1,4 +1,4 @@
-"""The root's byte budget: a commit whose manifest exceeds it moves the manifest's largest tail into one segment.
+"""The root's byte budget: what leaves a manifest that is too large, or that is uploaded too often as it is.
 
 A spill takes entries of the base only, never the commit's own entries, whose timestamps change with every rebase.
 So a spill that was uploaded for a lost attempt serves the next attempt, if all its entries are still inline and equal.
@@ -6,29 +6,40 @@ So a spill that was uploaded for a lost attempt serves the next attempt, if all 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from itertools import chain
+from typing import Any, TypeVar
 
 import msgspec
 
+from dolmen.commit.tails import Entries, Tail, idle_tables, tails
+from dolmen.errors import Error
 from dolmen.format.layout import segment_key
-from dolmen.format.manifest import HISTORY_LENGTH, Manifest, Segment, SegmentKind, TableEntry
-from dolmen.format.properties import root_bytes
+from dolmen.format.manifest import HISTORY_LENGTH, SHORT_HISTORY, Manifest, Released, Segment, SegmentKind, TableEntry
+from dolmen.format.properties import has_own_root_bytes, root_bytes
 from dolmen.format.segments import encode_checked
 from dolmen.runtime import Runtime
+from dolmen.segments.reader import SegmentReader
+from dolmen.units import KIB
 
 LEAST_PART = 16
 """A tail is moved only if it takes at least this part of the budget. Otherwise every commit of a crowded root would
 write a segment."""
 
-LEAST_HISTORY = 8
-"""The fewest earlier commits that are moved into a segment. Collection commits too: if each commit of a crowded root
-wrote a segment, which a later commit collects, an idle database would go on committing for ever."""
+PUT_BYTES = 448 * KIB
+"""A tail leaves a root that is within its budget once so many bytes were uploaded for it with earlier versions: then
+they were worth the PUT of a segment. This keeps what is paid for both within twice the least that is possible, whatever
+the size of the entries. Only if the database has no budget of its own."""
 
-_TABLE_TAILS: tuple[SegmentKind, ...] = ("files", "tombstones", "overlays", "removed")
+MOST_JOINED, MOST_JOINED_BYTES = 512, 64 * KIB
+"""A spill takes in the segment before it as long as both have no more entries, and that segment no more bytes. So
+segments do not become many though spills are small, and an entry is written some ten times before it stays. Only if
+the database has no budget of its own."""
 
-Entries: TypeAlias = Sequence[Any]
+_JOINED: frozenset[SegmentKind] = frozenset({"files", "tombstones", "applied", "released", "history"})
+
+O = TypeVar("O", Manifest, TableEntry)  # noqa: E741
 
 
 @dataclass(frozen=True)
@@ -38,9 +49,10 @@ class Spill:
     Args:
         table: the name of the table whose tail it was; None for the database's own.
         uuid: the uuid of that table.
-        entries: the entries in the segment.
+        entries: the inline entries in the segment.
         segment: the segment's entry in the manifest.
         body: the bytes of the segment's object.
+        joined: the segment that it replaces as well, as it has these entries, too; None if there is none.
     """
 
     kind: SegmentKind
@@ -49,52 +61,67 @@ class Spill:
     entries: Entries
     segment: Segment
     body: bytes
+    joined: Segment | None = None
 
     def apply(self, manifest: Manifest) -> Manifest | None:
         """The manifest with the segment in place of the entries; None unless all of them are inline and equal."""
         if self.kind == "table":
             return _replace_idle_tables(manifest, self.entries, self.segment)
         if self.table is None:
-            kept = _drop_front(getattr(manifest, self.kind), self.entries)
-            if kept is None:
-                return None
-            return msgspec.structs.replace(manifest, **{self.kind: kept}, segments=(*manifest.segments, self.segment))
-        entry = manifest.tables.get(self.table)
-        if entry is None or entry.uuid != self.uuid:
-            return None
-        kept = _drop_front(getattr(entry, self.kind), self.entries)
+            changed = self._moved(manifest)
+        else:
+            entry = manifest.tables.get(self.table)
+            moved = self._moved(entry) if entry is not None and entry.uuid == self.uuid else None
+            tables = {**manifest.tables, self.table: moved} if moved is not None else None
+            changed = msgspec.structs.replace(manifest, tables=tables) if tables is not None else None
+        return changed if changed is None or self.joined is None else _release(changed, self.joined.object)
+
+    def _moved(self, owner: O) -> O | None:
+        """A table or the database with the segment in place of the entries, and of the one that it has taken in."""
+        kept = _drop_front(getattr(owner, self.kind), self.entries)
         if kept is None:
             return None
-        changed = msgspec.structs.replace(entry, **{self.kind: kept}, segments=(*entry.segments, self.segment))
-        return msgspec.structs.replace(manifest, tables={**manifest.tables, self.table: changed})
+        segments: tuple[Segment, ...] = owner.segments
+        if self.joined is not None:
+            if self.joined != _last(owner, self.kind):
+                return None
+            segments = tuple(segment for segment in segments if segment != self.joined)
+        return msgspec.structs.replace(owner, **{self.kind: kept}, segments=(*segments, self.segment))
 
 
-def spill(base: Manifest, manifest: Manifest, budget: int, new_uuid: Callable[[], str]) -> Spill | None:
-    """Moves the largest tail of a manifest that exceeds its budget into a segment; None if no tail is large enough.
+def spill(
+    base: Manifest, manifest: Manifest, tail: Tail, new_uuid: Callable[[], str], reader: SegmentReader | None
+) -> Spill:
+    """Moves a tail into a segment, together with the entries of the segment before it if that is small.
 
     Args:
         base: the version that the manifest was made from.
-        budget: the size that a root may have, in bytes.
         new_uuid: gives the segment its name.
+        reader: reads the segment before it; None = leave that alone.
     """
-    sized = [(len(msgspec.json.encode(tail.entries)), tail) for tail in _tails(base, manifest)]
-    size, chosen = max(sized, key=lambda item: item[0], default=(0, None))
-    if chosen is None or size < budget // LEAST_PART:
-        return None
-    key = segment_key(chosen.kind, new_uuid())
-    segment, body = encode_checked(chosen.kind, chosen.entries, key, chosen.schema)
-    if chosen.kind == "history":
-        segment = msgspec.structs.replace(segment, created_at=chosen.entries[-1].created_at)
-    elif chosen.kind == "applied":
+    kind, entries, joined = tail.kind, tail.entries, None
+    if reader is not None and (last := _joinable(base, manifest, tail)) is not None:
+        try:
+            entries, joined = [*_entries(reader, last, tail), *entries], last
+        except Error:  # it stays as it is: a commit need not read it, and whoever needs it will meet the error
+            entries, joined = tail.entries, None
+    segment, body = encode_checked(kind, entries, segment_key(kind, new_uuid()), tail.schema)
+    if kind == "history":
+        segment = msgspec.structs.replace(segment, created_at=entries[-1].created_at)
+    elif kind == "applied":
         segment = msgspec.structs.replace(segment, created_at=base.created_at)
-    return Spill(chosen.kind, chosen.table, chosen.uuid, chosen.entries, segment, body)
+    return Spill(kind, tail.table, tail.uuid, tail.entries, segment, body, joined)
 
 
 class RootBudget:
-    """Keeps the manifests of one commit's attempts within the root's byte budget."""
+    """Keeps the manifests of one commit's attempts within the root's byte budget.
 
-    def __init__(self, runtime: Runtime) -> None:
-        self._runtime = runtime
+    Args:
+        segments: reads the segments that spills take in.
+    """
+
+    def __init__(self, runtime: Runtime, segments: SegmentReader) -> None:
+        self._runtime, self._segments = runtime, segments
         self._spill: Spill | None = None
         self._uploaded_us: int | None = None
 
@@ -108,60 +135,78 @@ class RootBudget:
         if self.waiting:
             self._uploaded_us = now_us
 
-    def fit(self, manifest: Manifest, base: Manifest) -> Manifest:
+    def fit(self, manifest: Manifest, base: Manifest, *, upkeep: bool = False) -> Manifest:
         """``manifest`` within the root's budget, as far as one segment can bring it there.
 
         A segment that was uploaded for a lost attempt is used again if it still fits; otherwise it becomes an orphan.
+
+        Args:
+            upkeep: whether this is background work. It moves nothing early, and takes in no segment: what its own
+                commits release would have to be collected, so that an idle database would go on committing.
         """
-        budget = root_bytes(manifest)
-        if len(manifest.encode()) <= budget:
+        steady = not upkeep and not has_own_root_bytes(manifest)
+        tail = _leaving(base, manifest, steady)
+        if tail is None:
             return manifest
         if self._uploaded_us is not None and self._uploaded_us <= base.orphan_cutoff:
             self._spill = None  # it may have been collected
         fitted = self._spill.apply(manifest) if self._spill else None
         if fitted is None:
-            self._spill, self._uploaded_us = spill(base, manifest, budget, self._runtime.uuid), None
-            fitted = self._spill.apply(manifest) if self._spill else None
+            reader = self._segments if steady else None
+            self._spill, self._uploaded_us = spill(base, manifest, tail, self._runtime.uuid, reader), None
+            fitted = self._spill.apply(manifest)
         return fitted or manifest
 
 
-@dataclass(frozen=True)
-class _Tail:
-    kind: SegmentKind
-    table: str | None
-    uuid: str
-    entries: Entries
-    schema: Any = None
+def _leaving(base: Manifest, manifest: Manifest, steady: bool) -> Tail | None:
+    """The tail that is to leave: the largest of a root above its budget, or the one that has cost most.
+
+    Args:
+        steady: whether a tail leaves a root within its budget at all.
+    """
+    budget = root_bytes(manifest)
+    if len(manifest.encode()) > budget:
+        found = [*tails(base, manifest, HISTORY_LENGTH), idle_tables(base, manifest)]
+        size, largest = max(((tail.size_bytes, tail) for tail in found), key=lambda item: item[0])
+        return largest if size >= budget // LEAST_PART else None
+    if not steady:
+        return None
+    times, found = [entry.commit_ts for entry in manifest.history], [*tails(base, manifest, SHORT_HISTORY)]
+    spent, dearest = max(((tail.spent_bytes(manifest, times), tail) for tail in found), key=lambda item: item[0])
+    return dearest if spent >= PUT_BYTES else None
 
 
-def _tails(base: Manifest, manifest: Manifest) -> Iterator[_Tail]:
-    """The parts of the manifest that may move into a segment: entries that its base has too."""
-    history = _common_front(base.history, manifest.history[:-HISTORY_LENGTH])
-    yield _Tail("history", None, "", history if len(history) >= LEAST_HISTORY else ())
-    yield _Tail("applied", None, "", _common_front(base.applied, manifest.applied))
-    yield _Tail("released", None, "", _common_front(base.released, manifest.released))
-    yield _Tail("erasures", None, "", _common_front(base.erasures, manifest.erasures))
-    active, idle = _active_since(manifest), list[TableEntry]()
-    for name, entry in manifest.tables.items():
-        before = base.tables.get(name)
-        if before is None or before.uuid != entry.uuid or entry.section:
-            continue
-        for kind in _TABLE_TAILS:
-            shared = _common_front(getattr(before, kind), getattr(entry, kind))
-            yield _Tail(kind, name, entry.uuid, shared, entry.schema)
-        if entry == before and _last_change(entry) < active:
-            idle.append(entry)
-    yield _Tail("table", None, "", idle)
+def _joinable(base: Manifest, manifest: Manifest, tail: Tail) -> Segment | None:
+    """The segment before a tail, if a spill may take it in: it is small, and no background work has marked it."""
+    if tail.kind not in _JOINED:
+        return None
+    was, now = (each if tail.table is None else each.tables[tail.table] for each in (base, manifest))
+    last = _last(now, tail.kind)
+    if last is None or last != _last(was, tail.kind) or last.resolved_through or last.erasing:
+        return None
+    fits = last.count + len(tail.entries) <= MOST_JOINED and last.size <= MOST_JOINED_BYTES
+    return last if fits else None
 
 
-def _common_front(old: Entries, new: Entries) -> Entries:
-    """The entries that both begin with. Tails grow at their end."""
-    count = 0
-    for one, other in zip(old, new, strict=False):
-        if one != other:
-            break
-        count += 1
-    return old[:count]
+def _last(owner: Manifest | TableEntry, kind: SegmentKind) -> Segment | None:
+    return next((segment for segment in reversed(owner.segments) if segment.kind == kind), None)
+
+
+def _entries(reader: SegmentReader, segment: Segment, tail: Tail) -> list[Any]:
+    """The entries of a segment as they stand in it, bounds in the form of the columns' types now."""
+    if segment.kind == "files":
+        return [*chain.from_iterable(reader.files(segment).entries(types=tail.schema.widened_types))]
+    found: tuple[Any, ...] = getattr(reader, segment.kind)(segment)
+    return list(found)
+
+
+def _release(manifest: Manifest, key: str) -> Manifest:
+    """The manifest with an object more in what its own commit has released."""
+    *earlier, last = manifest.released or (Released(0),)
+    if last.version != manifest.version:
+        earlier, last = [*manifest.released], Released(manifest.version)
+    objects = tuple(sorted({*last.objects, key}))
+    return msgspec.structs.replace(manifest, released=(*earlier, msgspec.structs.replace(last, objects=objects)))
 
 
 def _drop_front(entries: Entries, taken: Entries) -> tuple[Any, ...] | None:
@@ -169,19 +214,6 @@ def _drop_front(entries: Entries, taken: Entries) -> tuple[Any, ...] | None:
     if tuple(entries[: len(taken)]) != tuple(taken):
         return None
     return tuple(entries[len(taken) :])
-
-
-def _active_since(manifest: Manifest) -> int:
-    """The commit timestamp since which a table must have changed to count as in use."""
-    return manifest.history[-HISTORY_LENGTH].commit_ts if len(manifest.history) >= HISTORY_LENGTH else 0
-
-
-def _last_change(entry: TableEntry) -> int:
-    """The timestamp of the last statement that a table's entry shows."""
-    files = max((file.applied_through for file in entry.files), default=0)
-    tombstones = max((tombstone.ts for tombstone in entry.tombstones), default=0)
-    spilled = max((max(segment.greatest, segment.resolved_through) for segment in entry.segments), default=0)
-    return max(files, tombstones, spilled, entry.last_delete_ts)
 
 
 def _replace_idle_tables(manifest: Manifest, entries: Entries, section: Segment) -> Manifest | None:

@@ -29,7 +29,7 @@ class PendingUploads:
         self._store, self._runtime, self.segments = store, runtime, segments
         self._open: dict[str, TombstoneObject] = {}
         self._uploaded: dict[str, bytes] = {}
-        self.root_budget = RootBudget(runtime)
+        self.root_budget = RootBudget(runtime, segments)
         self.beside: Sequence[PendingUploads] = ()
         """The uploads of earlier changes of the same version, which may wait here yet."""
 
@@ -97,7 +97,8 @@ class PendingUploads:
             others: of changes that are committed together with this one.
         """
         bodies = {key: body for uploads in (self, *others) for key, body in uploads._take_objects().items()}
-        if spill := self.root_budget.waiting:
+        spill = self.root_budget.waiting
+        if spill is not None:
             bodies[spill.segment.object] = spill.body
             self.root_budget.mark_uploaded(self._store.clock.now_us)
 
@@ -106,6 +107,8 @@ class PendingUploads:
 
         for _ in self._runtime.map(put, [*bodies.items(), (manifest_key, manifest)]):
             pass
+        if spill is not None:
+            self.segments.keep(spill.segment, spill.body)
 
     def _take_objects(self) -> dict[str, bytes]:
         bodies = {target.key: target.encode() for target in self._open.values()}

@@ -182,6 +182,11 @@ def root_bytes(manifest: Manifest) -> int:
     return int(value_of(DATABASE_PROPERTIES["root_bytes"], manifest.properties))
 
 
+def has_own_root_bytes(manifest: Manifest) -> bool:
+    """Whether the database has set ``root_bytes``, so that its manifests are to be filled up to it."""
+    return "root_bytes" in manifest.properties
+
+
 def has_index(entry: TableEntry) -> bool:
     """Whether a table is to have an index of its primary key. Raises InputError when its setting can't be read."""
     return bool(value_of(_OWN["index"], entry.properties))

@@ -113,6 +113,16 @@ class SegmentReader:
         """Whole entries of idle tables."""
         return self._entries(segment)
 
+    def keep(self, segment: Segment, body: bytes) -> None:
+        """Keeps a segment that this process has just written, as if it had been fetched."""
+        key = _key(segment)
+        self.cache.keep(key, body)
+        if segment.kind == "files":
+            table = FileTable(segment, body, lambda table: self.cache.put(key, table, table.nbytes))
+            self.cache.put(key, table, table.nbytes)
+        else:
+            self.cache.put(key, decode(segment, body), segment.size * _DECODED_FACTOR)
+
     def manifest(self, key: str) -> Manifest:
         """The manifest of a version that has expired, and that a tag keeps, or kept. Raises CorruptionError."""
         try:

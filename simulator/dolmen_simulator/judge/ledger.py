@@ -40,7 +40,7 @@ from dolmen_simulator.judge.stored import StoredCommit, StoredPointer, StoredVer
 
 SETTLED_US = 20 * 60 * 1_000_000
 EXPIRED = "ttl_expired"
-_HISTORY = 64
+_HISTORY = 16
 
 
 class CommitLedger(Chronicle):

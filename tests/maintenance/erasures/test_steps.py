@@ -394,7 +394,7 @@ def idle_tables(a: tuple[str, ...], b: tuple[str, ...]) -> Place:
         busy.append(people(f"other-{number}"))
         place.pass_hours(0.01)
     place.db.set(root_bytes="4KB", **SOON)
-    for number in range(12):
+    for number in range(80):  # so that the manifest has a history that is long enough to tell who is idle
         busy.append(people(f"another-{number}"))
     stubs = place.manifest.tables
     assert stubs["a"].section is not None
