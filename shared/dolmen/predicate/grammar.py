@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -47,10 +48,17 @@ class TreeReader:
         schema: the table's, where columns are looked up.
         now_us: microseconds since the epoch for ``now()`` and its like.
         parameters: values of placeholders, by the identity of their nodes.
+        literals: what literals say instead of what the tree says, likewise.
     """
 
-    def __init__(self, schema: Schema, now_us: int, parameters: Mapping[int, Any]) -> None:
-        self.schema, self.now_us, self.parameters = schema, now_us, parameters
+    def __init__(
+        self,
+        schema: Schema,
+        now_us: int,
+        parameters: Mapping[int, Any],
+        literals: Mapping[int, str] = MappingProxyType({}),
+    ) -> None:
+        self.schema, self.now_us, self.parameters, self.literals = schema, now_us, parameters, literals
         self.conditions = 0
 
     def predicate(self, node: exp.Expression) -> Predicate:
@@ -250,7 +258,8 @@ class TreeReader:
                 case "boolean":
                     return Value(Domain.BOOLEAN, bool(node.this))
                 case "literal":
-                    return Value(Domain.TEXT, node.name) if node.is_string else constants.number(node.name)
+                    text = self.literals.get(id(node), node.name)
+                    return Value(Domain.TEXT, text) if node.is_string else constants.number(text)
                 case "interval":
                     return self._interval(node)
                 case "timestamptrunc" | "datetrunc":

@@ -6,15 +6,17 @@ sqlglot reads the text, and ``dolmen.predicate.grammar`` the tree that sqlglot m
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from dolmen.errors import PredicateError
+from dolmen.errors import LimitError, PredicateError
 from dolmen.format.schema import Schema
 from dolmen.predicate.ast import Predicate, columns
 from dolmen.predicate.grammar import TreeReader
-from dolmen.predicate.limits import MAX_DEPTH, short_repr
+from dolmen.predicate.limits import MAX_DEPTH, check_characters, short_repr
 from dolmen.predicate.mapping import parse_mapping
 from dolmen.predicate.mistakes import syntax_error
+from dolmen.predicate.shapes import parse_shape
 from dolmen.predicate.tokens import tokenize
 
 if TYPE_CHECKING:
@@ -75,6 +77,10 @@ def with_parameters(source: Any, parameters: Parameters | None) -> Any:
 
 
 def _parse_text(text: str, schema: Schema, now_us: int, parameters: Parameters) -> Predicate:
+    if parameters == () and (known := parse_shape(check_characters(text))):
+        shape, literals = known
+        with suppress(PredicateError, LimitError):  # which are told below, with their position
+            return TreeReader(schema, now_us, {}, literals).predicate(shape.tree)
     from sqlglot import exp
     from sqlglot.dialects.dialect import Dialect
     from sqlglot.errors import ParseError, TokenError
