@@ -34,9 +34,10 @@ FAULTS = {
     "delay": "wait ``seconds``, then go on as usual",
     "duplicate": "apply it twice, give the second answer",
     "cut": "apply it, then break off in the middle of the answer's body",
-    "answer": "answer ``status`` (default 200) with ``body``, not applied",
+    "answer": "answer ``status`` (default 200) with ``body`` and ``headers``, not applied",
     "ignore if-match": "apply it without that condition, as a server does that does not know it",
     "ignore if-none-match": "the same with the other one",
+    "ignore range": "apply it without its range, as a server does that knows none",
     "forbid": "answer 403 with the code in ``code`` (default AccessDenied), not applied",
 }
 
@@ -81,6 +82,7 @@ class Rule:
     code: str = "AccessDenied"
     status: int = 200
     body: str = ""
+    headers: dict[str, str] = field(default_factory=dict)
     server: str = ""
     matched: int = 0
     fired: int = 0
@@ -163,6 +165,7 @@ class Proxy:
         code: str = "AccessDenied",
         status: int = 200,
         body: str = "",
+        headers: dict[str, str] | None = None,
         server: str = "",
     ) -> None:
         """Adds a rule; the first rule that fires decides.
@@ -177,10 +180,11 @@ class Proxy:
             probability: of firing at a match, by ``seed``.
             seconds: for "late" and "delay"; a "late" request with ``math.inf`` waits for ``land``.
             code: for "forbid".
-            status, body: for "answer".
+            status, body, headers: for "answer".
             server: for "forbid": what the answer says it comes from.
         """
         description = {name: value for name, value in locals().items() if name != "self"}
+        description["headers"] = headers or {}
         Rule(**{**description, "faults": list(faults)})  # a spelling mistake shows here
         self._ask("rule", description)
 

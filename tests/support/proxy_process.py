@@ -14,8 +14,9 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import asdict, dataclass
+from types import MappingProxyType
 from typing import Any, TypeAlias
 from urllib.parse import unquote, urlsplit
 
@@ -189,7 +190,7 @@ class Server:
             await link.send(whole, fresh=True)
             return await self._answer(request, link, writer)
         if fault == "answer":
-            return await answer(request, rule.status, rule.body, writer)
+            return await answer(request, rule.status, rule.body, writer, more=rule.headers)
         if fault in REFUSALS or fault == "forbid":
             status, code = REFUSALS.get(fault, (403, rule.code))
             text = f"<Error><Code>{code}</Code><Message>proxy</Message></Error>"
@@ -293,13 +294,22 @@ class Link:
             self._streams = None
 
 
-async def answer(request: Request, status: int, text: str, writer: asyncio.StreamWriter, *, server: str = "") -> bool:
+async def answer(
+    request: Request,
+    status: int,
+    text: str,
+    writer: asyncio.StreamWriter,
+    *,
+    server: str = "",
+    more: Mapping[str, str] = MappingProxyType({}),
+) -> bool:
     """Answers in the server's place."""
     body = text.encode()
     request.status, request.bytes_down = status, len(body)
     date = time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime())
     headers = [("Date", date), ("Content-Type", "application/xml"), ("Content-Length", str(len(body)))]
     headers += [("Server", server)] if server else []
+    headers += more.items()
     writer.write(Head(f"HTTP/1.1 {status} Answered", headers).encode() + (b"" if request.method == "HEAD" else body))
     await writer.drain()
     return True

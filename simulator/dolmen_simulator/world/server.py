@@ -114,15 +114,15 @@ class Server:
         return there
 
     def _get(self, request: StoreRequest) -> Mapping[str, Any]:
-        there, body = self._find(request), b""
+        there = self._find(request)
         if request.byte_range is None:
-            body = there.body
-        else:
-            first, end = request.byte_range
-            if first >= len(there.body):
-                raise Refusal(416, "InvalidRange")
-            body = there.body[first:end]
-        return {"Body": body, "ETag": there.etag, "ContentLength": len(body)}
+            return {"Body": there.body, "ETag": there.etag, "ContentLength": len(there.body)}
+        first, end = request.byte_range
+        if first >= len(there.body):
+            raise Refusal(416, "InvalidRange")
+        body = there.body[first:end]
+        came = f"bytes {first}-{first + len(body) - 1}/{len(there.body)}"
+        return {"Body": body, "ETag": there.etag, "ContentLength": len(body), "ContentRange": came}
 
     def _head(self, request: StoreRequest) -> Mapping[str, Any]:
         there = self._find(request)

@@ -13,12 +13,14 @@ from typing import Any
 
 import boto3
 from botocore.config import Config
-from botocore.exceptions import BotoCoreError
+from botocore.exceptions import BotoCoreError, ResponseStreamingError
+from urllib3.exceptions import HTTPError
 
 from dolmen.errors import InputError
 from dolmen.runtime import Runtime
 from dolmen.store.base import ServerClock
 from dolmen.store.s3.errors import hide_credentials
+from dolmen.store.s3.reader import Reader
 from dolmen.units import SECOND_US
 
 #: Seconds to wait for a connection, and for each answer or part of one; adjustable by these environment variables.
@@ -35,10 +37,21 @@ class Connection:
         client: sends each request once. S3Store repeats what may be repeated; botocore would repeat conditional puts
             too, which can then meet their own earlier success and be reported as failures.
         clock: fed with the ``Date`` of every answer, errors included.
+        reader: asks for objects as the client would, in less processor time; None leaves them to the client.
     """
 
     client: Any
     clock: ServerClock
+    reader: Reader | None = None
+
+    def send(self, operation: str, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Sends a request once. Answers and errors are those of boto3's method ``operation``."""
+        sender = self.reader if self.reader and operation == "get_object" else self.client
+        try:
+            answer: dict[str, Any] = getattr(sender, operation)(**request)
+        except HTTPError as error:  # the body of an error's answer broke off, which botocore does not translate
+            raise ResponseStreamingError(error=error) from error
+        return answer
 
 
 def connect(runtime: Runtime, session: Any = None) -> Connection:
@@ -87,8 +100,13 @@ def _make(runtime: Runtime, session: Any) -> Connection:
             raise InputError(f"the AWS configuration cannot be used: {reason}") from None
     if owners := bucket_owners(os.environ):
         client.meta.events.register("provide-client-params.s3", partial(_name_owner, owners))
-    client.meta.events.register("response-received.s3", lambda **event: _observe(clock, event.get("response_dict")))
-    return Connection(client, clock)
+    client.meta.events.register("response-received.s3", lambda **event: _observe_answer(clock, event))
+
+    def credentials() -> Any:
+        found = session.get_credentials()
+        return found and found.get_frozen_credentials()
+
+    return Connection(client, clock, Reader(client, credentials, runtime.clock_us, partial(_observe, clock)))
 
 
 def bucket_owners(environment: Mapping[str, str]) -> dict[str, str]:
@@ -115,10 +133,13 @@ def _name_owner(owners: Mapping[str, str], params: dict[str, Any], model: Any, *
     return params
 
 
-def _observe(clock: ServerClock, response: dict[str, Any] | None) -> None:
-    date = (response or {}).get("headers", {}).get("Date")
-    if date:
-        clock.observe(_seconds(date) * SECOND_US)
+def _observe_answer(clock: ServerClock, event: Mapping[str, Any]) -> None:
+    if date := (event.get("response_dict") or {}).get("headers", {}).get("Date"):
+        _observe(clock, date)
+
+
+def _observe(clock: ServerClock, date: str) -> None:
+    clock.observe(_seconds(date) * SECOND_US)
 
 
 @lru_cache(maxsize=64)

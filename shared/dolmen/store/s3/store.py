@@ -25,6 +25,7 @@ from dolmen.store.base import (
     Unknown,
 )
 from dolmen.store.input import open_pinned
+from dolmen.store.s3.body import read_body
 from dolmen.store.s3.client import connect
 from dolmen.store.s3.errors import PutVerdict, RangeEndedError, denied_in_passing, describe, translated, verdict
 from dolmen.store.s3.upload import CREATE_ATTEMPTS, PART_BYTES, THRESHOLD_BYTES, S3Output
@@ -210,9 +211,9 @@ class S3Store:
         """
         for attempt in attempts(self.runtime, READ_ATTEMPTS):
             try:
-                answer: dict[str, Any] = getattr(self.connection.client, operation)(**request)
+                answer = self.connection.send(operation, request)
                 if "Body" in answer:
-                    answer["Body"] = answer["Body"].read()
+                    answer["Body"] = read_body(answer, request.get("Range"))
                 return answer
             except (BotoCoreError, ClientError) as error:
                 if attempt == READ_ATTEMPTS - 1 or verdict(error) in (PutVerdict.REFUSED, PutVerdict.PRECONDITION):
