@@ -20,7 +20,7 @@ from dolmen.errors import InputError
 from dolmen.runtime import Runtime
 from dolmen.store.base import ServerClock
 from dolmen.store.s3.errors import hide_credentials
-from dolmen.store.s3.reader import Reader
+from dolmen.store.s3.reader import ObjectReader
 from dolmen.units import SECOND_US
 
 #: Seconds to wait for a connection, and for each answer or part of one; adjustable by these environment variables.
@@ -42,7 +42,7 @@ class Connection:
 
     client: Any
     clock: ServerClock
-    reader: Reader | None = None
+    reader: ObjectReader | None = None
 
     def send(self, operation: str, request: Mapping[str, Any]) -> dict[str, Any]:
         """Sends a request once. Answers and errors are those of boto3's method ``operation``."""
@@ -106,7 +106,7 @@ def _make(runtime: Runtime, session: Any) -> Connection:
         found = session.get_credentials()
         return found and found.get_frozen_credentials()
 
-    return Connection(client, clock, Reader(client, credentials, runtime.clock_us, partial(_observe, clock)))
+    return Connection(client, clock, ObjectReader(client, credentials, runtime.clock_us, partial(_observe, clock)))
 
 
 def bucket_owners(environment: Mapping[str, str]) -> dict[str, str]:

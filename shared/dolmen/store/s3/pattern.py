@@ -43,7 +43,7 @@ def quoted(key: str) -> str:
 
 @dataclass(frozen=True)
 class RequestPattern:
-    """What all GETs of a bucket's objects have in common.
+    """The common part of all GETs of a bucket's objects.
 
     Args:
         url, path: up to the key; the path begins behind the host.

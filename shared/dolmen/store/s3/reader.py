@@ -26,7 +26,7 @@ _KNOWN = {"Bucket", "Key", *_CONDITIONS}
 _FINAL = {404, 412, 416, 429}
 
 
-class Reader:
+class ObjectReader:
     """Asks for objects. Answers and errors are those of the client's ``get_object``, as far as stores look at them.
 
     The client's own session sends the requests (its connections, proxies, certificates, time-outs), the session's
