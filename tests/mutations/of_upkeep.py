@@ -235,4 +235,32 @@ UPKEEP: tuple[Mutation, ...] = (
         "            if error.is_missing:\n                self.head.check_kept(version, last)\n",
         "            if error.is_missing and version < 0:\n                self.head.check_kept(version, last)\n",
     ),
+    mutation(
+        "row groups with rows that a vector deletes are copied",
+        "only row groups all of whose rows are live are copied as they are",
+        "maintenance/compact/spliceable.py",
+        "        if group.gone or group.tests or not self._file_fits(group.file):\n",
+        "        if group.tests or not self._file_fits(group.file):\n",
+    ),
+    mutation(
+        "row groups with rows that a tombstone may hide are copied",
+        "only row groups all of whose rows are live are copied as they are",
+        "maintenance/compact/spliceable.py",
+        "        if group.gone or group.tests or not self._file_fits(group.file):\n",
+        "        if group.gone or not self._file_fits(group.file):\n",
+    ),
+    mutation(
+        "a row group that was copied is read where it was",
+        "a row group that has moved says where its pages are now",
+        "format/parquet_footer.py",
+        "        _move(self._meta, (_DATA_PAGE, _INDEX_PAGE, _DICTIONARY_PAGE), moved.by)\n",
+        "",
+    ),
+    mutation(
+        "checksums of copied row groups stay as they were",
+        "a checksum counts from the first byte of the file that the bytes are in now",
+        "format/crc_shift.py",
+        "    if not difference:\n        return states\n",
+        "    if difference or not difference:\n        return states\n",
+    ),
 )
