@@ -50,7 +50,7 @@ EXPIRING_SOON: dict[str, Any] = {"retention": "1m", "keep_versions": 1, "reader_
 COMPACTION_OPTIONS = CompactionOptions(growth=1)
 """Options by which two small files are worth a compaction."""
 
-SPLICE_OPTIONS = altered(COMPACTION_OPTIONS, deleted_share=0.1, run_bytes=60, row_group_bytes=1, splice_bytes=1)
+SPLICE_OPTIONS = altered(COMPACTION_OPTIONS, deleted_share=0.1, run_bytes=80, row_group_bytes=1, splice_bytes=1)
 """Options by which files have row groups of two rows, one deleted row makes them worth a compaction, and row groups
 without deleted rows are copied."""
 
