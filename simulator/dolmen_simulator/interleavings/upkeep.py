@@ -297,7 +297,7 @@ UPKEEP: tuple[Pair, ...] = (
         (positions("v BETWEEN 40 AND 50", lambda row: 40 <= row[1] <= 50), splicing()),
         quick=(1,),
     ),
-    Pair("splice/delete", table_to_splice, (splicing(), delete("v >= 50", lambda row: row[1] >= 50)), quick=(0,)),
+    Pair("splice/delete", table_to_splice, (splicing(), delete("v = 60", lambda row: row[1] == 60)), quick=(0,)),
     Pair("update/compact", two_files, (update(40, 41), compaction())),
     Pair("resolve/compact", table_with_tombstone, (resolution(), compaction())),
     Pair("compact/delete", table_with_tombstone, (compaction(), delete("v >= 30", lambda row: row[1] >= 30))),

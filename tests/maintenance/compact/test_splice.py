@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
+import dolmen
 from dolmen.database import Database
 from dolmen.errors import CorruptionError
 from dolmen.format.entries import DataFile
@@ -523,3 +524,28 @@ def test_whenever_it_is_killed_rows_stay_and_the_next_call_ends_the_work() -> No
             assert rows_of(again).to_pylist() == expected
             assert again.db.verify(deep=True).ok
     assert steps > 10
+
+
+@pytest.mark.parametrize("server", ["s3", "minio"])
+def test_on_s3_the_server_copies_and_the_rest_is_uploaded_with_it(
+    server: str, request: pytest.FixtureRequest
+) -> None:
+    """16 MB of random text in row groups of 1 MB, of which one has a deleted row, in parts of 5 MB at least."""
+    db = dolmen.open(request.getfixturevalue(f"{server}_url"))
+    rng, rows = random.Random(1), 160_000
+    data = pa.table({"id": pa.array(range(rows)), "text": pa.array([rng.randbytes(50).hex() for _ in range(rows)])})
+    found = World(CountingStore(db.context.store))
+    found.db.create_table("t", data.schema, primary_key="id")
+    append(found, data, group_rows=10_000)
+    found.db.table("t").delete("id = 123456", mode="positions")
+    before = found.scan(with_commit_ts=True).to_arrow()
+    assert isinstance(found.store, CountingStore)
+    found.store.reset()
+    done = run(found, replace(SPLICE, splice_bytes=1 << 20))
+    assert (done.rows_deleted, found.store.copies) == (1, 2)
+    assert done.bytes_copied > 0.9 * found.entry().files[0].size * 15 / 16
+    assert found.store.bytes_down < 0.2 * found.entry().files[0].size
+    assert found.store.bytes_up < 0.2 * found.entry().files[0].size
+    assert found.scan(with_commit_ts=True).to_arrow().equals(before)
+    assert found.db.verify(deep=True).findings == ()
+    assert db.context.store.copies  # type: ignore[attr-defined]
