@@ -61,7 +61,7 @@ def written_metadata(schema: pa.Schema) -> pq.FileMetaData:
 
 @lru_cache(64)
 def written_frame(schema: pa.Schema) -> bytes:
-    """What the footer of a file of these columns says beside its row groups, as files are written now.
+    """The footer of a file of these columns as it is written now, encoded, without its rows and row groups.
 
     Only row groups of files in which it is the same may be put together.
     """

@@ -527,9 +527,7 @@ def test_whenever_it_is_killed_rows_stay_and_the_next_call_ends_the_work() -> No
 
 
 @pytest.mark.parametrize("server", ["s3", "minio"])
-def test_on_s3_the_server_copies_and_the_rest_is_uploaded_with_it(
-    server: str, request: pytest.FixtureRequest
-) -> None:
+def test_on_s3_the_server_copies_and_the_rest_is_uploaded_with_it(server: str, request: pytest.FixtureRequest) -> None:
     """16 MB of random text in row groups of 1 MB, of which one has a deleted row, in parts of 5 MB at least."""
     db = dolmen.open(request.getfixturevalue(f"{server}_url"))
     rng, rows = random.Random(1), 160_000

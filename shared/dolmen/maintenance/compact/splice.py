@@ -231,7 +231,7 @@ def _key_range(known: Sequence[Bounds], rows: int) -> tuple[_Key, _Key] | None:
 
 
 def _alone(ranges: Sequence[tuple[_Key, _Key]]) -> list[bool]:
-    """Of each range, whether no key of another lies within it; ranges come in the order of their least keys."""
+    """Tells of each range whether no key of another lies within it; they come in the order of their least keys."""
     if not ranges:
         return []
     greatest = list(accumulate((high for _, high in ranges), max))

@@ -99,7 +99,7 @@ class S3Store:
         etag: str | None = None,
         version: str | None = None,
     ) -> Object:
-        request = self.named(key, version)
+        request = self.object_fields(key, version)
         if etag is not None:
             request["IfMatch"] = etag
         if byte_range is not None:
@@ -123,11 +123,11 @@ class S3Store:
         return Object(b"", found.etag)
 
     def head(self, key: str, *, version: str | None = None) -> ObjectInfo:
-        answer = self.ask("head_object", key, **self.named(key, version))
+        answer = self.ask("head_object", key, **self.object_fields(key, version))
         return ObjectInfo(key, answer["ContentLength"], answer["ETag"], _microseconds(answer["LastModified"]))
 
     def put(self, key: str, body: Buffer, *, if_match: str | None = None) -> PutOutcome:
-        request = self.named(key)
+        request = self.object_fields(key)
         request["Body"] = body if isinstance(body, (bytes, bytearray)) else bytes(body)
         if if_match is None:
             request["IfNoneMatch"] = "*"
@@ -187,7 +187,7 @@ class S3Store:
         return open_pinned(self, key, etag=etag, version=version)
 
     def open_output(self, key: str) -> S3Output:
-        return S3Output(self, key, self.named(key))
+        return S3Output(self, key, self.object_fields(key))
 
     def local_path(self, key: str) -> str | None:
         return None
@@ -199,13 +199,13 @@ class S3Store:
 
     def tags(self, key: str, *, version: str | None = None) -> dict[str, str]:
         """An object's tags. Raises ObjectNotFoundError."""
-        answer = self.ask("get_object_tagging", key, **self.named(key, version))
+        answer = self.ask("get_object_tagging", key, **self.object_fields(key, version))
         return {tag["Key"]: tag["Value"] for tag in answer["TagSet"]}
 
     def set_tags(self, key: str, tags: Mapping[str, str], *, version: str | None = None) -> None:
         """Replaces ALL tags of an object, in whatever state it is: S3 knows no condition here."""
         tag_set = [{"Key": name, "Value": value} for name, value in tags.items()]
-        self.ask("put_object_tagging", key, **self.named(key, version), Tagging={"TagSet": tag_set})
+        self.ask("put_object_tagging", key, **self.object_fields(key, version), Tagging={"TagSet": tag_set})
 
     def ask(self, operation: str, key: str, **request: Any) -> dict[str, Any]:
         """Sends a request that may be repeated, until it has an answer, its body included.
@@ -235,7 +235,7 @@ class S3Store:
         threads = self.runtime.threads
         return ThreadPoolExecutor(threads, thread_name_prefix="dolmen-upload") if threads > 1 else None
 
-    def named(self, key: str, version: str | None = None) -> dict[str, Any]:
+    def object_fields(self, key: str, version: str | None = None) -> dict[str, Any]:
         """Bucket and key of an object, as requests name it. Raises InputError for an empty key."""
         if not key:
             raise InputError("an empty key names no object")

@@ -70,7 +70,7 @@ class UploadTarget(ObjectStore, Protocol):
     def ask(self, operation: str, key: str, **request: Any) -> dict[str, Any]:
         """One request about one object, tried again while its answer says that nothing has happened."""
 
-    def named(self, key: str) -> dict[str, Any]:
+    def object_fields(self, key: str) -> dict[str, Any]:
         """Bucket and key of an object, as requests name it."""
 
 
@@ -230,7 +230,7 @@ class S3Output:
             key,
             **self._upload or {},
             PartNumber=number,
-            CopySource=self._store.named(key),
+            CopySource=self._store.object_fields(key),
             CopySourceRange=f"bytes={first}-{end - 1}",
             CopySourceIfMatch=etag,
         )
