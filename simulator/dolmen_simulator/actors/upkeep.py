@@ -77,13 +77,12 @@ class Compactor(Upkeep):
         name = self.target(process, NAMES)
         if name is None:
             return
-        deleted_share = self.random.choice((0.1, 0.5))
         options = CompactionOptions(
             target_file_bytes=self.random.choice((None, 6_000, MIB)),
             growth=self.random.choice((2, 2, 4)),
             group_bytes=self.random.choice((6_000, MIB)),
-            deleted_share=deleted_share,
-            **(SPLICING if deleted_share < 0.5 else {}),
+            deleted_share=self.random.choice((0.1, 0.5)),
+            **SPLICING,
         )
         done = process.upkeep(
             "compact", lambda: compact(process.context, name, deadline=self.deadline(), options=options), (name,)
