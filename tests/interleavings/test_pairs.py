@@ -48,6 +48,8 @@ AT_LEAST = {
     "redelivery/other batch": 80,
     "transaction/reader": 25,
     "positions/compact": 220,
+    "positions/splice": 220,
+    "splice/delete": 100,
     "update/compact": 220,
     "resolve/compact": 150,
     "compact/delete": 150,

@@ -235,4 +235,35 @@ UPKEEP: tuple[Mutation, ...] = (
         "            if error.is_missing:\n                self.head.check_kept(version, last)\n",
         "            if error.is_missing and version < 0:\n                self.head.check_kept(version, last)\n",
     ),
+    Mutation(
+        "row groups with rows that a vector deletes are copied",
+        "only row groups all of whose rows are live are copied as they are, and rows out are rows in less deleted ones",
+        (
+            Edit(
+                "maintenance/compact/spliceable.py",
+                "        if group.gone or group.tests or not self._file_fits(group.file):\n",
+                "        if group.tests or not self._file_fits(group.file):\n",
+            ),
+            Edit(
+                "maintenance/compact/rewrite.py",
+                "            or written != physical - rows.hidden\n            or rows.hidden < by_vector\n",
+                "",
+            ),
+            Edit("maintenance/compact/rewrite.py", "(certain and rows.hidden != by_vector)", "(certain and False)"),
+        ),
+    ),
+    mutation(
+        "row groups with rows that a tombstone may hide are copied",
+        "only row groups all of whose rows are live are copied as they are",
+        "maintenance/compact/spliceable.py",
+        "        if group.gone or group.tests or not self._file_fits(group.file):\n",
+        "        if group.gone or not self._file_fits(group.file):\n",
+    ),
+    mutation(
+        "a row group that was copied is read where it was",
+        "a row group that has moved says where its pages are now",
+        "format/parquet_footer.py",
+        "        _move(self._meta, (_DATA_PAGE, _INDEX_PAGE, _DICTIONARY_PAGE), moved.by)\n",
+        "",
+    ),
 )

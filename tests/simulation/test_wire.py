@@ -11,7 +11,14 @@ import pyarrow as pa
 import pytest
 
 from dolmen.database import Database
-from dolmen.errors import CorruptionError, ObjectNotFoundError, StoreUnavailableError, UnknownOutcomeError
+from dolmen.errors import (
+    CorruptionError,
+    InputError,
+    ObjectChangedError,
+    ObjectNotFoundError,
+    StoreUnavailableError,
+    UnknownOutcomeError,
+)
 from dolmen.runtime import Runtime
 from dolmen.store.base import Deleted, PreconditionFailed, Stored, Unknown
 from dolmen.store.memory import MemoryBucket
@@ -307,6 +314,45 @@ def test_an_upload_in_parts_is_whole_or_not_there(verb: Verb, fate: Fate, repeat
     else:
         assert answer == len(BODY)
         assert there == {"key": BODY}
+
+
+@pytest.mark.parametrize("fate", fates_of(Verb.COPY_PART), ids=lambda fate: fate.name)
+@pytest.mark.parametrize("part", [1, 3])
+def test_a_part_that_is_copied_is_whole_or_not_there(part: int, fate: Fate) -> None:
+    world = World()
+    world.store.put("source", BODY)
+    etag = world.store.head("source").etag
+
+    def upload() -> int:
+        with world.store.open_output("key") as output:
+            output.copy("source", (0, 5), etag)
+            output.write(b"between")
+            output.copy("source", (2, len(BODY)), etag)
+            return output.commit()
+
+    world.given(Verb.COPY_PART, *[Fate.OK] * (part // 2), fate)
+    answer = told(upload)
+    world.wire.arrive()
+    if "CRASH" in fate.name:
+        assert answer is Crash
+        assert "key" not in world.holds()
+    else:
+        assert world.holds()["key"] == BODY[:5] + b"between" + BODY[2:]
+        assert answer == len(BODY) + 10
+    assert world.wire.count(Verb.GET) == 0
+
+
+def test_a_part_is_copied_of_the_object_with_its_etag_alone() -> None:
+    world = World()
+    world.store.put("source", BODY)
+    for key, told_ in (("source", ObjectChangedError), ("absent", ObjectNotFoundError)):
+        with world.store.open_output("key") as output, pytest.raises(told_):
+            output.copy(key, (0, 5), '"0"')
+    assert world.store.copies is None
+    etag = world.store.head("source").etag
+    with world.store.open_output("key") as output, pytest.raises(InputError):
+        output.copy("source", (0, len(BODY) + 1), etag)
+    assert world.holds() == {"source": BODY}
 
 
 @pytest.mark.parametrize("repeated", RepeatedCompletion, ids=lambda repeated: repeated.name)

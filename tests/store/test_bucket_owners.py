@@ -20,10 +20,13 @@ def test_every_request_about_a_bucket_names_its_owner(s3_url: str, monkeypatch: 
     monkeypatch.setenv("DOLMEN_BUCKET_OWNERS", f"another=444455556666, {bucket}={OWNER}")
     store = S3Store(bucket, prefix, runtime=Runtime(), threshold_bytes=6 << 20, part_bytes=PART_BYTES)
     named: list[tuple[str, str | None]] = []
+    sources: list[Any] = []
 
     def observe(request: Any, event_name: str, **_event: Any) -> None:
         owner = request.headers.get("x-amz-expected-bucket-owner")
         named.append((event_name.rpartition(".")[2], owner.decode() if isinstance(owner, bytes) else owner))
+        if event_name.endswith("UploadPartCopy"):
+            sources.append(request.headers.get("x-amz-source-expected-bucket-owner"))
 
     store.connection.client.meta.events.register("before-send.s3", observe)
     store.put("key", b"body")
@@ -34,13 +37,17 @@ def test_every_request_about_a_bucket_names_its_owner(s3_url: str, monkeypatch: 
         for _ in range(3):
             output.write(bytes(4 << 20))
         output.commit()
+    with store.open_output("copy") as output:
+        output.copy("large", (0, 12 << 20), store.head("large").etag)
+        output.commit()
     with store.open_input("large") as source:
         source.read(10)
-    store.delete(["key", "large"])
+    store.delete(["key", "large", "copy"])
     operations = {"PutObject", "GetObject", "HeadObject", "ListObjectsV2", "DeleteObjects"}
-    operations |= {"CreateMultipartUpload", "UploadPart", "CompleteMultipartUpload"}
+    operations |= {"CreateMultipartUpload", "UploadPart", "UploadPartCopy", "CompleteMultipartUpload"}
     assert {operation for operation, _ in named} >= operations
     assert {owner for _, owner in named} == {OWNER}
+    assert {source.decode() if isinstance(source, bytes) else source for source in sources} == {OWNER}
 
 
 @pytest.mark.parametrize("text", ["bucket", "bucket=", "=111122223333", "bucket=1", "a=111122223333 b=111122223333"])

@@ -17,6 +17,7 @@ from dolmen.errors import (
     ClockError,
     InputError,
     NotFoundError,
+    ObjectChangedError,
     ObjectNotFoundError,
     StoreUnavailableError,
 )
@@ -404,6 +405,97 @@ def test_an_upload_that_somebody_else_aborted_is_reported(store: S3Store, proxy:
             )
         with pytest.raises(StoreUnavailableError, match="is gone"):
             output.commit()
+
+
+# ---- copies
+
+
+def copied(store: S3Store, key: str = "data/copy", size: int = 3 * PART_BYTES) -> bytes:
+    """Copies a range of a new object between written bytes; returns what the copy must hold."""
+    body, source = os.urandom(size), key.replace("copy", "source")
+    with store.open_output(source) as output:
+        output.write(body)
+        output.commit()
+    etag = store.head(source).etag
+    with store.open_output(key) as output:
+        output.copy(source, (0, 2 * PART_BYTES), etag)
+        output.write(b"between")
+        output.copy(source, (1, size), etag)
+        output.write(b"end")
+        output.commit()
+    return body[: 2 * PART_BYTES] + b"between" + body[1:] + b"end"
+
+
+def requests_of(proxy: Proxy, key: str) -> list[tuple[str, str, int]]:
+    """Method, what it is about, and bytes of the requests for an object."""
+    kinds = {"uploads": "begin", "partNumber": "part", "uploadId": "complete"}
+    return sorted(
+        (r.method, next((kind for word, kind in kinds.items() if word in r.query), "object"), r.bytes_up)
+        for r in proxy.requests()
+        if r.key.endswith(key)
+    )
+
+
+def test_a_copy_is_a_part_that_takes_no_bytes_and_lacking_ones_are_read(store: S3Store, proxy: Proxy) -> None:
+    expected = copied(store)
+    assert store.copies
+    sent_ = requests_of(proxy, "data/copy")
+    kinds = [("POST", "begin"), ("POST", "complete"), *[("PUT", "part")] * 4]
+    assert [(method, kind) for method, kind, _ in sent_] == kinds
+    assert [size for method, _, size in sent_ if method == "PUT"] == [0, 0, 3, PART_BYTES]
+    read = [r for r in proxy.requests() if r.key.endswith("data/source") and r.method == "GET"]
+    assert [(r.range, r.bytes_down) for r in read] == [(f"bytes=1-{PART_BYTES - 7}", PART_BYTES - 7)]
+    assert store.get("data/copy").body == expected
+
+
+@pytest.mark.parametrize("fault", ["lose", "503-after", "503", "reset", "duplicate", "timeout-after"])
+@pytest.mark.parametrize("part", [1, 3])
+def test_a_copy_without_an_answer_is_sent_again(
+    store: S3Store, proxy: Proxy, fault: str, part: int, impatient: S3Store
+) -> None:
+    client = impatient if fault == "timeout-after" else store
+    client.threshold_bytes, client.part_bytes = store.threshold_bytes, store.part_bytes
+    proxy.rule(fault, method="PUT", key="data/copy", query=f"partNumber={part}")
+    assert copied(client) == store.get("data/copy").body
+    assert client.copies
+
+
+def test_an_error_within_a_successful_copy_is_read(store: S3Store, proxy: Proxy) -> None:
+    error = "<Error><Code>InternalError</Code><Message>try again</Message></Error>"
+    proxy.rule("answer", method="PUT", key="data/copy", query="partNumber=3", body=error)
+    assert copied(store) == store.get("data/copy").body
+
+
+def test_an_answer_that_names_no_part_is_no_success(store: S3Store, proxy: Proxy) -> None:
+    proxy.rule("answer", method="PUT", key="data/copy", query="partNumber=3", body="<CopyPartResult></CopyPartResult>")
+    with pytest.raises(StoreUnavailableError, match="does not say"):
+        copied(store)
+    with pytest.raises(ObjectNotFoundError):
+        store.get("data/copy")
+
+
+@pytest.mark.parametrize("status", [403, 501, 400])
+def test_a_server_that_does_not_copy_is_asked_once_and_bytes_are_read_then(
+    store: S3Store, proxy: Proxy, status: int
+) -> None:
+    error = "<Error><Code>NotImplemented</Code><Message>no copies here</Message></Error>"
+    proxy.rule("answer", method="PUT", key="data/copy", query="partNumber=1", status=status, body=error)
+    assert copied(store) == store.get("data/copy").body
+    assert store.copies is False
+    assert copied(store, "data/other/copy", 3 * PART_BYTES) == store.get("data/other/copy").body
+    other = [size for method, kind, size in requests_of(proxy, "data/other/copy") if kind == "part"]
+    assert 0 not in other
+
+
+def test_a_copy_of_an_object_that_changed_meanwhile_is_refused(store: S3Store, proxy: Proxy) -> None:
+    copied(store)
+    etag = store.head("data/source").etag
+    store.put("data/source", bytes(2 * PART_BYTES), if_match=etag)
+    with store.open_output("data/late") as output:
+        output.copy("data/source", (0, 2 * PART_BYTES), etag)
+        with pytest.raises(ObjectChangedError):
+            output.commit()
+    assert store.copies
 
 
 # ---- all of it

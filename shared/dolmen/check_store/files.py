@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from dolmen.check_store.contract import BrokenError, Check, Need, Sandbox, collector, equal, expect, keys, put, raises
-from dolmen.errors import CorruptionError, ObjectChangedError
+from dolmen.errors import CorruptionError, ObjectChangedError, ObjectNotFoundError
 from dolmen.units import MIB
 
 CHECKS: list[Check] = []
@@ -95,6 +95,40 @@ def several_outputs_may_be_open_at_once(sandbox: Sandbox) -> None:
     for number in range(3):
         body = b"".join(bytes([number + 3 * n]) * MIB for n in range(8))
         expect(sandbox.store.get(f"o/{number}").body == body, f"upload {number} of 3 holds other bytes")
+
+
+@check("compacted files would be damaged. Do not use this store")
+def ranges_of_other_objects_become_parts_of_a_new_one(sandbox: Sandbox) -> None:
+    """Ranges are copied between written bytes, whatever their lengths; of an object that has changed, none is."""
+    store, body = sandbox.store, random.Random(3).randbytes(_LARGE)
+    with store.open_output("source") as output:
+        output.write(body)
+        output.commit()
+    etag = store.head("source").etag
+    parts: list[bytes | tuple[int, int]] = [(0, 7 * MIB), b"written", (7 * MIB, 15 * MIB), bytes(6 * MIB), (1, 1)]
+    parts += [(9 * MIB, _LARGE), (3, 10), b"end"]
+    with store.open_output("copy") as output:
+        for part in parts:
+            sandbox.go_on()
+            if isinstance(part, bytes):
+                output.write(part)
+            else:
+                equal(output.copy("source", part, etag), part[1] - part[0], "the bytes that are copied")
+        size = output.commit()
+    expected = b"".join(part if isinstance(part, bytes) else body[slice(*part)] for part in parts)
+    equal(size, len(expected), "the bytes that are committed")
+    expect(store.get("copy").body == expected, "what was copied comes back as other bytes")
+    old = put(store, "small", b"old bytes")
+    put(store, "small", b"new bytes", old)
+    for key, named, kind in (("source", '"0"', ObjectChangedError), ("small", old, ObjectChangedError)):
+        raises(kind, f"copying {key!r} by another ETag", lambda key=key, named=named: _copy(sandbox, key, named))  # type: ignore[misc]
+    raises(ObjectNotFoundError, "copying what is not there", lambda: _copy(sandbox, "absent", etag))
+
+
+def _copy(sandbox: Sandbox, key: str, etag: str) -> None:
+    with sandbox.store.open_output("never") as output:
+        output.copy(key, (0, 9 if key == "small" else _LARGE), etag)
+        output.commit()
 
 
 @check("scans read files in ranges: they would fail or read wrong rows")

@@ -1,4 +1,8 @@
+<<<<<<< HEAD
 """Thrift's compact protocol, as far as single pages and row groups of Parquet need it.
+=======
+"""Thrift's compact protocol, as far as single pages and the footers of Parquet need it.
+>>>>>>> 75829bb (Compaction: row groups without deleted rows are copied as they are, by the store where it can)
 
 Source: https://github.com/apache/thrift/blob/master/doc/specs/thrift-compact-protocol.md, and parquet.thrift of
 https://github.com/apache/parquet-format.
@@ -49,7 +53,11 @@ def struct(fields: Iterable[tuple[int, int, bytes]], last: int = 0) -> bytes:
     """
     out = bytearray()
     for number, kind, value in fields:
-        out.append(number - last << 4 | kind)  # numbers are less than 16 apart
+        if 0 < number - last < 16:
+            out.append(number - last << 4 | kind)
+        else:
+            out.append(kind)
+            out += integer(number)
         out += value
         last = number
     return bytes(out) + b"\0"
@@ -119,6 +127,7 @@ class ThriftCursor:
             raise ValueError(f"a value of kind {kind}")
 
 
+<<<<<<< HEAD
 @dataclass(frozen=True)
 class EmptyFooter:
     """The metadata of a Parquet file without row groups, into which some can be put.
@@ -150,6 +159,67 @@ class EmptyFooter:
         return (
             self.before + struct([(3, I64, integer(rows)), (4, LIST, array(STRUCT, groups))], last=2)[:-1] + self.after
         )
+=======
+class ThriftStruct:
+    """A struct whose fields can be replaced: what nobody knows stays as it is.
+
+    Args:
+        body: holds it.
+        at: where it begins.
+
+    Attributes:
+        fields: kind and encoded value of each field by its number, in the order of ``body``.
+        end: the place behind it.
+
+    Raises:
+        ValueError: there is none.
+    """
+
+    def __init__(self, body: bytes, at: int = 0) -> None:
+        cursor = ThriftCursor(body, at)
+        self.fields: dict[int, tuple[int, bytes]] = {}
+        last = 0
+        while (found := cursor.field(last)) is not None:
+            last, kind = found
+            start = cursor.at
+            cursor.skip(kind)
+            self.fields[last] = kind, body[start : cursor.at]
+        self.end = cursor.at
+        if self.end > len(body):
+            raise ValueError("the bytes end inside of a struct")
+
+    def number(self, field: int) -> int | None:
+        """The value of a field that is a number; None if it is not there."""
+        found = self.fields.get(field)
+        return None if found is None else ThriftCursor(found[1]).integer()
+
+    def set_number(self, field: int, value: int | None) -> None:
+        """Replaces the value of a field that is a number and is there, or takes the field away."""
+        if value is None:
+            self.fields.pop(field, None)
+        else:
+            self.fields[field] = self.fields[field][0], integer(value)
+
+    def structs(self, field: int) -> list[bytes]:
+        """The encoded items of a field that is a list of structs; none if it is not there."""
+        if field not in self.fields:
+            return []
+        body = self.fields[field][1]
+        cursor = ThriftCursor(body)
+        head = cursor.byte()
+        if head & 0x0F != STRUCT:
+            raise ValueError(f"field {field} is no list of structs")
+        found = []
+        for _ in range(cursor.varint() if head >> 4 == 0x0F else head >> 4):
+            start = cursor.at
+            cursor.skip(STRUCT)
+            found.append(body[start : cursor.at])
+        return found
+
+    def encode(self) -> bytes:
+        """The struct with its fields as they are now."""
+        return struct((number, kind, value) for number, (kind, value) in self.fields.items())
+>>>>>>> 75829bb (Compaction: row groups without deleted rows are copied as they are, by the store where it can)
 
 
 def page_rows(header: bytes) -> int | None:

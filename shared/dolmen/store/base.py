@@ -93,7 +93,7 @@ class ServerClock:
         return self.reading()[1]
 
 
-class ObjectOutput(Protocol):
+class StreamedOutput(Protocol):
     """A streamed upload. Nothing is visible before ``commit``; leaving without it uploads nothing visible.
 
     The key must be a name that no other writer uses (a fresh uuid): an unclear answer is settled by looking at it.
@@ -118,6 +118,28 @@ class ObjectOutput(Protocol):
     def __enter__(self) -> Self: ...
 
     def __exit__(self, *exception: object) -> None: ...
+
+
+class ObjectOutput(StreamedOutput, Protocol):
+    """A streamed upload to a store, into which parts of other objects can be copied."""
+
+    def copy(self, key: str, byte_range: tuple[int, int], etag: str) -> int:
+        """Appends ``byte_range`` = (first, end) of another object of this store, end exclusive.
+
+        The server copies the bytes where it can, so that they do not pass through this process; else they are read
+        and written. Nobody looks at them: whether they are what they should be must be known by checksums.
+
+        Args:
+            etag: copy only as long as the object has this ETag.
+
+        Returns:
+            how many bytes were appended (all).
+
+        Raises:
+            ObjectNotFoundError: no such object; perhaps only from a later ``write``, ``copy`` or ``commit``.
+            ObjectChangedError: the ETag differs; perhaps only from a later call, too.
+            InputError: the range is none, or goes beyond the object's end.
+        """
 
 
 class ObjectStore(Protocol):

@@ -13,7 +13,8 @@ from dolmen.store.base import Buffer, Deleted, Object, ObjectInfo, ObjectOutput,
 class CountingStore:
     """Passes everything on to another store and counts it. Reads are always requests: it shows no local paths.
 
-    A streamed upload counts as one PUT, which it is on S3 up to 64 MB. ``open_input`` is not counted.
+    A streamed upload counts as one PUT, which it is on S3 up to 64 MB, without the bytes that were copied into it; of a
+    larger one, what S3 needs besides is not counted. ``open_input`` is not counted.
 
     Args:
         store: the store that does the work.
@@ -28,6 +29,7 @@ class CountingStore:
     def reset(self) -> None:
         """Counts from zero again."""
         self.puts = self.gets = self.heads = self.lists = self.bytes_up = self.bytes_down = 0
+        self.copies = self.bytes_copied = 0
 
     @property
     def url(self) -> str:
@@ -81,7 +83,7 @@ class CountingStore:
         return self._store.open_input(key, etag=etag, version=version)
 
     def open_output(self, key: str) -> ObjectOutput:
-        """Counts a PUT and its bytes when the upload is committed."""
+        """Counts a PUT and its bytes when the upload is committed, and each range that is copied into it."""
         return _CountedOutput(self._store.open_output(key), self)
 
     def local_path(self, key: str) -> str | None:
@@ -100,17 +102,29 @@ class CountingStore:
             self._counts.puts += 1
             self._counts.bytes_up += size
 
+    def count_copy(self, size: int) -> None:
+        """Counts one range of ``size`` bytes that was copied from another object."""
+        with self._lock:
+            self._counts.copies += 1
+            self._counts.bytes_copied += size
+
 
 class _CountedOutput:
     def __init__(self, output: ObjectOutput, counts: CountingStore) -> None:
-        self._output, self._counts = output, counts
+        self._output, self._counts, self._copied = output, counts, 0
 
     def write(self, data: Buffer, /) -> int:
         return self._output.write(data)
 
+    def copy(self, key: str, byte_range: tuple[int, int], etag: str) -> int:
+        size = self._output.copy(key, byte_range, etag)
+        self._copied += size
+        self._counts.count_copy(size)
+        return size
+
     def commit(self) -> int:
         size = self._output.commit()
-        self._counts.count_put(size)
+        self._counts.count_put(size - self._copied)
         return size
 
     def abort(self) -> None:

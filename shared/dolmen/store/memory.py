@@ -20,6 +20,7 @@ from dolmen.store.base import (
     ServerClock,
     Stored,
 )
+from dolmen.store.copying import check_range, read_range
 from dolmen.store.create import create
 from dolmen.store.input import open_pinned
 from dolmen.store.keys import check_key
@@ -166,6 +167,12 @@ class MemoryOutput:
             raise ValueError(f"write to {self._key!r} after its commit or abort")
         self._body += data
         return memoryview(data).nbytes
+
+    def copy(self, key: str, byte_range: tuple[int, int], etag: str) -> int:
+        first, end = check_range(key, byte_range)
+        for body in read_range(self._store, key, (first, end), etag):
+            self.write(body)
+        return end - first
 
     def commit(self) -> int:
         if not self._open:

@@ -56,7 +56,7 @@ def write_data_files(
     files: list[DataFile] = []
     plan: WritePlan | None = None
     current: ParquetObject | None = None
-    with ExitStack() as opened, closing(_runs(table, batches, runtime, options)) as runs:
+    with ExitStack() as opened, closing(prepared_runs(table, batches, runtime, options)) as runs:
         for run in runs:
             plan = plan or WritePlan.of(run, options, looked_up=has_index(table))
             if current and not current.accepts(run):
@@ -86,8 +86,9 @@ def with_commit_ts(table: TableEntry) -> TableEntry:
     return msgspec.structs.replace(table, schema=schema)
 
 
-def _runs(
+def prepared_runs(
     table: TableEntry, batches: Iterable[pa.RecordBatch], runtime: Runtime, options: WriteOptions
 ) -> Generator[Run, None, None]:
+    """The rows in pieces of bounded size, each sorted and measured; the next ones are prepared in the background."""
     pieces = cut(batches, table.schema.arrow, options.run_bytes, options.run_rows)
     yield from runtime.map(partial(prepare, entry=table), pieces, ahead=_RUNS_AHEAD)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -14,13 +14,13 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from dolmen.format.checksum import crc32
-from dolmen.format.chunk_sums import ChunkSums, chunk_place
+from dolmen.format.chunk_sums import ChunkSums
 from dolmen.format.entries import ColumnStats, DataFile
 from dolmen.format.manifest import TableEntry
 from dolmen.format.page_places import PagePlaces
 from dolmen.format.properties import has_index, key_filter_bits
 from dolmen.format.schema import COMMIT_TS_ID
-from dolmen.store.base import Buffer, ObjectOutput
+from dolmen.store.base import Buffer, StreamedOutput
 from dolmen.units import KIB, MIB
 from dolmen.write.encodings import Encodings, choose, leaves
 from dolmen.write.extent import Extent
@@ -105,8 +105,8 @@ _MOST_HEADER_BYTES = 128
 """Headers of pages are shorter, as statistics of pages are in the page index."""
 
 
-class ParquetObject:
-    """Writes runs as row groups of one Parquet object. Used as a context: leaving it uncommitted aborts the upload.
+class ParquetStream:
+    """Encodes runs as row groups of one Parquet file, which goes to its caller piece by piece.
 
     A float column has Parquet statistics only if the first run has no NaN in it, and the caller must not ``write``
     a run that has (``accepts`` tells): Parquet's min and max pass over NaN, so that engines which order NaN as a
@@ -114,25 +114,21 @@ class ParquetObject:
     any. The choice can't be changed once the file is open.
 
     Args:
-        output: the upload; belongs to this object from here on.
-        path: its key.
+        write: takes the bytes.
         first: the first run that will be written.
+
+    Attributes:
+        rows: rows written so far.
+        extents: of the columns of all runs, by column id; complete once it is finished.
     """
 
-    def __init__(
-        self,
-        output: ObjectOutput,
-        path: str,
-        entry: TableEntry,
-        plan: WritePlan,
-        first: Run,
-    ) -> None:
-        self._path, self._entry, self._group_rows = path, entry, plan.group_rows
+    def __init__(self, write: Callable[[bytes], object], entry: TableEntry, plan: WritePlan, first: Run) -> None:
+        self._entry, self._group_rows = entry, plan.group_rows
         self._without = plan.no_statistics | first.columns_with_nan()
-        self._extents: dict[int, Extent] = {}
-        self._rows = self._groups = 0
+        self.extents: dict[int, Extent] = {}
+        self.rows = self._groups = 0
         self._in_footer: dict[int, list[int]] = {}  # by column: row groups whose ends are only there
-        self._sink = _Sink(output)
+        self._sink = _Sink(write)
         schema = entry.schema.arrow
         self._writer = pq.ParquetWriter(
             pa.PythonFile(self._sink, "w"),
@@ -143,7 +139,7 @@ class ParquetObject:
             write_page_index=True,
             write_page_checksum=True,
             write_statistics=self._statistics_paths(),
-            sorting_columns=self._sorting_columns(),
+            sorting_columns=sorting_columns(entry),
             bloom_filter_options=self._bloom_filters(first.table) or None,
             **(plan.small_pages() if has_index(entry) else {}),
             **plan.encodings.options(),
@@ -164,44 +160,34 @@ class ParquetObject:
         group_rows = -(-rows // -(-rows // self._group_rows))
         self._writer.write_table(run.table, row_group_size=group_rows)
         groups = range(self._groups, self._groups + -(-rows // group_rows))
-        self._rows, self._groups = self._rows + rows, groups.stop
+        self.rows, self._groups = self.rows + rows, groups.stop
         for id_, found in run.extents.items():
             if found.in_footer:
                 self._in_footer.setdefault(id_, []).extend(groups)
-            self._extents[id_] = self._extents[id_].merged(found) if id_ in self._extents else found
+        merge_extents(self.extents, run.extents)
 
-    def commit(self) -> DataFile:
-        """Finishes the file and makes the object visible; returns its entry, not yet stamped."""
+    def finish(self) -> tuple[bytes, bytes, pq.FileMetaData]:
+        """Ends the file, and keeps back what stands behind the column chunks.
+
+        Returns:
+            filters and page index; what an entry calls ``footer``; the footer as pyarrow has it.
+        """
         self._sink.keep_tail()
         self._writer.close()
         metadata = self._writer.writer.metadata
         self._take_ends_from_footer(metadata)
-        footer = self._sink.finish(metadata, [not leaf.nested for leaf in leaves(self._entry.schema.arrow)])
-        size = self._sink.output.commit()
-        if size != self._sink.size:
-            raise AssertionError(f"{self._path}: {self._sink.size} bytes were written, {size} were stored")
-        place = (size - len(footer), len(footer), crc32(footer))
-        filters = self._filters_place(metadata)
-        written = DataFile(self._path, size, self._rows, place, stats=self._stats(), filters=filters)
-        hidden = self._extents.get(COMMIT_TS_ID)
-        if hidden is None:
-            return written
-        return msgspec.structs.replace(written, row_ts=None, row_ts_bounds=(hidden.least, hidden.greatest))
+        return (*self._sink.finish(metadata, [not leaf.nested for leaf in leaves(self._entry.schema.arrow)]), metadata)
 
-    def __enter__(self) -> Self:
-        self._sink.output.__enter__()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
+    def abandon(self) -> None:
+        """Writes nothing more."""
         self._sink.closed = True
         self._writer.is_open = False  # else its destructor would write a footer
-        self._sink.output.__exit__(*exception)
 
     def _take_ends_from_footer(self, metadata: pq.FileMetaData) -> None:
         columns = [leaf.column for leaf in leaves(self._entry.schema.arrow)]
         for id_, groups in self._in_footer.items():
             place = columns.index(self._entry.schema.by_id[id_].name)
-            total = self._extents[id_]
+            total = self.extents[id_]
             for group in groups:
                 found = metadata.row_group(group).column(place).statistics
                 if found is not None and found.has_min_max:
@@ -209,13 +195,7 @@ class ParquetObject:
                 elif found is None or found.num_values:  # values, but nobody knows which
                     total = Extent(None, None, total.nulls, total.nans)
                     break
-            self._extents[id_] = total
-
-    def _stats(self) -> dict[int, ColumnStats]:
-        keys = {*self._entry.primary_key, *self._entry.sort_key}
-        columns = [id_ for id_ in self._extents if id_ != COMMIT_TS_ID]  # its bounds have a place of their own
-        kept = sorted(columns, key=lambda id_: id_ not in keys)[:STATISTICS_COLUMNS]
-        return {id_: self._extents[id_].stats() for id_ in sorted(kept)}
+            self.extents[id_] = total
 
     def _statistics_paths(self) -> list[str]:
         without = {self._entry.schema.by_id[id_].name for id_ in self._without}
@@ -226,19 +206,6 @@ class ParquetObject:
             if leaf.column in without or (leaf.nested and leaf.physical_type in ("FLOAT", "DOUBLE"))
         }
         return [leaf.path for leaf in there if leaf.path not in bad]
-
-    def _sorting_columns(self) -> list[pq.SortingColumn] | None:
-        columns = [leaf.column for leaf in leaves(self._entry.schema.arrow)]
-        names = [self._entry.schema.by_id[id_].name for id_ in self._entry.sort_key]
-        return [pq.SortingColumn(columns.index(name)) for name in names] or None  # ascending, NULLs last
-
-    def _filters_place(self, metadata: pq.FileMetaData) -> int:
-        """The end of the last column chunk, where the Bloom filters begin; 0 without any."""
-        group = metadata.row_group(metadata.num_row_groups - 1)
-        chunks = [group.column(leaf) for leaf in range(group.num_columns)]
-        if all(chunk.bloom_filter_offset is None for chunk in chunks):
-            return 0
-        return max(sum(chunk_place(chunk)) for chunk in chunks)
 
     def _bloom_filters(self, rows: pa.Table) -> dict[str, dict[str, Any]]:
         """For the primary key, sized by the values in the first row group, as it is for each row group alike."""
@@ -252,15 +219,106 @@ class ParquetObject:
         return filters
 
 
-class _Sink:
-    """A file as pyarrow's writer sees it: passes bytes on, but holds the last of them back, for the footer.
+class ParquetObject:
+    """Writes runs as row groups of one Parquet object. Used as a context: leaving it uncommitted aborts the upload.
 
     Args:
-        output: the upload.
+        output: the upload; belongs to this object from here on.
+        path: its key.
+        first: the first run that will be written, see ``ParquetStream``.
     """
 
-    def __init__(self, output: ObjectOutput) -> None:
-        self.output, self.size, self.closed = output, 0, False
+    def __init__(self, output: StreamedOutput, path: str, entry: TableEntry, plan: WritePlan, first: Run) -> None:
+        self._output, self._path, self._entry = output, path, entry
+        self._stream = ParquetStream(output.write, entry, plan, first)
+
+    @property
+    def size(self) -> int:
+        """Bytes written so far; the footer and the filters are yet to come."""
+        return self._stream.size
+
+    def accepts(self, run: Run) -> bool:
+        """Whether the run may go into this file: see ``ParquetStream``."""
+        return self._stream.accepts(run)
+
+    def write(self, run: Run) -> None:
+        """Appends the rows, in row groups of about equal size."""
+        self._stream.write(run)
+
+    def commit(self) -> DataFile:
+        """Finishes the file and makes the object visible; returns its entry, not yet stamped."""
+        tail, footer, metadata = self._stream.finish()
+        self._output.write(tail + footer)
+        expected = self._stream.size + len(tail) + len(footer)
+        size = self._output.commit()
+        if size != expected:
+            raise AssertionError(f"{self._path}: {expected} bytes were written, {size} were stored")
+        filters = self._stream.size if has_filters(metadata) else 0
+        return file_entry(self._path, size, self._stream.rows, footer, self._stream.extents, filters, self._entry)
+
+    def __enter__(self) -> Self:
+        self._output.__enter__()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._stream.abandon()
+        self._output.__exit__(*exception)
+
+
+def merge_extents(total: dict[int, Extent], more: Mapping[int, Extent]) -> None:
+    """Adds the extents of more rows of the same columns."""
+    for id_, found in more.items():
+        total[id_] = total[id_].merged(found) if id_ in total else found
+
+
+def statistics_columns(entry: TableEntry) -> list[int]:
+    """Ids of the columns that have statistics in an entry. The bounds of ``_commit_ts`` have a place of their own."""
+    keys = {*entry.primary_key, *entry.sort_key}
+    columns = [field.id for field in entry.schema.fields if field.id != COMMIT_TS_ID]
+    return sorted(sorted(columns, key=lambda id_: id_ not in keys)[:STATISTICS_COLUMNS])
+
+
+def sorting_columns(entry: TableEntry) -> list[pq.SortingColumn] | None:
+    """The order of rows, as a row group says it: ascending, NULLs last; None if there is none."""
+    columns = [leaf.column for leaf in leaves(entry.schema.arrow)]
+    names = [entry.schema.by_id[id_].name for id_ in entry.sort_key]
+    return [pq.SortingColumn(columns.index(name)) for name in names] or None
+
+
+def has_filters(metadata: pq.FileMetaData) -> bool:
+    """Whether a file has Bloom filters."""
+    group = metadata.row_group(0)
+    return any(group.column(leaf).bloom_filter_offset is not None for leaf in range(group.num_columns))
+
+
+def file_entry(
+    path: str, size: int, rows: int, footer: bytes, extents: Mapping[int, Extent], filters: int, entry: TableEntry
+) -> DataFile:
+    """The entry of a file, not yet stamped.
+
+    Args:
+        footer: all that the entry calls so.
+        extents: of all columns.
+        filters: the first byte of its Bloom filters; 0 without any.
+    """
+    place = (size - len(footer), len(footer), crc32(footer))
+    stats: dict[int, ColumnStats] = {id_: extents[id_].stats() for id_ in statistics_columns(entry)}
+    written = DataFile(path, size, rows, place, stats=stats, filters=filters)
+    hidden = extents.get(COMMIT_TS_ID)
+    if hidden is None:
+        return written
+    return msgspec.structs.replace(written, row_ts=None, row_ts_bounds=(hidden.least, hidden.greatest))
+
+
+class _Sink:
+    """A file as pyarrow's writer sees it: passes bytes on in larger pieces, and at the end keeps them.
+
+    Args:
+        write: takes the bytes.
+    """
+
+    def __init__(self, write: Callable[[bytes], object]) -> None:
+        self._write, self.size, self.closed = write, 0, False
         self._held: list[bytes] = []
         self._held_bytes = 0
         self._most = _BUFFER_BYTES
@@ -279,33 +337,34 @@ class _Sink:
         self._held.append(bytes(data))
         self._held_bytes += len(data)
         if self._held_bytes > self._most:
-            self._pass_on(b"".join(self._held))
+            self._pass_on()
         return len(data)
 
-    def _pass_on(self, body: bytes) -> None:
-        self._held, self._held_bytes = [], 0
-        self.output.write(body)
+    def _pass_on(self) -> None:
+        body, self._held, self._held_bytes = b"".join(self._held), [], 0
+        if body:
+            self._write(body)
 
     def flush(self) -> None:
         """Does nothing: the bytes held back are few."""
 
     def close(self) -> None:
-        """The upload is committed or aborted by its owner."""
+        """The file is ended by its owner."""
 
     def keep_tail(self) -> None:
         """Keeps all bytes written from here on: page index, Bloom filters and footer."""
-        self._pass_on(b"".join(self._held))
+        self._pass_on()
         self._most = sys.maxsize
 
-    def finish(self, metadata: pq.FileMetaData, flat: Sequence[bool]) -> bytes:
-        """Passes on what was kept, with places of pages and checksums of column chunks in front of the footer.
+    def finish(self, metadata: pq.FileMetaData, flat: Sequence[bool]) -> tuple[bytes, bytes]:
+        """Returns what was kept, with places of pages and checksums of column chunks in front of the footer.
 
         Args:
             flat: of each leaf, whether it has one value for each row.
 
         Returns:
-            the places, the checksums and the Parquet footer that was written last, its 8 bytes of length and magic
-            included.
+            what stands before the places; the places, the checksums and the Parquet footer that was written last, its
+            8 bytes of length and magic included.
         """
         tail = b"".join(self._held)
         length = int.from_bytes(tail[-8:-4], "little") + 8
@@ -314,6 +373,5 @@ class _Sink:
         sums = ChunkSums.collect(metadata, self._states, self.size - length)
         pages = PagePlaces.collect(metadata, self._states, self._headers, flat) if sums else None
         block = (pages.encode() if pages else b"") + (sums.encode() if sums else b"")
-        self.size += len(block)
-        self._pass_on(b"".join((tail[:-length], block, tail[-length:])))
-        return block + tail[-length:]
+        self.size -= len(tail)
+        return tail[:-length], block + tail[-length:]

@@ -11,7 +11,7 @@ from dolmen.maintenance.merge import merge_segments
 from dolmen.maintenance.resolve.resolution import resolve
 from dolmen.results import Commit
 from dolmen.transaction import Transaction
-from dolmen_simulator.actors.upkeep import Upkeep
+from dolmen_simulator.actors.upkeep import SPLICING, Upkeep
 from dolmen_simulator.actors.writers import KEYS, arrow
 from dolmen_simulator.judge import model
 from dolmen_simulator.judge.model import SCHEMA, Effect, OperationRun, Row
@@ -23,7 +23,7 @@ ELSEWHERE = "loft"
 
 _PLENTY = 160
 _WIDTH = 8
-_FEW_FILES = CompactionOptions(target_file_bytes=6_000, group_bytes=6_000, deleted_share=0.1)
+_FEW_FILES = CompactionOptions(target_file_bytes=6_000, group_bytes=6_000, deleted_share=0.1, **SPLICING)
 
 
 class Hoarder(Upkeep):

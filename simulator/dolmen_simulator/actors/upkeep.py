@@ -65,6 +65,10 @@ class Resolver(Upkeep):
         )
 
 
+SPLICING: dict[str, Any] = {"run_bytes": 500, "row_group_bytes": 1, "splice_bytes": 1}
+"""Options by which small files have several row groups, and each is worth to be copied."""
+
+
 class Compactor(Upkeep):
     """Compacts tables."""
 
@@ -78,11 +82,13 @@ class Compactor(Upkeep):
             growth=self.random.choice((2, 2, 4)),
             group_bytes=self.random.choice((6_000, MIB)),
             deleted_share=self.random.choice((0.1, 0.5)),
+            **SPLICING,
         )
         done = process.upkeep(
             "compact", lambda: compact(process.context, name, deadline=self.deadline(), options=options), (name,)
         )
         process.network.counts["groups dropped"] += done.dropped if done else 0
+        process.network.counts["spliced compactions"] += bool(done and done.bytes_copied)
 
 
 class Merger(Upkeep):

@@ -79,7 +79,8 @@ def footprint(request: StoreRequest, fate: Fate) -> Footprint:
         return NOTHING
     if request.verb is Verb.LIST:
         return Footprint(prefix=request.key, after=request.start_after)
-    return Footprint(frozenset(request.keys or (request.key,)), writes=not request.verb.reads)
+    keys = {request.key, request.source} - {""}
+    return Footprint(frozenset(request.keys or keys), writes=not request.verb.reads)
 
 
 @dataclass

@@ -50,6 +50,10 @@ EXPIRING_SOON: dict[str, Any] = {"retention": "1m", "keep_versions": 1, "reader_
 COMPACTION_OPTIONS = CompactionOptions(growth=1)
 """Options by which two small files are worth a compaction."""
 
+SPLICE_OPTIONS = altered(COMPACTION_OPTIONS, deleted_share=0.1, run_bytes=80, row_group_bytes=1, splice_bytes=1)
+"""Options by which files have row groups of two rows, one deleted row makes them worth a compaction, and row groups
+without deleted rows are copied."""
+
 _CDC = IngestSettings(mode="cdc", cdc=CdcSettings("flat", "v", (), "Op", 10**15))
 
 
@@ -61,6 +65,11 @@ def upkeep(name: str, task: Callable[[Peer], Any]) -> PairedCall:
 def compaction() -> PairedCall:
     """Compacts a table."""
     return upkeep("compact", lambda peer: compact(peer.context, "t", options=COMPACTION_OPTIONS))
+
+
+def splicing() -> PairedCall:
+    """Compacts a table, and copies row groups without deleted rows, by parts of an upload."""
+    return upkeep("splice", lambda peer: compact(peer.context, "t", options=SPLICE_OPTIONS))
 
 
 def _other_call_finished(execution: Execution, outcome: TaskOutcome) -> bool:
@@ -240,6 +249,13 @@ def table_with_tombstone(db: Database) -> None:
     db.table("t").delete("v IN (20, 50)")
 
 
+def table_to_splice(db: Database) -> None:
+    """Makes a table of one file with three row groups, of which one has a deleted row."""
+    two_files(db)
+    compact(db.context, "t", options=SPLICE_OPTIONS)
+    db.table("t").delete("v = 30", mode="positions")
+
+
 def table_with_old_versions(db: Database) -> None:
     """Makes versions that will expire, with files that no later version has."""
     two_files(db)
@@ -275,6 +291,13 @@ UPKEEP: tuple[Pair, ...] = (
         two_files,
         (positions("v BETWEEN 20 AND 50", lambda row: 20 <= row[1] <= 50), compaction()),
     ),
+    Pair(
+        "positions/splice",
+        table_to_splice,
+        (positions("v BETWEEN 40 AND 50", lambda row: 40 <= row[1] <= 50), splicing()),
+        quick=(1,),
+    ),
+    Pair("splice/delete", table_to_splice, (splicing(), delete("v = 60", lambda row: row[1] == 60)), quick=(0,)),
     Pair("update/compact", two_files, (update(40, 41), compaction())),
     Pair("resolve/compact", table_with_tombstone, (resolution(), compaction())),
     Pair("compact/delete", table_with_tombstone, (compaction(), delete("v >= 30", lambda row: row[1] >= 30))),

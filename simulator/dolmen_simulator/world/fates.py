@@ -22,6 +22,7 @@ class Verb(StrEnum):
     DELETE = "delete"
     CREATE_UPLOAD = "create upload"
     UPLOAD_PART = "upload part"
+    COPY_PART = "copy part"
     COMPLETE_UPLOAD = "complete upload"
     ABORT_UPLOAD = "abort upload"
 
@@ -74,12 +75,13 @@ class StoreRequest:
         body: content of a put or of a part.
         if_match: required ETag of the object.
         if_none_match: whether a put requires that there is no object.
-        byte_range: range of a get: (first, end), end exclusive.
+        byte_range: range of a get or of a copy: (first, end), end exclusive.
         keys: all keys of a delete.
         start_after: lower bound of a list's keys, exclusive.
         limit: maximum number of keys of a list.
         upload: id of a multipart upload.
         part: number of a part.
+        source: key of the object that a part is copied from; ``if_match`` and ``byte_range`` are of this object then.
         parts: numbers and ETags of a completion.
     """
 
@@ -95,6 +97,7 @@ class StoreRequest:
     limit: int = 0
     upload: str = ""
     part: int = 0
+    source: str = ""
     parts: tuple[tuple[int, str], ...] = ()
 
     @property

@@ -191,6 +191,20 @@ class Server:
         checksum = base64.b64encode(zlib.crc32(request.body).to_bytes(4, "big")).decode()
         return {"ETag": f'"{digest.hexdigest()}"', "ChecksumCRC32": checksum}
 
+    def _copy_part(self, request: StoreRequest) -> Mapping[str, Any]:
+        upload, there = self._open_upload(request), self.objects.get(request.source)
+        if there is None:
+            raise Refusal(404, "NoSuchKey")
+        if there.etag != request.if_match:
+            raise Refusal(412, "PreconditionFailed")
+        first, end = request.byte_range or (0, len(there.body))
+        if not first < end <= len(there.body):
+            raise Refusal(400, "InvalidArgument")
+        body = there.body[first:end]
+        etag = f'"{hashlib.md5(body, usedforsecurity=False).hexdigest()}"'
+        upload.parts[request.part] = (body, etag)
+        return {"CopyPartResult": {"ETag": etag}}
+
     def _complete_upload(self, request: StoreRequest) -> Mapping[str, Any]:
         if etag := self._completed.get(request.upload):
             if self.repeated is RepeatedCompletion.REFUSED and request.key in self.objects:
@@ -226,6 +240,7 @@ _HANDLERS = {
     Verb.DELETE: Server._delete,
     Verb.CREATE_UPLOAD: Server._create_upload,
     Verb.UPLOAD_PART: Server._upload_part,
+    Verb.COPY_PART: Server._copy_part,
     Verb.COMPLETE_UPLOAD: Server._complete_upload,
     Verb.ABORT_UPLOAD: Server._abort_upload,
 }

@@ -32,6 +32,7 @@ _OPERATIONS = {
     Verb.DELETE: "DeleteObjects",
     Verb.CREATE_UPLOAD: "CreateMultipartUpload",
     Verb.UPLOAD_PART: "UploadPart",
+    Verb.COPY_PART: "UploadPartCopy",
     Verb.COMPLETE_UPLOAD: "CompleteMultipartUpload",
     Verb.ABORT_UPLOAD: "AbortMultipartUpload",
 }
@@ -151,6 +152,32 @@ class SimulatedClient:
         """Uploads a part, and returns its ETag and checksum."""
         return self._send(StoreRequest(self._who, Verb.UPLOAD_PART, Key, Body, upload=UploadId, part=PartNumber))
 
+    def upload_part_copy(
+        self,
+        *,
+        Bucket: str,
+        Key: str,
+        UploadId: str,
+        PartNumber: int,
+        CopySource: dict[str, str],
+        CopySourceRange: str,
+        CopySourceIfMatch: str,
+    ) -> dict[str, Any]:
+        """Makes a part of a range of another object, and returns its ETag."""
+        first, last = CopySourceRange.removeprefix("bytes=").split("-")
+        return self._send(
+            StoreRequest(
+                self._who,
+                Verb.COPY_PART,
+                Key,
+                if_match=CopySourceIfMatch,
+                byte_range=(int(first), int(last) + 1),
+                upload=UploadId,
+                part=PartNumber,
+                source=CopySource["Key"],
+            )
+        )
+
     def complete_multipart_upload(
         self,
         *,
@@ -259,9 +286,13 @@ class SimulatedStore(S3Store):
         threshold_bytes: int = THRESHOLD_BYTES,
         part_bytes: int = PART_BYTES,
     ) -> None:
-        session = SimulatedSession(server, who)
         super().__init__(
-            "simulation", runtime=runtime, session=session, threshold_bytes=threshold_bytes, part_bytes=part_bytes
+            "simulation",
+            runtime=runtime,
+            session=SimulatedSession(server, who),
+            threshold_bytes=threshold_bytes,
+            part_bytes=part_bytes,
+            least_part_bytes=1,
         )
 
     @property

@@ -64,7 +64,11 @@ class History:
         self.append(3)
         last = self.next_rid - 1
         self.upsert([0, last + 1])  # in the order of rid this file is around the other
-        self.compact(lambda: False, CompactionOptions(growth=1, target_file_bytes=1 << 30, memory_bytes=1))
+        whole = CompactionOptions(growth=1, target_file_bytes=1 << 30, memory_bytes=1, run_bytes=1 << 10)
+        self.compact(lambda: False, whole)
+        for table in self.tables:
+            table.delete(f"rid = {last}", mode="positions")
+        self.compact(lambda: False, CompactionOptions(deleted_share=0.0, row_group_bytes=1, splice_bytes=1))
 
     def append(self, count: int = 0) -> None:
         rows = self.rows_of(range(self.next_rid, self.next_rid + (count or self.rng.randint(1, 30))))
@@ -111,6 +115,8 @@ class History:
             group_bytes=self.rng.choice([16 << 10, 1 << 30]),
             memory_bytes=self.rng.choice([2 << 10, 1 << 20]),
             run_bytes=self.rng.choice([4 << 10, 1 << 20]),
+            row_group_bytes=1,
+            splice_bytes=self.rng.choice([0, 1, 1]),
         )
         self.compact(lambda: next(stop, True), options)
 
@@ -124,6 +130,7 @@ class History:
         done = compact(self.kept._context, "t", deadline=deadline, options=options)
         self.seen["groups"] += done.groups
         self.seen["spilled"] += done.spilled_bytes > 0
+        self.seen["spliced"] += done.bytes_copied > 0
         self.check()
 
     def check(self) -> None:
@@ -167,6 +174,7 @@ def test_histories_with_and_without_maintenance_hold_the_same_rows() -> None:
     print(dict(seen))
     assert min(seen[kind] for kind in ("resolutions", "tombstones dropped", "groups")) >= HISTORIES
     assert seen["spilled"] >= HISTORIES // 3
+    assert seen["spliced"] >= HISTORIES // 8
 
 
 def test_duckdb_reads_what_a_history_has_left(tmp_path: Path) -> None:

@@ -103,6 +103,25 @@ def test_random_histories_hold_the_rows_that_they_held(
     assert (done.rows, done.rows_deleted, done.files_in) == (expected.rows, expected.rows_deleted, expected.files_in)
 
 
+def test_tasks_copy_row_groups_and_spark_reads_them(
+    spark: SparkSession, db: Database, table: Table, tmp_path: Path
+) -> None:
+    options = CompactionOptions(growth=1, deleted_share=0.0, run_bytes=2_000, row_group_bytes=1, splice_bytes=1)
+    assert not compact(spark, db, "t", options=options)["t"].bytes_copied, "each row gets its timestamp"
+    table.delete("id = 77", mode="positions")
+    before = everything(db)
+    done = compact(spark, db, "t", options=options)["t"]
+    assert done.bytes_copied
+    assert everything(db) == before
+    assert db.verify(deep=True).findings == ()
+    (file,) = table.scan().plan.files
+    stored = spark.read.parquet(str(tmp_path / "db" / file.file.path))
+    assert sorted(row.id for row in stored.collect()) == [n for n in range(400) if n != 77]
+    for wanted, count in ((300, 1), (77, 0), (5, 1)):
+        assert stored.filter(f"id = {wanted}").count() == count
+        assert db.table("t").count(f"id = {wanted}") == count
+
+
 def test_each_group_is_rewritten_by_a_task_and_its_objects_bear_the_name_of_an_intent(
     spark: SparkSession, db: Database, table: Table, tmp_path: Path
 ) -> None:

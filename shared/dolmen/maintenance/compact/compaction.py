@@ -41,6 +41,7 @@ class Compacted:
         rows: rows in the new files.
         rows_deleted: deleted rows that the new files no longer contain.
         spilled_bytes: bytes that were sorted in the temporary directory.
+        bytes_copied: bytes of row groups without deleted rows that were copied as they are, not encoded anew.
         commits: number of versions made.
         finished: False when it stopped early: call it again.
     """
@@ -55,6 +56,7 @@ class Compacted:
     rows: int = 0
     rows_deleted: int = 0
     spilled_bytes: int = 0
+    bytes_copied: int = 0
     commits: int = 0
     finished: bool = True
 
@@ -80,6 +82,7 @@ class Compacted:
                 f"{self.files_in:,} files, {self.bytes_in:,} bytes -> {self.files_out:,} files, "
                 f"{self.bytes_out:,} bytes",
             ),
+            *([("copied", f"{self.bytes_copied:,} bytes as they are")] if self.bytes_copied else []),
             ("rows", f"{self.rows:,} kept, {self.rows_deleted:,} deleted ones gone"),
             ("finished", "yes" if self.finished else "no, call it again"),
         ]
@@ -184,6 +187,7 @@ class _Compaction:
             return False
         self.done.add([group])
         self.done.spilled_bytes += rewritten.spilled_bytes
+        self.done.bytes_copied += rewritten.copied_bytes
         return True
 
     def object_name(self) -> str:

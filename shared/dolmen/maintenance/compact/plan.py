@@ -57,6 +57,8 @@ class CompactionOptions:
         directory: for rows that do not fit into memory; the system's temporary directory by default.
         run_bytes: see ``WriteOptions``.
         row_group_bytes: see ``WriteOptions``.
+        splice_bytes: row groups without deleted rows are copied as they are, where so many bytes of them follow upon
+            each other in one file; 0: none is, all rows are decoded and encoded anew.
     """
 
     target_file_bytes: int | None = None
@@ -67,6 +69,7 @@ class CompactionOptions:
     directory: str | None = None
     run_bytes: int | None = None
     row_group_bytes: int | None = None
+    splice_bytes: int = 16 * MIB
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -13,13 +13,16 @@ from dolmen.context import Context
 from dolmen.format.entries import DataFile
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.maintenance.compact.plan import CompactionOptions
-from dolmen.maintenance.compact.rows import LiveRows
+from dolmen.maintenance.compact.rows import LiveRows, Unit
 from dolmen.maintenance.compact.sort import Bound, Sorter
+from dolmen.maintenance.compact.splice import Splicing
 from dolmen.maintenance.resolve.unresolved import Unresolved, table_reader
 from dolmen.scan.plan import FilePlan
 from dolmen.segments.live import LiveFiles, tombstones_of
 from dolmen.write.data_file import with_commit_ts, write_data_files
 from dolmen.write.options import DEFAULT, WriteOptions
+from dolmen.write.spliced_files import write_spliced_files
+from dolmen.write.spliced_object import CopiedGroups
 
 _REQUESTS_AT_ONCE = 4
 """Each reads up to 8 MB ahead, which bounds memory."""
@@ -98,10 +101,12 @@ class Rewritten:
     Args:
         files: their complete entries.
         spilled_bytes: bytes that were sorted in the temporary directory.
+        copied_bytes: bytes of row groups that were copied as they are.
     """
 
     files: tuple[DataFile, ...]
     spilled_bytes: int = 0
+    copied_bytes: int = 0
 
 
 @dataclass
@@ -141,45 +146,85 @@ class _Rewriting:
     def __init__(self, rewriter: GroupRewriter, version: TableVersion, inputs: tuple[DataFile, ...]) -> None:
         self._rewriter, self._version, self._inputs = rewriter, version, inputs
         self._row_ts, self._entry = version.commit_ts_of(inputs)
-        self._spilled_bytes = 0
+        self._options = write_options(rewriter.options, rewriter.target_file_bytes)
+        self._spilled_bytes = self._copied_bytes = 0
 
     def run(self) -> Rewritten:
         rewriter, version = self._rewriter, self._version
-        context, unresolved = rewriter.context, version.unresolved
+        unresolved = version.unresolved
         plans = [plan for file in self._inputs if (plan := unresolved.plan(file)) is not None]
         reader = table_reader(
             rewriter.reading, version.name, version.manifest, version.entry, self._entry.schema.fields
         )
         rows = LiveRows(reader, self._entry, unresolved)
-        written = write_data_files(
-            context.store,
-            version.name,
-            self._entry,
-            self._batches(rows, plans),
-            context.runtime,
-            write_options(rewriter.options, rewriter.target_file_bytes),
-            rewriter.object_name,
-        )
+        splicing = Splicing(rewriter.reading, version.name, self._entry, rewriter.options)
+        if candidates := splicing.candidates([plan.file for plan in plans]):
+            written = self._splice(rows, plans, splicing, candidates)
+        else:
+            written = self._encode(self._batches(rows, plans))
         self._check(rows, plans, sum(file.rows for file in written))
-        return Rewritten(version.complete_entries(written, self._row_ts), self._spilled_bytes)
+        files = version.complete_entries(written, self._row_ts)
+        return Rewritten(files, self._spilled_bytes, self._copied_bytes)
+
+    def _splice(
+        self, rows: LiveRows, plans: list[FilePlan], splicing: Splicing, candidates: set[str]
+    ) -> list[DataFile]:
+        """Writes the rows, and copies row groups where that pays."""
+        rewriter, context = self._rewriter, self._rewriter.context
+        sort = bool(self._entry.sort_key)
+        units = (rows.units_in_key_order if sort else rows.units_in_file_order)(plans, candidates)
+        segments = splicing.segments(units)
+        if segments is None:
+            return self._encode(self._of_units(rows, units))
+        copied = [segment for segment in segments if isinstance(segment, CopiedGroups)]
+        self._copied_bytes = sum(group.size for segment in copied for group in segment.groups)
+        return write_spliced_files(
+            context.store,
+            self._version.name,
+            self._entry,
+            (part if isinstance(part, CopiedGroups) else self._of_units(rows, part) for part in segments),
+            context.runtime,
+            self._options,
+            rewriter.object_name,
+            rewriter.beat,
+        )
+
+    def _encode(self, batches: Iterator[pa.RecordBatch]) -> list[DataFile]:
+        rewriter, context = self._rewriter, self._rewriter.context
+        name, entry = self._version.name, self._entry
+        return write_data_files(
+            context.store, name, entry, batches, context.runtime, self._options, rewriter.object_name
+        )
 
     def _batches(self, rows: LiveRows, plans: list[FilePlan]) -> Iterator[pa.RecordBatch]:
-        rewriter = self._rewriter
-        if not self._entry.sort_key:
-            for batch in rows.in_file_order(plans):
-                rewriter.beat()
-                yield batch
+        if self._entry.sort_key:
+            yield from self._sorted(rows.in_about_key_order(plans))
             return
-        options, schema = rewriter.options, self._entry.schema
+        for batch in rows.in_file_order(plans):
+            self._rewriter.beat()
+            yield batch
+
+    def _of_units(self, rows: LiveRows, units: Sequence[Unit]) -> Iterator[pa.RecordBatch]:
+        if self._entry.sort_key:
+            yield from self._sorted(rows.of_units(units))
+            return
+        for _, batch in rows.of_units(units):
+            self._rewriter.beat()
+            yield batch
+
+    def _sorted(self, batches: Iterator[tuple[Bound | None, pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
+        rewriter, options, schema = self._rewriter, self._rewriter.options, self._entry.schema
         key = [schema.by_id[id_].name for id_ in self._entry.sort_key]
         sorter = Sorter(rewriter.context.runtime, schema.arrow, key, options.memory_bytes, options.directory)
-        for batch in sorter.sort(self._beating(rows, plans)):
+        for batch in sorter.sort(self._beating(batches)):
             rewriter.beat()
             yield batch
-        self._spilled_bytes = sorter.spilled_bytes
+        self._spilled_bytes += sorter.spilled_bytes
 
-    def _beating(self, rows: LiveRows, plans: list[FilePlan]) -> Iterator[tuple[Bound | None, pa.RecordBatch]]:
-        for item in rows.in_about_key_order(plans):
+    def _beating(
+        self, batches: Iterator[tuple[Bound | None, pa.RecordBatch]]
+    ) -> Iterator[tuple[Bound | None, pa.RecordBatch]]:
+        for item in batches:
             self._rewriter.beat()
             yield item
 

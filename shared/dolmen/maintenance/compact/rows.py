@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,25 +25,25 @@ from dolmen.segments.judging import column_bounds
 
 
 @dataclass(frozen=True)
-class _Unit:
-    """A unit of reading: a whole small file, or one row group of a larger file.
+class Unit:
+    """A unit of reading: a whole file, which is opened when its turn comes, or one row group of an open one.
 
     Args:
         rank: orders units by their least key; units with unknown keys come first.
         bound: the least key, or a lower bound of it; None if it is unknown.
-        group: the row group; None for the next small file.
+        part: what is read.
     """
 
     rank: tuple[Any, ...]
     bound: Bound | None
-    group: RowGroup | None
+    part: FilePlan | RowGroup
 
     @classmethod
-    def of(cls, known: Bounds, key: Field, group: RowGroup | None = None) -> _Unit:
+    def of(cls, part: FilePlan | RowGroup, known: Bounds, key: Field) -> Unit:
         """Makes a unit from the known bounds of its rows' keys."""
         if known.min is None:
-            return cls((0,), None, group)
-        return cls((1, known.min), (to_scalar(known.min, key.arrow_type),), group)
+            return cls((0,), None, part)
+        return cls((1, known.min), (to_scalar(known.min, key.arrow_type),), part)
 
 
 class LiveRows:
@@ -74,22 +74,45 @@ class LiveRows:
         Row groups of several files take turns, so that sorted files are merged as they are read. Each batch comes with
         a lower bound of its own keys and of all later keys.
         """
-        small = [plan for plan in files if plan.file.size <= GAP_BYTES]
+        yield from self.of_units(self.units_in_key_order(files))
+
+    def units_in_key_order(self, files: Sequence[FilePlan], opened: Collection[str] = ()) -> list[Unit]:
+        """Small files, and row groups of larger ones, in the order that statistics show for the sort key.
+
+        Args:
+            opened: paths of files that are opened now, however small they are.
+        """
+        large = [plan for plan in files if plan.file.size > GAP_BYTES or plan.file.path in opened]
+        small = [plan for plan in files if plan.file.size <= GAP_BYTES and plan.file.path not in opened]
         key = self._entry.schema.by_id[self._entry.sort_key[0]]
         units = [
-            _Unit.of(group.file.footer.bounds(group.index, key, None), key, group)
-            for file in self._reader.open_files([plan for plan in files if plan.file.size > GAP_BYTES])
+            Unit.of(group, group.file.footer.bounds(group.index, key, None), key)
+            for file in self._reader.open_files(large)
             for group in self._groups(file)
         ]
-        placed = [(_Unit.of(column_bounds(plan.file, key), key), plan) for plan in small]
-        placed.sort(key=lambda item: item[0].rank)
-        units = sorted([*units, *(unit for unit, _ in placed)], key=lambda unit: unit.rank)
+        units += [Unit.of(plan, column_bounds(plan.file, key), key) for plan in small]
+        return sorted(units, key=lambda unit: unit.rank)
+
+    def units_in_file_order(self, files: Sequence[FilePlan], opened: Collection[str]) -> list[Unit]:
+        """Files in their order, some of them in row groups.
+
+        Args:
+            opened: paths of those that are opened now.
+        """
+        parts: dict[str, Sequence[FilePlan | RowGroup]] = {
+            file.file.path: self._groups(file)
+            for file in self._reader.open_files([plan for plan in files if plan.file.path in opened])
+        }
+        return [Unit((), None, part) for plan in files for part in parts.get(plan.file.path, [plan])]
+
+    def of_units(self, units: Sequence[Unit]) -> Iterator[tuple[Bound | None, pa.RecordBatch]]:
+        """The rows of units in their order, each batch with the bound of its unit."""
         bounds_of: deque[Bound | None] = deque()  # bounds of row groups under way
 
         def groups() -> Iterator[RowGroup]:
-            files = self._reader.open_files([plan for _, plan in placed])
+            files = self._reader.open_files([unit.part for unit in units if isinstance(unit.part, FilePlan)])
             for unit in units:
-                for group in self._groups(next(files)) if unit.group is None else (unit.group,):
+                for group in (unit.part,) if isinstance(unit.part, RowGroup) else self._groups(next(files)):
                     bounds_of.append(unit.bound)
                     yield group
 

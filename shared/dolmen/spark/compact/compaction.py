@@ -154,7 +154,8 @@ def rewriting(spark: SparkSession) -> Work:
                 f"{len(groups)} groups were given to tasks, {len(rows)} came back: nothing was committed"
             )
         return [
-            Rewritten(tuple(msgspec.json.decode(row.files, type=list[DataFile])), row.spilled_bytes) for row in rows
+            Rewritten(tuple(msgspec.json.decode(row.files, type=list[DataFile])), row.spilled_bytes, row.copied_bytes)
+            for row in rows
         ]
 
     return work

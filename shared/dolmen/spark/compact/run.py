@@ -177,7 +177,9 @@ class CompactionRun:
         done = [group for group, fits in zip(groups, fitted, strict=True) if fits]
         if done:
             self._done.add(done)
-            self._done.spilled_bytes += sum(r.spilled_bytes for r, fits in zip(rewritten, fitted, strict=True) if fits)
+            fitting = [one for one, fits in zip(rewritten, fitted, strict=True) if fits]
+            self._done.spilled_bytes += sum(one.spilled_bytes for one in fitting)
+            self._done.bytes_copied += sum(one.copied_bytes for one in fitting)
         for turn, fits in zip(job.turns, fitted, strict=True):
             if not fits:
                 self._done.dropped += 1

@@ -21,7 +21,7 @@ from dolmen.store.url import open_store
 from dolmen.write.conform import conform
 from dolmen.write.data_file import write_data_files
 
-REWRITTEN = "place INT, files BINARY, spilled_bytes BIGINT"
+REWRITTEN = "place INT, files BINARY, spilled_bytes BIGINT, copied_bytes BIGINT"
 """The report of a task: the group that it has rewritten, and the entries of the new files, encoded."""
 
 
@@ -88,7 +88,7 @@ def rewrite_groups(
         for batch in batches:
             for place in batch.column(0).to_pylist():
                 rewritten = task.rewrite(groups[place])
-                yield reported(place, list(rewritten.files), rewritten.spilled_bytes)
+                yield reported(place, list(rewritten.files), rewritten.spilled_bytes, rewritten.copied_bytes)
 
     return mark_errors(rewrite)
 
@@ -108,11 +108,12 @@ def write_sorted(task: CompactionTask, entry: bytes) -> Callable[[Iterator[pa.Re
     return mark_errors(write)
 
 
-def reported(place: int, files: list[DataFile], spilled_bytes: int = 0) -> pa.RecordBatch:
+def reported(place: int, files: list[DataFile], spilled_bytes: int = 0, copied_bytes: int = 0) -> pa.RecordBatch:
     """One row of ``REWRITTEN``."""
     arrays = [
         pa.array([place], pa.int32()),
         pa.array([msgspec.json.encode(files)], pa.binary()),
         pa.array([spilled_bytes], pa.int64()),
+        pa.array([copied_bytes], pa.int64()),
     ]
-    return pa.record_batch(arrays, ["place", "files", "spilled_bytes"])
+    return pa.record_batch(arrays, ["place", "files", "spilled_bytes", "copied_bytes"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import io
 import os
@@ -14,6 +15,9 @@ from dolmen.units import HOUR_US, MIB
 
 #: A left-over must be this old to be swept: a file just made is not locked yet.
 SWEEP_AGE_US = HOUR_US
+
+_NO_COPY_IN_KERNEL = {errno.EXDEV, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.EPERM}
+"""The file systems, or the kernel, do not copy between these files."""
 
 
 class TemporaryFile:
@@ -30,6 +34,24 @@ class TemporaryFile:
         while written < len(view):
             written += os.write(self.fd, view[written:])
         return written
+
+    def copy(self, fd: int, first: int, end: int) -> bool:
+        """Appends a range of another open file, within the kernel if it can. Returns whether the file was that long."""
+        while first < end:
+            copied = self._copy_some(fd, first, end - first)
+            if not copied:
+                return False
+            first += copied
+        return True
+
+    def _copy_some(self, fd: int, first: int, count: int) -> int:
+        if hasattr(os, "copy_file_range"):  # Linux
+            try:
+                return os.copy_file_range(fd, self.fd, count, first)
+            except OSError as error:
+                if error.errno not in _NO_COPY_IN_KERNEL:
+                    raise
+        return self.write(os.pread(fd, min(count, MIB), first))
 
     def finish(self, mtime_ns: int) -> None:
         """Puts the content on the disk, last modified at ``mtime_ns``."""

@@ -32,6 +32,7 @@ from dolmen.store.base import (
     Stored,
     Unknown,
 )
+from dolmen.store.copying import beyond_end, check_range
 from dolmen.store.keys import TEMPORARY, check_key
 from dolmen.store.local.files import TemporaryFile, open_pinned_file, sweep
 from dolmen.store.schemes import FILE
@@ -196,6 +197,23 @@ class LocalStore:
             self._path(key)
             return LocalOutput(self, key, self._new_file())
 
+    def copy_into(self, temporary: TemporaryFile, key: str, byte_range: tuple[int, int], etag: str) -> int:
+        """Appends a range of an object to a temporary file. See ``ObjectOutput.copy``."""
+        first, end = check_range(key, byte_range)
+        with self.verb(key):
+            fd = self._open(key, None)
+            try:
+                before = os.fstat(fd)
+                if etag_of(fd, before) != etag:
+                    raise ObjectChangedError(key)
+                if end > before.st_size or not temporary.copy(fd, first, end):
+                    raise beyond_end(key, end)
+                if _stamp(os.fstat(fd)) != _stamp(before):
+                    raise ObjectChangedError(key)
+            finally:
+                os.close(fd)
+        return end - first
+
     def local_path(self, key: str) -> str | None:
         return self._path(key)
 
@@ -358,6 +376,11 @@ class LocalOutput:
         with self._store.verb(self._key):
             self._size += (written := self._temporary.write(data))
         return written
+
+    def copy(self, key: str, byte_range: tuple[int, int], etag: str) -> int:
+        self._check_open()
+        self._size += (copied := self._store.copy_into(self._temporary, key, byte_range, etag))
+        return copied
 
     def commit(self) -> int:
         self._check_open()

@@ -128,9 +128,11 @@ def bucket_owners(environment: Mapping[str, str]) -> dict[str, str]:
 def _name_owner(owners: Mapping[str, str], params: dict[str, Any], model: Any, **_event: Any) -> dict[str, Any]:
     """Adds ``ExpectedBucketOwner``: S3 then refuses (403) a bucket of this name that belongs to somebody else."""
     account = owners.get(str(params.get("Bucket")))
-    if account and "ExpectedBucketOwner" in model.input_shape.members:
-        return {"ExpectedBucketOwner": account, **params}
-    return params
+    if not account:
+        return params
+    # what is copied is in the same bucket
+    names = {"ExpectedBucketOwner", "ExpectedSourceBucketOwner"} & model.input_shape.members.keys()
+    return {**dict.fromkeys(names, account), **params}
 
 
 def _observe_answer(clock: ServerClock, event: Mapping[str, Any]) -> None:

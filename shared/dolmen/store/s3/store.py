@@ -28,7 +28,7 @@ from dolmen.store.input import open_pinned
 from dolmen.store.s3.body import read_body
 from dolmen.store.s3.client import connect
 from dolmen.store.s3.errors import PutVerdict, RangeEndedError, denied_in_passing, describe, translated, verdict
-from dolmen.store.s3.upload import CREATE_ATTEMPTS, PART_BYTES, THRESHOLD_BYTES, S3Output
+from dolmen.store.s3.upload import CREATE_ATTEMPTS, LEAST_PART_BYTES, PART_BYTES, THRESHOLD_BYTES, S3Output
 from dolmen.store.schemes import S3
 from dolmen.units import SECOND_US
 
@@ -41,6 +41,8 @@ LIST_PAGE = 1000
 #: How often a request that may be repeated freely is sent: about 5 seconds of waiting in all.
 READ_ATTEMPTS = 8
 
+
+_CONDITIONS = {"IfMatch", "CopySourceIfMatch"}
 
 #: For so many seconds is a put that replaces an object sent again when nothing has landed. It may bear a time, as the
 #: pointer does: a process that was frozen between two attempts has to ask its caller whether it still holds.
@@ -60,6 +62,7 @@ class S3Store:
         session: a ``boto3.Session`` to use instead of the process's ordinary configuration.
         threshold_bytes: uploads up to this size are one PutObject; of larger ones, this many bytes may be under way.
         part_bytes: size of the parts above it; S3 wants at least 5 MB, and takes 10,000 parts.
+        least_part_bytes: size of a part that the server copies, at least; other servers may take smaller ones.
     """
 
     def __init__(
@@ -71,10 +74,12 @@ class S3Store:
         session: Any = None,
         threshold_bytes: int = THRESHOLD_BYTES,
         part_bytes: int = PART_BYTES,
+        least_part_bytes: int = LEAST_PART_BYTES,
     ) -> None:
         self.bucket, self.prefix = bucket, prefix.strip("/")
         self.runtime = runtime or shared_runtime()
-        self.threshold_bytes, self.part_bytes = threshold_bytes, part_bytes
+        self.threshold_bytes, self.part_bytes, self.least_part_bytes = threshold_bytes, part_bytes, least_part_bytes
+        self.copies: bool | None = None  # whether the server copies ranges into parts; None = not known yet
         self.connection = connect(self.runtime, session)
         self._root = f"{self.prefix}/" if self.prefix else ""
 
@@ -94,7 +99,7 @@ class S3Store:
         etag: str | None = None,
         version: str | None = None,
     ) -> Object:
-        request = self._object_fields(key, version)
+        request = self.object_fields(key, version)
         if etag is not None:
             request["IfMatch"] = etag
         if byte_range is not None:
@@ -118,11 +123,11 @@ class S3Store:
         return Object(b"", found.etag)
 
     def head(self, key: str, *, version: str | None = None) -> ObjectInfo:
-        answer = self.ask("head_object", key, **self._object_fields(key, version))
+        answer = self.ask("head_object", key, **self.object_fields(key, version))
         return ObjectInfo(key, answer["ContentLength"], answer["ETag"], _microseconds(answer["LastModified"]))
 
     def put(self, key: str, body: Buffer, *, if_match: str | None = None) -> PutOutcome:
-        request = self._object_fields(key)
+        request = self.object_fields(key)
         request["Body"] = body if isinstance(body, (bytes, bytearray)) else bytes(body)
         if if_match is None:
             request["IfNoneMatch"] = "*"
@@ -182,7 +187,7 @@ class S3Store:
         return open_pinned(self, key, etag=etag, version=version)
 
     def open_output(self, key: str) -> S3Output:
-        return S3Output(self, key, self._object_fields(key))
+        return S3Output(self, key, self.object_fields(key))
 
     def local_path(self, key: str) -> str | None:
         return None
@@ -194,13 +199,13 @@ class S3Store:
 
     def tags(self, key: str, *, version: str | None = None) -> dict[str, str]:
         """An object's tags. Raises ObjectNotFoundError."""
-        answer = self.ask("get_object_tagging", key, **self._object_fields(key, version))
+        answer = self.ask("get_object_tagging", key, **self.object_fields(key, version))
         return {tag["Key"]: tag["Value"] for tag in answer["TagSet"]}
 
     def set_tags(self, key: str, tags: Mapping[str, str], *, version: str | None = None) -> None:
         """Replaces ALL tags of an object, in whatever state it is: S3 knows no condition here."""
         tag_set = [{"Key": name, "Value": value} for name, value in tags.items()]
-        self.ask("put_object_tagging", key, **self._object_fields(key, version), Tagging={"TagSet": tag_set})
+        self.ask("put_object_tagging", key, **self.object_fields(key, version), Tagging={"TagSet": tag_set})
 
     def ask(self, operation: str, key: str, **request: Any) -> dict[str, Any]:
         """Sends a request that may be repeated, until it has an answer, its body included.
@@ -217,7 +222,7 @@ class S3Store:
                 return answer
             except (BotoCoreError, ClientError) as error:
                 if attempt == READ_ATTEMPTS - 1 or verdict(error) in (PutVerdict.REFUSED, PutVerdict.PRECONDITION):
-                    conditional, version = "IfMatch" in request, request.get("VersionId")
+                    conditional, version = bool(request.keys() & _CONDITIONS), request.get("VersionId")
                     raise translated(error, self.bucket, key, conditional=conditional, version=version) from error
         raise AssertionError("the last attempt returns or raises")
 
@@ -230,7 +235,8 @@ class S3Store:
         threads = self.runtime.threads
         return ThreadPoolExecutor(threads, thread_name_prefix="dolmen-upload") if threads > 1 else None
 
-    def _object_fields(self, key: str, version: str | None = None) -> dict[str, Any]:
+    def object_fields(self, key: str, version: str | None = None) -> dict[str, Any]:
+        """Bucket and key of an object, as requests name it. Raises InputError for an empty key."""
         if not key:
             raise InputError("an empty key names no object")
         request = {"Bucket": self.bucket, "Key": self._root + key}

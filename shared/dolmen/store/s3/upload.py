@@ -6,14 +6,24 @@ from collections import deque
 from concurrent.futures import Executor, Future
 from contextlib import suppress
 from enum import Enum, auto
+from itertools import pairwise
 from typing import Any, Protocol, Self
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from dolmen.errors import CorruptionError, Error, LimitError, ObjectNotFoundError, StoreUnavailableError
+from dolmen.errors import (
+    AccessDeniedError,
+    CorruptionError,
+    Error,
+    InputError,
+    LimitError,
+    ObjectNotFoundError,
+    StoreUnavailableError,
+)
 from dolmen.runtime import Runtime
 from dolmen.store.backoff import attempts
 from dolmen.store.base import Buffer, ObjectStore
+from dolmen.store.copying import check_range, read_range
 from dolmen.store.create import create
 from dolmen.store.s3.client import Connection
 from dolmen.store.s3.errors import PutVerdict, denied_in_passing, describe, translated, upload_is_gone, verdict
@@ -30,6 +40,11 @@ PART_BYTES = 32 * MIB
 
 #: docs.aws.amazon.com/AmazonS3/latest/userguide/qfacts.html
 MAX_PARTS = 10_000
+LEAST_PART_BYTES = 5 * MIB
+"""Of each part but the last."""
+
+MOST_COPY_BYTES = 128 * MIB
+"""Of one part that the server copies: it answers when it is done, which must be before the request times out."""
 
 
 class _State(Enum):
@@ -45,6 +60,8 @@ class UploadTarget(ObjectStore, Protocol):
     connection: Connection
     threshold_bytes: int
     part_bytes: int
+    least_part_bytes: int
+    copies: bool | None
 
     @property
     def uploads(self) -> Executor | None:
@@ -52,6 +69,9 @@ class UploadTarget(ObjectStore, Protocol):
 
     def ask(self, operation: str, key: str, **request: Any) -> dict[str, Any]:
         """One request about one object, tried again while its answer says that nothing has happened."""
+
+    def object_fields(self, key: str) -> dict[str, Any]:
+        """Bucket and key of an object, as requests name it."""
 
 
 class S3Output:
@@ -82,6 +102,35 @@ class S3Output:
                 self._send(part_bytes)
         self._size += len(view)
         return len(view)
+
+    def copy(self, key: str, byte_range: tuple[int, int], etag: str) -> int:
+        """Appends a range of another object: by UploadPartCopy, if it is long enough to be a part of its own.
+
+        A part has 5 MB, so what was written before is made as long with the first bytes of the range.
+        """
+        self._check_open()
+        first, end = check_range(key, byte_range)
+        least = self._store.least_part_bytes
+        lacking = max(0, least - len(self._buffer)) if self._buffer else 0
+        start = first + lacking
+        if self._store.copies is False or end - start < least:
+            self._read_in(key, first, end, etag)
+            return end - first
+        if self._upload is None:
+            self._begin()
+        self._read_in(key, first, start, etag)
+        while len(self._buffer) >= self._store.part_bytes + least:
+            self._send(self._store.part_bytes)
+        if self._buffer:
+            self._send(len(self._buffer))
+        pieces = -(-(end - start) // MOST_COPY_BYTES)
+        bounds = [start + (end - start) * piece // pieces for piece in range(pieces + 1)]
+        for place, piece in enumerate(pairwise(bounds)):
+            if not self._copy_part(key, piece, etag):
+                self._read_in(key, bounds[place], end, etag)
+                break
+            self._size += piece[1] - piece[0]
+        return end - first
 
     def commit(self) -> int:
         self._check_open()
@@ -127,9 +176,7 @@ class S3Output:
 
     def _send(self, size: int) -> None:
         """Cuts a part off the buffer and sends it, when there is room for it among those on their way."""
-        number = len(self._parts) + len(self._pending) + 1
-        if number > MAX_PARTS:
-            raise LimitError(f"{self._key!r} is larger than {MAX_PARTS} parts of {self._store.part_bytes} bytes")
+        number = self._next_number()
         while self._pending and (len(self._pending) + 1) * self._store.part_bytes > self._store.threshold_bytes:
             self._parts.append(self._pending.popleft().result())
         with memoryview(self._buffer) as view:
@@ -140,11 +187,54 @@ class S3Output:
         else:
             self._parts.append(self._send_part(number, body))
 
+    def _next_number(self) -> int:
+        number = len(self._parts) + len(self._pending) + 1
+        if number > MAX_PARTS:
+            raise LimitError(f"{self._key!r} is larger than {MAX_PARTS} parts of {self._store.part_bytes} bytes")
+        return number
+
     def _send_part(self, number: int, body: bytes) -> dict[str, Any]:
-        """A part's entry in the completion: its number, ETag and checksum."""
         answer = self._store.ask("upload_part", self._key, **self._upload or {}, PartNumber=number, Body=body)
-        checksums = {name: value for name, value in answer.items() if name.startswith("ChecksumCRC")}
-        return {"PartNumber": number, "ETag": answer["ETag"], **checksums}
+        return _completed_part(number, answer)
+
+    def _read_in(self, key: str, first: int, end: int, etag: str) -> None:
+        """Appends a range by reading it."""
+        for body in read_range(self._store, key, (first, end), etag):
+            self.write(body)
+
+    def _copy_part(self, key: str, byte_range: tuple[int, int], etag: str) -> bool:
+        """Lets the server make a part of a range. Returns False if it does not copy: nothing was appended then.
+
+        Whether it does is found out by the first part of the store that is copied.
+        """
+        number = self._next_number()
+        if self._store.copies is None:
+            while self._pending:  # parts are listed in order
+                self._parts.append(self._pending.popleft().result())
+            try:
+                self._parts.append(self._send_copy(number, key, byte_range, etag))
+            except (InputError, AccessDeniedError):
+                self._store.copies = False
+                return False
+            self._store.copies = True
+        elif executor := self._store.uploads:
+            self._pending.append(executor.submit(self._send_copy, number, key, byte_range, etag))
+        else:
+            self._parts.append(self._send_copy(number, key, byte_range, etag))
+        return True
+
+    def _send_copy(self, number: int, key: str, byte_range: tuple[int, int], etag: str) -> dict[str, Any]:
+        first, end = byte_range
+        answer = self._store.ask(
+            "upload_part_copy",
+            key,
+            **self._upload or {},
+            PartNumber=number,
+            CopySource=self._store.object_fields(key),
+            CopySourceRange=f"bytes={first}-{end - 1}",
+            CopySourceIfMatch=etag,
+        )
+        return _completed_part(number, answer.get("CopyPartResult", {}), key)
 
     def _complete(self) -> None:
         """Makes the object of its parts; an unclear answer is settled by looking, for the name is this writer's own.
@@ -182,3 +272,11 @@ class S3Output:
         if size != self._size:
             raise CorruptionError(self._key, f"another object, of {size} bytes, stands under this name")
         return True
+
+
+def _completed_part(number: int, answer: dict[str, Any], source: str = "") -> dict[str, Any]:
+    """A part's entry in the completion: its number, ETag and checksum."""
+    if "ETag" not in answer:
+        raise StoreUnavailableError(f"a part was copied from {source!r}, and the answer does not say what it is")
+    checksums = {name: value for name, value in answer.items() if name.startswith("ChecksumCRC")}
+    return {"PartNumber": number, "ETag": answer["ETag"], **checksums}

@@ -1,0 +1,60 @@
+"""CRC-32 of bytes that follow upon others than before, without the bytes themselves.
+
+CRC-32 is linear: of two states, each continued over the same ``n`` bytes, the difference (by exclusive or) depends on
+the difference before and on ``n`` alone. It is the difference times x^8n, modulo the polynomial, bits reflected.
+Source: ``crc32_combine`` of zlib (https://github.com/madler/zlib/blob/master/crc32.c).
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+_POLYNOMIAL = 0xEDB88320
+_ONE_BIT = 1 << 31  # x^0
+_BYTE_BITS = 3  # 8 = 2^3
+
+Numbers = npt.NDArray[np.int64]
+_Words = npt.NDArray[np.uint32]
+
+
+def carried(states: Numbers, distances: Numbers, difference: int) -> Numbers:
+    """The states at some places of a piece of bytes, when it stands behind others than before.
+
+    Args:
+        states: CRC-32 of all bytes up to each place, where the piece stood.
+        distances: of each place, how many bytes of the piece are before it.
+        difference: of the states at the beginning of the piece, there and here, by exclusive or.
+    """
+    if not difference:
+        return states
+    shifted = np.full(len(states), difference, np.uint32)
+    for bit in range(int(distances.max(initial=0)).bit_length()):
+        chosen = (distances >> bit & 1).astype(np.bool_)
+        if chosen.any():
+            shifted[chosen] = _times(_power(bit + _BYTE_BITS), shifted[chosen])
+    return states ^ shifted.astype(np.int64)
+
+
+@lru_cache(maxsize=64)
+def _power(bit: int) -> int:
+    """x^(2^bit)."""
+    if not bit:
+        return _ONE_BIT >> 1
+    half = _power(bit - 1)
+    return int(_times(half, np.array([half], np.uint32))[0])
+
+
+def _times(factor: int, values: _Words) -> _Words:
+    """The products of a polynomial and others."""
+    product = np.zeros_like(values)
+    mask = _ONE_BIT
+    while True:
+        if factor & mask:
+            product ^= values
+            if not factor & (mask - 1):
+                return product
+        mask >>= 1
+        values = (values >> np.uint32(1)) ^ (values & np.uint32(1)) * np.uint32(_POLYNOMIAL)

@@ -1,0 +1,244 @@
+"""Which row groups compaction copies as they are, without decoding them: those that re-encoding would not change.
+
+A row group is copied where all of its rows are live, it is no smaller than one that would be written, the file has
+exactly the columns of the output, no key of other files lies within its range of the sort key, and so many bytes of
+such row groups follow upon each other in one file that copying costs less than reading, decoding, encoding and writing
+them. All of this is decided from entries and footers. What is not certain is encoded anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any, TypeAlias
+
+from dolmen.context import Context
+from dolmen.errors import CorruptionError, ObjectNotFoundError
+from dolmen.format.adopted import is_adopted
+from dolmen.format.entries import DataFile
+from dolmen.format.manifest import TableEntry
+from dolmen.format.schema import COMMIT_TS_ID
+from dolmen.format.splice_source import SpliceSource
+from dolmen.format.statistics import Bounds
+from dolmen.maintenance.compact.plan import CompactionOptions
+from dolmen.maintenance.compact.rows import Unit
+from dolmen.maintenance.compact.spliceable import Spliceable
+from dolmen.scan.data_objects import missing_file_error
+from dolmen.scan.footers import check_footer
+from dolmen.scan.row_groups import OpenFile, RowGroup
+from dolmen.segments.judging import column_bounds
+from dolmen.write.options import DEFAULT
+from dolmen.write.spliced_object import CopiedGroup, CopiedGroups, written_frame
+
+Segments: TypeAlias = list[CopiedGroups | list[Unit]]
+"""The parts of an output in order: row groups that are copied, and units that are encoded anew."""
+
+_Key: TypeAlias = tuple[tuple[Any, ...], ...]
+_BEFORE, _VALUE, _LAST, _BEHIND = (-1,), 0, (1,), (2,)
+"""Parts of keys: less than all values, the kind of a value, NaN or NULL, greater than all."""
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """A unit, and what is known of it.
+
+    Args:
+        copied: the row group, if it can be copied; else None.
+        size: its bytes without deleted rows, about.
+    """
+
+    unit: Unit
+    copied: CopiedGroup | None
+    size: int
+
+    @property
+    def file(self) -> OpenFile | None:
+        """The file that it is a row group of."""
+        return self.unit.part.file if isinstance(self.unit.part, RowGroup) else None
+
+    def follows(self, other: _Piece) -> bool:
+        """Whether it is copied together with the one before it."""
+        if self.copied is None or other.copied is None:
+            return self.copied is other.copied
+        return self.file is other.file and self.copied.index == other.copied.index + 1
+
+
+class Splicing:
+    """Divides the units of one group of files into row groups that are copied, and others.
+
+    Args:
+        name: of the table.
+        entry: the table's, with ``_commit_ts`` if the output has it.
+    """
+
+    def __init__(self, context: Context, name: str, entry: TableEntry, options: CompactionOptions) -> None:
+        self._context, self._name, self._entry, self._options = context, name, entry, options
+        self._spliceable = Spliceable(entry, options)
+        self._sources: dict[str, SpliceSource | None] = {}
+
+    def candidates(self, files: Sequence[DataFile]) -> set[str]:
+        """Paths of files of which some row groups may be copied, as far as their entries show."""
+        least = self._options.splice_bytes
+        stored = COMMIT_TS_ID in self._entry.schema.by_id
+        return {
+            file.path
+            for file in files
+            if least and file.size >= least and not is_adopted(file.path) and (file.row_ts is None) == stored
+        }
+
+    def segments(self, units: Sequence[Unit]) -> Segments | None:
+        """The segments of an output.
+
+        Args:
+            units: in the order in which their rows would be read.
+
+        Returns:
+            None if nothing is to be copied.
+        """
+        while True:
+            segments, lacking = self._segments(units)
+            if not lacking:
+                return segments if any(isinstance(segment, CopiedGroups) for segment in segments) else None
+            for file, source in self._context.runtime.map(self._fetch, lacking):
+                self._sources[file.file.path] = source
+
+    def _segments(self, units: Sequence[Unit]) -> tuple[Segments, list[OpenFile]]:
+        """The segments, and files whose footers are needed for them; without these they are not yet right."""
+        pieces = self._pieces(units)
+        if pieces is None:
+            return [list(units)], []
+        lacking: dict[str, OpenFile] = {}
+        segments: Segments = []
+        for run in _runs(self._chosen(pieces)):
+            file = run[0].file
+            if run[0].copied is None or file is None:
+                segments.append([piece.unit for piece in run])
+                continue
+            source = self._sources.get(file.file.path)
+            if source is None:
+                lacking[file.file.path] = file
+            else:
+                segments.append(CopiedGroups(source, tuple(piece.copied for piece in run if piece.copied)))
+        return segments, list(lacking.values())
+
+    def _pieces(self, units: Sequence[Unit]) -> list[_Piece] | None:
+        """The units in the order of the output, with those that may be copied; None if none may."""
+        alone = [True] * len(units)
+        if self._entry.sort_key:
+            ranges = [self._range(unit) for unit in units]
+            known = [(range_, unit) for range_, unit in zip(ranges, units, strict=True) if range_ is not None]
+            order = sorted(known, key=lambda item: item[0][0])
+            if len(order) < len(units):  # a unit with unknown keys may have any
+                return None
+            units = [unit for _, unit in order]
+            alone = _alone([range_ for range_, _ in order])
+        return [self._piece(unit, apart) for unit, apart in zip(units, alone, strict=True)]
+
+    def _piece(self, unit: Unit, alone: bool) -> _Piece:
+        part = unit.part
+        if not isinstance(part, RowGroup):
+            return _Piece(unit, None, part.file.size * part.file.live_rows // max(1, part.file.rows))
+        path = part.file.file.path
+        usable = path not in self._sources or self._sources[path] is not None
+        copied = self._spliceable.group(part) if alone and usable else None
+        size = sum(found.length for found in part.ranges(frozenset(part.file.footer.columns)))
+        return _Piece(unit, copied, size * (part.rows - part.gone) // max(1, part.rows))
+
+    def _chosen(self, pieces: list[_Piece]) -> list[_Piece]:
+        """The same pieces, of which those are copied where that pays, and leaves no small row group between them."""
+        pieces = list(pieces)
+        small = (self._options.row_group_bytes or DEFAULT.row_group_bytes) // 2
+        while True:
+            given_up: set[int] = set()
+            first = 0
+            for run in _runs(pieces):
+                end = first + len(run)
+                size = sum(piece.size for piece in run)
+                if run[0].copied is not None:
+                    if size < self._options.splice_bytes:
+                        given_up.update(range(first, end))
+                elif size < small and len(run) < len(pieces):
+                    given_up.add(end if end < len(pieces) else first - 1)
+                first = end
+            if not given_up:
+                return pieces
+            for place in given_up:
+                pieces[place] = _Piece(pieces[place].unit, None, pieces[place].size)
+
+    def _range(self, unit: Unit) -> tuple[_Key, _Key] | None:
+        """Bounds of the keys of a unit: see ``_key_range``."""
+        part, by_id = unit.part, self._entry.schema.by_id
+        if isinstance(part, RowGroup):
+            known = [part.file.footer.bounds(part.index, by_id[id_], 0) for id_ in self._entry.sort_key]
+            return _key_range(known, part.rows)
+        return _key_range([column_bounds(part.file, by_id[id_]) for id_ in self._entry.sort_key], part.file.rows)
+
+    def _fetch(self, file: OpenFile) -> tuple[OpenFile, SpliceSource | None]:
+        """Fetches what stands behind the column chunks of a file. None if its row groups cannot be copied."""
+        entry, footer = file.file, file.footer
+        assert footer.sums is not None
+        start = footer.sums.behind_chunks(footer.metadata).start
+        try:
+            found = self._context.store.get(entry.path, (start, entry.size + 1))
+        except ObjectNotFoundError as error:
+            raise missing_file_error(self._context.store, entry, self._name) from error
+        if len(found.body) != entry.size - start:
+            return file, None  # reading its rows tells what is wrong
+        try:
+            check_footer(found.body[entry.footer[0] - start :], entry)
+        except CorruptionError:
+            return file, None
+        source = SpliceSource.parse(entry.path, found.etag, found.body, start, entry.footer[0])
+        fits = source is not None and source.footer.frame == written_frame(self._entry.schema.arrow)
+        return file, source if fits else None
+
+
+def _runs(pieces: Sequence[_Piece]) -> Iterator[list[_Piece]]:
+    """Pieces that follow upon each other: copied ones of one file, or ones that are not copied."""
+    run: list[_Piece] = []
+    for piece in pieces:
+        if run and not piece.follows(run[-1]):
+            yield run
+            run = []
+        run.append(piece)
+    if run:
+        yield run
+
+
+def _key_range(known: Sequence[Bounds], rows: int) -> tuple[_Key, _Key] | None:
+    """The least and the greatest key that rows may have; None if nothing is known of the first column.
+
+    It goes up to the first column that has more than one value: what is known of the columns behind it says nothing
+    about the order of rows. A bound that does not go through all columns stands for all keys that begin like it, so
+    that two units which only touch there count as overlapping.
+    """
+    low: list[tuple[Any, ...]] = []
+    high: list[tuple[Any, ...]] = []
+    for bounds in known:
+        if bounds.nulls is None or bounds.min is None or bounds.max is None or bounds.nulls == rows:
+            break
+        low.append((_VALUE, bounds.min))
+        last = bounds.nulls or bounds.nans != 0
+        high.append(_LAST if last else (_VALUE, bounds.max))
+        if last or bounds.min != bounds.max:
+            break
+    if not low:
+        return None
+    if len(low) == len(known):
+        return tuple(low), tuple(high)
+    return (*low, _BEFORE), (*high, _BEHIND)
+
+
+def _alone(ranges: Sequence[tuple[_Key, _Key]]) -> list[bool]:
+    """Tells of each range whether no key of another lies within it; they come in the order of their least keys."""
+    if not ranges:
+        return []
+    greatest = list(accumulate((high for _, high in ranges), max))
+    least = list(accumulate((low for low, _ in reversed(ranges)), min))[::-1]
+    last = len(ranges) - 1
+    return [
+        (place == 0 or greatest[place - 1] <= ranges[place][0])
+        and (place == last or ranges[place][1] <= least[place + 1])
+        for place in range(len(ranges))
+    ]
