@@ -21,8 +21,15 @@ from dolmen.segments.uuids import Uuids, codes_of_paths
 
 Positions = npt.NDArray[np.int64]
 Numbers = npt.NDArray[np.int64]
+_Choice = tuple[frozenset[int], frozenset[tuple[int, pa.DataType]]]
 
 _UNKNOWN = -1
+_FEW = 512
+"""Segments with at most so many entries are decoded once: opening the object costs as much as all that it holds."""
+_MOST_DECODED = 8
+"""Choices of bounds with which the entries of such a segment are kept."""
+_ENTRY_BYTES, _STATS_BYTES = 800, 200
+"""What a decoded entry takes, about, and the bounds of one of its columns."""
 
 
 class FileTable:
@@ -41,6 +48,9 @@ class FileTable:
         self.segment, self._body, self._grown = segment, body, grown
         self._columns: dict[str, pa.Array] = {}
         self._sorted: tuple[npt.NDArray[np.uint64], npt.NDArray[np.int32]] | None = None
+        self._whole: pa.Table | None = None
+        self._uuids: list[str] | None = None
+        self._decoded: dict[_Choice, list[DataFile]] = {}
         self.nbytes = len(body)
         try:
             parquet = pq.ParquetFile(pa.BufferReader(body))
@@ -54,6 +64,7 @@ class FileTable:
         if self._metadata.num_rows != segment.count:
             raise CorruptionError(segment.object, f"it has {self._metadata.num_rows} entries, not {segment.count}")
         self.nbytes += self._metadata.serialized_size * 4
+        self._is_small = len(self) <= _FEW and self._metadata.num_row_groups <= 1
 
     def __len__(self) -> int:
         return self.segment.count
@@ -126,6 +137,23 @@ class FileTable:
             types: by id, types that columns have now and in whose form bounds are wanted.
         """
         wanted = self.ids if ids is None else self.ids & frozenset(ids)
+        if not self._is_small:
+            yield from self._decode(places, wanted, types or {})
+            return
+        choice = wanted, frozenset((id_, known) for id_, known in (types or {}).items() if id_ in wanted)
+        found = self._decoded.get(choice)
+        if found is None:
+            found = [entry for some in self._decode(None, wanted, types or {}) for entry in some]
+            if len(self._decoded) < _MOST_DECODED:
+                self._decoded[choice] = found
+                self.nbytes += len(found) * (_ENTRY_BYTES + _STATS_BYTES * len(wanted))
+                self._grown(self)
+        if places is None or len(places):
+            yield found if places is None else [found[place] for place in places.tolist()]
+
+    def _decode(
+        self, places: Positions | None, wanted: Collection[int], types: Mapping[int, pa.DataType]
+    ) -> Iterator[list[DataFile]]:
         optional = [name for name in OPTIONAL_COLUMNS if name in self._names]
         names = [*BASE_COLUMNS, *optional, *(name for id_ in sorted(wanted) for name in stats_columns(id_))]
         for group, first, last in self._groups():
@@ -134,7 +162,7 @@ class FileTable:
                 own = places[np.searchsorted(places, first) : np.searchsorted(places, last)] - first
                 if not len(own):
                     continue
-            table = _widened(self._read(names, [group]), types or {})
+            table = _widened(self._read(names, [group]), types)
             found = to_entries(table if own is None else table.take(pa.array(own)))
             for entry in found:
                 check_reference(entry.path, self.segment.object)
@@ -150,6 +178,10 @@ class FileTable:
             yield group, first, last
 
     def _names_of(self, places: Positions) -> list[str]:
+        if self._is_small:
+            if self._uuids is None:
+                self._uuids = list(map(uuid_of, self._read(["path"])["path"].to_pylist()))
+            return [self._uuids[place] for place in places.tolist()]
         found: list[str] = []
         order = np.argsort(places, kind="stable")
         ascending = places[order]
@@ -163,11 +195,20 @@ class FileTable:
         return names
 
     def _read(self, names: Sequence[str], groups: Sequence[int] | None = None) -> pa.Table:
+        if self._is_small:
+            if self._whole is None:
+                self._whole = self._fetch(None, None)
+                self.nbytes += self._whole.nbytes
+                self._grown(self)
+            return self._whole.select(list(names))
+        return self._fetch(list(names), groups)
+
+    def _fetch(self, names: list[str] | None, groups: Sequence[int] | None) -> pa.Table:
         try:
             parquet = pq.ParquetFile(pa.BufferReader(self._body), metadata=self._metadata)
             if groups is None:
-                return parquet.read(list(names), use_threads=False)
-            return parquet.read_row_groups(list(groups), list(names), use_threads=False)
+                return parquet.read(names, use_threads=False)
+            return parquet.read_row_groups(list(groups), names, use_threads=False)
         except (pa.ArrowException, OSError) as error:
             raise CorruptionError(self.segment.object, f"not a segment of files: {error}") from error
 
