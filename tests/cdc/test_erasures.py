@@ -39,6 +39,7 @@ def test_a_memory_of_an_older_version_comes_back_without_erased_keys(way: str) -
     early = db.version
     feed.deliver(File("a", (Change(5, 50, None), Change(6, 51, None), Change(7, 52, "v"))))
     late, name = db.version, "t"
+    assert db.at(late).table("t__deleted").count() == 2
     if way in ("restored", "restored, erased by many keys", "changed"):
         db.table("t").restore(early)
         if way == "changed":
@@ -54,8 +55,10 @@ def test_a_memory_of_an_older_version_comes_back_without_erased_keys(way: str) -
             name = "c"
             db.clone("t", name, late)
     assert db.table(f"{name}__deleted").to_arrow()["id"].to_pylist() == [6]
+    assert db.at(late).table("t__deleted").to_arrow()["id"].to_pylist() == [6]
     db.table(name).erase(keys=[6])
     assert db.table(f"{name}__deleted").count() == 0
+    assert db.at(late).table("t__deleted").to_arrow()["id"].to_pylist() == ([6] if way == "cloned" else [])
     db.maintain()
     assert db.table(f"{name}__deleted").count() == 0
     assert db.verify(deep=True).ok

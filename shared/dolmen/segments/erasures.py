@@ -6,21 +6,24 @@ one rule for deletes: in an older version each file has an ``applied_through`` b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import TypeAlias
 
 import msgspec
 
-from dolmen.errors import PredicateError, SchemaError
+from dolmen.errors import CorruptionError, ObjectNotFoundError, PredicateError, SchemaError
 from dolmen.format.entries import Blob, Tombstone, WhereTombstone
 from dolmen.format.erasures import ErasedTable, Erasure
 from dolmen.format.evolution import WidenColumn
 from dolmen.format.manifest import Manifest, Segment, TableEntry
 from dolmen.format.schema import Field, is_nested
+from dolmen.format.tombstone_object import check_blob
 from dolmen.format.values import Json
 from dolmen.format.widening import narrowing
 from dolmen.predicate import Predicate, columns, parse, to_builtins
 from dolmen.segments.reader import SegmentReader
+from dolmen.segments.remembered_keys import RememberedKeys
 
 SUBJECT = "subject"
 """The property of a table that names the column which says whom a row is about."""
@@ -62,7 +65,41 @@ def as_read_now(manifest: Manifest, newest: Manifest, reader: SegmentReader) -> 
     if not erasures:
         return manifest
     tables = {name: with_erasures(entry, erasures, reader) for name, entry in manifest.tables.items()}
+    for name, entry in _memories(manifest, erasures, reader):
+        tables[name] = with_deletes(reader.whole(tables[name]), entry)
     return msgspec.structs.replace(manifest, tables=tables)
+
+
+def _memories(
+    manifest: Manifest, erasures: Sequence[Erasure], reader: SegmentReader
+) -> Iterator[tuple[str, list[ErasedTable]]]:
+    """Yields the memories of deleted keys (CDC) of which erasures name others, with the deletes of the same keys.
+
+    An erasure names the memory of its time. After a restore that is another one than that of an older version.
+    """
+    reached = {name: entry for name, entry in manifest.tables.items() if any(reaches(each, entry) for each in erasures)}
+    owners = {name: owner for name in reached if (owner := reader.whole(reached[name])).sequences is not None}
+    if not owners:
+        return
+    names, read = {entry.uuid: name for name, entry in manifest.tables.items()}, partial(_read_blob, reader)
+    for owner in owners.values():
+        assert owner.sequences is not None
+        name = names.get(owner.sequences.memory)
+        if name is None:
+            continue
+        memory = RememberedKeys(name, reader.whole(manifest.tables[name]), owner)
+        missed = [erasure for erasure in erasures if reaches(erasure, owner) and not tables_of(erasure, memory.entry)]
+        deletes = [each for erasure in missed for each in deletes_of(erasure, owner, _for_readers)]
+        hidden = [memory.delete_for_readers(each, read) for each in deletes if memory.may_hold(each)]
+        if hidden:
+            yield name, hidden
+
+
+def _read_blob(reader: SegmentReader, blob: Blob) -> bytes:
+    try:
+        return check_blob(reader.store.get(blob.object, (blob.offset, blob.offset + blob.length)).body, blob)
+    except ObjectNotFoundError as error:
+        raise CorruptionError(blob.object, "the object is missing; it records deletes") from error
 
 
 def with_erasures(

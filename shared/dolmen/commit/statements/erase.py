@@ -11,7 +11,7 @@ import msgspec
 from dolmen.commit.delete_records import record_predicate
 from dolmen.commit.draft import Draft
 from dolmen.commit.statements.index_parts import without_index
-from dolmen.commit.statements.remembered_keys import RememberedKeys
+from dolmen.commit.statements.remembered_keys import delete_remembered
 from dolmen.commit.uploads import PendingUploads
 from dolmen.errors import ConflictError, InputError
 from dolmen.format.entries import Tombstone
@@ -22,6 +22,7 @@ from dolmen.format.properties import erase_within_us
 from dolmen.format.schema import Field, Schema
 from dolmen.format.values import Json
 from dolmen.segments.erasures import SUBJECT, fitting_values, subject_predicate, tables_of, with_deletes
+from dolmen.segments.remembered_keys import RememberedKeys
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ class Erase:
         tables = [*(self._of_table(draft) if self.name is not None else self._of_subject(draft, uploads, made))]
         for erased in list(tables):
             memories = _memories(draft, erased)
-            tables += (made.get(memory.entry.uuid) or memory.delete(erased, uploads) for memory in memories)
+            tables += (made.get(memory.entry.uuid) or delete_remembered(memory, erased, uploads) for memory in memories)
         return replace(self, tables=tuple(tables), prepared_on=draft.base.key)
 
     def apply(self, draft: Draft, ts: int) -> None:

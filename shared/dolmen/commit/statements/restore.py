@@ -15,7 +15,7 @@ import msgspec
 from dolmen.commit.delete_records import record_predicate
 from dolmen.commit.draft import Draft
 from dolmen.commit.statements.index_parts import without_index
-from dolmen.commit.statements.remembered_keys import RememberedKeys
+from dolmen.commit.statements.remembered_keys import delete_remembered
 from dolmen.commit.statements.rows import _file_count
 from dolmen.commit.uploads import PendingUploads
 from dolmen.errors import TableExistsError
@@ -25,6 +25,7 @@ from dolmen.format.layout import check_table_name, memory_name
 from dolmen.format.manifest import Counts, TableEntry
 from dolmen.predicate import Predicate
 from dolmen.segments.erasures import deletes_of, reaches, tables_of, with_deletes, with_erasures
+from dolmen.segments.remembered_keys import RememberedKeys
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,9 @@ class SubjectDeletes:
                 place = memory.entry.uuid, erasure.id
                 if place not in keys and reaches(erasure, memory.owner) and not tables_of(erasure, memory.entry):
                     deletes = deletes_of(erasure, memory.owner, record)
-                    keys[place] = tuple(memory.delete(each, uploads) for each in deletes if memory.may_hold(each))
+                    keys[place] = tuple(
+                        delete_remembered(memory, each, uploads) for each in deletes if memory.may_hold(each)
+                    )
         return SubjectDeletes(made, keys, draft.base.key)
 
     def hide(self, tables: Mapping[str, TableEntry], then_ts: int, draft: Draft) -> dict[str, TableEntry]:
