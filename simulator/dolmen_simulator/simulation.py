@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -132,10 +133,15 @@ def simulate(
     """
     history = _History(seed, steps, keep, cast, only, without, faults)
     network = history.network
+    collects = gc.isenabled()
+    gc.disable()  # nearly all that a history makes lives until its end
     try:
         history.run()
     except Exception as error:
         raise HistoryError(history.failure(error)) from error
+    finally:
+        if collects:
+            gc.enable()
     if take_history:
         take_history(network.ledger.recorded_history())
     return HistorySummary(seed, network.steps, history.weather, history.trace.digest, network.counts)
