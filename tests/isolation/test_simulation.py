@@ -8,6 +8,7 @@ from collections import defaultdict
 import pytest
 
 from dolmen_simulator.judge.isolation import History, Read
+from dolmen_simulator.judge.isolation import RecordedTransaction as SimulatedTransaction
 from dolmen_simulator.simulation import simulate
 from support.porcupine import RecordedTransaction, Step, find_porcupine, judge
 
@@ -44,14 +45,18 @@ def as_recorded(history: History) -> list[RecordedTransaction]:
             changes[life.added_in].append(("w", f"{life.table}/{life.key}/{row}", 1))
             if life.removed_in is not None:
                 changes[life.removed_in].insert(0, ("w", f"{life.table}/{life.key}/{row}", None))
-    by_version = {each.landed_version: each for each in history.transactions if each.landed_version is not None}
+    by_version: dict[int, list[SimulatedTransaction]] = defaultdict(list)  # threads commit together
+    for each in history.transactions:
+        if each.landed_version is not None:
+            by_version[each.landed_version].append(each)
     recorded: list[RecordedTransaction] = []
     for version, steps in changes.items():
         landed_us, what = history.landings[version - 1]
-        own = by_version.get(version)
-        reads = [_step(read, keys) for read in own.reads] if own else []
-        recorded.append(RecordedTransaction(own.session if own else what, landed_us, landed_us, [*reads, *steps]))
-    committed = set(map(id, by_version.values()))
+        own = by_version.get(version, [])
+        reads = [_step(read, keys) for each in own for read in each.reads]
+        session = own[0].session if own else what
+        recorded.append(RecordedTransaction(session, landed_us, landed_us, [*reads, *steps]))
+    committed = {id(each) for group in by_version.values() for each in group}
     recorded += [
         RecordedTransaction(
             each.session, each.began_us, each.ended_us, [_step(read, keys) for read in each.reads], not each.fresh

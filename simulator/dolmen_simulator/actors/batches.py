@@ -10,11 +10,12 @@ import pyarrow as pa
 
 from dolmen.context import Context
 from dolmen.database import Database
-from dolmen.errors import UnknownOutcomeError
+from dolmen.errors import InputError, UnknownOutcomeError
 from dolmen.results import Commit
 from dolmen.table import Table
 from dolmen.transaction import Transaction
 from dolmen_simulator.judge import model
+from dolmen_simulator.judge.erasing import SUBJECT
 from dolmen_simulator.judge.model import Effect, OperationRun
 from dolmen_simulator.judge.never import Never, ViolationError, unexpected_error
 from dolmen_simulator.world.process import EXPECTED, Process
@@ -106,6 +107,9 @@ def _check(process: Process, run: OperationRun, answer: Answer) -> None:
         raise ViolationError(Never.MISREPORTED, f"{run.operation} applied {answer.id} and failed it: {answer.error!r}")
     if isinstance(answer.error, UnknownOutcomeError) and run.operation.faults:
         return  # the commit that creates its table has an unknown outcome
+    if _is_of_nobody(process, run, answer.error):
+        counts["subjects of no table"] += 1
+        return
     if not isinstance(answer.error, EXPECTED) or not _has_reason(process, run, answer):
         raise unexpected_error(f"{run.operation} failed {answer.id} without a reason", answer.error)
 
@@ -115,6 +119,14 @@ def _has_reason(process: Process, run: OperationRun, answer: Answer) -> bool:
     if process.ledger.digests.get(answer.id, answer.digest) != answer.digest:
         return True  # its content was forged, which this error reports
     return process.ledger.has_reason(run.operation, run, answer.error)
+
+
+def _is_of_nobody(process: Process, run: OperationRun, error: Exception) -> bool:
+    """Whether somebody could not be forgotten, as no table had a subject."""
+    if type(error) is not InputError or "subject" not in str(error) or run.base is None:
+        return False
+    states = process.ledger.states[run.operation.known : run.base + 1]
+    return any(not any(SUBJECT in table.settings for table in state.values()) for state in states)
 
 
 class _RecordingDatabase(Database):

@@ -24,6 +24,7 @@ from dolmen_simulator.actors.publishing import Publisher
 from dolmen_simulator.actors.readers import Dater, Reader
 from dolmen_simulator.actors.renaming import Renamer
 from dolmen_simulator.actors.rounds import Inspector, Maintainer
+from dolmen_simulator.actors.teaming import Team
 from dolmen_simulator.actors.travelling import Traveller
 from dolmen_simulator.actors.updating import Updater
 from dolmen_simulator.actors.writers import Actor
@@ -46,6 +47,7 @@ ACTORS: tuple[tuple[type[Actor], int], ...] = (
     (actors.Transferrer, 1),
     (actors.Inserter, 2),
     (KeyInserter, 1),
+    (Team, 1),
     (Updater, 2),
     (actors.Worker, 2),
     (Insister, 1),

@@ -5,20 +5,26 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from dolmen.database import Database
+from dolmen.format.erasures import erasure_id
+from dolmen.iceberg.erased_tables import publish_erasures
 from dolmen.ingest.announcements import Message, isolate
 from dolmen.ingest.deletes.apply import apply_deletes
 from dolmen.ingest.deletes.requests import DeleteRequest, parse_request
 from dolmen.ingest.redaction import MessageError
 from dolmen.results import Commit
 from dolmen_simulator.actors.batches import Answer, serve
-from dolmen_simulator.actors.writers import KEYS, PLAIN, Actor
+from dolmen_simulator.actors.writers import KEYS, NAMES, PLAIN, Actor
 from dolmen_simulator.judge import model
+from dolmen_simulator.judge.erasing import EraseEffect, ForgetEffect
 from dolmen_simulator.judge.model import Effect, Matches
 from dolmen_simulator.world.process import Process
 from dolmen_simulator.world.requests import SimulatedQueue
+
+_ERASURES = 0.06
 
 
 @dataclass(frozen=True)
@@ -34,6 +40,11 @@ class DeleteMessage:
     id: str
     body: str
     effects: tuple[Effect, ...]
+
+    @property
+    def erases(self) -> bool:
+        """Whether it asks for an erasure."""
+        return any(isinstance(effect, EraseEffect | ForgetEffect) for effect in self.effects)
 
     def forge(self) -> DeleteMessage | None:
         """Makes another delete under the same id."""
@@ -65,6 +76,11 @@ class DeleteRequester(Actor):
         for group in isolate(messages):
             demands = [by_id[message.id] for message in group if message.id is not None]
             done = self._handle(process, group, demands)
+            erased = [erasure_id(id_) for id_ in done if by_id[id_].erases]
+            if erased:  # the function does so after it has settled its messages
+                process.upkeep(
+                    "publish erased tables", partial(publish_erasures, process.context, erased), tuple(NAMES)
+                )
             queue.settle([demand for demand in demands if demand.id in done], acknowledged=True)
             queue.settle([demand for demand in demands if demand.id not in done], acknowledged=False)
 
@@ -88,6 +104,7 @@ class DeleteRequester(Actor):
             ], deleted.commit
 
         kind = f"delete requests {' '.join(request.id for request in requests)}"
+        process.network.counts["erasures by message"] += sum(request.erases for request in requests)
         tables = {delete.table for request in requests for delete in request.deletes}
         return serve(process, kind, lambda id_: by_id[id_].effects, tables, call)
 
@@ -97,6 +114,8 @@ class DeleteRequester(Actor):
             return DeleteMessage(
                 id_, self.random.choice(('{"table": "left"', '{"table": "left", "where": ""}', "[]")), ()
             )
+        if self.random.random() < _ERASURES:
+            return self._erasure(id_, self.target(process, NAMES) or PLAIN[0])
         tables = list(PLAIN) if self.random.random() < 0.4 else [self.target(process) or PLAIN[0]]
         if self.random.random() < 0.25 and len(tables) > 1:  # something else from each
             parts = [self._delete() for _ in tables]
@@ -114,6 +133,23 @@ class DeleteRequester(Actor):
             for table, each, mode in zip(tables, matching, modes, strict=True)
         )
         return DeleteMessage(id_, json.dumps(body | {"request_id": id_}), effects)
+
+    def _erasure(self, id_: str, table: str) -> DeleteMessage:
+        """Draws an erasure of rows of a table, or of who tables with a subject are about."""
+        k, kind = self.random.randrange(KEYS), self.random.random()
+        effect: Effect
+        if kind < 0.4:
+            effect, body = ForgetEffect(k, request=id_), {"forget": {"subject": k}}
+        elif kind < 0.7:
+            keys = [k, self.random.randrange(KEYS)]
+            effect = EraseEffect(table, lambda row: row.k in keys, frozenset("k"), id_)
+            body = {"erase": {"table": table, "keys": keys}}
+        else:
+            where, matches = self.predicate()
+            columns = frozenset("kv").intersection(where if isinstance(where, dict) else where.split())
+            effect = EraseEffect(table, matches, columns, id_)
+            body = {"erase": {"table": table, "where": where}}
+        return DeleteMessage(id_, json.dumps(body | {"request_id": id_}), (effect,))
 
     def _delete(self) -> tuple[dict[str, Any], Matches]:
         """Draws a delete, in the form of a message and as a Python predicate."""

@@ -32,10 +32,13 @@ from dolmen_simulator.judge.model import (
 )
 from dolmen_simulator.judge.never import Never, ViolationError
 from dolmen_simulator.judge.past import CloneEffect, CursorEffect, RestoreAllEffect, RestoreEffect, TagEffect
-from dolmen_simulator.judge.stored import StoredDeed, StoredVersion
+from dolmen_simulator.judge.stored import StoredCommit, StoredDeed, StoredVersion
 
 _MAX_DEEDS = 4
 """Maximum number of deeds of a version, and of names in a deed."""
+
+_GROUP = "group"
+"""The operation of a version with the changes of several calls, if these are different."""
 
 _UPKEEP = {
     "resolve": {"resolve"},
@@ -89,6 +92,23 @@ def check_deeds(view: StoredVersion, run: OperationRun, states: Sequence[State],
             raise ViolationError(Never.MISREPORTED, f"{where} tells of {did}, in which nobody knows {sorted(strange)}")
     if not manifest.did_more:
         _check_completeness(where, manifest.did, effects, before, after)
+
+
+def check_own_deeds(told: StoredCommit, run: OperationRun, whole: StoredCommit) -> None:
+    """Raises ViolationError unless a commit of one of several calls tells of that call alone.
+
+    Args:
+        told: what the call was told.
+        run: the call's run.
+        whole: the record of the version.
+    """
+    where, due = f"{run.operation} in version {whole.version}", {each for one in run.effects for each in _deeds(one)}
+    if (told.version, told.commit_id, told.created_at) != (whole.version, whole.commit_id, whole.created_at):
+        raise ViolationError(Never.MISREPORTED, f"{where} was acknowledged as {told}; it is {whole}")
+    if told.message != run.operation.message or whole.operation not in (told.operation, _GROUP):
+        raise ViolationError(Never.MISREPORTED, f"{where} was acknowledged as {told}")
+    if strange := [did for did in told.did if (did.table, did.what) not in due]:
+        raise ViolationError(Never.MISREPORTED, f"{where} is told of {strange}, which it did not do")
 
 
 def requests_of(applied: dict[str, int], version: int) -> set[str]:

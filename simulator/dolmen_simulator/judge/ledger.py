@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -13,7 +13,7 @@ from dolmen.store.memory import MemoryBucket
 from dolmen_simulator.judge.account import check_size, count_merges, count_upkeep
 from dolmen_simulator.judge.answers import has_reason
 from dolmen_simulator.judge.chronicle import Chronicle, LandedVersion
-from dolmen_simulator.judge.deeds import check_deeds, requests_of
+from dolmen_simulator.judge.deeds import check_deeds, check_own_deeds, requests_of
 from dolmen_simulator.judge.erasing import EraseEffect, ForgetEffect, LandedErasure
 from dolmen_simulator.judge.following import find_strayed_effect, tables_of
 from dolmen_simulator.judge.ingesting import IngestEffect
@@ -58,14 +58,29 @@ class CommitLedger(Chronicle):
         self._uuids: dict[Identity, str] = {}
         self._unknown: list[tuple[Operation, str]] = []
 
-    def record_sent(self, pointer: bytes, run: OperationRun | None) -> None:
-        """Records the run to which a pointer on its way belongs; one with a turn makes no version."""
+    def record_sent(self, pointer: bytes, run: OperationRun | None, beside: Sequence[OperationRun] = ()) -> None:
+        """Records the run to which a pointer on its way belongs; one with a turn makes no version.
+
+        Args:
+            run: that of the thread that sends it.
+            beside: those of all threads of the process. Each call of several threads has a message of its own, so the
+                manifest tells whose changes it has.
+        """
         sent = msgspec.json.decode(pointer, type=StoredPointer)
         if sent.turn is not None:
             return
         commit_id = sent.commit_id
         if run is None:
             raise ViolationError(Never.TWICE, f"commit {commit_id} by nobody")
+        known = self._runs.get(commit_id)
+        if len(beside) > 1:
+            by_message = {each.operation.message: each for each in beside}
+            told = self.reader.message(sent.manifest).split("; ")
+            members = tuple(by_message[message] for message in told if message in by_message)
+            if known is not None and known.parts == members:
+                return
+            if members:
+                run = OperationRun.of_group(members, run) if len(members) > 1 else members[0]
         if self._runs.setdefault(commit_id, run) is not run:
             raise ViolationError(Never.TWICE, f"commit id {commit_id} was used for two runs of {run.operation}")
 
@@ -119,7 +134,8 @@ class CommitLedger(Chronicle):
         run = self._runs.get(manifest.commit_id)
         if run is None:
             raise ViolationError(Never.TWICE, f"version {version} has a commit id that nobody sent")
-        self._check_operation(run.operation, version)
+        for part in dict.fromkeys((run, *run.parts)):
+            self._check_operation(part.operation, version)
         self._check_applied(view, run, version)
         self._check_tables(run, version)
         applied = frozenset(self.applied)
@@ -132,6 +148,7 @@ class CommitLedger(Chronicle):
         self._check_tags(view, run)
         self.horizons.append(manifest.horizon)
         self.counts["commits"] += 1
+        self.counts["calls committed together"] += len(run.members)
         self.recording.record_version(now_us, str(run.operation))
         count_merges(self, run, version)
         count_upkeep(self, view, run)
@@ -355,13 +372,14 @@ class CommitLedger(Chronicle):
     def _check_tables(self, run: OperationRun, version: int) -> None:
         if run.operation.upkeep:
             return
-        effect = find_strayed_effect(self.states, run.operation, run, self.applied)
-        if effect is not None:
-            raise ViolationError(
-                Never.STRAYED,
-                f"version {version} by {run.operation} was made for a table {effect.table!r} that is not the one of "
-                "that name any more",
-            )
+        for part in run.parts:
+            effect = find_strayed_effect(self.states, part.operation, part, self.applied)
+            if effect is not None:
+                raise ViolationError(
+                    Never.STRAYED,
+                    f"version {version} by {part.operation} was made for a table {effect.table!r} that is not the one "
+                    "of that name any more",
+                )
 
     # ---- answers to callers ------------------------------------------------------------------------------------------
 
@@ -383,11 +401,18 @@ class CommitLedger(Chronicle):
             raise ViolationError(
                 Never.MISREPORTED, f"{operation} was acknowledged as {commit!r} and landed as {landed}"
             )
-        if StoredCommit.of(commit) != self.chain[landed].commit or set(commit.requests) != requests_of(
-            self.applied, landed
-        ):
+        whole = self.chain[landed].commit
+        assert whole is not None
+        told, requests = StoredCommit.of(commit), requests_of(self.applied, landed)
+        group = self.chain[landed].run
+        if group is not None and group.members:
+            requests &= operation.digests.keys()
+            check_own_deeds(told, run, whole)
+        elif told != whole:
+            raise ViolationError(Never.MISREPORTED, f"{operation} was acknowledged as {commit!r}; it is {whole}")
+        if set(commit.requests) != requests:
             raise ViolationError(
-                Never.MISREPORTED, f"{operation} was acknowledged as {commit!r}; it is {self.chain[landed].commit}"
+                Never.MISREPORTED, f"{operation} was acknowledged as {commit!r}, and applied {sorted(requests)}"
             )
         for id_, version in commit.already.items():
             if self.applied.get(id_) != version:

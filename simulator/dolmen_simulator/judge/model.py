@@ -426,6 +426,7 @@ class OperationRun:
         first_put: the newest version when its first object was put, which is an upper bound of its base.
         manifests: keys of the manifests it has put, one for each attempt.
         spills: number of attempts before each put of a segment, by key.
+        members: the runs of which it consists, in order, if the version has the changes of several calls.
     """
 
     operation: Operation
@@ -434,6 +435,35 @@ class OperationRun:
     first_put: int | None = None
     manifests: list[str] = field(default_factory=list)
     spills: dict[str, int] = field(default_factory=dict)
+    members: tuple[OperationRun, ...] = ()
+
+    @classmethod
+    def of_group(cls, members: Sequence[OperationRun], leader: OperationRun) -> OperationRun:
+        """The run of a version that has the changes of several calls of one process, one of which leads."""
+        calls = [member.operation for member in members]
+        digests = {id_: digest for call in calls for id_, digest in call.digests.items()}
+        group = Operation(
+            f"group of {', '.join(call.kind for call in calls)}",
+            calls[0].actor,
+            min(call.began for call in calls),
+            min(call.known for call in calls),
+            digests=digests,
+            message="; ".join(call.message for call in calls),
+        )
+        effects = [effect for member in members for effect in member.effects]
+        return cls(
+            group,
+            effects,
+            first_put=leader.first_put,
+            manifests=leader.manifests,
+            spills=leader.spills,
+            members=tuple(members),
+        )
+
+    @property
+    def parts(self) -> tuple[OperationRun, ...]:
+        """The runs of single calls."""
+        return self.members or (self,)
 
     def puts(self, key: str) -> None:
         """Records an object that is sent to the store."""
@@ -453,12 +483,14 @@ def fold(states: Sequence[State], run: OperationRun, applied: dict[str, int], ve
         version: number of the new version.
     """
     state = dict(states[-1])
-    base = len(states) - 1 if run.base is None else run.base
-    seen = dict(states[base])
-    for effect in run.effects:
-        if effect.request is None or effect.request not in applied:
-            effect.apply(state, seen, version)
-    since = run.operation.known if run.base is None else run.base
+    before = set[str]()  # applied by an earlier call of the same version
+    for part in run.parts:
+        seen = dict(states[-1 if part.base is None else part.base])
+        for effect in part.effects:
+            if effect.request is None or not (effect.request in applied or effect.request in before):
+                effect.apply(state, seen, version)
+        before.update(effect.request for effect in part.effects if effect.request is not None)
+    since = min(part.operation.known if part.base is None else part.base for part in run.parts)
     or_null = any(getattr(effect, "says_null", False) for effect in run.effects)
     for name, table in state.items():
         if table.columns is not BASE and table is not states[-1].get(name):

@@ -124,7 +124,7 @@ def _transactions(
     ended_us = witness.ended_us or 1 << 62
     committed = None if operation.landed_version is None else runs[operation.landed_version]
     for number, (run, reads) in enumerate(witness.runs):
-        own = run is not None and run is committed
+        own = run is not None and committed is not None and run in committed.parts
         last = number == len(witness.runs) - 1
         writes = own or (last and committed is None)
         if not reads and not writes:

@@ -236,6 +236,10 @@ _DECODERS: dict[str, msgspec.json.Decoder[Any]] = {
 }
 
 
+class _Said(msgspec.Struct):
+    message: str = ""
+
+
 class _StoredDocument(msgspec.Struct):
     entries: msgspec.Raw
 
@@ -334,6 +338,11 @@ class BucketReader:
             erasures,
             len(body),
         )
+
+    def message(self, key: str) -> str:
+        """The message of a manifest; "" if it is not there."""
+        there = self._bucket.objects.get(key)
+        return msgspec.json.decode(there.body, type=_Said).message if there else ""
 
     def tails(self, key: str) -> Counter[bytes]:
         """The inline entries of a root that may leave it for a segment: all but the newest history.

@@ -71,20 +71,38 @@ class Faults:
 class Line:
     """The connection of one process to the network. After a crash every further request crashes again.
 
+    Each of several threads of a process has one, too, for its own calls; all else is that of the process.
+
     Args:
         random: random source of the actor in all its lives, so that the fates of its requests do not depend on others.
         operation: the current operation.
         run: the current run of that operation.
+        process: the line of its process; None if this is that line.
+        threads: the lines of the threads of this process, by the names of their tasks.
+        parked: what its threads wait for.
     """
 
     random: random.Random
     operation: Operation | None = None
     run: OperationRun | None = None
+    process: Line | None = None
+    threads: dict[str, Line] = field(default_factory=dict)
+    parked: set[object] = field(default_factory=set)
     dead: bool = False
     fate: Fate = Fate.OK
     outage: Fate = Fate.OK
     outage_until_us: int = 0
     clock_jump_us: int = 0
+
+    @property
+    def whole(self) -> Line:
+        """The line of the whole process."""
+        return self.process or self
+
+    @property
+    def beside(self) -> list[Line]:
+        """The lines of all threads of the process, which commit together; this one alone if there are no others."""
+        return list(self.process.threads.values()) if self.process else [self]
 
 
 @dataclass
@@ -132,14 +150,19 @@ class Network(Wire):
         line = self.lines[who] = Line(stream)
         return line
 
+    def line(self, who: str) -> Line:
+        """The line of a process, or of that of its threads which makes the present call."""
+        line = self.lines[who]
+        return line.threads.get(self.scheduler.current.name, line) if line.threads else line
+
     def server_clock_us(self) -> int:
         """The time on the server's clock."""
         return self.scheduler.now_us + self.server_off_us
 
     def sleep(self, who: str, seconds: float) -> None:
         """Sleeps between two attempts of a process; now and then it wakes up much later."""
-        line = self.lines[who]
-        self.scheduler.pause(round(seconds * 1e6))
+        line = self.line(who)
+        self._pause(line, round(seconds * 1e6))
         if line.random.random() < self.faults.stall:
             self.trace.note(self.scheduler.now_us, who, "oversleeps")
             self._stall(line, 60 * MINUTE_US)
@@ -148,35 +171,42 @@ class Network(Wire):
 
     def step(self, request: StoreRequest) -> Fate:
         """Lets the travel time pass, then draws the request's fate."""
-        line = self.lines[request.who]
-        if not line.dead:
+        line = self.line(request.who)
+        if not line.whole.dead:
             self._sent(line, request)
         return self.deal(request)
 
     def deal(self, request: StoreRequest) -> Fate:
         """Draws the fate of a request, without recording it as part of a commit."""
-        line = self.lines[request.who]
-        if line.dead:
+        line = self.line(request.who)
+        if line.whole.dead:
             raise Crash
         if self.steps >= self.step_limit:
             raise Stopped  # code that gives up may still clean up
         self._count()
-        self.scheduler.pause(_travel_us(line.random))
+        self._pause(line, _travel_us(line.random))
         fate = line.fate = self._fate(line, request)
         if fate is not Fate.OK:
             self._note(line, request, fate)
         if fate in (Fate.CRASH_BEFORE, Fate.CRASH_AFTER):
-            line.dead = True
+            line.whole.dead = True
         return fate
+
+    def _pause(self, line: Line, delay_us: int) -> None:
+        """Lets time pass for a process, of which another thread may end it."""
+        self.scheduler.pause(delay_us)
+        if line.whole.dead:
+            raise Crash
 
     def wait_for_timeout(self, request: StoreRequest) -> None:
         """Waits shortly for a lost connection, or half a minute for an answer that never comes."""
-        rng = self.lines[request.who].random
-        self.scheduler.pause(rng.randint(10_000, 2 * SECOND_US if rng.random() < 0.5 else 30 * SECOND_US))
+        line = self.line(request.who)
+        rng = line.random
+        self._pause(line, rng.randint(10_000, 2 * SECOND_US if rng.random() < 0.5 else 30 * SECOND_US))
 
     def deliver_later(self, request: StoreRequest, arrive: Callable[[], object]) -> None:
         """Lets a request arrive seconds or minutes later."""
-        line = self.lines[request.who]
+        line = self.line(request.who)
         what = "late" if line.fate is Fate.LATE else "double"
         delay_us = line.random.randint(1_000, 3 * SECOND_US if line.random.random() < 0.7 else _LATEST_US)
 
@@ -246,14 +276,16 @@ class Network(Wire):
         run, verb = line.run, request.verb
         if verb not in (Verb.PUT, Verb.CREATE_UPLOAD):
             return
-        if run is not None:
-            if run.first_put is None:
-                run.first_put = self.ledger.version
-            run.puts(request.key)
-            if request.key.startswith("segment/") and run.operation.kind != "merge":
-                self.ledger.spilled_segments.add(request.key)
+        together = request.key.startswith("manifest/")  # it may be that of a version with the changes of all threads
+        runs = [each.run for each in line.beside if each.run] if together else [run] if run is not None else []
+        for each in runs:
+            if each.first_put is None:
+                each.first_put = self.ledger.version
+            each.puts(request.key)
+        if run is not None and request.key.startswith("segment/") and run.operation.kind != "merge":
+            self.ledger.spilled_segments.add(request.key)
         if request.key == POINTER:
-            self.ledger.record_sent(request.body, run)
+            self.ledger.record_sent(request.body, run, [each.run for each in line.beside if each.run])
 
     # ---- random decisions --------------------------------------------------------------------------------------------
 
@@ -276,14 +308,13 @@ class Network(Wire):
             self._stall(line, _LATEST_US if pointer else 60 * MINUTE_US)
             return Fate.OK
         if (chance := chance - faults.jump) < 0:
-            line.clock_jump_us = rng.randint(-600 * MINUTE_US, 600 * MINUTE_US)
+            line.whole.clock_jump_us = rng.randint(-600 * MINUTE_US, 600 * MINUTE_US)
             return Fate.OK
         if (chance := chance - faults.outage) < 0:
             self._cut(line, rng.choice(_OUTAGES))
-        if self.scheduler.now_us < line.outage_until_us:
-            if line.outage is Fate.REQUEST_LOST and not verb.reads:
-                return rng.choice(_SILENT)
-            return line.outage
+        if self.scheduler.now_us < line.whole.outage_until_us:
+            outage = line.whole.outage
+            return rng.choice(_SILENT) if outage is Fate.REQUEST_LOST and not verb.reads else outage
         table = self._rates
         for limit, fate in table.reads if verb.reads else table.conditional if verb.conditional else table.writes:
             if chance < limit:
@@ -294,21 +325,22 @@ class Network(Wire):
 
     def _cut(self, line: Line, outage: Fate) -> None:
         """Begins an outage of a process."""
-        line.outage = outage
+        line.whole.outage = outage
         longest_us = MINUTE_US // 6 if outage is Fate.THROTTLED else 6 * MINUTE_US  # answers come at once
-        line.outage_until_us = self.scheduler.now_us + line.random.randint(SECOND_US, longest_us)
+        line.whole.outage_until_us = self.scheduler.now_us + line.random.randint(SECOND_US, longest_us)
         self.counts["outages"] += 1
 
     def _stall(self, line: Line, longest_us: int) -> None:
         self.counts["stalls"] += 1
-        self.scheduler.pause(line.random.randint(MINUTE_US, longest_us))
+        self._pause(line, line.random.randint(MINUTE_US, longest_us))
 
     def _note(self, line: Line, request: StoreRequest, fate: Fate) -> None:
         name = fate.name.lower().replace("_", " ")
         self.trace.step(self.scheduler.now_us, request.who, request.verb.value, request.subject, name)
         self.counts[name] += 1
-        if line.operation is not None:
-            line.operation.faults += 1
+        for each in line.beside:
+            if each.operation is not None:
+                each.operation.faults += 1
         if request.verb is Verb.PUT and fate in _UNKNOWN:
             self.counts["unknown outcomes"] += 1
             self.counts["unknown outcomes of a pointer"] += request.key == POINTER

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import TypeVar
 
 from dolmen.context import Context
@@ -27,8 +29,11 @@ from dolmen.transaction import Transaction
 from dolmen_simulator.judge.ledger import CommitLedger
 from dolmen_simulator.judge.model import Effect, Operation, OperationRun
 from dolmen_simulator.judge.never import Never, ViolationError, unexpected_error
-from dolmen_simulator.world.network import MINUTE_US, Network
+from dolmen_simulator.world.fates import Crash
+from dolmen_simulator.world.network import MINUTE_US, Line, Network
 from dolmen_simulator.world.replay import STEADY
+from dolmen_simulator.world.scheduler import Stopped
+from dolmen_simulator.world.threads import ThreadSignal
 from dolmen_simulator.world.wire import SimulatedStore
 
 T = TypeVar("T")
@@ -76,11 +81,52 @@ class Process:
             sleep=lambda seconds: network.sleep(who, seconds),
             random=rng,
             threads=1,
+            signal=lambda: ThreadSignal(scheduler, self.line),
         )
         sizes = _SMALL_UPLOADS if rng.random() < _MULTIPART else {}
         self.line = network.connect(who)
         self.db = Database(SimulatedStore(network.server, who, self.runtime, **sizes), self.runtime)
         self.db.refresh()  # a process begins by looking for the newest version
+
+    def make_at_once(self, calls: Sequence[Callable[[Process], object]]) -> None:
+        """Makes calls in threads of this process, and waits until all have ended.
+
+        Args:
+            calls: at least one. Each gets the process as its thread sees it. Calls that write need messages of their own.
+
+        Raises:
+            Crash: the process has died.
+            ViolationError: at the end of the history, all its threads waited for one another.
+        """
+        network, scheduler = self.network, self.network.scheduler
+        left, all_ended = len(calls), ThreadSignal(self.network.scheduler, self.line)
+
+        def live(thread: Process, call: Callable[[Process], object]) -> None:
+            nonlocal left
+            try:
+                call(thread)
+            except Crash:
+                network.counts["threads that died"] += 1
+            left -= 1
+            if not left:
+                all_ended.set()
+
+        for number, call in enumerate(calls, 1):
+            name = f"{self.who} thread {number}"
+            scheduler.spawn(name, partial(live, self._thread(name), call), self.runtime.random.randint(0, 20_000))
+        try:
+            all_ended.wait()
+        except Stopped:
+            if len(self.line.parked) > left:
+                scheduler.fail(ViolationError(Never.MISREPORTED, f"{left} threads of {self.who} wait for ever"))
+            raise
+        self.line.threads.clear()
+
+    def _thread(self, name: str) -> Process:
+        thread = copy.copy(self)
+        thread.who, thread._session = name, f"{self._session}, {name}"
+        thread.line = self.line.threads[name] = Line(self.line.random, process=self.line)
+        return thread
 
     @property
     def ledger(self) -> CommitLedger:
@@ -118,10 +164,16 @@ class Process:
         return self._judge(operation, call)
 
     def run_transaction(
-        self, kind: str, function: Callable[[Transaction, OperationRun], None], digests: dict[str, str] | None = None
+        self,
+        kind: str,
+        function: Callable[[Transaction, OperationRun], None],
+        digests: dict[str, str] | None = None,
+        message: str = "",
     ) -> bool:
         """Calls ``db.run`` with a function that adds its effects to its run. Returns whether it was acknowledged."""
-        operation = self._begin(Operation(kind, self.who, *self._versions, replays=True, digests=digests or {}))
+        operation = self._begin(
+            Operation(kind, self.who, *self._versions, replays=True, digests=digests or {}, message=message)
+        )
 
         def run(transaction: Transaction) -> None:
             if operation.runs:
@@ -132,7 +184,7 @@ class Process:
                 )
             self.call_with_base(transaction, self.begin_run(), function)
 
-        return self._judge(operation, lambda: self.db.run(run))
+        return self._judge(operation, lambda: self.db.run(run, message=message))
 
     def begin_run(self, *effects: Effect) -> OperationRun:
         """Begins a run, which the next commit id will stand for."""

@@ -68,16 +68,30 @@ class Scheduler:
 
     def pause(self, delay_us: int) -> None:
         """Pauses the calling actor; others run meanwhile."""
-        task = self._current
-        assert task is not None, "only actors pause"
-        assert task.thread is threading.current_thread(), "production code reached the store from a thread of its own"
+        self._schedule(delay_us, self.current)
+        self.park()
+
+    def park(self) -> None:
+        """Pauses the calling actor until another one wakes it."""
+        task = self.current
         if self._stopping:
             raise Stopped
-        self._schedule(delay_us, task)
         if self._hand_on(task):
             task.baton.acquire()
         if self._stopping:
             raise Stopped
+
+    def wake(self, task: Task) -> None:
+        """Lets an actor that has parked itself run again, once the caller pauses."""
+        self._schedule(0, task)
+
+    @property
+    def current(self) -> Task:
+        """The calling actor."""
+        task = self._current
+        assert task is not None, "only actors pause"
+        assert task.thread is threading.current_thread(), "production code reached the store from a thread of its own"
+        return task
 
     def stop(self) -> None:
         """Ends the history at the caller's next pause."""
@@ -167,4 +181,5 @@ class Scheduler:
         except BaseException as error:  # noqa: BLE001  # raised again by ``run``
             self.fail(error)
         if not self._unwinding:
+            self._tasks.remove(task)
             self._hand_on(None)
