@@ -125,14 +125,14 @@ class BufferedWriter:
         if isinstance(max_seconds, bool) or not isinstance(max_seconds, int | float) or not max_seconds >= 0:
             raise InputError(f"max_seconds={arguments.short_repr(max_seconds)}: give seconds, 0 or more")
         self._max_seconds = max_seconds
-        self._changed = threading.Condition()
+        self._changed, self._committing = threading.Condition(), threading.Lock()
         self._buffer = _Buffer()
         self._under_way: list[_BufferedCall] = []
         self._requests: dict[str, _BufferedCall] = {}
         self._held_bytes = 0
         self._is_hurried = self._is_closed = False
         self._failed: list[Acknowledgement] = []
-        Transaction(context).entry(table)  # raises TableNotFoundError
+        self._uuid = Transaction(context).entry(table).uuid  # raises TableNotFoundError
         self._has_thread = context.runtime.threads > 1
         if self._has_thread:
             context.runtime.start(self._work, f"dolmen-writer-{table}")
@@ -147,6 +147,7 @@ class BufferedWriter:
         Raises:
             SchemaError, RowError: the rows do not fit the table; none of them is added.
             AppliedIdError: other rows wait under this id.
+            ConflictError: the table's name is another table's by now. The acknowledgement says so, too.
             LimitError: the rows are larger than ``max_bytes``: ``Table.append`` streams them.
         """
         entry = self._table_entry()
@@ -224,7 +225,7 @@ class BufferedWriter:
             self._is_hurried = True
             self._changed.notify_all()
         if not self._has_thread:
-            self._commit(self._take())
+            self._commit_here()
 
     def __enter__(self) -> Self:
         return self
@@ -248,7 +249,15 @@ class BufferedWriter:
         """The table as this process knows it; rows and deletes are checked against its columns."""
         cached = self._context.head.cached
         found = cached.manifest.tables.get(self._table) if cached else None
-        return self._context.segments.whole(found) if found else Transaction(self._context).entry(self._table)
+        entry = self._context.segments.whole(found) if found else Transaction(self._context).entry(self._table)
+        self._check(entry)
+        return entry
+
+    def _check(self, entry: TableEntry) -> None:
+        if entry.uuid != self._uuid:
+            raise ConflictError(
+                f"table {self._table!r} is another one than that which this writer was opened for: open another writer"
+            )
 
     def _add(self, call: _BufferedCall) -> Acknowledgement:
         runtime = self._context.runtime
@@ -278,7 +287,7 @@ class BufferedWriter:
             self._changed.notify_all()
             is_due = self._wait_seconds() <= 0
         if is_due and not self._has_thread:
-            self._commit(self._take())
+            self._commit_here()
         return call.acknowledgement
 
     def _wait_seconds(self) -> float:
@@ -313,6 +322,11 @@ class BufferedWriter:
                     self._changed.wait(seconds if self._buffer.calls else None)
             self._commit(self._take())
 
+    def _commit_here(self) -> None:
+        """Commits all calls so far in the caller's thread, after those that another thread commits."""
+        with self._committing:
+            self._commit(self._take())
+
     def _commit(self, calls: list[_BufferedCall]) -> None:
         """Commits calls, and tells each its commit or its error."""
         if not calls:
@@ -339,6 +353,8 @@ class BufferedWriter:
             transaction = Transaction(self._context, "write")
             known = transaction.find_applied([call.request for call in calls if call.request is not None])
             new = [call for call in calls if call.request not in known]
+            if new:
+                self._check(transaction.entry(self._table))
             try:
                 for statement in self._runs(new):
                     self._state(transaction, statement)

@@ -10,7 +10,15 @@ import pyarrow as pa
 import pytest
 
 from dolmen.database import Database
-from dolmen.errors import AppliedIdError, InputError, LimitError, PredicateError, SchemaError, StoreUnavailableError
+from dolmen.errors import (
+    AppliedIdError,
+    ConflictError,
+    InputError,
+    LimitError,
+    PredicateError,
+    SchemaError,
+    StoreUnavailableError,
+)
 from dolmen.runtime import Runtime
 from dolmen.store.base import PutOutcome
 from dolmen.store.counting import CountingStore
@@ -238,6 +246,30 @@ def test_columns_that_are_added_meanwhile_get_their_defaults(table: Table) -> No
         table.add_column("more", pa.int64(), 7)
         writer.append(rows(2))
     assert [row["more"] for row in table.scan().to_arrow().to_pylist()] == [7, 7]
+
+
+@pytest.mark.parametrize("way", ["dropped", "renamed"])
+def test_nothing_is_written_to_another_table_that_got_the_name_meanwhile(
+    store: FailingStore, runtime: Runtime, table: Table, way: str
+) -> None:
+    table.append(rows(1))
+    writer = table.writer(max_seconds=FOREVER)
+    added, deleted = writer.append(rows(2)), writer.delete("id > 0")
+    other = Database(store, runtime)
+    if way == "dropped":
+        other.drop_table("t")
+    else:
+        other.rename_table("t", "u")
+    other.create_table("t", SCHEMA, primary_key="id").append(rows(7))
+    for waiting in (added, deleted):
+        with pytest.raises(ConflictError, match="open another writer"):
+            waiting.result()
+    with pytest.raises(ConflictError, match="open another writer"):
+        writer.append(rows(3))
+    writer.close()
+    assert ids(other.table("t")) == [7]
+    if way == "renamed":
+        assert ids(other.table("u")) == [1]
 
 
 def test_threads_write_in_their_own_order(table: Table) -> None:
