@@ -49,8 +49,7 @@ def test_a_thread_that_nobody_wakes_is_found(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(CommitQueue, "leave", leave)
     with pytest.raises(HistoryError, match="threads of team-[12] wait for ever"):
-        for seed in range(10):
-            simulate(seed, 800, cast=CAST, faults=WEATHER["calm"])
+        counts_of(range(10), 800, "calm")
 
 
 def test_a_call_that_is_told_of_the_others_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,8 +61,7 @@ def test_a_call_that_is_told_of_the_others_is_found(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(CommitQueue, "settle", tell)
     with pytest.raises(HistoryError, match="MISREPORTED"):
-        for seed in range(10):
-            simulate(seed, 800, cast=CAST, faults=WEATHER["calm"])
+        counts_of(range(10), 800, "calm")
 
 
 def test_changes_of_one_version_that_are_told_otherwise_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,5 +72,4 @@ def test_changes_of_one_version_that_are_told_otherwise_are_found(monkeypatch: p
 
     monkeypatch.setattr(Leader, "_settle", exchanged)
     with pytest.raises(HistoryError, match="is told of"):
-        for seed in range(10):
-            simulate(seed, 800, cast=CAST, faults=WEATHER["calm"])
+        counts_of(range(10), 800, "calm")

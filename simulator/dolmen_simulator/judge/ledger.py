@@ -75,7 +75,7 @@ class CommitLedger(Chronicle):
         known = self._runs.get(commit_id)
         if len(beside) > 1:
             by_message = {each.operation.message: each for each in beside}
-            told = self.reader.message(sent.manifest).split("; ")
+            told = self.reader.messages(sent.manifest)
             members = tuple(by_message[message] for message in told if message in by_message)
             if known is not None and known.parts == members:
                 return

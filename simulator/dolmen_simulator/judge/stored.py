@@ -240,6 +240,11 @@ class _Said(msgspec.Struct):
     message: str = ""
 
 
+def messages_in(manifest: bytes) -> list[str]:
+    """The messages of the calls of a version, in their order. Calls of several threads each have their own."""
+    return msgspec.json.decode(manifest, type=_Said).message.split("; ")
+
+
 class _StoredDocument(msgspec.Struct):
     entries: msgspec.Raw
 
@@ -339,10 +344,10 @@ class BucketReader:
             len(body),
         )
 
-    def message(self, key: str) -> str:
-        """The message of a manifest; "" if it is not there."""
+    def messages(self, key: str) -> list[str]:
+        """The messages of the calls of a version, by its manifest; none if that is not there."""
         there = self._bucket.objects.get(key)
-        return msgspec.json.decode(there.body, type=_Said).message if there else ""
+        return messages_in(there.body) if there else []
 
     def tails(self, key: str) -> Counter[bytes]:
         """The inline entries of a root that may leave it for a segment: all but the newest history.

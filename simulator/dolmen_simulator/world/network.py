@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import TypeAlias
@@ -17,6 +17,7 @@ from dolmen.format.layout import POINTER
 from dolmen.store.memory import MemoryBucket
 from dolmen_simulator.judge.ledger import CommitLedger
 from dolmen_simulator.judge.model import Operation, OperationRun
+from dolmen_simulator.judge.stored import messages_in
 from dolmen_simulator.world.fates import Answer, Crash, Fate, Refusal, StoreRequest, Verb, Wire
 from dolmen_simulator.world.scheduler import Scheduler, Stopped
 from dolmen_simulator.world.server import RepeatedCompletion, Server
@@ -276,16 +277,15 @@ class Network(Wire):
         run, verb = line.run, request.verb
         if verb not in (Verb.PUT, Verb.CREATE_UPLOAD):
             return
-        together = request.key.startswith("manifest/")  # it may be that of a version with the changes of all threads
-        runs = [each.run for each in line.beside if each.run] if together else [run] if run is not None else []
-        for each in runs:
+        runs = [each.run for each in line.beside if each.run]
+        for each in _members(runs, run, request):
             if each.first_put is None:
                 each.first_put = self.ledger.version
             each.puts(request.key)
         if run is not None and request.key.startswith("segment/") and run.operation.kind != "merge":
             self.ledger.spilled_segments.add(request.key)
         if request.key == POINTER:
-            self.ledger.record_sent(request.body, run, [each.run for each in line.beside if each.run])
+            self.ledger.record_sent(request.body, run, runs)
 
     # ---- random decisions --------------------------------------------------------------------------------------------
 
@@ -346,6 +346,12 @@ class Network(Wire):
             self.counts["unknown outcomes of a pointer"] += request.key == POINTER
         elif request.verb is Verb.DELETE and fate in _UNKNOWN:
             self.counts["deletes without answer"] += 1
+
+
+def _members(runs: Sequence[OperationRun], own: OperationRun | None, request: StoreRequest) -> list[OperationRun]:
+    """The runs that an object is put for: of a manifest those of all threads whose changes it has."""
+    told = messages_in(request.body) if len(runs) > 1 and request.key.startswith("manifest/") else []
+    return [each for each in runs if each is own or each.operation.message in told]
 
 
 def _travel_us(rng: random.Random) -> int:
