@@ -16,7 +16,16 @@ from dolmen import arguments, mutation
 from dolmen.commit.group import copy_error
 from dolmen.commit.statements.rows import Write
 from dolmen.context import Context
-from dolmen.errors import AppliedIdError, ConflictError, Error, InputError, LimitError, StaleWriterError
+from dolmen.errors import (
+    AppliedIdError,
+    ConflictError,
+    Error,
+    InputError,
+    LimitError,
+    PredicateError,
+    SchemaError,
+    StaleWriterError,
+)
 from dolmen.format.manifest import TableEntry
 from dolmen.predicate import Parameters, Predicate, Where, with_parameters
 from dolmen.results import Commit
@@ -364,6 +373,11 @@ class BufferedWriter:
                     raise
                 self._context.head.refresh()  # what others have applied meanwhile is left out
                 continue
+            except (SchemaError, PredicateError) as error:  # each call fitted the columns of its time
+                raise ConflictError(
+                    f"the columns of table {self._table!r} have changed since rows and deletes were handed over; hand "
+                    f"them over again: {error}"
+                ) from error
             outcomes = list[Commit | BaseException]()
             for call in calls:
                 entry = known.get(call.request) if call.request is not None else None

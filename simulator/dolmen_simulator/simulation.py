@@ -306,7 +306,7 @@ class _History:
 
     def _read_all(self, auditor: Database, version: int) -> None:
         ledger, snapshot = self.network.ledger, auditor.at(version=version)
-        landed, state = ledger.states[version], ledger.visible_state(version, ledger.version)
+        state = ledger.visible_state(version, ledger.version)
         if version == ledger.version:
             self._compare_references(auditor)
         there = snapshot.tables()
@@ -317,7 +317,7 @@ class _History:
             check_all(ledger, data, version, name, f"version {version}", ledger.version)
             memory = memory_name(name)
             remembered = snapshot.table(memory).to_arrow() if memory in there else None
-            check_memory(remembered, rows, landed[name], f"version {version}")
+            check_memory(remembered, rows, f"version {version}")
 
     def _compare_references(self, auditor: Database) -> None:
         """Raises ViolationError unless collection would keep every object that the newest version needs."""

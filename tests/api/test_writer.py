@@ -272,6 +272,31 @@ def test_nothing_is_written_to_another_table_that_got_the_name_meanwhile(
         assert ids(other.table("u")) == [1]
 
 
+@pytest.mark.parametrize("name", ["v", "d"])
+def test_a_column_that_goes_meanwhile_is_a_conflict(
+    store: FailingStore, runtime: Runtime, table: Table, name: str
+) -> None:
+    table.add_column("d", pa.int64(), default=1)
+    writer = table.writer(max_seconds=FOREVER)
+    waiting = [writer.append(rows(2)), writer.delete("id = 1")]
+    other = Database(store, runtime).table("t")
+    other.drop_column(name)
+    for each in waiting:
+        with pytest.raises(ConflictError, match="hand them over again"):
+            each.result()
+    writer.append(pa.table({"id": [3]}))
+    writer.close()
+    assert ids(table) == [3]
+
+
+def test_a_column_that_is_renamed_meanwhile_keeps_its_rows(store: FailingStore, runtime: Runtime, table: Table) -> None:
+    with table.writer(max_seconds=FOREVER) as writer:
+        writer.append(rows(2))
+        writer.delete("v = 'y'")
+        Database(store, runtime).table("t").rename_column("v", "w")
+    assert table.scan().to_arrow().to_pylist() == [{"id": 2, "w": "x"}]
+
+
 def test_threads_write_in_their_own_order(table: Table) -> None:
     with table.writer(max_rows=50, max_seconds=0.01) as writer:
 

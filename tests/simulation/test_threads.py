@@ -48,7 +48,7 @@ def test_a_thread_that_nobody_wakes_is_found(monkeypatch: pytest.MonkeyPatch) ->
             self._leader = None
 
     monkeypatch.setattr(CommitQueue, "leave", leave)
-    with pytest.raises(HistoryError, match="threads of team-[12] wait for ever"):
+    with pytest.raises(HistoryError, match=r"threads of team-[12] wait for ever"):
         counts_of(range(10), 800, "calm")
 
 

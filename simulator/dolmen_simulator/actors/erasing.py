@@ -138,6 +138,7 @@ class DeleteRequester(Actor):
         """Draws an erasure of rows of a table, or of who tables with a subject are about."""
         k, kind = self.random.randrange(KEYS), self.random.random()
         effect: Effect
+        body: dict[str, Any]
         if kind < 0.4:
             effect, body = ForgetEffect(k, request=id_), {"forget": {"subject": k}}
         elif kind < 0.7:

@@ -92,7 +92,8 @@ class Process:
         """Makes calls in threads of this process, and waits until all have ended.
 
         Args:
-            calls: at least one. Each gets the process as its thread sees it. Calls that write need messages of their own.
+            calls: at least one. Each gets the process as its thread sees it. Those that write need messages of their
+                own.
 
         Raises:
             Crash: the process has died.
