@@ -47,7 +47,7 @@ ACTORS: tuple[tuple[type[Actor], int], ...] = (
     (actors.Transferrer, 1),
     (actors.Inserter, 2),
     (KeyInserter, 1),
-    (Team, 1),
+    (Team, 2),
     (Updater, 2),
     (actors.Worker, 2),
     (Insister, 1),

@@ -21,13 +21,13 @@ class Team(Actor):
     """Makes several calls at once, or hands many rows and deletes to a buffered writer."""
 
     def turn(self, process: Process) -> None:
-        """Makes the calls of one turn, seldom, as they are many."""
-        if self.random.random() < 0.5 or not process.ledger.version:
+        """Makes the calls of one turn."""
+        if not process.ledger.version:
             return
-        if self.random.random() < 0.2:
+        if self.random.random() < 0.15:
             self._write_buffered(process)
             return
-        calls = [self._call(process) for _ in range(self.random.randint(2, 5))]
+        calls = [self._call(process) for _ in range(self.random.randint(3, 6))]
         if some := [call for call in calls if call is not None]:
             process.make_at_once(some)
 

@@ -114,7 +114,7 @@ class Process:
 
         for number, call in enumerate(calls, 1):
             name = f"{self.who} thread {number}"
-            scheduler.spawn(name, partial(live, self._thread(name), call), self.runtime.random.randint(0, 20_000))
+            scheduler.spawn(name, partial(live, self._thread(name), call), self.runtime.random.randint(0, 5_000))
         try:
             all_ended.wait()
         except Stopped:
