@@ -296,4 +296,11 @@ COMMITS: tuple[Mutation, ...] = (
         "                self._queue.settle(each.member, Committed(manifest, {}, 1, done, each.change))\n"
         "            self._under_way = []\n            joined",
     ),
+    mutation(
+        "a writer writes to whatever table has the name by now",
+        "a buffered writer writes to the table that it was opened for",
+        "writer.py",
+        "        if entry.uuid != self._uuid:\n",
+        "        if not entry.uuid:\n",
+    ),
 )
