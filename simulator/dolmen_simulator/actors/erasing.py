@@ -76,7 +76,7 @@ class DeleteRequester(Actor):
         for group in isolate(messages):
             demands = [by_id[message.id] for message in group if message.id is not None]
             done = self._handle(process, group, demands)
-            erased = [erasure_id(id_) for id_ in done if by_id[id_].erases]
+            erased = [erasure_id(demand.id) for demand in demands if demand.id in done and demand.erases]
             if erased:  # the function does so after it has settled its messages
                 process.upkeep(
                     "publish erased tables", partial(publish_erasures, process.context, erased), tuple(NAMES)

@@ -158,15 +158,15 @@ class Restore:
             draft.counts += Counts(files_added=_file_count(entry))
         draft.data_change = True
 
-    def _replaced(self, draft: Draft) -> set[str]:
+    def _replaced(self, draft: Draft) -> list[str]:
         """Names of the tables of now that go, or come back as they were."""
         if self.name is None:
-            return set(draft.tables)
+            return list(draft.tables)
         uuids = {entry.uuid for entry in self.tables.values()}
         for name, stub in draft.tables.items():
             if stub.uuid == self.uuid and (sequences := draft.segments.whole(draft.tables[name]).sequences):
                 uuids.add(sequences.memory)
-        return {name for name, stub in draft.tables.items() if stub.uuid in uuids}
+        return [name for name, stub in draft.tables.items() if stub.uuid in uuids]
 
 
 @dataclass(frozen=True)
