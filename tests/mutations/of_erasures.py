@@ -103,13 +103,6 @@ ERASURES: tuple[Mutation, ...] = (
         "            memories: list[RememberedKeys] = []\n",
     ),
     mutation(
-        "an older version remembers erased keys",
-        "a reader of an older version adds the deletes of erasures to its memory of deleted keys",
-        "segments/erasures.py",
-        "    for name, entry in _memories(manifest, erasures, reader):\n",
-        "    for name, entry in _memories(manifest, (), reader):\n",
-    ),
-    mutation(
         "erasures that have left the root are forgotten",
         "the list is that of the root and of its segments",
         "segments/erasures.py",

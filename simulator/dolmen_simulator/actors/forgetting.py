@@ -121,9 +121,15 @@ class Eraser(Actor):
                     self._erasure = transaction.forget(subject, request=id_)
                     return transaction.commit()
             except InputError:
-                run.base = process.db.version
-                if any(SUBJECT in table.settings for table in process.ledger.states[run.base].values()):
+                states = process.ledger.states
+                without = [
+                    version
+                    for version in range(operation.began, process.db.version + 1)  # it may know a newer one by now
+                    if not any(SUBJECT in table.settings for table in states[version].values())
+                ]
+                if not without:
                     raise
+                run.base = without[-1]
                 operation.digests = {}  # nobody is known by such a value
                 process.network.counts["subjects of no table"] += 1
                 return None
