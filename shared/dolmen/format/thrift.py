@@ -1,8 +1,4 @@
-<<<<<<< HEAD
-"""Thrift's compact protocol, as far as single pages and row groups of Parquet need it.
-=======
-"""Thrift's compact protocol, as far as single pages and the footers of Parquet need it.
->>>>>>> 75829bb (Compaction: row groups without deleted rows are copied as they are, by the store where it can)
+"""Thrift's compact protocol, as far as single pages, row groups and the footers of Parquet need it.
 
 Source: https://github.com/apache/thrift/blob/master/doc/specs/thrift-compact-protocol.md, and parquet.thrift of
 https://github.com/apache/parquet-format.
@@ -127,7 +123,6 @@ class ThriftCursor:
             raise ValueError(f"a value of kind {kind}")
 
 
-<<<<<<< HEAD
 @dataclass(frozen=True)
 class EmptyFooter:
     """The metadata of a Parquet file without row groups, into which some can be put.
@@ -159,7 +154,8 @@ class EmptyFooter:
         return (
             self.before + struct([(3, I64, integer(rows)), (4, LIST, array(STRUCT, groups))], last=2)[:-1] + self.after
         )
-=======
+
+
 class ThriftStruct:
     """A struct whose fields can be replaced: what nobody knows stays as it is.
 
@@ -219,7 +215,6 @@ class ThriftStruct:
     def encode(self) -> bytes:
         """The struct with its fields as they are now."""
         return struct((number, kind, value) for number, (kind, value) in self.fields.items())
->>>>>>> 75829bb (Compaction: row groups without deleted rows are copied as they are, by the store where it can)
 
 
 def page_rows(header: bytes) -> int | None:
