@@ -257,7 +257,7 @@ def test_filters_of_fewer_bits_than_are_wanted_now_are_made_anew() -> None:
     assert done.bytes_copied, "filters are large enough now"
 
 
-def test_pages_are_as_small_as_an_index_wants_them() -> None:
+def test_tables_with_an_index_and_files_of_such_times_are_encoded_anew() -> None:
     found = World()
     rows = pa.table({"id": pa.array(range(60_000)), "v": pa.array([n * 7_919 % 65_521 for n in range(60_000)])})
     found.db.create_table("t", rows.schema, primary_key="id")
@@ -268,12 +268,9 @@ def test_pages_are_as_small_as_an_index_wants_them() -> None:
     assert done.bytes_copied
     indexed.db.table("t").set(index=True)
     refused(indexed)
-    indexed.db.table("t").delete("id = 34", mode="positions")
-    _, done = both(indexed)
-    assert done.bytes_copied, "pages are small now"
     indexed.db.table("t").delete("id = 35", mode="positions")
     indexed.db.table("t").set(index=False)
-    refused(indexed)
+    refused(indexed, replace(SPLICE, row_group_bytes=None))  # their row groups are small
 
 
 def test_floats_with_nan_are_encoded_anew_as_nobody_has_counted_them() -> None:

@@ -18,6 +18,7 @@ from dolmen.errors import CorruptionError, ObjectNotFoundError
 from dolmen.format.adopted import is_adopted
 from dolmen.format.entries import DataFile
 from dolmen.format.manifest import TableEntry
+from dolmen.format.properties import has_index
 from dolmen.format.schema import COMMIT_TS_ID
 from dolmen.format.splice_source import SpliceSource
 from dolmen.format.statistics import Bounds
@@ -78,8 +79,11 @@ class Splicing:
         self._sources: dict[str, SpliceSource | None] = {}
 
     def candidates(self, files: Sequence[DataFile]) -> set[str]:
-        """Paths of files of which some row groups may be copied, as far as their entries show."""
-        least = self._options.splice_bytes
+        """Paths of files of which some row groups may be copied, as far as their entries show.
+
+        There are none in tables with an index, whose row groups are small, and many.
+        """
+        least = 0 if has_index(self._entry) else self._options.splice_bytes
         stored = COMMIT_TS_ID in self._entry.schema.by_id
         return {
             file.path

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dolmen.format.manifest import TableEntry
-from dolmen.format.properties import has_index, key_filter_bits
+from dolmen.format.properties import key_filter_bits
 from dolmen.format.schema import COMMIT_TS_ID, Field, is_nested
 from dolmen.maintenance.compact.plan import CompactionOptions
 from dolmen.scan.footers import DataFileFooter
@@ -43,7 +43,6 @@ class Spliceable:
         self._entry, self._options = entry, options
         self._columns = [entry.schema.by_id[id_] for id_ in statistics_columns(entry)]
         self._columns += [field for field in entry.schema.fields if field.id == COMMIT_TS_ID]
-        self._small_pages = has_index(entry)
         self._filter_bits = key_filter_bits(entry)
         self._filtered = {
             entry.schema.by_id[id_].name
@@ -93,7 +92,7 @@ class Spliceable:
         )
 
     def _has_same_pages(self, footer: DataFileFooter) -> bool:
-        """Whether the places of all pages are known, and pages are small if the table has an index, large if not."""
+        """Whether the places of all pages are known, and pages are not as small as those of a table with an index."""
         flat = [not leaf.nested for leaf in self._leaves]
         if footer.sums is None:
             return False
@@ -104,7 +103,7 @@ class Spliceable:
             return False
         small = bool(pages.rows.max() <= PAGE_ROWS and pages.lengths.mean() <= 2 * PAGE_BYTES)
         one_each = np.count_nonzero(pages.rows) == np.count_nonzero(pages.counts)
-        return small if self._small_pages else not small or bool(one_each)
+        return not small or bool(one_each)
 
     @property
     def _leaves(self) -> tuple[Leaf, ...]:
