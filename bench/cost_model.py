@@ -67,7 +67,7 @@ class Load:
     message_rate: float = 2_000
     memory_gb: float = 1769 / 1024
     landing_days: int = 37
-    alarms: int = 24
+    alarms: int = 25
     metrics: int = 76
     line_bytes: int = 500
 

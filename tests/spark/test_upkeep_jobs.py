@@ -161,7 +161,7 @@ def test_a_table_that_fails_does_not_stop_the_others_and_the_job_ends_with_its_c
 @pytest.mark.parametrize(
     ("main", "options", "code", "message"),
     [
-        (compact_main, ["--steps", "compact,dance"], 2, "resolve,compact,merge"),
+        (compact_main, ["--steps", "compact,dance"], 2, "resolve,compact,index,merge"),
         (compact_main, ["--table", "nowhere"], 3, "nowhere"),
         (compact_main, ["--nonsense"], 2, ""),
         (gc_main, ["--nonsense"], 2, ""),
