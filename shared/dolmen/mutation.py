@@ -53,10 +53,12 @@ def append(
     request: str | None = None,
     intent: Callable[[], Intent] | None = None,
     digest: RowDigest | None = None,
+    uploads: PendingUploads | None = None,
 ) -> Write:
     """Writes rows into data files. They are not compared with existing rows.
 
     Args:
+        uploads: of the commit, which may hold small files; None = every file is uploaded at once.
         intent: returns the intent to write under; called when a second file begins. None for no intent.
         digest: updated with the rows.
 
@@ -64,7 +66,7 @@ def append(
         SchemaError, RowError: the data does not fit; none of it becomes visible.
     """
     batches = rows_of(entry, data, digest)
-    files = write_rows(context, name, entry, batches, intent)
+    files = write_rows(context, name, entry, batches, intent, uploads)
     return Write(name, entry.uuid, files=files, request=request, schema=entry.schema)
 
 
@@ -93,7 +95,7 @@ def upsert(
     batches, keys = dedupe_last(rows_of(entry, data, digest), fields)
     if keys.num_rows == 0:
         return Write(name, entry.uuid, request=request)
-    files = write_rows(context, name, entry, batches, intent)
+    files = write_rows(context, name, entry, batches, intent, uploads)
     tombstone = record_keys(partial(uploads.tombstone_object, name, entry.uuid), keys)
     assert tombstone is not None, "there are keys"
     return Write(name, entry.uuid, files, (tombstone,), request, schema=entry.schema)
@@ -140,17 +142,20 @@ def write_rows(
     entry: TableEntry,
     batches: Iterable[pa.RecordBatch],
     intent: Callable[[], Intent] | None,
+    uploads: PendingUploads | None = None,
 ) -> tuple[DataFile, ...]:
     """Writes rows that fit the table into data files; without rows, none.
 
     Args:
-        intent: as for ``append``.
+        intent, uploads: as for ``append``.
     """
     store, runtime = context.store, context.runtime
+    write = partial(write_data_files, store, name, entry, batches, runtime)
+    open_output = uploads.files.open if uploads else None
     if intent is None:
-        return tuple(write_data_files(store, name, entry, batches, runtime))
+        return tuple(write(open_output=open_output))
     late = LateIntent(runtime, intent)
-    return tuple(write_data_files(store, name, entry, batches, runtime, name=late.name, beat=late.beat))
+    return tuple(write(name=late.name, beat=late.beat, open_output=open_output))
 
 
 def delete_where(

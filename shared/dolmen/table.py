@@ -158,7 +158,7 @@ class Table(KeyedTable):
             SchemaError, RowError: the data does not fit the table; nothing was added.
             AppliedIdError: other rows were added under this id, or the id was used for something else.
         """
-        return self._commit("append", lambda table: table.append(data, cast=cast, request=request), message)
+        return self._commit("append", lambda table: table.append(data, cast=cast, request=request), message, holds=True)
 
     def writer(
         self, *, max_rows: int = MAX_ROWS, max_seconds: float = MAX_SECONDS, max_bytes: int = MAX_BYTES
@@ -216,7 +216,9 @@ class Table(KeyedTable):
             RowError: a key is NULL, or a row does not fit.
             LimitError: there are more than 1,000,000 keys.
         """
-        return self._commit("upsert", lambda table: table.upsert(data, on, cast=cast, request=request), message)
+        return self._commit(
+            "upsert", lambda table: table.upsert(data, on, cast=cast, request=request), message, holds=True
+        )
 
     def delete(
         self,
@@ -578,9 +580,21 @@ class Table(KeyedTable):
         return shown(entry.properties, TABLE_PROPERTIES)
 
     def _commit(
-        self, operation: str, statement: Callable[[TransactionTable], None], message: str | None = None
+        self,
+        operation: str,
+        statement: Callable[[TransactionTable], None],
+        message: str | None = None,
+        *,
+        holds: bool = False,
     ) -> Commit:
+        """Commits one statement.
+
+        Args:
+            holds: whether small data files may wait for the commit, as the statement reads none of them.
+        """
         with Transaction(self._context, operation, message=message) as transaction:
+            if holds:
+                transaction.uploads.files.allow()
             try:
                 statement(transaction.table(self.name))
             except InputError as error:

@@ -74,8 +74,8 @@ class TransactionTable(KeyedTable):
         data = self._cast(data, cast)
 
         def make_statement(entry: TableEntry, digest: RowDigest | None) -> Statement | None:
-            intent = self._transaction.intent
-            made = mutation.append(self._context, self.name, entry, data, request, intent, digest)
+            intent, uploads = self._transaction.intent, self._transaction.uploads
+            made = mutation.append(self._context, self.name, entry, data, request, intent, digest, uploads)
             return made if made.files else None
 
         self._write("append", data, request, make_statement)

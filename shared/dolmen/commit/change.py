@@ -110,13 +110,18 @@ class Change:
             applied={id_: digest for id_, digest in self.applied.items() if id_ not in ids},
         )
 
+    @property
+    def is_prepared(self) -> bool:
+        """Whether ``prepare`` does anything, such as reading rows."""
+        return any(is_prepared(statement) for statement in self.statements)
+
     def with_first_upload(self, now_us: int) -> Change:
         """The same change with the time of its first upload, which is now; unchanged if there was an upload before."""
         return self if self.first_upload_us is not None else replace(self, first_upload_us=now_us)
 
     def prepare(self, draft: Draft, uploads: PendingUploads) -> Change:
         """This change, fitted to the base of ``draft``. May read and may add uploads; most statements need neither."""
-        if not any(is_prepared(statement) for statement in self.statements):
+        if not self.is_prepared:
             return self
         draft, base = draft.copy(), draft.base  # each statement must see the effects of those before it
         statements: list[Statement] = []

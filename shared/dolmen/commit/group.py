@@ -107,6 +107,11 @@ class CommitQueue:
         """The number of the last change that has joined."""
         return self._joined
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether somebody leads."""
+        return self._leader is not None and self._process == os.getpid()
+
     def join(self, member: Member) -> bool:
         """Adds a change. Returns whether it leads now; otherwise its signal will be set."""
         if self._process != os.getpid():

@@ -35,6 +35,9 @@ def commit(head: Head, change: Change, uploads: PendingUploads) -> Committed:
         StoreUnavailableError: the store can't be reached; nothing was committed.
         UnknownOutcomeError: an attempt was sent, and its outcome cannot be found out.
     """
+    if uploads.files and head.queue.is_busy:  # they would go up with the leader's next version, which takes longer
+        change = change.with_first_upload(head.store.clock.now_us)
+        uploads.upload_files()
     member = Member(change, uploads, head.runtime.signal())
     try:
         if not head.queue.join(member):
@@ -147,8 +150,7 @@ class Leader:
         applied = [each for each in group if each.is_left]
         for each in applied:
             if each.member.uploads.has_objects:
-                each.change = each.change.with_first_upload(head.store.clock.now_us)
-                each.member.change = each.member.change.with_first_upload(head.store.clock.now_us)
+                self._note_upload(each)
         own = applied[0]
         commit_id = own.change.commit_id if len(applied) == 1 else self._runtime.uuid()
         try:
@@ -204,6 +206,11 @@ class Leader:
                 change = member.change.without(set(found))
                 each = _Fitted(member, change, member.already | found)
                 if each.is_left:
+                    if change.is_prepared:  # it may read the rows of those before it
+                        for other in fitted:
+                            if other.is_left and other.member.uploads.files:
+                                self._note_upload(other)
+                                other.member.uploads.upload_files()
                     member.uploads.beside = [other.member.uploads for other in fitted]
                     each.change = change = change.prepare(draft, member.uploads)
                     if len(members) > 1:
@@ -225,6 +232,12 @@ class Leader:
                     continue
             fitted.append(each)
         return fitted
+
+    def _note_upload(self, each: _Fitted) -> None:
+        """Notes that objects of a change are about to be uploaded."""
+        now_us = self._head.store.clock.now_us
+        each.change = each.change.with_first_upload(now_us)
+        each.member.change = each.member.change.with_first_upload(now_us)
 
     def _is_final(self, member: Member, error: Error) -> bool:
         """Whether an error is final, as the base is the newest version. Otherwise reads the newest one."""

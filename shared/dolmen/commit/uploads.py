@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from pyroaring import BitMap
 
+from dolmen.commit.held_files import HeldFiles
 from dolmen.commit.root_budget import RootBudget
 from dolmen.errors import CorruptionError, ObjectNotFoundError
 from dolmen.format import vectors
@@ -19,7 +20,7 @@ from dolmen.store.create import create
 
 
 class PendingUploads:
-    """Holds a commit's ``.del`` objects, one per table, until they are uploaded together with the manifest.
+    """Holds a commit's ``.del`` objects, one per table, and small data files, until they go up with the manifest.
 
     Args:
         segments: reads entries that have left the manifest.
@@ -30,6 +31,7 @@ class PendingUploads:
         self._open: dict[str, TombstoneObject] = {}
         self._uploaded: dict[str, bytes] = {}
         self.root_budget = RootBudget(runtime, segments)
+        self.files = HeldFiles(store)
         self.beside: Sequence[PendingUploads] = ()
         """The uploads of earlier changes of the same version, which may wait here yet."""
 
@@ -87,28 +89,46 @@ class PendingUploads:
 
     @property
     def has_objects(self) -> bool:
-        """Whether ``.del`` objects wait to be uploaded."""
-        return bool(self._open)
+        """Whether ``.del`` objects or data files wait to be uploaded."""
+        return bool(self._open or self.files)
 
     def upload(self, manifest_key: str, manifest: bytes, others: Sequence[PendingUploads] = ()) -> None:
-        """Uploads the objects that wait, and the manifest, all at the same time.
+        """Uploads the objects that wait, and the manifest, all at the same time. When it returns, all are stored.
 
         Args:
             others: of changes that are committed together with this one.
         """
-        bodies = {key: body for uploads in (self, *others) for key, body in uploads._take_objects().items()}
+        together = (self, *others)
+        bodies = {key: body for uploads in together for key, body in uploads._take_objects().items()}
+        for uploads in together:
+            bodies |= uploads.files.bodies
         spill = self.root_budget.waiting
         if spill is not None:
             bodies[spill.segment.object] = spill.body
             self.root_budget.mark_uploaded(self._store.clock.now_us)
 
+        self._create([*bodies.items(), (manifest_key, manifest)])
+        for uploads in together:
+            uploads.files.release()
+        if spill is not None:
+            self.segments.keep(spill.segment, spill.body)
+
+    def upload_files(self) -> None:
+        """Uploads the data files that wait, without a manifest: somebody is about to read them, or the commit waits.
+
+        On an error they wait on; to upload again what has landed does no harm.
+        """
+        self._create(self.files.bodies.items())
+        self.files.release()
+
+    def _create(self, items: Iterable[tuple[str, bytes]]) -> None:
+        """Creates objects, all at the same time. Raises the first error."""
+
         def put(item: tuple[str, bytes]) -> None:
             create(self._store, item[0], item[1], self._runtime)
 
-        for _ in self._runtime.map(put, [*bodies.items(), (manifest_key, manifest)]):
+        for _ in self._runtime.map(put, items):
             pass
-        if spill is not None:
-            self.segments.keep(spill.segment, spill.body)
 
     def _take_objects(self) -> dict[str, bytes]:
         bodies = {target.key: target.encode() for target in self._open.values()}

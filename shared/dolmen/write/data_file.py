@@ -15,7 +15,7 @@ from dolmen.format.manifest import TableEntry
 from dolmen.format.properties import has_index
 from dolmen.format.schema import COMMIT_TS_FIELD
 from dolmen.runtime import Runtime
-from dolmen.store.base import ObjectStore
+from dolmen.store.base import ObjectStore, StreamedOutput
 from dolmen.write.options import DEFAULT, WriteOptions
 from dolmen.write.parquet_object import ParquetObject, WritePlan
 from dolmen.write.runs import Run, cut, prepare
@@ -33,6 +33,7 @@ def write_data_files(
     options: WriteOptions = DEFAULT,
     name: Callable[[], str] | None = None,
     beat: Callable[[], None] = lambda: None,
+    open_output: Callable[[str], StreamedOutput] | None = None,
 ) -> list[DataFile]:
     """Writes rows into as many data files as they need; no rows, no file.
 
@@ -45,6 +46,7 @@ def write_data_files(
         batches: of exactly ``table.schema.arrow``.
         name: gives each object a name that is unique in the world; a fresh uuid by default.
         beat: called after each run, to show that the job is alive.
+        open_output: opens the object of a key to write into; the store's by default.
 
     Returns:
         Their entries, in the order of the rows, not yet stamped. Those of files with ``_commit_ts`` have no
@@ -54,6 +56,7 @@ def write_data_files(
         StoreUnavailableError, AccessDeniedError: from the upload; and whatever ``batches`` raises.
     """
     files: list[DataFile] = []
+    open_ = open_output or store.open_output
     plan: WritePlan | None = None
     current: ParquetObject | None = None
     with ExitStack() as opened, closing(prepared_runs(table, batches, runtime, options)) as runs:
@@ -67,7 +70,7 @@ def write_data_files(
                 plan = plan.without_float_statistics(table)
             if not current:
                 key = data_key(table_name, store.clock.now_us, (name or runtime.uuid)())
-                current = opened.enter_context(ParquetObject(store.open_output(key), key, table, plan, run))
+                current = opened.enter_context(ParquetObject(open_(key), key, table, plan, run))
             current.write(run)
             del run  # before the next one is made
             beat()
