@@ -87,13 +87,14 @@ def meanwhile(action: Callable[[], object], then: Behaviour = succeed) -> Behavi
 
 
 class ScriptedStore(MemoryStore):
-    """A MemoryStore whose next puts of the pointer behave as scripted, then as they should."""
+    """A MemoryStore whose next puts of the pointer (or of others) behave as scripted, then as they should."""
 
     def __init__(self, bucket: MemoryBucket, runtime: Runtime) -> None:
         super().__init__(bucket, runtime)
         self.script: deque[Behaviour] = deque()
         self.under_way: deque[Perform] = deque()
         self.unreadable: Callable[[str], bool] = lambda key: False
+        self.is_scripted: Callable[[str], bool] = lambda key: key == POINTER
         self.pointer_puts: list[bytes] = []
         self.puts: list[str] = []
         self.gets: list[str] = []
@@ -104,9 +105,10 @@ class ScriptedStore(MemoryStore):
         def perform() -> PutOutcome:
             return MemoryStore.put(self, key, body, if_match=if_match)
 
-        if key != POINTER:
+        if key == POINTER:
+            self.pointer_puts.append(bytes(body))
+        if not self.is_scripted(key):
             return perform()
-        self.pointer_puts.append(bytes(body))
         return self.script.popleft()(self, perform) if self.script else perform()
 
     def get(
