@@ -82,7 +82,7 @@ def is_data(key: str) -> bool:
 def ids(bucket: MemoryBucket) -> list[int]:
     """The rows of the newest version, read by another process."""
     db = Database(MemoryStore(bucket, Runtime()), Runtime())
-    assert not list(db.verify().problems)
+    assert not db.verify().findings
     return sorted(db.table("t").scan(["id"]).to_arrow()["id"].to_pylist())
 
 
