@@ -16,7 +16,7 @@ from dolmen.commit.group import Committed, Member
 from dolmen.commit.held_files import MOST_HELD_BYTES, HeldFiles
 from dolmen.commit.loop import Leader
 from dolmen.database import Database
-from dolmen.errors import AccessDeniedError, ConflictError, DuplicateKeyError, Error, StoreUnavailableError
+from dolmen.errors import AccessDeniedError, DuplicateKeyError, Error, StoreUnavailableError, TableNotFoundError
 from dolmen.format.layout import POINTER
 from dolmen.runtime import Runtime
 from dolmen.store.memory import MemoryBucket, MemoryStore
@@ -371,7 +371,7 @@ def test_a_change_that_is_refused_uploads_nothing(bucket: MemoryBucket) -> None:
     db.drop_table("t")
     store.puts.clear()
     (outcome,) = commit_together(db, late)
-    assert isinstance(outcome, ConflictError), outcome
+    assert isinstance(outcome, TableNotFoundError), outcome
     assert store.puts == []
 
 
