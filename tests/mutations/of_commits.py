@@ -303,4 +303,14 @@ COMMITS: tuple[Mutation, ...] = (
         "        if entry.uuid != self._uuid:\n",
         "        if not entry.uuid:\n",
     ),
+    mutation(
+        "the pointer does not wait for a held file",
+        "the pointer is put only after all objects of its version are known to be stored",
+        "commit/uploads.py",
+        "            create(self._store, item[0], item[1], self._runtime)\n",
+        '            if item[0].startswith("data/"):\n'
+        "                self._store.put(*item)\n"
+        "            else:\n"
+        "                create(self._store, item[0], item[1], self._runtime)\n",
+    ),
 )
