@@ -29,7 +29,7 @@ class HeldFiles:
 
     @property
     def bodies(self) -> Mapping[str, bytes]:
-        """What is held, by key."""
+        """The bodies that are held, by key."""
         return self._bodies
 
     @property
