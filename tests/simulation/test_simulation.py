@@ -162,6 +162,6 @@ def test_no_history_ever_shows_what_must_never_happen(capsys: pytest.CaptureFixt
     # Few histories differ more from what is usual: what is rare is then not asked for, and of the rest half as much.
     asked = {name: least * scale for name, least in AT_LEAST.items()}
     if not LONG:
-        asked = {name: least / 2 for name, least in asked.items() if least >= 5}
+        asked = {name: least / 2 for name, least in asked.items() if least >= 10}
     tame = {name: fixed[name] for name, least in asked.items() if fixed[name] < least}
     assert not tame, f"too little happened: {tame}"
