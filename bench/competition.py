@@ -65,7 +65,7 @@ class DistantStore(MemoryStore):
 
 @dataclass
 class Worker:
-    """What one process did: how long each of its commits took, in seconds."""
+    """One process, and how long each of its commits took, in seconds."""
 
     deletes: bool
     waits: list[float] = field(default_factory=list)

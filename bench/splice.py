@@ -31,7 +31,7 @@ CASES = {
 
 @dataclass(frozen=True)
 class Cost:
-    """What one compaction took."""
+    """The cost of one compaction."""
 
     copied: int
     down: int

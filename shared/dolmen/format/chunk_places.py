@@ -29,7 +29,7 @@ from dolmen.format.thrift import BINARY, I32, I64, LIST, STRUCT, EmptyFooter, ar
 from dolmen.units import KIB
 
 MOST_GROUP_BYTES = 512 * KIB
-"""Of larger row groups whole column chunks are not worth reading for a row."""
+"""The most bytes of a row group whose whole column chunks are worth reading for a row."""
 PHYSICAL_TYPES = ("BOOLEAN", "INT32", "INT64", "INT96", "FLOAT", "DOUBLE", "BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY")
 CODECS = {"UNCOMPRESSED": 0, "SNAPPY": 1, "GZIP": 2, "ZSTD": 6}
 _MAGIC = b"PAR1"

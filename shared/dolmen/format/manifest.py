@@ -26,9 +26,9 @@ from dolmen.format.tags import Cursor, Tag
 from dolmen.format.values import Json
 
 HISTORY_LENGTH = 64
-"""So many earlier commits stay in a manifest, whatever its size, if the database has a budget for it of its own."""
+"""The earlier commits that stay in a manifest, whatever its size, if the database has a budget of its own for it."""
 SHORT_HISTORY = 16
-"""So many stay in any manifest: most writers find there what has become of a commit of theirs."""
+"""The earlier commits that stay in any manifest: most writers find there what has become of a commit of theirs."""
 PREDICATE_EXPRESSIONS = "predicate-expressions"
 """Tombstones may compute with columns: predicates may have nodes of kind ``call``."""
 COLUMN_DEFAULTS = "column-defaults"

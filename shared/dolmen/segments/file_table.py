@@ -29,7 +29,7 @@ _FEW = 512
 _MOST_DECODED = 8
 """Choices of bounds with which the entries of such a segment are kept."""
 _ENTRY_BYTES, _STATS_BYTES = 800, 200
-"""What a decoded entry takes, about, and the bounds of one of its columns."""
+"""The bytes of a decoded entry, about, and of the bounds of one of its columns."""
 
 
 class FileTable:

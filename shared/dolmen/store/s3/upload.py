@@ -41,10 +41,10 @@ PART_BYTES = 32 * MIB
 #: docs.aws.amazon.com/AmazonS3/latest/userguide/qfacts.html
 MAX_PARTS = 10_000
 LEAST_PART_BYTES = 5 * MIB
-"""Of each part but the last."""
+"""The least bytes of each part but the last."""
 
 MOST_COPY_BYTES = 128 * MIB
-"""Of one part that the server copies: it answers when it is done, which must be before the request times out."""
+"""The most bytes of a part that the server copies: it answers when it is done, before the request times out."""
 
 
 class _State(Enum):
