@@ -15,52 +15,13 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from bench.distant_store import DistantStore
 from dolmen.database import Database
 from dolmen.runtime import Runtime
-from dolmen.store.base import Object, PutOutcome
-from dolmen.store.memory import MemoryBucket, MemoryStore
+from dolmen.store.memory import MemoryBucket
 from dolmen_simulator.world.scheduler import Scheduler
 
 SCHEMA = pa.schema({"id": pa.int64()})
-
-
-class DistantStore(MemoryStore):
-    """A memory store whose requests take time, half of it before they arrive.
-
-    Args:
-        scheduler: the clock, and who runs meanwhile.
-        seconds: the mean latency of a request.
-        spread: the latency is between ``1 - spread`` and ``1 + spread`` times the mean.
-    """
-
-    def __init__(
-        self, bucket: MemoryBucket, runtime: Runtime, scheduler: Scheduler, seconds: float, spread: float
-    ) -> None:
-        super().__init__(bucket, runtime)
-        self._scheduler, self._seconds, self._spread, self._dice = scheduler, seconds, spread, runtime.random
-
-    def _pause(self) -> None:
-        share = self._dice.uniform(1 - self._spread, 1 + self._spread) / 2
-        self._scheduler.pause(round(self._seconds * share * 1e6))
-
-    def put(self, key: str, body: bytes | bytearray | memoryview, *, if_match: str | None = None) -> PutOutcome:
-        self._pause()
-        outcome = super().put(key, body, if_match=if_match)
-        self._pause()
-        return outcome
-
-    def get(
-        self,
-        key: str,
-        byte_range: tuple[int, int] | None = None,
-        *,
-        etag: str | None = None,
-        version: str | None = None,
-    ) -> Object:
-        self._pause()
-        found = super().get(key, byte_range, etag=etag, version=version)
-        self._pause()
-        return found
 
 
 @dataclass
@@ -103,7 +64,11 @@ def compete(
 
     def database(number: int) -> Database:
         own = runtime(number)
-        return Database(DistantStore(bucket, own, scheduler, latency, spread), own)
+
+        def pause() -> None:
+            scheduler.pause(round(latency * own.random.uniform(1 - spread, 1 + spread) / 2 * 1e6))
+
+        return Database(DistantStore(bucket, own, pause), own)
 
     workers = [Worker(number >= appenders) for number in range(appenders + deleters)]
     left = len(workers)

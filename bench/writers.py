@@ -11,49 +11,24 @@ import time
 
 import pyarrow as pa
 
+from bench.distant_store import DistantStore
 from dolmen.database import Database
 from dolmen.runtime import Runtime
-from dolmen.store.base import Object, PutOutcome
-from dolmen.store.memory import MemoryBucket, MemoryStore
+from dolmen.store.memory import MemoryBucket
 from dolmen.table import Table
 
 ROWS = 1_000
 SCHEMA = pa.schema({"id": pa.int64(), "value": pa.float64()})
 
 
-class DistantStore(MemoryStore):
-    """A memory store whose requests take time, half of it before they arrive.
-
-    Args:
-        seconds: the latency of a request.
-    """
-
-    def __init__(self, runtime: Runtime, seconds: float) -> None:
-        super().__init__(MemoryBucket(runtime.clock_us, "distant"), runtime)
-        self._seconds = seconds
-
-    def put(self, key: str, body: bytes | bytearray | memoryview, *, if_match: str | None = None) -> PutOutcome:
-        time.sleep(self._seconds / 2)
-        outcome = super().put(key, body, if_match=if_match)
-        time.sleep(self._seconds / 2)
-        return outcome
-
-    def get(
-        self,
-        key: str,
-        byte_range: tuple[int, int] | None = None,
-        *,
-        etag: str | None = None,
-        version: str | None = None,
-    ) -> Object:
-        time.sleep(self._seconds)
-        return super().get(key, byte_range, etag=etag, version=version)
+def _distant_store(runtime: Runtime, latency: float) -> DistantStore:
+    return DistantStore(MemoryBucket(runtime.clock_us, "distant"), runtime, lambda: time.sleep(latency / 2))
 
 
 def measure(threads: int, seconds: float, latency: float, *, buffered: bool) -> str:
     """Lets threads append for some seconds. Returns a row of a table: rows per second, the longest wait, errors."""
     runtime = Runtime()
-    table = Database(DistantStore(runtime, latency), runtime).create_table("rows", SCHEMA)
+    table = Database(_distant_store(runtime, latency), runtime).create_table("rows", SCHEMA)
     data = pa.table({"id": range(ROWS), "value": [float(at) for at in range(ROWS)]}, schema=SCHEMA)
     waits, errors, began = list[float](), list[BaseException](), time.monotonic()
 
