@@ -96,11 +96,18 @@ class Runtime:
             return map(function, items)
         return _map(self._pool, function, items, ahead or self.threads, size, most)
 
-    def compute(self, function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
-        """Like ``map``, for work that keeps a processor busy: on ``cores`` threads, with one more item ahead."""
+    def compute(
+        self, function: Callable[[T], R], items: Iterable[T], *, here: Callable[[T], bool] = lambda _: False
+    ) -> Iterator[R]:
+        """Like ``map``, for work that keeps a processor busy: on ``cores`` threads, with one more item ahead.
+
+        Args:
+            here: whether the caller's thread does an item when its turn comes: work in short steps of Python and C,
+                for which threads would wait for each other.
+        """
         if self.threads == 1:
             return map(function, items)
-        return _map(self._processors, function, items, self.cores + 1)
+        return _map(self._processors, function, items, self.cores + 1, here=here)
 
     def ahead(self, items: Iterable[T]) -> Iterator[T]:
         """Yields the same items in order, and makes the next one in the background.
@@ -166,20 +173,27 @@ def _map(
     window: int,
     size: Callable[[T], int] = lambda _: 0,
     most: int = 0,
+    here: Callable[[T], bool] = lambda _: False,
 ) -> Iterator[R]:
-    pending: deque[tuple[Future[R], int]] = deque()
+    pending: deque[tuple[Future[R] | None, T, int]] = deque()
     held = 0
+
+    def take() -> R:
+        nonlocal held
+        future, item, own = pending.popleft()
+        held -= own
+        return function(item) if future is None else future.result()
+
     try:
         for item in items:
             own = size(item)
-            pending.append((pool.submit(function, item), own))
+            pending.append((None if here(item) else pool.submit(function, item), item, own))
             held += own
             while pending and (len(pending) >= window or held > most):
-                future, own = pending.popleft()
-                yield future.result()
-                held -= own
+                yield take()
         while pending:
-            yield pending.popleft()[0].result()
+            yield take()
     finally:
-        for future, _ in pending:
-            future.cancel()
+        for future, _, _ in pending:
+            if future:
+                future.cancel()

@@ -110,9 +110,8 @@ def read_facts(place: FilePlace, size: int | None, keys: Collection[str] = ()) -
     if faults:
         raise AdoptionError(place.label, faults)
     shape, readable = _shape(metadata)
-    footer = DataFileFooter(
-        metadata, dict(enumerate(readable)), tuple(accumulate(_rows(metadata), initial=0))[:-1], None, None, True
-    )
+    firsts = tuple(accumulate(_rows(metadata), initial=0))[:-1]
+    footer = DataFileFooter(metadata, dict(enumerate(readable)), firsts, sums=None, columns_by="names")
     stats = _stats(footer, shape.columns, keys)
     return FileFacts(place, size, metadata.num_rows, (offset, size - offset, crc32(body[start:])), shape, stats)
 

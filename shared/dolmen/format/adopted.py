@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 from urllib.parse import quote, unquote
 
@@ -72,23 +73,7 @@ class AdoptedPath:
     @classmethod
     def parse(cls, path: str) -> AdoptedPath | None:
         """Reads a path. Returns None if it is none of an adopted file, or could be written otherwise."""
-        head, _, name = path.rpartition("/")
-        parts = head.split("/", 3)
-        if len(path) > _LONGEST or len(parts) < 4 or f"{parts[0]}/" != PREFIX or not _NAME.fullmatch(name):
-            return None
-        _, columns_by, scheme, key = parts
-        root, _, key = key.partition("/") if scheme in _WITH_ROOT else ("", "", key)
-        if columns_by not in ("ids", "names") or scheme not in (OWN, "file", *_WITH_ROOT) or not _QUOTED.fullmatch(key):
-            return None
-        if (scheme == "s3" and not _BUCKET.fullmatch(root)) or (scheme == "memory" and not _QUOTED.fullmatch(root)):
-            return None
-        try:
-            root, key = (unquote(each, errors="strict") if "%" in each else each for each in (root, key))
-        except UnicodeDecodeError:
-            return None
-        found = cls("ids" if columns_by == "ids" else "names", scheme, root, key, name[:32])
-        is_sound = key_fault(key) == "" and ("%" not in path or found.encode() == path)
-        return found if is_sound and (scheme != "memory" or found.encode() == path) else None
+        return _parse_path(path)
 
     def encode(self) -> str:
         """The path."""
@@ -101,6 +86,27 @@ class AdoptedPath:
         if self.scheme == OWN:
             return self.key
         return f"{self.scheme}://{self.root}/{self.key}"
+
+
+@lru_cache(maxsize=4096)
+def _parse_path(path: str) -> AdoptedPath | None:
+    head, _, name = path.rpartition("/")
+    parts = head.split("/", 3)
+    if len(path) > _LONGEST or len(parts) < 4 or f"{parts[0]}/" != PREFIX or not _NAME.fullmatch(name):
+        return None
+    _, columns_by, scheme, key = parts
+    root, _, key = key.partition("/") if scheme in _WITH_ROOT else ("", "", key)
+    if columns_by not in ("ids", "names") or scheme not in (OWN, "file", *_WITH_ROOT) or not _QUOTED.fullmatch(key):
+        return None
+    if (scheme == "s3" and not _BUCKET.fullmatch(root)) or (scheme == "memory" and not _QUOTED.fullmatch(root)):
+        return None
+    try:
+        root, key = (unquote(each, errors="strict") if "%" in each else each for each in (root, key))
+    except UnicodeDecodeError:
+        return None
+    found = AdoptedPath("ids" if columns_by == "ids" else "names", scheme, root, key, name[:32])
+    is_sound = key_fault(key) == "" and ("%" not in path or found.encode() == path)
+    return found if is_sound and (scheme != "memory" or found.encode() == path) else None
 
 
 def is_adopted(path: str) -> bool:

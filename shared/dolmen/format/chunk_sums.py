@@ -20,7 +20,8 @@ import struct
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias
+from itertools import starmap
+from typing import Any, NamedTuple, TypeAlias, overload
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -29,6 +30,7 @@ from dolmen.errors import CorruptionError
 
 MAGIC = b"DSUM"
 _END = struct.Struct("<I4s")
+_PAIR = struct.Struct("<II")
 _LENGTH = struct.Struct("<I4s")
 
 Place: TypeAlias = tuple[int, int]
@@ -44,6 +46,44 @@ class States(NamedTuple):
     def fit(self, body: Any) -> bool:
         """Whether ``body`` is that part."""
         return zlib.crc32(body, self.start) == self.end
+
+
+class StoredStates(Sequence[States]):
+    """States as a file stores them, each of which is made when it is asked for: a table has many files.
+
+    Args:
+        stored: 8 bytes for each, start and end.
+    """
+
+    __slots__ = ("_stored",)
+
+    def __init__(self, stored: bytes) -> None:
+        self._stored = stored
+
+    def __len__(self) -> int:
+        return len(self._stored) // _PAIR.size
+
+    @overload
+    def __getitem__(self, index: int) -> States: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> tuple[States, ...]: ...
+
+    def __getitem__(self, index: int | slice) -> States | tuple[States, ...]:
+        if isinstance(index, slice):
+            return tuple(self[i] for i in range(*index.indices(len(self))))
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        return States(*_PAIR.unpack_from(self._stored, index * _PAIR.size))
+
+    def __iter__(self) -> Iterator[States]:
+        return starmap(States, _PAIR.iter_unpack(self._stored))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and tuple(self) == tuple(other)
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
 
 
 class PartSums(NamedTuple):
@@ -73,7 +113,7 @@ class ChunkSums:
         before: bytes of the footer before the block, which say where pages are.
     """
 
-    states: tuple[States, ...]
+    states: Sequence[States]
     end: int
     place: int
     before: int = 0
@@ -120,12 +160,11 @@ class ChunkSums:
         if not size:
             return None
         chunks = metadata.num_row_groups * metadata.num_columns
-        start = size - chunks * 8 - _END.size
+        start = size - chunks * _PAIR.size - _END.size
         if start < 0 or footer[size - len(MAGIC) : size] != MAGIC:
             raise CorruptionError(key, f"footer: {size} bytes before it are no checksums of {chunks} column chunks")
-        states = np.frombuffer(footer, "<u4", chunks * 2, start).reshape(-1, 2).tolist()
         end, _ = _END.unpack_from(footer, size - _END.size)
-        return cls(tuple(States(*pair) for pair in states), end, offset, start)
+        return cls(StoredStates(footer[start : start + chunks * _PAIR.size]), end, offset, start)
 
     def of_chunks(self, metadata: pq.FileMetaData, group: int, leaves: Sequence[int]) -> dict[Place, States]:
         """The states of some column chunks of a row group, by where they are."""

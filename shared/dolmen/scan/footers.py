@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dolmen.errors import CorruptionError, ObjectNotFoundError
-from dolmen.format.adopted import AdoptedPath, MappedColumn
+from dolmen.format.adopted import AdoptedPath, ColumnsBy, MappedColumn
 from dolmen.format.checksum import crc32
 from dolmen.format.chunk_places import ChunkPlaces
 from dolmen.format.chunk_sums import ChunkSums, chunk_place
@@ -57,7 +57,8 @@ class DataFileFooter:
         firsts: position of each row group's first row in the file.
         sums: checksums of the column chunks; None for files that were written without.
         etag: of an adopted file when the footer was read; None for files that nobody replaces.
-        is_adopted: whether others wrote the file, whose columns are then read in the types that dolmen has for them.
+        columns_by: how the columns of an adopted file are found, which are read in the types that dolmen has for them;
+            None for the database's own files.
         page_block: what the footer says of the places of pages, encoded.
     """
 
@@ -66,7 +67,7 @@ class DataFileFooter:
     firsts: tuple[int, ...]
     sums: ChunkSums | None
     etag: str | None = None
-    is_adopted: bool = False
+    columns_by: ColumnsBy | None = None
     page_block: bytes = b""
 
     @classmethod
@@ -83,19 +84,33 @@ class DataFileFooter:
             CorruptionError: it is not what the entry says.
         """
         check_footer(body, file)
-        try:
-            metadata = pq.read_metadata(pa.BufferReader(body))
-        except (pa.ArrowException, OSError) as error:
-            raise CorruptionError(file.path, f"footer: {error}") from error
+        return cls.of(open_parquet(body, file).metadata, body, file, mapping, etag)
+
+    @classmethod
+    def of(
+        cls,
+        metadata: pq.FileMetaData,
+        body: bytes,
+        file: DataFile,
+        mapping: Sequence[MappedColumn],
+        etag: str | None,
+        like: DataFileFooter | None = None,
+    ) -> DataFileFooter:
+        """The footer with this metadata; the other arguments are as those of ``parse`` and ``open_file``."""
         if metadata.num_rows != file.rows:
             raise CorruptionError(file.path, f"{metadata.num_rows} rows, not the {file.rows} of its entry")
         adopted = AdoptedPath.parse(file.path)
-        by_names = mapping if adopted and adopted.columns_by == "names" else None
-        columns = _adopted(metadata, by_names) if adopted else _own(metadata)
+        columns_by = adopted.columns_by if adopted else None
+        if like and like.columns_by == columns_by and _same_columns(metadata, like.metadata):
+            columns = like.columns
+        elif adopted:
+            columns = _adopted(metadata, mapping if columns_by == "names" else None)
+        else:
+            columns = _own(metadata)
         rows = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
         sums = None if adopted else ChunkSums.decode(body, file.footer[0], metadata, file.path)
         block = body[: sums.before] if sums else b""
-        return cls(metadata, columns, tuple(accumulate(rows, initial=0))[:-1], sums, etag, adopted is not None, block)
+        return cls(metadata, columns, tuple(accumulate(rows, initial=0))[:-1], sums, etag, columns_by, block)
 
     @classmethod
     def of_places(cls, places: ChunkPlaces, groups: list[int]) -> DataFileFooter:
@@ -108,6 +123,11 @@ class DataFileFooter:
         """
         found = places.pick(groups)
         return cls(found.metadata, _own(found.metadata), found.firsts, ChunkSums(found.states, 0, 0))
+
+    @property
+    def is_adopted(self) -> bool:
+        """Whether others wrote the file."""
+        return self.columns_by is not None
 
     @cached_property
     def pages(self) -> PagePlaces | None:
@@ -174,6 +194,16 @@ def _own(metadata: pq.FileMetaData) -> dict[int, FileColumn]:
     return columns
 
 
+def _same_columns(one: pq.FileMetaData, other: pq.FileMetaData) -> bool:
+    """Whether the columns of two files surely have the same names, types and ids."""
+    if not one.schema.equals(other.schema):  # which compares no names and ids of nested columns
+        return False
+    notes = [(metadata.metadata or {}).get(b"ARROW:schema") for metadata in (one, other)]
+    if notes[0] is not None and notes[0] == notes[1]:
+        return True
+    return bool(one.schema.to_arrow_schema().equals(other.schema.to_arrow_schema(), check_metadata=True))
+
+
 def _adopted(metadata: pq.FileMetaData, mapping: Sequence[MappedColumn] | None) -> dict[int, FileColumn]:
     """The columns of an adopted file."""
     return {
@@ -202,6 +232,21 @@ def _ends(statistics: pq.Statistics, column: FileColumn) -> tuple[Plain, Plain]:
     return least, greatest
 
 
+def open_parquet(body: bytes, file: DataFile, *, verify_pages: bool = False) -> pq.ParquetFile:
+    """A reader of a file, or of its end, of which only the metadata is there then.
+
+    Args:
+        verify_pages: verify the checksums of pages, which Parquet has.
+
+    Raises:
+        CorruptionError: it is no Parquet file.
+    """
+    try:
+        return pq.ParquetFile(pa.BufferReader(body), pre_buffer=False, page_checksum_verification=verify_pages)
+    except (pa.ArrowException, OSError) as error:
+        raise CorruptionError(file.path, f"footer: {error}") from error
+
+
 def check_footer(body: bytes, file: DataFile) -> None:
     """Compares a footer with the file's entry. Raises CorruptionError."""
     if len(body) != file.footer[1] or crc32(body) != file.footer[2]:
@@ -222,12 +267,14 @@ class FetchedFooter:
 
     Args:
         body: the whole file if it was fetched with the footer.
+        parquet: a reader of ``body``, unless it would verify no checksum.
         filters: the bytes from ``DataFile.filters`` to the footer if they were.
         requested: bytes that were fetched; None if the footer was in the cache.
     """
 
     footer: DataFileFooter
     body: bytes | None = None
+    parquet: pq.ParquetFile | None = None
     filters: bytes | None = None
     requested: int | None = None
 
@@ -241,6 +288,7 @@ def open_file(
     *,
     anew: bool = False,
     with_filters: bool = False,
+    like: DataFileFooter | None = None,
 ) -> FetchedFooter:
     """Gets a file's footer from the cache, or with one request.
 
@@ -249,6 +297,7 @@ def open_file(
         mapping: of the table's schema.
         anew: do not look into the cache.
         with_filters: fetch its Bloom filters with the footer, but not the rest of a small file.
+        like: the footer of another file, which probably has the same columns; saves time.
 
     Raises:
         CorruptionError: the file is missing, or not the one its entry describes.
@@ -276,9 +325,15 @@ def open_file(
     end = body[file.footer[0] - wanted.start :]
     if there.adopted and crc32(end) != file.footer[2]:
         raise changed_file_error(store, file, table, "its footer is another one")
-    footer = DataFileFooter.parse(end, file, mapping, found.etag if there.adopted else None)
+    is_whole = wanted.start == 0
+    check_footer(end, file)
+    parquet = open_parquet(body if is_whole else end, file, verify_pages=there.adopted is not None)
+    footer = DataFileFooter.of(parquet.metadata, end, file, mapping, found.etag if there.adopted else None, like)
     cache.put(key, footer, file.footer[1] * _PARSED_FACTOR)
     if not there.adopted:  # what the disk keeps says nothing of a file that others may replace
         cache.keep(key, end)
+    if is_whole:
+        verifies = bool(footer.sums or there.adopted)
+        return FetchedFooter(footer, body, parquet if verifies else None, requested=len(body))
     filters = body[: file.footer[0] - wanted.start] if with_filters else None
-    return FetchedFooter(footer, body if wanted.start == 0 else None, filters, len(body))
+    return FetchedFooter(footer, filters=filters, requested=len(body))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -51,6 +51,18 @@ def coalesce(ranges: Iterable[Range], gap: int = GAP_BYTES, most: int = MERGED_B
     return merged
 
 
+def verify(expected: Mapping[Place, States], body: bytes) -> None:
+    """Compares column chunks of a whole file with their checksums. Raises OSError."""
+    view = memoryview(body)
+    for (start, length), states in expected.items():
+        _verify(states, view[start : start + length], start)
+
+
+def _verify(states: States, body: Any, start: int) -> None:
+    if not states.fit(body):
+        raise OSError(f"the checksum of the column chunk at byte {start} differs")
+
+
 class CheckedFile:
     """A file for pyarrow to read column chunks from, each of which is compared with its checksum when it is read.
 
@@ -83,8 +95,8 @@ class CheckedFile:
         start = self._position
         body = self._take(start, length)
         states = self.expected.pop((start, length), None)
-        if states and not states.fit(body):
-            raise OSError(f"the checksum of the column chunk at byte {start} differs")
+        if states:
+            _verify(states, body, start)
         self._position += body.size
         return body
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 import pyarrow as pa
 from pyroaring import BitMap
@@ -34,9 +34,22 @@ from dolmen.scan.vectors import VECTOR_BYTES, VectorReader, VectorRequest, by_ve
 from dolmen.units import MIB
 
 R = TypeVar("R")
+T = TypeVar("T")
+Asked: TypeAlias = VectorRequest | Sequence[FilePlan]
+"""What is fetched at once: vectors of several files, or one file; small files of this machine are together."""
 
 AHEAD_BYTES = 64 * MIB
 """Footers, small files and ranges under way at once are no more than this each, but for the last of them."""
+
+LOCAL_FILES = 16
+"""So many small files of this machine are opened one after the other."""
+
+SLOW_SECONDS = 0.002
+"""Opening a small file of this machine is work in short steps of Python and C, for which threads wait for each other.
+Only if it takes longer than this, its footer is large, or the disk far away: then threads work or wait at once."""
+
+VALUES_TOGETHER = 65_536
+"""Consecutive row groups of few values are decoded one after the other up to so many, for the same reason."""
 
 
 class RowGroupColumns:
@@ -119,31 +132,53 @@ class PlanReader:
     """The rows that the index found, once the row groups have been asked for; None if it was not asked."""
 
     def __post_init__(self) -> None:
+        self._latest: DataFileFooter | None = None
         self._blobs = BlobReader(self.context.store, self.context.runtime, self.pending, self.context.cache)
         self._vectors = VectorReader(self.context, self._blobs)
 
     def open_files(self, files: Sequence[FilePlan], choice: FilterChoice | None = None) -> Iterator[OpenFile]:
         """Fetches footers and vectors, and the Bloom filters that ``choice`` chooses, all of them at the same time."""
         bitmaps: dict[str, BitMap] = {}
+        is_local = self.context.store.local_path("a") is not None
+        most_files = LOCAL_FILES if is_local and not self.cautious else 1
 
-        def asked() -> Iterator[VectorRequest | FilePlan]:
+        def asked() -> Iterator[Asked]:
             for some in by_vector_bytes(files, 0 if self.cautious else VECTOR_BYTES):
                 here, requests = self._vectors.split([plan.file for plan in some])
                 bitmaps.update(here)
                 yield from requests
-                yield from some
+                yield from _cut(some, lambda plan: first_request(plan.file).length, GAP_BYTES, most_files)
 
-        def work(item: VectorRequest | FilePlan) -> dict[str, BitMap] | OpenFile:
-            return self._open_one(item, choice) if isinstance(item, FilePlan) else self._vectors.fetch(item)
+        def work(item: Asked) -> dict[str, BitMap] | list[OpenFile]:
+            return (
+                self._vectors.fetch(item)
+                if isinstance(item, VectorRequest)
+                else [self._open_one(plan, choice) for plan in item]
+            )
 
-        ahead = 1 if self.cautious else None
-        for found in self.context.runtime.map(work, asked(), ahead=ahead, size=_bytes_ahead, most=AHEAD_BYTES):
+        for found in self._do(work, asked(), is_local):
             if isinstance(found, dict):
                 bitmaps |= found
                 continue
-            file = replace(found, vector=bitmaps.pop(found.file.path)) if found.file.vector else found
-            self.filters.add(file)
-            yield file
+            for file in found:
+                if file.file.vector:
+                    file = replace(file, vector=bitmaps.pop(file.file.path))
+                self.filters.add(file)
+                yield file
+
+    def _do(self, work: Callable[[Asked], R], asked: Iterator[Asked], is_local: bool) -> Iterator[R]:
+        """Does what opens files, in order."""
+        runtime, seconds, files = self.context.runtime, 0.0, 0
+        for item in asked if is_local else ():
+            began = runtime.monotonic()
+            found = work(item)
+            seconds += runtime.monotonic() - began
+            files += 1 if isinstance(item, VectorRequest) else len(item)
+            yield found
+            if seconds > files * SLOW_SECONDS:
+                break
+        ahead = 1 if self.cautious else None
+        yield from runtime.map(work, asked, ahead=ahead, size=_bytes_ahead, most=AHEAD_BYTES)
 
     def _open_one(self, plan: FilePlan, choice: FilterChoice | None) -> OpenFile:
         """A file without its vector."""
@@ -158,7 +193,11 @@ class PlanReader:
 
     def _open(self, file: DataFile, *, anew: bool = False, with_filters: bool = False) -> FetchedFooter:
         mapping, store, cache = self.plan.entry.schema.mapping, self.context.store, self.context.cache
-        return open_file(store, cache, file, self.plan.table, mapping, anew=anew, with_filters=with_filters)
+        found = open_file(
+            store, cache, file, self.plan.table, mapping, anew=anew, with_filters=with_filters, like=self._latest
+        )
+        self._latest = found.footer
+        return found
 
     def deletes(self) -> Deletes:
         """Fetches the tombstones that some file has to be checked against."""
@@ -192,16 +231,21 @@ class PlanReader:
             ids: columns that ``work`` may read beside those that ``RowGroup.tests`` names.
         """
 
-        def run(item: tuple[RowGroup, FileBytes]) -> R:
-            group, source = item
-            return work(group, RowGroupColumns(group, source, self.plan.table, self.plan.entry.schema))
+        def run(some: Sequence[tuple[RowGroup, FileBytes]]) -> list[R]:
+            table, schema = self.plan.table, self.plan.entry.schema
+            return [work(group, RowGroupColumns(group, source, table, schema)) for group, source in some]
 
-        yield from self.context.runtime.compute(run, self._sources(groups, ids))
+        def values(item: tuple[RowGroup, FileBytes]) -> int:
+            return item[0].rows * len(ids | item[0].tests)
+
+        together = _cut(self._sources(groups, ids), values, VALUES_TOGETHER)
+        for found in self.context.runtime.compute(run, together, here=lambda some: len(some) > 1):
+            yield from found
 
     def _source(self, file: DataFile, found: FetchedFooter) -> FileBytes | None:
         """Where the file's bytes are if no more have to be fetched."""
         if found.body is not None:
-            return FileBytes.from_ranges([(0, found.body)], file.size, found.footer)
+            return FileBytes.from_body(found)
         path = data_object(self.context.store, file.path).local_path
         return None if path is None else FileBytes.from_path(path, found.footer)
 
@@ -311,6 +355,23 @@ def _pick(groups: Iterable[RowGroup], places: BitMap) -> Iterator[RowGroup]:
             yield group.pick(rows)
 
 
-def _bytes_ahead(item: VectorRequest | FilePlan) -> int:
-    """The bytes that a request brings."""
-    return first_request(item.file).length if isinstance(item, FilePlan) else item.request.range.length
+def _bytes_ahead(item: Asked) -> int:
+    """The bytes that are fetched at once."""
+    if isinstance(item, VectorRequest):
+        return item.request.range.length
+    return sum(first_request(plan.file).length for plan in item)
+
+
+def _cut(items: Iterable[T], size: Callable[[T], int], most: int, count: int | None = None) -> Iterator[Sequence[T]]:
+    """Cuts items into runs of at most ``count`` whose sizes are at most ``most`` together, or of one."""
+    held: list[T] = []
+    total = 0
+    for item in items:
+        own = size(item)
+        if held and (total + own > most or len(held) == count):
+            yield held
+            held, total = [], 0
+        held.append(item)
+        total += own
+    if held:
+        yield held
