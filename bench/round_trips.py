@@ -85,7 +85,9 @@ class TimedRuntime(Runtime):
         """Like ``Runtime.map``."""
         return self._run("requests", self.threads, function, items, ahead or self.threads, size, most)
 
-    def compute(self, function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
+    def compute(
+        self, function: Callable[[T], R], items: Iterable[T], *, here: Callable[[T], bool] = lambda _: False
+    ) -> Iterator[R]:
         """Like ``Runtime.compute``. Work that sends no request takes no time."""
         return self._run("cores", self.cores, function, items, self.cores + 1)
 

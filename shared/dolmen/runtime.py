@@ -16,8 +16,10 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from concurrent.futures import TimeoutError as FuturesTimeoutError
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cache
 from typing import Any, Protocol, TypeVar
+
+from dolmen.cached import cached_property
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -34,6 +34,7 @@ ELSEWHERE = {
     "reading": OF_TABLES,
     "replay": (*OF_TABLES, "tests/commit"),
     "results": OF_TABLES,
+    "cached": ("tests/segments", "tests/simulation/test_determinism.py"),
     "runtime": ("tests/commit", "tests/simulation/test_determinism.py"),
     "snapshot": OF_TABLES,
     "table": OF_TABLES,

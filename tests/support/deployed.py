@@ -17,7 +17,7 @@ import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ import pytest
 import yaml
 
 import dolmen
+from dolmen.cached import cached_property
 from support.built import LAYERS, ROOT, built_stack, find_sam, runtime_python
 from support.ministack import Ministack, boto3_client, endpoint_environment
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property
 
 import msgspec
 
+from dolmen.cached import cached_property
 from dolmen.changes.commits import entry_of
 from dolmen.context import Context
 from dolmen.errors import SchemaError
@@ -67,7 +67,6 @@ class TableState:
     def __init__(self, context: Context, manifest: Manifest, name: str, entry: TableEntry) -> None:
         self.context, self.manifest, self.name, self.entry = context, manifest, name, entry
         self.live = LiveFiles.of(entry, context.segments)
-        self._tombstones: tuple[Tombstone, ...] | None = None
 
     @classmethod
     def of(
@@ -100,12 +99,10 @@ class TableState:
         """The version's commit timestamp: rows of later commits have greater ones."""
         return self.manifest.commit_ts
 
-    @property
+    @cached_property
     def tombstones(self) -> tuple[Tombstone, ...]:
         """Its unresolved deletes, oldest first. Those in segments are fetched."""
-        if self._tombstones is None:  # not a cached_property: up to Python 3.11 all of a class wait for a fetch
-            self._tombstones = tombstones_of(self.entry, self.context.segments)
-        return self._tombstones
+        return tombstones_of(self.entry, self.context.segments)
 
     def tombstones_since(self, commit_ts: int) -> tuple[Tombstone, ...]:
         """The deletes of later commits that are inline, as those of the version's own commit and of erasures are."""

@@ -9,12 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from functools import cached_property
 from typing import Any, TypeAlias
 
 import msgspec
 import pyarrow as pa
 
+from dolmen.cached import cached_property
 from dolmen.errors import SchemaError
 from dolmen.format.adopted import MappedColumn
 from dolmen.format.decoding import prepare

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Self
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from dolmen.cached import cached_property
 from dolmen.errors import CorruptionError
 from dolmen.format.chunk_sums import ChunkSums, States, chunk_place
 from dolmen.format.crc_shift import Numbers, carried

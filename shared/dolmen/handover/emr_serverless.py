@@ -11,12 +11,12 @@ every machine as ``environment``. Region, endpoint and credentials are the ordin
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from functools import cached_property
 from hashlib import sha256
 from typing import Any
 
 import msgspec
 
+from dolmen.cached import cached_property
 from dolmen.errors import NotFoundError
 from dolmen.handover.jobs import JobRun, SparkJob
 from dolmen.handover.settings import JobSettings

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from functools import cached_property
 
 from pyroaring import BitMap
 
+from dolmen.cached import cached_property
 from dolmen.context import Context
 from dolmen.errors import LimitError
 from dolmen.format.entries import DataFile

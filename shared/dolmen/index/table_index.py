@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 from pyroaring import BitMap
 
+from dolmen.cached import cached_property
 from dolmen.format.chunk_places import ChunkPlaces
 from dolmen.format.manifest import Segment, TableEntry
 from dolmen.index.key_bytes import KeyEncoding, Keys

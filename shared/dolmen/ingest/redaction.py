@@ -10,11 +10,11 @@ import difflib
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import PurePath
 from traceback import extract_tb
 from typing import Any
 
+from dolmen.cached import cached_property
 from dolmen.errors import (
     AppliedIdError,
     Error,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dolmen.cached import cached_property
 from dolmen.commit.statements.index_parts import PutIndexParts
 from dolmen.context import Context
 from dolmen.format.chunk_places import ChunkPlaces

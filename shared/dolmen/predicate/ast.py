@@ -10,13 +10,14 @@ type and the JSON form of their value (format/values.py)::
 from __future__ import annotations
 
 from decimal import Decimal
-from functools import cached_property, reduce
+from functools import reduce
 from operator import or_
 from typing import Any, TypeAlias
 
 import msgspec
 import pyarrow as pa
 
+from dolmen.cached import cached_property
 from dolmen.errors import PredicateError, SchemaError
 from dolmen.format.decoding import prepare
 from dolmen.format.schema import type_from_json

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import accumulate
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from dolmen.cached import cached_property
 from dolmen.errors import CorruptionError, ObjectNotFoundError
 from dolmen.format.adopted import AdoptedPath, ColumnsBy, MappedColumn
 from dolmen.format.checksum import crc32

@@ -10,13 +10,14 @@ codes, no more at once than a row group's rows need beside them.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property, reduce
+from functools import reduce
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dolmen.cached import cached_property
 from dolmen.format.entries import KeysTombstone
 from dolmen.format.statistics import Bounds
 from dolmen.format.values import to_array

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 
 import numpy as np
 from pyroaring import BitMap
 
+from dolmen.cached import cached_property
 from dolmen.format.entries import DataFile
 from dolmen.format.schema import Schema
 from dolmen.format.statistics import Bounds

@@ -82,7 +82,7 @@ class Scan:
     @property
     def plan(self) -> ScanPlan:
         """The plan of what to read. The first access makes it, and fetches only segments."""
-        if self._planned is None:  # not a cached_property: up to Python 3.11 all of a class wait for one that fetches
+        if self._planned is None:
             with self._view.reading():
                 found = self._plan()
             if self._paths is not None:

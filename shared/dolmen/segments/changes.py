@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property
 
 import msgspec
 
+from dolmen.cached import cached_property
 from dolmen.format.entries import DataFile, Overlay
 from dolmen.format.manifest import TableEntry
 from dolmen.segments.reader import SegmentReader

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from dolmen.cached import cached_property
 from dolmen.errors import CorruptionError
 from dolmen.format.entries import DataFile
 from dolmen.format.layout import check_reference, uuid_of
@@ -47,7 +48,6 @@ class FileTable:
     def __init__(self, segment: Segment, body: bytes, grown: Callable[[FileTable], None] = lambda _: None) -> None:
         self.segment, self._body, self._grown = segment, body, grown
         self._columns: dict[str, pa.Array] = {}
-        self._sorted: tuple[npt.NDArray[np.uint64], npt.NDArray[np.int32]] | None = None
         self._whole: pa.Table | None = None
         self._uuids: list[str] | None = None
         self._decoded: dict[_Choice, list[DataFile]] = {}
@@ -87,14 +87,9 @@ class FileTable:
         numbers: Numbers = column.fill_null(_UNKNOWN).to_numpy()
         return numbers
 
-    @property
+    @cached_property
     def sorted_uuids(self) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int32]]:
         """Codes of its files' uuids, ascending, and the place of each file."""
-        if self._sorted is None:  # not a cached_property: up to Python 3.11 all threads wait for one that decodes
-            self._sorted = self._sort_uuids()
-        return self._sorted
-
-    def _sort_uuids(self) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int32]]:
         paths = _one(self._read(["path"])["path"])
         for path in pc.filter(paths, pc.invert(pc.match_substring_regex(paths, r"^data/[A-Za-z0-9_./-]{1,200}$"))):
             check_reference(path.as_py(), self.segment.object)

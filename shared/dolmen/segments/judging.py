@@ -6,7 +6,7 @@ from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from math import ceil, floor, isfinite
 from typing import Any
 
@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from dolmen.cached import cached_property
 from dolmen.format.entries import DataFile, KeysTombstone, Tombstone
 from dolmen.format.keys import plain_values
 from dolmen.format.manifest import Segment

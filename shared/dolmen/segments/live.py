@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 
+from dolmen.cached import cached_property
 from dolmen.format.entries import DataFile, Tombstone
 from dolmen.format.manifest import Segment, TableEntry
 from dolmen.predicate import Predicate, StatsVerdict, columns, judge
@@ -28,19 +29,16 @@ class LiveFiles:
         self.entry, self._reader = reader.whole(entry), reader
         self.segments = self.entry.segments_of("files")
         self._found_in: dict[str, str] = {}
-        self._changes: FileChanges | None = None
 
     @classmethod
     def of(cls, entry: TableEntry, reader: SegmentReader) -> LiveFiles:
         """The live files of a table's entry."""
         return cls(entry, reader)
 
-    @property
+    @cached_property
     def changes(self) -> FileChanges:
         """The changes of files that are in segments."""
-        if self._changes is None:  # not a cached_property: up to Python 3.11 all of a class wait for one that fetches
-            self._changes = FileChanges.of(self.entry, self._reader)
-        return self._changes
+        return FileChanges.of(self.entry, self._reader)
 
     def __iter__(self) -> Iterator[DataFile]:
         """Effective entries, oldest first, a segment at a time."""

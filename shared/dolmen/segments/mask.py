@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dolmen.cached import cached_property
 from dolmen.format.values import Plain, to_scalar
 from dolmen.predicate.ast import Column, In, Predicate
 from dolmen.predicate.domain import Domain, Op, domain_of, fit, grid, join, plain_of
@@ -127,16 +128,10 @@ class _End:
 
     def __init__(self, table: StatsTable, name: str, own: Domain, domain: Domain) -> None:
         self._table, self._name, self._own, self._domain = table, name, own, domain
-        self._values: tuple[pa.Array | None] | None = None
 
-    @property
+    @cached_property
     def values(self) -> pa.Array | None:
         """The values, as they are compared; NULL = unknown. None if none is known, or they are not comparable here."""
-        if self._values is None:  # not a cached_property: up to Python 3.11 all threads wait for one that decodes
-            self._values = (self._convert(),)
-        return self._values[0]
-
-    def _convert(self) -> pa.Array | None:
         values, domain = self._table.column(self._name), self._domain
         if values is None or join(domain_of(values.type), self._own) is not self._own:
             return None  # of a wider type than the predicate was bound to

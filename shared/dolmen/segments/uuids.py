@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dolmen.cached import cached_property
 from dolmen.format.layout import uuid_of
 
 Codes = npt.NDArray[np.uint64]

@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Sequence
-from functools import cached_property
 from typing import Any
 from urllib.parse import urlsplit
 
+from dolmen.cached import cached_property
 from dolmen.errors import AccessDeniedError, Error, InputError, LimitError, NotFoundError, StoreUnavailableError
 from dolmen.ingest.queues.base import OutgoingMessage, QueueDepth, check_sizes
 from dolmen.runtime import Runtime

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import msgspec
 import pyarrow as pa
 
+from dolmen.cached import cached_property
 from dolmen.context import Context
 from dolmen.format.entries import DataFile
 from dolmen.format.manifest import Manifest, TableEntry

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from dolmen.cached import cached_property
 from dolmen.commit.loop import submit
 from dolmen.commit.statements.background import CollectionProgress, MoveFence
 from dolmen.commit.statements.base import Statement
@@ -143,18 +144,13 @@ class _Collection:
         self._freed, self._swept = manifest.freed, manifest.swept
         self._listed = False
         self._waiting: Amount | None = None
-        self._marked: KeySet | None = None
         self._closed: frozenset[str] = frozenset()
         self._outside = outside
 
-    @property
+    @cached_property
     def _kept(self) -> KeySet:
         """Keys of the objects to keep: those of the newest version, and of older ones that may still be read."""
-        if (
-            self._marked is None
-        ):  # no cached_property: up to Python 3.11 it would lock all instances while this one reads
-            self._marked = self._marker(self._manifest, self._context.segments, self._through)
-        return self._marked
+        return self._marker(self._manifest, self._context.segments, self._through)
 
     def run(self) -> Collected:
         """Deletes, records the progress, and lets the next versions expire."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterable, Sequence
-from functools import cached_property
 from hashlib import blake2b
 
 import numpy as np
 import numpy.typing as npt
+
+from dolmen.cached import cached_property
 
 Codes = npt.NDArray[np.int64]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from functools import cached_property
 
 import pyarrow as pa
 
+from dolmen.cached import cached_property
 from dolmen.errors import SchemaError
 from dolmen.format.entries import DataFile, Tombstone
 from dolmen.format.manifest import AppliedId, Manifest, TableEntry

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
 
+from dolmen.cached import cached_property
 from dolmen.context import Context
 from dolmen.errors import (
     AccessDeniedError,

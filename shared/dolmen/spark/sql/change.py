@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import msgspec
 from pyspark.sql import DataFrame
 
+from dolmen.cached import cached_property
 from dolmen.commit.statements.rows import DeletePositions, Write
 from dolmen.errors import InputError, SchemaError
 from dolmen.format.manifest import TableEntry

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from functools import cached_property
 from typing import Any
 
+from dolmen.cached import cached_property
 from dolmen.errors import Error, InputError
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from copy import copy
-from functools import cached_property
 from typing import Any, BinaryIO
 
 from botocore.exceptions import BotoCoreError, ClientError
 
+from dolmen.cached import cached_property
 from dolmen.errors import InputError, ObjectChangedError, StoreUnavailableError
 from dolmen.runtime import Runtime, shared_runtime
 from dolmen.store.backoff import attempts
