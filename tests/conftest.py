@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+import hypothesis
 import hypothesis.core
 import pytest
 
@@ -37,6 +38,10 @@ for _options in ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS"):
 # Nothing here multiplies matrices. The library for it, which comes with numpy, otherwise starts a thread for each core
 # in each process that a test starts, and these threads are busy for a tenth of a second before they sleep.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+# How long a machine takes says nothing of what is tested: it may have other work.
+hypothesis.settings.register_profile("dolmen", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("dolmen")
 
 # All that is collected stays, so Python's collector would look through it in vain, over and over: that is a fifth of
 # what it takes to collect these tests, which each process does. (One that only shares them out goes on without.)

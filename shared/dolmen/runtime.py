@@ -21,6 +21,9 @@ from typing import Any, Protocol, TypeVar
 
 from dolmen.cached import cached_property
 
+_FAR_SECONDS = 0.002
+"""Opening a small file of a disk that is near takes less than this: 0.1 to 0.3 ms (measured)."""
+
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -97,6 +100,27 @@ class Runtime:
         if self.threads == 1:
             return map(function, items)
         return _map(self._pool, function, items, ahead or self.threads, size, most)
+
+    def near(
+        self, function: Callable[[T], R], items: Iterator[T], *, count: Callable[[T], int] = lambda _: 1
+    ) -> Iterator[R]:
+        """Like ``map``, one item after the other in the caller's thread, while that is fast; leaves the other items.
+
+        Use it before ``map`` for files of this machine: to open a small one is work in short steps of Python and C, for
+        which threads wait for each other. They help only where it takes longer: the disk is far, or the work is long.
+
+        Args:
+            count: how many files an item is.
+        """
+        seconds, files = 0.0, 0
+        for item in items:
+            began = self.monotonic()
+            found = function(item)
+            seconds += self.monotonic() - began
+            files += count(item)
+            yield found
+            if seconds > files * _FAR_SECONDS:
+                return
 
     def compute(
         self, function: Callable[[T], R], items: Iterable[T], *, here: Callable[[T], bool] = lambda _: False

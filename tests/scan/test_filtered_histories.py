@@ -45,7 +45,8 @@ def test_versions_of_altered_tables_show_what_duckdb_says(exclusions: list[int])
         history = in_memory(f"filters {SEED} {number}")
         history.run()
         history.check(sql_share=0.05)
-    assert sum(exclusions) > (HISTORIES if LONG else 0), "hardly any filter excluded a file"
+    if LONG:  # about one in three histories has such a file
+        assert sum(exclusions) > HISTORIES // 10, "hardly any filter excluded a file"
 
 
 EPOCH = datetime(2020, 1, 1)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
+from pathlib import PurePosixPath
 from typing import Any, TypeAlias
 
 import msgspec
@@ -194,7 +196,9 @@ class _Adopter:
             except AdoptionError as error:
                 return place, error
 
-        for number, facts in enumerate(self._context.runtime.map(read, wanted), 1):
+        runtime, items = self._context.runtime, iter(wanted)
+        here = runtime.near(read, items) if wanted and wanted[0][0].store.local_path("a") else ()
+        for number, facts in enumerate(chain(here, runtime.map(read, items)), 1):
             if isinstance(facts, tuple):
                 for reason in reasons(facts[1]):
                     self._faults.add(facts[0].label, reason)
@@ -207,11 +211,13 @@ class _Adopter:
 
     def _add_folder_faults(self, places: Sequence[FilePlace], facts: Iterable[FileFacts]) -> None:
         """Notes columns that stand only in the names of folders, as Hive and Spark write partitions."""
-        roots = tuple(f"{place.key}/" for place in places)
+        roots = {place.key: number for number, place in reversed([*enumerate(places)])}
         for file in facts:
-            root = next((each for each in roots if file.place.key.startswith(each)), "")
+            above = [str(folder) for folder in PurePosixPath(file.place.key).parents]
+            root = min((key for key in above if key in roots), key=roots.__getitem__, default="")
+            inside = file.place.key.removeprefix(f"{root}/") if root else file.place.key
             names = {column.name for column in file.shape.columns}
-            for part in file.place.key[len(root) :].split("/")[:-1]:
+            for part in inside.split("/")[:-1]:
                 column, equals, _ = part.partition("=")
                 if equals and column not in names:
                     reason = "it stands only in the names of folders, not in the file, where every column must be"

@@ -44,12 +44,8 @@ AHEAD_BYTES = 64 * MIB
 LOCAL_FILES = 16
 """So many small files of this machine are opened one after the other."""
 
-SLOW_SECONDS = 0.002
-"""Opening a small file of this machine is work in short steps of Python and C, for which threads wait for each other.
-Only if it takes longer than this, its footer is large, or the disk far away: then threads work or wait at once."""
-
 VALUES_TOGETHER = 65_536
-"""Consecutive row groups of few values are decoded one after the other up to so many, for the same reason."""
+"""Consecutive row groups of few values are decoded one after the other up to so many: see ``Runtime.near``."""
 
 
 class RowGroupColumns:
@@ -156,7 +152,11 @@ class PlanReader:
                 else [self._open_one(plan, choice) for plan in item]
             )
 
-        for found in self._do(work, asked(), is_local):
+        runtime, items = self.context.runtime, asked()
+        here = runtime.near(work, items, count=_files_of) if is_local else ()
+        ahead = 1 if self.cautious else None
+        others = runtime.map(work, items, ahead=ahead, size=_bytes_ahead, most=AHEAD_BYTES)
+        for found in chain(here, others):
             if isinstance(found, dict):
                 bitmaps |= found
                 continue
@@ -165,20 +165,6 @@ class PlanReader:
                     file = replace(file, vector=bitmaps.pop(file.file.path))
                 self.filters.add(file)
                 yield file
-
-    def _do(self, work: Callable[[Asked], R], asked: Iterator[Asked], is_local: bool) -> Iterator[R]:
-        """Does what opens files, in order."""
-        runtime, seconds, files = self.context.runtime, 0.0, 0
-        for item in asked if is_local else ():
-            began = runtime.monotonic()
-            found = work(item)
-            seconds += runtime.monotonic() - began
-            files += 1 if isinstance(item, VectorRequest) else len(item)
-            yield found
-            if seconds > files * SLOW_SECONDS:
-                break
-        ahead = 1 if self.cautious else None
-        yield from runtime.map(work, asked, ahead=ahead, size=_bytes_ahead, most=AHEAD_BYTES)
 
     def _open_one(self, plan: FilePlan, choice: FilterChoice | None) -> OpenFile:
         """A file without its vector."""
@@ -360,6 +346,10 @@ def _bytes_ahead(item: Asked) -> int:
     if isinstance(item, VectorRequest):
         return item.request.range.length
     return sum(first_request(plan.file).length for plan in item)
+
+
+def _files_of(item: Asked) -> int:
+    return 1 if isinstance(item, VectorRequest) else len(item)
 
 
 def _cut(items: Iterable[T], size: Callable[[T], int], most: int, count: int | None = None) -> Iterator[Sequence[T]]:
