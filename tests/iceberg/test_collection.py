@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -14,7 +14,7 @@ from dolmen.iceberg.manifests import ManifestBody, decode_manifest_list
 from dolmen.iceberg.metadata import TableMetadata
 from dolmen.iceberg.pins import pin_version
 from dolmen.maintenance.gc.collection import collect
-from dolmen.store.base import Deleted
+from dolmen.store.base import Buffer, Deleted, PutOutcome
 from dolmen.store.memory import MemoryStore
 from dolmen.table import Table
 from support.aging import EAGER, SCHEMA, Place, rows
@@ -214,12 +214,143 @@ def test_objects_of_a_publication_under_way_stay(place: Place) -> None:
 
 
 def test_the_publication_of_a_dropped_table_goes_with_its_pin(place: Place) -> None:
+    """The metadata at once, and the rest when no publication under way can name it."""
     place.db.table("t").publish_iceberg()
     place.db.drop_table("t")
     place.pass_hours(1)
     place.collect(QUICK)
+    assert published_keys(place)
+    assert not [key for key in published_keys(place) if key.endswith(".json")]
+    assert pins(place)
+    place.pass_hours(24)
+    place.collect(QUICK)
     assert published_keys(place) == set()
-    assert not [name for name in place.open().tags() if name.startswith(RESERVED_TAGS)]
+    assert not pins(place)
+
+
+def pins(place: Place) -> list[str]:
+    return [name for name in place.open().tags() if name.startswith(RESERVED_TAGS)]
+
+
+def bring_back(place: Place, version: int) -> Table:
+    """Restores the table t."""
+    db = place.open()
+    db.restore(version, tables="t")
+    return db.table("t")
+
+
+class SlowPublisher(MemoryStore):
+    """Something happens just before it creates an object whose key contains some text."""
+
+    meanwhile: Callable[[], None] | None = None
+    before = ".metadata.json"
+
+    def put(self, key: str, body: Buffer, *, if_match: str | None = None) -> PutOutcome:
+        if self.before in key and self.meanwhile:
+            happens, self.meanwhile = self.meanwhile, None
+            happens()
+        return super().put(key, body, if_match=if_match)
+
+
+@pytest.mark.parametrize("before", [".metadata.json", "/snap-", "/data-"])
+def test_what_is_published_while_its_table_is_dropped_and_collected_is_whole(place: Place, before: str) -> None:
+    """Collection deleted the objects of a publication under way: simulation, seed 90000155."""
+    store = SlowPublisher(place.bucket, place.runtime())
+    store.before = before
+    db = place.open(store)
+    version = db.version
+
+    def meanwhile() -> None:
+        place.db.drop_table("t")
+        place.pass_hours(1)
+        place.collect(QUICK)
+
+    store.meanwhile = meanwhile
+    found = db.table("t").publish_iceberg()
+    assert (found.version, store.meanwhile) == (version, None)
+    assert [pin.rpartition(".")[2] for pin in pins(place)] == [str(version)]
+    needed_keys(bring_back(place, version), [1])
+
+
+def test_all_that_late_metadata_of_a_dropped_table_names_stays_with_it(place: Place) -> None:
+    """Metadata that landed during the collection stayed, and what it names did not: simulation, seed 90000155."""
+    found = place.db.table("t").publish_iceberg()
+    (key,) = [key for key in published_keys(place) if key.endswith(".json")]
+    place.db.drop_table("t")
+    place.pass_hours(48)
+    landed = place.bucket.objects[key]
+    place.bucket.objects[key] = replace(landed, last_modified_us=place.now_us + 1_000_000)
+    place.collect(QUICK)
+    assert pins(place)
+    needed_keys(bring_back(place, found.version), [1])
+    place.db.refresh()
+    place.db.drop_table("t")
+    place.pass_hours(1)
+    place.collect(QUICK)
+    assert published_keys(place) == set()
+
+
+def test_a_table_that_is_back_before_its_publication_is_gone_keeps_the_rest(place: Place) -> None:
+    """A publisher of the restored table may have read the metadata just before it was deleted."""
+    found = place.db.table("t").publish_iceberg()
+    before = published_keys(place)
+    place.db.drop_table("t")
+    place.pass_hours(48)
+
+    class Restoring(MemoryStore):
+        """The table is restored just before its first object is deleted."""
+
+        is_back = False
+
+        def delete(self, keys: Sequence[str]) -> list[Deleted]:
+            if not self.is_back and any(key.startswith("iceberg/") for key in keys):
+                self.is_back = True
+                bring_back(place, found.version)
+            return super().delete(keys)
+
+    store = Restoring(place.bucket, place.runtime())
+    collect(place.context(store), settings=QUICK)
+    assert store.is_back
+    assert published_keys(place) == {key for key in before if not key.endswith(".json")}
+    assert pins(place)
+
+
+def test_the_newest_metadata_of_a_dropped_table_goes_last(place: Place) -> None:
+    """An earlier one that were left would be taken for the newest, and collection keeps nothing for it."""
+    table = place.db.table("t")
+    for step in range(3):
+        table.append(rows(100 + step))
+        table.publish_iceberg()
+    place.db.drop_table("t")
+    place.pass_hours(1)
+
+    class Batches(MemoryStore):
+        """Remembers which metadata each request deleted."""
+
+        def __init__(self) -> None:
+            super().__init__(place.bucket, place.runtime())
+            self.batches: list[list[str]] = []
+
+        def delete(self, keys: Sequence[str]) -> list[Deleted]:
+            if any(key.endswith(".metadata.json") for key in keys):
+                self.batches.append([key.rpartition("/")[2] for key in keys])
+            return super().delete(keys)
+
+    store = Batches()
+    collect(place.context(store), settings=QUICK)
+    assert store.batches == [["v1.metadata.json", "v2.metadata.json"], ["v3.metadata.json"]]
+
+
+def test_a_pin_stays_while_its_publisher_may_not_have_created_anything_yet(place: Place) -> None:
+    pin_version(place.db.context, place.manifest, place.db.table("t")._entry.uuid)
+    place.db.refresh()
+    place.db.drop_table("t")
+    place.pass_hours(23)
+    place.collect(QUICK)
+    assert pins(place)
+    place.pass_hours(2)
+    place.collect(QUICK)
+    assert not pins(place)
 
 
 class StubbornStore(MemoryStore):
@@ -240,6 +371,7 @@ def test_nothing_of_a_dropped_publication_goes_before_its_metadata(place: Place)
     context = place.context(StubbornStore(place.bucket, runtime))
     assert list(collect(context, settings=QUICK).errors.values()) == ["try again"]
     assert published_keys(place) == before
+    place.pass_hours(24)
     place.collect(QUICK)
     assert published_keys(place) == set()
 
@@ -260,6 +392,7 @@ def test_without_its_pin_a_dropped_publication_is_found_by_a_full_collection(pla
 def test_a_dry_run_deletes_nothing(place: Place) -> None:
     place.db.table("t").publish_iceberg()
     place.db.drop_table("t")
+    place.pass_hours(48)
     before = published_keys(place)
     assert place.collect(QUICK, dry_run=True).deleted["publications"].objects == len(before)
     assert published_keys(place) == before

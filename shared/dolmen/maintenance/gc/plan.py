@@ -90,11 +90,11 @@ def next_horizon(head: Head, manifest: Manifest, settings: DatabaseSettings, now
     held = (cursor.version for cursor in manifest.cursors.values() if cursor.holds(now_us))
     oldest_kept = min([manifest.version - settings.keep_versions + 1, *held])
     if oldest_kept > horizon:
-        oldest_kept = min(oldest_kept, _newest_at(head, manifest, now_us - settings.retention_us))
+        oldest_kept = min(oldest_kept, newest_at(head, manifest, now_us - settings.retention_us))
     return oldest_kept if oldest_kept > horizon and _worth_it(head, manifest, horizon, oldest_kept) else horizon
 
 
-def _newest_at(head: Head, manifest: Manifest, time_us: int) -> int:
+def newest_at(head: Head, manifest: Manifest, time_us: int) -> int:
     """The version that was the newest at a time; 0 if there was none, or if it has left the history."""
     if manifest.created_at <= time_us:
         return manifest.version

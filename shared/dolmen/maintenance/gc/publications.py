@@ -14,6 +14,7 @@ from dolmen.iceberg.manifests import ManifestBody, decode_manifest_list
 from dolmen.iceberg.metadata import TableMetadata
 from dolmen.iceberg.pins import pins_of, published_tables, unpin_versions
 from dolmen.maintenance.gc.eraser import ObjectEraser
+from dolmen.maintenance.gc.plan import newest_at
 from dolmen.store.base import ObjectInfo
 
 REASON = "publications"
@@ -24,7 +25,9 @@ class PublicationSweep:
 
     Metadata that was the newest, or that the hint named, less than ``reader_grace`` ago is kept with all that it names,
     as readers may have opened it, and so is metadata of a version that is still pinned, as Glue may name it. Other
-    objects go at ``orphan_age``: until then a publication under way may name them. Those of a dropped table go at once.
+    objects go at ``orphan_age``: until then a publication under way may name them. Of a dropped table the metadata goes
+    at once, and all else, the pins last, when no publication under way can need it: the table may be restored, and what
+    is then found as its publication must be whole.
 
     Args:
         manifest: the newest version.
@@ -59,11 +62,8 @@ class PublicationSweep:
                     self._sweep(table)
                 except CorruptionError as error:
                     self._eraser.errors[error.key] = f"{error.reason}: publish the table anew"
-                continue
-            found = self._context.store.list(f"{PREFIX}{table}/")
-            failed = self._erase_before(found, set(), self._now_us + 1 if table in pinned else self._before_us)
-            if table in pinned and not failed and not self._dry_run:
-                unpin_versions(self._context, table, None)
+            else:
+                self._sweep_dropped(table)
         return True
 
     def holds_before(self, version: int) -> bool:
@@ -109,7 +109,44 @@ class PublicationSweep:
                 return  # another writer's: the next publication replaces it
             pointed_us = max((info.last_modified_us for info in found if info.key == directory.hint_key), default=0)
             needed = self._needed(directory, newest, newest.metadata, table, pointed_us)
-        self._erase_before(found, needed, self._before_us)
+        old = [info for info in found if info.key not in needed and info.last_modified_us < self._before_us]
+        documents, others = _divide(old)
+        if not self._erase(documents):  # until it is gone, metadata is whole
+            self._erase(others)
+
+    def _sweep_dropped(self, table: str) -> None:
+        """Deletes the metadata, its newest last; once none is left, what is old enough; and then removes the pins.
+
+        The publisher of a version that had the table may still be under way, and create metadata whenever it likes
+        before ``orphan_age`` has passed. What it then names must be there, as the table may be restored.
+        """
+        directory = PublicationDirectory(self._context.store, self._context.runtime, table)
+        pins = pins_of(self._manifest, table)
+        found = list(self._context.store.list(f"{PREFIX}{table}/"))
+        documents, others = _divide(found)
+        before_us = self._now_us + 1 if pins else self._before_us
+        gone = [info for info in documents if info.last_modified_us < before_us]
+        gone.sort(key=lambda info: directory.number(directory.path(info.key)))
+        if self._erase(gone[:-1]) or self._erase(gone[-1:]) or len(gone) < len(documents):
+            return
+        old = [info for info in others if info.last_modified_us < self._before_us]
+        if old and self._is_there_again(table):
+            return  # its publisher may have read the metadata before it was deleted
+        if self._erase(old) or len(old) < len(others):
+            return
+        if pins and self._are_settled(pins) and not self._dry_run:
+            unpin_versions(self._context, table, max(pins) + 1)  # no others: the table may be there again
+
+    def _is_there_again(self, table: str) -> bool:
+        """Whether the table has been restored meanwhile."""
+        return any(entry.uuid == table for entry in self._context.head.refresh().manifest.tables.values())
+
+    def _are_settled(self, pins: dict[int, str]) -> bool:
+        """Whether nobody still publishes one of these versions, as it has not been the newest since ``orphan_age``."""
+        newest = newest_at(self._context.head, self._manifest, self._before_us)
+        if newest:
+            return max(pins) < newest
+        return all(self._manifest.tags[name].created_at < self._before_us for name in pins.values())  # no history
 
     def _needed(
         self, directory: PublicationDirectory, newest: Newest, metadata: TableMetadata, table: str, pointed_us: int
@@ -175,19 +212,16 @@ class PublicationSweep:
                     needed.update(directory.key(entry.path) for entry in body.entries)
                 needed.add(own)
 
-    def _erase_before(self, listed: Iterable[ObjectInfo], needed: set[str], before_us: int) -> bool:
-        """Deletes objects that were last modified before a time: metadata first, and the rest only if that is gone.
-
-        Otherwise a table that is restored after its drop would be published with snapshots of which objects are gone.
-        Returns whether some could not be deleted.
-        """
-        found = [info for info in listed if info.key not in needed and info.last_modified_us < before_us]
-        documents = [info for info in found if info.key.endswith(".json")]
-        others = [info for info in found if not info.key.endswith(".json")]
-        return self._erase(documents) or self._erase(others)
-
     def _erase(self, found: Sequence[ObjectInfo]) -> bool:
         return bool(self._eraser.erase(REASON, [info.key for info in found], [info.size for info in found]))
+
+
+def _divide(found: Iterable[ObjectInfo]) -> tuple[list[ObjectInfo], list[ObjectInfo]]:
+    """Metadata, and all other objects."""
+    documents, others = list[ObjectInfo](), list[ObjectInfo]()
+    for info in found:
+        (documents if info.key.endswith(".json") else others).append(info)
+    return documents, others
 
 
 @dataclass
