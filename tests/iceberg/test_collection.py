@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import pytest
@@ -14,7 +14,7 @@ from dolmen.iceberg.manifests import ManifestBody, decode_manifest_list
 from dolmen.iceberg.metadata import TableMetadata
 from dolmen.iceberg.pins import pin_version
 from dolmen.maintenance.gc.collection import collect
-from dolmen.store.base import Buffer, Deleted, PutOutcome
+from dolmen.store.base import Buffer, Deleted, ObjectInfo, PutOutcome
 from dolmen.store.memory import MemoryStore
 from dolmen.table import Table
 from support.aging import EAGER, SCHEMA, Place, rows
@@ -351,6 +351,49 @@ def test_a_pin_stays_while_its_publisher_may_not_have_created_anything_yet(place
     place.pass_hours(2)
     place.collect(QUICK)
     assert not pins(place)
+
+
+def test_a_pin_stays_while_anything_of_a_dropped_table_is_left(place: Place) -> None:
+    """By its pin the next collection finds it."""
+    table = place.db.table("t")
+    pin_version(place.db.context, place.manifest, table._entry.uuid)
+    directory = PublicationDirectory(table.context.store, table.context.runtime, table._entry.uuid)
+    place.db.refresh()
+    place.db.drop_table("t")
+    place.pass_hours(20)
+    directory.write("data-0123456789abcdef", "avro", b"x")
+    place.pass_hours(5)
+    place.collect(QUICK)
+    assert published_keys(place)
+    assert pins(place)
+    place.pass_hours(20)
+    place.collect(QUICK)
+    assert published_keys(place) == set()
+    assert not pins(place)
+
+
+def test_the_pin_of_a_table_that_is_back_and_published_stays(place: Place) -> None:
+    """Collection had seen the table dropped, and its directory empty."""
+    version = place.manifest.version
+    pin_version(place.db.context, place.manifest, place.db.table("t")._entry.uuid)
+    place.db.refresh()
+    place.db.drop_table("t")
+    place.pass_hours(25)
+
+    class Overtaken(MemoryStore):
+        """The table is restored and published as soon as its directory is listed."""
+
+        published = 0
+
+        def list(self, prefix: str, start_after: str = "") -> Iterator[ObjectInfo]:
+            yield from super().list(prefix, start_after)
+            if prefix.startswith("iceberg/") and not self.published:
+                self.published = bring_back(place, version).publish_iceberg().version
+
+    store = Overtaken(place.bucket, place.runtime())
+    collect(place.context(store), settings=QUICK)
+    assert store.published > version
+    assert [pin.rpartition(".")[2] for pin in pins(place)] == [str(store.published)]
 
 
 class StubbornStore(MemoryStore):
