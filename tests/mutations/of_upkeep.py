@@ -195,7 +195,7 @@ UPKEEP: tuple[Mutation, ...] = (
         "young versions expire by their number",
         "a version expires when it is older than the retention AND not among the newest",
         "maintenance/gc/plan.py",
-        "        oldest_kept = min(oldest_kept, _newest_at(head, manifest, now_us - settings.retention_us))\n",
+        "        oldest_kept = min(oldest_kept, newest_at(head, manifest, now_us - settings.retention_us))\n",
         "        newest = min(newest, manifest.version)\n",
     ),
     mutation(
