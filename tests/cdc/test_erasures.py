@@ -62,3 +62,36 @@ def test_a_memory_of_an_older_version_comes_back_without_erased_keys(way: str) -
     db.maintain()
     assert db.table(f"{name}__deleted").count() == 0
     assert db.verify(deep=True).ok
+
+
+@pytest.mark.parametrize("erased", ["id = 2", "id = 2 AND v = 'v2'", "seq = 2"])
+@pytest.mark.parametrize("column", ["id", "seq"])
+def test_a_version_of_before_its_keys_became_wider_is_read_and_restored_seed_90000388(column: str, erased: str) -> None:
+    """Without changes (CDC) a column may become wider; a version with them, in which it is narrow, comes back."""
+    narrow = pa.schema([("id", pa.int32()), ("v", pa.string()), ("seq", pa.int32())])
+    feed = Feed()
+    feed.create(narrow)
+    before = feed.place.db.refresh()
+    feed.deliver(File("a", (Change(1, 1, "v1"), Change(2, 2, "v2"), Change(3, 3, None))))
+    changed = feed.place.db.refresh()
+    table = feed.place.db.table("t")
+    table.restore(before)
+    table.widen_column(column, pa.int64())
+    table.erase(erased)
+
+    left = [{"id": 1, "v": "v1", "seq": 1}]
+    past = feed.place.open().at(version=changed)
+    assert past.table("t").to_arrow().to_pylist() == left
+    assert past.table("t__deleted").to_arrow().to_pylist() == [{"id": 3, "seq": 3}]
+
+    table.restore(changed)
+    assert feed.rows() == {1: (1, "v1")}
+    database = feed.place.open()
+    kinds = [database.table(name).schema.field(column).type for name in ("t", "t__deleted")]
+    assert kinds == [pa.int64() if column in erased else pa.int32()] * 2
+    feed.deliver(File("b", (Change(3, 2, "late"), Change(1, 2, None), Change(4, 9, "v9"))))
+    feed.deliver(File("c", (Change(1, 1, "late"), Change(4, 10, "v10"), Change(5, 11, "v11"))))
+    assert feed.rows() == {4: (10, "v10"), 5: (11, "v11")}
+    assert database.verify(deep=True, all_versions=True).ok
+    database.clone("t", "u", version=changed)
+    assert database.table("u").to_arrow().to_pylist() == left

@@ -14,7 +14,7 @@ import msgspec
 import pyarrow as pa
 
 from dolmen.errors import InputError, SchemaError
-from dolmen.format.manifest import COLUMN_DEFAULTS, WIDENED_COLUMNS, TableEntry
+from dolmen.format.manifest import COLUMN_DEFAULTS, WIDENED_COLUMNS, Mark, Sequences, TableEntry
 from dolmen.format.nesting import NestedPlace, check_nested_widening, is_successor
 from dolmen.format.properties import columns_named, with_renamed_column
 from dolmen.format.schema import Field, Schema, check_column_names, is_nested, number_field, storable
@@ -177,6 +177,12 @@ class WidenColumn:
                 f"column {self.name!r} identifies or orders changes (CDC), and deletes are remembered by its values, "
                 "so its type can't change"
             )
+        return self.widen(entry, ts)
+
+    def widen(self, entry: TableEntry, ts: int) -> TableEntry:
+        """The entry with the wider type of a whole column, without looking at what changes (CDC) need."""
+        field, wide = entry.schema.field(self.name), storable(self.type)
+        narrow = field.arrow_type
         changed = msgspec.structs.replace(
             field,
             type=str(wide),
@@ -184,6 +190,8 @@ class WidenColumn:
             initial_default=widened(field.initial_default, narrow, wide),
             write_default=widened(field.write_default, narrow, wide),
         )
+        if entry.sequences is not None and self.name in _sequence(entry):
+            entry = msgspec.structs.replace(entry, sequences=_widened_sequences(entry.sequences, narrow, wide))
         entry = _with_fields(entry, _replaced(entry.schema, changed), altered_ts=ts)
         return widened_entry(entry, {field.id: (narrow, wide)} if is_date_to_timestamp(narrow, wide) else {})
 
@@ -384,6 +392,15 @@ def _without(fields: tuple[Field, ...], gone: Field) -> tuple[Field, ...]:
 
 def _replaced(schema: Schema, changed: Field) -> tuple[Field, ...]:
     return tuple(changed if field.id == changed.id else field for field in schema.fields)
+
+
+def _widened_sequences(sequences: Sequences, narrow: pa.DataType, wide: pa.DataType) -> Sequences:
+    return msgspec.structs.replace(
+        sequences,
+        greatest=widened(sequences.greatest, narrow, wide),
+        forgotten_through=widened(sequences.forgotten_through, narrow, wide),
+        marks=tuple(Mark(mark.ts, widened(mark.greatest, narrow, wide)) for mark in sequences.marks),
+    )
 
 
 def _sequence(entry: TableEntry) -> tuple[str, ...]:

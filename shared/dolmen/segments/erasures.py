@@ -165,7 +165,7 @@ def _with_wider_columns(entry: TableEntry, columns: Iterable[Field]) -> TableEnt
         if there is None or there.type == field.type or is_nested(field.arrow_type):
             continue
         if not narrowing(there.arrow_type, field.arrow_type):
-            entry = WidenColumn(there.name, field.arrow_type).apply(entry, field.widened_ts)
+            entry = WidenColumn(there.name, field.arrow_type).widen(entry, field.widened_ts)
     return entry
 
 

@@ -10,10 +10,12 @@ import msgspec
 
 from dolmen.format.entries import Blob, KeysTombstone, WhereTombstone
 from dolmen.format.erasures import ErasedTable
+from dolmen.format.evolution import WidenColumn
 from dolmen.format.keys import Keys, decode_keys, inline_keys
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Field
 from dolmen.format.values import to_json, to_plain
+from dolmen.format.widening import narrowing
 from dolmen.predicate import Predicate, from_builtins, from_json, to_builtins
 
 ReadBlob = Callable[[Blob], bytes]
@@ -97,6 +99,15 @@ class RememberedKeys:
             columns = tuple(sorted(self._ids(tombstone.columns).values()))
             hidden = WhereTombstone(columns, place, to_builtins(self.predicate(tombstone, read)), tombstone.ts)
         return ErasedTable(self.entry.uuid, hidden, self.columns(erased))
+
+    def with_types_of_owner(self) -> TableEntry:
+        """The memory's entry with the types that the other table's columns have; they may have become wider."""
+        entry = self.entry
+        for field in entry.schema.fields:
+            own = next((known for known in self.owner.schema.fields if known.name == field.name), None)
+            if own and own.type != field.type and not narrowing(field.arrow_type, own.arrow_type):
+                entry = WidenColumn(field.name, own.arrow_type).widen(entry, own.widened_ts)
+        return entry
 
     def _ids(self, columns: tuple[int, ...]) -> dict[int, int]:
         """The memory's ids of columns, by those of the other table."""

@@ -83,7 +83,8 @@ class SubjectDeletes:
             return self.made[entry.uuid, erasure.id]
 
         hidden = {name: with_erasures(entry, erasures, draft.segments, recorded) for name, entry in tables.items()}
-        return {name: self._without_keys(entry, erasures) for name, entry in hidden.items()}
+        found = {name: self._without_keys(entry, erasures) for name, entry in hidden.items()}
+        return found | {memory.name: memory.with_types_of_owner() for memory in RememberedKeys.each(found)}
 
     def _without_keys(self, entry: TableEntry, erasures: Iterable[Erasure]) -> TableEntry:
         deletes = [
