@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from dolmen.iceberg import publication
 from dolmen.iceberg.pins import unpin_versions
 from dolmen.iceberg.publication import publish
 from dolmen_simulator.judge import model
@@ -115,3 +116,23 @@ def test_a_publication_of_a_table_that_came_back_is_not_left_over(world: World) 
     assert world.ledger.publications.leftovers()
     world.do("restore", [RestoreAllEffect(before, world.ledger)], lambda: world.db.restore(before))
     assert not world.ledger.publications.leftovers()
+
+
+def test_an_earlier_version_of_a_table_that_came_back_is_needed_while_it_is_pinned(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """History 90000867: a publisher died before it removed the pin of the version before."""
+    publish_left(world)
+    earlier = set(world.bucket.objects)
+    world.append(7)
+    monkeypatch.setattr(publication, "unpin_versions", lambda *_: None)
+    publish_left(world)
+    before = world.ledger.version
+    world.do("drop", [model.DropEffect("left")], lambda: world.db.drop_table("left"))
+    world.do("restore", [RestoreAllEffect(before, world.ledger)], lambda: world.db.restore(before))
+    assert not world.ledger.publications.leftovers()
+    uuid = world.table["uuid"]
+    world.upkeep("publish", lambda: unpin_versions(world.db.context, uuid, before))
+    left = world.ledger.publications.leftovers()
+    assert left
+    assert left <= earlier

@@ -197,13 +197,21 @@ class Publications:
         return {key for key in self._bucket.objects if key.startswith(PREFIX)} - needed
 
     def _needs_of_restored(self, table: str) -> frozenset[str]:
-        """The keys that the newest metadata of a table needs that was dropped, and restored before these were gone."""
-        numbers = [
+        """The keys of what a table needs that was dropped, and restored before its publication was gone.
+
+        It needs its newest metadata, and that of versions which are still pinned.
+        """
+        numbers = sorted(
             int(match[2])
             for key in self._bucket.objects
             if (match := _METADATA.fullmatch(key)) is not None and match[1] == table
-        ]
-        return self._needs(table, max(numbers), self._check(table, max(numbers))) if numbers else frozenset()
+        )
+        needed = frozenset[str]()
+        for number in numbers:
+            version = self._reader.table(self._key(table, number)).found["current-snapshot-id"]
+            if number == numbers[-1] or f"{PINS}{table}.{version}" in self._pins:
+                needed |= self._needs(table, number, self._check(table, number))
+        return needed
 
     def _publish(self, table: str, number: int, now_us: int) -> None:
         published = self._tables.setdefault(table, Published())
