@@ -25,6 +25,7 @@ from dolmen.format.manifest import TableEntry
 from dolmen.format.properties import check_table_properties
 from dolmen.format.schema import Schema
 from dolmen.results import Commit
+from dolmen.scan.data_objects import is_local
 from dolmen.transaction import Transaction
 from dolmen.write.probe import check_storable
 from dolmen.write.row_digest import content_digest
@@ -197,7 +198,7 @@ class _Adopter:
                 return place, error
 
         runtime, items = self._context.runtime, iter(wanted)
-        here = runtime.near(read, items) if wanted and wanted[0][0].store.local_path("a") else ()
+        here = runtime.near(read, items) if wanted and is_local(wanted[0][0].store) else ()
         for number, facts in enumerate(chain(here, runtime.map(read, items)), 1):
             if isinstance(facts, tuple):
                 for reason in reasons(facts[1]):

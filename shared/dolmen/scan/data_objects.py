@@ -63,6 +63,11 @@ def data_object(store: ObjectStore, path: str) -> DataObject:
     return DataObject(store.sibling(adopted.root), adopted.key, adopted)
 
 
+def is_local(store: ObjectStore) -> bool:
+    """Whether the objects of a store are files of this machine."""
+    return store.local_path("any") is not None
+
+
 def missing_file_error(store: ObjectStore, file: DataFile, table: str) -> CorruptionError:
     """The error for a data file that is not there."""
     found = data_object(store, file.path)

@@ -20,7 +20,7 @@ from dolmen.errors import CorruptionError, ObjectChangedError, ObjectNotFoundErr
 from dolmen.format.entries import DataFile
 from dolmen.format.schema import Schema
 from dolmen.scan.blobs import BlobReader, Pending
-from dolmen.scan.data_objects import data_object, missing_file_error
+from dolmen.scan.data_objects import data_object, is_local, missing_file_error
 from dolmen.scan.deletes import Deletes, load_deletes
 from dolmen.scan.file_bytes import FileBytes
 from dolmen.scan.filter_choice import FilterChoice, FilterUse
@@ -135,8 +135,8 @@ class PlanReader:
     def open_files(self, files: Sequence[FilePlan], choice: FilterChoice | None = None) -> Iterator[OpenFile]:
         """Fetches footers and vectors, and the Bloom filters that ``choice`` chooses, all of them at the same time."""
         bitmaps: dict[str, BitMap] = {}
-        is_local = self.context.store.local_path("a") is not None
-        most_files = LOCAL_FILES if is_local and not self.cautious else 1
+        are_local = is_local(self.context.store)
+        most_files = LOCAL_FILES if are_local and not self.cautious else 1
 
         def asked() -> Iterator[Asked]:
             for some in by_vector_bytes(files, 0 if self.cautious else VECTOR_BYTES):
@@ -153,7 +153,7 @@ class PlanReader:
             )
 
         runtime, items = self.context.runtime, asked()
-        here = runtime.near(work, items, count=_files_of) if is_local else ()
+        here = runtime.near(work, items, count=_files_of) if are_local else ()
         ahead = 1 if self.cautious else None
         others = runtime.map(work, items, ahead=ahead, size=_bytes_ahead, most=AHEAD_BYTES)
         for found in chain(here, others):
