@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 from collections.abc import Iterator
@@ -14,6 +15,8 @@ import pytest
 
 import dolmen
 from dolmen.runtime import Runtime
+from dolmen.scan.read import RowGroupColumns
+from dolmen.scan.row_groups import RowGroup
 from dolmen.store.base import Object
 from dolmen.store.local.store import LocalStore
 
@@ -93,3 +96,22 @@ def test_files_of_a_near_disk_are_read_by_one_thread_and_of_a_far_one_by_several
     rows = dolmen.open(small_files, runtime=runtime).table("t").scan().to_arrow()
     assert rows.sort_by("id").to_pydict() == {"id": [*range(FILES)], "s": [str(number) for number in range(FILES)]}
     assert threads == {threading.get_ident()} if not wait else len(threads) > 4
+
+
+def test_row_groups_of_few_large_values_are_not_held_together(tmp_path: Path) -> None:
+    table = dolmen.open(str(tmp_path)).create_table("t", pa.schema([("b", pa.binary())]))
+    for number in range(20):
+        table.append(pa.table({"b": [random.Random(number).randbytes(600_000)]}))
+    scan = dolmen.open(str(tmp_path), runtime=Runtime(threads=4, cores=2)).table("t").scan()
+    begun: list[int] = []
+
+    def work(group: RowGroup, columns: RowGroupColumns) -> int:
+        begun.append(group.rows)
+        return group.rows
+
+    with scan.reading():
+        reader = scan.reader()
+        found = reader.read(work, reader.groups(), scan.plan.output_ids)
+        assert next(found) == 1
+        assert len(begun) <= 4
+        assert sum(found) == 19

@@ -35,17 +35,20 @@ from dolmen.units import MIB
 
 R = TypeVar("R")
 T = TypeVar("T")
-Asked: TypeAlias = VectorRequest | Sequence[FilePlan]
-"""What is fetched at once: vectors of several files, or one file; small files of this machine are together."""
+FetchTask: TypeAlias = VectorRequest | Sequence[FilePlan]
+"""Fetches vectors of several files, or opens one file, or several small ones of this machine."""
 
 AHEAD_BYTES = 64 * MIB
 """Footers, small files and ranges under way at once are no more than this each, but for the last of them."""
 
 LOCAL_FILES = 16
-"""So many small files of this machine are opened one after the other."""
+"""A task opens at most so many small files of this machine."""
 
-VALUES_TOGETHER = 65_536
-"""Consecutive row groups of few values are decoded one after the other up to so many: see ``Runtime.near``."""
+TOGETHER_BYTES = MIB
+"""Consecutive small row groups are decoded one after the other up to this size: see ``Runtime.near``."""
+
+VALUE_BYTES = 16
+"""A value counts as at least so many bytes: one that is compressed well takes as long to decode as any other."""
 
 
 class RowGroupColumns:
@@ -138,21 +141,21 @@ class PlanReader:
         are_local = is_local(self.context.store)
         most_files = LOCAL_FILES if are_local and not self.cautious else 1
 
-        def asked() -> Iterator[Asked]:
+        def tasks() -> Iterator[FetchTask]:
             for some in by_vector_bytes(files, 0 if self.cautious else VECTOR_BYTES):
                 here, requests = self._vectors.split([plan.file for plan in some])
                 bitmaps.update(here)
                 yield from requests
                 yield from _cut(some, lambda plan: first_request(plan.file).length, GAP_BYTES, most_files)
 
-        def work(item: Asked) -> dict[str, BitMap] | list[OpenFile]:
+        def work(item: FetchTask) -> dict[str, BitMap] | list[OpenFile]:
             return (
                 self._vectors.fetch(item)
                 if isinstance(item, VectorRequest)
                 else [self._open_one(plan, choice) for plan in item]
             )
 
-        runtime, items = self.context.runtime, asked()
+        runtime, items = self.context.runtime, tasks()
         here = runtime.near(work, items, count=_files_of) if are_local else ()
         ahead = 1 if self.cautious else None
         others = runtime.map(work, items, ahead=ahead, size=_bytes_ahead, most=AHEAD_BYTES)
@@ -221,10 +224,12 @@ class PlanReader:
             table, schema = self.plan.table, self.plan.entry.schema
             return [work(group, RowGroupColumns(group, source, table, schema)) for group, source in some]
 
-        def values(item: tuple[RowGroup, FileBytes]) -> int:
-            return item[0].rows * len(ids | item[0].tests)
+        def size(item: tuple[RowGroup, FileBytes]) -> int:
+            group = item[0]
+            stored = group.file.file.size // len(group.file.footer.firsts)
+            return max(stored, group.rows * len(ids | group.tests) * VALUE_BYTES)
 
-        together = _cut(self._sources(groups, ids), values, VALUES_TOGETHER)
+        together = _cut(self._sources(groups, ids), size, TOGETHER_BYTES)
         for found in self.context.runtime.compute(run, together, here=lambda some: len(some) > 1):
             yield from found
 
@@ -341,14 +346,14 @@ def _pick(groups: Iterable[RowGroup], places: BitMap) -> Iterator[RowGroup]:
             yield group.pick(rows)
 
 
-def _bytes_ahead(item: Asked) -> int:
+def _bytes_ahead(item: FetchTask) -> int:
     """The bytes that are fetched at once."""
     if isinstance(item, VectorRequest):
         return item.request.range.length
     return sum(first_request(plan.file).length for plan in item)
 
 
-def _files_of(item: Asked) -> int:
+def _files_of(item: FetchTask) -> int:
     return 1 if isinstance(item, VectorRequest) else len(item)
 
 
