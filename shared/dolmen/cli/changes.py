@@ -8,14 +8,13 @@ from functools import partial
 from itertools import groupby
 from pathlib import Path
 from tempfile import SpooledTemporaryFile
-from threading import Event
 from typing import Annotated, Any, Optional
 
 import pyarrow as pa
 import typer
 
 import dolmen
-from dolmen.cli.interrupts import check_interval, stopping_at_interrupt
+from dolmen.cli.interrupts import Stop, check_interval, stopping_at_interrupt
 from dolmen.cli.options import DatabaseUrl, Form, Json, Output, TableName, app
 from dolmen.cli.output import destination, send_rows
 from dolmen.cli.terminal import ends_of, show_ends
@@ -91,7 +90,7 @@ def _follow(
 
 
 def _new_commits(
-    db: dolmen.Database, ask: Any, rows: pa.RecordBatchReader, seen: int, interval: float, stop: Event, flush: Any
+    db: dolmen.Database, ask: Any, rows: pa.RecordBatchReader, seen: int, interval: float, stop: Stop, flush: Any
 ) -> Iterator[pa.RecordBatch]:
     """Yields the changes that there are, and then those of new versions. Looks for these with one request.
 

@@ -62,6 +62,11 @@ def main() -> None:
         raise SystemExit(exit_code(error)) from None
     except KeyboardInterrupt:
         raise SystemExit(130) from None
+    except RuntimeError as error:
+        # Up to Python 3.11 a Ctrl-C becomes this while a class is made, which is what imports do.
+        if isinstance(error.__cause__, KeyboardInterrupt):
+            raise SystemExit(130) from None
+        raise
     except OSError as error:
         errors.print(f"[bold red]error[/]: {escape(str(error))}", highlight=False, soft_wrap=True)
         raise SystemExit(2) from None
