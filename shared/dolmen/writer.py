@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from itertools import chain, groupby
+from itertools import groupby
 from types import TracebackType
 from typing import Any, Self
 
@@ -26,8 +26,11 @@ from dolmen.errors import (
     SchemaError,
     StaleWriterError,
 )
+from dolmen.format.evolution import check_written_under, same_column
+from dolmen.format.keys import Keys
 from dolmen.format.manifest import TableEntry
-from dolmen.predicate import Parameters, Predicate, Where, with_parameters
+from dolmen.format.schema import Schema
+from dolmen.predicate import Parameters, Predicate, Where, columns, with_parameters
 from dolmen.results import Commit
 from dolmen.transaction import Transaction
 from dolmen.units import MIB
@@ -76,15 +79,18 @@ class _BufferedCall:
     """The rows, or the delete, of one call.
 
     Args:
-        batches: rows that fit the table.
-        keys: the keys to delete, by the names of their columns.
+        entry: the table as it was then.
+        batches: rows that fit it.
+        where: a predicate bound to its columns.
+        keys: the keys to delete, by the ids of their columns.
         digest: of the content of ``request``.
     """
 
     acknowledgement: Acknowledgement
+    entry: TableEntry
     batches: tuple[pa.RecordBatch, ...] = ()
     where: Predicate | None = None
-    keys: pa.Table | None = None
+    keys: Keys | None = None
     request: str | None = None
     digest: str = ""
     size_bytes: int = 0
@@ -164,7 +170,7 @@ class BufferedWriter:
         digest = None if request is None else RowDigest(entry.schema.arrow)
         if request is not None:
             arguments.request_id(request)
-        call = _BufferedCall(Acknowledgement(self), request=request)
+        call = _BufferedCall(Acknowledgement(self), entry, request=request)
         batches = list[pa.RecordBatch]()
         for batch in mutation.rows_of(entry, mutation.cast_rows(entry, data) if cast else data, digest):
             batches.append(batch)
@@ -196,14 +202,12 @@ class BufferedWriter:
         entry, where = self._table_entry(), with_parameters(where, parameters)
         if (keys is None) == (where is None):
             raise InputError("delete takes either a predicate or keys=...")
-        call = _BufferedCall(Acknowledgement(self), size_bytes=_DELETE_BYTES)
+        call = _BufferedCall(Acknowledgement(self), entry, size_bytes=_DELETE_BYTES)
         if keys is None:
             call.where = mutation.parse_where(self._context, entry, where)
         else:
-            taken = mutation.take_keys(entry, keys, on)
-            names = [entry.schema.by_id[int(id_)].name for id_ in taken.column_names]
-            call.keys = taken.rename_columns(names)
-            call.size_bytes += taken.nbytes
+            call.keys = mutation.take_keys(entry, keys, on)
+            call.size_bytes += call.keys.nbytes
         return self._add(call)
 
     def flush(self) -> None:
@@ -400,42 +404,73 @@ class BufferedWriter:
                 continue
             rows = list(run)
             for with_request in (False, True):  # rows of a request can be taken out of a commit, others cannot
-                if some := [call for call in rows if call.rows and (call.request is not None) is with_request]:
-                    yield some
+                some = [call for call in rows if call.rows and (call.request is not None) is with_request]
+                yield from (list(alike) for _, alike in groupby(some, key=lambda call: call.entry.schema))
             yield from ([call] for call in rows if not call.rows and call.request is not None)
 
     def _delete_runs(self, deletes: list[_BufferedCall]) -> Iterator[list[_BufferedCall]]:
-        run, columns, keys = list[_BufferedCall](), list[str](), 0
+        run, keys = list[_BufferedCall](), 0
         for call in deletes:
             if call.keys is None:
                 yield [call]
                 continue
             keys += call.keys.num_rows
-            if run and (call.keys.column_names != columns or keys > _MOST_KEYS):
+            if run and (not _have_same_keys(run[0], call) or keys > _MOST_KEYS):
                 yield run
                 run, keys = [], call.keys.num_rows
-            run, columns = [*run, call], call.keys.column_names
+            run = [*run, call]
         if run:
             yield run
 
     def _state(self, transaction: Transaction, run: Sequence[_BufferedCall]) -> None:
         """Adds one statement for calls that can be one."""
-        first, table = run[0], transaction.table(self._table)
+        first, table, entry = run[0], transaction.table(self._table), transaction.entry(self._table)
+        then, base_ts = first.entry.schema, transaction.base.commit_ts
         if first.where is not None:
+            _find_columns(then, columns(first.where), entry, base_ts)
             table.delete(first.where)
         elif first.keys is not None:
-            keys = pa.concat_tables([call.keys for call in run])
-            table.delete(keys=keys, on=keys.column_names)
+            names = _find_columns(then, map(int, first.keys.column_names), entry, base_ts)
+            keys = pa.concat_tables([call.keys for call in run if call.keys is not None])
+            table.delete(keys=keys.rename_columns(names), on=names)
         else:
-            entry = transaction.entry(self._table)
+            check_written_under(then, entry, base_ts)  # before anything is uploaded
             transaction.begin_upload()
             batches = [batch for call in run for batch in call.batches]
             requests = frozenset(call.request for call in run if call.request is not None)
             if batches:
-                alike = (pa.Table.from_batches(some) for _, some in groupby(batches, key=lambda batch: batch.schema))
-                rows = chain.from_iterable(mutation.rows_of(entry, some) for some in alike)
-                files = mutation.write_rows(self._context, self._table, entry, rows, transaction.intent)
-                transaction.add(Write(self._table, entry.uuid, files, requests=requests, schema=entry.schema))
+                files = mutation.write_rows(self._context, self._table, first.entry, batches, transaction.intent)
+                transaction.add(Write(self._table, entry.uuid, files, requests=requests, schema=then))
             for call in run:
                 if call.request is not None:
                     transaction.bind(call.request, call.digest)
+
+
+def _have_same_keys(one: _BufferedCall, other: _BufferedCall) -> bool:
+    """Whether the keys of two calls are of the same columns, as they were at the same time."""
+    assert one.keys is not None
+    assert other.keys is not None
+    return one.keys.column_names == other.keys.column_names and one.entry.schema is other.entry.schema
+
+
+def _find_columns(then: Schema, ids: Iterable[int], entry: TableEntry, base_ts: int) -> list[str]:
+    """Finds columns of older ones in a table, by what they are and not by their names of then.
+
+    Args:
+        then: the older columns.
+        base_ts: ``commit_ts`` of the version that the table is read in.
+
+    Returns:
+        Their names of now.
+
+    Raises:
+        SchemaError: one is gone.
+    """
+    names = []
+    for id_ in ids:
+        column = then.by_id[id_]
+        there = same_column(entry.schema, column, base_ts)
+        if there is None:
+            raise SchemaError(f"column {column.name!r} was dropped meanwhile")
+        names.append(there.name)
+    return names

@@ -297,6 +297,71 @@ def test_a_column_that_is_renamed_meanwhile_keeps_its_rows(store: FailingStore, 
     assert table.scan().to_arrow().to_pylist() == [{"id": 2, "w": "x"}]
 
 
+def replace_column(table: Table, name: str, default: int | None = None) -> None:
+    table.drop_column(name)
+    table.add_column(name, pa.int64(), default)
+
+
+@pytest.mark.parametrize("hand_over", ["rows", "rows without it", "keys", "predicate"])
+def test_rows_of_a_column_do_not_become_those_of_another_that_got_its_name(
+    store: FailingStore, runtime: Runtime, table: Table, hand_over: str
+) -> None:
+    """Seed 96001085 of the simulation, steps 4,000."""
+    table.add_column("c", pa.int64(), default=90)
+    table.append([{"id": 1, "v": "x", "c": 5}])
+    writer = table.writer(max_seconds=FOREVER)
+    match hand_over:
+        case "rows":
+            waiting = writer.append([{"id": 2, "v": "x", "c": 7}])
+        case "rows without it":
+            waiting = writer.append(rows(2))
+        case "keys":
+            waiting = writer.delete(keys=[5, 30], on=["c"])
+        case _:
+            waiting = writer.delete("c IN (5, 30)")
+    replace_column(Database(store, runtime).table("t"), "c", default=30)
+    table.scan().to_arrow()  # this process knows of it
+    with pytest.raises(ConflictError, match="column 'c' was dropped meanwhile"):
+        waiting.result()
+    writer.close()
+    assert table.scan().to_arrow().to_pylist() == [{"id": 1, "v": "x", "c": 30}]
+
+
+def test_rows_follow_their_columns_to_other_names(store: FailingStore, runtime: Runtime, table: Table) -> None:
+    table.add_column("c", pa.int64())
+    table.append([{"id": 1, "v": "x", "c": 5}, {"id": 2, "v": "x", "c": 6}, {"id": 3, "v": "x", "c": 7}])
+    other = Database(store, runtime).table("t")
+    with table.writer(max_seconds=FOREVER) as writer:
+        writer.delete(keys=[5], on=["c"])
+        writer.delete("c = 6")
+        writer.append([{"id": 4, "v": "y", "c": 5}])
+        other.rename_column("c", "d")
+        other.add_column("c", pa.int64(), default=5)
+        table.scan().to_arrow()  # this process knows of it
+        writer.delete(keys=[9], on=["c"])
+        writer.append([{"id": 5, "v": "z", "c": 8, "d": 6}])
+    assert sorted(table.scan().to_arrow().to_pylist(), key=lambda row: row["id"]) == [
+        {"id": 3, "v": "x", "d": 7, "c": 5},
+        {"id": 4, "v": "y", "d": 5, "c": 5},
+        {"id": 5, "v": "z", "d": 6, "c": 8},
+    ]
+
+
+def test_a_field_that_gets_the_name_of_another_gets_none_of_its_rows(store: FailingStore, runtime: Runtime) -> None:
+    db = Database(store, runtime)
+    table = db.create_table(
+        "n", pa.schema([("id", pa.int64()), ("s", pa.struct([("a", pa.int64()), ("b", pa.int64())]))])
+    )
+    writer = table.writer(max_seconds=FOREVER)
+    waiting = writer.append([{"id": 1, "s": {"a": 1, "b": 2}}])
+    replace_column(Database(store, runtime).table("n"), "s.a")
+    db.refresh()
+    with pytest.raises(ConflictError, match="hand them over again"):
+        waiting.result()
+    writer.close()
+    assert table.scan().to_arrow().num_rows == 0
+
+
 def test_threads_write_in_their_own_order(table: Table) -> None:
     with table.writer(max_rows=50, max_seconds=0.01) as writer:
 
