@@ -136,3 +136,17 @@ def test_an_earlier_version_of_a_table_that_came_back_is_needed_while_it_is_pinn
     left = world.ledger.publications.leftovers()
     assert left
     assert left <= earlier
+
+
+def test_what_is_pinned_is_needed_when_a_table_that_came_back_is_published_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """History 96002121."""
+    publish_left(world)
+    before = world.ledger.version
+    world.do("drop", [model.DropEffect("left")], lambda: world.db.drop_table("left"))
+    world.do("restore", [RestoreAllEffect(before, world.ledger)], lambda: world.db.restore(before))
+    world.append(7)
+    monkeypatch.setattr(publication, "unpin_versions", lambda *_: None)
+    publish_left(world)
+    assert not world.ledger.publications.leftovers()

@@ -93,6 +93,7 @@ class Publications:
         self._facts: list[VersionFacts] = [VersionFacts(0, 0, "", {})]
         self._tables: dict[str, Published] = {}
         self._pins: frozenset[str] = frozenset()
+        self._dropped = set[str]()
 
     def record_version(self, view: StoredVersion) -> None:
         """Records a version that has landed, and checks its pins. Raises ViolationError."""
@@ -102,6 +103,7 @@ class Publications:
         self._facts.append(VersionFacts(manifest.commit_ts, manifest.created_at, manifest.commit_id, names))
         for table in self._tables.keys() - names.keys():
             del self._tables[table]  # dropped: its publication may go
+            self._dropped.add(table)
         for table, published in self._tables.items():
             for number in published.shown:
                 version = published.versions[number]
@@ -192,7 +194,8 @@ class Publications:
             pinned = {n for n, version in published.versions.items() if f"{PINS}{table}.{version}" in self._pins}
             for number in (published.shown | pinned) & published.needs.keys():
                 needed |= published.needs[number]
-        for table in self._facts[-1].names.keys() - self._tables.keys():
+        there = self._facts[-1].names.keys()
+        for table in (there - self._tables.keys()) | (there & self._dropped):
             needed |= self._needs_of_restored(table)
         return {key for key in self._bucket.objects if key.startswith(PREFIX)} - needed
 
