@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from functools import partial
 from typing import Any, Literal, TypeAlias
@@ -238,7 +238,7 @@ def delete_positions(
 
 def parse_where(context: Context, entry: TableEntry, where: Where) -> Predicate:
     """Parses and binds a predicate. Raises PredicateError. To delete everything, the predicate must be ``"TRUE"``."""
-    if where is None or where == "" or where == {}:
+    if where is None or (isinstance(where, (str, Mapping)) and not where):
         raise InputError('nothing says what to delete: give a predicate or keys; "TRUE" deletes all rows')
     return parse(where, entry.schema, now_us=context.store.clock.now_us)
 

@@ -59,7 +59,7 @@ class Moment:
 
     def find_or_newest(self, context: Context) -> Manifest:
         """The same; the newest version if none is named."""
-        if (self.version, self.timestamp, self.tag) == (None, None, None):
+        if all(given is None for given in (self.version, self.timestamp, self.tag)):
             return context.head.refresh().manifest
         return self.find(context)
 

@@ -116,7 +116,7 @@ def find_version(
         base: the newest version, just read.
     """
     arguments.flag("settled", settled)
-    if [version, timestamp, tag].count(None) != 2:
+    if sum(given is not None for given in (version, timestamp, tag)) != 1:  # == of an array is an array
         raise InputError("give one of version, timestamp and tag")
     number = None if version is None else arguments.number("version", version)
     name = None if tag is None else arguments.text("tag", tag)

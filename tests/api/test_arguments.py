@@ -245,6 +245,36 @@ def test_no_argument_makes_a_database_that_nobody_can_open(call: tuple[str, dict
     check(bucket)
 
 
+_FRAMES = (pd.Series([1, 2]), pd.DataFrame({"k": [1, 2]}), np.array([1, 2]), pd.NA, pd.NaT)
+"""Values whose ``==`` is no truth value."""
+
+
+@pytest.mark.parametrize("value", _FRAMES, ids=lambda value: type(value).__name__)
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda db, value: db.at(version=value),
+        lambda db, value: db.at(timestamp=value),
+        lambda db, value: db.at(version=value, tag=value),
+        lambda db, value: db.tag("v", version=value),
+        lambda db, value: db.restore(value),
+        lambda db, value: db.table("t").delete(value),
+        lambda db, value: db.table("t").erase(value),
+        lambda db, value: db.table("t").scan(where=value),
+        lambda db, value: db.table("t").scan(where="k = ?", parameters=value),
+        lambda db, value: db.table("t").delete("k = 9", mode=value),
+    ],
+)
+def test_an_array_in_place_of_a_value_is_refused(ask: Callable[[Database, Any], Any], value: Any) -> None:
+    """DOLMEN_TEST_SEED=452608342: a series in place of a version."""
+    bucket = MemoryBucket()
+    db = Database(MemoryStore(bucket, RUNTIME), RUNTIME)
+    db.create_table("t", pa.schema([("k", pa.int64())])).append([{"k": 1}])
+    with pytest.raises(Error):
+        ask(db, value)
+    assert db.table("t").count() == 1
+
+
 @pytest.mark.parametrize("value", ["1e999999", "-1e99999999", "1e-99999999", "NaN", "Infinity"])
 @pytest.mark.parametrize("kind", [pa.int64(), pa.date32(), pa.decimal128(10, 2), pa.list_(pa.int64())])
 def test_decimals_that_no_column_holds_are_refused_at_once(value: str, kind: pa.DataType) -> None:

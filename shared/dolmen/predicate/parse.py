@@ -77,7 +77,7 @@ def with_parameters(source: Any, parameters: Parameters | None) -> Any:
 
 
 def _parse_text(text: str, schema: Schema, now_us: int, parameters: Parameters) -> Predicate:
-    if parameters == () and (known := parse_shape(check_characters(text))):
+    if isinstance(parameters, tuple) and not parameters and (known := parse_shape(check_characters(text))):
         shape, literals = known
         with suppress(PredicateError, LimitError):  # which are told below, with their position
             return TreeReader(schema, now_us, {}, literals).predicate(shape.tree)
