@@ -78,6 +78,7 @@ AT_LEAST = {
     "add column/compact": 150,
     "add column/restore": 130,
     "add column/add column": 28,
+    "replace column/buffered write": 130,
     "drop column/append": 80,
     "drop column/resolve": 110,
     "drop column/delete": 70,

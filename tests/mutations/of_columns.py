@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from mutations.mutation import Mutation, mutation
+from mutations.mutation import Edit, Mutation, mutation
 
 COLUMNS: tuple[Mutation, ...] = (
     mutation(
@@ -55,5 +55,23 @@ COLUMNS: tuple[Mutation, ...] = (
         "format/evolution.py",
         "    if there is None or not is_successor(field.type, there.type, base_ts):\n",
         "    if there is None:\n",
+    ),
+    Mutation(
+        "rows that a writer holds go by the names of their columns",
+        "what was accepted under older columns belongs to these, whatever they are called since",
+        (
+            Edit(
+                "writer.py",
+                "            check_written_under(then, entry, base_ts)  # before anything is uploaded\n",
+                "",
+            ),
+            Edit("writer.py", "self._table, first.entry, batches,", "self._table, entry, batches,"),
+            Edit(
+                "writer.py",
+                "                files = mutation",
+                "                batches = list(mutation.rows_of(entry, pa.Table.from_batches(batches)))\n                files = mutation",
+            ),
+            Edit("writer.py", "requests=requests, schema=then))", "requests=requests, schema=entry.schema))"),
+        ),
     ),
 )

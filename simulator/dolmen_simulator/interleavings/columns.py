@@ -17,7 +17,7 @@ from dolmen_simulator.interleavings.past import restore
 from dolmen_simulator.interleavings.steps import TaskOutcome
 from dolmen_simulator.interleavings.upkeep import OLD, compaction, pointer_commits, resolution, table_with_tombstone
 
-_DEFAULT = 7
+_DEFAULT, _OTHER_DEFAULT = 7, 8
 _DAY_US = 86_400_000_000
 _NARROW = pa.schema([("k", pa.int32()), ("v", pa.int32()), ("t", pa.date32())])
 _WIDE = pa.schema([("k", pa.int64()), ("v", pa.int64()), ("t", pa.timestamp("us"))])
@@ -91,6 +91,40 @@ def write(verb: str, *rows: tuple[int, int]) -> PairedCall:
         return getattr(peer.db.table("t"), verb)(pa.table(columns, names=["k", "v"]))
 
     return PairedCall(f"{verb} {list(rows)}", task, effect, _no_result, MOVED)
+
+
+def table_with_default(db: Database) -> None:
+    """Makes a table with the column ``added``, which has a default."""
+    one_table(db)
+    db.table("t").add_column("added", pa.int64(), _DEFAULT)
+
+
+def replace_column() -> PairedCall:
+    """Drops the column ``added``, and adds another one of its name with another default, in one commit."""
+
+    def effect(model: ExpectedTables) -> None:
+        model.added = (_OTHER_DEFAULT,)
+        model.tables["t"] = [(*row[:-1], _OTHER_DEFAULT) for row in model.tables["t"]]
+
+    def task(peer: Peer) -> Any:
+        with peer.db.transaction() as tx:
+            tx.table("t").drop_column("added")
+            tx.table("t").add_column("added", pa.int64(), _OTHER_DEFAULT)
+
+    return PairedCall("replace a column", task, effect, _no_result, MOVED)
+
+
+def write_buffered() -> PairedCall:
+    """Hands a row without the column ``added`` to a buffered writer."""
+
+    def effect(model: ExpectedTables) -> None:
+        model.tables["t"].append((4, 40, None, *(model.added or (_DEFAULT,))))
+
+    def task(peer: Peer) -> Any:
+        with peer.db.table("t").writer() as writer:
+            writer.append([{"k": 4, "v": 40}])
+
+    return PairedCall("write (4, 40)", task, effect, _no_result, MOVED)
 
 
 def delete_by_value() -> PairedCall:
@@ -248,6 +282,7 @@ COLUMNS: tuple[Pair, ...] = (
     Pair("add column/restore", table_with_tombstone, (add_column(), restored_to_old())),
     Pair("add column/add column", one_table, (add_column(), add_column(pa.int32())), quick=(0,)),
     Pair("drop column/append", one_table, (drop_column(2, "t"), write("append", (4, 40)))),
+    Pair("replace column/buffered write", table_with_default, (replace_column(), write_buffered())),
     Pair("drop column/resolve", table_with_tombstone, (drop_column(1, "v"), resolution())),
     Pair("drop column/delete", one_table, (drop_column(1, "v"), delete_by_value())),
     Pair("rename column/delete", one_table, (rename_column(), delete_by_value())),
