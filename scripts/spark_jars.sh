@@ -29,13 +29,13 @@ jars=(
 folder=${XDG_CACHE_HOME:-${HOME:-$PWD}/.cache}/dolmen/spark-jars/$hadoop
 contents="hadoop-aws $hadoop and its AWS SDK" size="640 MB" reads="S3" remedy="make spark-jars fetches them"
 if [ $what = iceberg ]; then
-    jars=("org.apache.iceberg iceberg-spark-runtime-4.1_2.13 1.11.0 d6ea6c5d099288daeb7d5a92061bd3d7d8f296492632b42378e5f2f0e3066242")
+    jars=("org.apache.iceberg iceberg-spark-runtime-4.1_2.13 1.12.0 3123c3798af642dd537230923548e013ef41cc28b6626e5225808cf5670a0f82")
     of_spark=4.1
     if [[ $("$python" -c 'from importlib.metadata import version; print(version("pyspark"))' 2>/dev/null) = 3.5.* ]]; then
-        jars=("org.apache.iceberg iceberg-spark-runtime-3.5_2.12 1.11.0 94b8e36fc329f0293d44ba9e01b784a56e9501affec1842d898144c51f6e486a")
+        jars=("org.apache.iceberg iceberg-spark-runtime-3.5_2.12 1.12.0 8dd8c90e54ed1a20f2461309d047a255ee56382eb7c0a46162b27a4936fd86dc")
         of_spark=3.5
     fi
-    folder=${folder%/*}/iceberg-1.11.0
+    folder=${folder%/*}/iceberg-1.12.0
     contents="Iceberg's runtime for Spark $of_spark" size="48 MB" reads="Iceberg" remedy="scripts/spark_jars.sh install iceberg fetches them"
 fi
 

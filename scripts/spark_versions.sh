@@ -36,7 +36,7 @@ for each in "${wanted[@]}"; do
     tests=(tests/spark tests/spark_cluster tests/spark_s3/test_workers.py tests/spark_s3/test_format.py)
     if [[ $version = 3.* ]]; then
         PYTHON=$venv/bin/python scripts/spark_jars.sh install iceberg
-        tests=(tests/iceberg/test_old_spark.py tests/iceberg/test_histories.py tests/docs/test_iceberg_recipes.py -k spark)
+        tests=(tests/iceberg/test_old_spark.py tests/iceberg/test_histories.py tests/iceberg/test_defaults.py tests/docs/test_iceberg_recipes.py -k spark)
     fi
     # shellcheck disable=SC2086
     "$venv/bin/python" -m pytest "${tests[@]}" ${PYTEST_FLAGS:-} || failed+=("$version")
