@@ -450,7 +450,7 @@ def _have_same_keys(one: _BufferedCall, other: _BufferedCall) -> bool:
     """Whether the keys of two calls are of the same columns, as they were at the same time."""
     assert one.keys is not None
     assert other.keys is not None
-    return one.keys.column_names == other.keys.column_names and one.entry.schema is other.entry.schema
+    return one.keys.column_names == other.keys.column_names and one.entry.schema == other.entry.schema
 
 
 def _find_columns(then: Schema, ids: Iterable[int], entry: TableEntry, base_ts: int) -> list[str]:

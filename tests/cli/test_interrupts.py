@@ -15,7 +15,7 @@ from dolmen.cli import commands
 from dolmen.cli.interrupts import Stop, stopping_at_interrupt
 
 SIGNAL_AT_EACH_LINE = """
-import os, signal, sys, threading
+import os, signal, sys
 from dolmen.cli.interrupts import stopping_at_interrupt
 
 def stop_at(line, wait):
