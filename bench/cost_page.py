@@ -15,7 +15,7 @@ REFERENCE_PUTS = 380_000
 
 _OPERATIONS = {
     "ingest": "a batch of files: its commit",
-    "ingest_file": "each file of up to 64 MB in it, with a check whether it was rejected before",
+    "ingest_file": "each file of up to 64 MB in it",
     "delete": "a batch of delete messages, up to 1,000: its commit",
     "delete_message": "each message in it",
     "lost_race": "a commit that lost a race: in addition",

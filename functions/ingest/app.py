@@ -16,8 +16,8 @@ notification without a queue, and then raises when a file fails, so that Lambda 
           batch.apply_together          one transaction for all drops; skips those applied before
             Ingestion.add_to            reads one file and adds its rows
               formats.read              the file as record batches of the table's schema
-              report.reject_drop        a file that cannot be read: copies it, writes a report
-            Transaction.commit          uploads the rows, then commits; also commits what is rejected for its table
+            Transaction.commit          uploads the rows, then commits; also commits which files are rejected
+          report.reject_drop            a file that cannot be read: copies it, writes a report
           disposal.dispose              tags, keeps or expires the file
       Deliveries.settle                 sends messages that are not done again, gives hopeless ones up
       handover.jobs.ask_for_job         starts a job for the records, if none is running

@@ -37,11 +37,18 @@ class UnitOfWork:
     was read, and the content of each request for its digest.
     """
 
-    def __init__(self, context: Context, operation: str = "transaction", *, message: str | None = None) -> None:
+    def __init__(
+        self,
+        context: Context,
+        operation: str = "transaction",
+        *,
+        message: str | None = None,
+        base: Manifest | None = None,
+    ) -> None:
         self.context, self._operation = context, arguments.operation(operation)
         self._message = "" if message is None else arguments.message(message)
         self.uploads = PendingUploads(context.store, context.runtime, context.segments)
-        self._base: Manifest | None = None
+        self._base = base
         self._statements: list[Statement] = []
         self._claims: list[Claim | NamesClaim] = []
         self._looked_up: set[str] = set()
@@ -54,7 +61,7 @@ class UnitOfWork:
         self._draft: Draft | None = None
         self._seen: Manifest | None = None
         self._known: tuple[Manifest, dict[str, bool]] | None = None
-        self._pinned = False
+        self._pinned = base is not None
         self._done = False
 
     @property

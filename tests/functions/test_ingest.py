@@ -92,7 +92,7 @@ def test_a_report_says_all_that_is_needed_to_act(world: World) -> None:
     assert report["source"] == "s3://drops/landing/events/2026/bad.csv"
     assert report["etag"] == record["s3"]["object"]["eTag"]
     assert report["copy"] == copy
-    assert report["database"] == {"url": world.database.url, "version": 1}
+    assert report["database"] == {"url": world.database.url, "version": 2}, "the version that rejects it"
     assert report["rejected_at"].endswith("+00:00")
 
 

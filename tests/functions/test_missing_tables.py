@@ -10,7 +10,8 @@ import pyarrow as pa
 import pytest
 
 from dolmen import unit_of_work
-from dolmen.errors import StoreUnavailableError
+from dolmen.database import Database
+from dolmen.errors import StoreUnavailableError, VersionExpiredError
 from dolmen.ingest.announcements import MAX_TABLE_TRIES
 from dolmen.ingest.drops import ingestion
 from dolmen.transaction import Transaction
@@ -18,6 +19,8 @@ from support.event_builders import notification, sqs_event
 from support.functions import World, load
 
 BODY = "id,user_id,kind\n1,1,x\n"
+EXTRA = "id,user_id,kind,n\n1,1,x,1\n"
+"""With a column that the table does not have."""
 
 
 @contextmanager
@@ -178,10 +181,8 @@ def test_what_was_read_by_settings_that_have_changed_since_is_read_anew(world: W
 
 
 @pytest.mark.parametrize("and_ingested", [True, False])
-def test_what_was_found_bad_by_settings_that_have_changed_since_is_not_rejected(
-    world: World, and_ingested: bool
-) -> None:
-    """Another delivery may read it by the new ones. It comes again."""
+def test_what_was_found_bad_by_settings_that_have_changed_since_is_read_anew(world: World, and_ingested: bool) -> None:
+    """Another delivery may read it by the new ones, and ingest it."""
     world.create()
     record = world.drop("events/a.csv", BODY + "two,1,x\n")
 
@@ -190,9 +191,8 @@ def test_what_was_found_bad_by_settings_that_have_changed_since_is_not_rejected(
         if and_ingested:
             assert deliver(world, record) == []
 
-    with before(ingestion, "reject_drop", changed):
-        assert world.ingest(record) == ["message-0"]
-    assert world.ingest(record) == []
+    with before(Transaction, "commit", changed):
+        assert world.ingest(record) == []
     assert world.ids() == [1]
     reports = [info.key for info in world.landing.list("rejected/") if info.key.endswith(".error.json")]
     assert [key for key in reports if ".rows.jsonl" not in key] == []
@@ -225,10 +225,8 @@ def test_rows_read_by_older_columns_come_by_the_new_ones_if_they_fit(world: Worl
 
 
 @pytest.mark.parametrize("and_ingested", [True, False])
-def test_what_was_found_bad_by_columns_that_have_changed_since_is_not_rejected(
-    world: World, and_ingested: bool
-) -> None:
-    """Another delivery may read it by the new ones. It comes again."""
+def test_what_was_found_bad_by_columns_that_have_changed_since_is_read_anew(world: World, and_ingested: bool) -> None:
+    """Another delivery may read it by the new ones, and ingest it."""
     world.create()
     record = world.drop("events/a.csv", BODY.replace("kind", "sort"))
 
@@ -237,8 +235,66 @@ def test_what_was_found_bad_by_columns_that_have_changed_since_is_not_rejected(
         if and_ingested:
             assert deliver(world, record) == []
 
-    with before(ingestion, "reject_drop", changed):
-        assert world.ingest(record) == ["message-0"]
-    assert world.ingest(record) == []
+    with before(Transaction, "commit", changed):
+        assert world.ingest(record) == []
     assert world.ids() == [1]
     assert len(world.log_entries("drop rejected")) == 0
+
+
+def test_who_comes_while_a_report_is_on_its_way_follows_the_rejection(world: World) -> None:
+    """History 96004042: the settings changed after a fault was found by them, and another delivery read the file."""
+    world.create()
+    record = world.drop("events/a.csv", EXTRA)
+
+    def changed_and_delivered() -> None:
+        world.database.table("events").set(ingest_new_columns="add")
+        assert deliver(world, record) == []
+
+    with before(ingestion, "reject_drop", changed_and_delivered):
+        assert world.ingest(record) == []
+    assert world.ids() == []
+    [report] = world.rejects().values()
+    assert "'n'" in report["reason"]
+    assert len(world.log_entries("drop rejected")) == 2
+
+
+def dies(*_: Any, **__: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def reject_and_die(world: World) -> dict[str, Any]:
+    """A file whose rejection is committed, without a report; then the settings change so that it would be ingested."""
+    world.create()
+    record = world.drop("events/a.csv", EXTRA)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ingestion, "reject_drop", dies)
+        with pytest.raises(KeyboardInterrupt):
+            world.ingest(record)
+    world.database.table("events").set(ingest_new_columns="add")
+    world.restart()
+    return record
+
+
+def test_the_reason_is_found_again_in_the_version_that_rejected_the_file(world: World) -> None:
+    record = reject_and_die(world)
+    assert world.ingest(record) == []
+    assert world.ids() == []
+    [report] = world.rejects().values()
+    assert "'n'" in report["reason"]
+    assert report["database"]["version"] == 3
+
+
+def test_a_rejection_whose_version_has_expired_is_reported_without_the_reason(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = reject_and_die(world)
+
+    def expired(*_: Any) -> None:
+        raise VersionExpiredError("version 2 has expired")
+
+    monkeypatch.setattr(Database, "at", expired)
+    assert world.ingest(record) == []
+    assert world.ids() == []
+    [report] = world.rejects().values()
+    assert "was rejected by version 2" in report["reason"]
+    assert "drop it again" in report["reason"]

@@ -99,7 +99,6 @@ def test_a_key_that_is_null_rejects_the_file_with_its_place_also_in_a_later_port
     assert (report["line"], report["row"], report["column"]) == (5, 4, "id")
     assert "NULL" in report["reason"]
     assert world.rows() == []
-    assert world.versions("ingest") == 0
 
 
 def test_a_table_without_a_key_that_is_to_be_upserted_rejects_with_what_to_do(world: World) -> None:

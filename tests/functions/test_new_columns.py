@@ -283,23 +283,6 @@ def test_a_new_field_in_a_struct_rejects_its_file(world: World) -> None:
     assert world.database.table("events").schema.names == ["id", "s"]
 
 
-def test_a_file_is_not_rejected_by_columns_that_have_changed_meanwhile(world: World) -> None:
-    world.create()
-    event = sqs_event([notification(world.drop("events/a.csv", f"{HEAD},n\n1,1,x,1\n"))])
-    [drops] = [read_drops(message)[0] for message in read_messages(event)]
-    database, landing = FunctionSettings.of(os.environ).open()
-
-    def seconds() -> float:
-        """It is asked for after the file was read, and before it is rejected."""
-        if "n" not in world.database.table("events").schema.names:
-            world.database.table("events").add_column("n", pa.int64())
-        return 1_000.0
-
-    assert [one.status for one in ingest_drops(database, landing, drops, time_left=seconds).outcomes] == ["failed"]
-    assert [info.key for info in world.landing.list("rejected/") if info.key.endswith(".error.json")] == []
-    assert [one.status for one in ingest_drops(database, landing, drops, time_left=seconds).outcomes] == ["ingested"]
-
-
 def test_logs_and_metrics_count_columns_and_do_not_name_them(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     adding(world)
     world.ingest(world.drop("events/a.csv", f"{HEAD},secret,n\n1,1,x,1,1\n"))

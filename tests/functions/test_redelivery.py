@@ -85,10 +85,10 @@ def test_a_commit_that_fails_fails_exactly_the_records_in_it(s3_world: World, pr
     good = [s3_world.drop(f"events/{n}.csv", f"{HEAD}{n},1,x\n") for n in (1, 2)]
     bad = s3_world.drop("events/bad.csv", f"{HEAD}x,1,x\n")
     proxy.rule("forbid", method="PUT", key="_latest_manifest", times=None)
-    assert s3_world.ingest(done, good[0], bad, good[1]) == ["message-1", "message-3"]
-    assert s3_world.ids() == [0]
+    assert s3_world.ingest(done, good[0], bad, good[1]) == ["message-1", "message-2", "message-3"]
+    assert (s3_world.ids(), s3_world.rejects()) == ([0], {})
     proxy.reset()
-    assert s3_world.ingest(*good) == []
+    assert s3_world.ingest(bad, *good) == []
     assert s3_world.ids() == [0, 1, 2]
     assert list(s3_world.rejects()) == [
         s3_world.log_entries("drop rejected")[0]["rejected_to"].rpartition("rejected/")[2]

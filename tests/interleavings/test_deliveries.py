@@ -1,7 +1,7 @@
-"""One event delivered twice while its table is being created, in every order of the requests, and with every crash.
+"""One event delivered twice while its table comes, or comes to take new columns, in every order of the requests.
 
-Each delivery is the last try of its message, or one that lets the file wait for its table. By default some of the
-crashes are tried, drawn anew for each seed; the long mode tries all of them.
+Also with every crash. Each delivery is the last try of its message, or one that lets the file wait for its table. By
+default some of the crashes are tried, drawn anew for each seed; the long mode tries all of them.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ from collections import Counter
 from functools import partial
 from hashlib import md5
 
+import pyarrow as pa
 import pytest
 
+from dolmen.commit.statements.expect import Expect
 from dolmen.database import Database
 from dolmen.errors import TableNotFoundError
 from dolmen.ingest.announcements import Drop
@@ -52,6 +54,12 @@ def another_table(db: Database) -> None:
     db.context.store.put(KEY, BODY)
 
 
+def table_of_fewer_columns(db: Database) -> None:
+    db.create_table("t", pa.schema([field for field in SCHEMA if field.name != "v"]))
+    assert isinstance(db.context.store, MemoryStore)
+    db.context.store.put(KEY, BODY)
+
+
 def landing_of(store: SimulatedStore, server: Server, who: str) -> Landing:
     """The landing place, in the same bucket, reached like the database."""
     stores: dict[str, ObjectStore] = {}
@@ -72,6 +80,11 @@ def create_and_ingest(peer: Peer, may_wait: bool) -> IngestResult:
     return ingest(peer, may_wait)
 
 
+def take_columns_and_ingest(peer: Peer) -> IngestResult:
+    peer.db.table("t").set(ingest_new_columns="add")
+    return ingest(peer, may_wait=False)
+
+
 def pair(creator_may_wait: bool, other_may_wait: bool) -> Pair:
     """Two deliveries, the first by a process that creates the table before."""
     create_first = partial(create_and_ingest, may_wait=creator_may_wait)
@@ -81,6 +94,18 @@ def pair(creator_may_wait: bool, other_may_wait: bool) -> Pair:
         (
             PairedCall("create the table, ingest", create_first, lambda model: None),
             PairedCall("ingest", partial(ingest, may_wait=other_may_wait), lambda model: None),
+        ),
+    )
+
+
+def columns_pair() -> Pair:
+    """Two deliveries of a file with a column that its table lacks; the first process makes the table take it."""
+    return Pair(
+        "delivery/delivery of a new column",
+        table_of_fewer_columns,
+        (
+            PairedCall("take new columns, ingest", take_columns_and_ingest, lambda model: None),
+            PairedCall("ingest", partial(ingest, may_wait=False), lambda model: None),
         ),
     )
 
@@ -158,7 +183,18 @@ def test_a_file_that_waits_is_not_rejected_when_its_table_comes(creator_may_wait
     assert not any("rejected" in end for end in found), "by a delivery that is not the last"
 
 
-def test_without_excluding_the_other_it_would_be_both(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_with_a_new_column_is_not_both_ingested_and_rejected() -> None:
+    """History 96004042: by one delivery each, while the report of the rejection was on its way."""
+    found = ends(columns_pair())
+    assert found["ingested", "duplicate", "0 reports"]
+    assert found["rejected", "rejected", "1 reports"], "rejected by a commit before the settings changed"
+    assert found["ingested", "rejected", "1 reports"] == 0
+    assert sum(found.values()) >= 40
+
+
+@pytest.mark.parametrize("deliveries", [pair(creator_may_wait=False, other_may_wait=False), columns_pair()])
+def test_without_excluding_the_other_it_would_be_both(monkeypatch: pytest.MonkeyPatch, deliveries: Pair) -> None:
     monkeypatch.setattr(UnitOfWork, "exclude", lambda self, request: None)
+    monkeypatch.setattr(Expect, "apply", lambda self, draft, ts: None)
     with pytest.raises(AssertionError, match="rejected"):
-        ends(pair(creator_may_wait=False, other_may_wait=False))
+        ends(deliveries)

@@ -1,12 +1,11 @@
 """Ingests a batch of dropped files in one commit. Each file is in it once and whole, or not at all.
 
-A file for a table that does not exist waits: its event is delivered again, and the last delivery rejects the file. That
-rejection is a commit too, under an id of its own, which excludes the file's id. So if several deliveries of one event
-meet the moment at which the table is created, they agree: the first commit ingests the file or rejects it, and all
-others follow it. The report is written after the commit, by whoever finds that it is missing.
+A file for a table that does not exist waits: its event is delivered again, and the last delivery rejects the file.
 
-All other faults are of the file and of its table's settings. Before such a report is written, the newest version is
-read once more: it must have the same settings, and not the file.
+A rejection is a commit too, under an id of its own, which excludes the file's id. Several deliveries of one event may
+meet the moment at which the table is created, or its settings change. Still they agree: the first commit ingests the
+file or rejects it, and all others follow it. The report is written after the commit, by whoever finds that it is
+missing. A file that was found by listing has no event: its report is written without a commit.
 """
 
 from __future__ import annotations
@@ -75,7 +74,7 @@ def ingest_drops(
         BatchRequest(each.drop.id, each.drop.digest, each.add_to, each.drop.rejection_id)
         for each in ingestions.values()
     ]
-    add_all = _BulkReading(database, ingestions.values(), read_all) if read_all is not None else None
+    add_all = _BulkReading(ingestions.values(), read_all) if read_all is not None else None
     result = apply_together(database, operation, requests, deadline=deadline, add_all=add_all)
     ended = [each.outcome(outcome) for each, outcome in zip(ingestions.values(), result.outcomes, strict=True)]
     if result.seen is not None:
@@ -110,21 +109,15 @@ ReadAll = Callable[[Transaction, Sequence[Ingestion]], Collection[str]]
 class _BulkReading:
     """Decides on all files of a batch at once."""
 
-    def __init__(self, database: Database, ingestions: Collection[Ingestion], read_all: ReadAll) -> None:
-        self._database, self._read_all = database, read_all
+    def __init__(self, ingestions: Collection[Ingestion], read_all: ReadAll) -> None:
+        self._read_all = read_all
         self._ingestions: dict[str, Ingestion] = {}
         for ingestion in ingestions:
             self._ingestions.setdefault(ingestion.drop.id, ingestion)
 
     def __call__(self, transaction: Transaction, requests: Sequence[BatchRequest]) -> dict[str, Decision]:
         chosen = [self._ingestions[request.id] for request in requests]
-        rejected = list(self._database.runtime.map(Ingestion.follow_earlier_reject, chosen))
-        decisions: dict[str, Decision] = {
-            each.drop.id: "settle" for each, is_rejected in zip(chosen, rejected, strict=True) if is_rejected
-        }
-        if left := [each for each in chosen if each.drop.id not in decisions]:
-            decisions |= dict.fromkeys(self._read_all(transaction, left), "apply")
-        return decisions
+        return dict.fromkeys(self._read_all(transaction, chosen), "apply")
 
 
 def _create_tables(database: Database, ingestions: Sequence[Ingestion]) -> None:
@@ -134,13 +127,14 @@ def _create_tables(database: Database, ingestions: Sequence[Ingestion]) -> None:
     """
     transaction = database.transaction()
     there = set(transaction.manifest.tables)
-    done = transaction.find_applied({ingestion.drop.id for ingestion in ingestions})
+    drops = [ingestion.drop for ingestion in ingestions]
+    done = transaction.find_applied({id_ for drop in drops for id_ in (drop.id, drop.rejection_id) if id_ is not None})
     for ingestion in ingestions:
         name = ingestion.place.path.partition("/")[0]
-        if name in there or ingestion.drop.id in done:
+        if name in there or ingestion.drop.id in done or ingestion.drop.rejection_id in done:
             continue
         try:
-            if ingestion.size_error or ingestion.earlier_reject():
+            if ingestion.size_error:
                 continue
             path = ingestion.place.path
             options = ingestion.limit_options(ReadOptions())

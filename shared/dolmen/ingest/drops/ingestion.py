@@ -9,8 +9,6 @@ from typing import Any, BinaryIO
 
 import pyarrow as pa
 
-from dolmen.commit.applied import find_applied
-from dolmen.commit.draft import Draft
 from dolmen.commit.statements.expect import Expect
 from dolmen.database import Database
 from dolmen.errors import (
@@ -21,9 +19,9 @@ from dolmen.errors import (
     ObjectChangedError,
     ObjectNotFoundError,
     TableNotFoundError,
+    VersionExpiredError,
 )
 from dolmen.format.ingest_properties import INGEST_PROPERTIES, IngestSettings
-from dolmen.format.manifest import Manifest
 from dolmen.format.schema import Schema
 from dolmen.ingest.announcements import Drop
 from dolmen.ingest.batch import Decision, RequestOutcome
@@ -44,7 +42,7 @@ from dolmen.transaction_table import TransactionTable
 COPIED_A_SECOND = 30_000_000
 """The least speed at which a reject is copied, bytes per second."""
 KEPT_SECONDS = 30
-"""Time that is kept free for the commit when a reject is copied."""
+"""Time that is kept free for the other reports when a reject is copied."""
 
 
 @dataclass(slots=True)
@@ -61,7 +59,8 @@ class Ingestion:
         columns_added: how many columns the table gets for it.
         columns_widened: how many columns of the table get a wider type for it.
         quarantined_to: where its bad rows are, if there are any and the others are ingested.
-        table_error: why there is no table for it, if it is rejected for that.
+        fault: what is wrong with it, if its rejection is to be committed.
+        fault_column: the table's column that the fault is about, if it is about one.
     """
 
     database: Database
@@ -79,15 +78,15 @@ class Ingestion:
     columns_added: int = 0
     columns_widened: int = 0
     quarantined_to: Reject | None = None
-    table_error: Error | None = None
+    fault: Error | None = None
+    fault_column: str | None = None
 
     def add_to(self, transaction: Transaction) -> Decision:
         """Adds the file's rows to the transaction, or settles what becomes of the file instead."""
         drop = self.drop
         self.counts, self.settings, self.quarantined_to, self.expected = NO_ROWS, None, None, None
         self.columns_added, self.columns_widened = 0, 0
-        if self.follow_earlier_reject():
-            return "settle"
+        self.fault = self.fault_column = None
         try:
             error = self._ingest_or_find_fault(transaction)
             if error is None:
@@ -95,50 +94,32 @@ class Ingestion:
             if isinstance(error, TableNotFoundError) and self.may_wait:
                 self.final_outcome = DropOutcome(drop, "waiting", error=error)
                 return "settle"
-            if self._has_no_table(transaction.manifest) and drop.rejection_id is not None:
-                self.table_error = error
-                return "reject"
             if self._sees_uncommitted_columns(transaction):
                 again = ConflictError(f"{error}; another file of this batch changes the columns, so it is read again")
                 self.final_outcome = DropOutcome(drop, "failed", error=again)
                 return "settle"
-            self.final_outcome = self._reject(error, self._column_of_error(transaction, error), self._confirm_fault)
+            self.fault, self.fault_column = error, self._column_of_error(transaction, error)
+            if drop.rejection_id is None:
+                self.final_outcome = self._reject(error)
+                return "settle"
+            if self.expected is not None:  # the fault may be one by these settings and columns alone
+                transaction.add(replace(self.expected, request=drop.rejection_id))
+            return "reject"
         except (ObjectNotFoundError, ObjectChangedError) as gone:
             self.final_outcome = DropOutcome(drop, "superseded", error=gone)
         return "settle"
 
-    def _reject(
-        self, error: Error, column: str | None = None, confirm: Callable[[], None] = lambda: None
-    ) -> DropOutcome:
+    def _reject(self, error: Error) -> DropOutcome:
         """Writes the report. Raises ObjectNotFoundError, ObjectChangedError: the drop is gone, or was overwritten."""
         about, copy = self._database_facts(), self._can_copy()
-        rejected = reject_drop(self.landing, self.drop, self.place, error, about, copy=copy, confirm=confirm)
-        return DropOutcome(self.drop, "rejected", reject=rejected, error=error, column=column)
+        rejected = reject_drop(self.landing, self.drop, self.place, error, about, copy=copy)
+        return DropOutcome(self.drop, "rejected", reject=rejected, error=error, column=self.fault_column)
 
     def _sees_uncommitted_columns(self, transaction: Transaction) -> bool:
         """Whether the table has columns only because of other files of the batch: no reason to reject a file."""
         name, whole = self.place.path.partition("/")[0], transaction.uploads.segments.whole
         now, before = transaction.manifest.tables.get(name), transaction.base.tables.get(name)
         return now is not None and before is not None and whole(now).schema != whole(before).schema
-
-    def _has_no_table(self, manifest: Manifest) -> bool:
-        """Whether the file names a table, and that does not exist in a version."""
-        try:
-            return self.place.table not in manifest.tables
-        except InputError:
-            return False
-
-    def _confirm_fault(self) -> None:
-        """Checks that the file is still to be read as it was read. Another delivery may have ingested it otherwise.
-
-        Raises:
-            ConflictError, TableNotFoundError: something has changed: the file is to be read again.
-        """
-        newest, segments = self.database.context.head.refresh().manifest, self.database.context.segments
-        if find_applied(newest, [self.drop.id], segments):
-            raise ConflictError(f"{self.place.path!r} was ingested by another delivery meanwhile")
-        if self.expected is not None:
-            self.expected.apply(Draft(newest, segments), newest.commit_ts + 1)
 
     def _ingest_or_find_fault(self, transaction: Transaction) -> Error | None:
         """Adds the file's rows to the transaction, or adds nothing and returns what is wrong with the file.
@@ -183,20 +164,6 @@ class Ingestion:
         """
         return self.size_error is None and self.drop.size / COPIED_A_SECOND + KEPT_SECONDS <= self.time_left()
 
-    def earlier_reject(self) -> Reject | None:
-        """The reject of this very event, if there is one.
-
-        It is final: a user who reads the report drops the file again, and a late repetition of the first event must not
-        succeed then, too.
-        """
-        return find_reject(self.landing, self.drop, self.place) if self.drop.sequencer else None
-
-    def follow_earlier_reject(self) -> bool:
-        """Whether this very event was rejected before. That settles it."""
-        if before := self.earlier_reject():
-            self.final_outcome = DropOutcome(self.drop, "rejected", reject=before)
-        return before is not None
-
     def open(self) -> BinaryIO:
         """The dropped file, from its beginning."""
         return self.landing.open(self.drop)
@@ -224,7 +191,8 @@ class Ingestion:
             case "duplicate":
                 return DropOutcome(self.drop, "duplicate", version=outcome.version)
             case "rejected":
-                return self._report_rejection()
+                assert outcome.version is not None
+                return self._report_rejection(outcome.version)
             case "settled":
                 assert self.final_outcome is not None
                 return self.final_outcome
@@ -232,19 +200,31 @@ class Ingestion:
                 return DropOutcome(self.drop, "postponed")
         return DropOutcome(self.drop, "failed", error=outcome.error)
 
-    def _report_rejection(self) -> DropOutcome:
-        """Writes the report of a rejection that is committed, unless an earlier delivery has.
+    def _report_rejection(self, version: int) -> DropOutcome:
+        """Writes the report of a rejection that a version has committed, unless an earlier delivery has.
 
         A process that dies before this leaves the event unacknowledged: delivered again, it comes here.
         """
         try:
-            if before := self.earlier_reject():
-                return DropOutcome(self.drop, "rejected", reject=before, error=self.table_error)
-            return self._reject(self.table_error or self._no_table_error())
+            if before := find_reject(self.landing, self.drop, self.place):
+                return DropOutcome(self.drop, "rejected", reject=before, error=self.fault, column=self.fault_column)
+            return self._reject(self.fault or self._find_fault(version))
         except (ObjectNotFoundError, ObjectChangedError) as gone:
             return DropOutcome(self.drop, "superseded", error=gone)
         except Exception as error:  # noqa: BLE001 - must not block the other drops of its batch
             return DropOutcome(self.drop, "failed", error=error)
+
+    def _find_fault(self, version: int) -> Error:
+        """Reads the file once more as the version saw it that rejected it, to find the reason again."""
+        try:
+            transaction = Transaction(self.database.context, base=self.database.at(version).manifest)
+            fault = self._ingest_or_find_fault(transaction)
+        except VersionExpiredError:
+            fault = None
+        return fault or InputError(
+            f"file {self.place.path!r} was rejected by version {version}, and the reason was not written down: "
+            "drop it again to see it"
+        )
 
     def _no_table_error(self) -> TableNotFoundError:
         return TableNotFoundError(f"no table {self.place.table!r}: create it, then drop the file again")
@@ -255,7 +235,7 @@ class Ingestion:
         except TableNotFoundError:
             raise self.create_error or self._no_table_error() from None
         table = TransactionTable(transaction, self.place.table)
-        # Deliveries of one event come to one end: none adds by old settings or columns what another rejected by new.
+        # A file is read by settings and columns that are in force when it is ingested, or rejected.
         self.expected = Expect(
             self.place.table, entry.uuid, entry.properties, INGEST_PROPERTIES, self.drop.id, entry.schema
         )

@@ -19,7 +19,6 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -94,14 +93,12 @@ def reject_drop(
     database: dict[str, Any],
     *,
     copy: bool = True,
-    confirm: Callable[[], None] = lambda: None,
 ) -> Reject:
     """Copies a drop to where rejects go, then writes the reason beside it. Repeated, it changes nothing.
 
     Args:
         database: facts about the database at that time, for the report.
         copy: False leaves the drop where it is, and the report says so.
-        confirm: called right before the report is written; raises if the drop is not to be rejected after all.
 
     Raises:
         ObjectNotFoundError, ObjectChangedError: the drop is gone, or was overwritten.
@@ -127,7 +124,6 @@ def reject_drop(
     then = "nothing of this file was ingested; correct it, and drop it again"
     if not copy:
         then += "; it could not be copied here, and is still where it was dropped"
-    confirm()
     return write_report(landing, drop, key, {**what, **about, "database": database, "then": then})
 
 
