@@ -6,6 +6,7 @@ import os
 from dataclasses import replace
 from itertools import pairwise
 
+import msgspec
 import pyarrow as pa
 import pytest
 from msgspec.structs import replace as replace_struct
@@ -167,6 +168,92 @@ def test_a_commit_with_a_spill_lands_once_whatever_becomes_of_its_answer(world: 
     while fresh.store.under_way:
         fresh.store.land()
     assert live(world, writer) == [*before, "mine"]
+
+
+# ---- spills of a commit's own files ----------------------------------------------------------------------------------
+
+MANY = tuple(f"many{number}" for number in range(400))
+"""Files whose entries alone are more than the budget."""
+
+
+def files_with_ts(world: World, writer: Writer) -> dict[str, tuple[int, int]]:
+    """The timestamps that each file's rows and its pair have."""
+    files = LiveFiles.of(table(world), writer.head.segments)
+    return {each.uuid: (each.greatest_row_ts, each.applied_through) for each in files}
+
+
+def test_so_many_files_that_they_alone_are_more_than_the_budget_leave_with_their_own_commit(world: World) -> None:
+    writer = world.writer()
+    writer.commit(append(table(world), "first"))
+    writer.store.puts.clear()
+    writer.commit(append(table(world), *MANY))
+    assert len(writer.store.puts) == 3, "segment, manifest, pointer"
+    assert root_bytes(world.newest) < BUDGET // 4
+    assert table(world).files == ()
+    assert live(world, writer) == ["first", *MANY]
+    ts = world.newest.commit_ts
+    assert files_with_ts(world, writer)["many7"] == (ts, ts)
+
+
+def test_a_file_less_than_the_budget_holds_stays_in_the_manifest(world: World) -> None:
+    writer = world.writer()
+    one = len(msgspec.json.encode(file("many000").stamped(1 << 50)))
+    count = (BUDGET - 2_000) // one
+    writer.commit(append(table(world), *MANY[:count]))
+    assert len(table(world).files) == count
+    assert table(world).segments == ()
+
+
+def test_own_files_of_a_lost_attempt_get_a_segment_with_the_timestamps_of_the_next(world: World) -> None:
+    writer, other = world.writer(), world.writer()
+    writer.store.script.append(meanwhile(lambda: other.commit(append(table(world), "theirs"))))
+    done = writer.commit(append(table(world), *MANY))
+    assert done.attempts == 2
+    assert live(world, other) == ["theirs", *MANY]
+    ts = world.newest.commit_ts
+    assert {files_with_ts(world, other)[each] for each in MANY} == {(ts, ts)}
+    written = {key for key in world.bucket.objects if key.startswith("segment/files/")}
+    named = {segment.object for segment in table(world).segments}
+    assert len(written - named) == 1, "the lost attempt's, which collection finds"
+
+
+def test_two_commits_of_many_files_at_once_lose_and_double_none(world: World) -> None:
+    writer, other = world.writer(), world.writer()
+    more = tuple(f"more{number}" for number in range(300))
+    writer.store.script.append(meanwhile(lambda: other.commit(append(table(world), *more))))
+    writer.commit(append(table(world), *MANY))
+    assert live(world, other) == [*more, *MANY]
+    assert len(table(world).segments_of("files")) == 2
+
+
+@pytest.mark.parametrize("behaviour", [lose_the_response, land_late])
+def test_many_files_land_once_whatever_becomes_of_the_answer(world: World, behaviour: object) -> None:
+    writer = world.writer()
+    writer.store.script.append(behaviour)  # type: ignore[arg-type]
+    writer.commit(append(table(world), *MANY))
+    while writer.store.under_way:
+        writer.store.land()
+    assert live(world, world.writer()) == list(MANY)
+
+
+def test_what_was_read_is_checked_against_many_files_that_came_meanwhile(world: World) -> None:
+    writer, read, entry = world.writer(), world.newest, table(world)
+    writer.commit(append(entry, *MANY))
+    assert table(world).files == ()
+    with pytest.raises(ConflictError, match="added rows"):
+        world.writer().commit(append(entry, "mine"), claims=(claim(entry, read),))
+
+
+def test_positions_in_files_that_left_with_their_own_commit_are_deleted(world: World) -> None:
+    writer = world.writer()
+    writer.commit(append(table(world), *MANY))
+    writer.commit(delete_positions(table(world), {"many3": [1, 2]}))
+    vector = LiveFiles.of(table(world), writer.head.segments).find(["many3"])["many3"].vector
+    assert vector is not None
+    assert vector.cardinality == 2
+
+
+# ---- what leaves, and is still found ---------------------------------------------------------------------------------
 
 
 def test_positions_of_a_spilled_file_are_deleted_by_an_overlay_and_merge(world: World) -> None:

@@ -1,7 +1,8 @@
 """The root's byte budget: what leaves a manifest that is too large, or that is uploaded too often as it is.
 
-A spill takes entries of the base only, never the commit's own entries, whose timestamps change with every rebase.
-So a spill that was uploaded for a lost attempt serves the next attempt, if all its entries are still inline and equal.
+A spill takes entries of the base. So one that was uploaded for a lost attempt serves the next attempt, if all its
+entries are still inline and equal. It takes the commit's own files, whose timestamps change with every rebase, only if
+these alone are more than the budget: then a manifest with them costs each attempt more than the segment does.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from dolmen.commit.tails import Entries, Tail, idle_tables, tails
+from dolmen.commit.tails import Entries, Tail, idle_tables, new_files, tails
 from dolmen.errors import Error
 from dolmen.format.layout import segment_key
 from dolmen.format.manifest import HISTORY_LENGTH, SHORT_HISTORY, Manifest, Released, Segment, SegmentKind, TableEntry
@@ -166,7 +167,8 @@ def _leaving(base: Manifest, manifest: Manifest, steady: bool) -> Tail | None:
     """
     budget = root_bytes(manifest)
     if len(manifest.encode()) > budget:
-        found = [*tails(base, manifest, HISTORY_LENGTH), idle_tables(base, manifest)]
+        own = new_files(base, manifest, budget)
+        found = [*tails(base, manifest, HISTORY_LENGTH), idle_tables(base, manifest), *own]
         size, largest = max(((tail.size_bytes, tail) for tail in found), key=lambda item: item[0])
         return largest if size >= budget // LEAST_PART else None
     if not steady:
@@ -178,7 +180,7 @@ def _leaving(base: Manifest, manifest: Manifest, steady: bool) -> Tail | None:
 
 def _joinable(base: Manifest, manifest: Manifest, tail: Tail) -> Segment | None:
     """The segment before a tail, if a spill may take it in: it is small, and no background work has marked it."""
-    if tail.kind not in _JOINED:
+    if tail.kind not in _JOINED or (tail.table is not None and tail.table not in base.tables):
         return None
     was, now = (each if tail.table is None else each.tables[tail.table] for each in (base, manifest))
     last = _last(now, tail.kind)

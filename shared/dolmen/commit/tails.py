@@ -32,7 +32,7 @@ Entries: TypeAlias = Sequence[Any]
 
 @dataclass(frozen=True)
 class Tail:
-    """Entries of a manifest that its base has too, from the oldest on.
+    """Entries of a manifest, from the oldest on.
 
     Args:
         table: the name of the table whose entries they are; None for the database's own.
@@ -87,6 +87,18 @@ def tails(base: Manifest, manifest: Manifest, newest: int) -> Iterator[Tail]:
         for kind in _TABLE_TAILS:
             shared = _common_front(getattr(before, kind), getattr(entry, kind))
             yield Tail(kind, name, entry.uuid, shared, entry.schema)
+
+
+def new_files(base: Manifest, manifest: Manifest, least_bytes: int) -> Iterator[Tail]:
+    """The inline files of each table that gets so many with this version that the new ones take ``least_bytes``."""
+    for name, entry in manifest.tables.items():
+        before = base.tables.get(name)
+        if entry is before or entry.section:
+            continue
+        is_same = before is not None and before.uuid == entry.uuid
+        known = len(_common_front(before.files, entry.files)) if before is not None and is_same else 0
+        if len(msgspec.json.encode(entry.files[known:])) >= least_bytes:
+            yield Tail("files", name, entry.uuid, entry.files, entry.schema)
 
 
 def idle_tables(base: Manifest, manifest: Manifest) -> Tail:

@@ -53,7 +53,7 @@ class Hoarder(Upkeep):
         """Commits many files, after a delete if there are enough rows."""
         k = self.random.randrange(KEYS)
         crowded = there > _PLENTY
-        batches = [self.rows(2) for _ in range(self.random.randint(3, 8))]
+        batches = [self.rows(2) for _ in range(self.count_files((3, 8)))]
         effects: list[Effect] = [model.DeleteEffect(name, lambda row: row.k >= k)] if crowded else []
         effects += [model.AppendEffect(name, rows) for rows in batches]
 

@@ -29,6 +29,8 @@ SPARE = "attic"
 NAMES = (*TABLES, SPARE)
 KEYS = 12
 
+_SMALL_ROOT, _LEAST_ENTRY_BYTES = 6_000, 280
+
 T = TypeVar("T")
 
 
@@ -96,6 +98,13 @@ class Actor:
             for _ in range(self.random.randint(1, most))
         )
 
+    def count_files(self, few: tuple[int, int]) -> int:
+        """Draws how many files a commit adds: seldom so many that their entries alone are more than a small root."""
+        root_bytes = int(self.world.settings["root_bytes"])
+        if root_bytes <= _SMALL_ROOT and self.random.random() < 0.3:
+            return root_bytes // _LEAST_ENTRY_BYTES
+        return self.random.randint(*few)
+
     def predicate(self) -> tuple[str | dict[str, Any], Matches]:
         """Draws a predicate, as users write it and as a Python function."""
         k, a, b = self.random.randrange(KEYS), self.random.randrange(100), self.random.randrange(100)
@@ -127,14 +136,26 @@ def digest_of_rows(rows: tuple[Row, ...]) -> str:
 
 
 class Appender(Actor):
-    """Appends to one table."""
+    """Appends to one table, seldom many files at once."""
 
     def turn(self, process: Process) -> None:
-        """Makes one append."""
+        """Makes one commit."""
         name, rows = self.target(process), self.rows()
         if name is None:
             return
+        if (count := self.count_files((1, 1))) > 1:
+            self._append_files(process, name, [self.rows(1) for _ in range(count)])
+            return
         process.write("append", [model.AppendEffect(name, rows)], lambda: process.db.table(name).append(arrow(rows)))
+
+    def _append_files(self, process: Process, name: str, files: list[tuple[Row, ...]]) -> None:
+        def block() -> Commit:
+            with process.db.transaction() as transaction:
+                for rows in files:
+                    transaction.table(name).append(arrow(rows))
+                return transaction.commit()
+
+        process.write(f"append {len(files)} files", [model.AppendEffect(name, rows) for rows in files], block)
 
 
 class Upserter(Actor):

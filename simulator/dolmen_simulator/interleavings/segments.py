@@ -7,7 +7,7 @@ from dolmen.maintenance.merge import merge_segments
 from dolmen.transaction import Transaction
 from dolmen_simulator.interleavings.checks import SCHEMA, ExpectedTables, Pair, PairedCall, Row, arrow
 from dolmen_simulator.interleavings.execution import Peer
-from dolmen_simulator.interleavings.pairs import append, one_table, positions
+from dolmen_simulator.interleavings.pairs import append, delete, one_table, positions
 from dolmen_simulator.interleavings.upkeep import compaction, upkeep
 from dolmen_simulator.world.fates import Fate
 
@@ -15,6 +15,9 @@ _LOST = (Fate.RESPONSE_LOST,)
 _VALUE = 999
 _ROWS = 3
 """Rows of each file. File n has the keys and values from 10 n on."""
+
+_MANY = 16
+"""So many files that their entries take more than the smallest root."""
 
 _DELETED = (120, 130, 140, 150)
 _DELETED_NEXT = (20, 121, 131, 141, 151)
@@ -112,7 +115,33 @@ def table_with_many_segments(db: Database) -> None:
         files(db, number)
 
 
+def table_of_a_small_root(db: Database) -> None:
+    """Makes a table in a database whose root holds few entries."""
+    one_table(db)
+    db.set(root_bytes=4096)
+
+
+def add_many_files(first: int) -> PairedCall:
+    """Adds files whose entries alone are more than the root's budget, so that they leave with their own commit."""
+    numbers = range(first, first + _MANY)
+
+    def effect(model: ExpectedTables) -> None:
+        for number in numbers:
+            model.tables["t"].extend(rows_of_file(number))
+
+    return PairedCall(f"add {_MANY} files", lambda peer: files(peer.db, *numbers), effect, lambda value: None)
+
+
 SEGMENTS: tuple[Pair, ...] = (
+    Pair("many files/append", table_of_a_small_root, (add_many_files(10), append((7, 70, None))), quick=(0,)),
+    Pair("many files/many files", table_of_a_small_root, (add_many_files(10), add_many_files(40)), quick_fates=_LOST),
+    Pair(
+        "many files/delete",
+        table_of_a_small_root,
+        (add_many_files(10), delete("v >= 150 AND v < 170", lambda row: row[1] is not None and 150 <= row[1] < 170)),
+        quick=(0,),
+        quick_fates=_LOST,
+    ),
     Pair("merge segments/append", table_with_segments, (segment_merge(), append((7, 70, None))), quick=(0,)),
     Pair(
         "positions/merge segments",
