@@ -25,6 +25,11 @@ def footer_of(written: Written, place: int) -> DataFileFooter:
     return DataFileFooter.parse(written.body(place)[file.footer[0] :], file)
 
 
+def shown(values: pa.Array) -> tuple[pa.DataType, str]:
+    """Its type and values, of which NaN is equal to NaN, and -0.0 is not 0.0."""
+    return values.type, values.to_string(window=len(values))
+
+
 @pytest.mark.parametrize("number", range(12))
 def test_picked_rows_of_any_type_are_those_of_the_whole_chunk(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = random.Random(f"{SEED}, {number}")
@@ -39,14 +44,14 @@ def test_picked_rows_of_any_type_are_those_of_the_whole_chunk(number: int, monke
         for group in range(footer.metadata.num_row_groups):
             rows = np.array(sorted(rng.sample(range(footer.rows(group)), rng.randint(1, min(5, footer.rows(group))))))
             for id_, column in footer.columns.items():
-                whole = source.read(group, list(column.leaves)).column(0).combine_chunks()
-                assert source.pick(group, id_, rows).equals(whole.take(pa.array(rows)))
+                whole = source.read(group, list(column.leaves)).column(0).combine_chunks().take(pa.array(rows))
+                assert shown(source.pick(group, id_, rows)) == shown(whole)
                 picked = picked_pages(footer, group, column, rows)
                 if picked is not None:
                     alone += 1
                     parts = [(start, body[start:end]) for start, end in picked.ranges()]
                     fetched = FileBytes.from_ranges(parts, file.size, footer)
-                    assert fetched.pick(group, id_, rows).equals(whole.take(pa.array(rows)))
+                    assert shown(fetched.pick(group, id_, rows)) == shown(whole)
     assert alone, "only nested columns are read whole"
 
 

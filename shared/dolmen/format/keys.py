@@ -11,12 +11,14 @@ from itertools import chain
 from typing import TypeAlias
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from dolmen.errors import CorruptionError, InputError, RowError
 from dolmen.format.entries import KeysTombstone
+from dolmen.format.key_order import Places, last_of_equals, order_of
 from dolmen.format.schema import Field, type_from_json
 from dolmen.format.statistics import column_stats
 from dolmen.format.tombstone_object import TombstoneObject, check_blob
@@ -25,6 +27,7 @@ from dolmen.format.values import Json, Plain, from_json, to_array, to_json, to_p
 
 _FEW = 64
 """Up to this many keys, a thorough compression costs more time than it saves space."""
+_MANY = 1 << 20
 _FIXED_AT_ONCE, _TEXTS_AT_ONCE = 1 << 17, 1 << 13
 """The number of keys of a long list that are decoded at once: of fixed width, and others."""
 INLINE_BYTES = 1024
@@ -45,6 +48,20 @@ def keys_from_arrow(data: pa.Table, columns: tuple[Field, ...]) -> Keys:
         InputError: a float or nested column, which nothing can be deleted by.
         RowError: a NULL, with its 1-based row.
     """
+    table = key_tuples(data, columns)
+    if table.num_rows > _MANY:  # most of them occur often, or the caller refuses them
+        if table.num_columns == 1:
+            table = pa.table([pc.unique(table.column(0))], names=table.column_names)
+        else:
+            table = table.group_by(table.column_names, use_threads=False).aggregate([])
+    return distinct_keys(table)[0]
+
+
+def key_tuples(data: pa.Table, columns: tuple[Field, ...]) -> pa.Table:
+    """The tuples of a table's columns as they are, with the columns of a key: in the order of ids, and named by them.
+
+    See ``keys_from_arrow`` for arguments and errors.
+    """
     columns = tuple(sorted(columns, key=lambda field: field.id))
     arrays = {}
     for field in columns:
@@ -55,14 +72,17 @@ def keys_from_arrow(data: pa.Table, columns: tuple[Field, ...]) -> Keys:
             row = pc.index(pc.is_null(array), True).as_py() + 1
             raise RowError("NULL in a key: it equals nothing", row=row, column=field.name)
         arrays[str(field.id)] = array
-    table = pa.table(arrays)
-    if table.num_rows == 1:
-        return table  # most requests are for one
-    if len(columns) == 1:
-        table = pa.table([pc.unique(table.column(0))], names=table.column_names)
-    else:
-        table = table.group_by(table.column_names, use_threads=False).aggregate([])
-    return table.take(pc.sort_indices(table, sort_keys=[(name, "ascending") for name in table.column_names]))
+    return pa.table(arrays)
+
+
+def distinct_keys(tuples: pa.Table) -> tuple[Keys, Places]:
+    """The keys among tuples (see ``key_tuples``), and the place at which each stands last."""
+    if tuples.num_rows < 2:
+        return tuples, np.arange(tuples.num_rows)  # most requests are for one
+    order = order_of(tuples)
+    keys = tuples.take(pa.array(order))
+    last = last_of_equals(keys)
+    return (keys, order) if last.all() else (keys.filter(pa.array(last)), order[last])
 
 
 def add_keys(target: TombstoneObject, keys: Keys) -> KeysTombstone:
@@ -160,7 +180,7 @@ def _encode(keys: Keys) -> bytes:
         keys,
         sink,
         compression="zstd",
-        compression_level=9 if keys.num_rows > _FEW else 1,
+        compression_level=3 if keys.num_rows > _FEW else 1,
         use_dictionary=False,
         column_encoding={name: encoding for name, encoding in encodings.items() if encoding},
         write_statistics=False,

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dolmen.errors import LimitError, RowError
-from dolmen.format.keys import Keys, keys_from_arrow
+from dolmen.format.keys import Keys, distinct_keys, key_tuples, keys_from_arrow
 from dolmen.format.schema import Field
 from dolmen.units import MIB
 
@@ -35,8 +35,7 @@ def dedupe_last(batches: Iterable[pa.RecordBatch], columns: tuple[Field, ...]) -
         LimitError: more than 1,000,000 keys, or 256 MB of rows.
     """
     no_rows = pa.schema([field.to_arrow() for field in columns]).empty_table()
-    keys_from_arrow(no_rows, columns)  # refuses what can't be a key, whatever the rows
-    kept = no_rows
+    kept, keys = no_rows, keys_from_arrow(no_rows, columns)  # refuses what can't be a key, whatever the rows
     added: list[pa.RecordBatch] = []
     seen = added_rows = added_bytes = 0
     for batch in batches:
@@ -46,9 +45,11 @@ def dedupe_last(batches: Iterable[pa.RecordBatch], columns: tuple[Field, ...]) -
         added_rows += batch.num_rows
         added_bytes += batch.nbytes
         if added_bytes > _FOLD_BYTES or added_rows > _FOLD_ROWS:
-            kept, added, added_rows, added_bytes = _fold(kept, added, columns), [], 0, 0
-    kept = _fold(kept, added, columns)
-    return iter(kept.to_batches()), keys_from_arrow(kept, columns)
+            kept, keys = _fold(kept, added, columns)
+            added, added_rows, added_bytes = [], 0, 0
+    if added:
+        kept, keys = _fold(kept, added, columns)
+    return iter(kept.to_batches()), keys
 
 
 def check_not_null(batch: pa.RecordBatch, columns: tuple[Field, ...], seen: int) -> None:
@@ -65,22 +66,14 @@ def check_not_null(batch: pa.RecordBatch, columns: tuple[Field, ...], seen: int)
             raise RowError("NULL in a key: it equals nothing", row=row, column=field.name)
 
 
-def _fold(kept: pa.Table, added: list[pa.RecordBatch], columns: tuple[Field, ...]) -> pa.Table:
-    """The last row of each key among both."""
-    if not added:
-        return kept
+def _fold(kept: pa.Table, added: list[pa.RecordBatch], columns: tuple[Field, ...]) -> tuple[pa.Table, Keys]:
+    """The last row of each key among both, in the order of the rows, and the keys."""
     rows = pa.Table.from_batches([*(kept.to_batches() if kept.num_rows else ()), *added])
-    names = [str(field.id) for field in columns]
-    keys = pa.table([rows[field.name] for field in columns], names)
-    last = (
-        keys.append_column("row", pa.array(np.arange(rows.num_rows)))
-        .group_by(names, use_threads=False)
-        .aggregate([("row", "max")])["row_max"]
-    )
+    keys, last = distinct_keys(key_tuples(rows, columns))
     if len(last) < rows.num_rows:
-        rows = rows.take(pc.take(last, pc.sort_indices(last)))
+        rows = rows.take(pa.array(np.sort(last)))
     if rows.num_rows > MAX_KEYS:
         raise LimitError(f"an upsert of more than {MAX_KEYS:,} keys: split it, or append what is new")
     if rows.nbytes > MAX_BYTES:
         raise LimitError(f"an upsert of more than {MAX_BYTES >> 20} MB of rows: split it, or append what is new")
-    return rows
+    return rows, keys
