@@ -38,9 +38,9 @@ DELETES: tuple[Mutation, ...] = (
     mutation(
         "the first of equal keys wins in an upsert",
         "of duplicates within one upsert the last wins",
-        "write/upsert.py",
-        '        .aggregate([("row", "max")])["row_max"]\n',
-        '        .aggregate([("row", "min")])["row_min"]\n',
+        "format/key_order.py",
+        "        last[:-1] = ~reduce(pc.and_, same).to_numpy()\n",
+        "        last[1:] = ~reduce(pc.and_, same).to_numpy()\n",
     ),
     mutation(
         "a tombstone is dropped once one file is past it",
