@@ -28,6 +28,7 @@ from dolmen.format.values import Json, Plain, from_json, to_array, to_json, to_p
 _FEW = 64
 """Up to this many keys, a thorough compression costs more time than it saves space."""
 _MANY = 1 << 20
+"""From this many tuples on, equal ones are left out before the others are sorted."""
 _FIXED_AT_ONCE, _TEXTS_AT_ONCE = 1 << 17, 1 << 13
 """The number of keys of a long list that are decoded at once: of fixed width, and others."""
 INLINE_BYTES = 1024
@@ -49,7 +50,7 @@ def keys_from_arrow(data: pa.Table, columns: tuple[Field, ...]) -> Keys:
         RowError: a NULL, with its 1-based row.
     """
     table = key_tuples(data, columns)
-    if table.num_rows > _MANY:  # most of them occur often, or the caller refuses them
+    if table.num_rows > _MANY:  # then many are equal, or the caller refuses them
         if table.num_columns == 1:
             table = pa.table([pc.unique(table.column(0))], names=table.column_names)
         else:
