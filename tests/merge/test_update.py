@@ -105,6 +105,7 @@ def test_values_are_constants_or_expressions(table: Table, column: str, given: A
         ({"n": Expression("3000000000 + n")}, RowError, "column 'n'"),
         ({"n": Expression("n * 1000000000")}, InputError, "DuckDB can't evaluate .n \\* 1000000000.: Out of Range"),
         ({"n": "7"}, InputError, "value '7' of column 'n'"),
+        ({"n": "n + 1"}, InputError, r"SQL over the row's columns is dolmen.Expression\('n \+ 1'\)"),
         ({"n": 7.5}, InputError, "value 7.5 of column 'n'"),
         ({"name": None}, RowError, "column 'name': NULL in a column that is not nullable"),
         ({"name": Expression("CASE WHEN id < 3 THEN 'x' END")}, RowError, "column 'name': NULL"),

@@ -78,7 +78,10 @@ def _constant(field: Field, value: Any) -> pa.Array:
     except RowError as error:
         raise RowError(error.reason, column=field.name) from None
     except SchemaError as error:
-        raise InputError(f"set: value {short_repr(value)} of column {field.name!r}: {error}") from error
+        told = f"set: value {short_repr(value)} of column {field.name!r}: {error}"
+        if isinstance(value, str):
+            told += f"; SQL over the row's columns is dolmen.Expression({short_repr(value)})"
+        raise InputError(told) from error
     return batch.column(0)
 
 
