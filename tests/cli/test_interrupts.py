@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 
 import pytest
 
@@ -50,6 +51,15 @@ def test_it_may_come_at_any_line_of_the_wait() -> None:
     assert int(told.stdout) > 3
 
 
+@pytest.fixture
+def python_handles_it() -> Iterator[None]:
+    """What Python does by itself, unless it was started where Ctrl-C is ignored, as a shell's ``&`` does."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("python_handles_it")
 def test_a_wait_ends_when_it_comes() -> None:
     with stopping_at_interrupt() as stop:
         assert not stop.wait(0.001)
