@@ -148,9 +148,13 @@ class Ingester(Actor):
             values = tuple(self.random.randrange(100) for _ in rows)
             extra = DroppedColumn(self.world.unique(), self.random.choice(_EXTRA), values, kind == "jsonl")
             body = {"jsonl": _lines, "csv": _csv, "parquet": _parquet}[kind](rows, extra)
+        takes_late = self.random.random() < 0.5  # when others may have found that the file does not fit
+        if extra is not None and not takes_late:
             self._take_columns(process, table)
         key = f"{PREFIX}{table}/{number}.{kind}"
         self._send(process, drops, key, body, rows, bad, extra)
+        if extra is not None and takes_late:
+            self._take_columns(process, table)
         if self.random.random() < 0.05 and kind == "jsonl" and extra is None and table != _UNFOUNDED:
             rows = self.rows()
             self._send(process, drops, key, _lines(rows), rows, bad=False)
