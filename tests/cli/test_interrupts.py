@@ -53,7 +53,7 @@ def test_it_may_come_at_any_line_of_the_wait() -> None:
 
 @pytest.fixture
 def python_handles_it() -> Iterator[None]:
-    """What Python does by itself, unless it was started where Ctrl-C is ignored, as a shell's ``&`` does."""
+    """Sets Python's own handler. A shell that starts Python with ``&`` may have it ignore Ctrl-C."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)

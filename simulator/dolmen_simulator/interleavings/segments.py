@@ -17,7 +17,7 @@ _ROWS = 3
 """Rows of each file. File n has the keys and values from 10 n on."""
 
 _MANY = 16
-"""So many files that their entries take more than the smallest root."""
+"""The number of files whose entries are more than the smallest root may hold."""
 
 _DELETED = (120, 130, 140, 150)
 _DELETED_NEXT = (20, 121, 131, 141, 151)
