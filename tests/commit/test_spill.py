@@ -195,7 +195,7 @@ def test_so_many_files_that_they_alone_are_more_than_the_budget_leave_with_their
     assert files_with_ts(world, writer)["many7"] == (ts, ts)
 
 
-def test_a_file_less_than_the_budget_holds_stays_in_the_manifest(world: World) -> None:
+def test_new_files_that_the_budget_has_room_for_stay_in_the_manifest(world: World) -> None:
     writer = world.writer()
     one = len(msgspec.json.encode(file("many000").stamped(1 << 50)))
     count = (BUDGET - 2_000) // one

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import reduce
 from typing import Any, TypeAlias
 
@@ -28,6 +29,23 @@ def order_of(keys: pa.Table) -> Places:
     return order
 
 
+def order_by_heads(heads: npt.NDArray[np.uint64], order_tied: Callable[[Places], Places]) -> Places:
+    """The places of keys in ascending order; equal ones stay in their order if ``order_tied`` leaves them so.
+
+    Args:
+        heads: the bytes in which keys may differ first, as a number for each key.
+        order_tied: the order of the keys at some places: of all whose heads are not unique.
+    """
+    order: Places = np.argsort(heads, kind="stable")
+    heads = heads[order]
+    same = heads[1:] == heads[:-1]
+    tied = np.flatnonzero(np.append(same, False) | np.insert(same, 0, False))
+    if len(tied):  # all that begin alike are neighbours, and stay so when they are sorted as a whole
+        places = order[tied]
+        order[tied] = places[order_tied(places)]
+    return order
+
+
 def last_of_equals(keys: pa.Table) -> npt.NDArray[np.bool_]:
     """Whether each row of a sorted table is the last of those that are equal to it."""
     last = np.ones(keys.num_rows, bool)
@@ -44,14 +62,7 @@ def _order_of_texts(values: pa.Array) -> Places:
     """
     ends = pc.min_max(values.cast(pa.binary()))
     prefixes = _prefixes(values, _shared_bytes(ends["min"].as_py(), ends["max"].as_py()))
-    order: Places = np.argsort(prefixes, kind="stable")
-    arranged = prefixes[order]
-    same = arranged[1:] == arranged[:-1]
-    if same.any():
-        tied = np.flatnonzero(np.concatenate((same, [False])) | np.concatenate(([False], same)))
-        rows = order[tied]
-        order[tied] = rows[pc.sort_indices(values.take(pa.array(rows))).to_numpy()]
-    return order
+    return order_by_heads(prefixes, lambda tied: pc.sort_indices(values.take(pa.array(tied))).to_numpy())
 
 
 def _shared_bytes(one: bytes, other: bytes) -> int:

@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dolmen.errors import InputError
+from dolmen.format.key_order import order_by_heads
 from dolmen.format.types import BOOL, DECIMAL, FIXED_BINARY, can_be_key, type_of
 
 Keys: TypeAlias = npt.NDArray[Any]
@@ -117,14 +118,7 @@ def order(keys: Keys) -> npt.NDArray[np.int64]:
     differs = np.flatnonzero((matrix != matrix[0]).any(axis=0))
     start = min(int(differs[0]) if len(differs) else 0, keys.dtype.itemsize - 8)
     heads = np.ascontiguousarray(matrix[:, start : start + 8]).view(">u8").reshape(-1).astype(np.uint64)
-    found = np.argsort(heads)
-    heads = heads[found]
-    equal = heads[1:] == heads[:-1]
-    tied = np.flatnonzero(np.append(equal, False) | np.insert(equal, 0, False))
-    if len(tied):  # all that begin alike are neighbours, and stay so when they are sorted by what follows
-        among = found[tied]
-        found[tied] = among[np.argsort(keys[among], kind="stable")]
-    return found
+    return order_by_heads(heads, lambda tied: np.argsort(keys[tied], kind="stable"))
 
 
 def _kind(arrow_type: pa.DataType) -> str:
