@@ -46,6 +46,7 @@ AT_LEAST = {
     "merge/merge": 150,
     "redelivery/redelivery": 40,
     "redelivery/other batch": 80,
+    "reject/create and ingest": 95,
     "transaction/reader": 25,
     "positions/compact": 220,
     "positions/splice": 220,
@@ -181,6 +182,7 @@ def chosen_pairs() -> list[str]:
 _ONE_SWINGS = {
     "snapshot reader/GC": {1},
     "redelivery/redelivery": {0},
+    "reject/create and ingest": {0},
     "rename/rename": {0},
     "paused job/GC": {0},
     "frozen append/rows at a time": {0},

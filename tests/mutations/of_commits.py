@@ -162,6 +162,13 @@ COMMITS: tuple[Mutation, ...] = (
         "            if drop.rejection_id is None or not isinstance(error, TableNotFoundError):\n",
     ),
     mutation(
+        "a rejection does not exclude that its file is ingested",
+        "a change conflicts if a request was applied that excludes it: of a file and its rejection, one is committed",
+        "commit/change.py",
+        "        found = find_applied(base, self.applied.keys() | self.excluded, segments)\n",
+        "        found = find_applied(base, self.applied.keys(), segments)\n",
+    ),
+    mutation(
         "what was applied meanwhile loses its id and keeps its rows",
         "of a batch that is applied in part the rest is built without what those ids are bound to",
         "commit/change.py",

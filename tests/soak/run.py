@@ -14,7 +14,7 @@ from rich.console import Console
 from dolmen.database import Database
 from soak import judge, leftovers
 from soak.chaos import SCHEDULE, SERVER, Blow, kind_of, plan
-from soak.journal import Steps, journals
+from soak.journal import Steps, journals, read
 from soak.processes import Running
 from soak.report import Report
 from soak.world import World
@@ -25,6 +25,8 @@ ACTORS = (
     "appender-1", "appender-2", "upserter-3", "transactor-4", "transactor-5", "dropper-6",
     "pipeline-1", "keeper-1", "reader-1", "reader-2",
 )  # fmt: skip
+START_SECONDS = 300
+"""How long an actor may take until it has ended its first step, with nothing in its way."""
 REST_SECONDS = 600
 """How long an actor that was asked to stop may take to end its step."""
 DRAINS = 10
@@ -76,7 +78,8 @@ class Soak:
         try:
             for actor in self._actors.values():
                 actor.start()
-            self._hit(began + self._seconds)
+            self._let_all_work()
+            self._hit(time.monotonic() + self._seconds)
             self._come_to_rest()
             self._judge()
         finally:
@@ -94,6 +97,19 @@ class Soak:
         return self.report
 
     # ---- while it runs -----------------------------------------------------------------------------------------------
+
+    def _let_all_work(self) -> None:
+        """Waits until each actor has ended a step: on a slow machine, early blows keep some from ever doing so."""
+        until = time.monotonic() + START_SECONDS
+        while idle := [name for name in self._actors if not self._has_ended_a_step(name)]:
+            if time.monotonic() > until:
+                self._violation(f"{', '.join(idle)}: not one step in {START_SECONDS} seconds")
+                return
+            self._pass(0.1)
+
+    def _has_ended_a_step(self, name: str) -> bool:
+        entries = read(self._world.journals / f"{name}.jsonl")
+        return any(entry["kind"] in ("acknowledged", "did", "told") for entry in entries)
 
     def _hit(self, end: float) -> None:
         told = time.monotonic()

@@ -191,6 +191,40 @@ def batch(*ids: str) -> PairedCall:
     )
 
 
+def deliver(*, creates: bool) -> PairedCall:
+    """Delivers a file's event for the table ``new``; returns what became of it.
+
+    Args:
+        creates: whether the file creates a missing table. If not, it is rejected for want of one.
+    """
+    file, rejection = "f", "f rejected"
+
+    def effect(model: ExpectedTables) -> dict[str, str]:
+        if file in model.applied:
+            return {file: "duplicate"}
+        if rejection in model.applied:
+            return {file: "rejected"}
+        if not creates and "new" not in model.tables:
+            model.applied.add(rejection)
+            return {file: "rejected"}
+        model.applied.add(file)
+        model.tables.setdefault("new", []).append(request_row(file))
+        return {file: "applied"}
+
+    def add_to(transaction: Transaction) -> Decision:
+        if "new" not in transaction.manifest.tables:
+            if not creates:
+                return "reject"
+            transaction.create_table("new", SCHEMA, primary_key="k")
+        transaction.table("new").append(arrow([request_row(file)]), request=file)
+        return "apply"
+
+    def task(peer: Peer) -> Any:
+        return apply_requests(peer, [BatchRequest(file, "digest of f", add_to, rejection)])
+
+    return PairedCall(f"deliver a file that {'creates' if creates else 'needs'} its table", task, effect)
+
+
 def apply_requests(peer: Peer, requests: Sequence[BatchRequest]) -> dict[str, str]:
     """Applies requests as functions do, and returns their statuses by id. Raises the first request's error, if any."""
     outcomes = apply_together(peer.db, "events", requests).outcomes
@@ -279,5 +313,6 @@ WRITERS: tuple[Pair, ...] = (
     Pair("merge/merge", one_table, (merge((1, 11), (4, 41)), merge((4, 42), (3, 33))), quick=(0,)),
     Pair("redelivery/redelivery", one_table, (batch("a", "b"), batch("a", "b")), quick=(0,), events=True),
     Pair("redelivery/other batch", one_table, (batch("a", "b"), batch("b", "c")), quick=(0,), events=True),
+    Pair("reject/create and ingest", one_table, (deliver(creates=False), deliver(creates=True)), events=True),
     Pair("transaction/reader", two_tables, (transfer(), read_both())),
 )
