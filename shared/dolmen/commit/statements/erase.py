@@ -134,7 +134,7 @@ class Erase:
         if lost := sum(value not in known for value in self.subject):
             raise InputError(
                 f"{lost} of {len(self.subject)} values can be no subject of any table: set the property subject of the "
-                "tables that name whom a row is about"
+                "tables that name whom a row is about (dolmen set TABLE subject=COLUMN)"
             )
 
 
