@@ -17,7 +17,7 @@ import pytest
 
 import dolmen
 from dolmen.database import Database
-from dolmen.errors import AppliedIdError, ConflictError, InputError, SchemaError
+from dolmen.errors import AppliedIdError, ConflictError, CorruptionError, InputError, SchemaError
 from dolmen.format.evolution import WidenColumn
 from dolmen.format.manifest import Sequences
 from dolmen.runtime import Runtime
@@ -484,3 +484,20 @@ def test_keys_and_sequences_of_tables_that_took_changes_stay(tmp_path: Path) -> 
     table.set(cdc_sequence="seq")
     table.widen_column("seq", pa.int64())  # no changes yet
     assert table.settings()["cdc_sequence"] == "seq"
+
+
+def test_a_file_with_a_value_that_its_column_cannot_hold_is_damaged(
+    db: dolmen.Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No commit makes such a file: here the check is taken away by which rows conflict with a restore."""
+    table = table_of(db, pa.int32(), [1])
+    narrow = db.version
+    table.widen_column("x", pa.int64())
+    tx = dolmen.open(db.url).transaction()
+    append(tx.table("t"), [2**40], first=1)
+    table.restore(narrow)
+    monkeypatch.setattr("dolmen.format.evolution.is_successor", lambda *types: True)
+    tx.commit()
+    with pytest.raises(CorruptionError, match="column 'x' is int64 there, and has a value that the table's") as at:
+        dolmen.open(db.url).table("t").to_arrow()
+    assert str(2**40) not in str(at.value)

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from dolmen.errors import CorruptionError
 from dolmen.format.nested_values import has_same_fields, nested_values
 from dolmen.format.schema import COMMIT_TS_ID, Field, is_nested
 from dolmen.format.vectors import keep_mask
@@ -52,17 +53,25 @@ def row_mask(group: RowGroup, columns: Mapping[int, pa.Array]) -> Mask | None:
 
 
 def column_of(group: RowGroup, field: Field, arrays: Mapping[int, pa.Array]) -> pa.Array:
-    """A column of a row group as the table has it now, whatever the file's type was; all rows, deleted ones too."""
+    """A column of a row group as the table has it now, whatever the file's type was; all rows, deleted ones too.
+
+    Raises:
+        CorruptionError: the file holds a value that the column has no room for.
+    """
     row_ts = group.file.file.row_ts
     if field.id == COMMIT_TS_ID and row_ts is not None:
         return pa.repeat(pa.scalar(row_ts, pa.int64()), group.rows)
     array, wanted = arrays[field.id], field.arrow_type
     own = group.file.footer.columns.get(field.id)
-    if own is not None and is_nested(wanted) and not has_same_fields(own.type, wanted):
-        return nested_values(array, own.type, wanted)  # fields inside go by ids, whatever their names
-    if array.type == wanted:
-        return array
-    return pa.nulls(group.rows, wanted) if pa.types.is_null(array.type) else array.cast(wanted)
+    try:
+        if own is not None and is_nested(wanted) and not has_same_fields(own.type, wanted):
+            return nested_values(array, own.type, wanted)  # fields inside go by ids, whatever their names
+        if array.type == wanted:
+            return array
+        return pa.nulls(group.rows, wanted) if pa.types.is_null(array.type) else array.cast(wanted)
+    except pa.ArrowInvalid:  # it would say the value
+        reason = f"column {field.name!r} is {array.type} there, and has a value that the table's {wanted} cannot hold"
+        raise CorruptionError(group.file.file.path, reason) from None
 
 
 def as_bound(predicate: Predicate, group: RowGroup, columns: Mapping[int, pa.Array]) -> Mapping[int, pa.Array]:
