@@ -351,7 +351,12 @@ class Database(MaintainableDatabase):
         return {name: TaggedVersion.of(tag) for name, tag in sorted(tags.items())}
 
     def forget(
-        self, subject: Subject | Iterable[Subject], *, request: str | None = None, message: str | None = None
+        self,
+        subject: Subject | Iterable[Subject],
+        *,
+        dropped: bool = False,
+        request: str | None = None,
+        message: str | None = None,
     ) -> ErasureResult:
         """Erases all rows about somebody, in every table with the property ``subject``, in ONE commit.
 
@@ -359,14 +364,18 @@ class Database(MaintainableDatabase):
 
         Args:
             subject: the value of that column, a whole number or a text; or a list of up to 1,000 values. Where tables
-                have it in different types, give it in each of them: ``[42, "42"]``.
+                have it in different types, give it in each of them: ``[42, "42"]``. Columns of UUIDs, dates and times
+                are named by texts, as in predicates.
+            dropped: also if no table that is there now can have such a subject, as only older versions, with tables
+                that were dropped since, have rows about them.
             request, message: as for ``Table.append``. The same request has the same erasure.
 
         Raises:
-            InputError: a table's subject has another type than all values, or a value fits no table's subject.
+            InputError: a table's subject has another type than all values, or a value fits no table's subject, and
+                ``dropped`` does not say that this may be.
         """
         with Transaction(self._context, "forget", message=message) as transaction:
-            id_ = transaction.forget(subject, request=request)
+            id_ = transaction.forget(subject, dropped=dropped, request=request)
             return ErasureResult.of(id_, transaction.commit(), self._context)
 
     def erasures(self) -> list[ListedErasure]:

@@ -148,6 +148,8 @@ def erase_rows(transaction: UnitOfWork, name: str, where: Where, keys: Keys | No
             made = mutation.delete_where(transaction.context, uploads, name, entry, where, request)
         else:
             made = mutation.delete_keys(uploads, name, entry, keys, request)
+            if not made.tombstones:  # an empty list: an erasure of no row has a receipt, too
+                made = mutation.delete_where(transaction.context, uploads, name, entry, "FALSE", request)
         if made.tombstones:
             transaction.add(
                 Erase(
@@ -166,15 +168,19 @@ def erase_rows(transaction: UnitOfWork, name: str, where: Where, keys: Keys | No
     return id_
 
 
-def forget_subjects(transaction: UnitOfWork, subject: Subject | Iterable[Subject], request: str | None) -> str:
+def forget_subjects(
+    transaction: UnitOfWork, subject: Subject | Iterable[Subject], request: str | None, *, dropped: bool = False
+) -> str:
     """Adds the statement of ``Database.forget`` to a transaction; returns the id of the erasure."""
-    values = _subjects(subject)
+    values, dropped = _subjects(subject), arguments.flag("dropped", dropped)
     transaction.context.head.refresh()
     asked, id_ = transaction.needs_content(request), _id(transaction, request)
     content = content_digest("forget", *([type(value).__name__, value] for value in sorted(values, key=repr)))
     if not transaction.has_applied(request):
         digest = content if request is not None else ""
-        statement = Erase(None, "", id_, transaction.now_us, subject=values, digest=digest, request=request)
+        statement = Erase(
+            None, "", id_, transaction.now_us, subject=values, dropped=dropped, digest=digest, request=request
+        )
         transaction.add(statement)
     if request is not None and asked:
         transaction.add_content(request, content)
@@ -207,11 +213,12 @@ def _subjects(subject: Any) -> tuple[Subject, ...]:
         raise InputError("nothing says who is to be forgotten: give the value of a subject, or a list of them")
     if len(values) > MOST_SUBJECTS:
         raise InputError(f"{len(values):,} subjects in one request: at most {MOST_SUBJECTS:,} are allowed, so split it")
-    for value in values:
-        if isinstance(value, bool) or not isinstance(value, (int, str)):
-            raise InputError(f"a subject is a whole number or a text, not {type(value).__name__}")
-        if isinstance(value, str):
-            arguments.text("subject", value)
-        else:
-            arguments.number("subject", value)
-    return tuple(dict.fromkeys(values))
+    return tuple(dict.fromkeys(map(_subject, values)))
+
+
+def _subject(value: Any) -> Subject:
+    if isinstance(value, str):
+        return arguments.text("subject", value)
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise InputError(f"a subject is a whole number or a text, not {type(value).__name__}")
+    return arguments.number("subject", value, most=2**64 - 1)  # of uint64

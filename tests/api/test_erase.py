@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -291,6 +293,62 @@ def test_forgetting_is_one_commit_over_all_tables_with_a_subject(db: Database) -
             db.forget(wrong)  # type: ignore[arg-type]
     with pytest.raises(InputError, match=r"1,001 subjects"):
         db.forget(range(1001))
+
+
+@pytest.mark.parametrize("text", ["007", "1_0", "1e0", "+7", " 7", "7.0", "7"])
+def test_a_text_is_no_number(db: Database, text: str) -> None:
+    """Where one person's id is the text "007", another's may be the number 7."""
+    db.create_table("numbers", pa.schema([("who", pa.int64())]), properties={"subject": "who"})
+    db.create_table("decimals", pa.schema([("who", pa.decimal128(9, 2))]), properties={"subject": "who"})
+    db.table("t").set(subject=None)
+    db.create_table("texts", pa.schema([("who", pa.string())]), properties={"subject": "who"})
+    db.table("numbers").append([{"who": 7}, {"who": 10}, {"who": 1}])
+    db.table("decimals").append([{"who": Decimal("7.00")}, {"who": Decimal("1.00")}])
+    db.table("texts").append([{"who": text}])
+    with pytest.raises(InputError, match="another type than the values"):
+        db.forget(text)
+    db.forget([text, 99])
+    assert (db.table("numbers").count(), db.table("decimals").count(), db.table("texts").count()) == (3, 2, 0)
+    assert (db.at(db.version - 1).table("numbers").count(), db.at(db.version - 1).table("texts").count()) == (3, 0)
+
+
+def test_ids_as_large_as_uint64_are_forgotten(db: Database) -> None:
+    table = db.create_table("large", pa.schema([("who", pa.uint64())]), properties={"subject": "who"})
+    db.table("t").set(subject=None)
+    table.append([{"who": 2**63}, {"who": 2**64 - 1}, {"who": 5}])
+    before = db.version
+    db.forget([2**63, np.uint64(2**64 - 1)])
+    assert table.to_arrow()["who"].to_pylist() == [5]
+    assert dolmen.open(db.url).at(before).table("large").to_arrow()["who"].to_pylist() == [5]
+    with pytest.raises(InputError, match="out of bounds"):
+        db.forget(2**64)
+
+
+def test_who_stands_in_dropped_tables_alone_is_forgotten_if_the_caller_says_so(db: Database) -> None:
+    db.table("t").set(subject=None)
+    db.create_table("people", pa.schema([("who", pa.string())]), properties={"subject": "who"})
+    db.table("people").append([{"who": "alice"}, {"who": "bob"}])
+    db.tag("audit")
+    db.drop_table("people")
+    with pytest.raises(InputError, match="say `dropped` if only tables that were dropped since have rows"):
+        db.forget("alice")
+    db.create_table("orders", pa.schema([("user", pa.int64())]), properties={"subject": "user"}).append([{"user": 1}])
+    with pytest.raises(InputError, match="another type than the values"):
+        db.forget("alice")
+    done = db.forget("alice", dropped=True)
+    assert db.erasure(done.id).subjects == 1
+    assert db.at(tag="audit").table("people").to_arrow()["who"].to_pylist() == ["bob"]
+    db.restore(tag="audit", tables="people")
+    assert db.table("people").to_arrow()["who"].to_pylist() == ["bob"]
+    assert db.table("orders").count() == 1
+    assert db.verify(deep=True).ok
+
+
+def test_an_erasure_of_no_keys_has_a_receipt(db: Database) -> None:
+    done = db.table("t").erase(keys=[], request="none")
+    assert done.due_at is not None
+    assert db.erasure(done.id).request == "none"
+    assert db.table("t").count() == 9
 
 
 def test_a_table_that_gets_a_subject_meanwhile_is_forgotten_in_too(db: Database) -> None:

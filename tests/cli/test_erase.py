@@ -59,6 +59,22 @@ def test_somebody_is_forgotten_in_all_tables(table: Cli) -> None:
     assert ids(table) == ids(table, "--version", "2") == [2]
 
 
+def test_a_number_is_a_whole_number_as_one_writes_it(table: Cli) -> None:
+    assert table("create", "n", "--columns", "who BIGINT").code == 0
+    assert table("set", "n", "subject=who").code == 0
+    assert table("forget", "007", "--yes").code == 2, "a text"
+    assert table("forget", "7", "--yes").code == 0
+
+
+def test_who_stands_in_dropped_tables_alone_is_forgotten_with_dropped(table: Cli) -> None:
+    assert table("set", "t", "subject=x").code == 0
+    assert table("tag", "before").code == 0
+    assert table("drop", "t", "--yes").code == 0
+    assert table("forget", "a", "--yes").code == 2
+    assert table("forget", "a", "--dropped", "--yes").code == 0
+    assert ids(table, "--tag", "before") == [2, 3]
+
+
 def test_it_names_the_table_that_a_clone_came_from(table: Cli) -> None:
     assert table("clone", "t", "copy").code == 0
     done = table("erase", "copy", "--where", "id = 1", "--yes")

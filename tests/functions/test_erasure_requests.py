@@ -81,6 +81,15 @@ def test_without_time_the_publication_is_left_to_the_next_round(world: World) ->
     assert sorted(world.ids("other")) == [0, 1, 2]
 
 
+def test_who_stands_in_dropped_tables_alone_is_forgotten_if_the_message_says_so(world: World) -> None:
+    filled(world)
+    world.database.tag("before")
+    world.database.drop_table("events")
+    assert world.delete({"forget": {"subject": 42}, "request_id": "a"}, tries=1) == ["message-0"]
+    assert world.delete({"forget": {"subject": 42, "dropped": True}, "request_id": "b"}) == []
+    assert world.database.at(tag="before").table("events").count("user_id = 42") == 0
+
+
 def test_what_cannot_be_applied_is_refused_alone(world: World) -> None:
     filled(world)
     world.database.table("events").set(subject=None)
@@ -111,6 +120,7 @@ def test_what_cannot_be_applied_is_refused_alone(world: World) -> None:
         ({"forget": {}}, "member 'subject'"),
         ({"forget": {"subject": 42, "table": "a"}}, "and no other"),
         ({"forget": {"subject": []}}, "forgets nobody"),
+        ({"forget": {"subject": 42, "dropped": 1}}, "true or false"),
         ({"forget": {"subject": True}}, "whole number"),
         ({"forget": {"subject": [1.5]}}, "whole number"),
         ({"forget": {"subject": [None]}}, "whole number"),

@@ -56,6 +56,9 @@ def forget(
     ],
     database: DatabaseUrl,
     text: Annotated[bool, typer.Option("--text", help="42 is a text, and no number.")] = False,
+    dropped: Annotated[
+        bool, typer.Option("--dropped", help="Also if only tables that were dropped since may have rows about them.")
+    ] = False,
     yes: Yes = False,
     request_id: Request = None,
     message: Message = None,
@@ -65,11 +68,12 @@ def forget(
     db = dolmen.open(database)
     _ask("erase all rows about whom you name, in all tables, versions and clones?", yes, as_json)
     values = [value if text else _number_or_text(value) for value in subjects]
-    _print(db.forget(values, request=request_id, message=message), as_json)
+    _print(db.forget(values, dropped=dropped, request=request_id, message=message), as_json)
 
 
 def _number_or_text(value: str) -> int | str:
-    return int(value) if value.removeprefix("-").isdecimal() and value.isascii() else value
+    is_number = value.removeprefix("-").isdecimal() and value.isascii()
+    return int(value) if is_number and str(int(value)) == value else value  # 007 is a text
 
 
 def _ask(question: str, yes: bool, as_json: bool) -> None:

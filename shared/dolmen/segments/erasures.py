@@ -11,6 +11,7 @@ from functools import partial
 from typing import TypeAlias
 
 import msgspec
+import pyarrow as pa
 
 from dolmen.errors import CorruptionError, ObjectNotFoundError, PredicateError, SchemaError
 from dolmen.format.entries import Blob, Tombstone, WhereTombstone
@@ -182,11 +183,22 @@ def subject_predicate(entry: TableEntry, values: Sequence[Json]) -> Predicate | 
 
 
 def _equal_to_any(entry: TableEntry, values: Sequence[Json]) -> Predicate | None:
-    name = str(entry.properties[SUBJECT]).strip()
     try:
-        return parse({entry.schema.field(name).name: list(values)}, entry.schema, now_us=0) if values else None
+        field = entry.schema.field(str(entry.properties[SUBJECT]).strip())
+        if not values or not all(_is_of_type(value, field.arrow_type) for value in values):
+            return None
+        return parse({field.name: list(values)}, entry.schema, now_us=0)
     except (PredicateError, SchemaError):
         return None
+
+
+def _is_of_type(value: Json, arrow_type: pa.DataType) -> bool:
+    """Whether a value is a number where the column has numbers: a predicate would also read a number from a text.
+
+    Where one person's id is the text "007", another's may be the number 7.
+    """
+    is_number: bool = pa.types.is_integer(arrow_type) or pa.types.is_decimal(arrow_type)
+    return isinstance(value, int) == is_number
 
 
 def _of_subject(erasure: Erasure, entry: TableEntry, record: Record) -> tuple[ErasedTable, ...]:

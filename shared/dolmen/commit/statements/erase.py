@@ -37,6 +37,7 @@ class Erase:
         tombstone: names the rows of the one table.
         schema: the table's columns when the tombstone was made.
         subject: JSON forms of the values that stand for who is forgotten.
+        dropped: whether it may be that no table of now can have these values.
         digest: digest of the request's content, if there is a request.
         tables: the deletes, as ``prepare`` has made them.
     """
@@ -48,6 +49,7 @@ class Erase:
     tombstone: Tombstone | None = None
     schema: Schema | None = None
     subject: tuple[Json, ...] = ()
+    dropped: bool = False
     digest: str = ""
     request: str | None = None
     tables: tuple[ErasedTable, ...] = ()
@@ -105,7 +107,8 @@ class Erase:
         bound, base_ts = self.schema.fields, draft.base.commit_ts
         there = {field.id for field in bound if same_column(entry.schema, field, base_ts)}
         if gone := set(self.tombstone.columns) - there:
-            raise ConflictError(f"table {self.name!r}: columns {sorted(gone)} of the delete were dropped meanwhile")
+            names = ", ".join(repr(field.name) for field in bound if field.id in gone)
+            raise ConflictError(f"table {self.name!r}: columns of the delete were dropped meanwhile: {names}")
         yield ErasedTable(self.uuid, self.tombstone, _fields(entry, self.tombstone.columns))
 
     def _of_subject(self, draft: Draft, uploads: PendingUploads, made: dict[str, ErasedTable]) -> Iterator[ErasedTable]:
@@ -115,6 +118,8 @@ class Erase:
         for name, entry, field in tables:
             fitting = fitting_values(entry, self.subject)
             if not fitting:
+                if self.dropped:
+                    continue
                 raise InputError(
                     f"table {name!r}: its subject, column {field.name!r}, has another type than the values that are "
                     "to be forgotten: give them in its type, too"
@@ -131,10 +136,11 @@ class Erase:
             tombstone = record_predicate(partial(uploads.shared_object, name), entry.schema, predicate)
             if tombstone is not None:
                 yield ErasedTable(entry.uuid, tombstone, (field,))
-        if lost := sum(value not in known for value in self.subject):
+        if (lost := sum(value not in known for value in self.subject)) and not self.dropped:
             raise InputError(
                 f"{lost} of {len(self.subject)} values can be no subject of any table: set the property subject of the "
-                "tables that name whom a row is about (dolmen set TABLE subject=COLUMN)"
+                "tables that name whom a row is about (dolmen set TABLE subject=COLUMN), or say `dropped` if only "
+                "tables that were dropped since have rows about them"
             )
 
 

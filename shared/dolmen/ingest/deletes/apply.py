@@ -68,7 +68,7 @@ def request_tables(seen: Transaction | None, request: DeleteRequest) -> list[str
 def add_request(transaction: Transaction, request: DeleteRequest) -> None:
     """Adds the statements of a request to a transaction. Raises InputError and NotFoundError as these do."""
     if request.subjects:
-        transaction.forget(request.subjects, request=request.id)
+        transaction.forget(request.subjects, dropped=request.dropped, request=request.id)
     for delete in request.deletes:
         table = transaction.table(delete.table)
         if request.erases:

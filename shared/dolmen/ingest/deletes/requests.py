@@ -86,6 +86,7 @@ class DeleteRequest:
         deletes: what is deleted; of an erasure of one table, that alone; none if somebody is forgotten.
         erases: whether the rows are erased: in older versions too, and for good.
         subjects: who is forgotten.
+        dropped: see ``Database.forget``.
     """
 
     id: str
@@ -93,6 +94,7 @@ class DeleteRequest:
     deletes: tuple[TableDelete, ...]
     erases: bool = False
     subjects: tuple[int | str, ...] = ()
+    dropped: bool = False
 
 
 def parse_request(body: str | Mapping[str, Any] | None, message_id: str | None) -> DeleteRequest:
@@ -115,8 +117,10 @@ def parse_request(body: str | Mapping[str, Any] | None, message_id: str | None) 
         _check_values(document)
     request_id = _request_id(document, message_id)
     if "forget" in document:
-        subjects = _subjects(_alone(document, "forget"))
-        return DeleteRequest(request_id, digest_of({"forget": list(subjects)}), (), erases=True, subjects=subjects)
+        said = _alone(document, "forget")
+        subjects, dropped = _subjects(said), bool(said.get("dropped"))
+        digest = digest_of({"forget": list(subjects), **({"dropped": True} if dropped else {})})
+        return DeleteRequest(request_id, digest, (), erases=True, subjects=subjects, dropped=dropped)
     if "erase" in document:
         erased = _erased(_alone(document, "erase"))
         return DeleteRequest(request_id, digest_of({"erase": erased.content}), (erased,), erases=True)
@@ -247,8 +251,10 @@ def _erased(said: Mapping[str, Any]) -> TableDelete:
 
 
 def _subjects(said: Mapping[str, Any]) -> tuple[int | str, ...]:
-    if said.keys() != {"subject"}:
-        raise MessageError("forget: an object with the member 'subject', and no other")
+    if not {"subject"} <= said.keys() <= {"subject", "dropped"}:
+        raise MessageError("forget: an object with the member 'subject', and no other but 'dropped'")
+    if not isinstance(said.get("dropped", False), bool):
+        raise MessageError(f"dropped: true or false, not {_kind(said['dropped'])}")
     given = said["subject"]
     subjects = given if isinstance(given, list) else [given]
     if not subjects:
