@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, get_args
 
+import numpy as np
 import pyarrow as pa
 
 from dolmen import arguments
 from dolmen.changes.feed import ChangeFeed
+from dolmen.commit.statements.names import ColumnsMovedError
 from dolmen.erasures import ErasureResult
-from dolmen.errors import ConflictError, InputError
+from dolmen.errors import ConflictError, Error, InputError
 from dolmen.format.manifest import Manifest
 from dolmen.format.properties import TABLE_PROPERTIES, shown
 from dolmen.lookup import KeyedTable
@@ -32,6 +34,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from dolmen.iceberg.publication import IcebergPublication
+
+
+_ROUNDS = 10
 
 
 class Table(KeyedTable):
@@ -158,7 +163,9 @@ class Table(KeyedTable):
             SchemaError, RowError: the data does not fit the table; nothing was added.
             AppliedIdError: other rows were added under this id, or the id was used for something else.
         """
-        return self._commit("append", lambda table: table.append(data, cast=cast, request=request), message, holds=True)
+        return self._commit(
+            "append", lambda table: table.append(data, cast=cast, request=request), message, data=data, holds=True
+        )
 
     def writer(
         self, *, max_rows: int = MAX_ROWS, max_seconds: float = MAX_SECONDS, max_bytes: int = MAX_BYTES
@@ -195,7 +202,7 @@ class Table(KeyedTable):
             RowError: a key is NULL, or a row does not fit.
             InputError: the table has no primary key.
         """
-        return self._commit("insert", lambda table: table.insert(data, cast=cast, request=request), message)
+        return self._commit("insert", lambda table: table.insert(data, cast=cast, request=request), message, data=data)
 
     def upsert(
         self,
@@ -217,7 +224,11 @@ class Table(KeyedTable):
             LimitError: there are more than 1,000,000 keys.
         """
         return self._commit(
-            "upsert", lambda table: table.upsert(data, on, cast=cast, request=request), message, holds=True
+            "upsert",
+            lambda table: table.upsert(data, on, cast=cast, request=request),
+            message,
+            data=data,
+            holds=True,
         )
 
     def delete(
@@ -250,7 +261,7 @@ class Table(KeyedTable):
         arguments.one_of("mode", mode, get_args(Mode))
         if mode == "positions":  # a file may be replaced before the commit: then the rows are looked up again
             return replay(self._context, lambda tx: statement(tx.table(self.name)), "delete", message=message).commit
-        return self._commit("delete", statement, message)
+        return self._commit("delete", statement, message, data=keys)
 
     def erase(
         self,
@@ -280,7 +291,7 @@ class Table(KeyedTable):
         def statement(table: TransactionTable) -> None:
             found.append(table.erase(where, parameters=parameters, keys=keys, on=on, request=request))
 
-        commit = self._commit("erase", statement, message)
+        commit = self._commit("erase", statement, message, data=keys)
         return ErasureResult.of(found[-1], commit, self._context)
 
     def update(
@@ -422,7 +433,10 @@ class Table(KeyedTable):
             SchemaError, RowError: the data does not fit the table; nothing was changed.
         """
         return self._commit(
-            "overwrite", lambda table: table.overwrite(data, force=force, cast=cast, request=request), message
+            "overwrite",
+            lambda table: table.overwrite(data, force=force, cast=cast, request=request),
+            message,
+            data=data,
         )
 
     def add_column(
@@ -585,33 +599,59 @@ class Table(KeyedTable):
         statement: Callable[[TransactionTable], None],
         message: str | None = None,
         *,
+        data: Any = None,
         holds: bool = False,
     ) -> Commit:
-        """Commits one statement.
+        """Commits one statement, by the columns that the table has when it lands.
+
+        It is made on the version that this process knows. If it does not fit that version's columns, or these have
+        changed by the commit, it is made once more on the newest version.
 
         Args:
+            data: what the statement reads: if that can be read only once, a change of columns is a ConflictError.
             holds: whether small data files may wait for the commit, as the statement reads none of them.
         """
-        with Transaction(self._context, operation, message=message) as transaction:
-            if holds:
-                transaction.uploads.files.allow()
+        for left in reversed(range(_ROUNDS)):
+            transaction = Transaction(self._context, operation, message=message)
             try:
-                statement(transaction.table(self.name))
-            except InputError as error:
-                self._check_same(transaction.base, error)
-                raise
-            return transaction.commit()
+                with transaction:
+                    if holds:
+                        transaction.uploads.files.allow()
+                    statement(transaction.table(self.name))
+                    if operation != "alter":  # which compares the columns itself
+                        transaction.claim_columns(self.name)
+                    return transaction.commit()
+            except (InputError, ColumnsMovedError) as error:
+                if not (self._has_new_columns(transaction.base, error) and left):
+                    raise
+                if not _is_repeatable(data):
+                    raise ConflictError(
+                        f"columns of table {self.name!r} have changed since version {transaction.base.version}, which "
+                        "this handle knew, and the rows can be read only once: repeat the call with rows from their "
+                        "beginning"
+                    ) from error
+        raise AssertionError("the last round returns or raises")
 
-    def _check_same(self, base: Manifest, error: InputError) -> None:
-        """Checks, after input did not fit the table that this handle knows, that it is still the present table.
+    def _has_new_columns(self, base: Manifest, error: Error) -> bool:
+        """Whether the table has other columns now than in the version in which a statement did not fit.
 
         Raises:
-            ConflictError, TableNotFoundError: it is not.
+            ConflictError, TableNotFoundError: it is another table now, or none.
         """
+        whole = self._context.segments.whole
         known = base.tables.get(self.name)
         now = self._context.head.refresh().manifest.table(self.name)
-        if known is not None and known.uuid != now.uuid:
+        if known is None:
+            return False
+        if known.uuid != now.uuid:
             raise ConflictError(
                 f"table {self.name!r} was dropped and created again since version {base.version}, which this handle "
                 "knows and the input does not fit: open it anew and repeat"
             ) from error
+        return whole(known).schema != whole(now).schema
+
+
+def _is_repeatable(data: Any) -> bool:
+    """Whether rows or keys can be read twice: values, Arrow data in memory and frames, but no reader or iterator."""
+    known = (str, bytes, Mapping, Sequence, Set, pa.Table, pa.RecordBatch, pa.Array, pa.ChunkedArray, np.ndarray)
+    return data is None or isinstance(data, known) or type(data).__name__ in ("DataFrame", "Series")

@@ -247,7 +247,7 @@ class TransactionTable(KeyedTable):
         else:
             checked = check_table_properties(changes, entry.schema, entry.primary_key, entry.properties)
             if checked:
-                transaction.add(SetProperties(self.name, entry.uuid, checked, request))
+                transaction.add(SetProperties(self.name, entry.uuid, checked, request, seen=entry))
         if request is not None and asked:
             transaction.add_content(request, content_digest("set", self.name, checked))
 

@@ -17,7 +17,7 @@ from dolmen.commit.loop import STAMP_SECONDS
 from dolmen.commit.loop import commit as commit_change
 from dolmen.commit.statements.base import Statement, is_prepared
 from dolmen.commit.statements.insert import InsertRows
-from dolmen.commit.statements.names import NamesClaim
+from dolmen.commit.statements.names import ColumnsClaim, NamesClaim
 from dolmen.commit.statements.rows import Claim
 from dolmen.commit.uploads import PendingUploads
 from dolmen.context import Context
@@ -50,7 +50,7 @@ class UnitOfWork:
         self.uploads = PendingUploads(context.store, context.runtime, context.segments)
         self._base = base
         self._statements: list[Statement] = []
-        self._claims: list[Claim | NamesClaim] = []
+        self._claims: list[Claim | ColumnsClaim | NamesClaim] = []
         self._looked_up: set[str] = set()
         self._applied: dict[str, str] = {}
         self._excluded: set[str] = set()
@@ -203,6 +203,11 @@ class UnitOfWork:
             return judge(predicate, known_bounds(file, schema, columns(predicate)), file.rows) is not StatsVerdict.NEVER
 
         self._claims.append(Claim(known, entry.uuid, entry.epoch, self.base.commit_ts, may_match, schema=schema))
+
+    def claim_columns(self, name: str) -> None:
+        """Notes that names of columns of this table were used: the commit is valid only if they name the same still."""
+        entry = self.context.segments.whole(self.base.table(name))
+        self._claims.append(ColumnsClaim(name, entry.uuid, self.base.commit_ts, entry.schema))
 
     def note_table(self, entry: TableEntry) -> None:
         """Notes that the transaction has seen that there is this table, even if it does nothing else with it."""

@@ -10,7 +10,7 @@ from dolmen.commit.applied import find_applied
 from dolmen.commit.deeds import deed_of, summarize
 from dolmen.commit.draft import Draft
 from dolmen.commit.statements.base import Statement, is_prepared
-from dolmen.commit.statements.names import NamesClaim
+from dolmen.commit.statements.names import ColumnsClaim, NamesClaim
 from dolmen.commit.statements.rows import Claim, DeletePositions, Write
 from dolmen.commit.uploads import PendingUploads
 from dolmen.errors import AppliedIdError, ConflictError, StaleWriterError
@@ -42,7 +42,7 @@ class Change:
     operation: str
     statements: tuple[Statement, ...]
     applied: dict[str, str] = field(default_factory=dict)
-    claims: tuple[Claim | NamesClaim, ...] = ()
+    claims: tuple[Claim | ColumnsClaim | NamesClaim, ...] = ()
     first_upload_us: int | None = None
     txid: str | None = None
     upkeep: bool = False

@@ -107,6 +107,7 @@ def plan(database: Database, declaration: Declaration, *, drop: bool = False) ->
         SchemaError: a table is there, and its columns or keys can't become those that are declared.
     """
     transaction = database.transaction()
+    transaction.refresh()
     changes: list[DeclaredChange] = []
     seen: list[Expect] = []
     alterations: dict[str, TableAlteration] = {}
@@ -122,7 +123,7 @@ def plan(database: Database, declaration: Declaration, *, drop: bool = False) ->
         alteration = alterations[name] = find_alteration(declaration.file, table, entry, drop=drop)
         changes += alteration.shown
         changes += _properties(name, alteration.properties, table.properties, TABLE_PROPERTIES)
-        seen.append(Expect(name, entry.uuid, entry.properties))
+        seen.append(Expect(name, entry.uuid, entry.properties, columns=entry.schema))
     undropped = tuple(change for alteration in alterations.values() for change in alteration.undropped)
     version = transaction.base.version
     return DeclarationPlan(database, declaration, tuple(changes), version, undropped, tuple(seen), alterations)

@@ -16,11 +16,11 @@ from dolmen.commit.draft import Draft
 from dolmen.commit.statements.file_entries import with_pairs, without_files
 from dolmen.commit.statements.tombstones import put_entry
 from dolmen.commit.uploads import PendingUploads
-from dolmen.errors import ConflictError
+from dolmen.errors import ConflictError, InputError
 from dolmen.format.entries import DataFile, Overlay, Vector, least_erasing
 from dolmen.format.layout import uuid_of
-from dolmen.format.manifest import Counts, Segment
-from dolmen.format.properties import DatabaseSettings
+from dolmen.format.manifest import Counts, Segment, TableEntry
+from dolmen.format.properties import DatabaseSettings, check_table_properties, columns_named
 from dolmen.format.schema import Schema
 from dolmen.format.widening import changed_forms, widened_files, widened_stats
 from dolmen.segments.live import LiveFiles
@@ -277,20 +277,45 @@ class MergeSegments:
 
 @dataclass(frozen=True)
 class SetProperties:
-    """Changes settings of a table, or of the database if ``name`` is None. The value None removes a setting."""
+    """Changes settings of a table, or of the database if ``name`` is None. The value None removes a setting.
+
+    Args:
+        seen: the table when the settings were checked; None if they need no check.
+    """
 
     name: str | None
     uuid: str
     changes: Mapping[str, Any]
     request: str | None = None
+    seen: TableEntry | None = None
 
     def apply(self, draft: Draft, ts: int) -> None:
-        """Changes these settings only; changes that others made to other settings stay."""
+        """Changes these settings only; changes that others made to other settings stay.
+
+        Raises:
+            ConflictError: a column that they name was changed meanwhile, or they do not go with other settings now.
+        """
         if self.name is None:
             draft.properties = self._apply_to(draft.properties)
             return
         entry = draft.table(self.name, self.uuid)
+        if self.seen is not None and (self.seen.schema, self.seen.properties) != (entry.schema, entry.properties):
+            self._check(self.seen, entry)
         draft.tables[self.name] = msgspec.structs.replace(entry, properties=self._apply_to(entry.properties))
+
+    def _check(self, seen: TableEntry, now: TableEntry) -> None:
+        known = {field.name: field.id for field in seen.schema.fields}
+        there = {field.name: field.id for field in now.schema.fields}
+        for column, setting in columns_named(self._apply_to({})).items():
+            if there.get(column) != known.get(column):
+                raise ConflictError(
+                    f"column {column!r} of table {self.name!r}, which the setting {setting} names, was dropped, "
+                    "renamed or replaced meanwhile: look at the columns again"
+                )
+        try:
+            check_table_properties(self.changes, now.schema, now.primary_key, now.properties)
+        except InputError as error:
+            raise ConflictError(f"table {self.name!r} was changed meanwhile: {error}") from error
 
     def _apply_to(self, properties: Mapping[str, Any]) -> dict[str, Any]:
         merged = {**properties, **self.changes}

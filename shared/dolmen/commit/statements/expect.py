@@ -21,7 +21,7 @@ class Expect:
         properties: the settings as the writer saw them.
         names: the settings to compare; all by default.
         request: the request that this belongs to; if it was applied before, nothing is compared.
-        columns: the table's columns as the writer saw them, if a file was read by them; None = they do not matter.
+        columns: the table's columns as the writer saw them, if it depends on them; None = they do not matter.
     """
 
     name: str | None
@@ -41,7 +41,7 @@ class Expect:
             if self.columns is not None and _read_files_by(self.columns) != _read_files_by(entry.schema):
                 raise ConflictError(
                     f"somebody changed columns of table {self.name!r} meanwhile, in version {draft.base.version} or "
-                    "one before it: read the file again"
+                    "one before it: look at them again"
                 )
         names = {*now, *self.properties} if self.names is None else self.names
         if changed := sorted(name for name in names if now.get(name) != self.properties.get(name)):
