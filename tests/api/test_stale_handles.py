@@ -163,7 +163,8 @@ def test_settings_that_do_not_go_with_those_of_others_conflict(handles: tuple[Ta
 
 def test_a_plan_is_of_columns_too(handles: tuple[Table, Table]) -> None:
     stale, other = handles
-    text = "tables:\n  t:\n    columns: {id: BIGINT, user: BIGINT, n: TINYINT, at: TIMESTAMP}\n    primary_key: id\n    ttl: at 90d\n"
+    columns = "{id: BIGINT, user: BIGINT, n: TINYINT, at: TIMESTAMP}"
+    text = f"tables:\n  t:\n    columns: {columns}\n    primary_key: id\n    ttl: at 90d\n"
     planned = plan(dolmen.open(url_of(other)), Declaration.parse(text))
     assert planned.changes
     other.rename_column("at", "seen")

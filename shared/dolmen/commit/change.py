@@ -76,7 +76,8 @@ class Change:
             digest = self.applied[entry.id]
             if entry.digest and digest and entry.digest != digest:
                 raise AppliedIdError(
-                    f"id {entry.id!r} was applied by version {entry.version} with other content: use a new id"
+                    f"id {entry.id!r} was applied by version {entry.version} with other content: use a new id for "
+                    "another request. The same request, repeated after its columns were changed, is applied already"
                 )
         return {entry.id: entry.version for entry in known.values()}
 
