@@ -244,11 +244,13 @@ def parse_where(context: Context, entry: TableEntry, where: Where) -> Predicate:
 
 
 def key_fields(entry: TableEntry, on: str | Sequence[str] | None) -> tuple[Field, ...]:
-    """The key columns. Raises InputError when there is no primary key and ``on`` names no columns."""
+    """The key columns. Raises InputError when ``on`` is empty, or None and there is no primary key."""
     if on is not None:
         fields = tuple(entry.schema.field(name) for name in arguments.names("on", on))
-    else:
-        fields = tuple(entry.schema.by_id[id_] for id_ in entry.primary_key)
+        if not fields:
+            raise InputError("on is empty: name the key's columns, on=[...]")
+        return check_key(fields)
+    fields = tuple(entry.schema.by_id[id_] for id_ in entry.primary_key)
     if not fields:
         raise InputError("the table has no primary key: name the columns, on=[...]")
     return check_key(fields)

@@ -156,3 +156,16 @@ def test_a_default_is_no_key() -> None:
     with pytest.raises(RowError, match="NULL in a key"):
         table.delete(keys=pa.table({"a": [1]}), on=["a", "b"])
     assert table.count() == 1
+
+
+@pytest.mark.parametrize("on", [[], ()])
+def test_an_empty_list_of_columns_is_called_that(on: Any) -> None:
+    table = made(pa.int64(), 1)
+    for call in (
+        lambda: table.delete(keys=[1], on=on),
+        lambda: table.erase(keys=[1], on=on),
+        lambda: table.upsert([{"k": 1}], on=on),
+        lambda: table.merge([{"k": 1}], on),
+    ):
+        with pytest.raises(InputError, match="on is empty: name the key's columns"):
+            call()

@@ -272,3 +272,11 @@ def test_a_value_that_no_append_takes_is_refused_of_an_expression_too(
         table.merge([{"id": 2}], "id", None, {"id": "source.id", "v": text})
     assert db.version == version
     assert db.verify(deep=True).ok
+
+
+@pytest.mark.parametrize("value", ["NaN", "Infinity"])
+def test_a_decimal_that_is_no_number_is_refused_in_words(table: Table, value: str) -> None:
+    with pytest.raises(
+        RowError, match=r"^column 'price': a decimal that is no number \(NaN, Infinity\) cannot be stored"
+    ):
+        table.update({"price": Decimal(value)})
