@@ -7,6 +7,7 @@ from decimal import Decimal
 from functools import partial
 from typing import Any, Literal, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 
 from dolmen import arguments
@@ -19,7 +20,7 @@ from dolmen.errors import InputError, RowError, SchemaError
 from dolmen.format.entries import DataFile, Tombstone
 from dolmen.format.keys import Keys, keys_from_arrow
 from dolmen.format.manifest import Manifest, TableEntry
-from dolmen.format.schema import Field, Schema, is_nested, storable
+from dolmen.format.schema import Field, is_nested, storable
 from dolmen.format.types import can_be_key
 from dolmen.format.values import Json, to_plain
 from dolmen.format.values import to_json as to_json_value
@@ -37,7 +38,6 @@ from dolmen.write.data_file import write_data_files
 from dolmen.write.frames import frame_cast
 from dolmen.write.lossless import lossless
 from dolmen.write.lossy import lossy
-from dolmen.write.python_values import has_endless_decimal
 from dolmen.write.row_digest import RowDigest
 from dolmen.write.rows import as_batches
 from dolmen.write.upsert import dedupe_last
@@ -244,11 +244,13 @@ def parse_where(context: Context, entry: TableEntry, where: Where) -> Predicate:
 
 
 def key_fields(entry: TableEntry, on: str | Sequence[str] | None) -> tuple[Field, ...]:
-    """The key columns. Raises InputError when there is no primary key and ``on`` names no columns."""
+    """The key columns. Raises InputError when ``on`` is empty, or None and there is no primary key."""
     if on is not None:
         fields = tuple(entry.schema.field(name) for name in arguments.names("on", on))
-    else:
-        fields = tuple(entry.schema.by_id[id_] for id_ in entry.primary_key)
+        if not fields:
+            raise InputError("on is empty: name the key's columns, on=[...]")
+        return check_key(fields)
+    fields = tuple(entry.schema.by_id[id_] for id_ in entry.primary_key)
     if not fields:
         raise InputError("the table has no primary key: name the columns, on=[...]")
     return check_key(fields)
@@ -292,37 +294,46 @@ def default_json(name: str, arrow_type: pa.DataType, value: Any) -> Json:
         raise InputError(f"default {arguments.short_repr(value)} of column {name!r}: {error}") from error
 
 
-def _key_array(values: list[Any], field: Field) -> pa.Array:
-    """Values of one key column. Raises like ``pa.array``, and for a fraction: cut, it would be another row's key."""
-    if pa.types.is_decimal(field.arrow_type):
-        values = [Decimal(repr(value)) if isinstance(value, float) else value for value in values]
-    elif wrong := [value for value in values if isinstance(value, (float, Decimal)) and value % 1 != 0]:
-        raise TypeError(f"{wrong[0]!r} has a fraction")
-    if has_endless_decimal(values):
-        raise TypeError("a decimal has more digits than any column")
-    return pa.array(values, field.arrow_type)
-
-
 def _key_rows(keys: Any, fields: tuple[Field, ...]) -> pa.Table:
-    """Key columns with their names and stored types."""
+    """Key columns with their names and stored types. Values are refused as in rows, so that none is cut to another key.
+
+    Raises:
+        InputError: a value does not fit.
+    """
     if isinstance(keys, (list, tuple, set, frozenset, range)):
-        values = list(keys)
-        if len(fields) > 1:
-            if wrong := [
-                value for value in values if not isinstance(value, (list, tuple)) or len(value) != len(fields)
-            ]:
-                raise InputError(f"key {wrong[0]!r} is not a tuple of {', '.join(field.name for field in fields)}")
-            by_column: list[list[Any]] = [list(column) for column in zip(*values, strict=True)] or [[] for _ in fields]
-        else:
-            by_column = [values]
+        wanted = pa.schema([(field.name, field.arrow_type) for field in fields])
+        columns = _key_columns(list(keys), fields)
         try:
-            arrays = [_key_array(column, field) for column, field in zip(by_column, fields, strict=True)]
-        except (pa.ArrowException, ValueError, ArithmeticError, TypeError) as error:
-            columns = ", ".join(f"{field.name} {field.arrow_type}" for field in fields)
-            reason = "a number has too many digits" if isinstance(error, ArithmeticError) else error
-            raise InputError(f"keys do not fit {columns}: {reason}") from error
-        return pa.table(arrays, names=[field.name for field in fields])
-    wanted = Schema(fields=fields, next_id=max(field.id for field in fields) + 1)
-    return pa.Table.from_batches(
-        conform(as_batches(keys, wanted.arrow), wanted, frame_cast(keys) or lossless), wanted.arrow
-    )
+            exact = {field.name: _exact(column, field) for column, field in zip(columns, fields, strict=True)}
+            return pa.Table.from_batches(conform(as_batches(exact, wanted), wanted, lossless), wanted)
+        except (SchemaError, RowError, ValueError) as error:
+            listed = ", ".join(f"{field.name} {field.arrow_type}" for field in fields)
+            reason = error.reason if isinstance(error, RowError) else error
+            raise InputError(f"keys do not fit {listed}: {reason}") from error
+    wanted = pa.schema([(field.name, field.arrow_type, field.nullable) for field in fields])  # defaults are no keys
+    return pa.Table.from_batches(conform(as_batches(keys, wanted), wanted, frame_cast(keys) or lossless), wanted)
+
+
+def _key_columns(keys: list[Any], fields: tuple[Field, ...]) -> list[list[Any]]:
+    """The values of each key column."""
+    if len(fields) == 1:
+        return [keys]
+    if wrong := [key for key in keys if not isinstance(key, (list, tuple)) or len(key) != len(fields)]:
+        raise InputError(f"key {wrong[0]!r} is not a tuple of {', '.join(field.name for field in fields)}")
+    return [list(column) for column in zip(*keys, strict=True)] or [[] for _ in fields]
+
+
+def _exact(values: list[Any], field: Field) -> list[Any]:
+    """Values of one key column, in which floats are the integers or decimals that they stand for.
+
+    Raises:
+        ValueError: a float for an integer column is no whole number.
+    """
+    if pa.types.is_decimal(field.arrow_type):
+        return [Decimal(repr(float(value))) if isinstance(value, float) else value for value in values]
+    if not pa.types.is_integer(field.arrow_type):
+        return values
+    floats = float, np.floating
+    if wrong := [value for value in values if isinstance(value, floats) and not value.is_integer()]:
+        raise ValueError(f"{arguments.short_repr(wrong[0])} is no whole number")
+    return [int(value) if isinstance(value, floats) else value for value in values]

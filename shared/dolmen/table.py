@@ -362,7 +362,8 @@ class Table(KeyedTable):
 
         Raises:
             InputError: several source rows match one target row; no clause; an expression that DuckDB refuses.
-            SchemaError: columns or types do not match the table's.
+            SchemaError: columns or types do not match the table's, or an update sets a column of the primary key that
+                is not among ``on``.
             RowError: a value does not fit; or a NULL in ``on`` where that is the primary key.
             LimitError: the source has more than 256 MB.
             ConflictError: others changed what it had read, a hundred times in a row.

@@ -82,3 +82,33 @@ def test_what_makes_no_sense_is_refused(cli: Cli, table: Path, arguments: tuple[
     assert done.code == 2
     assert words in " ".join(done.err.replace("│", " ").split())
     assert cli("history", "--json").lines()[0]["version"] == version
+
+
+@pytest.mark.parametrize("text", ["", "\n \n"])
+def test_a_source_without_rows_merges_nothing(cli: Cli, table: Path, text: str) -> None:
+    file = table.with_name("empty.jsonl")
+    file.write_text(text)
+    before = rows(cli)
+    for options in (
+        (),
+        ("--set", "price = source.price"),
+        ("--when-matched", "delete", "--when-not-matched", "nothing"),
+    ):
+        done = cli("merge", "t", file, *options)
+        assert (done.code, rows(cli)) == (0, before), done
+    assert cli("merge", "t", file, "--when-not-matched-by-source", "delete").code == 0
+    assert rows(cli) == {}
+
+
+@pytest.mark.parametrize(("text", "phrase"), [("{}\n", "column 'id'"), ("{", "line 1")])
+def test_a_source_of_rows_without_columns_is_refused(cli: Cli, table: Path, text: str, phrase: str) -> None:
+    file = table.with_name("odd.jsonl")
+    file.write_text(text)
+    done = cli("merge", "t", file)
+    assert (done.code, phrase in " ".join(done.err.split())) == (2, True), done
+
+
+def test_a_merge_without_a_primary_key_needs_columns(cli: Cli, table: Path) -> None:
+    assert cli("create", "keyless", "--columns", "id INTEGER, price DECIMAL(9, 2)").code == 0
+    done = cli("merge", "keyless", table)
+    assert (done.code, "no primary key: name the columns of both, --on" in " ".join(done.err.split())) == (2, True)

@@ -8,6 +8,7 @@ beside the data, and its report may quote it.
 from __future__ import annotations
 
 import json
+import re
 import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -124,6 +125,17 @@ def test_values_of_delete_requests_are_in_no_log(world: World, capsys: pytest.Ca
     assert len(world.log_entries("delete failed")) > 1000
     assert len(world.log_entries("delete applied")) > 10
     assert_silent(world, capsys.readouterr().out, raised)
+
+
+@pytest.mark.parametrize("key", [99.99, -99.99, 1.5, 10.0625, 1e-7, 3.0e22])
+@pytest.mark.parametrize("form", ["delete", "erase"])
+def test_short_numbers_of_delete_requests_are_in_no_log(world: World, key: float, form: str) -> None:
+    world.database.create_table("typed", TYPED, primary_key="id")
+    request = {"table": "typed", "keys": [7, key]}
+    assert len(world.delete(request if form == "delete" else {"erase": request})) == 1
+    [entry] = world.log_entries("delete failed")
+    assert entry["reason"].startswith("keys do not fit id int64: ")
+    assert [part for part in re.findall(r"\d+", entry["reason"].partition(": ")[2]) if part in repr(key)] == []
 
 
 def _files() -> Iterator[tuple[str, bytes | str]]:

@@ -175,7 +175,7 @@ class Writing(Ground):
     @precondition(lambda self: self.state.tables)
     @rule(target=requests, handle=HANDLES, data=st.data(), is_request=st.booleans())
     def merge(self, handle: int, data: st.DataObject, is_request: bool) -> Any:
-        """Rows that have a key get the values of its source row, and the others are added."""
+        """Rows that have a key get the values of its source row, if they keep their primary key; others are added."""
         name, table = self.some_table(data)
         on = self._some_key(data, table)
         if not on:
@@ -185,11 +185,13 @@ class Writing(Ground):
         arrow = table.data([row.values for row in rows])
         matching = [row for row in table.rows if table.key_of(row, on) in by_key]
         met = {table.key_of(row, on) for row in matching}
+        when_matched: Any = "update" if set(table.key) <= set(on) else None
+        matching = matching if when_matched else []
         changed = self.new_rows([by_key[table.key_of(row, on)].values for row in matching])
         changed += [row for key, row in by_key.items() if key not in met]
 
         def send(target: dolmen.Table, request: str | None = None) -> Commit:
-            return target.merge(arrow, list(on), request=request)
+            return target.merge(arrow, list(on), when_matched, request=request)
 
         upserts = sorted(on) == sorted(table.key)
         statement = model.upsert(rows, on) if upserts else model.substitute(matching, changed)

@@ -56,6 +56,13 @@ def test_what_duckdb_would_rewrite_is_evaluated_as_it_stands() -> None:
         evaluate("u + 1 = 18446744073709551615")  # the last row's has no successor
 
 
+@pytest.mark.parametrize("text", ["{}", "[{}]", "{{'a': [{}]}}", "MAP {{'a': {}}}", "array_value({})"])
+def test_a_time_of_day_with_a_zone_is_refused_as_its_zone_would_be_lost(text: str) -> None:
+    with pytest.raises(InputError, match="gives a time of day with a zone: cast it to TIME"):
+        evaluate(text.format("'10:00:00+02'::TIMETZ"))
+    evaluate(text.format("'10:00:00+02'::TIMETZ::TIME"), "'10:00:00+02'::TIMETZ > '09:00:00+02'::TIMETZ", "now()")
+
+
 def test_many_batches_are_evaluated_one_after_the_other() -> None:
     evaluator = Evaluator()
     rows = pa.record_batch({"n": pa.array(range(200_000), pa.int64())})

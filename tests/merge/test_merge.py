@@ -130,10 +130,50 @@ def test_a_condition_that_is_null_holds_for_no_row(db: Database, table: Table) -
 
 def test_null_matches_nothing(table: Table) -> None:
     table.append({"id": [100], "name": [None], "n": [1]})
-    table.merge(source((101, None, 5), (102, "no such", 6)), "name")
+    table.merge(source((101, None, 5), (102, "no such", 6)), "name", {"n": "source.n"})
     assert rows(table) == {**before(), 100: (None, 1), 101: (None, 5), 102: ("no such", 6)}
     with pytest.raises(RowError, match="NULL in the primary key"):
         table.merge(source((None, "x", 5)), "id")
+
+
+@pytest.mark.parametrize(
+    ("on", "matched", "by_source"),
+    [
+        ("id", {"id": "source.n"}, None),
+        ("id", {"id": "source.id + 1"}, None),
+        ("id", [Delete(when="source.n > 5"), Update({"name": "source.name", "id": "20"}, when="TRUE")], None),
+        ("id", {"n": "source.n"}, {"id": "target.id + 1"}),
+        ("id", {"n": "source.n"}, {"id": "source.id"}),
+        ("name", {"id": "source.id"}, None),
+        ("name", "update", None),
+        ("name", [Delete(when="source.n > 5"), Update()], None),
+    ],
+    ids=str,
+)
+def test_no_update_changes_a_primary_key(db: Database, table: Table, on: str, matched: Any, by_source: Any) -> None:
+    version = db.version
+    for target in (table, db.transaction().table("t")):
+        with pytest.raises(SchemaError, match="column 'id' is part of the primary key, by which a row is known"):
+            target.merge(source((1, "old", 2)), on, matched, None, by_source)
+    assert (db.version, rows(table)) == (version, before())
+
+
+def test_an_update_may_set_a_primary_key_to_what_it_is(table: Table) -> None:
+    table.merge(source((1, "x", 2)), "id", {"id": "source.id", "n": "source.n"}, None, {"id": ' target."id" '})
+    assert rows(table) == {**before(), 1: ("old", 2)}
+    table.merge(source((1, "x", 3)), ["id", "n"], "update", None)
+    table.merge([{"name": "old", "n": 0}], "name", "update", None)
+    assert rows(table) == dict.fromkeys(range(10), ("old", 0))
+
+
+def test_a_part_of_a_primary_key_is_no_less_kept(db: Database) -> None:
+    schema = pa.schema([("a", pa.int64()), ("b", pa.int64()), ("n", pa.int64())])
+    table = db.create_table("pairs", schema, primary_key=["a", "b"])
+    table.append({"a": [1, 1], "b": [1, 2], "n": [0, 0]})
+    with pytest.raises(SchemaError, match=r"column 'b' is part of the primary key.* when_matched=\{\.\.\.\}"):
+        table.merge([{"a": 1, "b": 2, "n": 5}], "a", "update", None)
+    table.merge([{"a": 1, "b": 2, "n": 5}], "a", {"a": "source.a", "n": "source.n"}, None)
+    assert table.count("n = 5") == 2
 
 
 def test_many_target_rows_of_one_key_are_all_rewritten(table: Table) -> None:

@@ -247,3 +247,36 @@ def test_an_update_that_fails_leaves_the_transaction_as_it_was(db: Database, tab
 def test_expressions_are_public() -> None:
     assert dolmen.Expression("a") == Expression("a")
     assert {"Expression", "Update", "Delete", "Insert"} <= set(dolmen.__all__)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "message"),
+    [
+        (pa.time64("us"), "TIME '24:00:00'", "column 'v': a time64.us. lies outside of a day"),
+        (pa.list_(pa.time64("us")), "[TIME '10:00:00', TIME '24:00:00']", "column 'v': .* lies outside of a day"),
+        (pa.decimal128(38, 0), f"{10**38}::HUGEINT", "column 'v': a decimal has more digits than its type"),
+    ],
+    ids=["time", "list", "decimal"],
+)
+def test_a_value_that_no_append_takes_is_refused_of_an_expression_too(
+    db: Database, kind: pa.DataType, text: str, message: str
+) -> None:
+    table = db.create_table("odd", pa.schema([("id", pa.int64()), ("v", kind)]), primary_key="id")
+    table.append([{"id": 1}])
+    version = db.version
+    with pytest.raises(RowError, match=message):
+        table.update({"v": Expression(text)})
+    with pytest.raises(RowError, match=message):
+        table.merge([{"id": 1}], "id", {"v": text}, None)
+    with pytest.raises(RowError, match=message):
+        table.merge([{"id": 2}], "id", None, {"id": "source.id", "v": text})
+    assert db.version == version
+    assert db.verify(deep=True).ok
+
+
+@pytest.mark.parametrize("value", ["NaN", "Infinity"])
+def test_a_decimal_that_is_no_number_is_refused_in_words(table: Table, value: str) -> None:
+    with pytest.raises(
+        RowError, match=r"^column 'price': a decimal that is no number \(NaN, Infinity\) cannot be stored"
+    ):
+        table.update({"price": Decimal(value)})

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Iterator
+from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
-from dolmen.errors import InputError
+from dolmen.errors import InputError, RowError
 from dolmen.write.rows import as_batches
 
 ROWS = {"id": [1, 2, 3], "name": ["a", None, "ç"]}
@@ -129,3 +131,47 @@ def test_keys_of_later_dicts_are_not_lost() -> None:
 def test_what_holds_no_rows_is_refused_clearly(data: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
         as_batches(data).read_all()
+
+
+NOON, EAST = datetime.datetime(2026, 1, 1, 12), datetime.timezone(datetime.timedelta(hours=2))
+
+
+@pytest.mark.parametrize(
+    ("values", "kind", "message"),
+    [
+        ([NOON, NOON.replace(tzinfo=EAST)], pa.timestamp("us"), "row 2.*times with a zone stand among times without"),
+        ([NOON.replace(tzinfo=EAST), NOON], pa.timestamp("us", "UTC"), "row 2.*times with a zone stand among"),
+        ([NOON.date(), NOON.replace(hour=0, tzinfo=EAST)], pa.date32(), "row 2.*a datetime with a time of day"),
+        ([NOON.time(), NOON.time().replace(tzinfo=EAST)], pa.time64("us"), "row 2.*a time of day with a zone"),
+        ([2**63, 1.5], pa.uint64(), "row 2.*a number with a fraction stands among values of type uint64"),
+        ([1, Fraction(3, 2)], pa.int64(), "row 2.*a number with a fraction stands among values of type int64"),
+    ],
+)
+def test_no_part_of_a_python_value_is_dropped(values: list[Any], kind: pa.DataType, message: str) -> None:
+    for data in (
+        {"v": values},
+        [{"v": value} for value in values],
+        pd.DataFrame({"v": pd.Series(values, dtype=object)}),
+    ):
+        with pytest.raises(RowError, match=message):
+            as_batches(data, pa.schema([("v", kind)]))
+
+
+def test_times_that_are_missing_have_no_zone() -> None:
+    for value, kind in ((NOON.replace(tzinfo=EAST), pa.timestamp("us", "UTC")), (NOON.date(), pa.date32())):
+        frame = pd.DataFrame({"v": pd.Series([value, pd.NaT], dtype=object)})
+        assert as_batches(frame, pa.schema([("v", kind)])).read_all()["v"].null_count == 1
+
+
+@pytest.mark.parametrize("value", ["NaN", "sNaN", "-Infinity"])
+def test_a_decimal_that_is_no_number_is_refused_in_words(value: str) -> None:
+    kind = pa.schema([("v", pa.decimal128(10, 2))])
+    for values in ([Decimal(value)], [Decimal(1), Decimal(value)]):
+        with pytest.raises(RowError, match=r"a decimal that is no number \(NaN, Infinity\) cannot be stored; NULL can"):
+            as_batches({"v": values}, kind)
+
+
+@pytest.mark.parametrize("value", [2**64, Decimal("1e500"), Decimal("1e-500")])
+def test_a_number_of_too_many_digits_is_refused_in_words(value: Any) -> None:
+    with pytest.raises(RowError, match="a number has too many digits"):
+        as_batches({"v": [value]}, pa.schema([("v", pa.int64())]))

@@ -12,6 +12,7 @@ import typer
 import dolmen
 from dolmen.cli.exit_codes import DECLINED
 from dolmen.cli.inputs import INPUT_HELP, open_inputs
+from dolmen.cli.keys import key_rows, parse_keys
 from dolmen.cli.options import (
     DatabaseUrl,
     Delimiter,
@@ -37,7 +38,6 @@ from dolmen.cli.terminal import PLAN_COLUMNS, ends_of, show_ends, show_plan, sho
 from dolmen.cli.versions import At, Tag, Version, snapshot_of
 from dolmen.declaration.columns import parse_columns
 from dolmen.errors import InputError, RowNotFoundError
-from dolmen.ingest.deletes.tracking import parse_keys
 
 
 @app.command()
@@ -138,7 +138,7 @@ def delete(
     mode: Any = "positions" if positions else "tombstone"
     delete_them = partial(target.delete, on=_names(on), mode=mode, request=request_id, message=message)
     if keys_file is None:
-        chosen = parse_keys(db, table, [key.strip() for key in keys.split(",")], _names(on)) if keys else None
+        chosen = parse_keys(db, table, keys, _names(on)) if keys else None
         commit = delete_them(where, keys=chosen)
     else:
         with open_inputs([keys_file], form, again=True) as [file]:
@@ -233,12 +233,8 @@ def get(
     if len(key) != len(source.primary_key):
         names = ", ".join(source.primary_key) or "none"
         raise InputError(f"give a value for each column of the primary key, which are: {names}")
-    types = [source.schema.field(name).type for name in source.primary_key]
-    try:
-        arrays = [pa.array([text]).cast(kind) for text, kind in zip(key, types, strict=True)]
-    except pa.ArrowInvalid as error:
-        raise InputError(f"the key does not fit: {error}") from error
-    found = source.get_many(pa.table(arrays, names=list(source.primary_key)), _names(columns))
+    types = pa.schema([source.schema.field(name) for name in source.primary_key])
+    found = source.get_many(key_rows(types, [key]), _names(columns))
     if not found.num_rows:
         raise RowNotFoundError(f"table {table!r} has no row with the key {', '.join(key)}")
     rows = found.to_reader()

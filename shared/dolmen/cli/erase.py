@@ -12,11 +12,11 @@ from rich.markup import escape
 import dolmen
 from dolmen.cli.exit_codes import DECLINED
 from dolmen.cli.inputs import INPUT_HELP, open_inputs
+from dolmen.cli.keys import parse_keys
 from dolmen.cli.options import DatabaseUrl, InputForm, Json, Message, Request, TableName, Yes, app
 from dolmen.cli.output import commit_facts, console, errors, print_commit, print_json
 from dolmen.erasures import ErasureResult
 from dolmen.errors import InputError
-from dolmen.ingest.deletes.tracking import parse_keys
 
 
 @app.command()
@@ -41,7 +41,7 @@ def erase(
     erase_them = partial(target.erase, on=columns, request=request_id, message=message)
     _ask(f"erase these rows of {table}, in all versions and clones?", yes, as_json)
     if keys_file is None:
-        chosen = parse_keys(db, table, [key.strip() for key in keys.split(",")], columns) if keys else None
+        chosen = parse_keys(db, table, keys, columns) if keys else None
         done = erase_them(where, keys=chosen)
     else:
         with open_inputs([keys_file], form, again=True) as [file]:

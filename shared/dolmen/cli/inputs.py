@@ -48,6 +48,12 @@ class Input:
 
         return infer(self.source)
 
+    def survey(self) -> pa.Schema:
+        """The columns that it says, none if it says none."""
+        from dolmen.ingest.formats.formats import survey
+
+        return survey(self.source)
+
     def read_keys(self, table: ReadableTable | None, on: Sequence[str] | None) -> pa.Table:
         """Reads rows of keys: the columns ``on``, or else those of the table's primary key, with the table's types."""
         names = list(on or (table.primary_key if table is not None else ()))

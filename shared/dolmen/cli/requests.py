@@ -10,11 +10,12 @@ import typer
 import dolmen
 from dolmen.cli.exit_codes import exit_code
 from dolmen.cli.inputs import INPUT_HELP, open_inputs
+from dolmen.cli.keys import parse_keys
 from dolmen.cli.options import DatabaseUrl, InputForm, Json, app
 from dolmen.cli.output import console, errors, print_json, print_rows
 from dolmen.errors import InputError, RetryableError
 from dolmen.ingest.deletes.requests import parse_request
-from dolmen.ingest.deletes.tracking import RequestStatus, check, check_size, compose, parse_keys, status_of
+from dolmen.ingest.deletes.tracking import RequestStatus, check, check_size, compose, status_of
 from dolmen.ingest.queues.base import Queue, QueueDepth
 from dolmen.ingest.queues.url import open_queue
 from dolmen.runtime import shared_runtime
@@ -74,10 +75,9 @@ def request_delete(
             chosen = file.read_keys(db.table(tables[0]) if db else None, columns)
         columns = columns or chosen.column_names
     elif keys:
-        texts = [key.strip() for key in keys.split(",")]
         if db is None:
             raise InputError("--keys needs the type of the key: give --database, or give the keys with --keys-file")
-        chosen = parse_keys(db, tables[0], texts, columns)
+        chosen = parse_keys(db, tables[0], keys, columns)
     target = open_queue(queue)
     given = shared_runtime().uuid() if request_id is None else request_id
     body = compose(tables, where=where, keys=chosen, on=columns, mode=mode, request_id=given)

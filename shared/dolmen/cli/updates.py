@@ -61,6 +61,8 @@ def merge(
         raise InputError(f"--set says what an update changes, and --when-matched is {when_matched}")
     target = dolmen.open(database).table(table)
     names = [name.strip() for name in on.split(",")] if on else list(target.primary_key)
+    if not names:
+        raise InputError(f"table {table!r} has no primary key: name the columns of both, --on")
     matched: Any = _parse(assignments) if assignments else _act(when_matched)
     with open_inputs([file], form, delimiter, again=True) as [source]:
         commit = target.merge(
@@ -76,9 +78,15 @@ def merge(
 
 
 def _columns(source: Input, schema: pa.Schema) -> pa.Schema:
-    """The columns of a file: those of the table in its types, others in inferred ones."""
+    """The columns of a file: those of the table in its types, others in inferred ones; the table's if it has none."""
     known = {field.name: field for field in schema}
-    return pa.schema([known.get(field.name, field).with_nullable(True) for field in source.infer()])
+    try:
+        given = source.infer()
+    except InputError:  # JSON lines without a row
+        if source.survey():
+            raise
+        given = schema
+    return pa.schema([known.get(field.name, field).with_nullable(True) for field in given])
 
 
 def _act(word: str) -> str | None:

@@ -86,7 +86,8 @@ class RequestContent:
         """Replaces what a message quotes of the request; None if the request is too long to check.
 
         Hidden is whatever stands in quotes and is no name, each word that is also one of the request (or begins like
-        one), and long numbers. A name that was misspelt is shown, if it is close enough to a real one.
+        one), each number that shares its digits before or behind a point with one of the request, and long numbers. A
+        name that was misspelt is shown, if it is close enough to a real one.
         """
         if self._tokens is None:
             return None
@@ -118,7 +119,7 @@ class RequestContent:
         if sum(map(str.isdigit, word)) > _MOST_DIGITS:
             return True
         assert self._tokens is not None
-        if lower in self._tokens:
+        if not self._tokens.isdisjoint((lower, re.sub("[,_]", "", lower), *_TOKEN.findall(lower))):  # 1,234 and 99.99
             return True
         return len(lower) >= _LEAST and any(
             token.startswith(lower) or (len(token) >= _LEAST and token in lower) for token in self._tokens

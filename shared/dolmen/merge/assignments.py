@@ -12,6 +12,7 @@ from dolmen.arguments import short_repr, text
 from dolmen.errors import InputError, RowError, SchemaError
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Field
+from dolmen.merge.clauses import key_change
 from dolmen.merge.row_template import Expression, Same
 from dolmen.write.conform import conform
 from dolmen.write.lossless import lossless
@@ -63,10 +64,7 @@ class Assignments:
 
 def _check_allowed(entry: TableEntry, field: Field) -> None:
     if field.id in entry.primary_key:
-        raise SchemaError(
-            f"column {field.name!r} is part of the primary key, by which a row is known: delete the row and append "
-            "another one, in a transaction"
-        )
+        raise key_change(field.name)
     if entry.sequences is not None and field.name == entry.properties.get("cdc_sequence"):
         raise SchemaError(f"column {field.name!r} orders the changes (CDC) of the table, and belongs to them")
 

@@ -153,11 +153,47 @@ class Clauses:
                     "the columns that are to be written"
                 )
 
+    def check_keys(self, primary: Collection[str], on: Collection[str], given: Collection[str]) -> None:
+        """Checks that no row gets another primary key.
+
+        Args:
+            primary: names of the primary key's columns.
+            on: of the columns by which rows match, whose values are equal in the source.
+            given: of the source's columns.
+
+        Raises:
+            SchemaError: an update sets a column of the primary key to what may be another value.
+        """
+        for clause in (*self.matched, *self.by_source):
+            if isinstance(clause, Delete):
+                continue
+            if clause.values is None:
+                if others := [name for name in given if name in primary and name not in on]:
+                    raise SchemaError(
+                        f"column {others[0]!r} is part of the primary key, by which a row is known, and rows do not "
+                        "match by it: say which columns an update sets, when_matched={...}, or leave it out of the "
+                        "source"
+                    )
+                continue
+            for name, expression in clause.values.items():
+                sides = ("target", "source") if name in on and clause in self.matched else ("target",)
+                same = [f"{side}.{quote}{name}{quote}" for side in sides for quote in ("", '"', "`")]
+                if name in primary and expression.strip() not in same:
+                    raise key_change(name)
+
     def content(self) -> list[Any]:
         """The content of the clauses, for the digest of a request."""
         values = [None if isinstance(c, Delete) or c.values is None else dict(c.values) for c in self.all]
         said = [[type(c).__name__, c.when, of] for c, of in zip(self.all, values, strict=True)]
         return [[len(self.matched), len(self.not_matched), len(self.by_source)], said]
+
+
+def key_change(name: str) -> SchemaError:
+    """Says that a column of the primary key can't be updated."""
+    return SchemaError(
+        f"column {name!r} is part of the primary key, by which a row is known: delete the row and append another one, "
+        "in a transaction"
+    )
 
 
 def _clauses(

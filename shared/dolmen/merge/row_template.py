@@ -13,6 +13,7 @@ from dolmen.format.schema import Schema
 from dolmen.scan.expressions import Evaluator, Sides
 from dolmen.write.conform import CastPlan, conform_batch, plan_conform
 from dolmen.write.lossless import FindCast, lossless
+from dolmen.write.validity import check_values
 
 
 @dataclass(frozen=True)
@@ -86,13 +87,17 @@ class RowTemplate:
 
         Raises:
             InputError: an expression fails.
-            RowError: a value does not fit its column, or is NULL where none is allowed.
+            RowError: a value does not fit its column, is none of its own type (DuckDB has a time 24:00:00), or is NULL
+                where none is allowed.
         """
         found = self._evaluator.evaluate(self._texts, sides) if self._evaluator else []
         computed = dict(zip(self._texts, found, strict=True))
         rows = next(iter(sides.values())).num_rows
         arrays = [self._values(term, sides, computed, rows) for term in self._terms.values()]
         try:
+            for name, term in self._terms.items():
+                if isinstance(term, Expression):
+                    check_values(pa.record_batch([computed[term.sql]], [name]))
             return conform_batch(pa.RecordBatch.from_arrays(arrays, names=list(self._terms)), self._plan)
         except RowError as error:  # its row is one of a batch, which tells nobody anything
             raise RowError(error.reason, column=error.column) from None

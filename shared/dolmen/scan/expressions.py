@@ -65,7 +65,7 @@ class Evaluator:
         """The types of expressions, which are checked with it; no row is needed.
 
         Raises:
-            InputError: DuckDB refuses one, or it has what no row can answer.
+            InputError: DuckDB refuses one, it has what no row can answer, or it gives times of day with a zone.
         """
         rows = {side: _no_rows(schema) for side, schema in sides.items()}
         for text in texts:
@@ -112,7 +112,11 @@ class Evaluator:
             # DuckDB reads a stream in this thread, and asks nothing of it.
             self._connection.register(side, pa.RecordBatchReader.from_batches(narrow.schema, [narrow]))
         try:
-            return self._connection.sql(query).to_arrow_table()
+            found = self._connection.sql(query)
+            for text, kind in zip(texts, found.types, strict=False):
+                if _has_zone(kind):  # Arrow has no type for it: the zone would be lost
+                    raise InputError(f"{short_repr(text)} gives a time of day with a zone: cast it to TIME")
+            return found.to_arrow_table()
         except self._errors:
             with suppress(self._errors):  # unless it has failed inside, and takes no more
                 self._connection.execute("ROLLBACK; BEGIN TRANSACTION")
@@ -144,6 +148,16 @@ class Evaluator:
             yield
         except self._errors as error:
             raise _refusal(text, error) from error
+
+
+def _has_zone(kind: Any) -> bool:
+    """Whether values of a type of DuckDB are times of day with a zone, or hold some."""
+    nested = kind.children if kind.id in ("list", "array", "struct", "map") else ()
+    return kind.id == "time with time zone" or any(
+        _has_zone(child)
+        for _, child in nested
+        if isinstance(child, type(kind))  # an array's size is none
+    )
 
 
 def _rows(sides: Iterable[str]) -> str:

@@ -2,7 +2,7 @@
 
 pyarrow finds their type by looking at them. Where it cannot (maps as lists of pairs, integers beyond int64), the type
 of the column that they are for is asked for; where it would drop what it has no room for (the time of day of a
-datetime among dates, the nanoseconds of a Timestamp), they are refused.
+datetime among dates, the nanoseconds of a Timestamp, the zone of a time), they are refused.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
+from numbers import Real
 from typing import Any
 
 import pyarrow as pa
@@ -45,11 +46,11 @@ def _as_target(values: Any, name: str, target: pa.DataType | None, why: Exceptio
     if target is not None and not has_endless_decimal(values):
         try:
             made = pa.array(values, type=target, from_pandas=nan_is_null)
-            if t.is_nested(target):
-                _check_nested(values, target, name)
-            return made
         except NOT_ARROW as error:
             why = error if t.is_nested(target) else why
+        else:
+            _check_kept(values, target, name)
+            return made
     fault = _first_fault(values, nan_is_null=nan_is_null)
     kinds = {type(value).__name__ for value in values[:fault] if value is not None and value == value}  # NaN is not
     [own] = {type(value).__name__ for value in values[fault : fault + 1]}
@@ -57,12 +58,16 @@ def _as_target(values: Any, name: str, target: pa.DataType | None, why: Exceptio
         text = target is not None and t.is_string(target)
         helps = "; .astype('string') helps" if text and nan_is_null else ""
         told = f"a value of type {own} stands below values of type {' and '.join(sorted(kinds))}{helps}"
+    elif own == "Decimal" and not next(iter(values[fault : fault + 1])).is_finite():
+        told = "a decimal that is no number (NaN, Infinity) cannot be stored; NULL can"
+    elif own == "Decimal" or isinstance(why, ArithmeticError):
+        told = "a number has too many digits"
     else:
         told = f"pyarrow has no type for this and what stands above it: {why}"
     raise RowError(told, row=fault + 1, column=name) from why
 
 
-def _check_nested(values: Iterable[Any], target: pa.DataType, name: str) -> None:
+def _check_kept(values: Iterable[Any], target: pa.DataType, name: str) -> None:
     """Raises RowError for the first value of which pyarrow, asked for this type, has left something out."""
     for row, value in enumerate(values, 1):
         if (lost := _lost(value, target)) is not None:
@@ -72,12 +77,10 @@ def _check_nested(values: Iterable[Any], target: pa.DataType, name: str) -> None
 def _lost(value: Any, kind: pa.DataType) -> str | None:
     """Says which part of a value pyarrow would silently drop in an array of this type; None if none."""
     inner: list[tuple[Any, pa.DataType]] = []
-    if isinstance(value, Decimal) and t.is_integer(kind) and value % 1 != 0:
-        return f"a decimal with a fraction stands among values of type {kind}"
-    if isinstance(value, dt.datetime) and t.is_date(kind) and value.time() != dt.time():
-        return "a datetime with a time of day stands among dates"
-    if t.is_timestamp(kind) and getattr(value, "nanosecond", 0):
-        return "nanoseconds cannot be stored"
+    if isinstance(value, Decimal | Real) and t.is_integer(kind) and value % 1 != 0:
+        return f"a number with a fraction stands among values of type {kind}"
+    if (lost := _lost_time(value, kind)) is not None:
+        return lost
     if isinstance(value, (str, bytes)) or not isinstance(value, Iterable) or not t.is_nested(kind):
         return None
     if t.is_struct(kind):
@@ -121,12 +124,30 @@ def _first_fault(values: Any, *, nan_is_null: bool) -> int:
 
 def _check_whole(values: Sequence[Any], made: pa.DataType, name: str) -> None:
     """Raises RowError for the first value of which the array holds a part."""
-    if hasattr(values, "dtype") and values.dtype != object:
+    if (hasattr(values, "dtype") and values.dtype != object) or not (t.is_temporal(made) or t.is_binary(made)):
         return
-    for place, value in enumerate(values) if t.is_date(made) or t.is_timestamp(made) or t.is_binary(made) else ():
-        if t.is_date(made) and isinstance(value, dt.datetime) and value.time() != dt.time():
-            raise RowError("a datetime with a time of day stands among dates", row=place + 1, column=name)
-        if t.is_timestamp(made) and getattr(value, "nanosecond", 0):
-            raise RowError("nanoseconds cannot be stored; .dt.floor('us') cuts them off", row=place + 1, column=name)
+    for row, value in enumerate(values, 1):
+        if (lost := _lost_time(value, made)) is not None:
+            helps = "; .dt.floor('us') cuts them off" if lost == _NANOSECONDS else ""
+            raise RowError(f"{lost}{helps}", row=row, column=name)
         if t.is_binary(made) and isinstance(value, str):
-            raise RowError("text stands among bytes: encode it", row=place + 1, column=name)
+            raise RowError("text stands among bytes: encode it", row=row, column=name)
+
+
+_NANOSECONDS = "nanoseconds cannot be stored"
+
+
+def _lost_time(value: Any, kind: pa.DataType) -> str | None:
+    """Says which part of a date or time pyarrow would silently drop, or take for UTC; None if none."""
+    if isinstance(value, dt.datetime) and value != value:  # NaT
+        return None
+    if t.is_timestamp(kind) and getattr(value, "nanosecond", 0):
+        return _NANOSECONDS
+    if isinstance(value, dt.datetime):
+        if t.is_date(kind) and value.timetz() != dt.time():
+            return "a datetime with a time of day stands among dates"
+        if t.is_timestamp(kind) and (value.tzinfo is None) != (kind.tz is None):
+            return "times with a zone stand among times without: give all of them one, or none"
+    if isinstance(value, dt.time) and value.tzinfo is not None:
+        return "a time of day with a zone cannot be stored: leave the zone out"
+    return None

@@ -109,9 +109,10 @@ class History:
             source = self.some(20)
         else:
             source = [{**self.row(rng.randrange(100, 160)), "g": g} for g in rng.sample(["a", "b", "d"], 2)]
-        matched = [self.matched() for _ in range(rng.randint(0, 2))]
+        all_of_source = [None] if on == "id" else []  # the primary key, by which rows then do not match, is not set
+        matched = [self.matched(all_of_source) for _ in range(rng.randint(0, 2))]
         if matched and rng.random() < 0.5:
-            matched.append(Update(rng.choice([None, {"n": "target.n + 1"}])))
+            matched.append(Update(rng.choice([*all_of_source, {"n": "target.n + 1"}])))
         inserts = [Insert(when=rng.choice(list(INSERTS)))][: rng.randint(0, 1)]
         left = [rng.choice([Delete(when="target.n > 50"), Update({"n": "target.n + 1"}, when="target.n > 50")])]
         left = left if rng.random() < 0.3 else []
@@ -124,11 +125,11 @@ class History:
         self.twin.merge(source, on, matched, inserts, left)
         self.rows = expected(self.rows, source, on, Clauses(tuple(matched), tuple(inserts), tuple(left)))
 
-    def matched(self) -> Update | Delete:
+    def matched(self, all_of_source: list[None]) -> Update | Delete:
         when = self.rng.choice(list(CONDITIONS))
         if self.rng.random() < 0.3:
             return Delete(when)
-        return Update(self.rng.choice([None, {"n": self.rng.choice(list(UPDATES))}]), when)
+        return Update(self.rng.choice([*all_of_source, {"n": self.rng.choice(list(UPDATES))}]), when)
 
 
 def expected(rows: list[Row], source: list[Row], on: str, clauses: Clauses) -> list[Row]:

@@ -124,7 +124,7 @@ def test_several_source_rows_for_one_row_are_an_error(spark: SparkSession, db: D
 
 def test_null_matches_nothing(spark: SparkSession, table: Table) -> None:
     table.append({"id": [100], "name": [None], "n": [1]})
-    merge(table, source(spark, (101, None, 5), (102, "no such", 6)), "name")
+    merge(table, source(spark, (101, None, 5), (102, "no such", 6)), "name", {"n": "source.n"})
     assert rows(table) == {**before(), 100: (None, 1), 101: (None, 5), 102: ("no such", 6)}
     with pytest.raises(RowError, match="NULL in the primary key"):
         merge(table, source(spark, (None, "x", 5)), "id")

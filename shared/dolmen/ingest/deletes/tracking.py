@@ -15,7 +15,6 @@ from dolmen.ingest.deletes.apply import add_request
 from dolmen.ingest.deletes.requests import DeleteRequest, parse_request
 from dolmen.ingest.queues.base import Queue
 from dolmen.ingest.queues.directory import DirectoryQueue
-from dolmen.mutation import key_fields
 
 RequestState = Literal["applied", "waiting", "failed", "unknown"]
 
@@ -70,17 +69,6 @@ def check(database: Database, request: DeleteRequest) -> int:
     deletes = tuple(replace(delete, mode="tombstone") for delete in request.deletes)  # without looking rows up
     add_request(transaction, replace(request, deletes=deletes))
     return transaction.base.version  # which is given up here, before anything of it is uploaded
-
-
-def parse_keys(database: Database, table: str, texts: Sequence[str], on: Sequence[str] | None) -> list[Any]:
-    """Converts texts to values of a key of one column: ``7`` is a number only in a column of numbers."""
-    fields = key_fields(database.transaction().entry(table), on)
-    if len(fields) != 1:
-        raise InputError("--keys takes values of one column; give --keys-file for keys of several")
-    try:
-        return _values(pa.table([pa.array(texts).cast(fields[0].arrow_type)], names=[fields[0].name]))
-    except pa.ArrowInvalid as error:
-        raise InputError(f"--keys: {error}") from error
 
 
 def check_size(body: str, queue: Queue) -> None:

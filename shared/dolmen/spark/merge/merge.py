@@ -86,7 +86,8 @@ def merge(
 
     Raises:
         InputError: several source rows match one target row; no clause; an expression that Spark refuses.
-        SchemaError: columns or types do not match the table's; raised before a task begins.
+        SchemaError: columns or types do not match the table's, or an update sets a column of the primary key that is
+            not among ``on``; raised before a task begins.
         RowError: a value does not fit; or a NULL in ``on`` where that is the primary key.
         ConflictError: others have added or deleted rows after the oldest version that the DataFrame reads of this
             table; or they changed what the merge itself read, a hundred times in a row.

@@ -34,7 +34,8 @@ class MergePlan:
         given: names of the source's columns.
 
     Raises:
-        SchemaError: a clause names a column that the table has not, or the source has one that nothing names.
+        SchemaError: a clause names a column that the table has not, or sets the primary key, or the source has a column
+            that nothing names.
     """
 
     clauses: Clauses
@@ -44,6 +45,8 @@ class MergePlan:
 
     def __post_init__(self) -> None:
         self.clauses.check_columns({field.name for field in self.entry.schema.fields}, self.given)
+        primary = [self.entry.schema.by_id[id_].name for id_ in self.entry.primary_key]
+        self.clauses.check_keys(primary, [field.name for field in self.fields], self.given)
 
     def check(self, source: DataFrame) -> None:
         """Checks each expression with Spark, and the type of its result with dolmen. Runs no job.
