@@ -50,6 +50,13 @@ COLUMNS: tuple[Mutation, ...] = (
         "        place = wanted.get_field_index(field.name) if wanted.num_fields == own.num_fields else None\n",
     ),
     mutation(
+        "a setting lands whatever has become of its column",
+        "a setting that names a column lands on the column that it was checked against",
+        "commit/statements/background.py",
+        "        if self.seen is not None and (self.seen.schema, self.seen.properties)",
+        "        if self.seen is None and (entry.schema, entry.properties)",
+    ),
+    mutation(
         "rows of a wider type land in a table that was restored to the narrower one",
         "files have no wider type than their column",
         "format/evolution.py",

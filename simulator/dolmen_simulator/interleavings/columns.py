@@ -77,6 +77,21 @@ def rename_column() -> PairedCall:
     return PairedCall("rename column v", task, effect, _no_result, MOVED)
 
 
+def set_subject() -> PairedCall:
+    """Lets the column ``v`` say whom rows are about, so that it cannot be dropped."""
+
+    def effect(model: ExpectedTables) -> None:
+        if "v" in model.taken:
+            raise SchemaError("v")
+        model.taken.add("v")
+
+    def task(peer: Peer) -> Any:
+        with peer.db.transaction() as tx:
+            tx.table("t").set(subject="v")
+
+    return PairedCall("set subject=v", task, effect, _no_result, MOVED)
+
+
 def write(verb: str, *rows: tuple[int, int]) -> PairedCall:
     """Appends or upserts rows that have ``k`` and ``v`` alone."""
 
@@ -285,6 +300,7 @@ COLUMNS: tuple[Pair, ...] = (
     Pair("replace column/buffered write", table_with_default, (replace_column(), write_buffered())),
     Pair("drop column/resolve", table_with_tombstone, (drop_column(1, "v"), resolution())),
     Pair("drop column/delete", one_table, (drop_column(1, "v"), delete_by_value())),
+    Pair("drop column/set", one_table, (drop_column(1, "v"), set_subject())),
     Pair("rename column/delete", one_table, (rename_column(), delete_by_value())),
     Pair("rename column/compact", table_with_tombstone, (rename_column(), compaction())),
     Pair("widen columns/append", narrow_table, (widen_columns(), write_days("append", (5, 50, 5 * _DAY_US)))),
