@@ -117,6 +117,14 @@ def test_a_new_table_has_the_defaults_and_comments_that_are_declared(db: dolmen.
     ]
 
 
+def test_a_name_with_a_point_is_the_name_of_a_column_and_no_path(db: dolmen.Database) -> None:
+    columns: dict[str, Any] = {"id": "BIGINT NOT NULL", "s": "STRUCT(x INTEGER)"}
+    apply(db, columns)
+    columns |= {"s.x": "INTEGER", "s.z": {"type": "INTEGER", "default": 7, "comment": "beside s"}}
+    assert apply(db, columns) == [("add", "column", name, None, "INTEGER") for name in ("s.x", "s.z")]
+    assert [str(field.type) for field in db.table("t").schema] == ["int64", "struct<x: int32>", "int32", "int32"]
+
+
 DEFAULTS = {
     "DATE": ["0000-01-01", "10183-10-05", "-0044-03-15"],
     "TIME": ["03:00:00", "23:59:59.999999"],

@@ -115,6 +115,15 @@ def test_files_that_know_their_types_keep_them(world: World, kind: str) -> None:
     assert [(row["small"], row["day"]) for row in world.rows()] == [(7, day)]
 
 
+def test_a_name_with_a_point_is_the_name_of_a_column_and_no_path(world: World) -> None:
+    adding(world)
+    world.database.table("events").add_column("s", pa.struct([("x", pa.int32())]))
+    assert world.ingest(world.drop("events/a.csv", f"{HEAD},s.x,s.z\n1,1,x,5,6\n")) == []
+    assert types(world) == {"s": "struct<x: int32>", "s.x": "int64", "s.z": "int64"}
+    [row] = world.rows()
+    assert (row["s"], row["s.x"], row["s.z"]) == (None, 5, 6)
+
+
 def test_a_column_without_a_value_is_not_added(world: World) -> None:
     adding(world)
     assert world.ingest(world.drop("events/a.csv", f"{HEAD},later,n\n1,1,x,,5\n2,1,x,,\n")) == []

@@ -149,7 +149,7 @@ def _make_column(alteration: TableAlteration, table: str, wanted: Field, column:
     there = next((known for known in alteration.entry.schema.fields if known.name == wanted.name), None)
     text = column_text(wanted.to_arrow())
     if there is None:
-        new = AddColumn(wanted.name, wanted.arrow_type, wanted.nullable, column.default, column.comment)
+        new = AddColumn(wanted.name, wanted.arrow_type, wanted.nullable, column.default, column.comment, is_path=False)
         alteration.make(new, DeclaredChange("add", table, "column", wanted.name, after=text))
         return
     shown = DeclaredChange("change", table, "column", wanted.name, column_text(there.to_arrow()), text)

@@ -7,7 +7,7 @@ entry alone. Pure.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import msgspec
@@ -47,6 +47,7 @@ class AddColumn:
     Args:
         type: an Arrow type that can be stored.
         default: JSON form of the value in rows of now and, as long as nobody changes that, of rows that come without.
+        is_path: whether a name with points may be the path of a field inside a column, and not a column's own name.
     """
 
     name: str
@@ -54,11 +55,12 @@ class AddColumn:
     nullable: bool = True
     default: Json = None
     comment: str = ""
+    is_path: bool = field(default=True, repr=False)  # what a request asks for is known by the repr of its change
 
     def apply(self, entry: TableEntry, ts: int) -> TableEntry:
         """See SchemaChange."""
         schema = entry.schema
-        place = NestedPlace.of(schema, self.name)
+        place = NestedPlace.of(schema, self.name) if self.is_path else None
         if place is not None:
             return self._apply_inside(place, entry, ts)
         if not self.nullable and self.default is None:
