@@ -241,6 +241,17 @@ def test_files_of_dms_with_a_column_more_and_one_less() -> None:
     assert table.types() == {"price": "double", "day": "date32[day]"}
 
 
+def test_days_become_times_in_typed_files_of_dms() -> None:
+    table = Adding(cdc_envelope="dms", cdc_sequence="lsn")
+    at = datetime(2026, 1, 5, 10)
+    for lsn, day in ((1, pa.array([date(2026, 1, 4)])), (2, pa.array([at], pa.timestamp("us")))):
+        target = BytesIO()
+        pq.write_table(pa.table({"Op": ["I"], "id": [lsn], "lsn": [lsn], "day": day}), target)
+        table.drop(target.getvalue(), f"t/2026010{lsn}-1.parquet")
+    assert table.types() == {"day": "timestamp[us]"}
+    assert [row["day"] for row in table.rows()] == [datetime(2026, 1, 4), at]
+
+
 def test_a_file_that_fits_but_for_one_bad_row_is_refused_for_that_row() -> None:
     with pytest.raises(SchemaError, match="no column is one of"):
         Adding().drop(event(1, {"other": 1}))

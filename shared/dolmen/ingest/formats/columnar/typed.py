@@ -76,7 +76,7 @@ def conform_file(
     except RowError as error:
         raise RowError(error.reason, file=name, row=error.row, column=error.column) from None
     except SchemaError as error:
-        raise SchemaError(f"file {name!r}: {error}") from None
+        raise SchemaError(f"file {name!r}: {error}", column=error.column) from None
     row = 1
     for batch in batches:
         yield from _read_good(_TypedRows(batch, schema, row, source.options.defaults), on_bad_row)
