@@ -143,6 +143,23 @@ def test_types_come_from_the_schema_in_the_envelope() -> None:
     }
 
 
+@pytest.mark.parametrize("schema_first", [True, False])
+def test_types_come_from_the_schema_also_of_tables_with_columns_named_like_its_members(schema_first: bool) -> None:
+    """The outbox of the outbox pattern has a column ``payload``."""
+    table = Adding(**DEBEZIUM, ingest_timestamp_format="epoch_us")
+    fields = {"id": "int64", "payload": "string", "schema": "string", "field": "int16", "later": "int32"}
+    row = {"id": 1, "payload": '{"schema": 1}', "schema": "public", "field": 1, "later": None}
+    lines = [event(lsn, {**row, "id": lsn}, fields=fields) for lsn in (1, 2)]
+    at = {"type": "int64", "name": "io.debezium.time.MicroTimestamp"}
+    lines.append(event(3, {**row, "id": 3, "at": 1767607200000001}, fields={**fields, "at": at}))
+    if not schema_first:
+        lines = [json.dumps(dict(reversed(json.loads(line).items()))) + "\n" for line in lines]
+    table.drop("".join(lines))
+    kinds = {"payload": "string", "schema": "string", "field": "int16", "later": "int32", "at": "timestamp[us]"}
+    assert table.types() == kinds
+    assert len(table.rows()) == 3
+
+
 def test_a_column_that_is_widened_within_a_file_gets_the_wider_type() -> None:
     table, small = Adding(), {"id": "int64", "name": "string", "n": "int32"}
     body = event(1, {"id": 1, "name": "a", "n": 1}, fields=small)

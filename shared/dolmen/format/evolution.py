@@ -6,8 +6,9 @@ entry alone. Pure.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 import msgspec
@@ -55,7 +56,7 @@ class AddColumn:
     nullable: bool = True
     default: Json = None
     comment: str = ""
-    is_path: bool = field(default=True, repr=False)  # what a request asks for is known by the repr of its change
+    is_path: bool = dataclasses.field(default=True, repr=False)  # what a request asks for is known by the repr of its change
 
     def apply(self, entry: TableEntry, ts: int) -> TableEntry:
         """See SchemaChange."""

@@ -11,12 +11,12 @@ Then types are those that it names. Without it they are inferred from all of the
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyarrow import types as t
 
 from dolmen.errors import SchemaError
@@ -47,7 +47,11 @@ _TIMES = {
 """Logical types of times, and the ``ingest_timestamp_format`` that reads their numbers."""
 _ZONED = "io.debezium.time.ZonedTimestamp"
 _DECIMALS = frozenset({"org.apache.kafka.connect.data.Decimal", "io.debezium.data.VariableScaleDecimal"})
-_PAYLOAD = b'"payload"'
+_SCHEMA = b'"schema"'
+_SCHEMA_FIRST = re.compile(r'\s*\{\s*"schema"\s*:\s*')
+_DECODER = json.JSONDecoder()
+_HEADS = 16
+"""Files have few different schemas: those seen last are known again without being parsed."""
 
 
 def image_columns(source: SourceFile, settings: CdcSettings, *, skip_bad_rows: bool) -> list[pa.Field]:
@@ -82,11 +86,10 @@ def _members(kind: pa.DataType, *path: str) -> dict[str, pa.DataType]:
 def _declared_columns(source: SourceFile) -> dict[str, pa.DataType]:
     """The types of columns that schemas in a file of events name."""
     columns: dict[str, pa.DataType] = {}
-    for head in _distinct_heads(source):
+    for schema in _schemas(source):
         try:
-            schema = json.loads(head.rstrip(b", \t") + b"}")["schema"]
             fields = next(one["fields"] for one in schema["fields"] if one["field"] == "after")
-        except (ValueError, KeyError, TypeError, StopIteration, RecursionError):
+        except (KeyError, TypeError, StopIteration):
             continue  # no schema, or none of an event
         for field in fields:
             name, kind = field["field"], _declared_type(field, source)
@@ -94,17 +97,33 @@ def _declared_columns(source: SourceFile) -> dict[str, pa.DataType]:
     return columns
 
 
-def _distinct_heads(source: SourceFile) -> Iterator[bytes]:
-    """Yields the different texts that stand before the payload in the lines of a file: each holds a schema."""
-    seen = set[bytes]()
+def _schemas(source: SourceFile) -> Iterator[Any]:
+    """Yields the schemas in a file's lines, but not that of a line that begins as one before it, schema included."""
+    heads: tuple[bytes, ...] = ()
     with source.text() as stream:
         for block in line_blocks(stream, source.name, source.block_bytes):
-            lines = pa.array(block.data.split(b"\n"), pa.large_binary())
-            heads = pc.list_element(pc.split_pattern(lines, _PAYLOAD, max_splits=1), 0)
-            for head in pc.unique(heads).to_pylist():
-                if head not in seen and head.lstrip().startswith(b"{"):
-                    seen.add(head)
-                    yield head
+            for line in block.data.split(b"\n"):
+                if line.startswith(heads) or _SCHEMA not in line:
+                    continue
+                try:
+                    head, schema = _split_schema(line.decode())
+                except (ValueError, KeyError, TypeError, RecursionError):
+                    continue  # a bad row, or one without a schema
+                if head:
+                    heads = (head.encode(), *heads[: _HEADS - 1])
+                yield schema
+
+
+def _split_schema(line: str) -> tuple[str, Any]:
+    """A line up to the end of its schema, and the schema. The former is empty if the line does not begin with it.
+
+    Raises:
+        ValueError, KeyError, TypeError, RecursionError: there is none.
+    """
+    if begin := _SCHEMA_FIRST.match(line):
+        schema, end = _DECODER.raw_decode(line, begin.end())
+        return line[:end], schema
+    return "", json.loads(line)["schema"]
 
 
 def _declared_type(field: dict[str, Any], source: SourceFile) -> pa.DataType:
