@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dolmen.errors import SchemaError
+from dolmen.errors import RowError, SchemaError
 from dolmen.format.ingest_properties import IngestSettings
 from dolmen.ingest.cdc.apply import ChangeCounts, ingest_changes
 from dolmen.ingest.formats.formats import SourceFile, detect
@@ -243,6 +243,80 @@ def test_avro_says_the_types() -> None:
     table = Adding()
     table.drop(target.getvalue(), "t/a.avro")
     assert (table.types(), table.rows()) == ({"n": "int32"}, [after])
+
+
+TIMES = {
+    "day": ("int", "io.debezium.time.Date"),
+    "us": ("long", "io.debezium.time.MicroTimestamp"),
+    "ms": ("long", "io.debezium.time.Timestamp"),
+    "zoned": ("string", "io.debezium.time.ZonedTimestamp"),
+    "unset": ("long", "io.debezium.time.MicroTimestamp"),
+    "kafka": ("int", "org.apache.kafka.connect.data.Date"),
+    "other": ("long", "io.debezium.time.Elsewhere"),
+}
+WRITTEN = {
+    "day": 20458,
+    "us": 1767607200000001,
+    "ms": 1767607200000,
+    "unset": None,
+    "kafka": 20458,
+    "other": 7,
+    "zoned": "2026-01-05T10:00:00.5Z",
+}
+
+
+def avro_event(lsn: int, after: dict[str, Any]) -> bytes:
+    """A file with one event, as Debezium's connectors write it through Kafka Connect."""
+    fields: list[dict[str, Any]] = [{"name": "id", "type": "long"}]
+    for name, (kind, connect) in TIMES.items():
+        fields.append({"name": name, "type": ["null", {"type": kind, "connect.version": 1, "connect.name": connect}]})
+    images = [
+        {"name": "before", "type": ["null", {"type": "record", "name": "Value", "fields": fields}]},
+        {"name": "after", "type": ["null", "Value"]},
+    ]
+    source = {"name": "source", "type": {"type": "record", "name": "S", "fields": [{"name": "lsn", "type": "long"}]}}
+    envelope = {"type": "record", "name": "Envelope", "fields": [*images, source, {"name": "op", "type": "string"}]}
+    target = BytesIO()
+    fastavro.writer(target, envelope, [{"before": None, "after": after, "source": {"lsn": lsn}, "op": "c"}])
+    return target.getvalue()
+
+
+@pytest.mark.parametrize("unit", ["epoch_us", "epoch_ms", None])
+def test_avro_says_the_times_that_kafka_connect_names(unit: str | None) -> None:
+    table = Adding(**DEBEZIUM, **({"ingest_timestamp_format": unit} if unit else {}))
+    table.drop(avro_event(1, {"id": 1, **WRITTEN}), "t/a.avro")
+    day = "date32[day]" if unit else "int32"
+    us, ms = ("timestamp[us]" if unit == each else "int64" for each in ("epoch_us", "epoch_ms"))
+    zoned = "timestamp[us, tz=UTC]"
+    kinds = {"day": day, "us": us, "ms": ms, "zoned": zoned, "unset": us, "kafka": day, "other": "int64"}
+    assert table.types() == kinds
+    [found] = table.rows()
+    assert found["zoned"] == datetime(2026, 1, 5, 10, 0, 0, 500_000, tzinfo=UTC)
+    assert found["day"] == (date(2026, 1, 5) if unit else 20458)
+    assert found["us"] == (datetime(2026, 1, 5, 10, 0, 0, 1) if unit == "epoch_us" else WRITTEN["us"])
+    assert found["ms"] == (datetime(2026, 1, 5, 10) if unit == "epoch_ms" else WRITTEN["ms"])
+
+
+def test_times_that_kafka_connect_names_in_avro_fit_columns_of_times_and_of_what_they_are_written_as() -> None:
+    table = Adding()
+    stored = {"day": pa.date32(), "us": pa.timestamp("us", tz="UTC"), "ms": pa.timestamp("us"), "zoned": pa.string()}
+    for name, kind in stored.items():
+        table.db.table("t").add_column(name, kind)
+    table.drop(avro_event(1, {"id": 1, **WRITTEN}), "t/a.avro")
+    [found] = table.rows()
+    assert {name: found[name] for name in stored} == {
+        "day": date(2026, 1, 5),
+        "us": datetime(2026, 1, 5, 10, 0, 0, 1, tzinfo=UTC),
+        "ms": datetime(2026, 1, 5, 10),
+        "zoned": WRITTEN["zoned"],
+    }
+
+
+def test_a_text_in_avro_that_is_no_time_with_a_zone_is_the_fault_of_its_row() -> None:
+    table = Adding()
+    table.db.table("t").add_column("zoned", pa.timestamp("us", tz="UTC"))
+    with pytest.raises(RowError, match=r"row 1.*'soon' is not a valid timestamp"):
+        table.drop(avro_event(1, {"id": 1, **WRITTEN, "zoned": "soon"}), "t/a.avro")
 
 
 def test_files_of_dms_with_a_column_more_and_one_less() -> None:

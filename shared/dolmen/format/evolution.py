@@ -49,6 +49,7 @@ class AddColumn:
         type: an Arrow type that can be stored.
         default: JSON form of the value in rows of now and, as long as nobody changes that, of rows that come without.
         is_path: whether a name with points may be the path of a field inside a column, and not a column's own name.
+            It is not in the repr, by which it is known what a request asks for.
     """
 
     name: str
@@ -56,7 +57,7 @@ class AddColumn:
     nullable: bool = True
     default: Json = None
     comment: str = ""
-    is_path: bool = dataclasses.field(default=True, repr=False)  # what a request asks for is known by the repr of its change
+    is_path: bool = dataclasses.field(default=True, repr=False)
 
     def apply(self, entry: TableEntry, ts: int) -> TableEntry:
         """See SchemaChange."""

@@ -5,7 +5,8 @@ Debezium's events in JSON may bring their schema (Kafka Connect's JsonConverter 
     {"schema": {"type": "struct", "fields": [{"field": "after", "type": "struct", "fields": [
         {"field": "id", "type": "int32", "optional": false}, ...]}, ...]}, "payload": {"after": {"id": 1, ...}, ...}}
 
-Then types are those that it names. Without it they are inferred from all of the file.
+Then types are those that it names. Without it they are inferred from all of the file. Avro's are those of its own
+schema, in which Kafka Connect names its types of times, too (``connect.name``).
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from pyarrow import types as t
 
 from dolmen.errors import SchemaError
 from dolmen.format.ingest_properties import CdcSettings
+from dolmen.ingest.formats.avro.container import survey_with_times
+from dolmen.ingest.formats.avro.types import CONNECT_TIMES
 from dolmen.ingest.formats.formats import SourceFile, survey
 from dolmen.ingest.formats.json.lines import line_blocks
 
@@ -38,14 +41,9 @@ _PLAIN: dict[str, pa.DataType] = {
     "bytes": pa.binary(),
 }
 """Kafka Connect's types."""
-_DATES = frozenset({"io.debezium.time.Date", "org.apache.kafka.connect.data.Date"})
-_TIMES = {
-    "io.debezium.time.Timestamp": "epoch_ms",
-    "org.apache.kafka.connect.data.Timestamp": "epoch_ms",
-    "io.debezium.time.MicroTimestamp": "epoch_us",
-}
-"""Logical types of times, and the ``ingest_timestamp_format`` that reads their numbers."""
-_ZONED = "io.debezium.time.ZonedTimestamp"
+_TIMES = {name: named for (_, name), named in CONNECT_TIMES.items()}
+_FORMATS = {"ms": "epoch_ms", "us": "epoch_us"}
+"""By the unit of times that are numbers: the ``ingest_timestamp_format`` that reads them."""
 _DECIMALS = frozenset({"org.apache.kafka.connect.data.Decimal", "io.debezium.data.VariableScaleDecimal"})
 _SCHEMA = b'"schema"'
 _SCHEMA_FIRST = re.compile(r'\s*\{\s*"schema"\s*:\s*')
@@ -65,7 +63,11 @@ def image_columns(source: SourceFile, settings: CdcSettings, *, skip_bad_rows: b
         outside = {settings.operation, *settings.sequence_from}
         return [field for field in survey(source, skip_bad_rows=skip_bad_rows) if field.name not in outside]
     source = replace(source, options=replace(source.options, extra="ignore", null_lines="skip"))
-    whole = pa.struct(list(survey(source, skip_bad_rows=skip_bad_rows)))
+    if source.format.kind == "avro":
+        found = survey_with_times(source, lambda named, _: _time_type(named, source.options.timestamp_format))
+    else:
+        found = survey(source, skip_bad_rows=skip_bad_rows)
+    whole = pa.struct(list(found))
     columns = {**_members(whole, "after"), **_members(whole, "payload", "after")}
     if source.format.kind == "jsonl" and whole.get_field_index("schema") >= 0:
         declared = _declared_columns(source)
@@ -140,12 +142,8 @@ def _declared_type(field: dict[str, Any], source: SourceFile) -> pa.DataType:
             f"file {source.name!r}, new column {field.get('field')!r}: decimals are written as bytes; set "
             "decimal.handling.mode to string or double at the connector"
         )
-    if logical in _DATES and unit is not None:
-        return pa.date32()
-    if logical == _ZONED:
-        return pa.timestamp("us", tz="UTC")
-    if logical in _TIMES and unit == _TIMES[logical]:
-        return pa.timestamp("us")
+    if isinstance(logical, str) and logical in _TIMES and (found := _time_type(_TIMES[logical], unit)) is not None:
+        return found
     match field.get("type"):
         case "array":
             return pa.list_(_declared_type(field["items"], source))
@@ -153,10 +151,21 @@ def _declared_type(field: dict[str, Any], source: SourceFile) -> pa.DataType:
             return pa.struct([(inner["field"], _declared_type(inner, source)) for inner in field["fields"]])
         case "map":
             return pa.string()
-    found = _PLAIN.get(str(field.get("type")))
-    if found is None:
+    plain = _PLAIN.get(str(field.get("type")))
+    if plain is None:
         raise SchemaError(f"file {source.name!r}, new column {field.get('field')!r}: type {field.get('type')!r}")
-    return found
+    return plain
+
+
+def _time_type(named: pa.DataType, timestamp_format: str | None) -> pa.DataType | None:
+    """The type of a column of times that Kafka Connect names; None if they stay numbers.
+
+    Args:
+        timestamp_format: the table's ``ingest_timestamp_format``.
+    """
+    if t.is_date(named):
+        return None if timestamp_format is None else named
+    return pa.timestamp("us", named.tz) if named.tz or _FORMATS[named.unit] == timestamp_format else None
 
 
 def _wider(one: pa.DataType, other: pa.DataType) -> pa.DataType:
