@@ -137,6 +137,11 @@ class RenameColumn:
         """See SchemaChange."""
         place = NestedPlace.of(entry.schema, self.name)
         if place is not None:
+            if "." in self.to:
+                raise SchemaError(
+                    f"field {self.name!r} can't be called {self.to!r}: the new name is the field's own, without the "
+                    "path to it, and without points"
+                )
             return _with_column(entry, place.replace(lambda field: msgspec.structs.replace(field, name=self.to)), ts)
         field = entry.schema.field(self.name)
         if self.name == self.to:
