@@ -11,6 +11,7 @@ import pyarrow as pa
 from dolmen.arguments import short_repr, text
 from dolmen.errors import InputError, RowError, SchemaError
 from dolmen.format.manifest import TableEntry
+from dolmen.format.properties import sequence_column
 from dolmen.format.schema import Field
 from dolmen.merge.row_template import Expression, Same
 from dolmen.write.conform import conform
@@ -67,7 +68,7 @@ def _check_allowed(entry: TableEntry, field: Field) -> None:
             f"column {field.name!r} is part of the primary key, by which a row is known: delete the row and append "
             "another one, in a transaction"
         )
-    if entry.sequences is not None and field.name == entry.properties.get("cdc_sequence"):
+    if entry.sequences is not None and field.name == sequence_column(entry.properties):
         raise SchemaError(f"column {field.name!r} orders the changes (CDC) of the table, and belongs to them")
 
 
