@@ -53,6 +53,7 @@ def test_fields_inside_columns_go_by_paths(cli: Cli) -> None:
         (("--add", "n"), "is not a column"),
         (("--widen", "id=DOUBLE"), "can't change from int64 to double"),
         (("--widen", "id=BLUE"), "BLUE"),
+        (("--widen", "id=BIGINT NOT NULL"), "--widen id=BIGINT NOT NULL: give the type alone"),
         (("--widen", "id"), "write NAME=VALUE"),
         (("--add", "n INTEGER", "--default", "n=many"), "--default n=many"),
         (("--add", "f FLOAT", "--default", "f=1e300"), "'1e300' is no float"),

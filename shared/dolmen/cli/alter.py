@@ -58,7 +58,7 @@ def alter(
         for name in nullable or ():
             target.make_nullable(name, request=request_id)
         for name, text in _pairs("--widen", widen):
-            target.widen_column(name, parse_column(name, text).type, request=request_id)
+            target.widen_column(name, _wider_type(name, text), request=request_id)
         for name, text in _pairs("--comment", comment):
             target.comment(name, text, request=request_id)
         if first:
@@ -81,6 +81,15 @@ def _pairs(option: str, texts: list[str] | None) -> Iterator[tuple[str, str]]:
         if not equals:
             raise InputError(f"{option} {text!r}: write NAME=VALUE")
         yield name.strip(), value.strip()
+
+
+def _wider_type(name: str, text: str) -> pa.DataType:
+    column = parse_column(name, text)
+    if not column.nullable:
+        raise InputError(
+            f"--widen {name}={text}: give the type alone: a column that is NOT NULL stays so, and no other becomes so"
+        )
+    return column.type
 
 
 def _default(column: pa.Field, text: str | None) -> pa.Scalar | None:
