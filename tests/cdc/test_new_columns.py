@@ -160,6 +160,14 @@ def test_types_come_from_the_schema_also_of_tables_with_columns_named_like_its_m
     assert len(table.rows()) == 3
 
 
+@pytest.mark.parametrize("fields", [5, ["n"], [{"type": "int32"}], [{"field": "n", "type": "array"}]])
+def test_a_schema_that_can_not_be_read_rejects_its_file(fields: Any) -> None:
+    image = {"field": "after", "type": "struct", "fields": fields}
+    payload = json.loads(event(1, {"id": 1, "name": "a", "n": 1}))
+    with pytest.raises(SchemaError, match=r"'t/a\.jsonl': the schema in an event is none of Kafka Connect"):
+        Adding().drop(json.dumps({"schema": {"type": "struct", "fields": [image]}, "payload": payload}) + "\n")
+
+
 def test_a_column_that_is_widened_within_a_file_gets_the_wider_type() -> None:
     table, small = Adding(), {"id": "int64", "name": "string", "n": "int32"}
     body = event(1, {"id": 1, "name": "a", "n": 1}, fields=small)

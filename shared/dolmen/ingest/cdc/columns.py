@@ -86,16 +86,21 @@ def _members(kind: pa.DataType, *path: str) -> dict[str, pa.DataType]:
 
 
 def _declared_columns(source: SourceFile) -> dict[str, pa.DataType]:
-    """The types of columns that schemas in a file of events name."""
+    """The types of columns that schemas in a file of events name. Raises SchemaError for one that can't be read."""
     columns: dict[str, pa.DataType] = {}
     for schema in _schemas(source):
         try:
             fields = next(one["fields"] for one in schema["fields"] if one["field"] == "after")
         except (KeyError, TypeError, StopIteration):
             continue  # no schema, or none of an event
-        for field in fields:
-            name, kind = field["field"], _declared_type(field, source)
-            columns[name] = _wider(columns.get(name, kind), kind)
+        try:
+            for field in fields:
+                name, kind = field["field"], _declared_type(field, source)
+                columns[name] = _wider(columns.get(name, kind), kind)
+        except (KeyError, TypeError, RecursionError) as error:
+            raise SchemaError(
+                f"file {source.name!r}: the schema in an event is none of Kafka Connect: {error!r}"
+            ) from None
     return columns
 
 
