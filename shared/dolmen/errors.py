@@ -60,7 +60,15 @@ class InputError(Error, ValueError):
 
 
 class SchemaError(InputError):
-    """A schema that cannot be stored, or data that does not fit the table's schema."""
+    """A schema that cannot be stored, or data that does not fit the table's schema.
+
+    Args:
+        column: name of the column whose values are of another kind, if that is the fault.
+    """
+
+    def __init__(self, *args: object, column: str | None = None) -> None:
+        super().__init__(*args)
+        self.column = column
 
 
 class RowError(InputError):

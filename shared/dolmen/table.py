@@ -493,6 +493,8 @@ class Table(KeyedTable):
         """Renames a column, in one commit that touches no file. Settings that name it follow.
 
         Args:
+            old: a column, or the path of a field inside of one.
+            new: the column's or the field's own name.
             request, message: as for ``append``.
 
         Raises:

@@ -123,6 +123,8 @@ REFUSED: list[tuple[Callable[[dolmen.Table], object], str]] = [
     (lambda t: t.drop_column("address.nope"), "no field 'nope' there; there are: street, zip, rate"),
     (lambda t: t.rename_column("address.zip", "Street"), "differ in case only"),
     (lambda t: t.rename_column("address.zip", ""), "empty"),
+    (lambda t: t.rename_column("address.zip", "address.postcode"), "the new name is the field's own"),
+    (lambda t: t.rename_column("orders.element.price", "a.b"), "the new name is the field's own"),
     (lambda t: t.add_column("address.zip", pa.int64()), "'zip' is there twice"),
     (lambda t: t.add_column("address.x", pa.int64(), 5), "has no default"),
     (lambda t: t.add_column("address.x", pa.int64(), nullable=False), "has no default"),
@@ -163,6 +165,28 @@ def test_a_column_with_a_point_in_its_name_comes_first(db: dolmen.Database) -> N
     table.widen_column("a.c", pa.int64())
     table.add_column("x.y", pa.int8())
     assert [str(field.type) for field in table.schema] == ["int64", "struct<b: int32, c: int64>", "int8"]
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_the_longest_name_that_fits_is_taken_whatever_the_order(db: dolmen.Database, turned: bool) -> None:
+    small = pa.struct([("c", pa.int8())])
+    inner = [("b", pa.int8()), ("b.c", pa.int8()), ("d", pa.struct([("e", pa.int8())])), ("d.e", small)]
+    columns = [("a", pa.struct(inner[::-1] if turned else inner)), ("a.x", small)]
+    table = db.create_table("t", pa.schema(columns[::-1] if turned else columns))
+    for path in ("a.x.c", "a.b.c", "a.d.e.c"):
+        table.widen_column(path, pa.int16())
+    table.rename_column("a.b.c", "bc")
+    table.add_column("a.x.d", pa.int8())
+    types = {field.name: field.type for field in table.schema}
+    assert str(types["a.x"]) == "struct<c: int16, d: int8>"
+    assert {field.name: str(field.type) for field in types["a"]} == {
+        "b": "int8",
+        "bc": "int16",
+        "d": "struct<e: int8>",
+        "d.e": "struct<c: int16>",
+    }
+    with pytest.raises(SchemaError, match="'a' has no field 'y' there"):
+        table.drop_column("a.y" + ".z" * 5_000)
 
 
 def test_rows_written_under_older_fields_are_committed_where_they_fit(db: dolmen.Database, table: dolmen.Table) -> None:

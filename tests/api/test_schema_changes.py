@@ -145,6 +145,21 @@ def test_settings_that_name_a_column_follow_it(db: dolmen.Database) -> None:
         table.drop_column("event time")
 
 
+@pytest.mark.parametrize(("setting", "value"), [("ttl", "at 90d"), ("subject", "at"), ("cdc_sequence", " at ")])
+def test_a_column_that_a_setting_names_gets_no_name_with_spaces_at_an_end(
+    db: dolmen.Database, setting: str, value: str
+) -> None:
+    table = db.create_table("e", pa.schema([("id", pa.int64()), ("at", pa.timestamp("us"))]))
+    table.set(**{setting: value})
+    for name in ("at ", " at", "at\N{NO-BREAK SPACE}"):
+        with pytest.raises(SchemaError, match=f"the setting {setting} names it"):
+            table.rename_column("at", name)
+    table.rename_column("id", "id ")
+    table.set(**{setting: None})
+    table.rename_column("at", "at ")
+    assert table.schema.names == ["id ", "at "]
+
+
 REFUSED: list[tuple[Callable[[dolmen.Table], object], type[Exception], str]] = [
     (lambda t: t.add_column("name", pa.int64()), SchemaError, "'name' is there twice"),
     (lambda t: t.add_column("NAME", pa.int64()), SchemaError, "differ in case only"),

@@ -18,7 +18,7 @@ import pytest
 import dolmen
 from dolmen.database import Database
 from dolmen.errors import AppliedIdError, ConflictError, CorruptionError, InputError, SchemaError
-from dolmen.format.evolution import WidenColumn
+from dolmen.format.evolution import RenameColumn, WidenColumn
 from dolmen.format.manifest import Sequences
 from dolmen.runtime import Runtime
 from dolmen.store.counting import CountingStore
@@ -469,17 +469,20 @@ def test_days_in_segments_are_looked_at_where_the_root_does_not_tell(tmp_path: P
     assert db.verify(deep=True).ok
 
 
-def test_keys_and_sequences_of_tables_that_took_changes_stay(tmp_path: Path) -> None:
+@pytest.mark.parametrize("setting", ["seq", " seq "])
+def test_keys_and_sequences_of_tables_that_took_changes_stay(tmp_path: Path, setting: str) -> None:
     db = dolmen.open(str(tmp_path / "db"))
     columns = pa.schema([("id", pa.int32()), ("seq", pa.int32()), ("v", pa.int32())])
     table = db.create_table("t", columns, primary_key="id")
     manifest = db.context.head.refresh().manifest
     entry = msgspec.structs.replace(
-        manifest.table("t"), properties={"cdc_sequence": "seq"}, sequences=Sequences(greatest=1, memory="0" * 32)
+        manifest.table("t"), properties={"cdc_sequence": setting}, sequences=Sequences(greatest=1, memory="0" * 32)
     )
     for name in ("id", "seq"):
         with pytest.raises(SchemaError, match=r"identifies or orders changes \(CDC\)"):
             WidenColumn(name, pa.int64()).apply(entry, 5)
+        with pytest.raises(SchemaError, match=r"identifies or orders changes \(CDC\)"):
+            RenameColumn(name, "other").apply(entry, 5)
     assert WidenColumn("v", pa.int64()).apply(entry, 5).schema.field("v").type == "int64"
     table.set(cdc_sequence="seq")
     table.widen_column("seq", pa.int64())  # no changes yet

@@ -239,8 +239,10 @@ def test_a_row_that_is_updated_otherwise_keeps_its_sequence(feed: Feed) -> None:
     table.update({"v": "corrected"}, "id IN (1, 2)")
     deliver(feed, "b", put(1, 4), put(2, 7))
     assert feed.rows() == {1: (5, "corrected"), 2: (7, "v7")}
-    with pytest.raises(SchemaError, match="column 'seq' orders the changes"):
-        table.update({"seq": 99}, "id = 1")
+    for setting in ("seq", " seq"):
+        table.set(cdc_sequence=setting)
+        with pytest.raises(SchemaError, match="column 'seq' orders the changes"):
+            table.update({"seq": 99}, "id = 1")
 
 
 @pytest.mark.parametrize("index", [False, True])

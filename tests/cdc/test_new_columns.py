@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dolmen.errors import SchemaError
+from dolmen.errors import RowError, SchemaError
 from dolmen.format.ingest_properties import IngestSettings
 from dolmen.ingest.cdc.apply import ChangeCounts, ingest_changes
 from dolmen.ingest.formats.formats import SourceFile, detect
@@ -143,6 +143,31 @@ def test_types_come_from_the_schema_in_the_envelope() -> None:
     }
 
 
+@pytest.mark.parametrize("schema_first", [True, False])
+def test_types_come_from_the_schema_also_of_tables_with_columns_named_like_its_members(schema_first: bool) -> None:
+    """The outbox of the outbox pattern has a column ``payload``."""
+    table = Adding(**DEBEZIUM, ingest_timestamp_format="epoch_us")
+    fields = {"id": "int64", "payload": "string", "schema": "string", "field": "int16", "later": "int32"}
+    row = {"id": 1, "payload": '{"schema": 1}', "schema": "public", "field": 1, "later": None}
+    lines = [event(lsn, {**row, "id": lsn}, fields=fields) for lsn in (1, 2)]
+    at = {"type": "int64", "name": "io.debezium.time.MicroTimestamp"}
+    lines.append(event(3, {**row, "id": 3, "at": 1767607200000001}, fields={**fields, "at": at}))
+    if not schema_first:
+        lines = [json.dumps(dict(reversed(json.loads(line).items()))) + "\n" for line in lines]
+    table.drop("".join(lines))
+    kinds = {"payload": "string", "schema": "string", "field": "int16", "later": "int32", "at": "timestamp[us]"}
+    assert table.types() == kinds
+    assert len(table.rows()) == 3
+
+
+@pytest.mark.parametrize("fields", [5, ["n"], [{"type": "int32"}], [{"field": "n", "type": "array"}]])
+def test_a_schema_that_can_not_be_read_rejects_its_file(fields: Any) -> None:
+    image = {"field": "after", "type": "struct", "fields": fields}
+    payload = json.loads(event(1, {"id": 1, "name": "a", "n": 1}))
+    with pytest.raises(SchemaError, match=r"'t/a\.jsonl': the schema in an event is none of Kafka Connect"):
+        Adding().drop(json.dumps({"schema": {"type": "struct", "fields": [image]}, "payload": payload}) + "\n")
+
+
 def test_a_column_that_is_widened_within_a_file_gets_the_wider_type() -> None:
     table, small = Adding(), {"id": "int64", "name": "string", "n": "int32"}
     body = event(1, {"id": 1, "name": "a", "n": 1}, fields=small)
@@ -228,6 +253,80 @@ def test_avro_says_the_types() -> None:
     assert (table.types(), table.rows()) == ({"n": "int32"}, [after])
 
 
+TIMES = {
+    "day": ("int", "io.debezium.time.Date"),
+    "us": ("long", "io.debezium.time.MicroTimestamp"),
+    "ms": ("long", "io.debezium.time.Timestamp"),
+    "zoned": ("string", "io.debezium.time.ZonedTimestamp"),
+    "unset": ("long", "io.debezium.time.MicroTimestamp"),
+    "kafka": ("int", "org.apache.kafka.connect.data.Date"),
+    "other": ("long", "io.debezium.time.Elsewhere"),
+}
+WRITTEN = {
+    "day": 20458,
+    "us": 1767607200000001,
+    "ms": 1767607200000,
+    "unset": None,
+    "kafka": 20458,
+    "other": 7,
+    "zoned": "2026-01-05T10:00:00.5Z",
+}
+
+
+def avro_event(lsn: int, after: dict[str, Any]) -> bytes:
+    """A file with one event, as Debezium's connectors write it through Kafka Connect."""
+    fields: list[dict[str, Any]] = [{"name": "id", "type": "long"}]
+    for name, (kind, connect) in TIMES.items():
+        fields.append({"name": name, "type": ["null", {"type": kind, "connect.version": 1, "connect.name": connect}]})
+    images = [
+        {"name": "before", "type": ["null", {"type": "record", "name": "Value", "fields": fields}]},
+        {"name": "after", "type": ["null", "Value"]},
+    ]
+    source = {"name": "source", "type": {"type": "record", "name": "S", "fields": [{"name": "lsn", "type": "long"}]}}
+    envelope = {"type": "record", "name": "Envelope", "fields": [*images, source, {"name": "op", "type": "string"}]}
+    target = BytesIO()
+    fastavro.writer(target, envelope, [{"before": None, "after": after, "source": {"lsn": lsn}, "op": "c"}])
+    return target.getvalue()
+
+
+@pytest.mark.parametrize("unit", ["epoch_us", "epoch_ms", None])
+def test_avro_says_the_times_that_kafka_connect_names(unit: str | None) -> None:
+    table = Adding(**DEBEZIUM, **({"ingest_timestamp_format": unit} if unit else {}))
+    table.drop(avro_event(1, {"id": 1, **WRITTEN}), "t/a.avro")
+    day = "date32[day]" if unit else "int32"
+    us, ms = ("timestamp[us]" if unit == each else "int64" for each in ("epoch_us", "epoch_ms"))
+    zoned = "timestamp[us, tz=UTC]"
+    kinds = {"day": day, "us": us, "ms": ms, "zoned": zoned, "unset": us, "kafka": day, "other": "int64"}
+    assert table.types() == kinds
+    [found] = table.rows()
+    assert found["zoned"] == datetime(2026, 1, 5, 10, 0, 0, 500_000, tzinfo=UTC)
+    assert found["day"] == (date(2026, 1, 5) if unit else 20458)
+    assert found["us"] == (datetime(2026, 1, 5, 10, 0, 0, 1) if unit == "epoch_us" else WRITTEN["us"])
+    assert found["ms"] == (datetime(2026, 1, 5, 10) if unit == "epoch_ms" else WRITTEN["ms"])
+
+
+def test_times_that_kafka_connect_names_in_avro_fit_columns_of_times_and_of_what_they_are_written_as() -> None:
+    table = Adding()
+    stored = {"day": pa.date32(), "us": pa.timestamp("us", tz="UTC"), "ms": pa.timestamp("us"), "zoned": pa.string()}
+    for name, kind in stored.items():
+        table.db.table("t").add_column(name, kind)
+    table.drop(avro_event(1, {"id": 1, **WRITTEN}), "t/a.avro")
+    [found] = table.rows()
+    assert {name: found[name] for name in stored} == {
+        "day": date(2026, 1, 5),
+        "us": datetime(2026, 1, 5, 10, 0, 0, 1, tzinfo=UTC),
+        "ms": datetime(2026, 1, 5, 10),
+        "zoned": WRITTEN["zoned"],
+    }
+
+
+def test_a_text_in_avro_that_is_no_time_with_a_zone_is_the_fault_of_its_row() -> None:
+    table = Adding()
+    table.db.table("t").add_column("zoned", pa.timestamp("us", tz="UTC"))
+    with pytest.raises(RowError, match=r"row 1.*'soon' is not a valid timestamp"):
+        table.drop(avro_event(1, {"id": 1, **WRITTEN, "zoned": "soon"}), "t/a.avro")
+
+
 def test_files_of_dms_with_a_column_more_and_one_less() -> None:
     table = Adding(cdc_envelope="dms", cdc_sequence="lsn")
     table.drop("id,name,lsn\n1,a,1\n2,b,1\n", "t/LOAD00000001.csv")
@@ -239,6 +338,17 @@ def test_files_of_dms_with_a_column_more_and_one_less() -> None:
     pq.write_table(pa.table({"Op": ["U"], "id": [3], "lsn": [6], "day": pa.array([date(2026, 1, 5)])}), target)
     table.drop(target.getvalue(), "t/20260105-3.parquet")
     assert table.types() == {"price": "double", "day": "date32[day]"}
+
+
+def test_days_become_times_in_typed_files_of_dms() -> None:
+    table = Adding(cdc_envelope="dms", cdc_sequence="lsn")
+    at = datetime(2026, 1, 5, 10)
+    for lsn, day in ((1, pa.array([date(2026, 1, 4)])), (2, pa.array([at], pa.timestamp("us")))):
+        target = BytesIO()
+        pq.write_table(pa.table({"Op": ["I"], "id": [lsn], "lsn": [lsn], "day": day}), target)
+        table.drop(target.getvalue(), f"t/2026010{lsn}-1.parquet")
+    assert table.types() == {"day": "timestamp[us]"}
+    assert [row["day"] for row in table.rows()] == [datetime(2026, 1, 4), at]
 
 
 def test_a_file_that_fits_but_for_one_bad_row_is_refused_for_that_row() -> None:

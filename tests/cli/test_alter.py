@@ -53,8 +53,12 @@ def test_fields_inside_columns_go_by_paths(cli: Cli) -> None:
         (("--add", "n"), "is not a column"),
         (("--widen", "id=DOUBLE"), "can't change from int64 to double"),
         (("--widen", "id=BLUE"), "BLUE"),
+        (("--widen", "id=BIGINT NOT NULL"), "--widen id=BIGINT NOT NULL: give the type alone"),
         (("--widen", "id"), "write NAME=VALUE"),
         (("--add", "n INTEGER", "--default", "n=many"), "--default n=many"),
+        (("--add", "f FLOAT", "--default", "f=1e300"), "'1e300' is no float"),
+        (("--add", "d DATE", "--default", "d=9999999-01-01"), "'9999999-01-01' is no date32[day]: write YYYY-MM-DD"),
+        (("--default", "nope=1"), "no column 'nope'; there are: id, name"),
         (("--rename", "name"), "write NAME=VALUE"),
         (("--drop", "nope"), "no column 'nope'"),
         (("--drop", "id"), "part of the primary key"),
@@ -68,3 +72,20 @@ def test_what_can_not_be_is_refused_and_changes_nothing(
     assert done.code == 2
     assert words in " ".join(done.err.split())
     assert cli("history", "--json").lines()[0]["version"] == version
+
+
+def test_defaults_are_read_for_all_types_and_beyond_the_years_of_python(cli: Cli, table: None) -> None:
+    added = ("--add", "d DATE, at TIMESTAMPTZ, tm TIME, f FLOAT, b BLOB, yes BOOLEAN")
+    given = ("d=0000-01-01", "at=9999-12-31T23:59:59-05:00", "tm=03:00:00", "f=0.1", "b=a\\xFF", "yes=true")
+    done = cli("alter", "t", *added, *(word for each in given for word in ("--default", each)))
+    assert done.code == 0, done.err
+    [shown] = cli("show", "t", "--json").lines()
+    assert shown["defaults"] == {
+        "d": -719528,
+        "at": 253402318799000000,
+        "tm": 3 * 3600 * 10**6,
+        "f": 0.10000000149011612,
+        "b": "Yf8=",
+        "yes": True,
+    }
+    assert cli("show", "t").code == 0

@@ -15,7 +15,7 @@ import pytest
 import dolmen
 from dolmen import declaration
 from dolmen.declaration import Declaration, plan
-from dolmen.errors import ConflictError, SchemaError
+from dolmen.errors import ConflictError, InputError, SchemaError
 
 SEED = int(os.environ.get("DOLMEN_TEST_SEED", random.SystemRandom().randrange(2**32)))
 PAIRS = 300 if os.environ.get("DOLMEN_LONG") else 40
@@ -115,6 +115,47 @@ def test_a_new_table_has_the_defaults_and_comments_that_are_declared(db: dolmen.
         ("remove", "default", "n", "7", None),
         ("remove", "comment", "n", "lucky", None),
     ]
+
+
+def test_a_name_with_a_point_is_the_name_of_a_column_and_no_path(db: dolmen.Database) -> None:
+    columns: dict[str, Any] = {"id": "BIGINT NOT NULL", "s": "STRUCT(x INTEGER)"}
+    apply(db, columns)
+    columns |= {"s.x": "INTEGER", "s.z": {"type": "INTEGER", "default": 7, "comment": "beside s"}}
+    assert apply(db, columns) == [("add", "column", name, None, "INTEGER") for name in ("s.x", "s.z")]
+    assert [str(field.type) for field in db.table("t").schema] == ["int64", "struct<x: int32>", "int32", "int32"]
+
+
+DEFAULTS = {
+    "DATE": ["0000-01-01", "10183-10-05", "-0044-03-15"],
+    "TIME": ["03:00:00", "23:59:59.999999"],
+    "TIMESTAMP": ["0000-01-01 00:00:00", "2026-01-05 03:04:05.000006"],
+    "TIMESTAMPTZ": ["10000-01-01 04:59:59+00:00"],
+    "FLOAT": ["0.1", "inf", "nan"],
+    "DOUBLE": ["0.1", "1e+300"],
+    "DECIMAL(9, 2)": ["-1.50"],
+    "BLOB": ["a\\xFF\\x5C"],
+    "BOOLEAN": ["true"],
+    "UBIGINT": ["18446744073709551615"],
+    "VARCHAR": [" 'a' "],
+}
+
+
+@pytest.mark.parametrize(("kind", "text"), [(kind, text) for kind, texts in DEFAULTS.items() for text in texts])
+def test_a_default_is_shown_as_it_may_be_declared(db: dolmen.Database, kind: str, text: str) -> None:
+    columns = {"id": "BIGINT NOT NULL", "c": {"type": kind, "default": text}}
+    assert ("add", "default", "c", None, text) in apply(db, columns)
+    db.table("t").append([{"id": 1}])
+    assert db.table("t").count("c IS NOT NULL") == 1
+    assert apply(db, {"id": "BIGINT NOT NULL", "c": kind}) == [("remove", "default", "c", text, None)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [("FLOAT", "1e300"), ("DOUBLE", "1e400"), ("DATE", "9999999-01-01"), ("TIMESTAMP", "2026-01-05 03:00:00Z")],
+)
+def test_a_default_that_the_type_does_not_hold_is_refused(db: dolmen.Database, kind: str, text: str) -> None:
+    with pytest.raises(InputError, match=f"'{text}' is no "):
+        declared({"id": "BIGINT", "c": {"type": kind, "default": text}})
 
 
 @pytest.mark.parametrize(

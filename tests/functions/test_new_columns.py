@@ -115,6 +115,15 @@ def test_files_that_know_their_types_keep_them(world: World, kind: str) -> None:
     assert [(row["small"], row["day"]) for row in world.rows()] == [(7, day)]
 
 
+def test_a_name_with_a_point_is_the_name_of_a_column_and_no_path(world: World) -> None:
+    adding(world)
+    world.database.table("events").add_column("s", pa.struct([("x", pa.int32())]))
+    assert world.ingest(world.drop("events/a.csv", f"{HEAD},s.x,s.z\n1,1,x,5,6\n")) == []
+    assert types(world) == {"s": "struct<x: int32>", "s.x": "int64", "s.z": "int64"}
+    [row] = world.rows()
+    assert (row["s"], row["s.x"], row["s.z"]) == (None, 5, 6)
+
+
 def test_a_column_without_a_value_is_not_added(world: World) -> None:
     adding(world)
     assert world.ingest(world.drop("events/a.csv", f"{HEAD},later,n\n1,1,x,,5\n2,1,x,,\n")) == []
@@ -227,6 +236,33 @@ def test_a_column_that_is_too_narrow_gets_the_type_of_the_file_if_it_may(world: 
     assert (facts["columns_added"], facts["columns_widened"]) == (1, 2)
     assert world.ingest(world.drop("events/b.csv", "id,n\n3,1.5\n")) == []
     assert [report["column"] for report in world.rejects().values()] == ["n"]
+
+
+@pytest.mark.parametrize("on_bad_row", ["reject_file", "quarantine"])
+@pytest.mark.parametrize("kind", ["parquet", "arrow", "avro"])
+def test_days_become_times_also_for_files_that_know_their_types(world: World, kind: str, on_bad_row: str) -> None:
+    world.create(schema=pa.schema([("id", pa.int64()), ("n", pa.int32()), ("day", pa.date32())]))
+    world.database.table("events").set(ingest_new_columns="add", ingest_on_bad_row=on_bad_row)
+    assert world.ingest(world.drop("events/a.csv", "id,n,day\n1,1,2026-01-04\n")) == []
+    at, target = datetime(2026, 1, 5, 10), BytesIO()
+    table = pa.table({"id": [2], "n": [2**40], "day": pa.array([at], pa.timestamp("us"))})
+    if kind == "avro":
+        moment = {"type": "long", "logicalType": "local-timestamp-micros"}
+        fields = [{"name": "id", "type": "long"}, {"name": "n", "type": "long"}, {"name": "day", "type": moment}]
+        fastavro.writer(target, {"type": "record", "name": "r", "fields": fields}, table.to_pylist())
+    else:
+        pq.write_table(table, target) if kind == "parquet" else feather.write_feather(table, target)
+    assert world.ingest(world.drop(f"events/b.{kind}", target.getvalue())) == []
+    assert reasons(world) == []
+    assert [str(kind) for kind in world.database.table("events").schema.types] == ["int64", "int64", "timestamp[us]"]
+    assert [row["day"] for row in world.rows()] == [datetime(2026, 1, 4), at]
+
+
+def test_a_column_of_another_kind_rejects_a_file_that_knows_its_types_with_the_name(world: World) -> None:
+    adding(world)
+    assert world.ingest(world.drop("events/a.parquet", parquet(id=[1], user_id=["u"]))) == []
+    [report] = world.rejects().values()
+    assert (report["column"], types(world)) == ("user_id", {})
 
 
 def test_upserts_add_columns_too(world: World) -> None:

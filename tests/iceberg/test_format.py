@@ -120,6 +120,14 @@ def test_defaults_of_older_rows_are_published_in_v3_alone() -> None:
     }
 
 
+@pytest.mark.parametrize(("kind", "value"), [("date32[day]", 3_000_000), ("timestamp[us]", 2**62)])
+def test_a_default_outside_of_the_years_of_iceberg_keeps_its_column_alone_out(kind: str, value: int) -> None:
+    schema = Schema((Field(1, "n", "int32"), Field(2, "at", kind, write_default=value)), 3)
+    found = PublishedSchema.of(schema, 3)
+    assert found.left_out == {"at": "it has a default outside of the years 1 to 9999"}
+    assert [field["name"] for field in found.fields] == ["n"]
+
+
 @pytest.mark.parametrize(
     ("value", "arrow_type", "json_value"),
     [

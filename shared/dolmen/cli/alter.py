@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Any, Optional
+from typing import Annotated, Optional
 
 import pyarrow as pa
 import typer
@@ -12,6 +12,7 @@ import dolmen
 from dolmen.cli.options import DatabaseUrl, Json, Message, Request, TableName, app
 from dolmen.cli.output import print_commit
 from dolmen.declaration.columns import parse_column, parse_columns
+from dolmen.declaration.defaults import parse_default
 from dolmen.errors import InputError
 
 Texts = Optional[list[str]]  # noqa: UP045
@@ -49,14 +50,15 @@ def alter(
         defaults = dict(_pairs("--default", default))
         for text in add or ():
             for field in parse_columns(text):
-                value = _value(field.name, field.type, defaults.pop(field.name, None))
+                value = _default(field, defaults.pop(field.name, None))
                 target.add_column(field.name, field.type, value, nullable=field.nullable, request=request_id)
-        for name, value in defaults.items():
-            target.set_default(name, _value(name, target.schema.field(name).type, value), request=request_id)
+        for name, text in defaults.items():
+            column = tx.entry(table).schema.field(name)
+            target.set_default(name, _default(column.to_arrow(), text), request=request_id)
         for name in nullable or ():
             target.make_nullable(name, request=request_id)
         for name, text in _pairs("--widen", widen):
-            target.widen_column(name, parse_column(name, text).type, request=request_id)
+            target.widen_column(name, _wider_type(name, text), request=request_id)
         for name, text in _pairs("--comment", comment):
             target.comment(name, text, request=request_id)
         if first:
@@ -81,11 +83,20 @@ def _pairs(option: str, texts: list[str] | None) -> Iterator[tuple[str, str]]:
         yield name.strip(), value.strip()
 
 
-def _value(name: str, arrow_type: pa.DataType, text: str | None) -> Any:
+def _wider_type(name: str, text: str) -> pa.DataType:
+    column = parse_column(name, text)
+    if not column.nullable:
+        raise InputError(
+            f"--widen {name}={text}: give the type alone: a column that is NOT NULL stays so, and no other becomes so"
+        )
+    return column.type
+
+
+def _default(column: pa.Field, text: str | None) -> pa.Scalar | None:
     """A default as it is written in a command; no text, or none after the equals sign, is NULL."""
     if not text:
         return None
     try:
-        return pa.array([text]).cast(arrow_type)[0].as_py()
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise InputError(f"--default {name}={text}: {error}") from error
+        return parse_default(column, text)
+    except InputError as error:
+        raise InputError(f"--default {column.name}={text}: {error}") from error

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import msgspec
 
 from dolmen.declaration.columns import column_text, type_text
+from dolmen.declaration.defaults import default_text
 from dolmen.declaration.reading import DeclaredColumn, DeclaredTable
 from dolmen.errors import InputError, SchemaError
 from dolmen.format.evolution import (
@@ -29,7 +30,6 @@ from dolmen.format.evolution import (
 )
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Field, Schema
-from dolmen.format.values import Json, from_json, to_array
 from dolmen.format.widening import narrowing
 
 
@@ -149,7 +149,7 @@ def _make_column(alteration: TableAlteration, table: str, wanted: Field, column:
     there = next((known for known in alteration.entry.schema.fields if known.name == wanted.name), None)
     text = column_text(wanted.to_arrow())
     if there is None:
-        new = AddColumn(wanted.name, wanted.arrow_type, wanted.nullable, column.default, column.comment)
+        new = AddColumn(wanted.name, wanted.arrow_type, wanted.nullable, column.default, column.comment, is_path=False)
         alteration.make(new, DeclaredChange("add", table, "column", wanted.name, after=text))
         return
     shown = DeclaredChange("change", table, "column", wanted.name, column_text(there.to_arrow()), text)
@@ -218,11 +218,6 @@ def _kind(before: Any, after: Any) -> Literal["add", "change", "remove"]:
     if before is None:
         return "add"
     return "remove" if after is None else "change"
-
-
-def default_text(value: Json, column: Field) -> str | None:
-    """A default as text; None if it is NULL."""
-    return None if value is None else str(to_array([from_json(value, column.arrow_type)], column.arrow_type)[0].as_py())
 
 
 def _error(alteration: TableAlteration, table: str, column: str, reason: str) -> SchemaError:

@@ -13,11 +13,11 @@ from dolmen.database import Database
 from dolmen.declaration.alterations import (
     DeclaredChange,
     TableAlteration,
-    default_text,
     describe_new,
     find_alteration,
 )
 from dolmen.declaration.columns import column_text
+from dolmen.declaration.defaults import default_text
 from dolmen.declaration.reading import Declaration, DeclaredColumn, DeclaredTable
 from dolmen.errors import ConflictError, InputError, TableExistsError, TableNotFoundError
 from dolmen.format.evolution import SchemaChange

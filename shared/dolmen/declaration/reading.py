@@ -25,8 +25,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from dolmen.arguments import short_repr
 from dolmen.declaration.columns import parse_column
+from dolmen.declaration.defaults import parse_default
 from dolmen.declaration.document import MAX_BYTES, DocumentPart, parse_document
 from dolmen.errors import InputError, LimitError, SchemaError
 from dolmen.format.evolution import check_comment
@@ -206,11 +206,7 @@ def _described(
 
 def _default(column: pa.Field, text: str) -> Json:
     """The JSON form of a default that is written as text. Raises InputError."""
-    try:
-        value = pa.array([text]).cast(column.type)[0].as_py()
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise InputError(f"{short_repr(text)} is no {column.type}: {error}") from error
-    return default_json(column.name, column.type, value)
+    return default_json(column.name, column.type, parse_default(column, text))
 
 
 def _key(part: DocumentPart | None, schema: Schema) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ entry alone. Pure.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -16,7 +17,7 @@ import pyarrow as pa
 from dolmen.errors import InputError, SchemaError
 from dolmen.format.manifest import COLUMN_DEFAULTS, WIDENED_COLUMNS, Mark, Sequences, TableEntry
 from dolmen.format.nesting import NestedPlace, check_nested_widening, is_successor
-from dolmen.format.properties import columns_named, with_renamed_column
+from dolmen.format.properties import columns_named, sequence_column, with_renamed_column
 from dolmen.format.schema import Field, Schema, check_column_names, is_nested, number_field, storable
 from dolmen.format.values import Json
 from dolmen.format.widening import is_date_to_timestamp, narrowing, widened, widened_entry
@@ -47,6 +48,8 @@ class AddColumn:
     Args:
         type: an Arrow type that can be stored.
         default: JSON form of the value in rows of now and, as long as nobody changes that, of rows that come without.
+        is_path: whether a name with points may be the path of a field inside a column, and not a column's own name.
+            It is not in the repr, by which it is known what a request asks for.
     """
 
     name: str
@@ -54,11 +57,12 @@ class AddColumn:
     nullable: bool = True
     default: Json = None
     comment: str = ""
+    is_path: bool = dataclasses.field(default=True, repr=False)
 
     def apply(self, entry: TableEntry, ts: int) -> TableEntry:
         """See SchemaChange."""
         schema = entry.schema
-        place = NestedPlace.of(schema, self.name)
+        place = NestedPlace.of(schema, self.name) if self.is_path else None
         if place is not None:
             return self._apply_inside(place, entry, ts)
         if not self.nullable and self.default is None:
@@ -133,11 +137,16 @@ class RenameColumn:
         """See SchemaChange."""
         place = NestedPlace.of(entry.schema, self.name)
         if place is not None:
+            if "." in self.to:
+                raise SchemaError(
+                    f"field {self.name!r} can't be called {self.to!r}: the new name is the field's own, without the "
+                    "path to it, and without points"
+                )
             return _with_column(entry, place.replace(lambda field: msgspec.structs.replace(field, name=self.to)), ts)
         field = entry.schema.field(self.name)
         if self.name == self.to:
             raise InputError(f"column {self.name!r} has this name already: give another one")
-        if entry.sequences is not None and (field.id in entry.primary_key or self.name in _sequence(entry)):
+        if _tells_changes(entry, field):
             raise SchemaError(
                 f"column {self.name!r} identifies or orders changes (CDC), and deletes are remembered by it, so it "
                 "can't be renamed"
@@ -172,7 +181,7 @@ class WidenColumn:
             raise SchemaError(f"column {self.name!r} has the type {wide} already")
         if reason := narrowing(narrow, wide):
             raise SchemaError(f"column {self.name!r} can't change from {narrow} to {wide}: {reason}")
-        if entry.sequences is not None and (field.id in entry.primary_key or self.name in _sequence(entry)):
+        if _tells_changes(entry, field):
             raise SchemaError(
                 f"column {self.name!r} identifies or orders changes (CDC), and deletes are remembered by its values, "
                 "so its type can't change"
@@ -190,7 +199,7 @@ class WidenColumn:
             initial_default=widened(field.initial_default, narrow, wide),
             write_default=widened(field.write_default, narrow, wide),
         )
-        if entry.sequences is not None and self.name in _sequence(entry):
+        if entry.sequences is not None and self.name == sequence_column(entry.properties):
             entry = msgspec.structs.replace(entry, sequences=_widened_sequences(entry.sequences, narrow, wide))
         entry = _with_fields(entry, _replaced(entry.schema, changed), altered_ts=ts)
         return widened_entry(entry, {field.id: (narrow, wide)} if is_date_to_timestamp(narrow, wide) else {})
@@ -403,5 +412,8 @@ def _widened_sequences(sequences: Sequences, narrow: pa.DataType, wide: pa.DataT
     )
 
 
-def _sequence(entry: TableEntry) -> tuple[str, ...]:
-    return (str(entry.properties.get("cdc_sequence")),)
+def _tells_changes(entry: TableEntry, field: Field) -> bool:
+    """Whether a column identifies or orders the changes (CDC) of a table."""
+    if entry.sequences is None:
+        return False
+    return field.id in entry.primary_key or field.name == sequence_column(entry.properties)

@@ -1,7 +1,8 @@
 """Fields inside a column: found by a dotted path, changed, and compared with those of another version.
 
 A path leads from a column through the fields of structs, ``element`` of lists and ``value`` of maps: ``address.zip``,
-``orders.element.price``. A column whose own name is the whole path comes first. Pure.
+``orders.element.price``. A column whose own name is the whole path comes first. Names may hold points themselves: the
+longest that fits is taken, first of the column, then of each field. Pure.
 """
 
 from __future__ import annotations
@@ -40,11 +41,13 @@ class NestedPlace:
         """The place that a name means; None for a column, there or not."""
         if "." not in name or any(field.name == name for field in schema.fields):
             return None
-        for field in schema.fields:
-            if is_nested(field.arrow_type) and name.startswith(f"{field.name}."):
-                *path, last = name[len(field.name) + 1 :].split(".")
-                return cls(field, tuple(path), last)
-        return None
+        fitting = [
+            field for field in schema.fields if is_nested(field.arrow_type) and name.startswith(f"{field.name}.")
+        ]
+        if not fitting:
+            return None
+        column = max(fitting, key=lambda field: len(field.name))
+        return cls(column, *_split_path(column.type, name[len(column.name) + 1 :]))
 
     def change(self, change: Changed) -> Field:
         """The column with other fields at this place.
@@ -99,12 +102,31 @@ class NestedPlace:
     def _children(self, json: TypeJson) -> tuple[str, tuple[Field, ...]]:
         if isinstance(json, str):
             raise SchemaError(f"column {self.column.name!r}: what is of type {json} has no fields")
-        ((kind, inner),) = json.items()
-        if kind == "struct":
-            return kind, tuple(map(_child, inner))
-        if kind == "list":
-            return kind, (msgspec.structs.replace(_child(inner), name="element"),)
-        return kind, (msgspec.structs.replace(_child(inner[1]), name="value"),)
+        return _children(json)
+
+
+def _children(json: dict[str, Any]) -> tuple[str, tuple[Field, ...]]:
+    """The kind of a type, and its fields as paths name them."""
+    ((kind, inner),) = json.items()
+    if kind == "struct":
+        return kind, tuple(map(_child, inner))
+    if kind == "list":
+        return kind, (msgspec.structs.replace(_child(inner), name="element"),)
+    return kind, (msgspec.structs.replace(_child(inner[1]), name="value"),)
+
+
+def _split_path(json: TypeJson, path: str) -> tuple[tuple[str, ...], str]:
+    """The steps of a path below this type, and the name at its end, which need not be there."""
+    if isinstance(json, str):
+        *missing, last = path.split(".")
+        return tuple(missing), last
+    types = {field.name: field.type for field in _children(json)[1]}
+    if "." not in path or path in types:
+        return (), path
+    fitting = [name for name, kind in types.items() if not isinstance(kind, str) and path.startswith(f"{name}.")]
+    step = max(fitting, key=len, default=path.partition(".")[0])
+    steps, last = _split_path(types.get(step, ""), path[len(step) + 1 :])
+    return (step, *steps), last
 
 
 def is_successor(json: TypeJson, now: TypeJson, base_ts: int) -> bool:

@@ -254,11 +254,17 @@ def check_subject_column(column: str, schema: Schema) -> pa.DataType:
     return arrow_type
 
 
+def sequence_column(properties: Mapping[str, Any]) -> str | None:
+    """The column that orders a table's changes (CDC); None if no setting names one."""
+    column = properties.get("cdc_sequence")
+    return None if column is None else name(column)
+
+
 def columns_named(properties: Mapping[str, Any]) -> dict[str, str]:
     """The columns that settings name, each with the name of one such setting."""
     found: dict[str, str] = {}
-    if properties.get("cdc_sequence") is not None:
-        found[str(properties["cdc_sequence"]).strip()] = "cdc_sequence"
+    if (sequence := sequence_column(properties)) is not None:
+        found[sequence] = "cdc_sequence"
     if properties.get("ttl") is not None:
         found[parse_ttl(properties["ttl"]).column] = "ttl"
     if properties.get("subject") is not None:
@@ -267,7 +273,17 @@ def columns_named(properties: Mapping[str, Any]) -> dict[str, str]:
 
 
 def with_renamed_column(properties: dict[str, Any], column: str, to: str) -> dict[str, Any]:
-    """The settings of a table whose column is called ``to`` from now on."""
+    """The settings of a table whose column is called ``to`` from now on.
+
+    Raises:
+        SchemaError: a setting names the column, and can't name it so.
+    """
+    used = columns_named(properties).get(column)
+    if used is not None and to != to.strip():
+        raise SchemaError(
+            f"column {column!r} can't be called {to!r}: the setting {used} names it, and takes no spaces at the ends "
+            "of a name; leave these away, or change the setting first"
+        )
     changed = dict(properties)
     ttl = properties.get("ttl")
     if ttl is not None and parse_ttl(ttl).column == column:

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from dolmen.format.schema import Field, Schema
 from dolmen.format.types import BINARY, BOOL, DATE, DOUBLE, FLOAT, STRING, TIMESTAMP, TIMESTAMP_ZONED, type_of
-from dolmen.format.values import Plain, from_json
+from dolmen.format.values import Json, Plain, from_json
 
 FormatVersion: TypeAlias = Literal[2, 3]
 
@@ -90,10 +90,17 @@ def _field(field: Field, version: FormatVersion) -> dict[str, Any]:
     if field.initial_default is not None:
         if version == 2:
             raise _UnpublishedTypeError("it has a default for older rows, which only Iceberg v3 knows")
-        found["initial-default"] = default_json(from_json(field.initial_default, field.arrow_type), field.arrow_type)
+        found["initial-default"] = _default(field.initial_default, field.arrow_type)
     if field.write_default is not None and version == 3:
-        found["write-default"] = default_json(from_json(field.write_default, field.arrow_type), field.arrow_type)
+        found["write-default"] = _default(field.write_default, field.arrow_type)
     return found
+
+
+def _default(value: Json, arrow_type: pa.DataType) -> Any:
+    try:
+        return default_json(from_json(value, arrow_type), arrow_type)
+    except OverflowError:
+        raise _UnpublishedTypeError("it has a default outside of the years 1 to 9999") from None
 
 
 def _nested_field(id_: int, name: str, arrow_type: pa.DataType, nullable: bool) -> dict[str, Any]:

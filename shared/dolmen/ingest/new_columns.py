@@ -168,7 +168,7 @@ def add_columns(transaction: Transaction, table: str, file: str, added: Collecti
                 f"file {file!r}: a new column has a name of {len(field.name):,} characters: at most {MAX_NAME} are "
                 "allowed"
             )
-    changes = tuple(AddColumn(field.name, field.type) for field in added)
+    changes = tuple(AddColumn(field.name, field.type, is_path=False) for field in added)
     try:
         transaction.add(AlterTable(table, entry.uuid, entry.schema, entry.sort_key, changes, request))
     except SchemaError as error:

@@ -11,6 +11,7 @@ import pyarrow as pa
 from dolmen.arguments import short_repr, text
 from dolmen.errors import InputError, RowError, SchemaError
 from dolmen.format.manifest import TableEntry
+from dolmen.format.properties import sequence_column
 from dolmen.format.schema import Field
 from dolmen.merge.clauses import key_change
 from dolmen.merge.row_template import Expression, Same
@@ -65,7 +66,7 @@ class Assignments:
 def _check_allowed(entry: TableEntry, field: Field) -> None:
     if field.id in entry.primary_key:
         raise key_change(field.name)
-    if entry.sequences is not None and field.name == entry.properties.get("cdc_sequence"):
+    if entry.sequences is not None and field.name == sequence_column(entry.properties):
         raise SchemaError(f"column {field.name!r} orders the changes (CDC) of the table, and belongs to them")
 
 

@@ -7,6 +7,7 @@ import re
 from decimal import Decimal
 
 import numpy as np
+import pyarrow as pa
 
 from dolmen.format.schema import Schema
 from dolmen.format.values import Plain
@@ -127,12 +128,11 @@ def _quoted(text: str) -> str:
 
 def _value(value: Plain, own: str, column: Term) -> str:
     """A literal that binds to the same type beside this column."""
-    domain, beside = domain_of(Literal(own, None).arrow_type), domain_of(column.arrow_type)
+    own_type = Literal(own, None).arrow_type
+    domain, beside = domain_of(own_type), domain_of(column.arrow_type)
     match domain, value:
         case Domain.BOOLEAN, _:
             return "TRUE" if value else "FALSE"
-        case Domain.EXACT, Decimal():
-            return f"{value:f}"
         case Domain.FLOAT32, float():
             digits = str(np.float32(value))
             plain = beside is Domain.FLOAT32 and math.isfinite(value) and "e" not in digits
@@ -144,14 +144,35 @@ def _value(value: Plain, own: str, column: Term) -> str:
         case Domain.TEXT, str():
             return _quoted(value)
         case Domain.BYTES, bytes():
-            escaped = (chr(b) if 32 <= b < 127 and b not in b"'\\" else f"\\x{b:02X}" for b in value)
-            return "'" + "".join(escaped) + "'"
+            return f"'{plain_text(value, own_type)}'"
         case Domain.DATE, int():
-            return f"DATE '{temporal.format_date(value)}'"
+            return f"DATE '{plain_text(value, own_type)}'"
         case Domain.TIME, int():
-            return f"TIME '{temporal.format_time(value)}'"
+            return f"TIME '{plain_text(value, own_type)}'"
         case Domain.NAIVE, int():
-            return f"TIMESTAMP '{temporal.format_timestamp(value)}'"
+            return f"TIMESTAMP '{plain_text(value, own_type)}'"
         case Domain.ZONED, int():
-            return f"TIMESTAMPTZ '{temporal.format_timestamp(value)}+00:00'"
+            return f"TIMESTAMPTZ '{plain_text(value, own_type)}'"
+    return plain_text(value, own_type)
+
+
+def plain_text(value: Plain, arrow_type: pa.DataType) -> str:
+    """A value other than NULL as ``from_text`` (``dolmen.predicate.constants``) reads it for this type."""
+    match domain_of(arrow_type), value:
+        case Domain.BOOLEAN, _:
+            return "true" if value else "false"
+        case Domain.EXACT, Decimal():
+            return f"{value:f}"
+        case Domain.FLOAT32, float():
+            return str(np.float32(value))
+        case Domain.BYTES, bytes():
+            return "".join(chr(b) if 32 <= b < 127 and b not in b"'\\" else f"\\x{b:02X}" for b in value)
+        case Domain.DATE, int():
+            return temporal.format_date(value)
+        case Domain.TIME, int():
+            return temporal.format_time(value)
+        case Domain.NAIVE, int():
+            return temporal.format_timestamp(value)
+        case Domain.ZONED, int():
+            return f"{temporal.format_timestamp(value)}+00:00"
     return str(value)

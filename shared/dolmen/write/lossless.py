@@ -128,7 +128,7 @@ def matching(
         try:
             matched.append((_cast(given[found].type, field.type, find), found))
         except SchemaError as error:
-            raise SchemaError(f"column {field.name!r}: {error}") from None
+            raise SchemaError(f"column {field.name!r}: {error}", column=field.name) from None
     return matched
 
 

@@ -5,22 +5,25 @@ Debezium's events in JSON may bring their schema (Kafka Connect's JsonConverter 
     {"schema": {"type": "struct", "fields": [{"field": "after", "type": "struct", "fields": [
         {"field": "id", "type": "int32", "optional": false}, ...]}, ...]}, "payload": {"after": {"id": 1, ...}, ...}}
 
-Then types are those that it names. Without it they are inferred from all of the file.
+Then types are those that it names. Without it they are inferred from all of the file. Avro's are those of its own
+schema, in which Kafka Connect names its types of times, too (``connect.name``).
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyarrow import types as t
 
 from dolmen.errors import SchemaError
 from dolmen.format.ingest_properties import CdcSettings
+from dolmen.ingest.formats.avro.container import survey_with_times
+from dolmen.ingest.formats.avro.types import CONNECT_TIMES
 from dolmen.ingest.formats.formats import SourceFile, survey
 from dolmen.ingest.formats.json.lines import line_blocks
 
@@ -38,16 +41,15 @@ _PLAIN: dict[str, pa.DataType] = {
     "bytes": pa.binary(),
 }
 """Kafka Connect's types."""
-_DATES = frozenset({"io.debezium.time.Date", "org.apache.kafka.connect.data.Date"})
-_TIMES = {
-    "io.debezium.time.Timestamp": "epoch_ms",
-    "org.apache.kafka.connect.data.Timestamp": "epoch_ms",
-    "io.debezium.time.MicroTimestamp": "epoch_us",
-}
-"""Logical types of times, and the ``ingest_timestamp_format`` that reads their numbers."""
-_ZONED = "io.debezium.time.ZonedTimestamp"
+_TIMES = {name: named for (_, name), named in CONNECT_TIMES.items()}
+_FORMATS = {"ms": "epoch_ms", "us": "epoch_us"}
+"""By the unit of times that are numbers: the ``ingest_timestamp_format`` that reads them."""
 _DECIMALS = frozenset({"org.apache.kafka.connect.data.Decimal", "io.debezium.data.VariableScaleDecimal"})
-_PAYLOAD = b'"payload"'
+_SCHEMA = b'"schema"'
+_SCHEMA_FIRST = re.compile(r'\s*\{\s*"schema"\s*:\s*')
+_DECODER = json.JSONDecoder()
+_HEADS = 16
+"""Files have few different schemas: those seen last are known again without being parsed."""
 
 
 def image_columns(source: SourceFile, settings: CdcSettings, *, skip_bad_rows: bool) -> list[pa.Field]:
@@ -61,7 +63,11 @@ def image_columns(source: SourceFile, settings: CdcSettings, *, skip_bad_rows: b
         outside = {settings.operation, *settings.sequence_from}
         return [field for field in survey(source, skip_bad_rows=skip_bad_rows) if field.name not in outside]
     source = replace(source, options=replace(source.options, extra="ignore", null_lines="skip"))
-    whole = pa.struct(list(survey(source, skip_bad_rows=skip_bad_rows)))
+    if source.format.kind == "avro":
+        found = survey_with_times(source, lambda named, _: _time_type(named, source.options.timestamp_format))
+    else:
+        found = survey(source, skip_bad_rows=skip_bad_rows)
+    whole = pa.struct(list(found))
     columns = {**_members(whole, "after"), **_members(whole, "payload", "after")}
     if source.format.kind == "jsonl" and whole.get_field_index("schema") >= 0:
         declared = _declared_columns(source)
@@ -80,31 +86,51 @@ def _members(kind: pa.DataType, *path: str) -> dict[str, pa.DataType]:
 
 
 def _declared_columns(source: SourceFile) -> dict[str, pa.DataType]:
-    """The types of columns that schemas in a file of events name."""
+    """The types of columns that schemas in a file of events name. Raises SchemaError for one that can't be read."""
     columns: dict[str, pa.DataType] = {}
-    for head in _distinct_heads(source):
+    for schema in _schemas(source):
         try:
-            schema = json.loads(head.rstrip(b", \t") + b"}")["schema"]
             fields = next(one["fields"] for one in schema["fields"] if one["field"] == "after")
-        except (ValueError, KeyError, TypeError, StopIteration, RecursionError):
+        except (KeyError, TypeError, StopIteration):
             continue  # no schema, or none of an event
-        for field in fields:
-            name, kind = field["field"], _declared_type(field, source)
-            columns[name] = _wider(columns.get(name, kind), kind)
+        try:
+            for field in fields:
+                name, kind = field["field"], _declared_type(field, source)
+                columns[name] = _wider(columns.get(name, kind), kind)
+        except (KeyError, TypeError, RecursionError) as error:
+            raise SchemaError(
+                f"file {source.name!r}: the schema in an event is none of Kafka Connect: {error!r}"
+            ) from None
     return columns
 
 
-def _distinct_heads(source: SourceFile) -> Iterator[bytes]:
-    """Yields the different texts that stand before the payload in the lines of a file: each holds a schema."""
-    seen = set[bytes]()
+def _schemas(source: SourceFile) -> Iterator[Any]:
+    """Yields the schemas in a file's lines, but not that of a line that begins as one before it, schema included."""
+    heads: tuple[bytes, ...] = ()
     with source.text() as stream:
         for block in line_blocks(stream, source.name, source.block_bytes):
-            lines = pa.array(block.data.split(b"\n"), pa.large_binary())
-            heads = pc.list_element(pc.split_pattern(lines, _PAYLOAD, max_splits=1), 0)
-            for head in pc.unique(heads).to_pylist():
-                if head not in seen and head.lstrip().startswith(b"{"):
-                    seen.add(head)
-                    yield head
+            for line in block.data.split(b"\n"):
+                if line.startswith(heads) or _SCHEMA not in line:
+                    continue
+                try:
+                    head, schema = _split_schema(line.decode())
+                except (ValueError, KeyError, TypeError, RecursionError):
+                    continue  # a bad row, or one without a schema
+                if head:
+                    heads = (head.encode(), *heads[: _HEADS - 1])
+                yield schema
+
+
+def _split_schema(line: str) -> tuple[str, Any]:
+    """A line up to the end of its schema, and the schema. The former is empty if the line does not begin with it.
+
+    Raises:
+        ValueError, KeyError, TypeError, RecursionError: there is none.
+    """
+    if begin := _SCHEMA_FIRST.match(line):
+        schema, end = _DECODER.raw_decode(line, begin.end())
+        return line[:end], schema
+    return "", json.loads(line)["schema"]
 
 
 def _declared_type(field: dict[str, Any], source: SourceFile) -> pa.DataType:
@@ -121,12 +147,8 @@ def _declared_type(field: dict[str, Any], source: SourceFile) -> pa.DataType:
             f"file {source.name!r}, new column {field.get('field')!r}: decimals are written as bytes; set "
             "decimal.handling.mode to string or double at the connector"
         )
-    if logical in _DATES and unit is not None:
-        return pa.date32()
-    if logical == _ZONED:
-        return pa.timestamp("us", tz="UTC")
-    if logical in _TIMES and unit == _TIMES[logical]:
-        return pa.timestamp("us")
+    if isinstance(logical, str) and logical in _TIMES and (found := _time_type(_TIMES[logical], unit)) is not None:
+        return found
     match field.get("type"):
         case "array":
             return pa.list_(_declared_type(field["items"], source))
@@ -134,10 +156,21 @@ def _declared_type(field: dict[str, Any], source: SourceFile) -> pa.DataType:
             return pa.struct([(inner["field"], _declared_type(inner, source)) for inner in field["fields"]])
         case "map":
             return pa.string()
-    found = _PLAIN.get(str(field.get("type")))
-    if found is None:
+    plain = _PLAIN.get(str(field.get("type")))
+    if plain is None:
         raise SchemaError(f"file {source.name!r}, new column {field.get('field')!r}: type {field.get('type')!r}")
-    return found
+    return plain
+
+
+def _time_type(named: pa.DataType, timestamp_format: str | None) -> pa.DataType | None:
+    """The type of a column of times that Kafka Connect names; None if they stay numbers.
+
+    Args:
+        timestamp_format: the table's ``ingest_timestamp_format``.
+    """
+    if t.is_date(named):
+        return None if timestamp_format is None else named
+    return pa.timestamp("us", named.tz) if named.tz or _FORMATS[named.unit] == timestamp_format else None
 
 
 def _wider(one: pa.DataType, other: pa.DataType) -> pa.DataType:

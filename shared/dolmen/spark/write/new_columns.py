@@ -82,7 +82,7 @@ def add_new_columns(context: Context, table: str, schema: s.StructType, request:
 def _changes(schema: s.StructType, entry: TableEntry) -> tuple[SchemaChange, ...]:
     """The changes of a table's columns by which a DataFrame's rows fit."""
     types = handed_schema(schema)
-    added = [AddColumn(name, types.field(name).type) for name in _unknown(schema, entry.schema)]
+    added = [AddColumn(name, types.field(name).type, is_path=False) for name in _unknown(schema, entry.schema)]
     if entry.sequences is not None:  # deletes are remembered by values of the types of now
         return tuple(added)
     widened = [

@@ -14,14 +14,24 @@ from itertools import islice
 from typing import Any
 
 import pyarrow as pa
+from pyarrow import types as t
 
 from dolmen.errors import InputError, SchemaError
 from dolmen.ingest.formats.avro.blocks import MAGIC, AvroBlock, Container
-from dolmen.ingest.formats.avro.types import AvroTypes, decoded_type, to_column_type, wide_type
+from dolmen.ingest.formats.avro.types import (
+    AvroTypes,
+    FindTime,
+    decoded_type,
+    to_column_type,
+    wide_type,
+    with_named_times,
+)
 from dolmen.ingest.formats.columnar.typed import conform_file, stored_schema, surveyed_schema
 from dolmen.ingest.formats.options import OnBadRow
 from dolmen.ingest.formats.source import SourceFile
+from dolmen.ingest.formats.text.cells import text_cast
 from dolmen.units import MIB
+from dolmen.write.lossless import Cast, lossless
 
 BATCH_ROWS = 8192
 _BATCH_BYTES = 8 * MIB
@@ -45,6 +55,13 @@ def survey(source: SourceFile, *, skip_bad_rows: bool = False) -> pa.Schema:
         return surveyed_schema(types.arrow, source.name)
 
 
+def survey_with_times(source: SourceFile, find: FindTime) -> pa.Schema:
+    """As ``survey``, with the types of times that ``connect.name`` says, where these are found."""
+    with _open(source) as (container, types):
+        named = with_named_times(types.arrow, AvroTypes(container.schema, connect=True).arrow, find)
+        return surveyed_schema(named, source.name)
+
+
 def read(source: SourceFile, schema: pa.Schema, on_bad_row: OnBadRow | None = None) -> Iterator[pa.RecordBatch]:
     """The rows as batches of ``schema``.
 
@@ -57,8 +74,28 @@ def read(source: SourceFile, schema: pa.Schema, on_bad_row: OnBadRow | None = No
         InputError: the file is damaged, ends early, or is not Avro.
     """
     with _open(source) as (container, types):
-        own = pa.schema([field.with_type(wide_type(field.type)) for field in types.arrow])
-        yield from conform_file(_batches(container, types, own, source.name), own, source, schema, on_bad_row)
+        connect = AvroTypes(container.schema, connect=True).arrow
+        own = with_named_times(types.arrow, connect, _wanted_time, schema)
+        own = pa.schema([field.with_type(wide_type(field.type)) for field in own])
+        find = lossless if connect == types.arrow else _lossless_or_zoned
+        yield from conform_file(_batches(container, types, own, source.name), own, source, schema, on_bad_row, find)
+
+
+def _wanted_time(named: pa.DataType, wanted: pa.DataType | None) -> pa.DataType | None:
+    """Takes a number for the time that its name says where it goes to a column of dates or timestamps.
+
+    Text is left as it is: that it is no time is the fault of its row alone.
+    """
+    if wanted is None or not (t.is_timestamp(wanted) or t.is_date(wanted)) or getattr(named, "tz", None):
+        return None
+    return pa.timestamp(named.unit, wanted.tz) if t.is_timestamp(named) and t.is_timestamp(wanted) else named
+
+
+def _lossless_or_zoned(source: pa.DataType, target: pa.DataType) -> Cast | None:
+    """``lossless``, and for files with times as Kafka Connect writes them: text as a timestamp with a zone."""
+    if t.is_string(source) and t.is_timestamp(target) and target.tz:
+        return text_cast(target, empty_is_null=False)
+    return lossless(source, target)
 
 
 @contextmanager

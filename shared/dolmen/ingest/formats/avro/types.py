@@ -15,14 +15,15 @@ record, array, map                       struct, list, map
 union of null and one type               that type, nullable
 =======================================  ==============================================================================
 
-Unknown logical types count as the type they stand on. A union of several types has no column type, and a type that
-holds itself has no end: both are refused.
+Unknown logical types count as the type they stand on. Kafka Connect, and so Debezium, names its own types of times in
+``connect.name``: see ``CONNECT_TIMES`` and ``with_named_times``. A union of several types has no column type, and a
+type that holds itself has no end: both are refused.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -33,6 +34,18 @@ from dolmen.format.types import TYPES, in_unit
 
 _BY_NAMES = {(base, logical): in_unit(known, unit) for known in TYPES for base, logical, unit in known.avro}
 _PRIMITIVES = {"null": pa.null(), **{base: found for (base, logical), found in _BY_NAMES.items() if logical is None}}
+CONNECT_TIMES: dict[tuple[str, str], pa.DataType] = {
+    ("int", "io.debezium.time.Date"): pa.date32(),
+    ("int", "org.apache.kafka.connect.data.Date"): pa.date32(),
+    ("long", "io.debezium.time.Timestamp"): pa.timestamp("ms"),
+    ("long", "org.apache.kafka.connect.data.Timestamp"): pa.timestamp("ms"),
+    ("long", "io.debezium.time.MicroTimestamp"): pa.timestamp("us"),
+    ("string", "io.debezium.time.ZonedTimestamp"): pa.timestamp("us", tz="UTC"),
+}
+"""The types that ``connect.name`` says of numbers and, of the last, of text; where Avro has no logical type itself."""
+FindTime: TypeAlias = Callable[[pa.DataType, pa.DataType | None], pa.DataType | None]
+"""Given the type of a time that ``connect.name`` says, and that of the column or field it goes to, if there is one: the
+type to take it for; None takes it for the number or text that it is."""
 _MAX_DEPTH = 100
 _DECIMAL_BYTES, _DECIMAL_DIGITS = 32, 76
 
@@ -42,6 +55,7 @@ class AvroTypes:
 
     Args:
         schema: the parsed JSON of it.
+        connect: whether times that ``connect.name`` says have their type, and not that of a number or text.
 
     Attributes:
         plain: the schema without logical types, and names of its own: so the decoder gives the very numbers and bytes.
@@ -52,7 +66,8 @@ class AvroTypes:
         InputError: it is no Avro schema.
     """
 
-    def __init__(self, schema: Any) -> None:
+    def __init__(self, schema: Any, *, connect: bool = False) -> None:
+        self._connect = connect
         self._named: dict[str, tuple[str, pa.DataType | None]] = {}
         self._bare: set[str] = set()
         try:
@@ -88,7 +103,10 @@ class AvroTypes:
             return self._define(schema, kind, namespace, where, depth)
         if kind not in _PRIMITIVES:
             return self._reference(kind, namespace, where)
-        return kind, _logical(schema, kind, where) or _PRIMITIVES[kind], kind == "null"
+        logical = _logical(schema, kind, where)
+        if logical is None and self._connect and isinstance(name := schema.get("connect.name"), str):
+            logical = CONNECT_TIMES.get((kind, name))
+        return kind, logical or _PRIMITIVES[kind], kind == "null"
 
     def _union(self, branches: list[Any], namespace: str, where: str, depth: int) -> tuple[Any, pa.DataType, bool]:
         read = [self._read(branch, namespace, where, depth + 1) for branch in branches]
@@ -152,6 +170,41 @@ def _logical(schema: Any, kind: str, where: str) -> pa.DataType | None:
     if precision > _DECIMAL_DIGITS or schema.get("size", 0) > _DECIMAL_BYTES:
         raise SchemaError(f"{where} is a decimal of {precision} digits: more than can be stored")
     return pa.decimal128(precision, scale) if precision <= 38 else pa.decimal256(precision, scale)
+
+
+def with_named_times(own: pa.Schema, connect: pa.Schema, find: FindTime, wanted: pa.Schema | None = None) -> pa.Schema:
+    """A file's columns with the types of times that ``connect.name`` says, where these are found.
+
+    Args:
+        own: ``AvroTypes.arrow``.
+        connect: the same with all of these types.
+        wanted: the columns that values go to.
+    """
+    if own == connect:
+        return own
+    target = None if wanted is None else pa.struct(list(wanted))
+    return pa.schema(list(_named_times(pa.struct(list(own)), pa.struct(list(connect)), find, target)))
+
+
+def _named_times(own: pa.DataType, connect: pa.DataType, find: FindTime, wanted: pa.DataType | None) -> pa.DataType:
+    if own == connect:
+        return own
+    if t.is_struct(own):
+        inner = {field.name: field.type for field in wanted} if wanted is not None and t.is_struct(wanted) else {}
+        return pa.struct(
+            [
+                field.with_type(_named_times(field.type, named.type, find, inner.get(field.name)))
+                for field, named in zip(own, connect, strict=True)
+            ]
+        )
+    if t.is_list(own):
+        item = wanted.value_type if wanted is not None and t.is_list(wanted) else None
+        return pa.list_(own.value_field.with_type(_named_times(own.value_type, connect.value_type, find, item)))
+    if t.is_map(own):
+        item = wanted.item_type if wanted is not None and t.is_map(wanted) else None
+        value = own.item_field.with_type(_named_times(own.item_type, connect.item_type, find, item))
+        return pa.map_(own.key_type, value)
+    return find(connect, wanted) or own
 
 
 def decoded_type(kind: pa.DataType) -> pa.DataType:

@@ -1,6 +1,7 @@
 """Files that know the types of their columns (Parquet, Arrow, Avro): their batches made to fit a table.
 
-Types are as they are, or cast without loss to the declared ones (``dolmen.write.lossless``); text is never parsed.
+Types are as they are, or cast without loss to the declared ones (``dolmen.write.lossless``); text is never parsed, but
+times with a zone that Kafka Connect writes into Avro.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from dolmen.ingest.formats.bad_rows import good_rows
 from dolmen.ingest.formats.options import OnBadRow, is_closed
 from dolmen.ingest.formats.source import SourceFile
 from dolmen.write.conform import conform
+from dolmen.write.lossless import FindCast, lossless
 
 _DECIMAL_DIGITS = {32: 9, 64: 18, 128: 38, 256: 76}
 
@@ -51,12 +53,14 @@ def conform_file(
     source: SourceFile,
     schema: pa.Schema,
     on_bad_row: OnBadRow | None,
+    find: FindCast = lossless,
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a file as batches of ``schema``.
 
     Args:
         batches: of the schema ``own``.
         on_bad_row: called with each row that does not fit; None raises an error for the first.
+        find: how values without children are cast.
 
     Raises:
         SchemaError: the columns do not match, or are of another kind.
@@ -69,17 +73,18 @@ def conform_file(
         kept = common_schema(own, schema, name)
         batches, own = (_keep(batch, kept) for batch in batches), kept
     try:
-        checked = conform(pa.RecordBatchReader.from_batches(own, batches), schema, defaults=source.options.defaults)
+        reader = pa.RecordBatchReader.from_batches(own, batches)
+        checked = conform(reader, schema, find, defaults=source.options.defaults)
         if on_bad_row is None:
             yield from checked
             return
     except RowError as error:
         raise RowError(error.reason, file=name, row=error.row, column=error.column) from None
     except SchemaError as error:
-        raise SchemaError(f"file {name!r}: {error}") from None
+        raise SchemaError(f"file {name!r}: {error}", column=error.column) from None
     row = 1
     for batch in batches:
-        yield from _read_good(_TypedRows(batch, schema, row, source.options.defaults), on_bad_row)
+        yield from _read_good(_TypedRows(batch, schema, row, source.options.defaults, find), on_bad_row)
         row += batch.num_rows
 
 
@@ -184,6 +189,7 @@ class _TypedRows:
     schema: pa.Schema
     first_row: int
     defaults: Mapping[str, Json]
+    find: FindCast
 
     def __len__(self) -> int:
         return int(self.batch.num_rows)
@@ -198,7 +204,8 @@ class _TypedRows:
 
     def conform(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Rows made to fit. Raises RowError for the first that does not, counted from 1."""
-        return conform(pa.RecordBatchReader.from_batches(batch.schema, [batch]), self.schema, defaults=self.defaults)
+        reader = pa.RecordBatchReader.from_batches(batch.schema, [batch])
+        return conform(reader, self.schema, self.find, defaults=self.defaults)
 
     def text(self, place: int) -> bytes | None:
         """A row as a JSON object; None if it has a value that Python has no words for."""

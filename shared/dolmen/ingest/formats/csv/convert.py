@@ -45,7 +45,7 @@ class DelimitedConverter:
                 for doubts in combinations(self._suspects, size)
             }
         except SchemaError as error:
-            raise SchemaError(f"file {file.name!r}: {error}") from None
+            raise SchemaError(f"file {file.name!r}: {error}", column=error.column) from None
 
     def _ask(self, native: dict[str, pa.DataType], schema: pa.Schema) -> _AskedTypes:
         types = {column: native.get(column, pa.string()) for column in self._file.kept}

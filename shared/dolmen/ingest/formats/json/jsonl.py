@@ -58,7 +58,7 @@ def read(source: SourceFile, schema: pa.Schema, on_bad_row: OnBadRow | None = No
     try:
         converter = _JsonConverter(schema, source.name, source.options)
     except SchemaError as error:
-        raise SchemaError(f"file {source.name!r}: {error}") from None
+        raise SchemaError(f"file {source.name!r}: {error}", column=error.column) from None
     convert = converter.convert if on_bad_row is None else partial(converter.convert_good, on_bad_row=on_bad_row)
     row = 1
     with source.text() as stream:
