@@ -18,7 +18,7 @@ from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.tags import RESERVED_TAGS, Tag, check_tag_name
 from dolmen.snapshot import find_version, microseconds
 from dolmen.unit_of_work import UnitOfWork
-from dolmen.units import parse_duration, utc
+from dolmen.units import LAST_US, parse_duration, utc
 from dolmen.write.row_digest import content_digest
 
 Time: TypeAlias = datetime | int | str
@@ -42,7 +42,7 @@ class TaggedVersion:
     @classmethod
     def of(cls, tag: Tag) -> TaggedVersion:
         """Makes it from the tag as manifests hold it."""
-        return cls(tag.version, utc(tag.created_at), utc(tag.until) if tag.until else None)
+        return cls(tag.version, utc(tag.created_at), utc(min(tag.until, LAST_US)) if tag.until else None)
 
 
 @dataclass(frozen=True)
@@ -171,6 +171,10 @@ def _end(until: Time, now_us: int) -> int:
     if isinstance(until, str) and _DURATION.fullmatch(until):
         return now_us + parse_duration(until.strip())
     end = microseconds(until, "until")
+    if end > LAST_US:
+        raise InputError(
+            f"until={arguments.short_repr(until)} is beyond the year 9999: leave it out for a tag without an end"
+        )
     if end <= now_us:
         raise InputError(f"until={arguments.short_repr(until)} is over already")
     return end

@@ -14,7 +14,7 @@ from dolmen.errors import InputError, VersionExpiredError
 from dolmen.format.manifest import EMPTY, Manifest
 from dolmen.lookup import KeyedTable
 from dolmen.segments.erasures import as_read_now
-from dolmen.units import SECOND_US
+from dolmen.units import since_epoch
 
 if TYPE_CHECKING:
     from dolmen.scan.sql import Parameters, SqlResult
@@ -176,6 +176,6 @@ def microseconds(timestamp: datetime | int | str | None, name: str = "timestamp"
     if timestamp.tzinfo is None:
         timestamp = timestamp.replace(tzinfo=UTC)
     try:
-        return round(timestamp.timestamp() * SECOND_US)
+        return since_epoch(timestamp)
     except (OverflowError, ValueError) as error:  # NaT too is a datetime
         raise InputError(f"{name}={arguments.short_repr(timestamp)} is no point in time: {error}") from error
