@@ -49,7 +49,7 @@ def refresh(db: Database, replica: duckdb.DuckDBPyConnection, tables: Sequence[s
     except BaseException:
         replica.rollback()
         raise
-    cursor.acknowledge()
+    cursor.reset(until.version)  # whether the tables' changes were applied, or they were copied as a whole
     return until.version
 
 
