@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeAlias
@@ -134,13 +134,24 @@ def restore_tables(
             entry = entries[name] if name in entries else then.table(name)
             if name in transaction.base.tables and transaction.base.tables[name].uuid != entry.uuid:
                 raise TableExistsError(
-                    f"table {name!r} is another one than in version {then.version}: rename or drop it first, or clone "
-                    "the one of then under another name"
+                    f"table {name!r} is another one than in version {then.version}: {_other_way(entry, entries)}"
                 )
             tables = table_and_memory(name, entry, entries)
             transaction.add(Restore(name, entry.uuid, then.version, then.commit_ts, tables, request=request))
     if request is not None and asked:
         transaction.add_content(request, content_digest("restore", names, moment.digest))
+
+
+def _other_way(entry: TableEntry, entries: Mapping[str, TableEntry]) -> str:
+    """Says what to do if another table has the name of one that is to come back.
+
+    Args:
+        entries: all tables of the version.
+    """
+    for name, owner in entries.items():
+        if owner.sequences is not None and owner.sequences.memory == entry.uuid:
+            return f"it holds the deleted keys of {name!r}, and comes back with that: restore {name!r} alone"
+    return "rename or drop it first, or clone the one of then under another name"
 
 
 def clone_table(transaction: UnitOfWork, source: str, name: str, moment: Moment, request: str | None) -> None:

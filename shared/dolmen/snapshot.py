@@ -134,14 +134,15 @@ def manifest_at(context: Context, base: Base, moment: datetime | int | str) -> M
 
     Args:
         base: the newest version, just read.
-        moment: the number of a version; or a datetime, or a time as ISO 8601 text.
+        moment: the number of a version, as every whole number is one; or a datetime, or a time as ISO 8601 text.
 
     Raises:
+        InputError: it is none of these.
         VersionNotFoundError, VersionExpiredError, UnsettledTimestampError: as for ``Database.at``.
     """
     newest = base.manifest
     with context.reading(newest.version):
-        if isinstance(moment, (str, datetime)):
+        if isinstance(moment, (str, date)):  # a datetime is a date; other dates are refused
             return manifest_at_time(context.head, base, microseconds(moment), settled=False)
         number = arguments.number("version", moment)
         if number == 0 and newest.version:
