@@ -349,3 +349,22 @@ def test_a_clone_is_made_once_by_request_and_in_transactions(db: Database) -> No
     with db.transaction() as transaction:
         transaction.clone("t", "copy").append(some(70, 71))
     assert ids(db, "copy") == [*range(10), 70]
+
+
+def test_an_identity_is_that_of_the_table_and_the_columns_that_count(db: Database) -> None:
+    table, version = db.table("t"), db.version
+    known, some_known = table.identity(), table.identity(["id"])
+    table.append(some(20, 21))
+    table.set_default("x", "b")
+    db.rename_table("t", "s")
+    assert db.table("s").identity() == db.at(version).table("t").identity() == known
+    db.clone("s", "t")
+    assert db.table("t").identity(["id"]) != some_known
+    table = db.table("s")
+    table.drop_column("x")
+    table.add_column("x", pa.string())
+    assert (table.identity() == known, table.identity(["id"]) == some_known) == (False, True)
+    table.restore(version)
+    assert table.identity() == known
+    with pytest.raises(SchemaError, match="no column 'y'"):
+        table.identity(["y"])

@@ -142,8 +142,8 @@ def _new_commits(
         if now.partition("/")[0] != known.partition("/")[0]:
             raise TableNotFoundError(
                 f"another table has the name since a version after {seen}: go on with --since {seen}, which shows all "
-                "rows of the table of now as inserts. With --until, an earlier version shows what it changed in the "
-                "table of then"
+                "rows of the table of now as inserts. --until, with a version that has the table before, shows the "
+                "last changes of that one"
             )
         if now != known:
             raise SchemaError(
