@@ -34,23 +34,27 @@ def refresh(db: Database, replica: duckdb.DuckDBPyConnection, tables: Sequence[s
     cursor = db.cursor(name)
     until = db.at(cursor.until)
     replica.execute("CREATE TABLE IF NOT EXISTS dolmen_replica (name VARCHAR PRIMARY KEY, version BIGINT)")
-    known: dict[str, int] = dict(replica.execute("SELECT name, version FROM dolmen_replica").fetchall())
+    replica.execute("ALTER TABLE dolmen_replica ADD COLUMN IF NOT EXISTS identity VARCHAR")
+    rows = replica.execute("SELECT name, version, identity FROM dolmen_replica").fetchall()
+    known = {table: (version, identity) for table, version, identity in rows}
     replica.begin()
     try:
         for table in tables:
-            if table not in known or not _go_on(replica, db, table, known[table], until):
+            version, identity = known.get(table, (0, ""))
+            now = until.table(table).identity()  # another table, or other columns, under the same names?
+            if now != identity or not _go_on(replica, db, table, version, until):
                 _copy(replica, until.table(table).scan().to_reader(), table)
-            replica.execute("INSERT OR REPLACE INTO dolmen_replica VALUES (?, ?)", [table, until.version])
+            replica.execute("INSERT OR REPLACE INTO dolmen_replica VALUES (?, ?, ?)", [table, until.version, now])
         replica.commit()
     except BaseException:
         replica.rollback()
         raise
-    cursor.acknowledge()
+    cursor.reset(until.version)  # whether the tables' changes were applied, or they were copied as a whole
     return until.version
 
 
 def _copy(replica: duckdb.DuckDBPyConnection, rows: pa.RecordBatchReader, table: str) -> None:
-    """Copies a whole table: the first time, when its columns have changed, or when the replica comes too late."""
+    """Copies a whole table: at first, when it or its columns are other ones, or when the replica comes too late."""
     replica.register("incoming", rows)
     replica.execute(f"CREATE OR REPLACE TABLE {_quoted(table)} AS SELECT * FROM incoming")
     replica.unregister("incoming")
@@ -65,8 +69,6 @@ def _go_on(replica: duckdb.DuckDBPyConnection, db: Database, table: str, since: 
     except VersionExpiredError:
         return False
     columns = [name for name in changes.schema.names if name not in FEED]
-    if [row[0] for row in replica.execute(f"DESCRIBE {_quoted(table)}").fetchall()] != columns:
-        return False
     key = until.table(table).primary_key
     replica.register("incoming", changes)
     replica.execute("CREATE OR REPLACE TEMP TABLE changed AS SELECT * FROM incoming")

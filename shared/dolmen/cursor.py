@@ -87,22 +87,30 @@ class ChangeCursor:
                 self.version, self.until, columns=columns, where=where, parameters=parameters, net=net
             )
         except VersionExpiredError as error:
-            raise VersionExpiredError(
-                f"cursor {self.name!r} at version {self.version}: {error}. It ended at {self.ends_at:%Y-%m-%d %H:%M} "
-                "UTC, as it had not moved for "
-                f"{duration_text(self._place.age_us)}: read the tables as a whole, and reset the cursor"
-            ) from None
+            raise self._ended(error) from None
 
     def acknowledge(self) -> Commit:
-        """Moves the cursor to the version up to which changes were read, once what was read is safe.
+        """Moves the cursor to ``until``, once what was read is safe: all changes up to there count as read.
+
+        If ``changes`` was not called since the last move, ``until`` is the newest version: then changes that nobody has
+        read are not given again. To move to a version at which tables were read as a whole, ``reset`` the cursor to it.
 
         Raises:
+            VersionExpiredError: as for ``changes``: it has ended, and versions that it has not seen have expired.
             ConflictError: another reader has moved the cursor.
         """
-        return self._move(self.until)
+        until, newest = self.until, self._context.head.known().manifest
+        if self.version < newest.horizon > 1 and not newest.is_kept(self.version):
+            gone = VersionExpiredError(
+                f"version {max(self.version, 1)} has expired: the oldest kept is {newest.horizon}"
+            )
+            raise self._ended(gone)
+        return self._move(until)
 
     def reset(self, version: int | None = None) -> Commit:
         """Moves the cursor to any kept version, the newest by default, whatever was read.
+
+        Where tables were read as a whole, give the version at which they were: changes come from there on.
 
         Raises:
             VersionExpiredError: the version has expired.
@@ -114,6 +122,13 @@ class ChangeCursor:
     def remove(self) -> Commit:
         """Removes the cursor from the database; versions that only it kept expire. Raises ConflictError."""
         return self._put(None)
+
+    def _ended(self, error: VersionExpiredError) -> VersionExpiredError:
+        return VersionExpiredError(
+            f"cursor {self.name!r} at version {self.version}: {error}. It ended at {self.ends_at:%Y-%m-%d %H:%M} "
+            f"UTC, as it had not moved for {duration_text(self._place.age_us)}: read the tables as a whole, and reset "
+            "the cursor to the version at which they were read"
+        )
 
     def _move(self, version: int) -> Commit:
         place = Cursor(version, self._context.store.clock.now_us, self._place.age_us)
@@ -143,7 +158,7 @@ def open_cursor(
             return ChangeCursor(context, name, there)
         if not create:
             known = ", ".join(sorted(base.manifest.cursors)) or "none"
-            raise TagNotFoundError(f"no cursor {name!r}; cursors: {known}. start=... makes it")
+            raise TagNotFoundError(f"no cursor {name!r}; cursors: {known}. Leave out create=False to make it")
         first = base.manifest if start is None else manifest_at(context, base, start)
         place = Cursor(first.version, context.store.clock.now_us, age_us)
         try:

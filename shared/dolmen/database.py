@@ -321,10 +321,11 @@ class Database(MaintainableDatabase):
         """Gives a name to a version, which is kept with all that it needs as long as it has a tag.
 
         Args:
-            name: 1 to 64 characters of ``A-Z``, ``a-z``, ``0-9``, ``_``, ``.`` and ``-``.
+            name: 1 to 64 characters of ``A-Z``, ``a-z``, ``0-9``, ``_``, ``.`` and ``-``, with no ``.`` or ``-``
+                first. Names that begin with ``iceberg.`` are dolmen's own.
             version, timestamp: the version; the newest if none is given.
-            until: the end of the tag, as a time, or as a duration from now (``"90d"``). The next collection after it
-                removes the tag.
+            until: the end of the tag, as a time up to the year 9999, or as a duration from now (``"90d"``). The next
+                collection after it removes the tag.
             move: let the name leave the version that it names so far.
             request, message: as for ``Table.append``.
 
@@ -395,7 +396,8 @@ class Database(MaintainableDatabase):
         A cursor that has ended stays where it is: its reader gets VersionExpiredError, and no gap.
 
         Args:
-            name: 1 to 64 characters of ``A-Z``, ``a-z``, ``0-9``, ``_``, ``.`` and ``-``.
+            name: 1 to 64 characters of ``A-Z``, ``a-z``, ``0-9``, ``_``, ``.`` and ``-``, with no ``.`` or ``-``
+                first.
             start: of a new cursor: the version after which changes begin, or a time (see ``Table.changes``); the newest
                 by default.
             age: of a new cursor: it ends when it has not moved for so long; 30 days by default.

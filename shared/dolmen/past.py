@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeAlias
@@ -18,7 +18,7 @@ from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.tags import RESERVED_TAGS, Tag, check_tag_name
 from dolmen.snapshot import find_version, microseconds
 from dolmen.unit_of_work import UnitOfWork
-from dolmen.units import parse_duration, utc
+from dolmen.units import LAST_US, parse_duration, utc
 from dolmen.write.row_digest import content_digest
 
 Time: TypeAlias = datetime | int | str
@@ -42,7 +42,7 @@ class TaggedVersion:
     @classmethod
     def of(cls, tag: Tag) -> TaggedVersion:
         """Makes it from the tag as manifests hold it."""
-        return cls(tag.version, utc(tag.created_at), utc(tag.until) if tag.until else None)
+        return cls(tag.version, utc(tag.created_at), utc(min(tag.until, LAST_US)) if tag.until else None)
 
 
 @dataclass(frozen=True)
@@ -134,13 +134,24 @@ def restore_tables(
             entry = entries[name] if name in entries else then.table(name)
             if name in transaction.base.tables and transaction.base.tables[name].uuid != entry.uuid:
                 raise TableExistsError(
-                    f"table {name!r} is another one than in version {then.version}: rename or drop it first, or clone "
-                    "the one of then under another name"
+                    f"table {name!r} is another one than in version {then.version}: {_other_way(entry, entries)}"
                 )
             tables = table_and_memory(name, entry, entries)
             transaction.add(Restore(name, entry.uuid, then.version, then.commit_ts, tables, request=request))
     if request is not None and asked:
         transaction.add_content(request, content_digest("restore", names, moment.digest))
+
+
+def _other_way(entry: TableEntry, entries: Mapping[str, TableEntry]) -> str:
+    """Says what to do if another table has the name of one that is to come back.
+
+    Args:
+        entries: all tables of the version.
+    """
+    for name, owner in entries.items():
+        if owner.sequences is not None and owner.sequences.memory == entry.uuid:
+            return f"it holds the deleted keys of {name!r}, and comes back with that: restore {name!r} alone"
+    return "rename or drop it first, or clone the one of then under another name"
 
 
 def clone_table(transaction: UnitOfWork, source: str, name: str, moment: Moment, request: str | None) -> None:
@@ -171,6 +182,10 @@ def _end(until: Time, now_us: int) -> int:
     if isinstance(until, str) and _DURATION.fullmatch(until):
         return now_us + parse_duration(until.strip())
     end = microseconds(until, "until")
+    if end > LAST_US:
+        raise InputError(
+            f"until={arguments.short_repr(until)} is beyond the year 9999: leave it out for a tag without an end"
+        )
     if end <= now_us:
         raise InputError(f"until={arguments.short_repr(until)} is over already")
     return end

@@ -16,9 +16,11 @@ from dolmen.format.properties import has_index
 from dolmen.format.schema import Schema
 from dolmen.predicate import Parameters, Predicate, Where, from_builtins, parse, to_sql, with_parameters
 from dolmen.scan.optional import optional
+from dolmen.scan.plan import output_fields
 from dolmen.scan.scan import Scan
 from dolmen.scan.view import View
 from dolmen.segments.live import LiveFiles, tombstones_of
+from dolmen.write.row_digest import content_digest
 
 if TYPE_CHECKING:
     import duckdb
@@ -76,6 +78,24 @@ class ReadableTable:
     def sort_key(self) -> tuple[str, ...]:
         """Names of the columns that rows in a file are sorted by."""
         return self._names(self._entry.sort_key)
+
+    def identity(self, columns: Sequence[str] | None = None) -> str:
+        """A short text that says which table this is and which columns it has, for whoever keeps a copy of the rows.
+
+        It is another one in a version in which another table has the name, or in which a column was added, dropped,
+        renamed, moved, or got another type; also if one was dropped and another one added under its name. As long as
+        it stays the same, what ``Table.changes`` feeds fits the copy.
+
+        Args:
+            columns: names of the columns that count; all by default.
+
+        Raises:
+            SchemaError: there is no such column.
+        """
+        entry = self._entry
+        fields = output_fields(entry, columns, with_commit_ts=False)
+        told = [[field.id, field.added_ts, field.name, field.type] for field in fields]
+        return f"{entry.uuid}/{content_digest(told)}"
 
     def _names(self, ids: tuple[int, ...]) -> tuple[str, ...]:
         return tuple(self._entry.schema.by_id[id_].name for id_ in ids)

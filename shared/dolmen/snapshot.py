@@ -14,7 +14,7 @@ from dolmen.errors import InputError, VersionExpiredError
 from dolmen.format.manifest import EMPTY, Manifest
 from dolmen.lookup import KeyedTable
 from dolmen.segments.erasures import as_read_now
-from dolmen.units import SECOND_US
+from dolmen.units import since_epoch
 
 if TYPE_CHECKING:
     from dolmen.scan.sql import Parameters, SqlResult
@@ -134,14 +134,15 @@ def manifest_at(context: Context, base: Base, moment: datetime | int | str) -> M
 
     Args:
         base: the newest version, just read.
-        moment: the number of a version; or a datetime, or a time as ISO 8601 text.
+        moment: the number of a version, as every whole number is one; or a datetime, or a time as ISO 8601 text.
 
     Raises:
+        InputError: it is none of these.
         VersionNotFoundError, VersionExpiredError, UnsettledTimestampError: as for ``Database.at``.
     """
     newest = base.manifest
     with context.reading(newest.version):
-        if isinstance(moment, (str, datetime)):
+        if isinstance(moment, (str, date)):  # a datetime is a date; other dates are refused
             return manifest_at_time(context.head, base, microseconds(moment), settled=False)
         number = arguments.number("version", moment)
         if number == 0 and newest.version:
@@ -176,6 +177,6 @@ def microseconds(timestamp: datetime | int | str | None, name: str = "timestamp"
     if timestamp.tzinfo is None:
         timestamp = timestamp.replace(tzinfo=UTC)
     try:
-        return round(timestamp.timestamp() * SECOND_US)
+        return since_epoch(timestamp)
     except (OverflowError, ValueError) as error:  # NaT too is a datetime
         raise InputError(f"{name}={arguments.short_repr(timestamp)} is no point in time: {error}") from error

@@ -7,7 +7,7 @@ for seconds, a name ends in ``_seconds``.
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import cache
 
 from dolmen import arguments
@@ -21,6 +21,7 @@ HOUR_US = 60 * MINUTE_US
 DAY_US = 24 * HOUR_US
 WEEK_US = 7 * DAY_US
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _DURATIONS_US = {"w": WEEK_US, "d": DAY_US, "h": HOUR_US, "m": MINUTE_US, "s": SECOND_US}
 _MAX_DURATION_US = 36_525 * DAY_US
 _SIZES_BYTES = {"": 1, "B": 1, "KB": KIB, "MB": MIB, "GB": GIB}
@@ -64,4 +65,13 @@ def megabytes_text(size_bytes: int) -> str:
 
 def utc(time_us: int) -> datetime:
     """The time so many microseconds after 1970-01-01, in UTC."""
-    return datetime.fromtimestamp(time_us / 1e6, UTC)
+    return _EPOCH + timedelta(microseconds=time_us)
+
+
+def since_epoch(time: datetime) -> int:
+    """Microseconds from 1970-01-01 in UTC to a time with a zone; those of NaT raise ValueError."""
+    return int((time - _EPOCH) // timedelta(microseconds=1))
+
+
+LAST_US = since_epoch(datetime.max.replace(tzinfo=UTC))
+"""The last time that can be shown, at the end of the year 9999."""

@@ -68,6 +68,15 @@ def test_all_tables_are_read_up_to_one_version_until_the_cursor_moves(db: Databa
     assert cursor.version < cursor.until
 
 
+def test_a_reader_that_acknowledges_without_having_read_skips_what_there_is(db: Database) -> None:
+    cursor = db.cursor("c")
+    db.table("t").append(some(0, 2))
+    newest = db.version
+    cursor.acknowledge()
+    assert cursor.version == newest
+    assert ids(cursor.changes("t")) == []
+
+
 def test_a_cursor_is_reset_and_removed(db: Database) -> None:
     db.table("t").append(some(0, 2))
     cursor = db.cursor("c")
@@ -79,7 +88,7 @@ def test_a_cursor_is_reset_and_removed(db: Database) -> None:
     assert db.cursors() == []
     with pytest.raises(ConflictError, match="was removed"):
         cursor.acknowledge()
-    with pytest.raises(TagNotFoundError, match="no cursor 'c'; cursors: none"):
+    with pytest.raises(TagNotFoundError, match=r"no cursor 'c'; cursors: none\. Leave out create=False"):
         db.cursor("c", create=False)
 
 
@@ -117,6 +126,11 @@ def test_nothing_that_a_reader_has_not_seen_expires_before_the_cursor_ends_and_t
     late = place.open().cursor("late")
     with pytest.raises(VersionExpiredError, match=r"cursor 'late' at version 0.*reset the cursor"):
         late.changes("t").read_all()
+    for again in (late, place.open().cursor("late")):  # which has not called ``changes``
+        with pytest.raises(
+            VersionExpiredError, match=r"cursor 'late' at version 0: version 1 has expired.*reset the cursor"
+        ):
+            again.acknowledge()
     with pytest.raises(VersionExpiredError):
         late.reset(3)
     late.reset()

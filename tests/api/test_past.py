@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import pickle
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 import dolmen
+from dolmen.commit.statements.tags import PutTag
 from dolmen.database import Database
 from dolmen.errors import (
     AppliedIdError,
@@ -23,10 +25,12 @@ from dolmen.errors import (
     TagNotFoundError,
     VersionNotFoundError,
 )
+from dolmen.format.tags import Tag
 from dolmen.store.counting import CountingStore
 from dolmen.store.memory import MemoryBucket, MemoryStore
 from support.stores import RUNTIME
 
+WEST = timezone(timedelta(hours=-5))
 SCHEMA = pa.schema([("id", pa.int64()), ("x", pa.string())])
 
 
@@ -104,6 +108,27 @@ def test_a_tag_may_end(db: Database) -> None:
     left = db.tags()["week"].until
     assert left is not None
     assert timedelta(days=6, hours=23) < left - datetime.now(UTC) <= timedelta(days=7)
+
+
+@pytest.mark.parametrize("until", [10**18, 2**63 - 1, 253_402_300_800_000_000, datetime.max.replace(tzinfo=WEST)])
+def test_a_tag_ends_before_the_year_10000(db: Database, until: Any) -> None:
+    with pytest.raises(InputError, match="beyond the year 9999"):
+        db.tag("keep", until=until)
+    assert db.tags() == {}
+
+
+def test_the_end_of_a_tag_is_exact(db: Database) -> None:
+    for end in (datetime.max, datetime(2345, 6, 7, 8, 9, 10, 123_457)):
+        db.tag("keep", until=end, move=True)
+        assert db.tags()["keep"].until == end.replace(tzinfo=UTC)
+
+
+def test_tags_that_end_too_late_to_be_shown_are_listed(db: Database) -> None:
+    """An earlier version of dolmen took any end."""
+    with db.transaction() as tx:
+        manifest = db.context.head.refresh().manifest
+        tx.add(PutTag("keep", Tag(manifest.version, manifest.key, manifest.created_at, 10**18), move=False))
+    assert db.tags()["keep"].until == datetime.max.replace(tzinfo=UTC)
 
 
 def test_tags_are_applied_once_by_request(db: Database) -> None:
@@ -324,3 +349,22 @@ def test_a_clone_is_made_once_by_request_and_in_transactions(db: Database) -> No
     with db.transaction() as transaction:
         transaction.clone("t", "copy").append(some(70, 71))
     assert ids(db, "copy") == [*range(10), 70]
+
+
+def test_an_identity_is_that_of_the_table_and_the_columns_that_count(db: Database) -> None:
+    table, version = db.table("t"), db.version
+    known, some_known = table.identity(), table.identity(["id"])
+    table.append(some(20, 21))
+    table.set_default("x", "b")
+    db.rename_table("t", "s")
+    assert db.table("s").identity() == db.at(version).table("t").identity() == known
+    db.clone("s", "t")
+    assert db.table("t").identity(["id"]) != some_known
+    table = db.table("s")
+    table.drop_column("x")
+    table.add_column("x", pa.string())
+    assert (table.identity() == known, table.identity(["id"]) == some_known) == (False, True)
+    table.restore(version)
+    assert table.identity() == known
+    with pytest.raises(SchemaError, match="no column 'y'"):
+        table.identity(["y"])

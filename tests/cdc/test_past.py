@@ -65,6 +65,21 @@ def test_a_table_that_is_restored_to_before_its_first_change_has_no_memory(feed:
     assert verify(feed.place.context(), deep=True, all_versions=True).findings == ()
 
 
+@pytest.mark.parametrize("names", [["t", "t__deleted"], "t__deleted"])
+def test_a_memory_that_was_made_anew_is_restored_with_its_table(feed: Feed, names: list[str] | str) -> None:
+    first = feed.place.db.refresh()
+    deliver(feed, "a", put(1, 1), gone(2, 2))
+    version = feed.place.db.refresh()
+    feed.place.db.table("t").restore(first)
+    deliver(feed, "b", gone(3, 1))
+    assert remembered(feed) == [(3, 1)]
+    with pytest.raises(TableExistsError, match="deleted keys of 't', and comes back with that: restore 't' alone"):
+        feed.place.db.restore(version, tables=names)
+    feed.place.db.restore(version, tables="t")
+    assert (feed.rows(), remembered(feed)) == ({1: (1, "v1")}, [(2, 2)])
+    assert verify(feed.place.context(), deep=True, all_versions=True).findings == ()
+
+
 def test_a_clone_of_a_table_of_changes_has_a_memory_of_its_own(feed: Feed) -> None:
     deliver(feed, "a", put(1, 1), gone(3, 3))
     db = feed.place.db

@@ -60,6 +60,8 @@ def test_changes_are_shown_in_every_format(cli: Cli, table: dolmen.Table, tmp_pa
         (("--since", "1", "--follow", "--net"), 2, "leave out"),
         (("--since", "1", "--follow", "--interval", "0"), 2, "give seconds"),
         (("--since", "1", "--follow", "-o", "x.parquet"), 2, "jsonl, csv or arrow"),
+        (("--since", "1", "--follow", "-o", "/nonexist/x.csv"), 2, "there is no directory '/nonexist'"),
+        (("--since", "1", "-o", "/nonexist/x.csv"), 2, "there is no directory '/nonexist'"),
     ],
 )
 def test_what_makes_no_feed_is_refused(
@@ -71,8 +73,9 @@ def test_what_makes_no_feed_is_refused(
 
 
 @pytest.fixture
-def following(database: str, table: dolmen.Table) -> subprocess.Popen[str]:
-    command = ["changes", "t", "--since", "1", "--follow", "--interval", "0.05", "-d", database]
+def following(request: pytest.FixtureRequest, database: str, table: dolmen.Table) -> subprocess.Popen[str]:
+    more = getattr(request, "param", [])
+    command = ["changes", "t", "--since", "1", "--follow", "--interval", "0.05", "-d", database, *more]
     source = f"import sys; from dolmen.cli import main; sys.argv[1:] = {command!r}; main()"
     return subprocess.Popen([sys.executable, "-c", source], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
@@ -99,3 +102,68 @@ def test_follow_ends_when_the_columns_change(following: subprocess.Popen[str], t
     assert rest == ""
     assert "--since 2" in " ".join(said.split())
     assert following.returncode == 2
+
+
+def create_anew(db: dolmen.Database) -> None:
+    with db.transaction() as tx:
+        tx.drop_table("t")
+        tx.create_table("t", COLUMNS, primary_key="id").append([{"id": 9, "name": "z"}])
+
+
+def swap(db: dolmen.Database) -> None:
+    with db.transaction() as tx:
+        tx.clone("t", "new").delete("id = 1")
+        tx.rename_table("t", "old")
+        tx.rename_table("new", "t")
+
+
+def replace_column(db: dolmen.Database) -> None:
+    with db.transaction() as tx:
+        tx.table("t").drop_column("name")
+        tx.table("t").add_column("name", pa.string())
+
+
+@pytest.mark.parametrize(
+    ("act", "code", "words", "following"),
+    [
+        (create_anew, 3, "another table has the name", []),
+        (swap, 3, "another table has the name", []),
+        (replace_column, 2, "other columns", []),
+        (replace_column, 2, "other columns", ["--columns", "id,name"]),
+        (replace_column, 2, "other columns", ["--columns", "id", "--where", "name < 'c'"]),
+    ],
+    indirect=["following"],
+)
+def test_follow_never_passes_to_another_table_or_column_of_the_same_name(
+    following: subprocess.Popen[str],
+    database: str,
+    table: dolmen.Table,
+    act: Callable[[dolmen.Database], None],
+    code: int,
+    words: str,
+) -> None:
+    assert following.stdout
+    assert [json.loads(following.stdout.readline())["id"] for _ in range(2)] == [1, 2]
+    act(dolmen.open(database))
+    try:
+        rest, said = following.communicate(timeout=20)
+    finally:
+        following.kill()
+    told = " ".join(said.split())
+    assert (rest, following.returncode) == ("", code), told
+    assert words in told
+    assert "--since 2" in told
+
+
+@pytest.mark.parametrize("following", [["--columns", "id"]], indirect=True)
+def test_follow_goes_on_where_its_columns_are_the_same(following: subprocess.Popen[str], table: dolmen.Table) -> None:
+    """A column that is not shown may go, and an erasure changes no column."""
+    assert following.stdout
+    table.drop_column("name")
+    table.append([{"id": 3}])
+    assert [json.loads(following.stdout.readline())["id"] for _ in range(3)] == [1, 2, 3]
+    table.erase("id = 3")
+    assert json.loads(following.stdout.readline())["_change"] == "delete"
+    following.send_signal(signal.SIGINT)
+    rest, said = following.communicate(timeout=60)
+    assert (rest, said, following.returncode) == ("", "", 0)

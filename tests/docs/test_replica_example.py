@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import random
@@ -9,7 +10,7 @@ import select
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -123,3 +124,79 @@ def test_the_replica_has_all_rows_though_it_is_killed_now_and_then(db: Database,
             wanted = db.table(name).to_arrow().sort_by("id")
             assert found.cast(wanted.schema.remove_metadata()).to_pylist() == wanted.to_pylist()
     assert db.cursor("replica", create=False).version >= newest - 1
+
+
+def _other_table(db: Database) -> None:
+    schema = db.table("t").schema
+    db.drop_table("t")
+    db.create_table("t", schema, primary_key="id").append([{"id": 9, "x": 9, "n": 9}])
+
+
+def _clone(db: Database) -> None:
+    with db.transaction() as tx:
+        tx.clone("t", "new").delete("id = 1")
+        tx.drop_table("t")
+        tx.rename_table("new", "t")
+
+
+def _other_column(db: Database) -> None:
+    with db.transaction() as tx:
+        tx.table("t").drop_column("n")
+        tx.table("t").add_column("n", pa.int64())
+
+
+def _renamed_column(db: Database) -> None:
+    table = db.table("t")
+    table.rename_column("n", "old")
+    table.add_column("n", pa.int64(), 7)
+    table.drop_column("old")
+
+
+def _wider_column(db: Database) -> None:
+    db.table("t").widen_column("x", pa.int64())
+    db.table("t").append([{"id": 4, "x": 2**40}])
+
+
+def _column_that_comes_back(db: Database) -> None:
+    version = db.version
+    db.table("t").drop_column("n")
+    db.table("t").restore(version)
+
+
+def _id_that_is_given_again(db: Database) -> None:
+    db.drop_table("t")
+    db.restore(2, tables="t")  # before the column n was added
+    db.table("t").add_column("n", pa.int64(), 5)
+
+
+PAIR = pa.schema([("id", pa.int64()), ("x", pa.int32())])
+ACTS = [
+    _other_table,
+    _clone,
+    _other_column,
+    _renamed_column,
+    _wider_column,
+    _column_that_comes_back,
+    _id_that_is_given_again,
+]
+
+
+@pytest.mark.parametrize("act", ACTS, ids=[act.__name__[1:] for act in ACTS])
+def test_the_replica_notices_that_the_table_or_its_columns_are_other_ones(
+    act: Callable[[Database], None], tmp_path: Path
+) -> None:
+    spec = importlib.util.spec_from_file_location("replica_example", EXAMPLE)
+    assert spec is not None
+    assert spec.loader is not None
+    example = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(example)
+    db = dolmen.open(str(tmp_path / "db"))
+    table = db.create_table("t", PAIR, primary_key="id")
+    table.append([{"id": id_, "x": id_} for id_ in (1, 2, 3)])
+    table.add_column("n", pa.int64(), 1)
+    with duckdb.connect() as replica:
+        for change in (lambda db: None, act, lambda db: db.table("t").delete("id = 2")):
+            change(db)
+            example.refresh(db, replica, ["t"])
+            found = replica.sql("SELECT * FROM t ORDER BY id").to_arrow_table().to_pylist()
+            assert found == db.table("t").to_arrow().sort_by("id").to_pylist()

@@ -39,10 +39,11 @@ class History:
 
     Args:
         kinds: of the columns that the table may have.
+        restores: whether the table is restored to earlier versions, too.
     """
 
-    def __init__(self, rng: random.Random, url: str, kinds: Sequence[str] = KINDS) -> None:
-        self.rng, self.db = rng, dolmen.open(url)
+    def __init__(self, rng: random.Random, url: str, kinds: Sequence[str] = KINDS, *, restores: bool = False) -> None:
+        self.rng, self.db, self.restores = rng, dolmen.open(url), restores
         if rng.random() < 0.6:
             self.db.set(root_bytes="4KB")  # entries leave the manifest early
         self.has_key = rng.random() < 0.6
@@ -71,7 +72,8 @@ class History:
         return pa.table({name: column for name, column in columns.items() if name in self.ids})
 
     def step(self) -> None:
-        self.act(self.rng.choice([*CHANGES, *CHANGES, *UPKEEP, "transaction", "elsewhere", "column"]))
+        restores = ["column", "column", "column", "restore", "restore"] if self.restores else []
+        self.act(self.rng.choice([*CHANGES, *CHANGES, *UPKEEP, "transaction", "elsewhere", "column", *restores]))
         self.note()
 
     def act(self, what: str) -> None:
@@ -89,6 +91,12 @@ class History:
                 self.db.table("other").append([{"x": 1}])
         elif what == "column":
             self.alter()
+        elif what == "restore":
+            there = [version for version in self.columns if "t" in self.db.at(version).tables()]
+            with_others = [version for version in there if set(self.columns[version].values()) - set(self.ids.values())]
+            version = rng.choice(with_others or there)
+            self.table.restore(version)
+            self.ids = dict(self.columns[version])
         else:
             getattr(self.db, what)()
 
@@ -121,16 +129,23 @@ class History:
             self.table.set_default("n", self.rng.choice([None, 1]))
 
     def shown(self, version: int, until: int) -> Rows:
-        """The rows of a version in the columns that it shares with another."""
+        """The rows of a version as the feed up to another shows them, without columns that were added in between."""
         same = {name for name, id_ in self.columns[version].items() if self.columns[until].get(name) == id_}
         order = [name for name in self.columns[until] if name in same]
         if "t" not in self.db.at(version).tables():
             return Counter()
-        return counted(self.db.at(version).table("t").scan(order).to_arrow().to_pylist())
+        hidden = dict.fromkeys(self.known(version, until) - same)
+        rows = self.db.at(version).table("t").scan(order).to_arrow().to_pylist()
+        return counted(self.shared([{**row, **hidden} for row in rows], version, until))
+
+    def known(self, version: int, until: int) -> set[str]:
+        """The columns of ``until`` that had been added by a version; where it does not show one, that is NULL."""
+        ids = {id_ for before in range(2, version + 1) for id_ in self.columns[before].values()}
+        return {name for name, id_ in self.columns[until].items() if id_ in ids}
 
     def shared(self, rows: Iterable[dict[str, Any]], version: int, until: int) -> Iterator[dict[str, Any]]:
-        same = {name for name, id_ in self.columns[until].items() if self.columns[version].get(name) == id_}
-        return ({name: value for name, value in row.items() if name in same} for row in rows)
+        known = self.known(version, until)
+        return ({name: row[name] for name in self.columns[until] if name in known} for row in rows)
 
 
 CHANGES = ["append", "append", "upsert", "delete", "delete_keys", "positions", "overwrite"]

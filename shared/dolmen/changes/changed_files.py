@@ -132,7 +132,7 @@ class ChangePlanner:
             columns: to be read; by default those of the result, and of the key by which rows are to be paired.
         """
         before, after = self._state(first), self._state(last)
-        if before is None or after is None or before.entry.epoch != after.entry.epoch:
+        if before is None or after is None or not self._is_in_epoch(before, after):
             return self._difference(before, after)
         deletes = after.tombstones_since(before.commit_ts)
         new = list(younger_files(after, self._columns, before.commit_ts))
@@ -150,7 +150,7 @@ class ChangePlanner:
             None if compaction has replaced files of which rows may be gone: only the commits tell the difference then.
         """
         before, after = self._state(first), self._state(last)
-        if before is None or after is None or before.entry.epoch != after.entry.epoch:
+        if before is None or after is None or not self._is_in_epoch(before, after):
             return self._difference(before, after)
         columns = self.key_columns
         planner = FilePlanner(after, columns)
@@ -217,9 +217,14 @@ class ChangePlanner:
 
             return rows
 
-        lost = () if before is None else tuple(unlike_files(before, after, columns))
-        new = () if after is None else tuple(unlike_files(after, before, columns))
+        are_alike = before is not None and after is not None and before.hides_like(after, columns)
+        lost = () if before is None else tuple(unlike_files(before, after if are_alike else None, columns))
+        new = () if after is None else tuple(unlike_files(after, before if are_alike else None, columns))
         return ChangedFiles(columns, lost, new, read(before), read(after), is_difference=both)
+
+    def _is_in_epoch(self, before: TableState, after: TableState) -> bool:
+        """Whether the table was not overwritten or restored in between, and lost none of the feed's columns."""
+        return before.entry.epoch == after.entry.epoch and before.hides_like(after, self.key_columns)
 
     def _state(self, manifest: Manifest) -> TableState | None:
         """The table in a version, as whoever reads it now sees it."""
@@ -227,7 +232,7 @@ class ChangePlanner:
 
     def _stored(self, manifest: Manifest) -> TableState | None:
         """The table in a version, as it was read before anything was erased."""
-        return TableState.of(self._context, manifest, self._entry.uuid, self._entry.schema)
+        return TableState.of(self._context, manifest, self._entry.uuid, self._entry.schema, hide=False)
 
     def _keyed_by(self, ids: Sequence[int]) -> FeedColumns:
         """The columns with those of a key; without, if the table no longer has one of them."""
@@ -246,7 +251,7 @@ def _in_epoch(
     *,
     is_net: bool = False,
 ) -> ChangedFiles:
-    """The changed files of two versions between which the table was not overwritten."""
+    """The changed files of two versions of one epoch."""
 
     def read_lost(columns: FeedColumns, files: Sequence[LosingFile]) -> Iterator[pa.RecordBatch]:
         return taken_rows(before, after, columns, [hit for hit in files if isinstance(hit, FileHit)], deletes)

@@ -2,26 +2,28 @@
 
 The history tells in words what each commit did. These words only choose which manifests are read first. Whether a table
 is the same in two versions follows from its entries: a commit that added rows left a younger timestamp, one that took
-rows away moved ``last_delete_ts``, and one that replaced all of them made a new epoch. Where the entries disagree with
-the words, every version in between is read.
+rows away moved ``last_delete_ts``, one that replaced all of them made a new epoch, and one that dropped a column of the
+feed no longer shows it. Where the entries disagree with the words, every version in between is read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
 
+from dolmen.changes.hidden import hidden_columns
 from dolmen.commit.versions import history_between, manifest_of
 from dolmen.context import Context
 from dolmen.format.manifest import HistoryEntry, Manifest, TableEntry
+from dolmen.format.schema import Field
 from dolmen.segments.reader import SegmentReader
 
 _AHEAD = 8
 """Manifests that are fetched at once, each of which takes some megabytes when it is decoded."""
 
 _SAME_ROWS = frozenset(("resolve", "compact", "index", "merge", "set", "alter", "rename"))
-"""Effects after which a scan returns the same rows."""
+"""Effects after which a scan returns the same rows, in the columns that it still has."""
 
 _REACHING = frozenset(("erase", "forget"))
 """Effects on more tables than the one that they name, if they name any."""
@@ -41,10 +43,13 @@ def entry_of(manifest: Manifest, uuid: str) -> TableEntry | None:
     return None if name is None else manifest.tables[name]
 
 
-def may_differ(before: Manifest, after: Manifest, uuid: str, segments: SegmentReader) -> bool:
+def may_differ(before: Manifest, after: Manifest, uuid: str, segments: SegmentReader, fields: Sequence[Field]) -> bool:
     """Whether a table's rows may differ between two versions, or may have differed from both in between.
 
     False is certain. It goes by the entries alone; an idle table's is fetched if it has become idle in between.
+
+    Args:
+        fields: columns of the feed: a version that does not show one of them differs from one that does.
     """
     first, last = entry_of(before, uuid), entry_of(after, uuid)
     if first is None or last is None:
@@ -55,13 +60,16 @@ def may_differ(before: Manifest, after: Manifest, uuid: str, segments: SegmentRe
         return False
     whole = segments.whole(last)
     since = before.commit_ts
-    return any(file.greatest_row_ts > since for file in whole.files) or any(
+    if any(file.greatest_row_ts > since for file in whole.files) or any(
         segment.greatest > since for segment in whole.segments_of("files")
-    )
+    ):
+        return True
+    was = segments.whole(first).schema
+    return hidden_columns(was, since, fields) != hidden_columns(whole.schema, after.commit_ts, fields)
 
 
 def changing_commits(
-    context: Context, newest: Manifest, since: Manifest, until: Manifest, uuid: str
+    context: Context, newest: Manifest, since: Manifest, until: Manifest, uuid: str, fields: Sequence[Field]
 ) -> Iterator[CommitStep]:
     """Yields the commits after ``since`` and up to ``until`` that may have changed a table's rows, oldest first.
 
@@ -69,6 +77,7 @@ def changing_commits(
 
     Args:
         newest: a version that knows the history of ``until``.
+        fields: columns of the feed.
 
     Raises:
         VersionExpiredError: a version has expired meanwhile.
@@ -78,14 +87,14 @@ def changing_commits(
     history = history_between(context.head, newest, since.version + 1, until.version)
     names = {name for manifest in (since, until) if (name := manifest.name_of(uuid)) is not None}
     for before, after in pairwise(_manifests(context, since, until, _worth_reading(history, names))):
-        if not may_differ(before, after, uuid, context.segments):
+        if not may_differ(before, after, uuid, context.segments, fields):
             continue
         if after.version == before.version + 1:
             yield CommitStep(before, after)
             continue
         between = history_between(context.head, newest, before.version + 1, after.version - 1)
         for step in pairwise(_manifests(context, before, after, between)):
-            if may_differ(*step, uuid, context.segments):
+            if may_differ(*step, uuid, context.segments, fields):
                 yield CommitStep(*step)
 
 

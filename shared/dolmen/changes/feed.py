@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import pyarrow as pa
 
@@ -64,7 +64,9 @@ class ChangeFeed:
         self._output = output_fields(entry, columns, with_commit_ts=False)
         check_names(table, self._output)
         self._planner = ChangePlanner(context, entry, self._output, where, erasures)
-        self.schema = feed_schema(self._output, erasures)
+        is_remade = entry.epoch > since.version  # by a restore, maybe, that brought back a column
+        shown = entry.primary_key if is_remade else [field.id for field in entry.schema.fields]
+        self.schema = feed_schema(self._output, () if erasures else shown)
 
     def to_reader(self) -> pa.RecordBatchReader:
         """The changes as a stream, in bounded memory."""
@@ -100,7 +102,14 @@ class ChangeFeed:
                 yield step, self._planner.of_commit(step.before, step.after), False
 
     def _steps(self) -> Iterator[CommitStep]:
-        steps = changing_commits(self._context, self._newest, self._since, self._until, self._entry.uuid)
+        steps = changing_commits(
+            self._context,
+            self._newest,
+            self._since,
+            self._until,
+            self._entry.uuid,
+            self._planner.key_columns.needed,
+        )
         return (step for step in steps if step.after.data_change)
 
     def net_of_commits(self) -> Iterator[Changed]:
@@ -125,13 +134,14 @@ def erasures_reaching(context: Context, newest: Manifest, entry: TableEntry, *, 
     return tuple(erasure for erasure in younger if erasure.subject or reaches(erasure, entry))
 
 
-def feed_schema(output: Iterable[Field], erasures: Sequence[Erasure]) -> pa.Schema:
+def feed_schema(output: Iterable[Field], shown: Collection[int]) -> pa.Schema:
     """The Arrow schema of a feed with these columns of the table.
 
     Args:
-        erasures: if there are any, columns may be NULL: of an erased row the feed tells the key alone.
+        shown: ids of those that have a value wherever the table has one; others may be NULL. Of an erased row the feed
+            tells the key alone, and of a version that does not show a column, NULL.
     """
-    own = [pa.field(field.name, field.arrow_type, field.nullable or bool(erasures)) for field in output]
+    own = [pa.field(field.name, field.arrow_type, field.nullable or field.id not in shown) for field in output]
     return pa.schema([*own, *FEED_FIELDS])
 
 

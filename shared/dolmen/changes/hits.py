@@ -50,6 +50,7 @@ class FilePlanner:
         self, state: TableState, columns: FeedColumns, tombstones: tuple[Tombstone, ...] | None = None
     ) -> None:
         self.state, self._columns, self._given = state, columns, tombstones
+        self._where = state.where(columns)
         self._judge: TombstoneJudge | None = None
 
     @property
@@ -69,16 +70,16 @@ class FilePlanner:
         if not file.live_rows:
             return None
         verdict = StatsVerdict.ALWAYS
-        if self._columns.where is not None:
+        if self._where is not None:
             known = known_bounds(file, self.state.entry.schema, self._columns.filtered)
-            verdict = judge(self._columns.where, known, file.rows)
+            verdict = judge(self._where, known, file.rows)
         suspects = None if verdict is StatsVerdict.NEVER else self.judge.of_file(file)
         return None if suspects is None else FilePlan(file, verdict is StatsVerdict.MAYBE, suspects)
 
 
 def younger_files(state: TableState, columns: FeedColumns, commit_ts: int) -> Iterator[DataFile]:
     """Yields the files that may hold wanted rows of commits after ``commit_ts``."""
-    where = columns.where
+    where = state.where(columns)
     wanted = [segment for segment in state.live.segments_for(where) if segment.greatest > commit_ts]
     for each in state.live.live_segments(wanted) if wanted else ():
         places = None if where is None else each.places(may_match_mask(where, each.table))

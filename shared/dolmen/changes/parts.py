@@ -126,7 +126,7 @@ class PartReader:
         self._output = output_fields(entry, columns, with_commit_ts=False)
         self._planner = ChangePlanner(context, entry, self._output, where, erasures)
         self._manifests: dict[VersionKey, Manifest] = {}
-        self.schema = feed_schema(self._output, erasures)
+        self.schema = feed_schema(self._output, () if erasures else entry.primary_key)
 
     def read(self, part: FeedPart) -> Iterator[pa.RecordBatch]:
         """Streams the changes of one part, in bounded memory.

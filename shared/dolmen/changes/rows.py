@@ -12,10 +12,11 @@ from dolmen.changes.hits import FileHit
 from dolmen.changes.state import FeedColumns, TableState
 from dolmen.format.entries import Tombstone
 from dolmen.format.schema import COMMIT_TS_FIELD, COMMIT_TS_ID
+from dolmen.predicate import matches
 from dolmen.scan.plan import FilePlan
 from dolmen.scan.read import PlanReader, RowGroupColumns
 from dolmen.scan.row_groups import OpenFile, RowGroup, row_groups
-from dolmen.scan.row_masks import Mask, column_of, live_mask, row_mask, to_arrow
+from dolmen.scan.row_masks import Mask, column_of, live_mask, row_mask, to_arrow, to_mask
 from dolmen.scan.vectors import VECTOR_BYTES, by_vector_bytes
 
 
@@ -62,7 +63,7 @@ def visible_rows(
     plans = tuple(files)
     reader = state.reader(columns, plans, unresolved)
     is_mixed = any(plan.file.least_row_ts <= since for plan in plans)
-    ids = columns.ids | {COMMIT_TS_ID} if is_mixed else columns.ids
+    ids = columns.ids | _tested_late(state, columns) | ({COMMIT_TS_ID} if is_mixed else frozenset())
     schema = read_schema(columns)
 
     def decode(group: RowGroup, read: RowGroupColumns) -> pa.RecordBatch | None:
@@ -70,7 +71,7 @@ def visible_rows(
         if group.file.file.least_row_ts <= since:
             ts = column_of(group, COMMIT_TS_FIELD, read.read(frozenset((COMMIT_TS_ID,)))).to_numpy()
             keep = ts > since if keep is None else keep & (ts > since)
-        return _take(group, read, keep, columns, schema)
+        return _take(state, group, read, keep, columns, schema)
 
     for batch in reader.read(decode, reader.groups(), ids):
         if batch is not None:
@@ -104,9 +105,10 @@ def taken_rows(
             if there is None:
                 return None
             keep = ~there if keep is None else keep & ~there
-        return _take(group, read, keep, columns, schema)
+        return _take(before, group, read, keep, columns, schema)
 
-    for batch in older.read(decode, _hit_groups(older, newer, by_path), columns.ids | tested):
+    ids = columns.ids | tested | _tested_late(before, columns)
+    for batch in older.read(decode, _hit_groups(older, newer, by_path), ids):
         if batch is not None:
             yield batch
 
@@ -132,13 +134,30 @@ def _hit_groups(older: PlanReader, newer: PlanReader, by_path: dict[str, FileHit
                     yield HitRowGroup.of(group, after)
 
 
+def _tested_late(state: TableState, columns: FeedColumns) -> frozenset[int]:
+    """Ids of the columns of a predicate by which files can't be judged: see ``TableState.where``."""
+    return frozenset() if state.where(columns) is columns.where else columns.filtered
+
+
 def _take(
-    group: RowGroup, read: RowGroupColumns, keep: Mask | None, columns: FeedColumns, schema: pa.Schema
+    state: TableState,
+    group: RowGroup,
+    read: RowGroupColumns,
+    keep: Mask | None,
+    columns: FeedColumns,
+    schema: pa.Schema,
 ) -> pa.RecordBatch | None:
     if keep is not None and not keep.any():
         return None
-    arrays = read.read(columns.ids)
-    output = [column_of(group, field, arrays) for field in columns.read]
+    tested = _tested_late(state, columns)
+    arrays = read.read(columns.ids | tested)
+    if tested and columns.where is not None:
+        shown = {field.id: state.column(group, field, arrays) for field in columns.needed if field.id in tested}
+        wanted = to_mask(matches(columns.where, shown, group.rows))
+        keep = wanted if keep is None else keep & wanted
+        if not keep.any():
+            return None
+    output = [state.column(group, field, arrays) for field in columns.read]
     if keep is not None and np.count_nonzero(keep) < len(keep):
         kept = to_arrow(keep)
         output = [array.filter(kept) for array in output]
@@ -146,5 +165,5 @@ def _take(
 
 
 def read_schema(columns: FeedColumns) -> pa.Schema:
-    """The Arrow schema of the rows that are read."""
-    return pa.schema([pa.field(field.name, field.arrow_type, field.nullable) for field in columns.read])
+    """The Arrow schema of the rows that are read. In versions that do not show a column, it is NULL."""
+    return pa.schema([pa.field(field.name, field.arrow_type) for field in columns.read])

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import msgspec
+import pyarrow as pa
 
 from dolmen.cached import cached_property
 from dolmen.changes.commits import entry_of
+from dolmen.changes.hidden import Hidden, hidden_columns
 from dolmen.context import Context
 from dolmen.errors import SchemaError
 from dolmen.format.entries import Tombstone
 from dolmen.format.erasures import Erasure
 from dolmen.format.manifest import Manifest, TableEntry
+from dolmen.format.nested_values import nested_values
 from dolmen.format.nesting import wider_ids
 from dolmen.format.schema import COMMIT_TS_ID, Field, Schema
 from dolmen.format.widening import changed_forms, widened_entry
 from dolmen.predicate import Predicate, columns
 from dolmen.scan.plan import FilePlan, ScanPlan
 from dolmen.scan.read import PlanReader
+from dolmen.scan.row_groups import RowGroup
+from dolmen.scan.row_masks import column_of
 from dolmen.segments.erasures import with_erasures
 from dolmen.segments.live import LiveFiles, tombstones_of
 
@@ -56,26 +61,44 @@ class FeedColumns:
         """Ids of the columns that the predicate names."""
         return frozenset() if self.where is None else columns(self.where)
 
+    @cached_property
+    def needed(self) -> tuple[Field, ...]:
+        """The columns that are read, and those that the predicate names."""
+        return tuple(field for field in self.schema.fields if field.id in self.ids | self.filtered)
+
 
 class TableState:
     """A table in one version.
 
     Args:
         entry: its whole entry, with the columns of the feed's last version.
+        own: the columns that the version shows itself.
+        hidden: those of the feed's columns that it does not show.
     """
 
-    def __init__(self, context: Context, manifest: Manifest, name: str, entry: TableEntry) -> None:
+    def __init__(
+        self, context: Context, manifest: Manifest, name: str, entry: TableEntry, own: Schema, hidden: Hidden
+    ) -> None:
         self.context, self.manifest, self.name, self.entry = context, manifest, name, entry
+        self.own, self.hidden = own, hidden
         self.live = LiveFiles.of(entry, context.segments)
 
     @classmethod
     def of(
-        cls, context: Context, manifest: Manifest, uuid: str, schema: Schema, erasures: Iterable[Erasure] = ()
+        cls,
+        context: Context,
+        manifest: Manifest,
+        uuid: str,
+        schema: Schema,
+        erasures: Iterable[Erasure] = (),
+        *,
+        hide: bool = True,
     ) -> TableState | None:
         """The table with this uuid; None if the version has no such table. An idle one's entry is fetched.
 
         Args:
             erasures: oldest first: the table is seen without the rows that younger ones than the version erased.
+            hide: whether columns that the version does not show are NULL, and not what its files hold.
 
         Raises:
             SchemaError: a column has a wider type than in the feed's last version, so its values may not fit.
@@ -84,15 +107,41 @@ class TableState:
         if found is None:
             return None
         younger = [erasure for erasure in erasures if erasure.ts > manifest.commit_ts]
-        entry = context.segments.whole(with_erasures(found, younger, context.segments))
-        _check_types(entry.schema, schema, manifest.version)
-        entry = widened_entry(entry, changed_forms(entry.schema, schema))
-        entry = msgspec.structs.replace(entry, schema=_with_dropped(schema, entry.schema))
-        return cls(context, manifest, manifest.name_of(uuid) or "", entry)
+        found = context.segments.whole(found)
+        hidden = hidden_columns(found.schema, manifest.commit_ts, schema.fields) if hide else {}
+        entry = with_erasures(found, younger, context.segments)
+        own = entry.schema
+        _check_types(own, schema, manifest.version)
+        entry = widened_entry(entry, changed_forms(own, schema))
+        entry = msgspec.structs.replace(entry, schema=_with_dropped(schema, own))
+        return cls(context, manifest, manifest.name_of(uuid) or "", entry, own, hidden)
 
     def with_entry(self, entry: TableEntry) -> TableState:
         """The same version of the table with another entry."""
-        return TableState(self.context, self.manifest, self.name, entry)
+        return TableState(self.context, self.manifest, self.name, entry, self.own, self.hidden)
+
+    def hides_like(self, other: TableState, columns: FeedColumns) -> bool:
+        """Whether two versions show the same of the columns that are needed."""
+        return all(self.hidden.get(field.id) == other.hidden.get(field.id) for field in columns.needed)
+
+    def where(self, columns: FeedColumns) -> Predicate | None:
+        """The predicate, if files can be judged by it; None if it names a column that they hold and nobody sees."""
+        return None if self.hidden.keys() & columns.filtered else columns.where
+
+    def column(self, group: RowGroup, field: Field, arrays: Mapping[int, pa.Array]) -> pa.Array:
+        """A column of a row group as this version shows it, in the feed's type; all rows, deleted ones too.
+
+        Args:
+            arrays: by id, at least this column as it is in the file.
+        """
+        gone = self.hidden.get(field.id)
+        if gone is None:
+            return column_of(group, field, arrays)
+        if field.id in gone:
+            is_older = field.added_ts <= self.commit_ts
+            return pa.nulls(group.rows, field.arrow_type) if is_older else field.initial_values(group.rows)
+        own = self.own.by_id[field.id]
+        return nested_values(column_of(group, own, arrays), own.arrow_type, field.arrow_type)
 
     @property
     def commit_ts(self) -> int:
@@ -121,7 +170,7 @@ class TableState:
             version=self.manifest.version,
             entry=self.entry,
             output=columns.read,
-            where=columns.where,
+            where=self.where(columns),
             limit=None,
             files=files,
             pruned={},
@@ -134,7 +183,9 @@ def _check_types(own: Schema, last: Schema, version: int) -> None:
     there = {field.id: field for field in last.fields}
     for field in own.fields:
         now = there.get(field.id)
-        if now is not None and now.type != field.type and wider_ids(field.type, now.type, field.id):
+        if now is None or now.added_ts != field.added_ts:  # another column, which got the id of one of then
+            continue
+        if now.type != field.type and wider_ids(field.type, now.type, field.id):
             raise SchemaError(
                 f"column {field.name!r} is {field.arrow_type} in version {version}, but {now.arrow_type} in the last "
                 "one, to which the table was restored: take the changes up to the restore apart, or widen the column "

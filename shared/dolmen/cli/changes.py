@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import groupby
 from pathlib import Path
@@ -18,9 +18,11 @@ from dolmen.cli.interrupts import Stop, check_interval, stopping_at_interrupt
 from dolmen.cli.options import DatabaseUrl, Form, Json, Output, TableName, app
 from dolmen.cli.output import destination, send_rows
 from dolmen.cli.terminal import ends_of, show_ends
-from dolmen.errors import InputError, SchemaError
-from dolmen.ingest.formats.export import export_stream
+from dolmen.errors import InputError, SchemaError, TableNotFoundError
+from dolmen.ingest.formats.export import check_target, export_stream
 from dolmen.ingest.formats.formats import Format
+from dolmen.predicate import columns as columns_of
+from dolmen.predicate import parse
 from dolmen.units import MIB
 
 _HELD_BYTES = 32 * MIB
@@ -46,13 +48,14 @@ def changes(
     db = dolmen.open(database)
     names = [name.strip() for name in columns.split(",")] if columns else None
     ask = partial(db.table(table).changes, columns=names, where=where)
+    identify = partial(_identity, db, table, names, where)
     first = _moment(since)
     if follow:
         if until is not None or net:
             raise InputError("--follow has no end and shows every commit: leave out --until and --net")
         check_interval(interval)
         format = destination(output, form or ("jsonl" if output is None else None), as_json=as_json)
-        _follow(db, ask, first, interval, output, format)
+        _follow(db, ask, identify, first, interval, output, format)
         return
     format = destination(output, form, as_json=as_json)
     rows = ask(first, None if until is None else _moment(until), net=net)
@@ -66,8 +69,24 @@ def _moment(text: str) -> int | str:
     return int(text) if text.lstrip("-").isdecimal() else text
 
 
+def _identity(db: dolmen.Database, table: str, names: list[str] | None, where: str | None, version: int) -> str:
+    """Says which table has the name in a version, and which of its columns the feed depends on."""
+    there = db.at(version).table(table)
+    if names is None:
+        return there.identity()
+    schema = there.stored_schema
+    tested = frozenset[int]() if where is None else columns_of(parse(where, schema, now_us=0))
+    return there.identity([*names, *(f.name for f in schema.fields if f.id in tested and f.name not in names)])
+
+
 def _follow(
-    db: dolmen.Database, ask: Any, since: int | str, interval: float, output: Path | None, format: Format | None
+    db: dolmen.Database,
+    ask: Any,
+    identify: Callable[[int], str],
+    since: int | str,
+    interval: float,
+    output: Path | None,
+    format: Format | None,
 ) -> None:
     """Writes whole commits as they come, and ends after one when Ctrl-C is pressed."""
     if format is None or format.kind == "parquet":
@@ -75,14 +94,17 @@ def _follow(
     with stopping_at_interrupt() as stop:
         until = db.refresh()
         rows: pa.RecordBatchReader = ask(since, until)
+        schema = pa.schema([field.with_nullable(True) for field in rows.schema])  # as after an erasure
         if output is None:
             sys.stdout.flush()
             target: Any = sys.stdout.buffer
         else:
+            check_target(output)
             target = output.open("wb")
         try:
-            batches = _new_commits(db, ask, rows, until, interval, stop, target.flush)
-            export_stream(pa.RecordBatchReader.from_batches(rows.schema, batches), target, format)
+            batches = _new_commits(db, ask, identify, rows, until, interval, stop, target.flush)
+            alike = (pa.RecordBatch.from_arrays(batch.columns, schema=schema) for batch in batches)
+            export_stream(pa.RecordBatchReader.from_batches(schema, alike), target, format)
             target.flush()
         finally:
             if output is not None:
@@ -90,14 +112,22 @@ def _follow(
 
 
 def _new_commits(
-    db: dolmen.Database, ask: Any, rows: pa.RecordBatchReader, seen: int, interval: float, stop: Stop, flush: Any
+    db: dolmen.Database,
+    ask: Any,
+    identify: Callable[[int], str],
+    rows: pa.RecordBatchReader,
+    seen: int,
+    interval: float,
+    stop: Stop,
+    flush: Any,
 ) -> Iterator[pa.RecordBatch]:
     """Yields the changes that there are, and then those of new versions. Looks for these with one request.
 
     Raises:
         SchemaError: the columns have changed.
+        TableNotFoundError: the table is gone, or another one has its name.
     """
-    schema = rows.schema
+    known = identify(seen)
     while True:
         for commit in _whole_commits(rows):
             yield from commit
@@ -108,12 +138,19 @@ def _new_commits(
         while (newest := db.refresh()) == seen:
             if stop.wait(interval):
                 return
-        rows = ask(seen, newest)
-        if rows.schema != schema:
+        now = identify(newest)
+        if now.partition("/")[0] != known.partition("/")[0]:
+            raise TableNotFoundError(
+                f"another table has the name since a version after {seen}: go on with --since {seen}, which shows all "
+                "rows of the table of now as inserts. --until, with a version that has the table before, shows the "
+                "last changes of that one"
+            )
+        if now != known:
             raise SchemaError(
                 f"the table has other columns since a version after {seen}: go on with --since {seen}, which shows "
                 "the columns of now"
             )
+        rows = ask(seen, newest)
         seen = newest
 
 

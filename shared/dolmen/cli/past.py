@@ -29,7 +29,11 @@ def _complete_tables(context: typer.Context, incomplete: str) -> list[str]:
 @app.command()
 def tag(
     name: Annotated[
-        str, typer.Argument(help="Name of the tag: letters, digits, _, . and -.", autocompletion=complete_tag)
+        str,
+        typer.Argument(
+            help="Name of the tag: letters, digits, _, . and -, with no . or - first, and no 'iceberg.'.",
+            autocompletion=complete_tag,
+        ),
     ],
     database: DatabaseUrl,
     version: Annotated[int | None, typer.Option("--version", help="Tag this version; the newest by default.")] = None,

@@ -7,7 +7,7 @@ longest that fits is taken, first of the column, then of each field. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -153,6 +153,14 @@ def wider_ids(json: TypeJson, now: TypeJson, id_: int) -> set[int]:
     """Ids of the columns and fields of one type that have a narrower type, or one of another kind, in the other."""
     before, after = _leaves(json, id_), _leaves(now, id_)
     return {each for each in before.keys() & after.keys() if not _widens(before[each], after[each])}
+
+
+def fields_inside(json: TypeJson) -> Iterator[Field]:
+    """All fields inside a type, at every depth; none for a type that is not nested."""
+    for inner in () if isinstance(json, str) else json.values():
+        for child in map(_child, inner if isinstance(inner, (list, tuple)) else [inner]):
+            yield child
+            yield from fields_inside(child.type)
 
 
 def _leaves(json: TypeJson, id_: int) -> dict[int, str]:

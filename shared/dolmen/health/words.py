@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dolmen.units import duration_text, utc
+from dolmen.units import LAST_US, duration_text, utc
 
 _UNITS = ("bytes", "KB", "MB", "GB", "TB", "PB", "EB")
-_MAX_US = 253_402_300_800 * 1_000_000
 
 
 def size_text(size_bytes: int) -> str:
@@ -40,7 +39,7 @@ def time_text(at_us: int) -> str:
     """A time to the minute, in UTC; "" for 0."""
     if not at_us:
         return ""
-    return f"{utc(at_us):%Y-%m-%d %H:%M} UTC" if 0 < at_us < _MAX_US else "beyond the year 9999"
+    return f"{utc(at_us):%Y-%m-%d %H:%M} UTC" if 0 < at_us <= LAST_US else "beyond the year 9999"
 
 
 def ago_text(at_us: int, now_us: int) -> str:

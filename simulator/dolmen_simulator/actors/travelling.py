@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
+from dolmen.errors import VersionExpiredError
 from dolmen.results import Commit
 from dolmen_simulator.actors.readers import Reader
 from dolmen_simulator.actors.writers import NAMES, PLAIN, SPARE
@@ -97,7 +100,10 @@ class Traveller(Reader):
             if there:
                 if chance < 0.2:
                     return cursor.remove()
-                return cursor.acknowledge() if chance < 0.8 else cursor.reset(version)
+                if chance < 0.8:
+                    with suppress(VersionExpiredError):  # it has ended: its reader reads the tables as a whole
+                        return cursor.acknowledge()
+                return cursor.reset(version)
             assert process.line.run is not None
             process.line.run.base = process.db.version  # another one may have made it
             return None

@@ -66,15 +66,12 @@ def open_whole(file: Path) -> Iterator[BinaryIO]:
         InputError: it is a directory, or there is none to write it into.
         OSError: the file cannot be written.
     """
-    if file.is_dir():
-        raise InputError(f"{str(file)!r} is a directory: name a file in it")
+    check_target(file)
     if file.exists() and not file.is_file():  # a device or a pipe: it keeps its name
         with file.open("wb") as target:
             yield target
         return
     file = Path(os.path.realpath(file))
-    if not file.parent.is_dir():
-        raise InputError(f"there is no directory {str(file.parent)!r} to write {file.name!r} into")
     partial = file.with_name(f".{file.name}.{uuid.uuid4().hex[:8]}.partial")  # a name that no pipeline takes for a drop
     try:
         with partial.open("xb") as target:
@@ -88,6 +85,15 @@ def open_whole(file: Path) -> Iterator[BinaryIO]:
         raise
     finally:
         partial.unlink(missing_ok=True)
+
+
+def check_target(file: Path) -> None:
+    """Raises InputError if a file that is to be written is a directory, or if there is none to write it into."""
+    if file.is_dir():
+        raise InputError(f"{str(file)!r} is a directory: name a file in it")
+    file = file if file.exists() else Path(os.path.realpath(file))
+    if not file.parent.is_dir():
+        raise InputError(f"there is no directory {str(file.parent)!r} to write {file.name!r} into")
 
 
 def export_stream(rows: pa.RecordBatchReader, target: BinaryIO, format: Format) -> int:
