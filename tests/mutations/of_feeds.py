@@ -23,8 +23,8 @@ FEEDS: tuple[Mutation, ...] = (
         "an overwrite is fed by its new files alone",
         "a commit that makes a new epoch is fed as the difference of what was and is visible",
         "changes/changed_files.py",
-        "!= after.entry.epoch:\n            return self._difference(before, after)\n        deletes =",
-        "!= before.entry.epoch:\n            return self._difference(before, after)\n        deletes =",
+        "        return before.entry.epoch == after.entry.epoch and before.hides_like(after, self.key_columns)\n",
+        "        return before.hides_like(after, self.key_columns)\n",
     ),
     mutation(
         "rows that compaction has moved are taken for deleted and new ones",
