@@ -67,9 +67,17 @@ def cell(cause: str, name: str, column: str, value: str, reason: str = "") -> Ma
     return MalformedFile(cause, name, row.encode(), USERS, wrong, 2, 1, column)
 
 
-def whole(cause: str, name: str, data: bytes | str, reason: str, schema: pa.Schema | None = USERS) -> MalformedFile:
-    """A file that is bad as a whole."""
-    return MalformedFile(cause, name, _bytes(data), schema, reason)
+def whole(
+    cause: str,
+    name: str,
+    data: bytes | str,
+    reason: str,
+    schema: pa.Schema | None = USERS,
+    *,
+    column: str | None = None,
+) -> MalformedFile:
+    """A file that is bad as a whole, because of one column if one is named."""
+    return MalformedFile(cause, name, _bytes(data), schema, reason, column=column)
 
 
 def value(name: str, data: bytes, reason: str, row: int, column: str, cause: str = "does not fit") -> MalformedFile:
