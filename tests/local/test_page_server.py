@@ -161,7 +161,12 @@ def test_a_port_that_is_taken_or_none_is_refused(server: PageServer) -> None:
 def test_dolmen_local_says_the_address_and_serves_until_it_ends(tmp_path: Path) -> None:
     command = ["local", "--root", str(tmp_path / "local"), "--json", "--compact-every", "0", "--gc-every", "0"]
     source = f"import sys; from dolmen.cli import main; sys.argv[1:] = {command!r}; main()"
-    with subprocess.Popen([sys.executable, "-c", source], stdout=subprocess.PIPE, text=True) as running:
+    with subprocess.Popen(
+        [sys.executable, "-c", source],
+        stdout=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's & lets it be ignored
+    ) as running:
         assert running.stdout
         said = json.loads(running.stdout.readline())
         assert (said["function"], said["event"]) == ("report", "serving")
@@ -171,7 +176,10 @@ def test_dolmen_local_says_the_address_and_serves_until_it_ends(tmp_path: Path) 
         connection.request("GET", "/")
         assert "Nothing was ever committed here" in connection.getresponse().read().decode()
         running.send_signal(signal.SIGINT)
-        assert running.wait(timeout=60) == 130
+        try:
+            assert running.wait(timeout=60) == 130
+        finally:
+            running.kill()
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", int(port)), timeout=5)
 
