@@ -85,7 +85,7 @@ FIT: list[tuple[pa.DataType, Any, Any]] = [
 ]
 
 
-def made(kind: pa.DataType, row: Any) -> Table:
+def table_with_key(kind: pa.DataType, row: Any) -> Table:
     table = Database(MemoryStore(MemoryBucket()), Runtime(threads=1)).create_table(
         "t", pa.schema([("k", kind), ("n", pa.int64())]), primary_key="k"
     )
@@ -101,7 +101,7 @@ def ids(cases: list[tuple[pa.DataType, Any, Any]]) -> list[str]:
 def test_a_key_that_no_row_can_have_is_refused_and_never_cut_to_that_of_another_row(
     kind: pa.DataType, key: Any, row: Any
 ) -> None:
-    table = made(kind, row)
+    table = table_with_key(kind, row)
     for call in (
         lambda: table.delete(keys=[key]),
         lambda: table.erase(keys=[key]),
@@ -117,7 +117,7 @@ def test_a_key_that_no_row_can_have_is_refused_and_never_cut_to_that_of_another_
 
 @pytest.mark.parametrize(("kind", "key", "row"), FIT, ids=ids(FIT))
 def test_a_key_that_a_row_can_have_finds_that_row(kind: pa.DataType, key: Any, row: Any) -> None:
-    table = made(kind, row)
+    table = table_with_key(kind, row)
     assert table.get(key) == {"k": row, "n": 0}
     table.delete(keys=[key])
     assert table.count() == 0
@@ -126,11 +126,11 @@ def test_a_key_that_a_row_can_have_finds_that_row(kind: pa.DataType, key: Any, r
 @pytest.mark.parametrize("key", [math.nan, math.inf, np.float32("nan")])
 def test_a_float_that_is_no_number_is_no_whole_number(key: float) -> None:
     with pytest.raises(InputError, match="is no whole number"):
-        made(pa.int64(), 1).delete(keys=[key])
+        table_with_key(pa.int64(), 1).delete(keys=[key])
 
 
 def test_zones_are_looked_at_in_each_key() -> None:
-    table = made(pa.timestamp("us"), dt.datetime(2026, 1, 1, 10))
+    table = table_with_key(pa.timestamp("us"), dt.datetime(2026, 1, 1, 10))
     with pytest.raises(InputError, match="times with a zone stand among times without"):
         table.delete(keys=[NOON, NOON.replace(tzinfo=EAST)])
     assert table.count() == 1
@@ -160,7 +160,7 @@ def test_a_default_is_no_key() -> None:
 
 @pytest.mark.parametrize("on", [[], ()])
 def test_an_empty_list_of_columns_is_called_that(on: Any) -> None:
-    table = made(pa.int64(), 1)
+    table = table_with_key(pa.int64(), 1)
     for call in (
         lambda: table.delete(keys=[1], on=on),
         lambda: table.erase(keys=[1], on=on),

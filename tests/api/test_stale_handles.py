@@ -32,7 +32,7 @@ def url_of(table: Table) -> str:
 
 
 def replace_user(other: Table) -> None:
-    """What was ``user`` is ``customer``, and another column is ``user``."""
+    """Renames ``user`` to ``customer``, and adds another column ``user``."""
     other.rename_column("user", "customer")
     other.add_column("user", pa.int64(), 5)
 

@@ -51,7 +51,7 @@ def rows(table: Table) -> Counter[tuple[Any, ...]]:
 
 
 def kinds(table: Table) -> tuple[str, str]:
-    """What a row that became another one is fed as."""
+    """The changes by which one row becomes another."""
     return ("update_before", "update_after") if table.primary_key else ("delete", "insert")
 
 
