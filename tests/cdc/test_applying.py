@@ -243,6 +243,11 @@ def test_a_row_that_is_updated_otherwise_keeps_its_sequence(feed: Feed) -> None:
         table.set(cdc_sequence=setting)
         with pytest.raises(SchemaError, match="column 'seq' orders the changes"):
             table.update({"seq": 99}, "id = 1")
+        for clause in ({"seq": "source.seq"}, {"v": "source.v", "seq": "target.seq + 1"}):
+            with pytest.raises(SchemaError, match="column 'seq' orders the changes"):
+                table.merge([{"id": 1, "v": "merged", "seq": 99}], on="id", when_matched=clause)
+    table.merge([{"id": 1, "v": "merged"}], on="id", when_matched={"v": "source.v", "seq": "target.seq"})
+    assert feed.rows() == {1: (5, "merged"), 2: (7, "v7")}
 
 
 @pytest.mark.parametrize("index", [False, True])

@@ -11,9 +11,8 @@ import pyarrow as pa
 from dolmen.arguments import short_repr, text
 from dolmen.errors import InputError, RowError, SchemaError
 from dolmen.format.manifest import TableEntry
-from dolmen.format.properties import sequence_column
 from dolmen.format.schema import Field
-from dolmen.merge.clauses import key_change
+from dolmen.merge.clauses import check_updatable
 from dolmen.merge.row_template import Expression, Same
 from dolmen.write.conform import conform
 from dolmen.write.lossless import lossless
@@ -46,7 +45,7 @@ class Assignments:
         terms: dict[str, Expression | Same] = {}
         for name, value in values.items():
             field = entry.schema.field(text("set", name))
-            _check_allowed(entry, field)
+            check_updatable(entry, field)
             if isinstance(value, Expression):
                 terms[name] = Expression(text(f"set: {name}", value.sql))
             else:
@@ -61,13 +60,6 @@ class Assignments:
     def content(self) -> list[Any]:
         """The content for the digest of a request; the order of columns makes no difference."""
         return sorted([name, *_content(name, term)] for name, term in self.terms.items())
-
-
-def _check_allowed(entry: TableEntry, field: Field) -> None:
-    if field.id in entry.primary_key:
-        raise key_change(field.name)
-    if entry.sequences is not None and field.name == sequence_column(entry.properties):
-        raise SchemaError(f"column {field.name!r} orders the changes (CDC) of the table, and belongs to them")
 
 
 def _constant(field: Field, value: Any) -> pa.Array:

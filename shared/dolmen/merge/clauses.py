@@ -9,6 +9,9 @@ from typing import Any, Literal, TypeAlias
 
 from dolmen.arguments import short_repr, text
 from dolmen.errors import InputError, SchemaError
+from dolmen.format.manifest import TableEntry
+from dolmen.format.properties import sequence_column
+from dolmen.format.schema import Field
 
 Values: TypeAlias = Mapping[str, str]
 """SQL expressions over ``target.<column>`` and ``source.<column>``, by column of the table: DuckDB's SQL in
@@ -153,17 +156,18 @@ class Clauses:
                     "the columns that are to be written"
                 )
 
-    def check_keys(self, primary: Collection[str], on: Collection[str], given: Collection[str]) -> None:
-        """Checks that no row gets another primary key.
+    def check_updates(self, entry: TableEntry, on: Collection[str], given: Collection[str]) -> None:
+        """Checks that no row gets another primary key, or another place in the order of changes (CDC).
 
         Args:
-            primary: names of the primary key's columns.
-            on: of the columns by which rows match, whose values are equal in the source.
+            entry: the table's entry.
+            on: names of the columns by which rows match, whose values are equal in the source.
             given: of the source's columns.
 
         Raises:
-            SchemaError: an update sets a column of the primary key to what may be another value.
+            SchemaError: an update sets such a column to what may be another value.
         """
+        primary = [entry.schema.by_id[id_].name for id_ in entry.primary_key]
         for clause in (*self.matched, *self.by_source):
             if isinstance(clause, Delete):
                 continue
@@ -178,8 +182,8 @@ class Clauses:
             for name, expression in clause.values.items():
                 sides = ("target", "source") if name in on and clause in self.matched else ("target",)
                 same = [f"{side}.{quote}{name}{quote}" for side in sides for quote in ("", '"', "`")]
-                if name in primary and expression.strip() not in same:
-                    raise key_change(name)
+                if expression.strip() not in same:
+                    check_updatable(entry, entry.schema.field(name))
 
     def content(self) -> list[Any]:
         """The content of the clauses, for the digest of a request."""
@@ -188,12 +192,15 @@ class Clauses:
         return [[len(self.matched), len(self.not_matched), len(self.by_source)], said]
 
 
-def key_change(name: str) -> SchemaError:
-    """Says that a column of the primary key can't be updated."""
-    return SchemaError(
-        f"column {name!r} is part of the primary key, by which a row is known: delete the row and append another one, "
-        "in a transaction"
-    )
+def check_updatable(entry: TableEntry, field: Field) -> None:
+    """Raises SchemaError if an update can't give a column other values: it is part of the key, or orders changes."""
+    if field.id in entry.primary_key:
+        raise SchemaError(
+            f"column {field.name!r} is part of the primary key, by which a row is known: delete the row and append "
+            "another one, in a transaction"
+        )
+    if entry.sequences is not None and field.name == sequence_column(entry.properties):
+        raise SchemaError(f"column {field.name!r} orders the changes (CDC) of the table, and belongs to them")
 
 
 def _clauses(

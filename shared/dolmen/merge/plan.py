@@ -55,7 +55,7 @@ class ClausesPlan:
 
     Raises:
         InputError: DuckDB refuses an expression, or a condition is none.
-        SchemaError: the columns or types of a clause don't fit the table, or it sets the primary key.
+        SchemaError: the columns or types of a clause don't fit the table, or it updates the primary key.
     """
 
     def __init__(
@@ -71,8 +71,7 @@ class ClausesPlan:
         clauses.check_columns(self._names, self._given.names)
         self._clauses = clauses
         self._keys = {field.name for field in fields}
-        primary = [entry.schema.by_id[id_].name for id_ in entry.primary_key]
-        clauses.check_keys(primary, self._keys, self._given.names)
+        clauses.check_updates(entry, self._keys, self._given.names)
         both = {TARGET: self._target_schema(), SOURCE: self._given}
         self.matched = [self._plan(clause, both) for clause in clauses.matched]
         self.not_matched = [self._plan(clause, {SOURCE: self._given}) for clause in clauses.not_matched]

@@ -20,6 +20,7 @@ from dolmen.spark.sql.attachment import Attachment
 from dolmen.spark.sql.change import RowChange
 from dolmen.store.counting import CountingStore
 from dolmen.store.url import open_store
+from support.changes import COLUMNS, Change, Feed, File
 
 pytestmark = pytest.mark.usefixtures("attached")
 
@@ -146,15 +147,75 @@ def test_an_update_writes_what_spark_evaluates(db: Database) -> None:
     assert [(row["x"], row["s"], str(row["d"])) for row in rows] == [
         (0.0, None, "1.01"), (0.25, "s1'--", "1.01"), (0.5, "s2'--", "1.01"),
     ]  # fmt: skip
-    do("UPDATE t SET id = id + ?, x = NULL WHERE id = ? AND s IS NULL", [100, 8])
-    assert ids(db) == [0, 1, 2, 3, 4, 5, 6, 7, 9, 108]
+    do("UPDATE t SET x = x + ?, d = NULL WHERE id = ? AND s IS NULL", [100, 0])
+    assert db.table("t").get(0) == {"id": 0, "s": None, "x": 100.0, "d": None, "at": None}
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE t SET id = id + 1",
+        "UPDATE t SET x = 1, ID = x WHERE id = 1",
+        "UPDATE t SET id = (SELECT max(id) FROM u)",
+        "MERGE INTO t USING u ON t.id = u.id WHEN MATCHED THEN UPDATE SET id = u.id + 1",
+        "MERGE INTO t USING u ON t.s = u.v WHEN MATCHED THEN UPDATE SET id = u.id",
+        "MERGE INTO t USING u ON t.id = u.id OR t.s = u.v WHEN MATCHED THEN UPDATE SET id = u.id",
+        "MERGE INTO t USING (SELECT id, v AS s, 1D AS x, 1.0 AS d, now() AS at FROM u) n ON t.s = n.s "
+        "WHEN MATCHED THEN UPDATE SET *",
+        "MERGE INTO t USING (SELECT CAST(id AS DOUBLE) AS id FROM u) n ON t.id = n.id "
+        "WHEN MATCHED THEN UPDATE SET id = n.id",
+        "MERGE INTO t USING u ON t.id = u.id WHEN NOT MATCHED BY SOURCE THEN UPDATE SET id = -t.id",
+        "WITH w AS (SELECT id FROM u) MERGE INTO t USING w ON t.id < w.id WHEN MATCHED THEN UPDATE SET id = w.id",
+    ],
+)
+def test_no_statement_changes_a_primary_key(db: Database, statement: str) -> None:
+    do("INSERT INTO u VALUES (1, 's1')")
+    version = db.refresh()
+    with pytest.raises(SchemaError, match="'id' is part of the primary key"):
+        sql(statement)
+    assert db.refresh() == version
+
+
+@pytest.mark.parametrize(
+    "clause",
+    [
+        "t.id = n.id WHEN MATCHED THEN UPDATE SET *",
+        "n.id <=> t.id WHEN MATCHED THEN UPDATE SET s = n.s, id = n.id",
+        "t.id = n.number WHEN MATCHED THEN UPDATE SET id = (n.number), s = n.s",
+        "t.id = n.text AND t.x IS NULL WHEN MATCHED THEN UPDATE SET s = n.s, id = t.id",
+        "t.id = n.id WHEN MATCHED THEN UPDATE SET s = n.s WHEN NOT MATCHED BY SOURCE THEN UPDATE SET id = t.id",
+    ],
+)
+def test_a_key_may_be_set_to_what_it_is(db: Database, clause: str) -> None:
+    source = "SELECT 4L AS id, 4S AS number, '4' AS text, 'new' AS s, 1D AS x, 1.0BD AS d, now() AS at"
+    do(f"MERGE INTO t USING ({source}) n ON {clause}")
+    do("UPDATE t SET id = id, s = concat(s, '!') WHERE s = 'new'")
+    assert (ids(db), db.table("t").get(4)["s"]) == (list(range(10)), "new!")
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE c SET seq = seq + 1",
+        "MERGE INTO c USING u ON c.id = u.id WHEN MATCHED THEN UPDATE SET seq = u.id",
+    ],
+)
+def test_no_statement_changes_the_order_of_changes(db: Database, statement: str) -> None:
+    settings = {"ingest_mode": "cdc", "cdc_envelope": "flat", "cdc_sequence": "seq"}
+    table = db.create_table("c", COLUMNS, primary_key="id", properties=settings)
+    Feed(table="c").deliver(File("a", (Change(1, 5, "five"),)), database=db)
+    do("INSERT INTO u VALUES (1, 'one')")
+    with pytest.raises(SchemaError, match="'seq' orders the changes"):
+        sql(statement)
+    do("MERGE INTO c USING u ON c.id = u.id WHEN MATCHED THEN UPDATE SET v = u.v, seq = c.seq")
+    assert table.get(1) == {"id": 1, "v": "one", "seq": 5}
 
 
 def test_a_value_that_does_not_fit_changes_nothing(db: Database) -> None:
     version = db.refresh()
     for statement, error in [
         ("UPDATE t SET d = 1e12", RowError),
-        ("UPDATE t SET id = NULL WHERE id = 1", RowError),
+        ("UPDATE t SET id = NULL WHERE id = 1", SchemaError),
         ("UPDATE t SET x = 'a'", SchemaError),
         ("UPDATE t SET x = 1, X = 2", InputError),
         ("UPDATE t SET y = 1", SchemaError),

@@ -45,8 +45,7 @@ class MergePlan:
 
     def __post_init__(self) -> None:
         self.clauses.check_columns({field.name for field in self.entry.schema.fields}, self.given)
-        primary = [self.entry.schema.by_id[id_].name for id_ in self.entry.primary_key]
-        self.clauses.check_keys(primary, [field.name for field in self.fields], self.given)
+        self.clauses.check_updates(self.entry, [field.name for field in self.fields], self.given)
 
     def check(self, source: DataFrame) -> None:
         """Checks each expression with Spark, and the type of its result with dolmen. Runs no job.

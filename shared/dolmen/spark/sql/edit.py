@@ -9,6 +9,7 @@ from dolmen.predicate import Constant, Predicate
 from dolmen.spark.merge.tasks import ACTION, Action
 from dolmen.spark.sql.agreement import agreed_predicate, wider_predicate
 from dolmen.spark.sql.change import RowChange
+from dolmen.spark.sql.fixed_columns import check_updates
 from dolmen.spark.sql.statement import DeleteStatement, UpdateStatement
 from dolmen.spark.sql.store_casts import StoreCasts
 from dolmen.spark.tasks import FILE, ROW
@@ -41,7 +42,7 @@ def update_rows(change: RowChange, statement: UpdateStatement) -> None:
 
     Raises:
         InputError: Spark refuses the condition or a value.
-        SchemaError: a column that is not there, or that can't hold values of this type.
+        SchemaError: a column that is not there, that no update may change, or that can't hold values of this type.
     """
     wanted = [(change.field(name), text) for name, text in statement.values]
     names = [field.name for field, _ in wanted]
@@ -53,6 +54,7 @@ def update_rows(change: RowChange, statement: UpdateStatement) -> None:
     what = ", ".join(text for _, text in statement.values)
     analysed = change.select(values, change.from_target(change.empty()), what, statement.where)
     change.check(analysed, what)
+    check_updates(change, analysed, [field for field, _ in wanted])
     wider = wider_predicate(analysed, dict(enumerate(change.fields)))
     source = change.from_target(change.rows(wider, whole=True))
     frame = change.select(f"{values}{others}, `{FILE}`, `{ROW}`", source, what, statement.where)

@@ -18,6 +18,7 @@ from dolmen.spark.failures import mark_of
 from dolmen.spark.merge.source import Source
 from dolmen.spark.merge.tasks import ACTION, Action, matched_twice
 from dolmen.spark.sql.change import RowChange
+from dolmen.spark.sql.fixed_columns import check_updates
 from dolmen.spark.sql.statement import MergeClause, MergeStatement
 from dolmen.spark.sql.store_casts import StoreCasts
 from dolmen.spark.tasks import FILE, ROW
@@ -70,6 +71,8 @@ class _Matching:
         by_source = self._of_kind("not matched by source")
         where = None if by_source else self._where(analysed, source)
         plan = self._actions(source.columns)
+        equal = _equal_columns(analysed, dict(enumerate(change.fields)), source.columns, may_cast=True)
+        self._check_updates(plan, given, empty, equal, source.columns)
         change.check(self._rows(given, empty, plan), self.statement.on)
         frame = self._rows(given, change.rows(where, whole=needs_target), plan)
         once = bool(self._of_kind("matched")) and not self._deletes_only
@@ -148,6 +151,35 @@ class _Matching:
             found.append((clause, values))
         return found
 
+    def _check_updates(
+        self,
+        plan: Sequence[tuple[MergeClause, list[tuple[Field, str]] | None]],
+        given: str,
+        empty: str,
+        equal: Sequence[tuple[Field, str]],
+        columns: Sequence[str],
+    ) -> None:
+        """Raises SchemaError if a clause gives a row another primary key, or another place in the order of changes.
+
+        Args:
+            plan: see ``_actions``.
+            given, empty: the views of source and target.
+            equal: columns of the target, each with the source's of the same value.
+            columns: names of the source's columns.
+        """
+        own = self.change.from_target(empty)
+        for clause, values in plan:
+            set_by_user = [(field, text) for field, text in values or () if text != self.change.own(field.name)]
+            if clause.action != "update" or not set_by_user:
+                continue
+            shown = ", ".join(f"(\n{text}\n) AS __value_{place}" for place, (_, text) in enumerate(set_by_user))
+            fields = [field for field, _ in set_by_user]
+            if clause.kind == "matched":
+                analysed = self.change.select(shown, f"{own} CROSS JOIN {self._source(given)}", self.statement.on)
+                check_updates(self.change, analysed, fields, columns, equal)
+            else:
+                check_updates(self.change, self.change.select(shown, own, self.statement.on), fields)
+
     def _given(self, field: Field, given: Sequence[str]) -> str:
         """The source's column for a column of the table, for ``*``. Raises SchemaError."""
         sensitive = self.change.case_sensitive
@@ -206,8 +238,17 @@ class _Matching:
             summarized.close()
 
 
-def _equal_columns(analysed: DataFrame, fields: dict[int, Field], given: Sequence[str]) -> list[tuple[Field, str]]:
-    """Columns of the target with columns of the source and of the same type that a join's condition wants equal."""
+def _equal_columns(
+    analysed: DataFrame, fields: dict[int, Field], given: Sequence[str], *, may_cast: bool = False
+) -> list[tuple[Field, str]]:
+    """Columns of the target with columns of the source that a join's condition wants equal.
+
+    Args:
+        analysed: the join.
+        fields: columns of the target, by place.
+        given: names of the source's columns.
+        may_cast: they may be of two types, and both NULL; otherwise only pairs of one type are found.
+    """
     join = analysed._jdf.queryExecution().analyzed()
     while (kind := str(join.getClass().getSimpleName())) != "Join":
         if kind not in ("Project", "WithCTE"):
@@ -223,11 +264,15 @@ def _equal_columns(analysed: DataFrame, fields: dict[int, Field], given: Sequenc
         kind = str(node.getClass().getSimpleName())
         if kind == "And":
             waiting += [node.left(), node.right()]
-        if kind != "EqualTo":
+        if kind != "EqualTo" and not (may_cast and kind == "EqualNullSafe"):
             continue
         sides = [node.left(), node.right()]
+        if may_cast:
+            sides = [side.child() if str(side.getClass().getSimpleName()) == "Cast" else side for side in sides]
         if any(str(side.getClass().getSimpleName()) != "AttributeReference" for side in sides):
             continue
+        if may_cast and any(side.dataType().simpleString() in ("float", "double") for side in sides):
+            continue  # a key that is rounded may be equal to another one
         ids = [side.exprId().id() for side in sides]
         if ids[0] not in left:
             ids.reverse()
