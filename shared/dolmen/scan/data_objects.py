@@ -30,11 +30,6 @@ class DataObject:
     adopted: AdoptedPath | None = None
 
     @property
-    def local_path(self) -> str | None:
-        """Its path if it is a file of this machine that nobody replaces. Others may replace an adopted one."""
-        return None if self.adopted else self.store.local_path(self.key)
-
-    @property
     def label(self) -> str:
         """Its name in messages."""
         return self.adopted.label if self.adopted else self.key
@@ -61,6 +56,16 @@ def data_object(store: ObjectStore, path: str) -> DataObject:
     if kind is None or kind.name != adopted.scheme:
         raise CorruptionError(adopted.label, f"a database at {store.url} cannot have adopted it")
     return DataObject(store.sibling(adopted.root), adopted.key, adopted)
+
+
+def local_path(store: ObjectStore, path: str) -> str | None:
+    """A data file's path on this machine if nobody replaces it there. Others may replace an adopted one.
+
+    Args:
+        store: the database's.
+        path: the file's path in its entry.
+    """
+    return None if is_adopted(path) else store.local_path(path)
 
 
 def is_local(store: ObjectStore) -> bool:

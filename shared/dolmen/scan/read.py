@@ -20,7 +20,7 @@ from dolmen.errors import CorruptionError, ObjectChangedError, ObjectNotFoundErr
 from dolmen.format.entries import DataFile
 from dolmen.format.schema import Schema
 from dolmen.scan.blobs import BlobReader, Pending
-from dolmen.scan.data_objects import data_object, is_local, missing_file_error
+from dolmen.scan.data_objects import data_object, is_local, local_path, missing_file_error
 from dolmen.scan.deletes import Deletes, load_deletes
 from dolmen.scan.file_bytes import FileBytes
 from dolmen.scan.filter_choice import FilterChoice, FilterUse
@@ -237,7 +237,7 @@ class PlanReader:
         """Where the file's bytes are if no more have to be fetched."""
         if found.body is not None:
             return FileBytes.from_body(found)
-        path = data_object(self.context.store, file.path).local_path
+        path = local_path(self.context.store, file.path)
         return None if path is None else FileBytes.from_path(path, found.footer)
 
     def vectors(self, files: Sequence[FilePlan]) -> dict[str, BitMap]:

@@ -28,7 +28,7 @@ from dolmen.maintenance.erasures.receipts import note_held_files
 from dolmen.maintenance.resolve.erased import ErasureMatches
 from dolmen.maintenance.resolve.gather import gather_vectors
 from dolmen.maintenance.resolve.unresolved import Unresolved, table_reader
-from dolmen.scan.data_objects import data_object
+from dolmen.scan.data_objects import local_path
 from dolmen.scan.display import html, text
 from dolmen.scan.filter_choice import FilterChoice
 from dolmen.scan.hidden_rows import hidden_rows, whole_groups
@@ -331,7 +331,7 @@ class _Resolution:
 
     def _bytes(self, file: OpenFile, some: list[RowGroup], ids: frozenset[int]) -> int:
         """Bytes read to test these row groups of a file; a small file is fetched whole, with its footer."""
-        if file.source is not None and data_object(self.context.store, file.file.path).local_path is None:
+        if file.source is not None and local_path(self.context.store, file.file.path) is None:
             return file.file.size
         return sum(wanted.length for group in some for wanted in file.footer.ranges(group.index, group.tests | ids))
 

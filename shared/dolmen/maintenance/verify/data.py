@@ -23,7 +23,7 @@ from dolmen.format.statistics import Bounds, bounds, constant_bounds
 from dolmen.format.values import Plain, to_plain
 from dolmen.format.widening import narrowing
 from dolmen.maintenance.verify.report import FindingLog
-from dolmen.scan.data_objects import data_object
+from dolmen.scan.data_objects import data_object, local_path
 from dolmen.scan.file_bytes import FileBytes
 from dolmen.scan.footers import DataFileFooter, first_request
 from dolmen.scan.key_filters import filters_place
@@ -203,12 +203,12 @@ class DataCheck:
                 yield "index-damaged", f"bytes {start:,} to {end:,}: checksum differs"
 
     def _source(self, opened: Opened, group: int, ids: frozenset[int]) -> FileBytes:
-        file, footer, there = opened.file, opened.footer, data_object(self._context.store, opened.file.path)
+        file, footer, store = opened.file, opened.footer, self._context.store
         if opened.body is not None:
             return FileBytes.from_ranges([(0, opened.body)], file.size, footer)
-        if path := there.local_path:
+        if path := local_path(store, file.path):
             return FileBytes.from_path(path, footer)
-        parts = []
+        there, parts = data_object(store, file.path), []
         for wanted in coalesce(footer.ranges(group, ids)):
             body = there.store.get(there.key, wanted).body
             if len(body) != wanted.length:

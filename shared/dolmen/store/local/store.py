@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from typing import BinaryIO, Self
 from urllib.parse import quote
 
+from dolmen.cached import cached_property
 from dolmen.errors import (
     AccessDeniedError,
     CorruptionError,
@@ -218,6 +219,10 @@ class LocalStore:
         return self._path(key)
 
     def sibling(self, root: str) -> LocalStore:
+        return self._whole_machine
+
+    @cached_property
+    def _whole_machine(self) -> LocalStore:
         other = LocalStore("/", self.runtime)
         other.clock = self.clock
         return other
