@@ -10,7 +10,7 @@ from bench.requests import Measured, Requests
 from dolmen.maintenance.compact.plan import CompactionOptions
 from dolmen.scan.ranges import MERGED_BYTES
 from dolmen.store.input import READ_AHEAD_BYTES
-from dolmen.store.s3.upload import PART_BYTES, THRESHOLD_BYTES
+from dolmen.store.s3.upload import FEW_PART_BYTES, FEW_THRESHOLD_BYTES
 from dolmen.write.options import DEFAULT
 
 DAY_SECONDS = 86_400
@@ -61,7 +61,7 @@ class Load:
     warm: float = 0.9
     key_share: float = 0.05
     commit_seconds: float = 0.2
-    part_bytes: int = PART_BYTES
+    part_bytes: int = FEW_PART_BYTES
     ingest_rate: float = 30e6
     rewrite_rate: float = 50e6
     message_rate: float = 2_000
@@ -123,7 +123,7 @@ def batches(messages: float, size: int, window: int) -> float:
 
 def uploads(size: float, part_bytes: int) -> float:
     """PUTs of an object: one, or the beginning, the parts and the end of a multipart upload."""
-    return 1 if size <= THRESHOLD_BYTES else 2 + math.ceil(size / part_bytes)
+    return 1 if size <= FEW_THRESHOLD_BYTES else 2 + math.ceil(size / part_bytes)
 
 
 def bill(load: Load, counted: Measured) -> list[Line]:

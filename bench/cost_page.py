@@ -75,7 +75,8 @@ This page is written by `python -m bench.cost --write` (`make cost`). Requests a
 {counts}
 
 Larger objects take requests by size: a dropped file is read 8 MB at a time, compaction reads ranges of up to 8 MB, and an object
-above 64 MB is uploaded in parts ({uploads(384 << 20, load.part_bytes):.0f} PUTs for a full file of 384 MB).
+above 64 MB is uploaded in parts ({uploads(384 << 20, load.part_bytes):.0f} PUTs for a full file of 384 MB). So much for the functions; where somebody waits, parts have 16 MB,
+and so has the largest object of a single PUT: what is above goes up while the next part is made.
 
 ## An example
 

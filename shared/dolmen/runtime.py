@@ -62,6 +62,7 @@ class Runtime:
             of them hide how long a request takes; what they hold is bounded by ``map``.
         cores: number of threads that decode columns; at most one per processor, as each keeps memory of its own.
         signal: makes what one thread waits for until another one sets it.
+        few_requests: nobody waits, and each request is paid for: large objects go up in fewer, larger parts.
     """
 
     clock_us: Callable[[], int] = _local_clock_us
@@ -71,6 +72,7 @@ class Runtime:
     threads: int = 32
     cores: int = field(default_factory=lambda: os.cpu_count() or 1)
     signal: Callable[[], Signal] = threading.Event
+    few_requests: bool = False
 
     def uuid(self) -> str:
         """32 hexadecimal digits of a fresh random (version 4) UUID."""

@@ -105,6 +105,21 @@ def test_a_small_output_is_one_put_and_a_large_one_its_parts_and_two_more(store:
     assert large[-1].condition == "If-None-Match: *"
 
 
+@pytest.mark.parametrize(("few", "requests"), [(False, {"POST": 2, "PUT": 3}), (True, {"PUT": 1})])
+def test_who_waits_gets_parts_that_go_up_at_once_and_functions_pay_for_few_requests(
+    s3_url: str, proxy: Proxy, few: bool, requests: dict[str, int]
+) -> None:
+    bucket, _, prefix = s3_url.removeprefix("s3://").partition("/")
+    body = os.urandom(33 << 20)
+    with S3Store(bucket, prefix, runtime=Runtime(few_requests=few)).open_output("data") as output:
+        output.write(body)
+        output.commit()
+    sent = proxy.requests()
+    assert Counter(request.method for request in sent) == requests
+    largest = max(request.bytes_up for request in sent)
+    assert largest == (len(body) if few else 16 << 20)
+
+
 # ---- conditional puts
 
 

@@ -81,7 +81,7 @@ class FunctionSettings:
 
     def open(self) -> tuple[Database, Landing]:
         """Opens the database and the landing place. They share connections, which are slow to make."""
-        runtime = Runtime()
+        runtime = Runtime(few_requests=True)
         database = open_database(self.database, runtime=runtime)
         handover_url = self.jobs.handover_url if self.jobs else None
         landing = Landing(database.url, self.landing_prefix, self.landing_url, self.rejected_url, runtime, handover_url)

@@ -203,7 +203,7 @@ class ObjectStore(Protocol):
         """
 
     def open_output(self, key: str) -> ObjectOutput:
-        """A streamed upload in bounded memory: one put up to 64 MB, a multipart upload above."""
+        """A streamed upload in bounded memory: on S3 one put or, of large objects, parts (``Runtime.few_requests``)."""
 
     def local_path(self, key: str) -> str | None:
         """The object's path if it is a file of this machine (to map it into memory), else None. Proves no existence."""

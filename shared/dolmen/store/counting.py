@@ -13,7 +13,7 @@ from dolmen.store.base import Buffer, Deleted, Object, ObjectInfo, ObjectOutput,
 class CountingStore:
     """Passes everything on to another store and counts it. Reads are always requests: it shows no local paths.
 
-    A streamed upload counts as one PUT, which it is on S3 up to 64 MB, without the bytes that were copied into it; of a
+    A streamed upload counts as one PUT, which it is on S3 up to 16 MB, without the bytes that were copied into it; of a
     larger one, what S3 needs besides is not counted. ``open_input`` is not counted.
 
     Args:

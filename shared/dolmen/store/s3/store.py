@@ -28,7 +28,15 @@ from dolmen.store.input import open_pinned
 from dolmen.store.s3.body import read_body
 from dolmen.store.s3.client import connect
 from dolmen.store.s3.errors import PutVerdict, RangeEndedError, denied_in_passing, describe, translated, verdict
-from dolmen.store.s3.upload import CREATE_ATTEMPTS, LEAST_PART_BYTES, PART_BYTES, THRESHOLD_BYTES, S3Output
+from dolmen.store.s3.upload import (
+    CREATE_ATTEMPTS,
+    FEW_PART_BYTES,
+    FEW_THRESHOLD_BYTES,
+    LEAST_PART_BYTES,
+    PART_BYTES,
+    THRESHOLD_BYTES,
+    S3Output,
+)
 from dolmen.store.schemes import S3
 from dolmen.units import SECOND_US
 
@@ -60,8 +68,8 @@ class S3Store:
         prefix: what all keys start with, without the ``/`` at either end; empty for the whole bucket.
         runtime: clock, jitter, sleep and threads.
         session: a ``boto3.Session`` to use instead of the process's ordinary configuration.
-        threshold_bytes: uploads up to this size are one PutObject; of larger ones, this many bytes may be under way.
-        part_bytes: size of the parts above it; S3 wants at least 5 MB, and takes 10,000 parts.
+        threshold_bytes: uploads up to this size are one PutObject; by default, ``runtime`` decides.
+        part_bytes: size of the parts above it; S3 wants at least 5 MB, and takes 10,000 parts. By default as before.
         least_part_bytes: size of a part that the server copies, at least; other servers may take smaller ones.
     """
 
@@ -72,13 +80,16 @@ class S3Store:
         *,
         runtime: Runtime | None = None,
         session: Any = None,
-        threshold_bytes: int = THRESHOLD_BYTES,
-        part_bytes: int = PART_BYTES,
+        threshold_bytes: int | None = None,
+        part_bytes: int | None = None,
         least_part_bytes: int = LEAST_PART_BYTES,
     ) -> None:
         self.bucket, self.prefix = bucket, prefix.strip("/")
         self.runtime = runtime or shared_runtime()
-        self.threshold_bytes, self.part_bytes, self.least_part_bytes = threshold_bytes, part_bytes, least_part_bytes
+        few = self.runtime.few_requests
+        self.threshold_bytes = threshold_bytes or (FEW_THRESHOLD_BYTES if few else THRESHOLD_BYTES)
+        self.part_bytes = part_bytes or (FEW_PART_BYTES if few else PART_BYTES)
+        self.least_part_bytes = least_part_bytes
         self.copies: bool | None = None  # whether the server copies ranges into parts; None = not known yet
         self.connection = connect(self.runtime, session)
         self._root = f"{self.prefix}/" if self.prefix else ""

@@ -32,11 +32,17 @@ from dolmen.units import MIB
 #: How often an object's creation is asked for, as long as each answer says that nothing has landed.
 CREATE_ATTEMPTS = 6
 
-#: An upload up to this size is one PutObject; of a larger one, this many bytes may be on their way at once.
-THRESHOLD_BYTES = 64 * MIB
+#: An upload up to this size is one PutObject.
+THRESHOLD_BYTES = 16 * MIB
 
 #: Size of the parts of a larger upload. Each is paid for as a request, and is held in memory.
-PART_BYTES = 32 * MIB
+PART_BYTES = 16 * MIB
+
+#: The same where few requests count for more than short waiting (``Runtime.few_requests``).
+FEW_THRESHOLD_BYTES, FEW_PART_BYTES = 64 * MIB, 32 * MIB
+
+#: The most bytes of an upload that are on their way at once, in one part or several.
+AHEAD_BYTES = 64 * MIB
 
 #: docs.aws.amazon.com/AmazonS3/latest/userguide/qfacts.html
 MAX_PARTS = 10_000
@@ -77,7 +83,7 @@ class UploadTarget(ObjectStore, Protocol):
 class S3Output:
     """One streamed upload: a PutObject if it turns out small, else a multipart upload whose parts go up meanwhile.
 
-    Holds up to the threshold in all, plus the part that is being filled and the one being cut off. The object appears
+    Holds up to ``AHEAD_BYTES`` in all, plus the part that is being filled and the one being cut off. The object appears
     at ``commit`` and only there, created with ``If-None-Match: *``.
     """
 
@@ -177,7 +183,7 @@ class S3Output:
     def _send(self, size: int) -> None:
         """Cuts a part off the buffer and sends it, when there is room for it among those on their way."""
         number = self._next_number()
-        while self._pending and (len(self._pending) + 1) * self._store.part_bytes > self._store.threshold_bytes:
+        while self._pending and (len(self._pending) + 1) * self._store.part_bytes > AHEAD_BYTES:
             self._parts.append(self._pending.popleft().result())
         with memoryview(self._buffer) as view:
             body = bytes(view[:size])
