@@ -107,6 +107,14 @@ def test_what_cannot_be_applied_is_refused_alone(world: World) -> None:
     assert not any("secret" in str(entry) for entry in world.listener.entries)
 
 
+def test_a_refusal_to_forget_names_the_table_and_its_subject(world: World) -> None:
+    filled(world)
+    assert world.delete({"forget": {"subject": "somebody's name"}, "request_id": "a"}, tries=1) == ["message-0"]
+    (failed,) = world.log_entries("delete failed")
+    assert failed["reason"].startswith("table 'events': its subject, column 'user_id', has another type")
+    assert "somebody" not in str(failed)
+
+
 @pytest.mark.parametrize(
     ("message", "said"),
     [

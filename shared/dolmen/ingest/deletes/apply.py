@@ -52,7 +52,7 @@ def request_values(request: DeleteRequest) -> list[Any]:
 
 def request_names(seen: Transaction | None, request: DeleteRequest) -> frozenset[str]:
     """The names of a request's tables, and of the columns of those that exist."""
-    tables = {delete.table for delete in request.deletes}
+    tables = {*(delete.table for delete in request.deletes), *request_tables(seen, request)}
     there = [name for name in tables if seen is not None and name in seen.manifest.tables]
     columns = (field.name for name in there for field in seen.entry(name).schema.fields) if seen is not None else ()
     return frozenset(tables).union(columns)
