@@ -9,6 +9,11 @@ import pyarrow as pa
 from dolmen.errors import SchemaError
 from dolmen.format.types import TYPES, type_of
 
+_ELSEWHERE = {
+    "DefaultColumnConstraint": "; defaults are given by `dolmen alter --default`, or in a declaration (`dolmen apply`)",
+    "PrimaryKeyColumnConstraint": "; the primary key is given beside the columns (--primary-key)",
+}
+"""Where to say what SQL says behind a column's type, by sqlglot's name for it."""
 _BY_TOKEN = {token: known.stored for known in TYPES for token in (*known.sql_tokens, *known.sql_aliases)}
 
 
@@ -55,7 +60,8 @@ def _field(definition: Any) -> pa.Field:
     required = False
     for constraint in definition.args.get("constraints") or []:
         if not isinstance(constraint.kind, exp.NotNullColumnConstraint):
-            raise SchemaError(f"{constraint.sql('duckdb')}: a column has a name, a type and NOT NULL or nothing")
+            told = _ELSEWHERE.get(type(constraint.kind).__name__, "")
+            raise SchemaError(f"{constraint.sql('duckdb')}: a column has a name, a type and NOT NULL or nothing{told}")
         required = not constraint.kind.args.get("allow_null")
     return pa.field(definition.name, _arrow_type(definition.kind), nullable=not required)
 

@@ -155,6 +155,7 @@ def translated(
     if status == 412 and conditional:
         return ObjectChangedError(key)
     if status in (401, 403) or code in _WHO:
+        text = text.rstrip(".")
         return AccessDeniedError(
             f"bucket {bucket!r}, {key!r}: {text}. Without s3:ListBucket, S3 answers so for missing objects too"
             if status == 403
