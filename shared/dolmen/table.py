@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, get_args
 
-import numpy as np
 import pyarrow as pa
 
 from dolmen import arguments
+from dolmen.autocommit import Autocommit
 from dolmen.changes.feed import ChangeFeed
-from dolmen.commit.statements.names import ColumnsMovedError
 from dolmen.erasures import ErasureResult
-from dolmen.errors import ConflictError, Error, InputError
+from dolmen.errors import InputError
 from dolmen.format.manifest import Manifest
 from dolmen.format.properties import TABLE_PROPERTIES, shown
 from dolmen.lookup import KeyedTable
@@ -23,7 +22,6 @@ from dolmen.merge.merge import is_upsert
 from dolmen.merge.source import SourceRows
 from dolmen.mutation import Mode
 from dolmen.predicate import Parameters, Where, parse, with_parameters
-from dolmen.replay import replay
 from dolmen.results import Commit
 from dolmen.snapshot import PinnedTable, manifest_at, pin
 from dolmen.transaction import Transaction
@@ -34,9 +32,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from dolmen.iceberg.publication import IcebergPublication
-
-
-_ROUNDS = 10
 
 
 class Table(KeyedTable):
@@ -164,7 +159,12 @@ class Table(KeyedTable):
             AppliedIdError: other rows were added under this id, or the id was used for something else.
         """
         return self._commit(
-            "append", lambda table: table.append(data, cast=cast, request=request), message, data=data, holds=True
+            "append",
+            lambda table: table.append(data, cast=cast, request=request),
+            message,
+            request=request,
+            data=data,
+            holds=True,
         )
 
     def writer(
@@ -202,7 +202,13 @@ class Table(KeyedTable):
             RowError: a key is NULL, or a row does not fit.
             InputError: the table has no primary key.
         """
-        return self._commit("insert", lambda table: table.insert(data, cast=cast, request=request), message, data=data)
+        return self._commit(
+            "insert",
+            lambda table: table.insert(data, cast=cast, request=request),
+            message,
+            request=request,
+            data=data,
+        )
 
     def upsert(
         self,
@@ -227,6 +233,7 @@ class Table(KeyedTable):
             "upsert",
             lambda table: table.upsert(data, on, cast=cast, request=request),
             message,
+            request=request,
             data=data,
             holds=True,
         )
@@ -245,8 +252,7 @@ class Table(KeyedTable):
         """Deletes the present rows for which a predicate is TRUE, or that have one of the keys.
 
         A tombstone costs three small PUTs and reads nothing, whatever the table's size. ``mode="positions"`` finds the
-        rows
-        now and stores their positions: later scans are faster, and ``Commit.rows`` is exact.
+        rows now, and stores their positions: later scans are faster, and ``Commit.rows`` is exact.
 
         Args:
             where: SQL text or a mapping; ``"TRUE"`` deletes all rows.
@@ -260,8 +266,8 @@ class Table(KeyedTable):
 
         arguments.one_of("mode", mode, get_args(Mode))
         if mode == "positions":  # a file may be replaced before the commit: then the rows are looked up again
-            return replay(self._context, lambda tx: statement(tx.table(self.name)), "delete", message=message).commit
-        return self._commit("delete", statement, message, data=keys)
+            return self._commit("delete", statement, message, request=request, reads=True)
+        return self._commit("delete", statement, message, request=request, data=keys)
 
     def erase(
         self,
@@ -291,7 +297,7 @@ class Table(KeyedTable):
         def statement(table: TransactionTable) -> None:
             found.append(table.erase(where, parameters=parameters, keys=keys, on=on, request=request))
 
-        commit = self._commit("erase", statement, message, data=keys)
+        commit = self._commit("erase", statement, message, request=request, data=keys)
         return ErasureResult.of(found[-1], commit, self._context)
 
     def update(
@@ -322,10 +328,10 @@ class Table(KeyedTable):
             ConflictError: others changed what it had read, a hundred times in a row.
         """
 
-        def statement(transaction: Transaction) -> None:
-            transaction.table(self.name).update(set, where, parameters=parameters, request=request)
+        def statement(table: TransactionTable) -> None:
+            table.update(set, where, parameters=parameters, request=request)
 
-        return replay(self._context, statement, "update", message=message).commit
+        return self._commit("update", statement, message, request=request, reads=True)
 
     def merge(
         self,
@@ -374,11 +380,10 @@ class Table(KeyedTable):
             "delete" if clauses.is_delete else "upsert" if is_upsert(self._entry, rows, on, clauses) else "merge"
         )
 
-        def statement(transaction: Transaction) -> None:
-            table = transaction.table(self.name)
+        def statement(table: TransactionTable) -> None:
             table.merge(rows, on, clauses.matched, clauses.not_matched, clauses.by_source, request=request)
 
-        return replay(self._context, statement, operation, message=message).commit
+        return self._commit(operation, statement, message, request=request, reads=True)
 
     def publish_iceberg(
         self, *, glue: str | None = None, anew: bool = False, dry_run: bool = False
@@ -437,6 +442,7 @@ class Table(KeyedTable):
             "overwrite",
             lambda table: table.overwrite(data, force=force, cast=cast, request=request),
             message,
+            request=request,
             data=data,
         )
 
@@ -472,6 +478,7 @@ class Table(KeyedTable):
             "alter",
             lambda table: table.add_column(name, type, default, nullable=nullable, comment=comment, request=request),
             message,
+            request=request,
         )
 
     def drop_column(self, name: str, *, request: str | None = None, message: str | None = None) -> Commit:
@@ -487,7 +494,7 @@ class Table(KeyedTable):
             SchemaError: there is no such column; or it is the only one, part of the primary or sort key, or named by a
                 setting.
         """
-        return self._commit("alter", lambda table: table.drop_column(name, request=request), message)
+        return self._commit("alter", lambda table: table.drop_column(name, request=request), message, request=request)
 
     def rename_column(self, old: str, new: str, *, request: str | None = None, message: str | None = None) -> Commit:
         """Renames a column, in one commit that touches no file. Settings that name it follow.
@@ -502,7 +509,9 @@ class Table(KeyedTable):
                 remembered by the column.
             InputError: the new name is the old one.
         """
-        return self._commit("alter", lambda table: table.rename_column(old, new, request=request), message)
+        return self._commit(
+            "alter", lambda table: table.rename_column(old, new, request=request), message, request=request
+        )
 
     def make_nullable(self, name: str, *, request: str | None = None, message: str | None = None) -> Commit:
         """Allows NULL in a column from now on.
@@ -513,7 +522,7 @@ class Table(KeyedTable):
         Raises:
             SchemaError: there is no such column, or it is part of the primary key.
         """
-        return self._commit("alter", lambda table: table.make_nullable(name, request=request), message)
+        return self._commit("alter", lambda table: table.make_nullable(name, request=request), message, request=request)
 
     def widen_column(
         self, name: str, type: pa.DataType, *, request: str | None = None, message: str | None = None
@@ -529,7 +538,9 @@ class Table(KeyedTable):
             SchemaError: there is no such column; it may not change to this type; a date is beyond all timestamps; or
                 deletes of changes (CDC) are remembered by the column.
         """
-        return self._commit("alter", lambda table: table.widen_column(name, type, request=request), message)
+        return self._commit(
+            "alter", lambda table: table.widen_column(name, type, request=request), message, request=request
+        )
 
     def set_default(self, name: str, default: Any, *, request: str | None = None, message: str | None = None) -> Commit:
         """Changes the value of rows to come that are written without a column; rows of now keep theirs.
@@ -542,7 +553,9 @@ class Table(KeyedTable):
             SchemaError: there is no such column.
             InputError: the default is no value of the column's type.
         """
-        return self._commit("alter", lambda table: table.set_default(name, default, request=request), message)
+        return self._commit(
+            "alter", lambda table: table.set_default(name, default, request=request), message, request=request
+        )
 
     def reorder(self, columns: Sequence[str], *, request: str | None = None, message: str | None = None) -> Commit:
         """Changes the order in which scans return columns: these come first, and the others as they were.
@@ -553,7 +566,7 @@ class Table(KeyedTable):
         Raises:
             SchemaError: there is no such column, or one stands twice.
         """
-        return self._commit("alter", lambda table: table.reorder(columns, request=request), message)
+        return self._commit("alter", lambda table: table.reorder(columns, request=request), message, request=request)
 
     def comment(self, name: str, comment: str, *, request: str | None = None, message: str | None = None) -> Commit:
         """Says what a column is, for people; an empty text takes that away.
@@ -562,7 +575,9 @@ class Table(KeyedTable):
             comment: at most 1,000 characters.
             request, message: as for ``append``.
         """
-        return self._commit("alter", lambda table: table.comment(name, comment, request=request), message)
+        return self._commit(
+            "alter", lambda table: table.comment(name, comment, request=request), message, request=request
+        )
 
     def set_sort_key(
         self, columns: str | Sequence[str] | None, *, request: str | None = None, message: str | None = None
@@ -576,7 +591,9 @@ class Table(KeyedTable):
         Raises:
             SchemaError: there is no such column, or rows can't be sorted by it.
         """
-        return self._commit("alter", lambda table: table.set_sort_key(columns, request=request), message)
+        return self._commit(
+            "alter", lambda table: table.set_sort_key(columns, request=request), message, request=request
+        )
 
     def set(self, *, request: str | None = None, message: str | None = None, **changes: Any) -> Commit:
         """Changes settings of this table, in one commit: ``set(ttl="event_time 90d", target_file_bytes="256MB")``.
@@ -589,7 +606,7 @@ class Table(KeyedTable):
             InputError, SchemaError: a setting is unknown, or its value is not allowed.
             AppliedIdError: other settings were changed under this id, or the id was used for something else.
         """
-        return self._commit("set", lambda table: table.set(request=request, **changes), message)
+        return self._commit("set", lambda table: table.set(request=request, **changes), message, request=request)
 
     def settings(self) -> dict[str, Any]:
         """All settings of this table with their values, as they were given, or their defaults."""
@@ -600,61 +617,13 @@ class Table(KeyedTable):
         self,
         operation: str,
         statement: Callable[[TransactionTable], None],
-        message: str | None = None,
+        message: str | None,
         *,
+        request: str | None,
         data: Any = None,
         holds: bool = False,
+        reads: bool = False,
     ) -> Commit:
-        """Commits one statement, by the columns that the table has when it lands.
-
-        It is made on the version that this process knows. If it does not fit that version's columns, or these have
-        changed by the commit, it is made once more on the newest version.
-
-        Args:
-            data: what the statement reads: if that can be read only once, a change of columns is a ConflictError.
-            holds: whether small data files may wait for the commit, as the statement reads none of them.
-        """
-        for left in reversed(range(_ROUNDS)):
-            transaction = Transaction(self._context, operation, message=message)
-            try:
-                with transaction:
-                    if holds:
-                        transaction.uploads.files.allow()
-                    statement(transaction.table(self.name))
-                    if operation != "alter":  # which compares the columns itself
-                        transaction.claim_columns(self.name)
-                    return transaction.commit()
-            except (InputError, ColumnsMovedError) as error:
-                if not (self._has_new_columns(transaction.base, error) and left):
-                    raise
-                if not _is_repeatable(data):
-                    raise ConflictError(
-                        f"columns of table {self.name!r} have changed since version {transaction.base.version}, which "
-                        "this handle knew, and the rows can be read only once: repeat the call with rows from their "
-                        "beginning"
-                    ) from error
-        raise AssertionError("the last round returns or raises")
-
-    def _has_new_columns(self, base: Manifest, error: Error) -> bool:
-        """Whether the table has other columns now than in the version in which a statement did not fit.
-
-        Raises:
-            ConflictError, TableNotFoundError: it is another table now, or none.
-        """
-        whole = self._context.segments.whole
-        known = base.tables.get(self.name)
-        now = self._context.head.refresh().manifest.table(self.name)
-        if known is None:
-            return False
-        if known.uuid != now.uuid:
-            raise ConflictError(
-                f"table {self.name!r} was dropped and created again since version {base.version}, which this handle "
-                "knows and the input does not fit: open it anew and repeat"
-            ) from error
-        return whole(known).schema != whole(now).schema
-
-
-def _is_repeatable(data: Any) -> bool:
-    """Whether rows or keys can be read twice: values, Arrow data in memory and frames, but no reader or iterator."""
-    known = (str, bytes, Mapping, Sequence, Set, pa.Table, pa.RecordBatch, pa.Array, pa.ChunkedArray, np.ndarray)
-    return data is None or isinstance(data, known) or type(data).__name__ in ("DataFrame", "Series")
+        """Commits one statement; one that reads rows is made anew when these have changed. See ``Autocommit``."""
+        one = Autocommit(self._context, self.name, operation, statement, message, request, data, holds)
+        return one.replay() if reads else one.run()

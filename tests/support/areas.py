@@ -22,6 +22,7 @@ ELSEWHERE = {
     "check_store": ("tests/store", "tests/cli/test_check_store.py"),
     "context": OF_TABLES,
     "cursor": ("tests/api", "tests/changes"),
+    "autocommit": OF_TABLES,
     "database": OF_TABLES,
     "maintaining": ("tests/api", "tests/maintenance/test_run.py"),
     "errors": OF_TABLES,

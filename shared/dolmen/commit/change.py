@@ -76,8 +76,8 @@ class Change:
             digest = self.applied[entry.id]
             if entry.digest and digest and entry.digest != digest:
                 raise AppliedIdError(
-                    f"id {entry.id!r} was applied by version {entry.version} with other content: use a new id for "
-                    "another request. The same request, repeated after its columns were changed, is applied already"
+                    f"id {entry.id!r} was applied by version {entry.version} with other content, or by other columns: "
+                    "use a new id for another request; the same one is applied"
                 )
         return {entry.id: entry.version for entry in known.values()}
 
