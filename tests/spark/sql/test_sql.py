@@ -164,6 +164,13 @@ def test_an_update_writes_what_spark_evaluates(db: Database) -> None:
         "WHEN MATCHED THEN UPDATE SET *",
         "MERGE INTO t USING (SELECT CAST(id AS DOUBLE) AS id FROM u) n ON t.id = n.id "
         "WHEN MATCHED THEN UPDATE SET id = n.id",
+        "MERGE INTO t USING u ON CAST(t.id AS TINYINT) = u.id WHEN MATCHED THEN UPDATE SET id = u.id",
+        "MERGE INTO t USING (SELECT '01' AS id) n ON t.id = n.id WHEN MATCHED THEN UPDATE SET id = CAST(n.id AS LONG)",
+        "MERGE INTO t USING (SELECT 1.6BD AS id) n ON t.id = CAST(n.id AS LONG) WHEN MATCHED THEN UPDATE SET id = n.id",
+        "MERGE INTO t USING (SELECT 257L AS id) n ON t.id = CAST(n.id AS BYTE) - 0Y "
+        "WHEN MATCHED THEN UPDATE SET id = n.id",
+        "MERGE INTO t USING (SELECT timestamp_seconds(1.5) AS id) n ON t.id = CAST(n.id AS LONG) "
+        "WHEN MATCHED THEN UPDATE SET id = n.id",
         "MERGE INTO t USING u ON t.id = u.id WHEN NOT MATCHED BY SOURCE THEN UPDATE SET id = -t.id",
         "WITH w AS (SELECT id FROM u) MERGE INTO t USING w ON t.id < w.id WHEN MATCHED THEN UPDATE SET id = w.id",
     ],
@@ -182,12 +189,13 @@ def test_no_statement_changes_a_primary_key(db: Database, statement: str) -> Non
         "t.id = n.id WHEN MATCHED THEN UPDATE SET *",
         "n.id <=> t.id WHEN MATCHED THEN UPDATE SET s = n.s, id = n.id",
         "t.id = n.number WHEN MATCHED THEN UPDATE SET id = (n.number), s = n.s",
+        "t.id = n.whole WHEN MATCHED THEN UPDATE SET id = n.whole, s = n.s",
         "t.id = n.text AND t.x IS NULL WHEN MATCHED THEN UPDATE SET s = n.s, id = t.id",
         "t.id = n.id WHEN MATCHED THEN UPDATE SET s = n.s WHEN NOT MATCHED BY SOURCE THEN UPDATE SET id = t.id",
     ],
 )
 def test_a_key_may_be_set_to_what_it_is(db: Database, clause: str) -> None:
-    source = "SELECT 4L AS id, 4S AS number, '4' AS text, 'new' AS s, 1D AS x, 1.0BD AS d, now() AS at"
+    source = "SELECT 4L AS id, 4S AS number, 4.0BD AS whole, '4' AS text, 'new' AS s, 1D AS x, 1.0BD AS d, now() AS at"
     do(f"MERGE INTO t USING ({source}) n ON {clause}")
     do("UPDATE t SET id = id, s = concat(s, '!') WHERE s = 'new'")
     assert (ids(db), db.table("t").get(4)["s"]) == (list(range(10)), "new!")
@@ -235,6 +243,11 @@ def test_a_value_that_does_not_fit_changes_nothing(db: Database) -> None:
             InputError,
         ),
         ("MERGE INTO t USING VALUES (1) s ON t.id = s.id WHEN MATCHED THEN DELETE", InputError),
+        *(
+            (f"MERGE INTO t USING u ON t.id = u.id WHEN {kind} THEN UPDATE SET x = {value}", InputError)
+            for kind in ("MATCHED", "NOT MATCHED BY SOURCE")
+            for value in ("sum(t.id)", "row_number() OVER (ORDER BY t.id)", "explode(array(1))", "t.no", "no(1)")
+        ),
     ]:
         with pytest.raises(error):
             sql(statement)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +27,8 @@ from dolmen.spark.types import is_own, quoted
 
 _BOTH = "__matched"
 """Whether a row has both a target row and a source row."""
+_DIGITS = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 19}
+"""Types of whole numbers, with the most digits of their values."""
 _ORDER = ("matched", "not matched", "not matched by source")
 
 
@@ -159,13 +162,17 @@ class _Matching:
         equal: Sequence[tuple[Field, str]],
         columns: Sequence[str],
     ) -> None:
-        """Raises SchemaError if a clause gives a row another primary key, or another place in the order of changes.
+        """Checks that no clause gives a row another primary key, or another place in the order of changes.
 
         Args:
             plan: see ``_actions``.
             given, empty: the views of source and target.
             equal: columns of the target, each with the source's of the same value.
             columns: names of the source's columns.
+
+        Raises:
+            InputError: an aggregate, a window or a generator.
+            SchemaError: a clause gives a row another key or place.
         """
         own = self.change.from_target(empty)
         for clause, values in plan:
@@ -173,12 +180,12 @@ class _Matching:
             if clause.action != "update" or not set_by_user:
                 continue
             shown = ", ".join(f"(\n{text}\n) AS __value_{place}" for place, (_, text) in enumerate(set_by_user))
+            what = ", ".join(text for _, text in set_by_user)
+            matched = clause.kind == "matched"
+            analysed = self.change.select(shown, f"{own} CROSS JOIN {self._source(given)}" if matched else own, what)
+            self.change.check(analysed, what)
             fields = [field for field, _ in set_by_user]
-            if clause.kind == "matched":
-                analysed = self.change.select(shown, f"{own} CROSS JOIN {self._source(given)}", self.statement.on)
-                check_updates(self.change, analysed, fields, columns, equal)
-            else:
-                check_updates(self.change, self.change.select(shown, own, self.statement.on), fields)
+            check_updates(self.change, analysed, fields, *((columns, equal) if matched else ()))
 
     def _given(self, field: Field, given: Sequence[str]) -> str:
         """The source's column for a column of the table, for ``*``. Raises SchemaError."""
@@ -247,7 +254,8 @@ def _equal_columns(
         analysed: the join.
         fields: columns of the target, by place.
         given: names of the source's columns.
-        may_cast: they may be of two types, and both NULL; otherwise only pairs of one type are found.
+        may_cast: they may be of two types of whole numbers or decimals, and both NULL; otherwise only pairs of one type
+            are found.
     """
     join = analysed._jdf.queryExecution().analyzed()
     while (kind := str(join.getClass().getSimpleName())) != "Join":
@@ -268,7 +276,7 @@ def _equal_columns(
             continue
         sides = [node.left(), node.right()]
         if may_cast:
-            sides = [side.child() if str(side.getClass().getSimpleName()) == "Cast" else side for side in sides]
+            sides = [_without_widening(side) for side in sides]
         if any(str(side.getClass().getSimpleName()) != "AttributeReference" for side in sides):
             continue
         if may_cast and any(side.dataType().simpleString() in ("float", "double") for side in sides):
@@ -282,3 +290,30 @@ def _equal_columns(
         if not pa.types.is_floating(field.arrow_type) and all(field is not known for known, _ in found):
             found.append((field, right[ids[1]]))
     return found
+
+
+def _without_widening(value: Any) -> Any:
+    """What an expression casts, if it is an exact number, and the types that it is cast to have all its values."""
+    inner = value
+    while str(inner.getClass().getSimpleName()) == "Cast":
+        outer_type, type_ = (str(side.dataType().simpleString()) for side in (inner, inner.child()))
+        if not _has_all_values(outer_type, type_):
+            return value
+        inner = inner.child()
+    return inner
+
+
+def _has_all_values(outer: str, inner: str) -> bool:
+    """Whether a type of Spark has all values of another one, where both are exact numbers."""
+    if outer in _DIGITS and inner in _DIGITS:
+        return _DIGITS[outer] >= _DIGITS[inner]
+    decimal, places = _decimal_digits(outer), (_DIGITS[inner], 0) if inner in _DIGITS else _decimal_digits(inner)
+    return decimal is not None and places is not None and decimal[0] >= places[0] and decimal[1] >= places[1]
+
+
+def _decimal_digits(type_: str) -> tuple[int, int] | None:
+    """How many digits a type has before and behind the point. None if it is no decimal."""
+    if found := re.fullmatch(r"decimal\((\d+),(\d+)\)", type_):
+        precision, scale = map(int, found.groups())
+        return precision - scale, scale
+    return None
