@@ -44,6 +44,7 @@ was broken off goes on where it stopped, and `BENCH_FLAGS=--fresh` begins anew.
 * **Limits**: a peer that takes longer than the limit of a step, or more memory, is ended, and the tables say so. A loop
   that runs out of time is measured by what it did; what comes after it is shown, and not compared.
 * **Time** is that of the clock. Queries begin with the opening of the table; deletes, commits and upserts have it open.
+  Each library is loaded before.
   Memory is the most that a process had during the step, the interpreter and the rows that it gives included.
 * **Disk**: in a folder, dolmen syncs each file and its directory before it commits; ten small appends are 66 calls of
   `fsync`. delta-rs and Lance make none, pyiceberg and DuckLake (on SQLite) 40, all of them for their catalogs. What

@@ -293,7 +293,7 @@ def _equal_columns(
 
 
 def _without_widening(value: Any) -> Any:
-    """What an expression casts, if it is an exact number, and the types that it is cast to have all its values."""
+    """The expression under casts of an exact number to types that have all its values."""
     inner = value
     while str(inner.getClass().getSimpleName()) == "Cast":
         outer_type, type_ = (str(side.dataType().simpleString()) for side in (inner, inner.child()))
