@@ -64,9 +64,11 @@ def _delete(peer: Peer, sizes: Sizes, meter: Meter, oracle: Oracle, seed: int) -
     ]
     for name, delete, expect in kinds:
         peer.open()
-        with meter.step(f"delete: {name}") as notes:
-            notes["asked"] = {"1 row": 1, "users": len(users)}.get(name, many)
+        deleted = False
+        with meter.step(f"delete: {name}", asked={"1 row": 1, "users": len(users)}.get(name, many)):
             delete()
+            deleted = True
+        if deleted:
             expect()
         scan(peer, meter, oracle, f"sums after: {name}")
 
