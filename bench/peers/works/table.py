@@ -62,8 +62,7 @@ def _delete(peer: Peer, sizes: Sizes, meter: Meter, oracle: Oracle, seed: int) -
         ("random ids", lambda: peer.delete_values("id", ids), lambda: oracle.delete(ids)),
         ("users", lambda: peer.delete_values("user_id", users), lambda: oracle.delete_users(users)),
     ]
-    for name, delete, expect in kinds:
-        peer.open()
+    for name, delete, expect in kinds:  # each finds the table open: the scan before has opened it
         deleted = False
         with meter.step(f"delete: {name}", asked={"1 row": 1, "users": len(users)}.get(name, many)):
             delete()
