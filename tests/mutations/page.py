@@ -48,7 +48,12 @@ def seen_before(page: str) -> dict[str, str]:
     table = page[page.find(START) : page.find(END)]
     rows = [row.split(" | ") for row in re.findall(r"^\| (.+) \|$", table, re.MULTILINE)]
     caught = [row for row in rows[2:] if len(row) == 4 and row[3]]
-    return {name: where.removeprefix("seed ").split(",")[0] for name, _, _, where in caught}
+    return {name: _first(where) for name, _, _, where in caught}
+
+
+def _first(where: str) -> str:
+    """The seed, or the pair, whose name may have a comma."""
+    return where.removeprefix("seed ").split(",")[0] if where.startswith("seed ") else where
 
 
 def _row(outcome: Outcome) -> str:

@@ -92,12 +92,14 @@ def test_the_page_keeps_what_stands_around_the_table() -> None:
     sound = Outcome(None, (Ran(seed, 4_000, True), Ran("append/append", 12, True)))
     caught = Outcome(MUTATIONS[0], (Ran(seed, 71, False, "LOST", "row | of\n'left'"),))
     missed = Outcome(MUTATIONS[1], (Ran(seed, 4_000, True),))
-    page = written(f"before\n{START}old\n{END}after\n", section(sound, [caught, missed]))
+    pair = "insert/insert, beside an index"
+    of_pair = Outcome(MUTATIONS[2], (Ran(pair, 12, False, "HALF", "twice"),))
+    page = written(f"before\n{START}old\n{END}after\n", section(sound, [caught, missed, of_pair]))
     assert page.startswith(f"before\n{START}\n")
     assert page.endswith(f"\n{END}after\n")
-    assert "Of 2 mutations 1 are caught" in page
+    assert "Of 3 mutations 2 are caught" in page
     assert f"| LOST: `row / of 'left'` | seed {seed}, step 71 |" in page
-    assert seen_before(page) == {MUTATIONS[0].name: seed}
+    assert seen_before(page) == {MUTATIONS[0].name: seed, MUTATIONS[2].name: pair}
     assert "**nothing**" in page
     with pytest.raises(ValueError, match="no place"):
         written("a page without markers", "")

@@ -1,4 +1,4 @@
-"""Pairs of change files with different changes of one row under the same sequence number."""
+"""Pairs of change files: of one row under one sequence number, and of a table and its clone."""
 
 from __future__ import annotations
 
@@ -27,12 +27,26 @@ def table_with_changes(db: Database) -> None:
         )
 
 
+def cloned_table_with_changes(db: Database) -> None:
+    """Makes the same table with a clone, which remembers deleted keys by itself."""
+    table_with_changes(db)
+    db.clone("t", "copy")
+
+
 CHANGES: tuple[Pair, ...] = (
     Pair(
         "changes/changes of equal sequences",
         table_with_changes,
         (change_file("a", ("U", (1, 100, None))), change_file("b", ("D", (1, 100, None)))),
         events=True,
+        quick_fates=(),
+    ),
+    Pair(
+        "changes/changes of a clone",
+        cloned_table_with_changes,
+        (change_file("a", ("D", (1, 100, None))), change_file("b", ("D", (2, 100, None)), table="copy")),
+        events=True,
+        quick=(0,),
         quick_fates=(),
     ),
 )

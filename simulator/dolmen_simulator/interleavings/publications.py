@@ -43,12 +43,15 @@ def restored_table(db: Database) -> None:
 
 
 def twice_published_table(db: Database) -> None:
-    """Makes a table with versions and publications that expire, in v3, whose newest rows are not published."""
+    """Makes a table with versions and publications that expire, in v3, of which the newest delete is not published.
+
+    Of one file the delete leaves no row. Of the other the newest publication has a vector, which the next one needs.
+    """
     published_table(db)
     db.table("t").set(iceberg="v3", iceberg_snapshots="newest")
     db.table("t").publish_iceberg()
     db.set(**EXPIRING_SOON)
-    db.table("t").delete("k = 1")
+    db.table("t").delete("k = 4")
 
 
 def published_segment(db: Database) -> None:
@@ -81,5 +84,6 @@ PUBLICATIONS: tuple[Pair, ...] = (
     Pair("publish/erase", published_table, (publication(), erase()), quick=(0,)),
     Pair("publish/compact", published_table_with_vectors, (publication(), compaction()), quick=(0,)),
     Pair("publish/add column", published_segment, (publication(), add_column()), quick=(0,)),
+    Pair("publish/add column in v2", published_table, (publication(), add_column()), quick=(0,)),
     Pair("publish/restore", published_table, (publication(), restore(_PUBLISHED, 4)), quick=(0,)),
 )

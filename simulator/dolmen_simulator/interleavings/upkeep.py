@@ -175,20 +175,20 @@ def row_expiry() -> PairedCall:
     return PairedCall("expire", lambda peer: expire_rows(peer.context), effect, lambda value: None)
 
 
-def change_file(name: str, *changes: tuple[str, Row]) -> PairedCall:
-    """Applies a file of changes. For each key, the change with the greatest ``v`` wins."""
+def change_file(name: str, *changes: tuple[str, Row], table: str = "t") -> PairedCall:
+    """Applies a file of changes. For each key, the change with the greatest ``v`` wins. No two tables get one key."""
 
     def effect(model: ExpectedTables) -> dict[str, str]:
         for kind, row in changes:
-            known = [each[1] for each in model.tables["t"] if each[0] == row[0]]
+            known = [each[1] for each in model.tables[table] if each[0] == row[0]]
             known += [model.memory[row[0]]] if row[0] in model.memory else []
             if known and max(known) >= row[1]:
                 continue
             if kind == "D":
-                model.tables["t"] = [each for each in model.tables["t"] if each[0] != row[0]]
+                model.tables[table] = [each for each in model.tables[table] if each[0] != row[0]]
                 model.memory[row[0]] = row[1]
             else:
-                replace(model, "t", [row])
+                replace(model, table, [row])
         return {name: "applied"}
 
     body = "".join(json.dumps({"Op": kind, "k": row[0], "v": row[1]}) + "\n" for kind, row in changes).encode()
@@ -196,7 +196,7 @@ def change_file(name: str, *changes: tuple[str, Row]) -> PairedCall:
     def add_to(transaction: Transaction) -> Decision:
         ingest_changes(
             transaction,
-            "t",
+            table,
             SourceFile(lambda: BytesIO(body), detect("changes.jsonl"), "changes.jsonl", ReadOptions.of(_CDC)),
             settings=_CDC,
             on_bad_row=None,
@@ -207,7 +207,7 @@ def change_file(name: str, *changes: tuple[str, Row]) -> PairedCall:
     def task(peer: Peer) -> Any:
         return apply_requests(peer, [BatchRequest(name, name, add_to)])
 
-    return PairedCall(f"apply changes {list(changes)}", task, effect)
+    return PairedCall(f"apply changes {list(changes)} to {table}", task, effect)
 
 
 def _fence_moved(execution: Execution, outcome: TaskOutcome) -> bool:

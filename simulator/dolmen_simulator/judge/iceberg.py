@@ -141,6 +141,9 @@ class IcebergReader:
             MalformedError: a rule of the format is broken, or statistics make readers leave out a row.
         """
         fields = table.schema(snapshot["schema-id"])
+        if table.found["format-version"] < 3:
+            with_default = [field["name"] for field in fields if "initial-default" in field]
+            require(not with_default, f"columns {with_default} have a default, which v2 does not know")
         data: list[dict[str, Any]] = []
         deletes: list[dict[str, Any]] = []
         for manifest in self._manifests(table, snapshot):
