@@ -17,7 +17,7 @@ import pytest
 
 import dolmen
 from dolmen.database import Database
-from dolmen.errors import AppliedIdError, ConflictError, CorruptionError, InputError, SchemaError
+from dolmen.errors import AppliedIdError, ConflictError, CorruptionError, InputError, RowError, SchemaError
 from dolmen.format.evolution import RenameColumn, WidenColumn
 from dolmen.format.manifest import Sequences
 from dolmen.runtime import Runtime
@@ -179,6 +179,22 @@ def test_a_day_that_is_no_timestamp_is_refused(db: dolmen.Database) -> None:
     with pytest.raises(ConflictError, match=r"can't become a timestamp.*write the rows again"):
         tx.commit()
     assert table.count() == 0
+
+
+def test_a_default_that_is_no_timestamp_is_refused(db: dolmen.Database) -> None:
+    day = pa.scalar(200_000_000, pa.int32()).cast(pa.date32())
+    table = table_of(db, pa.date32(), [date(2026, 1, 1)])
+    table.set_default("x", day)
+    with pytest.raises(SchemaError, match=r"its default is a day before -290308 or after 294247.*another default"):
+        table.widen_column("x", pa.timestamp("us"))
+    table.set_default("x", date(2026, 1, 2))
+    table.widen_column("x", pa.timestamp("us"))
+    with pytest.raises(InputError, match="200000000' cannot be stored as timestamp"):
+        table.set_default("x", day)
+    with pytest.raises(RowError, match="row 2, column 'x': '-200000000' cannot be stored as timestamp"):
+        table.append(pa.table({"id": [7, 8], "x": pa.array([0, -200_000_000], pa.int32()).cast(pa.date32())}))
+    table.append({"id": [9]})
+    assert table.to_arrow()["x"].to_pylist() == [datetime(2026, 1, 1), datetime(2026, 1, 2)]
 
 
 def test_keys_of_either_type_hide_rows_of_both(db: dolmen.Database) -> None:

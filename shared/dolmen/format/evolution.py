@@ -20,7 +20,7 @@ from dolmen.format.nesting import NestedPlace, check_nested_widening, is_success
 from dolmen.format.properties import columns_named, sequence_column, with_renamed_column
 from dolmen.format.schema import Field, Schema, check_column_names, is_nested, number_field, storable
 from dolmen.format.values import Json
-from dolmen.format.widening import is_date_to_timestamp, narrowing, widened, widened_entry
+from dolmen.format.widening import has_widened, is_date_to_timestamp, narrowing, widened, widened_entry
 
 MAX_COMMENT = 1_000
 """Characters of a comment."""
@@ -185,6 +185,11 @@ class WidenColumn:
             raise SchemaError(
                 f"column {self.name!r} identifies or orders changes (CDC), and deletes are remembered by its values, "
                 "so its type can't change"
+            )
+        if not has_widened(field.write_default, narrow, wide):
+            raise SchemaError(
+                f"column {self.name!r} can't become a timestamp: its default is a day before -290308 or after 294247, "
+                "the years that timestamps have: give it another default first"
             )
         return self.widen(entry, ts)
 

@@ -55,6 +55,11 @@ def widened(value: Any, narrow: pa.DataType, wide: pa.DataType) -> Any:
     return max(-LAST_DAY, min(LAST_DAY, value)) * DAY_US
 
 
+def has_widened(value: Any, narrow: pa.DataType, wide: pa.DataType) -> bool:
+    """Whether a plain value of the older type, or its JSON form, is one of the newer type. None is."""
+    return value is None or not is_date_to_timestamp(narrow, wide) or abs(value) <= LAST_DAY
+
+
 def widened_ends(values: pa.Array, wide: pa.DataType) -> pa.Array:
     """Bounds in the older type as bounds in the newer one. See ``widened``."""
     if not is_date_to_timestamp(values.type, wide):

@@ -232,8 +232,8 @@ def _no_fit(array: pa.Array, target: pa.DataType) -> Misfit:
         return Misfit("")  # the value to blame is found by asking again, down to one
     try:
         value = str(array[0])
-    except (OverflowError, ValueError):  # a time that Python has no words for
-        value = str(array.cast(pa.int64())[0])
+    except (OverflowError, ValueError):  # a day or a time that Python has no words for
+        value = str(array.cast(pa.int32() if t.is_date32(array.type) else pa.int64())[0])
     return Misfit(f"{shown(value)} cannot be stored as {target} without loss")
 
 
