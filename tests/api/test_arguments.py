@@ -66,6 +66,8 @@ def no_one() -> Iterator[Any]:
     yield from ()
 
 
+FAR_DAY = pa.scalar(200_000_000, pa.int32()).cast(pa.date32())
+"""A day that Python has no words for."""
 ODD: tuple[Any, ...] = (
         None, True, False, 0, 1, -1, 4711, 2**63, -(2**63) - 1, 10**30, 10**5000, 1.5, -0.0, math.nan, math.inf, 1j,
         "", " ", "id", "ID", "Id ", "people", "PEOPLE", "t" * 65, "no such", "\0", "\ud800", "naïve 🗿", "x" * 5_000,
@@ -86,7 +88,8 @@ ODD: tuple[Any, ...] = (
         pa.schema([("id", pa.null())]), pa.schema([("", pa.int8())]), pa.schema([("a", pa.float16())]),
         pa.schema([("a", pa.int8()), ("a", pa.int8())]), pa.table({}), pa.table({"id": [1]}), pa.table({"no": [1]}),
         pa.table({"id": [1, None]}), pa.table({"id": ["x"]}), pa.table({"id": [1, 1]}), people(1, 2),
-        people(1).to_batches()[0], people(5, 6).slice(1),
+        people(1).to_batches()[0], people(5, 6).slice(1), FAR_DAY, {"id": FAR_DAY}, [FAR_DAY],
+        pa.scalar(2**62, pa.timestamp("s")), pa.table({"id": [FAR_DAY]}),
 )  # fmt: skip
 FRESH: tuple[Callable[[], Any], ...] = (Unspeakable, no_one, lambda: people(1).to_reader(), lambda: iter([1]))
 

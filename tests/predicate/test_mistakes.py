@@ -97,3 +97,18 @@ def test_nothing_behind_a_semicolon_is_lost() -> None:
         with pytest.raises(PredicateError):
             parse(text, SCHEMA, now_us=0)
     assert parse("id = 1;", SCHEMA, now_us=0) == parse("id = 1 ; ", SCHEMA, now_us=0)
+
+
+class Unspeakable:
+    """Says nothing of itself."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError("no repr")
+
+
+@pytest.mark.parametrize("value", [pa.scalar(200_000_000, pa.int32()).cast(pa.date32()), Unspeakable()])
+def test_a_value_without_words_is_named_by_its_type(value: object) -> None:
+    """A day beyond all of Python's ended in Python's OverflowError."""
+    for source in ({"day": value}, {"day": {"<": value}}, {value: 1}):
+        with pytest.raises(PredicateError, match=f"a value of type {type(value).__name__}"):
+            parse(source, SCHEMA, now_us=0)
