@@ -64,6 +64,7 @@ AT_LEAST = {
     "paused job/GC": 1_400,
     "snapshot reader/GC": 700,
     "expire/append": 120,
+    "expire/set ttl": 160,
     "changes/changes": 90,
     "changes/changes of equal sequences": 3,
     "changes/changes of a clone": 180,

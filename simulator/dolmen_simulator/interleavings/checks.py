@@ -80,6 +80,7 @@ class ExpectedTables:
         added: values of columns that were added, in rows that come without them.
         taken: what columns were called that have another name now, or are gone.
         erased: tells which rows were erased, by each erasure so far.
+        ttl_hours: how long rows live, where a pair expires them.
     """
 
     tables: Rows
@@ -88,6 +89,7 @@ class ExpectedTables:
     added: tuple[Any, ...] = ()
     taken: set[str] = field(default_factory=set)
     erased: list[Callable[[Row], bool]] = field(default_factory=list)
+    ttl_hours: int = 1
 
     def without_erased(self, rows: Sequence[Row]) -> list[Row]:
         """Rows of an earlier version, as they are read now."""

@@ -166,13 +166,27 @@ def read_version(version: int, rows: list[Row]) -> PairedCall:
 
 
 def row_expiry() -> PairedCall:
-    """Expires the rows that are older than an hour."""
+    """Expires the rows that are older than the table's time to live."""
 
     def effect(model: ExpectedTables) -> None:
-        before = START_US - HOUR_US
+        before = START_US - model.ttl_hours * HOUR_US
         model.tables["t"] = [row for row in model.tables["t"] if row[2] is None or row[2] >= before]
 
     return PairedCall("expire", lambda peer: expire_rows(peer.context), effect, lambda value: None)
+
+
+def set_longer_ttl() -> PairedCall:
+    """Gives rows a longer time to live, which none has outlived: what is read after it stays."""
+
+    def effect(model: ExpectedTables) -> list[Row]:
+        model.ttl_hours = 3
+        return model.rows["t"]
+
+    def task(peer: Peer) -> Any:
+        peer.db.table("t").set(ttl="t 3h")
+        return rows_of(peer.db.table("t").to_arrow())
+
+    return PairedCall("set ttl and read", task, effect)
 
 
 def change_file(name: str, *changes: tuple[str, Row], table: str = "t") -> PairedCall:
@@ -328,6 +342,7 @@ UPKEEP: tuple[Pair, ...] = (
     Pair(
         "snapshot reader/GC", table_with_old_versions, (read_version(3, OLD), two_collections()), hours=5, stalls=(0,)
     ),
+    Pair("expire/set ttl", table_with_expired_rows, (row_expiry(), set_longer_ttl())),
     Pair("expire/append", table_with_expired_rows, (row_expiry(), append((3, 30, START_US - 3 * HOUR_US)))),
     Pair(
         "changes/changes",
