@@ -53,7 +53,8 @@ def seen_before(page: str) -> dict[str, str]:
 
 def _first(where: str) -> str:
     """The seed, or the pair, whose name may have a comma."""
-    return where.removeprefix("seed ").split(",")[0] if where.startswith("seed ") else where
+    seed = re.match(r"seed (\d+)", where)
+    return seed[1] if seed else where
 
 
 def _row(outcome: Outcome) -> str:
