@@ -5,13 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import duckdb
+import msgspec
 import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from support.written import SMALL_RUNS, events, write
+from support.written import SMALL_RUNS, Written, entry_for, events, write
 
 
 def encodings(rows: pa.Table, column: str) -> set[str]:
@@ -74,3 +75,48 @@ def test_an_untypical_first_run_costs_space_alone() -> None:
     rows = pa.table({"v": values, "text": [str(value) for value in values]})
     written = write(rows, options=SMALL_RUNS)
     assert written.rows().equals(rows.cast(written.entry.schema.arrow))
+
+
+def codecs(written: Written) -> dict[str, str]:
+    group = written.parquet().metadata.row_group(0)
+    return {chunk.path_in_schema: chunk.compression for chunk in map(group.column, range(group.num_columns))}
+
+
+def test_packed_integers_that_zstd_would_not_make_smaller_stay_as_they_are(tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    rows = pa.table(
+        {
+            "random": rng.integers(0, 2**40, 20_000),
+            "times": pa.array(rng.integers(0, 2**20, 20_000).cumsum()).view(pa.timestamp("us", tz="UTC")),
+            "repeated": np.tile(rng.integers(0, 2**40, 100), 200),
+            "float": rng.random(20_000),
+            "text": [str(value) for value in rng.integers(0, 2**62, 20_000)],
+            "struct": pa.array([{"random": value} for value in rng.integers(0, 2**40, 20_000).tolist()]),
+        }
+    )
+    written = write(rows)
+    left = {"random": "UNCOMPRESSED", "times": "UNCOMPRESSED", "struct.random": "UNCOMPRESSED"}
+    assert codecs(written) == {"repeated": "ZSTD", "float": "ZSTD", "text": "ZSTD"} | left
+    path = tmp_path / "rows.parquet"
+    path.write_bytes(written.body())
+    assert written.rows().equals(rows.cast(written.entry.schema.arrow))
+    assert pl.read_parquet(path).to_arrow().cast(rows.schema).equals(rows)
+    assert duckdb.sql(f"SELECT * FROM '{path}'").to_arrow_table().cast(rows.schema).equals(rows)
+
+
+def test_a_file_is_hardly_larger_for_what_is_not_compressed() -> None:
+    rows = pa.table({"v": np.random.default_rng(1).integers(0, 2**40, 20_000)})
+    sizes = {}
+    for codec in ("zstd", "none"):
+        sink = pa.BufferOutputStream()
+        options = {"use_dictionary": False, "column_encoding": "DELTA_BINARY_PACKED"}
+        pq.write_table(rows, sink, compression=codec, **options)
+        sizes[codec] = sink.getvalue().size
+    assert codecs(write(rows)) == {"v": "UNCOMPRESSED"}
+    assert sizes["none"] < sizes["zstd"] * 1.001
+
+
+def test_all_columns_of_a_table_with_an_index_are_compressed() -> None:
+    rows = pa.table({"v": np.random.default_rng(1).integers(0, 2**40, 20_000)})
+    entry = msgspec.structs.replace(entry_for(rows.schema, ["v"]), properties={"index": "true"})
+    assert codecs(write(rows, entry=entry)) == {"v": "ZSTD"}

@@ -1,4 +1,4 @@
-"""Chooses the Parquet encoding of each column by trying them on a sample of the rows.
+"""Chooses the Parquet encoding of each column, and whether it is compressed, by trying them on a sample of the rows.
 
 Only encodings that DuckDB, Polars and Spark's vectorised reader all know are tried: dictionary, plain,
 DELTA_BINARY_PACKED for integers and times, DELTA_LENGTH_BYTE_ARRAY for strings and binaries.
@@ -32,6 +32,11 @@ _DELTA = {
 #: How large a delta encoded column may be, in parts of the plain one. Packed integers decode four times faster than
 #: ZSTD decompresses them, so they may even be larger; strings gain no time.
 _DELTA_MAY_TAKE = {"INT32": 1.25, "INT64": 1.25, "BYTE_ARRAY": 0.97}
+#: Packed integers are compressed only if ZSTD leaves less than this part of them: else it costs time and gains nothing.
+#: Other columns always are, as later rows may compress well: packed integers stay small without it.
+_WORTH_COMPRESSING = 0.98
+WRITTEN_CODECS = frozenset({"ZSTD", "UNCOMPRESSED"})
+"""What column chunks may say of their compression that were written here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,16 +59,30 @@ class Leaf:
 class Encodings:
     """Encoding by leaf path: those in ``dictionary``, those in ``delta``, and PLAIN for the rest.
 
-    ``row_bytes`` is how many compressed bytes a row takes, None when nothing was tried.
+    Args:
+        row_bytes: how many compressed bytes a row takes, None when nothing was tried.
+        uncompressed: paths of the columns that ZSTD would not make smaller.
     """
 
     dictionary: tuple[str, ...]
     delta: dict[str, str]
     row_bytes: float | None = None
+    uncompressed: frozenset[str] = frozenset()
 
-    def options(self) -> dict[str, Any]:
-        """The arguments of pyarrow's writer."""
-        return {"use_dictionary": list(self.dictionary) or False, "column_encoding": self.delta or None}
+    def options(self, schema: pa.Schema, compression_level: int) -> dict[str, Any]:
+        """The arguments of pyarrow's writer.
+
+        Args:
+            schema: of the file.
+            compression_level: of ZSTD.
+        """
+        paths = {leaf.path for leaf in leaves(schema)}
+        return {
+            "use_dictionary": list(self.dictionary) or False,
+            "column_encoding": self.delta or None,
+            "compression": {path: "none" if path in self.uncompressed else "zstd" for path in paths},
+            "compression_level": dict.fromkeys(paths - self.uncompressed, compression_level),
+        }
 
 
 @lru_cache(maxsize=64)
@@ -99,7 +118,8 @@ def choose(rows: pa.Table, compression_level: int) -> Encodings:
         return Encodings(texts, {path: encoding for path, encoding in delta.items() if path not in texts})
     sample = _sample(rows)
     plain = _sizes(sample, compression_level, use_dictionary=False)
-    as_delta = _sizes(sample, compression_level, use_dictionary=False, column_encoding=delta or None)
+    tried = _chunks(sample, compression_level, use_dictionary=False, column_encoding=delta or None)
+    as_delta = {path: chunk.total_compressed_size for path, chunk in tried.items()}
     chosen = {
         leaf.path: delta[leaf.path]
         for leaf in there
@@ -117,7 +137,14 @@ def choose(rows: pa.Table, compression_level: int) -> Encodings:
     for path in dictionary:
         best[path] = as_dictionary[path]
         chosen.pop(path, None)
-    return Encodings(dictionary, chosen, sum(best.values()) / sample.num_rows)
+    uncompressed = frozenset(path for path in chosen if _gains_nothing(tried[path]))
+    return Encodings(dictionary, chosen, sum(best.values()) / sample.num_rows, uncompressed)
+
+
+def _gains_nothing(chunk: pq.ColumnChunkMetaData) -> bool:
+    """Whether compression leaves packed integers about as large as they are."""
+    compressed, plain = chunk.total_compressed_size, chunk.total_uncompressed_size
+    return "DELTA_BINARY_PACKED" in chunk.encodings and compressed > plain * _WORTH_COMPRESSING
 
 
 def _sample(rows: pa.Table) -> pa.Table:
@@ -143,6 +170,13 @@ def _dictionary_sizes_of_more_rows(rows: pa.Table, compression_level: int) -> di
 
 
 def _sizes(sample: pa.Table, compression_level: int, **encoding: Any) -> dict[str, float]:
+    """Compressed bytes by path."""
+    chunks = _chunks(sample, compression_level, **encoding)
+    return {path: chunk.total_compressed_size for path, chunk in chunks.items()}
+
+
+def _chunks(sample: pa.Table, compression_level: int, **encoding: Any) -> dict[str, pq.ColumnChunkMetaData]:
+    """The column chunks of the rows as one row group, by path."""
     writer = pq.ParquetWriter(
         pa.BufferOutputStream(),
         sample.schema,
@@ -154,5 +188,4 @@ def _sizes(sample: pa.Table, compression_level: int, **encoding: Any) -> dict[st
     writer.write_table(sample)
     writer.close()
     group = writer.writer.metadata.row_group(0)
-    chunks = [group.column(i) for i in range(group.num_columns)]
-    return {chunk.path_in_schema: chunk.total_compressed_size for chunk in chunks}
+    return {chunk.path_in_schema: chunk for chunk in map(group.column, range(group.num_columns))}

@@ -82,6 +82,7 @@ class WritePlan:
         if looked_up:
             together = max(LOOKED_UP_GROUP_BYTES, LOOKED_UP_CHUNK_BYTES * len(leaves(first.table.schema)))
             most_bytes, least, most = min(most_bytes, together), MIN_LOOKED_UP_ROWS, MAX_LOOKED_UP_ROWS
+            encodings = replace(encodings, uncompressed=frozenset())  # the index knows compressed column chunks only
         rows = most_bytes / encodings.row_bytes if encodings.row_bytes else most
         # A power of two, because bloom filters come in such sizes.
         group_rows = 1 << int(math.log2(min(most, max(least, rows))))
@@ -133,8 +134,6 @@ class ParquetStream:
         self._writer = pq.ParquetWriter(
             pa.PythonFile(self._sink, "w"),
             schema,
-            compression="zstd",
-            compression_level=plan.compression_level,
             data_page_version="1.0",  # what every reader knows
             write_page_index=True,
             write_page_checksum=True,
@@ -142,7 +141,7 @@ class ParquetStream:
             sorting_columns=sorting_columns(entry),
             bloom_filter_options=self._bloom_filters(first.table) or None,
             **(plan.small_pages() if has_index(entry) else {}),
-            **plan.encodings.options(),
+            **plan.encodings.options(schema, plan.compression_level),
         )
 
     @property

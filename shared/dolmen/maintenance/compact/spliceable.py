@@ -12,7 +12,7 @@ from dolmen.format.schema import COMMIT_TS_ID, Field, is_nested
 from dolmen.maintenance.compact.plan import CompactionOptions
 from dolmen.scan.footers import DataFileFooter
 from dolmen.scan.row_groups import OpenFile, RowGroup
-from dolmen.write.encodings import Leaf, leaves
+from dolmen.write.encodings import WRITTEN_CODECS, Leaf, leaves
 from dolmen.write.extent import Extent
 from dolmen.write.options import DEFAULT
 from dolmen.write.parquet_object import (
@@ -62,7 +62,7 @@ class Spliceable:
         size = sum(chunk.total_compressed_size for chunk in chunks)
         if (
             tuple(row_group.sorting_columns) != self._order
-            or any(chunk.compression != "ZSTD" for chunk in chunks)
+            or any(chunk.compression not in WRITTEN_CODECS for chunk in chunks)
             or not self._is_large(row_group, chunks, size)
             or not self._has_filters(group, chunks)
         ):
