@@ -76,6 +76,7 @@ AT_LEAST = {
     "longer retention/GC": 20,
     "frozen spill/append and GC": 270,
     "positions/merge segments": 12,
+    "merge segments/resolve": 12,
     "merge segments/compact": 4,
     "merge segments/add and merge segments": 33,
     "read-modify-write/read-modify-write, and segments": 13,

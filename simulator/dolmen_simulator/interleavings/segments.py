@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dolmen.database import Database
 from dolmen.maintenance.merge import merge_segments
+from dolmen.maintenance.resolve.resolution import resolve
 from dolmen.transaction import Transaction
 from dolmen_simulator.interleavings.checks import SCHEMA, ExpectedTables, Pair, PairedCall, Row, arrow
 from dolmen_simulator.interleavings.execution import Peer
 from dolmen_simulator.interleavings.pairs import append, delete, one_table, positions
-from dolmen_simulator.interleavings.upkeep import compaction, upkeep
+from dolmen_simulator.interleavings.upkeep import compaction, resolution, upkeep
 from dolmen_simulator.world.fates import Fate
 
 _LOST = (Fate.RESPONSE_LOST,)
@@ -115,6 +116,15 @@ def table_with_many_segments(db: Database) -> None:
         files(db, number)
 
 
+def table_of_resolved_segments(db: Database) -> None:
+    """Makes segments that are worth one merge, of which a resolution has done with the first, and not with the last."""
+    table_with_many_segments(db)
+    files(db, 30)
+    db.table("t").delete("v IN (10, 131, 240)")
+    reads = iter((False, False))  # the third file to be read is that with 240
+    resolve(db.context, "t", deadline=lambda: next(reads, True), batch_files=2)
+
+
 def table_of_a_small_root(db: Database) -> None:
     """Makes a table in a database whose root holds few entries."""
     one_table(db)
@@ -151,6 +161,13 @@ SEGMENTS: tuple[Pair, ...] = (
         quick_fates=_LOST,
     ),
     Pair("merge segments/compact", table_with_overlays, (segment_merge(), compaction()), quick=(0,), quick_fates=_LOST),
+    Pair(
+        "merge segments/resolve",
+        table_of_resolved_segments,
+        (segment_merge(), resolution()),
+        quick=(0,),
+        quick_fates=_LOST,
+    ),
     Pair(
         "merge segments/add and merge segments",
         table_with_many_segments,
