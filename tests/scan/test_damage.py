@@ -193,3 +193,13 @@ def test_a_page_whose_header_says_that_it_is_something_else_takes_no_rows_along(
         world.scan(["id"]).to_arrow()
     with pytest.raises(CorruptionError, match=r"row group 0, table 't'"):
         world.scan(where="id >= 0 AND id <> 7").count()
+
+
+def test_a_manifest_that_lists_a_file_with_a_vector_twice_is_damaged(world: World) -> None:
+    world.db.table("t").delete("amount > 70", mode="positions")
+    entry = world.entry()
+    twice = msgspec.structs.replace(entry, files=entry.files * 2)
+    manifest = msgspec.structs.replace(world.manifest, tables={"t": twice})
+    with pytest.raises(CorruptionError, match="lists it twice") as caught:
+        world.scan(manifest=manifest).to_arrow()
+    assert caught.value.key == the_file(world).path

@@ -165,7 +165,7 @@ class PlanReader:
                 continue
             for file in found:
                 if file.file.vector:
-                    file = replace(file, vector=bitmaps.pop(file.file.path))
+                    file = replace(file, vector=_taken(bitmaps, file.file.path))
                 self.filters.add(file)
                 yield file
 
@@ -355,6 +355,13 @@ def _bytes_ahead(item: FetchTask) -> int:
 
 def _files_of(item: FetchTask) -> int:
     return 1 if isinstance(item, VectorRequest) else len(item)
+
+
+def _taken(bitmaps: dict[str, BitMap], path: str) -> BitMap:
+    """The vector of a file, which nobody needs again."""
+    if path not in bitmaps:
+        raise CorruptionError(path, "the table lists it twice")
+    return bitmaps.pop(path)
 
 
 def _cut(items: Iterable[T], size: Callable[[T], int], most: int, count: int | None = None) -> Iterator[Sequence[T]]:
