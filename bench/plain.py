@@ -19,13 +19,11 @@ def settings(table: pa.Table) -> dict[str, Any]:
     """The settings that dolmen writes this table with, as ``ParquetWriter`` takes them."""
     first = table.slice(0, DEFAULT.run_rows).cast(Schema.from_arrow(SCHEMA).arrow)
     return {
-        "compression": "zstd",
-        "compression_level": DEFAULT.compression_level,
         "data_page_version": "1.0",
         "write_page_index": True,
         "write_page_checksum": True,
         "bloom_filter_options": {"id": {"ndv": GROUP_ROWS, "fpp": 0.03}},
-        **choose(first, DEFAULT.compression_level).options(),
+        **choose(first, DEFAULT.compression_level).options(first.schema, DEFAULT.compression_level),
     }
 
 
