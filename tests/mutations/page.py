@@ -19,10 +19,9 @@ def section(unmutated: Outcome, outcomes: Sequence[Outcome]) -> str:
     pairs = [run for run in unmutated.runs if not run.is_history]
     caught = sum(outcome.caught is not None for outcome in outcomes)
     lines = [
-        f"The code as it is passes all of it: {len(histories)} histories with seeds {histories[0].what} to "
-        f"{histories[-1].what}, {sum(run.steps for run in histories):,} steps"
-        + (f", and {sum(run.steps for run in pairs):,} executions of {len(pairs)} pairs" if pairs else "")
-        + f". Of {len(outcomes)} mutations {caught} are caught, each by one of these points:",
+        f"Of {len(outcomes)} mutations {caught} are caught. The code as it is passes each run that has caught one: "
+        f"{len(histories)} histories of {sum(run.steps for run in histories):,} steps, and "
+        f"{sum(run.steps for run in pairs):,} executions of {len(pairs)} pairs.",
         "",
         "| what the code does | which rule it breaks | what is seen | where |",
         "| --- | --- | --- | --- |",

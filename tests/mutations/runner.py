@@ -30,7 +30,7 @@ class Plan:
     Args:
         histories: so many, up to the first that shows what must never happen.
         pairs: then, if none has, the exhaustive mode.
-        seconds: after these it is ended: a mutation may make code run for ever.
+        seconds: after these a process is ended: a mutation may make code run for ever.
         first: the seed or the pair to begin with, by the names of mutations: where they were caught before.
     """
 
@@ -46,7 +46,7 @@ class Outcome:
 
     Args:
         mutation: None for the code as it is.
-        runs: in order; the last one has caught it, if it was caught.
+        runs: of a mutation in order; the last one has caught it, if it was caught.
         trouble: what went wrong beside: a crash of the process, time over.
     """
 
@@ -81,34 +81,55 @@ def copied(mutation: Mutation | None, package: Path = PACKAGE) -> Iterator[Path]
         yield copy
 
 
-def tried(mutation: Mutation | None, plan: Plan, package: Path = PACKAGE) -> Outcome:
-    """Runs it in a process of its own."""
+def tried(mutation: Mutation, plan: Plan, package: Path = PACKAGE) -> Outcome:
+    """Runs mutated code in a process of its own, up to what catches it."""
     with copied(mutation, package) as copy:
-        environment = {**os.environ, "PYTHONPATH": f"{copy.parent}{os.pathsep}{TESTS}", "PYTHONDONTWRITEBYTECODE": "1"}
-        command = [sys.executable, "-m", "mutations.trial", str(copy), f"--histories={plan.histories}"]
-        command += ["--pairs"] if plan.pairs else []
-        command += ["--first", plan.first.get(mutation.name, "")] if mutation else []
-        trouble = ""
-        with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
-            try:
-                done = subprocess.run(
-                    command, env=environment, cwd=copy.parent, stdout=output, stderr=errors, timeout=plan.seconds
-                )
-                errors.seek(0)
-                trouble = errors.read()[-2_000:] if done.returncode else ""
-            except subprocess.TimeoutExpired:
-                trouble = f"it ran for more than {plan.seconds:.0f} s"
-            output.seek(0)
-            runs = tuple(msgspec.json.decode(line, type=Ran) for line in output if line.endswith("\n"))
-    return Outcome(mutation, runs, trouble)
+        options = [f"--histories={plan.histories}", "--first", plan.first.get(mutation.name, "")]
+        options += ["--pairs"] if plan.pairs else []
+        return Outcome(mutation, *_ended(copy, options, plan.seconds))
+
+
+def tried_unmutated(runs: Sequence[str], plan: Plan, jobs: int, package: Path = PACKAGE) -> Outcome:
+    """Runs the code as it is.
+
+    Args:
+        runs: seeds and names of pairs.
+        jobs: processes that share them.
+    """
+    shares = [share for share in (runs[job::jobs] for job in range(jobs)) if share]
+    with copied(None, package) as copy, ThreadPoolExecutor(jobs) as pool:
+        ended = list(pool.map(lambda share: _ended(copy, ["--only", *share], plan.seconds), shares))
+    return Outcome(None, tuple(run for found, _ in ended for run in found), "".join(trouble for _, trouble in ended))
+
+
+def _ended(copy: Path, options: Sequence[str], seconds: float) -> tuple[tuple[Ran, ...], str]:
+    """What the runs of a copy of the package came to, and what went wrong beside."""
+    environment = {**os.environ, "PYTHONPATH": f"{copy.parent}{os.pathsep}{TESTS}", "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [sys.executable, "-m", "mutations.trial", str(copy), *options]
+    trouble = ""
+    with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
+        try:
+            done = subprocess.run(
+                command, env=environment, cwd=copy.parent, stdout=output, stderr=errors, timeout=seconds
+            )
+            errors.seek(0)
+            trouble = errors.read()[-2_000:] if done.returncode else ""
+        except subprocess.TimeoutExpired:
+            trouble = f"it ran for more than {seconds:.0f} s"
+        output.seek(0)
+        return tuple(msgspec.json.decode(line, type=Ran) for line in output if line.endswith("\n")), trouble
 
 
 def all_tried(mutations: Sequence[Mutation], plan: Plan, jobs: int) -> Iterator[Outcome]:
-    """The outcomes in order, the first of the code as it is; all of one state of it, which is copied once."""
-    with copied(None) as package, ThreadPoolExecutor(jobs) as pool:
-        outcomes = pool.map(lambda mutation: tried(mutation, plan, package), [None, *mutations])
-        for outcome in outcomes:
-            yield outcome
-            if outcome.mutation is None and not outcome.sound:
-                pool.shutdown(cancel_futures=True)
-                return
+    """The outcomes in order, the last of the code as it is; all of one state of it, which is copied once.
+
+    A mutation counts as caught only if the code as it is passes the run that has caught it.
+    """
+    caught: dict[str, None] = {}
+    with copied(None) as package:
+        with ThreadPoolExecutor(jobs) as pool:
+            for outcome in pool.map(lambda mutation: tried(mutation, plan, package), mutations):
+                if outcome.caught is not None:
+                    caught[outcome.caught.what] = None
+                yield outcome
+        yield tried_unmutated(sorted(caught), plan, jobs, package)

@@ -13,7 +13,7 @@ from mutations.catalogue import MUTATIONS
 from mutations.harmless import HARMLESS
 from mutations.mutation import Edit, Mutation
 from mutations.page import END, START, section, seen_before, written
-from mutations.runner import PACKAGE, Outcome, Plan, copied, tried
+from mutations.runner import PACKAGE, Outcome, Plan, all_tried, copied, tried
 from mutations.trial import FIRST_SEED, Ran
 
 QUICK = (
@@ -62,6 +62,17 @@ def test_a_mutation_is_caught_by_what_must_never_happen(name: str) -> None:
     assert not outcome.trouble
     assert outcome.caught is not None
     assert outcome.caught.never in {never.name for never in Never}
+
+
+def test_the_code_as_it_is_passes_what_has_caught_a_mutation() -> None:
+    (mutation,) = (
+        each for each in MUTATIONS if each.name == "a snapshot's second table is read from the newest version"
+    )
+    plan = Plan(0, pairs=True, seconds=240, first={mutation.name: "transaction/reader"})
+    mutated, unmutated = all_tried([mutation], plan, jobs=2)
+    assert mutated.caught is not None
+    assert [run.what for run in unmutated.runs] == ["transaction/reader"]
+    assert unmutated.sound
 
 
 def test_a_crash_of_the_mutated_line_does_not_count_as_caught() -> None:

@@ -86,7 +86,11 @@ def _all(first: str, histories: int, and_pairs: bool) -> Iterator[Ran]:
     seeds = [str(seed) for seed in range(FIRST_SEED, FIRST_SEED + histories)]
     every = [*seeds, *(PAIRS if and_pairs else ())]
     for what in [first] * (first in every) + [each for each in every if each != first]:
-        yield history(int(what)) if what.isdigit() else pair(what)
+        yield _run(what)
+
+
+def _run(what: str) -> Ran:
+    return history(int(what)) if what.isdigit() else pair(what)
 
 
 def _judged(what: str, steps: int, error: BaseException, reason: str) -> Ran:
@@ -138,11 +142,13 @@ def main() -> None:
     parser.add_argument("--histories", type=int, default=HISTORIES)
     parser.add_argument("--pairs", action="store_true", help="then the exhaustive mode's")
     parser.add_argument("--first", default="", help="the seed or the pair to begin with")
+    parser.add_argument("--only", nargs="+", help="these seeds and pairs alone")
     arguments = parser.parse_args()
     import dolmen
 
     assert Path(dolmen.__file__).parent == arguments.package.resolve(), f"{dolmen.__file__} is run instead"
-    for found in _all(arguments.first, arguments.histories, arguments.pairs):
+    runs = _all(arguments.first, arguments.histories, arguments.pairs)
+    for found in runs if arguments.only is None else map(_run, arguments.only):
         sys.stdout.write(msgspec.json.encode(found).decode() + "\n")
         sys.stdout.flush()
         if found.never:

@@ -142,15 +142,20 @@ def write_buffered() -> PairedCall:
     return PairedCall("write (4, 40)", task, effect, _no_result, MOVED)
 
 
-def delete_by_value() -> PairedCall:
-    """Deletes rows by the column ``v``, which may have another name by then."""
+def delete_by_value(*, in_transaction: bool = False) -> PairedCall:
+    """Deletes rows by the column ``v``, which may have another name by then.
+
+    Args:
+        in_transaction: it is not made anew for other columns.
+    """
 
     def effect(model: ExpectedTables) -> None:
         if "v" in model.taken:
             raise PredicateError("v")
         model.tables["t"] = [row for row in model.tables["t"] if row[1] < 20]
 
-    return PairedCall("delete v >= 20", lambda peer: peer.db.table("t").delete("v >= 20"), effect, _no_result, MOVED)
+    task = _on_table(lambda table: table.delete("v >= 20"), in_transaction)
+    return PairedCall("delete v >= 20", task, effect, _no_result, MOVED)
 
 
 def widen_columns() -> PairedCall:
@@ -248,16 +253,32 @@ def change_fields() -> PairedCall:
     return PairedCall("drop a field and add it again", task, effect, _no_result, MOVED)
 
 
-def append_struct() -> PairedCall:
-    """Appends a row with a struct."""
+def append_struct(*, in_transaction: bool = False) -> PairedCall:
+    """Appends a row with a struct.
+
+    Args:
+        in_transaction: it is not made anew for other columns.
+    """
     row = (5, (("a", 50), ("b", 5)))
 
     def effect(model: ExpectedTables) -> None:
         model.tables["t"].append(row)
 
-    return PairedCall(
-        "append a struct", lambda peer: peer.db.table("t").append(_structs(row)), effect, _no_result, MOVED
-    )
+    task = _on_table(lambda table: table.append(_structs(row)), in_transaction)
+    return PairedCall("append a struct", task, effect, _no_result, MOVED)
+
+
+def _on_table(statement: Callable[[Any], object], in_transaction: bool) -> Callable[[Peer], None]:
+    """A task that makes one statement, by itself or in a transaction."""
+
+    def task(peer: Peer) -> None:
+        if in_transaction:
+            with peer.db.transaction() as tx:
+                statement(tx.table("t"))
+        else:
+            statement(peer.db.table("t"))
+
+    return task
 
 
 def _structs(*rows: Row) -> pa.Table:
@@ -300,6 +321,12 @@ COLUMNS: tuple[Pair, ...] = (
     Pair("replace column/buffered write", table_with_default, (replace_column(), write_buffered())),
     Pair("drop column/resolve", table_with_tombstone, (drop_column(1, "v"), resolution())),
     Pair("drop column/delete", one_table, (drop_column(1, "v"), delete_by_value())),
+    Pair(
+        "drop column/delete in a transaction",
+        one_table,
+        (drop_column(1, "v"), delete_by_value(in_transaction=True)),
+        quick=(0,),
+    ),
     Pair("drop column/set", one_table, (drop_column(1, "v"), set_subject())),
     Pair("rename column/delete", one_table, (rename_column(), delete_by_value())),
     Pair("rename column/compact", table_with_tombstone, (rename_column(), compaction())),
@@ -310,6 +337,12 @@ COLUMNS: tuple[Pair, ...] = (
     Pair("widen columns/resolve", narrow_table, (widen_columns(), resolution())),
     Pair("widen columns/restore", narrow_table, (widen_columns(), restore(_OF_DAYS, 3))),
     Pair("change fields/append", table_of_structs, (change_fields(), append_struct())),
+    Pair(
+        "change fields/append in a transaction",
+        table_of_structs,
+        (change_fields(), append_struct(in_transaction=True)),
+        quick=(0,),
+    ),
     Pair("change fields/compact", table_of_structs, (change_fields(), compaction())),
     Pair("wide append/restore", widened_table, (append_wide(), restored_to_narrow())),
     Pair("widen columns/widen columns", narrow_table, (widen_columns(), widen_columns()), quick=(0,)),
