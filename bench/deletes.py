@@ -44,13 +44,13 @@ def deletes(table: pa.Table, seed: int = 2) -> list[Delete]:
     users = np.unique(table["user_id"].to_numpy())
     users = rng.choice(users, min(14_000, len(users)), replace=False)
     percent = rng.choice(rows, rows // 100, replace=False)
-    listed = ", ".join(map(str, percent.tolist()))
+    listed = percent.tolist()
     return [
         Delete("1 row by key", lambda t: t.delete(keys=[first])),
         Delete(f"{many:,} rows by range", lambda t: t.delete(f"id BETWEEN {first} AND {first + many - 1}")),
         Delete(f"{many:,} random ids by key", lambda t: t.delete(keys=pa.table({"id": ids}))),
         Delete("14,000 users by key", lambda t: t.delete(keys=pa.table({"user_id": users}), on=["user_id"])),
-        Delete("1 % random ids by position", lambda t: t.delete(f"id IN ({listed})", mode="positions")),
+        Delete("1 % random ids by position", lambda t: t.delete({"id": listed}, mode="positions")),
     ]
 
 
