@@ -175,7 +175,7 @@ UPKEEP: tuple[Mutation, ...] = (
         "released objects go that are not in released of any kept version after the horizon",
         "maintenance/gc/mark.py",
         "        for entry in released_since(manifest, reader, after):\n            yield from entry.objects\n",
-        "        for entry in released(manifest, reader, manifest.version):\n            yield from entry.objects\n",
+        "        for entry in released_since(manifest, reader, manifest.version):\n            yield from entry.objects\n",
     ),
     mutation(
         "the mark forgets deletion vectors",
@@ -196,7 +196,7 @@ UPKEEP: tuple[Mutation, ...] = (
         "a version expires when it is older than the retention AND not among the newest",
         "maintenance/gc/plan.py",
         "        oldest_kept = min(oldest_kept, newest_at(head, manifest, now_us - settings.retention_us))\n",
-        "        newest = min(newest, manifest.version)\n",
+        "        oldest_kept = min(oldest_kept, manifest.version)\n",
     ),
     mutation(
         "a fence rebases over other settings",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -39,6 +41,19 @@ def test_every_mutation_still_fits_the_code_and_leaves_python() -> None:
         except (ValueError, SyntaxError) as error:
             wrong.append(f"{mutation.name}: {error}")
     assert not wrong, "\n".join(wrong)
+
+
+def test_mutated_code_has_no_name_that_is_not_defined(tmp_path: Path) -> None:
+    """It would end with a NameError, which is not what the mutation is about."""
+    for number, mutation in enumerate(ALL):
+        for file in {edit.file for edit in mutation.edits}:
+            text = (PACKAGE / file).read_text()
+            for edit in mutation.edits:
+                text = edit.applied(text) if edit.file == file else text
+            (tmp_path / f"{number}_{Path(file).name}").write_text(text)
+    command = [sys.executable, "-m", "ruff", "check", "--isolated", "--select", "F821", str(tmp_path)]
+    found = subprocess.run(command, capture_output=True, text=True)
+    assert found.returncode == 0, found.stdout
 
 
 def test_there_are_enough_mutations_each_with_a_name_of_its_own() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace as altered
 from typing import Any
 
@@ -11,11 +11,13 @@ from dolmen.errors import Error, TableExistsError, TagExistsError, TagNotFoundEr
 from dolmen.format.properties import DatabaseSettings
 from dolmen.maintenance.compact.compaction import CompactionOptions, compact
 from dolmen.maintenance.gc.collection import collect
-from dolmen_simulator.interleavings.checks import ExpectedTables, Pair, PairedCall, Row, rows_of
+from dolmen_simulator.interleavings.checks import ExpectedTables, Pair, PairedCall, Row, arrow, rows_of
 from dolmen_simulator.interleavings.execution import Execution, Peer
 from dolmen_simulator.interleavings.pairs import FIRST, append, one_table, two_files
 from dolmen_simulator.interleavings.steps import TaskOutcome
 from dolmen_simulator.interleavings.upkeep import (
+    COMPACTION_OPTIONS,
+    EXPIRING_SOON,
     OLD,
     compaction,
     one_collection,
@@ -30,6 +32,8 @@ from dolmen_simulator.world.fates import Fate
 _TAG = "golden"
 _OLD_VERSION = 3
 """The version of ``table_with_old_versions`` that has rows ``OLD``."""
+_RESTORED, _KEPT = 4, 6
+"""The version of ``table_released_twice`` with restored rows, and how many follow that have them, too."""
 
 
 def _collection_was_first(execution: Execution, outcome: TaskOutcome) -> bool:
@@ -99,6 +103,16 @@ def read_tag() -> PairedCall:
     )
 
 
+def read_version(version: int, rows: Sequence[Row]) -> PairedCall:
+    """Reads a version that is kept, hours later too."""
+
+    def task(peer: Peer) -> Any:
+        peer.wait(3)
+        return rows_of(peer.db.at(version).table("t").to_arrow())
+
+    return PairedCall(f"wait, read version {version}", task, lambda model: list(rows))
+
+
 def restore(rows: list[Row] | tuple[Row, ...], version: int) -> PairedCall:
     """Restores the table to a version that has these rows."""
 
@@ -144,6 +158,26 @@ def table_with_expired_tag(db: Database) -> None:
 
 
 _LATE = (Fate.LATE,)
+
+
+def table_with_young_versions(db: Database) -> None:
+    """Makes versions that are kept for their age alone."""
+    two_files(db)
+    compact(db.context, "t", options=COMPACTION_OPTIONS)
+    db.set(**EXPIRING_SOON | {"retention": "1d"})
+
+
+def table_released_twice(db: Database) -> None:
+    """Makes a file that a version released which will expire, that was restored, and then released once more."""
+    one_table(db)
+    table = db.table("t")
+    table.overwrite(arrow([(9, 90, None)]))
+    table.restore(2)
+    for length in range(_KEPT):
+        db.set(root_bytes=50_000 + length)
+    table.overwrite(arrow([(9, 90, None)]))
+    db.set(**EXPIRING_SOON | {"keep_versions": _KEPT})
+
 
 PAST: tuple[Pair, ...] = (
     Pair(
@@ -199,4 +233,20 @@ PAST: tuple[Pair, ...] = (
     Pair("restore/compact", two_files, (restore(FIRST, 2), compaction())),
     Pair("clone/clone", two_files, (clone(list(FIRST), 2), clone(list(FIRST), 2)), quick=(0,)),
     Pair("tag of the newest/GC", one_table, (tag(2), one_collection()), hours=5, quick=(0,)),
+    Pair(
+        "reader of a young version/GC",
+        table_with_young_versions,
+        (read_version(_OLD_VERSION, OLD), two_collections()),
+        hours=5,
+        quick=(0,),
+        quick_fates=(),
+    ),
+    Pair(
+        "reader of what is released twice/GC",
+        table_released_twice,
+        (read_version(_RESTORED + _KEPT, FIRST), two_collections()),
+        hours=5,
+        quick=(0,),
+        quick_fates=(),
+    ),
 )
