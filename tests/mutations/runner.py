@@ -86,7 +86,7 @@ def tried(mutation: Mutation, plan: Plan, package: Path = PACKAGE) -> Outcome:
     with copied(mutation, package) as copy:
         options = [f"--histories={plan.histories}", "--first", plan.first.get(mutation.name, "")]
         options += ["--pairs"] if plan.pairs else []
-        return Outcome(mutation, *_ended(copy, options, plan.seconds))
+        return Outcome(mutation, *_run_trial(copy, options, plan.seconds))
 
 
 def tried_unmutated(runs: Sequence[str], plan: Plan, jobs: int, package: Path = PACKAGE) -> Outcome:
@@ -98,12 +98,12 @@ def tried_unmutated(runs: Sequence[str], plan: Plan, jobs: int, package: Path = 
     """
     shares = [share for share in (runs[job::jobs] for job in range(jobs)) if share]
     with copied(None, package) as copy, ThreadPoolExecutor(jobs) as pool:
-        ended = list(pool.map(lambda share: _ended(copy, ["--only", *share], plan.seconds), shares))
+        ended = list(pool.map(lambda share: _run_trial(copy, ["--only", *share], plan.seconds), shares))
     return Outcome(None, tuple(run for found, _ in ended for run in found), "".join(trouble for _, trouble in ended))
 
 
-def _ended(copy: Path, options: Sequence[str], seconds: float) -> tuple[tuple[Ran, ...], str]:
-    """What the runs of a copy of the package came to, and what went wrong beside."""
+def _run_trial(copy: Path, options: Sequence[str], seconds: float) -> tuple[tuple[Ran, ...], str]:
+    """Runs a copy of the package in a process of its own. Returns its runs, and why the process failed, if it did."""
     environment = {**os.environ, "PYTHONPATH": f"{copy.parent}{os.pathsep}{TESTS}", "PYTHONDONTWRITEBYTECODE": "1"}
     command = [sys.executable, "-m", "mutations.trial", str(copy), *options]
     trouble = ""

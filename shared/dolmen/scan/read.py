@@ -165,7 +165,7 @@ class PlanReader:
                 continue
             for file in found:
                 if file.file.vector:
-                    file = replace(file, vector=_taken(bitmaps, file.file.path))
+                    file = replace(file, vector=_take(bitmaps, file.file.path))
                 self.filters.add(file)
                 yield file
 
@@ -357,7 +357,7 @@ def _files_of(item: FetchTask) -> int:
     return 1 if isinstance(item, VectorRequest) else len(item)
 
 
-def _taken(bitmaps: dict[str, BitMap], path: str) -> BitMap:
+def _take(bitmaps: dict[str, BitMap], path: str) -> BitMap:
     """The vector of a file, which nobody needs again."""
     if path not in bitmaps:
         raise CorruptionError(path, "the table lists it twice")

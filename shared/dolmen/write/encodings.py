@@ -36,7 +36,7 @@ _DELTA_MAY_TAKE = {"INT32": 1.25, "INT64": 1.25, "BYTE_ARRAY": 0.97}
 #: Other columns always are, as later rows may compress well: packed integers stay small without it.
 _WORTH_COMPRESSING = 0.98
 WRITTEN_CODECS = frozenset({"ZSTD", "UNCOMPRESSED"})
-"""What column chunks may say of their compression that were written here."""
+"""The compressions of column chunks that dolmen writes, as Parquet names them."""
 
 
 @dataclass(frozen=True, slots=True)
