@@ -90,15 +90,15 @@ def rows(rng: random.Random, first: int, count: int) -> pa.Table:
 
 
 class Conditions:
-    """Random conditions of SQL."""
+    """Random conditions of SQL; without ``gaps`` none compares a wall-clock time with ``IN_A_GAP``."""
 
-    def __init__(self, rng: random.Random) -> None:
-        self.rng = rng
+    def __init__(self, rng: random.Random, gaps: bool = True) -> None:
+        self.rng, self.gaps = rng, gaps
 
     def literal(self, name: str) -> str:
-        if name == "loc":
+        if name == "loc" and not self.gaps:
             return self.rng.choice([time for time in TIMES if time != IN_A_GAP])
-        return self.rng.choice(TEXTS if name == "s" else TIMES if name in ("day", "at") else NUMBERS)
+        return self.rng.choice(TEXTS if name == "s" else TIMES if name in ("day", "at", "loc") else NUMBERS)
 
     def simple(self) -> str:
         rng = self.rng
@@ -184,7 +184,7 @@ class History:
         self.rows = rows(self.rng, 0, 40)
         self.table.append(self.rows.slice(0, 25))
         self.table.append(self.rows.slice(25))
-        self.conditions = Conditions(self.rng)
+        self.conditions = Conditions(self.rng, gaps=False)
         self.told: list[str] = []
 
     def step(self) -> None:
