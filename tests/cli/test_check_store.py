@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,9 +15,10 @@ from typing import Any
 
 import pytest
 
-from dolmen.check_store.contract import Check, Load
+from dolmen.check_store.contract import Check, Load, Sandbox
 from dolmen.check_store.run import CHECKS, CheckOutcome, check_store
 from dolmen.check_store.site import Site
+from dolmen.runtime import Runtime
 from dolmen.store import MemoryStore, Stored, open_store
 from dolmen.store.base import Buffer, PutOutcome
 from dolmen.store.memory import shared_bucket
@@ -135,6 +137,26 @@ def test_an_interrupted_check_leaves_nothing(tmp_path: Path) -> None:
     _, said = running.communicate(timeout=60)
     assert (running.returncode, b"Traceback" in said) == (130, False), said
     assert list(tmp_path.iterdir()) == []
+
+
+def test_threads_of_an_interrupted_check_write_nothing_any_more() -> None:
+    store = MemoryStore(shared_bucket("memory://interrupted"), Runtime())
+    sandbox = Sandbox(store, lambda _: store, lambda function: None)
+    all_write = threading.Barrier(4)
+
+    def write(number: int) -> None:
+        all_write.wait()
+        if number == 0:
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        for _ in range(50_000):
+            sandbox.go_on()
+            store.put(f"{number}", b"x")
+
+    with pytest.raises(KeyboardInterrupt):
+        sandbox.at_once(write, 4)
+    store.delete([str(number) for number in range(4)])
+    time.sleep(0.05)
+    assert list(store.list("")) == []
 
 
 class Forgetful(MemoryStore):

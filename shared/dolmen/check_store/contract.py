@@ -7,8 +7,10 @@ asks more of a store than dolmen itself does.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from enum import Enum
+from threading import Event
 from typing import Any, TypeVar
 
 from dolmen.errors import Error
@@ -65,22 +67,30 @@ class Sandbox:
         elsewhere: calls a function of a module with such a client, in another process if the store can be reached from
             there, and returns its result.
         load: the amount of concurrent work.
-        stopped: whether the check must end now.
+        stopped: set when nobody waits for the threads of the check any more.
     """
 
     store: ObjectStore
     again: Callable[[Runtime | None], ObjectStore]
     elsewhere: Callable[..., Any]
     load: Load = field(default_factory=Load)
-    stopped: Callable[[], bool] = lambda: False
+    stopped: Event = field(default_factory=Event)
 
     def at_once(self, function: Callable[[int], R], count: int) -> list[R]:
-        """Calls ``function(0)`` to ``function(count - 1)`` in threads of their own; returns their results or raises."""
-        return list(Runtime(threads=max(count, 2)).map(function, range(count), ahead=count))
+        """Calls ``function(0)`` to ``function(count - 1)`` in threads of their own; returns their results or raises.
+
+        No thread is left at work, also when the caller is interrupted: it would write to a store that is cleared.
+        """
+        with ThreadPoolExecutor(count) as pool:
+            try:
+                return list(pool.map(function, range(count)))
+            except BaseException:
+                self.stopped.set()
+                raise
 
     def go_on(self) -> None:
         """Ends a long-running thread when nobody waits for it any more."""
-        if self.stopped():
+        if self.stopped.is_set():
             raise BrokenError("it was stopped")
 
 

@@ -5,7 +5,6 @@ All checks work under a fresh prefix below the URL, and leave nothing there.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -115,18 +114,16 @@ def check_store(
     """
     runtime = runtime or shared_runtime()
     results: list[CheckResult] = []
-    stopped = threading.Event()
     with ExitStack() as stack:
         ground = site(url, runtime)
-        stack.callback(ground.close)
         left = stack.enter_context(ground.clearing())
-        stack.callback(stopped.set)
+        stack.callback(ground.close)  # before it is cleared: the other process may be writing
         permissions = list(_permissions(ground, runtime))
         results += permissions
         missing = {need for need in Need if any(r.name == _name(need) and r.found for r in permissions)}
         for number, check in enumerate(checks, 1):
             progress(check.name, number, len(checks))
-            results.append(_result(check, ground, runtime, load or Load(), stopped, missing, results))
+            results.append(_result(check, ground, runtime, load or Load(), missing, results))
     return StoreReport(ground.url, tuple(results), tuple(left))
 
 
@@ -135,7 +132,6 @@ def _result(
     ground: Site,
     runtime: Runtime,
     load: Load,
-    stopped: threading.Event,
     missing: set[Need],
     before: Sequence[CheckResult],
 ) -> CheckResult:
@@ -149,7 +145,7 @@ def _result(
     began = runtime.monotonic()
     found, outcome = "", CheckOutcome.OK
     try:
-        check.run(ground.sandbox(check.name, load, stopped.is_set))
+        check.run(ground.sandbox(check.name, load))
     except BrokenError as error:
         found, outcome = str(error), CheckOutcome.DIFFERS if check.harmless else CheckOutcome.FAILED
     except AccessDeniedError as error:

@@ -40,7 +40,7 @@ class Site:
         """A client of the sandbox of this name, or of the whole site."""
         return open_client(f"{self.url}/{name}" if name else self.url, runtime or self.runtime)
 
-    def sandbox(self, name: str, load: Load, stopped: Callable[[], bool]) -> Sandbox:
+    def sandbox(self, name: str, load: Load) -> Sandbox:
         """The sandbox for the check of this name."""
         folder = name.replace(" ", "-")
         return Sandbox(
@@ -48,7 +48,6 @@ class Site:
             lambda runtime: self.open(folder, runtime),
             lambda function, *arguments: self._others.call(self.open(folder).url, function, *arguments),
             load,
-            stopped,
         )
 
     def verbs(self) -> Iterator[tuple[Need, str, Callable[[], object]]]:

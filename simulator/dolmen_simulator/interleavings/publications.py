@@ -81,7 +81,7 @@ PUBLICATIONS: tuple[Pair, ...] = (
         quick=(0,),
         quick_fates=(),
     ),
-    Pair("publish/erase", published_table, (publication(), erase()), quick=(0,)),
+    Pair("publish/erase", published_table, (publication(), erase()), quick=(0,), quick_fates=()),
     Pair("publish/compact", published_table_with_vectors, (publication(), compaction()), quick=(0,)),
     Pair("publish/add column", published_segment, (publication(), add_column()), quick=(0,)),
     Pair("publish/add column in v2", published_table, (publication(), add_column()), quick=(0,)),
