@@ -125,17 +125,23 @@ class Runtime:
                 return
 
     def compute(
-        self, function: Callable[[T], R], items: Iterable[T], *, here: Callable[[T], bool] = lambda _: False
+        self,
+        function: Callable[[T], R],
+        items: Iterable[T],
+        *,
+        ahead: int | None = None,
+        here: Callable[[T], bool] = lambda _: False,
     ) -> Iterator[R]:
-        """Like ``map``, for work that keeps a processor busy: on ``cores`` threads, with one more item ahead.
+        """Like ``map``, for work that keeps a processor busy: on ``cores`` threads.
 
         Args:
+            ahead: concurrent items at most; ``cores`` and one more by default.
             here: whether the caller's thread does an item when its turn comes: work in short steps of Python and C,
                 for which threads would wait for each other.
         """
         if self.threads == 1:
             return map(function, items)
-        return _map(self._processors, function, items, self.cores + 1, here=here)
+        return _map(self._processors, function, items, ahead or self.cores + 1, here=here)
 
     def ahead(self, items: Iterable[T]) -> Iterator[T]:
         """Yields the same items in order, and makes the next one in the background.

@@ -16,8 +16,7 @@ from dolmen.errors import AccessDeniedError, CorruptionError, StoreUnavailableEr
 from dolmen.ingest.drops import ingestion
 from dolmen.ingest.formats import formats
 from dolmen.ingest.formats.formats import SourceFile
-from dolmen.write import conform, data_file
-from dolmen.write.parquet_object import ParquetObject
+from dolmen.write import conform, data_file, parquet_object
 from support.functions import World
 
 POISON = 666
@@ -112,14 +111,14 @@ def _preparing(raised: Exception) -> tuple[Any, str, Hook]:
 
 
 def _writing(raised: Exception) -> tuple[Any, str, Hook]:
-    original = ParquetObject.write
+    original = parquet_object.encode
 
-    def write(self: ParquetObject, run: Any) -> None:
+    def encode(write: Any, entry: Any, plan: Any, run: Any) -> Any:
         if _poisoned(run.table):
             raise raised
-        original(self, run)
+        return original(write, entry, plan, run)
 
-    return ParquetObject, "write", write
+    return parquet_object, "encode", encode
 
 
 STAGES = [_reading, _amid_rows, _conforming, _preparing, _writing]

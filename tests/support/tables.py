@@ -24,7 +24,7 @@ from dolmen.store.counting import CountingStore
 from dolmen.store.memory import MemoryStore
 from dolmen.write.conform import conform
 from dolmen.write.options import DEFAULT
-from dolmen.write.parquet_object import ParquetObject, WritePlan
+from dolmen.write.parquet_object import WritePlan, write_object
 from dolmen.write.runs import prepare
 
 
@@ -114,6 +114,4 @@ def write_file(store: ObjectStore, name: str, entry: TableEntry, data: pa.Table,
     run = prepare(list(columns), entry)
     plan = replace(WritePlan.of(run, DEFAULT), group_rows=group_rows)
     key = data_key(name, store.clock.now_us, Runtime().uuid())
-    with ParquetObject(store.open_output(key), key, entry, plan, run) as output:
-        output.write(run)
-        return output.commit()
+    return write_object(store.open_output(key), key, entry, plan, run)

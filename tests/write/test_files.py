@@ -8,6 +8,7 @@ import threading
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import msgspec
@@ -62,13 +63,36 @@ def test_every_type_comes_back_as_it_was_with_its_field_id() -> None:
     assert '"timeUnit":"microseconds"' in parquet.column(ALL.index("naive")).logical_type.to_json()
 
 
-def test_duckdb_and_polars_read_every_type(tmp_path: Path) -> None:
+@pytest.mark.parametrize("run_rows", [1 << 20, 7])
+def test_duckdb_and_polars_read_every_type(run_rows: int, tmp_path: Path) -> None:
     rows = every_type()
     path = tmp_path / "rows.parquet"
-    path.write_bytes(write(rows).body())
+    path.write_bytes(write(rows, options=WriteOptions(run_rows=run_rows)).body())
     assert plain(pl.read_parquet(path).to_arrow().cast(rows.schema)) == plain(rows)
     found = duckdb.sql(f"SELECT * FROM '{path}'").to_arrow_table()
     assert plain(found.cast(rows.schema)) == plain(rows)
+
+
+def test_a_file_of_many_runs_is_as_those_of_one_run_each() -> None:
+    """On however many threads: statistics, filters and checksums are those of the same rows."""
+    rows = events(3_000)
+    options = WriteOptions(run_rows=100)
+    keys: dict[str, Any] = {"primary_key": ["id"], "sort_key": ["event_time"]}
+    written = [write(rows, options=options, runtime=Runtime(cores=cores), **keys) for cores in (1, 2, 5)]
+    assert len({each.body() for each in written}) == 1
+    (file,) = written[0].files
+    metadata = written[0].parquet().metadata
+    alone = write(rows, **keys)
+    assert msgspec.structs.asdict(file)["stats"] == msgspec.structs.asdict(alone.files[0])["stats"]
+    assert (file.rows, metadata.num_row_groups) == (3_000, 30)
+    assert written[0].rows().equals(alone.rows())
+    for number in (0, 29):
+        group = metadata.row_group(number)
+        part = write(rows.slice(100 * number, 100), **keys).parquet().metadata.row_group(0)
+        for column in range(group.num_columns):
+            found, expected = group.column(column), part.column(column)
+            assert (found.statistics, found.has_column_index) == (expected.statistics, True)
+            assert (found.bloom_filter_offset is None) == (expected.bloom_filter_offset is None)
 
 
 @pytest.mark.parametrize("rows", [3, 5000, 70_000])

@@ -34,7 +34,7 @@ def measure(batches, entry, directory):
     base = process.memory_info().rss
     thread = threading.Thread(target=watch)
     thread.start()
-    files = write_data_files(LocalStore(directory), "events", entry, batches(), Runtime())
+    files = write_data_files(LocalStore(directory), "events", entry, batches(), Runtime(cores=2))
     stop.set()
     thread.join()
     print(sum(file.rows for file in files), (peak - base) >> 20)

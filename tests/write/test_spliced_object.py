@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dolmen.format.chunk_sums import ChunkSums, chunk_place
-from dolmen.format.crc_shift import carried
+from dolmen.format.crc_shift import carried, carried_difference
 from dolmen.format.entries import DataFile
 from dolmen.format.page_places import PagePlaces
 from dolmen.format.parquet_footer import FooterParts
@@ -24,7 +24,7 @@ from dolmen.format.thrift import ThriftCursor, ThriftStruct
 from dolmen.write.options import WriteOptions
 from dolmen.write.parquet_object import WritePlan
 from dolmen.write.runs import Run, prepare
-from dolmen.write.spliced_object import CopiedGroup, CopiedGroups, SplicedObject, written_frame
+from dolmen.write.spliced_object import CopiedGroup, CopiedGroups, EncodedGroups, SplicedObject, written_frame
 from support.random_tables import random_table
 from support.written import Written, write
 
@@ -39,16 +39,19 @@ def test_states_carried_over_are_those_of_the_bytes_behind_others() -> None:
         piece = rng.randbytes(rng.choice([0, 1, 7, 8, 1000, 70_000]))
         cuts = sorted(rng.randint(0, len(piece)) for _ in range(5))
         states = np.array([zlib.crc32(old + piece[:cut]) for cut in cuts], np.int64)
-        moved = carried(states, np.array(cuts, np.int64), zlib.crc32(old) ^ zlib.crc32(new))
+        difference = zlib.crc32(old) ^ zlib.crc32(new)
+        moved = carried(states, np.array(cuts, np.int64), np.full(len(cuts), difference))
         assert moved.tolist() == [zlib.crc32(new + piece[:cut]) for cut in cuts]
+        whole = zlib.crc32(old + piece) ^ carried_difference(difference, len(piece))
+        assert whole == zlib.crc32(new + piece)
 
 
 def test_states_are_carried_over_gigabytes() -> None:
     """By steps: the state after the second half follows from that after the first."""
     distance, difference = 3 << 40, 0x12345678
-    (whole,) = carried(np.array([0]), np.array([distance]), difference)
-    (half,) = carried(np.array([0]), np.array([distance // 2]), difference)
-    assert carried(np.array([0]), np.array([distance // 2]), int(half)).tolist() == [whole]
+    ends = carried(np.zeros(2, np.int64), np.array([distance, distance // 2]), np.full(2, difference))
+    assert ends.tolist() == [carried_difference(difference, distance), carried_difference(difference, distance // 2)]
+    assert carried_difference(int(ends[1]), distance // 2) == ends[0]
 
 
 def footer_of(body: bytes) -> bytes:
@@ -126,7 +129,7 @@ def spliced(written: Written, parts: list[Any]) -> tuple[DataFile, bytes]:
         for part in parts:
             if isinstance(part, pa.Table):
                 run = run_of(part, written)
-                output.write(run, WritePlan.of(run, SMALL))
+                output.write(EncodedGroups.of(run, written.entry, WritePlan.of(run, SMALL)))
             else:
                 output.copy(part)
         file = output.commit()

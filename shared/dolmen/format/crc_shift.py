@@ -20,22 +20,32 @@ Numbers = npt.NDArray[np.int64]
 _Words = npt.NDArray[np.uint32]
 
 
-def carried(states: Numbers, distances: Numbers, difference: int) -> Numbers:
-    """The states at some places of a piece of bytes, when it stands behind others than before.
+def carried(states: Numbers, distances: Numbers, differences: Numbers) -> Numbers:
+    """The states at some places of pieces of bytes, when these stand behind others than before.
 
     Args:
-        states: CRC-32 of all bytes up to each place, where the piece stood.
-        distances: of each place, how many bytes of the piece are before it.
-        difference: of the states at the beginning of the piece, there and here, by exclusive or.
+        states: CRC-32 of all bytes up to each place, where its piece stood.
+        distances: of each place, how many bytes of its piece are before it.
+        differences: of the states at the beginning of its piece, there and here, by exclusive or.
     """
-    if not difference:
-        return states
-    shifted = np.full(len(states), difference, np.uint32)
+    shifted = differences.astype(np.uint32)
     for bit in range(int(distances.max(initial=0)).bit_length()):
         chosen = (distances >> bit & 1).astype(np.bool_)
         if chosen.any():
             shifted[chosen] = _times(_power(bit + _BYTE_BITS), shifted[chosen])
     return states ^ shifted.astype(np.int64)
+
+
+def carried_difference(difference: int, distance: int) -> int:
+    """The difference of two states, by exclusive or, when both have gone on over the same bytes.
+
+    Args:
+        distance: how many bytes.
+    """
+    for bit in range(distance.bit_length()):
+        if distance >> bit & 1:
+            difference = _times_one(_power(bit + _BYTE_BITS), difference)
+    return difference
 
 
 @lru_cache(maxsize=64)
@@ -44,7 +54,7 @@ def _power(bit: int) -> int:
     if not bit:
         return _ONE_BIT >> 1
     half = _power(bit - 1)
-    return int(_times(half, np.array([half], np.uint32))[0])
+    return _times_one(half, half)
 
 
 def _times(factor: int, values: _Words) -> _Words:
@@ -58,3 +68,13 @@ def _times(factor: int, values: _Words) -> _Words:
                 return product
         mask >>= 1
         values = (values >> np.uint32(1)) ^ (values & np.uint32(1)) * np.uint32(_POLYNOMIAL)
+
+
+def _times_one(factor: int, value: int) -> int:
+    """The same of one other: for few, numpy's calls take longer than this."""
+    product = 0
+    for place in reversed(range(_ONE_BIT.bit_length())):
+        if factor >> place & 1:
+            product ^= value
+        value = (value >> 1) ^ (_POLYNOMIAL if value & 1 else 0)
+    return product

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -12,7 +13,7 @@ import pyarrow.parquet as pq
 from dolmen.cached import cached_property
 from dolmen.errors import CorruptionError
 from dolmen.format.chunk_sums import ChunkSums, States, chunk_place
-from dolmen.format.crc_shift import Numbers, carried
+from dolmen.format.crc_shift import Numbers, carried, carried_difference
 from dolmen.format.page_places import PagePlaces
 from dolmen.format.parquet_footer import FooterParts, MovedGroup
 
@@ -21,18 +22,64 @@ _END_BYTES = 8  # the footer's length, and the magic
 
 
 @dataclass(frozen=True)
-class MovedSums:
-    """Checksums of row groups that have moved, and the places of their pages.
+class GroupSums:
+    """Checksums of consecutive row groups, and the places of their pages.
 
     Args:
-        states: of each column chunk.
+        states: of each column chunk, at its start and at its end.
+        distances: of each of these, the bytes of the row groups before it.
         pages: as in ``PagePlaces``.
-        end: CRC-32 of all bytes up to the end of the last column chunk.
+        page_distances: of each page, the bytes of the row groups before its end.
     """
 
-    states: tuple[States, ...]
+    states: Numbers
+    distances: Numbers
     pages: PagePlaces
-    end: int
+    page_distances: Numbers
+
+    @property
+    def start(self) -> int:
+        """CRC-32 of the bytes before the row groups."""
+        return int(self.states[0])
+
+    def end(self, difference: int) -> int:
+        """CRC-32 up to their end, if they stood behind other bytes.
+
+        Args:
+            difference: of CRC-32 of these and ``start``, by exclusive or.
+        """
+        return int(self.states[-1]) ^ carried_difference(difference, int(self.distances[-1]))
+
+
+def moved_sums(parts: Sequence[GroupSums], differences: Sequence[int]) -> tuple[list[States], PagePlaces]:
+    """The checksums of row groups that stand behind other bytes than where they were written, and their pages.
+
+    They follow from the checksums there: whether the bytes are as they were written, they tell as before.
+
+    Args:
+        differences: of each part, between CRC-32 of the bytes before it here and there, by exclusive or.
+    """
+    moved = np.array(differences, np.int64)
+
+    def of_each(counts: Iterable[int]) -> Numbers:
+        return np.repeat(moved, np.array(list(counts), np.int64))
+
+    states = carried(
+        np.concatenate([part.states for part in parts]),
+        np.concatenate([part.distances for part in parts]),
+        of_each(len(part.states) for part in parts),
+    )
+    pages = PagePlaces(
+        np.concatenate([part.pages.counts for part in parts]),
+        np.concatenate([part.pages.lengths for part in parts]),
+        np.concatenate([part.pages.rows for part in parts]),
+        carried(
+            np.concatenate([part.pages.states for part in parts]),
+            np.concatenate([part.page_distances for part in parts]),
+            of_each(len(part.page_distances) for part in parts),
+        ),
+    )
+    return [States(*pair) for pair in states.reshape(-1, 2).tolist()], pages
 
 
 @dataclass(frozen=True)
@@ -99,28 +146,12 @@ class SpliceSource:
         behind = memoryview(self.behind)
         return [MovedGroup(self.footer.groups[group], by, behind, self.start) for group in groups]
 
-    def moved_sums(self, groups: range, state: int) -> MovedSums:
-        """The checksums of row groups that stand behind other bytes than here.
-
-        They follow from the checksums here: whether the bytes are as they were written, they tell as before.
-
-        Args:
-            state: CRC-32 of the bytes that are before them now.
-        """
+    def group_sums(self, groups: range) -> GroupSums:
+        """The checksums of consecutive row groups, as they are here."""
         columns = self.metadata.num_columns
         first, last = groups.start * columns, groups.stop * columns
         begin = self._edges[first]
-        old = np.array(self.sums.states[first:last], np.int64).reshape(-1, 2)
-        difference = int(old[0, 0]) ^ state
         distances = np.stack([self._edges[first:last], self._edges[first + 1 : last + 1]], axis=1) - begin
-        states = carried(old.reshape(-1), distances.reshape(-1), difference).reshape(-1, 2)
-        return MovedSums(
-            tuple(States(*pair) for pair in states.tolist()),
-            self._moved_pages(first, last, difference),
-            int(states[-1, 1]),
-        )
-
-    def _moved_pages(self, first: int, last: int, difference: int) -> PagePlaces:
         counts = self.pages.counts[first:last]
         before = int(self.pages.counts[:first].sum())
         own = slice(before, before + int(counts.sum()))
@@ -128,8 +159,12 @@ class SpliceSource:
         totals = np.concatenate([[0], np.cumsum(lengths)])
         starts = np.concatenate([[0], np.cumsum(counts)[:-1]])  # number of the first page of each chunk
         ends = totals[1:] - np.repeat(totals[starts], counts) + np.repeat(self._edges[first:last], counts)
-        states = carried(self.pages.states[own], ends - self._edges[first], difference)
-        return PagePlaces(counts, lengths, self.pages.rows[own], states)
+        return GroupSums(
+            np.array(self.sums.states[first:last], np.int64).reshape(-1),
+            distances.reshape(-1),
+            PagePlaces(counts, lengths, self.pages.rows[own], self.pages.states[own]),
+            ends - begin,
+        )
 
     @cached_property
     def _edges(self) -> Numbers:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 I32, I64, BINARY, LIST, STRUCT = 5, 6, 8, 9, 12
 _TRUE, _FALSE, _BYTE, _I16, _DOUBLE, _SET, _MAP = 1, 2, 3, 4, 7, 10, 11
+_INTEGERS = frozenset({_I16, I32, I64})
 _DATA_PAGE, _DICTIONARY_PAGE = 0, 2
 
 
@@ -74,13 +75,11 @@ class ThriftCursor:
 
     def varint(self) -> int:
         """A number of at least 0."""
-        value = shift = 0
-        while True:
-            byte = self.byte()
-            value |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return value
-            shift += 7
+        try:
+            value, self.at = _varint(self._body, self.at)
+        except IndexError:
+            raise ValueError("the bytes end inside of a value") from None
+        return value
 
     def integer(self) -> int:
         """A number as i16, i32 and i64 have it."""
@@ -100,27 +99,60 @@ class ThriftCursor:
 
     def skip(self, kind: int) -> None:
         """Passes over a value, which for a bool in a struct has no bytes."""
-        if kind in (_TRUE, _FALSE):
-            return
-        if kind in (_BYTE, _DOUBLE):
-            self.at += 1 if kind == _BYTE else 8
-        elif kind in (_I16, I32, I64):
-            self.varint()
-        elif kind == BINARY:
-            length = self.varint()
-            self.at += length
-        elif kind in (LIST, _SET):
-            head = self.byte()
-            item = head & 0x0F
-            for _ in range(self.varint() if head >> 4 == 0x0F else head >> 4):
-                self.skip(_BYTE if item in (_TRUE, _FALSE) else item)
-        elif kind == STRUCT:
-            last = 0
-            while (found := self.field(last)) is not None:
-                last = found[0]
-                self.skip(found[1])
-        else:
-            raise ValueError(f"a value of kind {kind}")
+        try:
+            self.at = _end(self._body, self.at, kind)
+        except IndexError:
+            raise ValueError("the bytes end inside of a value") from None
+
+
+def _end(body: bytes, at: int, kind: int) -> int:
+    """The place behind a value. Footers have many, so this calls nothing for most. Raises IndexError, ValueError."""
+    if kind == STRUCT:
+        while head := body[at]:
+            at += 1
+            if head <= 0x0F:  # the field's number stands by itself
+                while body[at] > 0x7F:
+                    at += 1
+                at += 1
+            kind = head & 0x0F
+            if kind in _INTEGERS:
+                while body[at] > 0x7F:
+                    at += 1
+                at += 1
+            elif kind not in (_TRUE, _FALSE):
+                at = _end(body, at, kind)
+        return at + 1
+    if kind in _INTEGERS:
+        while body[at] > 0x7F:
+            at += 1
+        return at + 1
+    if kind == BINARY:
+        length, at = _varint(body, at)
+        return at + length
+    if kind in (LIST, _SET):
+        head, at = body[at], at + 1
+        count, item = head >> 4, head & 0x0F
+        if count == 0x0F:
+            count, at = _varint(body, at)
+        if item in (_TRUE, _FALSE, _BYTE):
+            return at + count
+        for _ in range(count):
+            at = _end(body, at, item)
+        return at
+    if kind in (_TRUE, _FALSE):
+        return at
+    if kind in (_BYTE, _DOUBLE):
+        return at + (1 if kind == _BYTE else 8)
+    raise ValueError(f"a value of kind {kind}")
+
+
+def _varint(body: bytes, at: int) -> tuple[int, int]:
+    """A number of at least 0, and the place behind it."""
+    value = shift = 0
+    while (byte := body[at]) > 0x7F:
+        value |= (byte & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+    return value | byte << shift, at + 1
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,9 @@ class WriteOptions:
 
     Args:
         target_file_bytes: a file is finished by the first run that brings it to this size (compressed).
-        run_bytes: rows are taken, sorted and written in runs of up to this much Arrow memory. Two runs are in memory
-            at once, three while one is sorted: this is what bounds memory.
+        run_bytes: rows are taken, sorted and encoded in runs of up to this much Arrow memory. As many are in memory as
+            processors encode them (eight at most) and one more, each of them twice while it is sorted: this is what
+            bounds memory.
         run_rows: rows of a run at most.
         row_group_bytes: a row group is not planned larger than this (compressed), unless it has few rows then.
         compression_level: of ZSTD. Level 1 takes half the time of level 3, for files 3 % larger on random text.

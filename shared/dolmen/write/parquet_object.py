@@ -1,12 +1,12 @@
-"""One data file under way: a Parquet file streamed into an object, and the entry that describes it."""
+"""Runs encoded as Parquet: a file of one of them, and the entry that describes a file."""
 
 from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -62,13 +62,11 @@ class WritePlan:
 
     Args:
         group_rows: rows of a row group at most.
-        no_statistics: ids of columns that get no Parquet statistics, whether a file's first run has NaN or not.
     """
 
     encodings: Encodings
     group_rows: int
     compression_level: int
-    no_statistics: frozenset[int] = frozenset()
 
     @classmethod
     def of(cls, first: Run, options: WriteOptions, *, looked_up: bool = False) -> WritePlan:
@@ -94,11 +92,6 @@ class WritePlan:
         batch = 1 << int(math.log2(min(_MOST_BATCH_ROWS, max(_LEAST_BATCH_ROWS, rows))))
         return {"data_page_size": PAGE_BYTES, "max_rows_per_page": PAGE_ROWS, "write_batch_size": batch}
 
-    def without_float_statistics(self, entry: TableEntry) -> WritePlan:
-        """The same for files in which no float column has Parquet statistics."""
-        floats = (field.id for field in entry.schema.fields if pa.types.is_floating(field.arrow_type))
-        return replace(self, no_statistics=frozenset(floats))
-
 
 #: Page headers and small pages are collected to this much before they go to the store.
 _BUFFER_BYTES = MIB
@@ -106,162 +99,126 @@ _MOST_HEADER_BYTES = 128
 """Headers of pages are shorter, as statistics of pages are in the page index."""
 
 
-class ParquetStream:
-    """Encodes runs as row groups of one Parquet file, which goes to its caller piece by piece.
-
-    A float column has Parquet statistics only if the first run has no NaN in it, and the caller must not ``write``
-    a run that has (``accepts`` tells): Parquet's min and max pass over NaN, so that engines which order NaN as a
-    value, as Spark and DuckDB do, would prune rows away by them. Leaves of nested columns that are floats never have
-    any. The choice can't be changed once the file is open.
+@dataclass(frozen=True)
+class EncodedRun:
+    """A run that was encoded as a Parquet file; its column chunks have gone to ``write`` of ``encode``.
 
     Args:
-        write: takes the bytes.
-        first: the first run that will be written.
-
-    Attributes:
-        rows: rows written so far.
-        extents: of the columns of all runs, by column id; complete once it is finished.
+        size: bytes of the column chunks, and of the magic before them.
+        behind: Bloom filters and page index, which stand behind them.
+        footer: what an entry calls so.
+        metadata: the footer as pyarrow has it.
+        extents: of the columns, by column id.
     """
 
-    def __init__(self, write: Callable[[bytes], object], entry: TableEntry, plan: WritePlan, first: Run) -> None:
-        self._entry, self._group_rows = entry, plan.group_rows
-        self._without = plan.no_statistics | first.columns_with_nan()
-        self.extents: dict[int, Extent] = {}
-        self.rows = self._groups = 0
-        self._in_footer: dict[int, list[int]] = {}  # by column: row groups whose ends are only there
-        self._sink = _Sink(write)
-        schema = entry.schema.arrow
-        self._writer = pq.ParquetWriter(
-            pa.PythonFile(self._sink, "w"),
-            schema,
-            data_page_version="1.0",  # what every reader knows
-            write_page_index=True,
-            write_page_checksum=True,
-            write_statistics=self._statistics_paths(),
-            sorting_columns=sorting_columns(entry),
-            bloom_filter_options=self._bloom_filters(first.table) or None,
-            **(plan.small_pages() if has_index(entry) else {}),
-            **plan.encodings.options(schema, plan.compression_level),
-        )
+    rows: int
+    size: int
+    behind: bytes
+    footer: bytes
+    metadata: pq.FileMetaData
+    extents: Mapping[int, Extent]
 
-    @property
-    def size(self) -> int:
-        """Bytes written so far; the footer and the filters are yet to come."""
-        return self._sink.size
 
-    def accepts(self, run: Run) -> bool:
-        """Whether the run may go into this file: no NaN in a column that has Parquet statistics."""
-        return run.columns_with_nan() <= self._without
+def encode(write: Callable[[bytes], object], entry: TableEntry, plan: WritePlan, run: Run) -> EncodedRun:
+    """Encodes a run as the row groups, of about equal size, of a Parquet file.
 
-    def write(self, run: Run) -> None:
-        """Appends the rows, in row groups of about equal size."""
+    A float column with NaN gets no Parquet statistics: their min and max pass over NaN, so that engines which order
+    NaN as a value, as Spark and DuckDB do, would prune rows away by them. Leaves of nested columns that are floats
+    never have any.
+
+    Args:
+        write: takes the bytes, piece by piece.
+    """
+    sink, schema = _Sink(write), entry.schema.arrow
+    writer = pq.ParquetWriter(
+        pa.PythonFile(sink, "w"),
+        schema,
+        data_page_version="1.0",  # what every reader knows
+        write_page_index=True,
+        write_page_checksum=True,
+        write_statistics=_statistics_paths(entry, run.columns_with_nan()),
+        sorting_columns=sorting_columns(entry),
+        bloom_filter_options=_bloom_filters(entry, run.table, plan.group_rows) or None,
+        **(plan.small_pages() if has_index(entry) else {}),
+        **plan.encodings.options(schema, plan.compression_level),
+    )
+    try:
         rows = run.table.num_rows
-        group_rows = -(-rows // -(-rows // self._group_rows))
-        self._writer.write_table(run.table, row_group_size=group_rows)
-        groups = range(self._groups, self._groups + -(-rows // group_rows))
-        self.rows, self._groups = self.rows + rows, groups.stop
-        for id_, found in run.extents.items():
-            if found.in_footer:
-                self._in_footer.setdefault(id_, []).extend(groups)
-        merge_extents(self.extents, run.extents)
-
-    def finish(self) -> tuple[bytes, bytes, pq.FileMetaData]:
-        """Ends the file, and keeps back what stands behind the column chunks.
-
-        Returns:
-            filters and page index; what an entry calls ``footer``; the footer as pyarrow has it.
-        """
-        self._sink.keep_tail()
-        self._writer.close()
-        metadata = self._writer.writer.metadata
-        self._take_ends_from_footer(metadata)
-        return (*self._sink.finish(metadata, [not leaf.nested for leaf in leaves(self._entry.schema.arrow)]), metadata)
-
-    def abandon(self) -> None:
-        """Writes nothing more."""
-        self._sink.closed = True
-        self._writer.is_open = False  # else its destructor would write a footer
-
-    def _take_ends_from_footer(self, metadata: pq.FileMetaData) -> None:
-        columns = [leaf.column for leaf in leaves(self._entry.schema.arrow)]
-        for id_, groups in self._in_footer.items():
-            place = columns.index(self._entry.schema.by_id[id_].name)
-            total = self.extents[id_]
-            for group in groups:
-                found = metadata.row_group(group).column(place).statistics
-                if found is not None and found.has_min_max:
-                    total = total.merged(Extent(found.min, found.max))
-                elif found is None or found.num_values:  # values, but nobody knows which
-                    total = Extent(None, None, total.nulls, total.nans)
-                    break
-            self.extents[id_] = total
-
-    def _statistics_paths(self) -> list[str]:
-        without = {self._entry.schema.by_id[id_].name for id_ in self._without}
-        there = leaves(self._entry.schema.arrow)
-        bad = {
-            leaf.path
-            for leaf in there
-            if leaf.column in without or (leaf.nested and leaf.physical_type in ("FLOAT", "DOUBLE"))
-        }
-        return [leaf.path for leaf in there if leaf.path not in bad]
-
-    def _bloom_filters(self, rows: pa.Table) -> dict[str, dict[str, Any]]:
-        """For the primary key, sized by the values in the first row group, as it is for each row group alike."""
-        filters, bits = {}, key_filter_bits(self._entry)
-        for id_ in self._entry.primary_key:
-            field = self._entry.schema.by_id[id_]
-            if not pa.types.is_boolean(field.arrow_type):  # Parquet has none for them
-                distinct = pc.count_distinct(rows[field.name].slice(0, self._group_rows)).as_py()
-                ndv = max(1, min(self._group_rows, _BLOOM_HEADROOM * distinct))
-                filters[field.name] = {"ndv": ndv, "fpp": BLOOM_FALSE_POSITIVES[bits]}
-        return filters
+        writer.write_table(run.table, row_group_size=-(-rows // -(-rows // plan.group_rows)))
+        sink.keep_tail()
+        writer.close()
+    except BaseException:
+        sink.closed = True
+        writer.is_open = False  # else its destructor would write a footer
+        raise
+    metadata = writer.writer.metadata
+    behind, footer = sink.finish(metadata, [not leaf.nested for leaf in leaves(schema)])
+    return EncodedRun(rows, sink.size, behind, footer, metadata, _complete_extents(run.extents, entry, metadata))
 
 
-class ParquetObject:
-    """Writes runs as row groups of one Parquet object. Used as a context: leaving it uncommitted aborts the upload.
+def _complete_extents(extents: Mapping[int, Extent], entry: TableEntry, metadata: pq.FileMetaData) -> dict[int, Extent]:
+    """The extents, with those ends that only the footer knows."""
+    columns = [leaf.column for leaf in leaves(entry.schema.arrow)]
+    complete = dict(extents)
+    for id_, total in extents.items():
+        if not total.in_footer:
+            continue
+        place = columns.index(entry.schema.by_id[id_].name)
+        for group in range(metadata.num_row_groups):
+            found = metadata.row_group(group).column(place).statistics
+            if found is not None and found.has_min_max:
+                total = total.merged(Extent(found.min, found.max))
+            elif found is None or found.num_values:  # values, but nobody knows which
+                total = Extent(None, None, total.nulls, total.nans)
+                break
+        complete[id_] = total
+    return complete
+
+
+def _statistics_paths(entry: TableEntry, without: Set[int]) -> list[str]:
+    names = {entry.schema.by_id[id_].name for id_ in without}
+    there = leaves(entry.schema.arrow)
+    bad = {
+        leaf.path
+        for leaf in there
+        if leaf.column in names or (leaf.nested and leaf.physical_type in ("FLOAT", "DOUBLE"))
+    }
+    return [leaf.path for leaf in there if leaf.path not in bad]  # two leaves may have one path
+
+
+def _bloom_filters(entry: TableEntry, rows: pa.Table, group_rows: int) -> dict[str, dict[str, Any]]:
+    """For the primary key, sized by the values in the first row group, as it is for each row group alike."""
+    filters, bits = {}, key_filter_bits(entry)
+    for id_ in entry.primary_key:
+        field = entry.schema.by_id[id_]
+        if not pa.types.is_boolean(field.arrow_type):  # Parquet has none for them
+            distinct = pc.count_distinct(rows[field.name].slice(0, group_rows)).as_py()
+            ndv = max(1, min(group_rows, _BLOOM_HEADROOM * distinct))
+            filters[field.name] = {"ndv": ndv, "fpp": BLOOM_FALSE_POSITIVES[bits]}
+    return filters
+
+
+def write_object(output: StreamedOutput, path: str, entry: TableEntry, plan: WritePlan, run: Run) -> DataFile:
+    """Writes a run as one Parquet object. Returns its entry, not yet stamped. On an error the upload is given up.
 
     Args:
-        output: the upload; belongs to this object from here on.
+        output: the upload; belongs to this function from here on.
         path: its key.
-        first: the first run that will be written, see ``ParquetStream``.
     """
+    with output:
+        encoded = encode(output.write, entry, plan, run)
+        output.write(encoded.behind + encoded.footer)
+        size = commit_output(output, path, encoded.size + len(encoded.behind) + len(encoded.footer))
+    filters = encoded.size if has_filters(encoded.metadata) else 0
+    return file_entry(path, size, encoded.rows, encoded.footer, encoded.extents, filters, entry)
 
-    def __init__(self, output: StreamedOutput, path: str, entry: TableEntry, plan: WritePlan, first: Run) -> None:
-        self._output, self._path, self._entry = output, path, entry
-        self._stream = ParquetStream(output.write, entry, plan, first)
 
-    @property
-    def size(self) -> int:
-        """Bytes written so far; the footer and the filters are yet to come."""
-        return self._stream.size
-
-    def accepts(self, run: Run) -> bool:
-        """Whether the run may go into this file: see ``ParquetStream``."""
-        return self._stream.accepts(run)
-
-    def write(self, run: Run) -> None:
-        """Appends the rows, in row groups of about equal size."""
-        self._stream.write(run)
-
-    def commit(self) -> DataFile:
-        """Finishes the file and makes the object visible; returns its entry, not yet stamped."""
-        tail, footer, metadata = self._stream.finish()
-        self._output.write(tail + footer)
-        expected = self._stream.size + len(tail) + len(footer)
-        size = self._output.commit()
-        if size != expected:
-            raise AssertionError(f"{self._path}: {expected} bytes were written, {size} were stored")
-        filters = self._stream.size if has_filters(metadata) else 0
-        return file_entry(self._path, size, self._stream.rows, footer, self._stream.extents, filters, self._entry)
-
-    def __enter__(self) -> Self:
-        self._output.__enter__()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._stream.abandon()
-        self._output.__exit__(*exception)
+def commit_output(output: StreamedOutput, path: str, size: int) -> int:
+    """Makes an object visible that has to be of this size, which is returned."""
+    stored = output.commit()
+    if stored != size:
+        raise AssertionError(f"{path}: {size} bytes were written, {stored} were stored")
+    return size
 
 
 def merge_extents(total: dict[int, Extent], more: Mapping[int, Extent]) -> None:

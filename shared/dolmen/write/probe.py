@@ -14,7 +14,7 @@ from dolmen.errors import SchemaError
 from dolmen.format.manifest import TableEntry
 from dolmen.store.base import Buffer
 from dolmen.write.options import DEFAULT
-from dolmen.write.parquet_object import ParquetObject, WritePlan
+from dolmen.write.parquet_object import WritePlan, write_object
 from dolmen.write.runs import prepare
 
 
@@ -42,9 +42,7 @@ def _check_storable(encoded: bytes) -> None:
         rows = pa.table(columns, schema)
         run = prepare(list(rows.columns), entry)
         output = _Memory()
-        with ParquetObject(output, "probe", entry, WritePlan.of(run, DEFAULT), run) as file:
-            file.write(run)
-            file.commit()
+        write_object(output, "probe", entry, WritePlan.of(run, DEFAULT), run)
         found = pq.read_table(pa.BufferReader(bytes(output.body)))
         if not found.cast(schema).equals(run.table):
             raise pa.ArrowInvalid("what was written is not what is read back")

@@ -1,27 +1,27 @@
-"""One data file that is made of row groups of other files, as they are, and of rows that are encoded anew."""
+"""One data file that is put together of row groups: of other files, and of runs that were encoded by themselves."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Self
+from typing import Generic, Self, TypeVar
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dolmen.format.checksum import crc32
-from dolmen.format.chunk_sums import ChunkSums, States
+from dolmen.format.chunk_sums import ChunkSums
 from dolmen.format.entries import DataFile
 from dolmen.format.manifest import TableEntry
-from dolmen.format.page_places import PagePlaces
 from dolmen.format.parquet_footer import FooterParts, MovedGroup, move_groups
-from dolmen.format.splice_source import MAGIC, SpliceSource
-from dolmen.store.base import ObjectOutput
+from dolmen.format.splice_source import MAGIC, GroupSums, SpliceSource, moved_sums
+from dolmen.store.base import ObjectOutput, StreamedOutput
 from dolmen.write.extent import Extent
-from dolmen.write.parquet_object import ParquetStream, WritePlan, file_entry, has_filters, merge_extents
+from dolmen.write.parquet_object import WritePlan, commit_output, encode, file_entry, has_filters, merge_extents
 from dolmen.write.runs import Run
+
+Output = TypeVar("Output", bound=StreamedOutput)
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,33 @@ class CopiedGroups:
     groups: tuple[CopiedGroup, ...]
 
 
+@dataclass(frozen=True)
+class EncodedGroups:
+    """A run whose row groups become part of a file.
+
+    Args:
+        body: the bytes of the column chunks, and the magic before them.
+        source: what the footer says of them.
+        extents: of all columns.
+    """
+
+    body: Sequence[bytes]
+    source: SpliceSource
+    rows: int
+    extents: Mapping[int, Extent]
+
+    @classmethod
+    def of(cls, run: Run, entry: TableEntry, plan: WritePlan) -> EncodedGroups:
+        """Encodes a run in memory."""
+        body: list[bytes] = []
+        encoded = encode(body.append, entry, plan, run)
+        behind, size = encoded.behind, encoded.size
+        source = SpliceSource.parse("", "", behind + encoded.footer, size, size + len(behind))
+        if source is None:
+            raise AssertionError("the Parquet writer has written a file of another kind")
+        return cls(body, source, encoded.rows, encoded.extents)
+
+
 @lru_cache(64)
 def written_metadata(schema: pa.Schema) -> pq.FileMetaData:
     """The footer of a file of these columns without rows, as it is written now."""
@@ -77,7 +104,7 @@ def _file_without_rows(schema: pa.Schema) -> bytes:
     return body
 
 
-class SplicedObject:
+class SplicedObject(Generic[Output]):
     """Puts row groups together as one Parquet object. Used as a context: leaving it uncommitted aborts the upload.
 
     Column chunks keep their bytes; their places in the file, and their checksums, follow from those that they had.
@@ -88,14 +115,12 @@ class SplicedObject:
         path: its key.
     """
 
-    def __init__(self, output: ObjectOutput, path: str, entry: TableEntry) -> None:
+    def __init__(self, output: Output, path: str, entry: TableEntry) -> None:
         self._output, self._path, self._entry = output, path, entry
         self._position = self._state = 0  # bytes so far, and their CRC-32
-        self._stream: ParquetStream | None = None
-        self._stream_start = self._stream_state = self._skip = 0
         self._groups: list[MovedGroup] = []
-        self._states: list[States] = []
-        self._pages: list[PagePlaces] = []
+        self._sums: list[GroupSums] = []
+        self._differences: list[int] = []  # between the CRC-32 before each of them, here and there
         self._extents: dict[int, Extent] = {}
         self._unbounded: set[int] = set()  # columns of which nobody knows the bounds in some rows
         self._rows = 0
@@ -104,11 +129,10 @@ class SplicedObject:
     @property
     def size(self) -> int:
         """Bytes written so far; the footer and the filters are yet to come."""
-        return self._position if self._stream is None else self._stream_start + self._stream.size - len(MAGIC)
+        return self._position
 
-    def copy(self, copied: CopiedGroups) -> None:
+    def copy(self: SplicedObject[ObjectOutput], copied: CopiedGroups) -> None:
         """Appends row groups as they are."""
-        self._end_stream()
         source = copied.source
         groups = range(copied.groups[0].index, copied.groups[-1].index + 1)
         first, end = source.place(groups)
@@ -118,36 +142,27 @@ class SplicedObject:
         else:
             self._begin()
             self._output.copy(source.key, (first, end), source.etag)
-        self._state = self._add(source, groups, self._position, self._state)
-        self._position += end - first
+        self._add(source, groups)
         for group in copied.groups:
             self._add_rows(group.rows, group.extents)
 
-    def write(self, run: Run, plan: WritePlan) -> None:
-        """Appends rows, in row groups of about equal size.
-
-        Args:
-            plan: counts where the rows follow upon copied row groups; they are written like those before, else.
-        """
-        if self._stream is not None and not self._stream.accepts(run):
-            self._end_stream()
-        if self._stream is None:
-            self._begin()
-            self._stream_start, self._stream_state, self._skip = self._position, self._state, len(MAGIC)
-            self._stream = ParquetStream(self._take, self._entry, plan, run)
-        self._stream.write(run)
+    def write(self, encoded: EncodedGroups) -> None:
+        """Appends the rows of a run."""
+        self._begin()
+        skipped = len(MAGIC)
+        for piece in encoded.body:
+            self._output.write(piece[skipped:])
+            skipped = 0
+        self._add(encoded.source, range(encoded.source.metadata.num_row_groups))
+        self._add_rows(encoded.rows, encoded.extents)
 
     def commit(self) -> DataFile:
         """Finishes the file and makes the object visible; returns its entry, not yet stamped."""
-        self._end_stream()
         start = self._position
         behind, encoded = move_groups(self._groups, start)
         footer = self._footer(encoded, start + len(behind), crc32(behind, self._state))
         self._output.write(behind + footer)
-        expected = start + len(behind) + len(footer)
-        size = self._output.commit()
-        if size != expected:
-            raise AssertionError(f"{self._path}: {expected} bytes were written, {size} were stored")
+        size = commit_output(self._output, self._path, start + len(behind) + len(footer))
         filters = start if self._has_filters else 0
         extents = {
             id_: found._replace(least=None, greatest=None) if id_ in self._unbounded else found
@@ -160,43 +175,12 @@ class SplicedObject:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        if self._stream is not None:
-            self._stream.abandon()
         self._output.__exit__(*exception)
 
     def _begin(self) -> None:
         if not self._position:
-            self._append(MAGIC)
-
-    def _append(self, body: bytes) -> None:
-        self._output.write(body)
-        self._state = crc32(body, self._state)
-        self._position += len(body)
-
-    def _take(self, body: bytes) -> None:
-        """Appends bytes of the stream, without its beginning, which is that of a file of its own."""
-        skipped = min(self._skip, len(body))
-        self._skip -= skipped
-        if len(body) > skipped:
-            self._append(body[skipped:])
-
-    def _end_stream(self) -> None:
-        """Takes the row groups of the stream, as if they were copied from a file of their own."""
-        stream, self._stream = self._stream, None
-        if stream is None:
-            return
-        behind, footer, _ = stream.finish()
-        source = SpliceSource.parse(self._path, "", behind + footer, stream.size, stream.size + len(behind))
-        if source is None:
-            raise AssertionError(f"{self._path}: the Parquet writer has written a file of another kind")
-        before = source.sums.states[0].start ^ crc32(MAGIC)
-        if before or self._position - self._stream_start != stream.size - len(MAGIC):
-            raise AssertionError(f"{self._path}: the Parquet writer has written something before its row groups")
-        groups = range(source.metadata.num_row_groups)
-        state = self._add(source, groups, self._stream_start, self._stream_state)
-        if state != self._state:
-            raise AssertionError(f"{self._path}: the checksum of what was written is {self._state}, not {state}")
-        self._add_rows(stream.rows, stream.extents)
+            self._output.write(MAGIC)
+            self._position, self._state = len(MAGIC), crc32(MAGIC)
 
     def _add_rows(self, rows: int, extents: Mapping[int, Extent]) -> None:
         self._rows += rows
@@ -205,21 +189,18 @@ class SplicedObject:
             id_ for id_, found in extents.items() if found.least is None and found.nulls + found.nans < rows
         }
 
-    def _add(self, source: SpliceSource, groups: range, position: int, state: int) -> int:
-        """Takes over what is known of row groups, and returns the CRC-32 at their end.
-
-        Args:
-            position: where they begin here.
-            state: CRC-32 of what is before them.
-        """
+    def _add(self, source: SpliceSource, groups: range) -> None:
+        """Takes over what is known of row groups that stand at the end of this file now."""
         if source.footer.frame != written_frame(self._entry.schema.arrow):
             raise AssertionError(f"{source.key} has other columns than {self._path}, or another writer")
-        sums = source.moved_sums(groups, state)
-        self._groups += source.moved_groups(groups, position - source.place(groups)[0])
-        self._states += sums.states
-        self._pages.append(sums.pages)
+        first, end = source.place(groups)
+        self._groups += source.moved_groups(groups, self._position - first)
         self._has_filters |= has_filters(source.metadata)
-        return sums.end
+        sums = source.group_sums(groups)
+        difference = self._state ^ sums.start
+        self._sums.append(sums)
+        self._differences.append(difference)
+        self._position, self._state = self._position + end - first, sums.end(difference)
 
     def _footer(self, groups: Sequence[bytes], start: int, state: int) -> bytes:
         """All that the entry calls so.
@@ -229,13 +210,8 @@ class SplicedObject:
             start: where it begins.
             state: CRC-32 of what is before it.
         """
-        pages = PagePlaces(
-            *(
-                np.concatenate(parts)
-                for parts in zip(*((p.counts, p.lengths, p.rows, p.states) for p in self._pages), strict=True)
-            )
-        )
+        states, pages = moved_sums(self._sums, self._differences)
         block = pages.encode() if len(pages.lengths) else b""
-        block += ChunkSums(tuple(self._states), state, start).encode()
+        block += ChunkSums(tuple(states), state, start).encode()
         metadata = FooterParts(written_frame(self._entry.schema.arrow), ()).encode(groups, self._rows)
         return block + metadata + len(metadata).to_bytes(4, "little") + MAGIC

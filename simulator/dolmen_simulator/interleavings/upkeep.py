@@ -333,7 +333,7 @@ UPKEEP: tuple[Pair, ...] = (
     Pair(
         "paused job/GC",
         table_with_short_intents,
-        (paused_load((7, 70, None), (8, 80, None), (9, 90, None)), one_collection()),
+        (paused_load((6, 60, None), (7, 70, None), (8, 80, None), (9, 90, None)), one_collection()),
         hours=5,
         stalls=(0,),
         quick=(0,),

@@ -26,7 +26,7 @@ from support.written import events
 
 directory, sort_key, copies = sys.argv[1], sys.argv[2] or None, int(sys.argv[3])
 LocalStore.local_path = lambda self, key: None  # as if it were far away
-world = World(LocalStore(directory), Runtime(threads=8))
+world = World(LocalStore(directory), Runtime(threads=8, cores=2))
 world.db.create_table("t", events(1).schema, primary_key="id", sort_key=sort_key)
 world.append(events(131_072), group_rows=1 << 16)
 (file,) = world.entry().files
@@ -46,7 +46,7 @@ def watch():
     while not stop.wait(0.005):
         peak = max(peak, process.memory_info().rss)
 
-thread = threading.Thread(target=watch)
+thread = threading.Thread(target=watch, daemon=True)
 thread.start()
 options = CompactionOptions(growth=1, group_bytes=1 << 40, target_file_bytes=1 << 40)
 done = compact(world.db._context, "t", options=options)

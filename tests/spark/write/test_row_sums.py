@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import random
 
@@ -45,6 +46,11 @@ def test_order_batches_slices_and_columns_make_no_difference() -> None:
         assert sums(table.rename_columns([names[0] + "x", *names[1:]])) != expected
 
 
+def _are_nan(*values: pa.Scalar) -> bool:
+    """Arrow finds no NaN equal to another; they have the same digest, since all of them are one value."""
+    return all(pa.types.is_floating(value.type) and value.is_valid and math.isnan(value.as_py()) for value in values)
+
+
 def test_any_other_value_is_another_digest() -> None:
     print(f"DOLMEN_TEST_SEED={SEED}")
     rng = random.Random(SEED)
@@ -56,7 +62,7 @@ def test_any_other_value_is_another_digest() -> None:
             one, other = rng.sample(range(40), 2)
             place = table.column_names.index(name)
             column = table[name].combine_chunks()
-            if column[one].equals(column[other]):
+            if column[one].equals(column[other]) or _are_nan(column[one], column[other]):
                 continue
             taken = list(range(40))
             taken[one] = other

@@ -55,7 +55,7 @@ class CompactionOptions:
         group_bytes: about how much is rewritten at once, and lost when others change one of the files meanwhile.
         memory_bytes: size of the rows that are sorted at once, as Arrow. Peak memory is several times that.
         directory: for rows that do not fit into memory; the system's temporary directory by default.
-        run_bytes: see ``WriteOptions``.
+        run_bytes: see ``WriteOptions``; less than there, as much else is in memory, and rows come sorted.
         row_group_bytes: see ``WriteOptions``.
         splice_bytes: row groups without deleted rows are copied as they are, where so many bytes of them follow upon
             each other in one file; 0: none is, all rows are decoded and encoded anew.
@@ -65,9 +65,9 @@ class CompactionOptions:
     growth: int = 4
     deleted_share: float = 0.5
     group_bytes: int = 768 * MIB
-    memory_bytes: int = 32 * MIB
+    memory_bytes: int = 24 * MIB
     directory: str | None = None
-    run_bytes: int | None = None
+    run_bytes: int = 8 * MIB
     row_group_bytes: int | None = None
     splice_bytes: int = 16 * MIB
 

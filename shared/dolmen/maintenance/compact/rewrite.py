@@ -19,9 +19,8 @@ from dolmen.maintenance.compact.splice import Splicing
 from dolmen.maintenance.resolve.unresolved import Unresolved, table_reader
 from dolmen.scan.plan import FilePlan
 from dolmen.segments.live import LiveFiles, tombstones_of
-from dolmen.write.data_file import with_commit_ts, write_data_files
+from dolmen.write.data_file import with_commit_ts, write_data_files, write_spliced_files
 from dolmen.write.options import DEFAULT, WriteOptions
-from dolmen.write.spliced_files import write_spliced_files
 from dolmen.write.spliced_object import CopiedGroups
 
 _REQUESTS_AT_ONCE = 4
@@ -89,7 +88,7 @@ def write_options(options: CompactionOptions, target_file_bytes: int) -> WriteOp
     return replace(
         DEFAULT,
         target_file_bytes=target_file_bytes,
-        run_bytes=options.run_bytes or DEFAULT.run_bytes,
+        run_bytes=options.run_bytes,
         row_group_bytes=options.row_group_bytes or DEFAULT.row_group_bytes,
     )
 

@@ -120,7 +120,7 @@ class Spliceable:
             max(_fixed_bytes(field.type) * rows, sum(chunks[leaf].total_uncompressed_size for leaf in own))
             for field, own in self._leaves_by_column()
         )
-        return bool(in_memory * _RUN_SHARE >= (self._options.run_bytes or DEFAULT.run_bytes))
+        return bool(in_memory * _RUN_SHARE >= self._options.run_bytes)
 
     def _leaves_by_column(self) -> list[tuple[pa.Field, list[int]]]:
         names = [leaf.column for leaf in self._leaves]
