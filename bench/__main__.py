@@ -273,10 +273,9 @@ delete the column "pyarrow" holds dolmen's own scan before it.
 
 Each section is from one run; sections may be from different runs (`--parts`, `--places`).
 
-Known reasons of the missed targets: an append waits for the disk (`fsync` of the file and its directory, about 8 %
-of it; pyarrow's file is not synced) and tries encodings on the first run (about 5 %). Over HTTP, a scan of two columns
-of wide rows makes one request for each row group, and each takes processor time
-([performance.md](performance.md#gets-on-s3)).
+An append encodes on all processors, and pyarrow on one ([performance.md](performance.md#appends)). Known reasons of
+the missed targets: over HTTP, a scan of two columns of wide rows makes one request for each row group, and each takes
+processor time ([performance.md](performance.md#gets-on-s3)).
 
 """
 

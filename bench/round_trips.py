@@ -86,10 +86,15 @@ class TimedRuntime(Runtime):
         return self._run("requests", self.threads, function, items, ahead or self.threads, size, most)
 
     def compute(
-        self, function: Callable[[T], R], items: Iterable[T], *, here: Callable[[T], bool] = lambda _: False
+        self,
+        function: Callable[[T], R],
+        items: Iterable[T],
+        *,
+        ahead: int | None = None,
+        here: Callable[[T], bool] = lambda _: False,
     ) -> Iterator[R]:
         """Like ``Runtime.compute``. Work that sends no request takes no time."""
-        return self._run("cores", self.cores, function, items, self.cores + 1)
+        return self._run("cores", self.cores, function, items, ahead or self.cores + 1)
 
     def ahead(self, items: Iterable[T]) -> Iterator[T]:
         """Like ``Runtime.ahead``."""

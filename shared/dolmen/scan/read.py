@@ -51,6 +51,11 @@ VALUE_BYTES = 16
 """A value counts as at least so many bytes: one that is compressed well takes as long to decode as any other."""
 
 
+FEW_COLUMNS, AHEAD_OF_FEW = 4, 4
+"""Row groups of so few columns are decoded in a few milliseconds: as long as the caller needs for what it was given.
+With so many more of them ahead than processors these don't wait for the caller."""
+
+
 class RowGroupColumns:
     """Columns of one row group, decoded when asked for.
 
@@ -230,7 +235,8 @@ class PlanReader:
             return max(stored, group.rows * len(ids | group.tests) * VALUE_BYTES)
 
         together = _cut(self._sources(groups, ids), size, TOGETHER_BYTES)
-        for found in self.context.runtime.compute(run, together, here=lambda some: len(some) > 1):
+        ahead = self.context.runtime.cores + (AHEAD_OF_FEW if len(ids) <= FEW_COLUMNS else 1)
+        for found in self.context.runtime.compute(run, together, ahead=ahead, here=lambda some: len(some) > 1):
             yield from found
 
     def _source(self, file: DataFile, found: FetchedFooter) -> FileBytes | None:
