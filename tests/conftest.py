@@ -6,6 +6,7 @@ import gc
 import itertools
 import os
 import random
+import signal
 from collections.abc import Iterator
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -34,6 +35,10 @@ SEED = os.environ.setdefault("DOLMEN_TEST_SEED", str(random.SystemRandom().randr
 # than all that they do. Every way of starting one reads these, spark-submit too.
 for _options in ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS"):
     os.environ.setdefault(_options, SHORT_LIVED_JVM)
+
+# A shell that starts the tests in the background lets them ignore Ctrl-C, and so all that they start. Some send it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Nothing here multiplies matrices. The library for it, which comes with numpy, otherwise starts a thread for each core
 # in each process that a test starts, and these threads are busy for a tenth of a second before they sleep.

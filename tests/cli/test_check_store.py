@@ -153,8 +153,12 @@ def test_threads_of_an_interrupted_check_write_nothing_any_more() -> None:
             sandbox.go_on()
             store.put(f"{number}", b"x")
 
-    with pytest.raises(KeyboardInterrupt):
-        sandbox.at_once(write, 4)
+    others = signal.signal(signal.SIGINT, signal.default_int_handler)  # Spark has one of its own
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            sandbox.at_once(write, 4)
+    finally:
+        signal.signal(signal.SIGINT, others)
     store.delete([str(number) for number in range(4)])
     time.sleep(0.05)
     assert list(store.list("")) == []
