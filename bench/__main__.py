@@ -273,9 +273,9 @@ delete the column "pyarrow" holds dolmen's own scan before it.
 
 Each section is from one run; sections may be from different runs (`--parts`, `--places`).
 
-An append encodes on all processors, and pyarrow on one ([performance.md](performance.md#appends)). Known reasons of
-the missed targets: over HTTP, a scan of two columns of wide rows makes one request for each row group, and each takes
-processor time ([performance.md](performance.md#gets-on-s3)).
+An append encodes on all processors, and pyarrow on one ([performance.md](performance.md#appends)). Why the sum of two
+columns of a local directory misses its target is not known. [performance.md](performance.md) has what is known of the
+other missed targets.
 
 """
 

@@ -60,7 +60,7 @@ class Runtime:
         random: the source of uuids and jitter.
         threads: the most concurrent requests; 1 runs everything inline. They wait much and compute little, so that many
             of them hide how long a request takes; what they hold is bounded by ``map``.
-        cores: number of threads that decode columns; at most one per processor, as each keeps memory of its own.
+        cores: number of threads that decode or encode; at most one per processor, as each keeps memory of its own.
         signal: makes what one thread waits for until another one sets it.
         few_requests: nobody waits, and each request is paid for: large objects go up in fewer, larger parts.
     """

@@ -221,12 +221,6 @@ def commit_output(output: StreamedOutput, path: str, size: int) -> int:
     return size
 
 
-def merge_extents(total: dict[int, Extent], more: Mapping[int, Extent]) -> None:
-    """Adds the extents of more rows of the same columns."""
-    for id_, found in more.items():
-        total[id_] = total[id_].merged(found) if id_ in total else found
-
-
 def statistics_columns(entry: TableEntry) -> list[int]:
     """Ids of the columns that have statistics in an entry. The bounds of ``_commit_ts`` have a place of their own."""
     keys = {*entry.primary_key, *entry.sort_key}

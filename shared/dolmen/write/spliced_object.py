@@ -18,7 +18,7 @@ from dolmen.format.parquet_footer import FooterParts, MovedGroup, move_groups
 from dolmen.format.splice_source import MAGIC, GroupSums, SpliceSource, moved_sums
 from dolmen.store.base import ObjectOutput, StreamedOutput
 from dolmen.write.extent import Extent
-from dolmen.write.parquet_object import WritePlan, commit_output, encode, file_entry, has_filters, merge_extents
+from dolmen.write.parquet_object import WritePlan, commit_output, encode, file_entry, has_filters
 from dolmen.write.runs import Run
 
 Output = TypeVar("Output", bound=StreamedOutput)
@@ -184,7 +184,8 @@ class SplicedObject(Generic[Output]):
 
     def _add_rows(self, rows: int, extents: Mapping[int, Extent]) -> None:
         self._rows += rows
-        merge_extents(self._extents, extents)
+        for id_, found in extents.items():
+            self._extents[id_] = self._extents[id_].merged(found) if id_ in self._extents else found
         self._unbounded |= {
             id_ for id_, found in extents.items() if found.least is None and found.nulls + found.nans < rows
         }
