@@ -143,10 +143,13 @@ class _Files(Generic[Output]):
     def write(self, pieces: Iterator[list[pa.ChunkedArray]]) -> None:
         """Appends rows: each piece is sorted and encoded by itself."""
         with closing(self._encoded(pieces)) as runs:
-            for run in runs:
+            for number, run in enumerate(runs, 1):
                 self._file().write(run)
                 del run  # before the next one is waited for
                 self._end_if_full()
+                if number % self._runtime.cores == 0:  # not after each one, which takes time
+                    # Arrow's allocator keeps what is freed, which is a quarter of the memory at the peak.
+                    pa.default_memory_pool().release_unused()
                 self._beat()
 
     def _encoded(self, pieces: Iterator[list[pa.ChunkedArray]]) -> Generator[EncodedGroups, None, None]:
