@@ -35,9 +35,13 @@ JOURNALS: dict[str, list[Entry]] = {
     ],
     "dropper-6": [
         {"kind": "intent", "step": 0, "do": "drop", "file": 0, "ids": [30, 31, 32]},
+        {"kind": "acknowledged", "step": 0, "version": None},
         {"kind": "intent", "step": 1, "do": "delete", "request": 1, "ids": [32]},
+        {"kind": "acknowledged", "step": 1, "version": None},
         {"kind": "intent", "step": 2, "do": "drop", "file": 2, "ids": [33, 34, 35]},
+        {"kind": "acknowledged", "step": 2, "version": None},
         {"kind": "intent", "step": 3, "do": "delete", "request": 3, "ids": [33, 34]},
+        {"kind": "acknowledged", "step": 3, "version": None},
     ],
 }
 ROWS = {
@@ -93,6 +97,15 @@ WRONG: dict[str, tuple[str, judge.Content]] = {
 def test_each_thing_that_is_wrong_is_named(wrong: str) -> None:
     name, content = WRONG[wrong]
     assert any(what.startswith(f"{name}: ") for what in found(content)), found(content)
+
+
+@pytest.mark.parametrize(("events", "is_right"), [([30, 31], True), ([30, 31, 36, 37], True), ([30, 31, 36], False)])
+def test_a_file_whose_dropper_was_killed_over_it_is_there_or_not(events: list[int], is_right: bool) -> None:
+    """It was told to stop (seed 2317382920) before it was ready to end its step."""
+    dropper = [*JOURNALS["dropper-6"][:4], {"kind": "intent", "step": 4, "do": "drop", "file": 4, "ids": [36, 37]}]
+    journals = {**JOURNALS, "dropper-6": dropper}
+    found = judge.check(replace(RIGHT, events=Counter(events)), 9, journals, journals, is_end=True)
+    assert (found == []) == is_right
 
 
 @pytest.mark.parametrize("events", [[30, 35], [30, 31, 33, 35]], ids=["half a file", "half a delete"])

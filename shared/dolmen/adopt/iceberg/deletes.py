@@ -91,7 +91,7 @@ def _position_deletes(body: bytes, size: int) -> Iterator[tuple[str, BitMap]]:
     """The positions in a file of position deletes, by the URL of the data file. Raises ValueError."""
     if len(body) != size:
         raise ValueError(f"it has not the {size:,} bytes that its manifest tells of")
-    table = pq.read_table(pa.BufferReader(body), columns=["file_path", "pos"], use_threads=False)
+    table = pq.ParquetFile(pa.BufferReader(body)).read(["file_path", "pos"], use_threads=False)
     if not table.num_rows:
         return
     paths = table["file_path"].combine_chunks().cast(pa.string()).dictionary_encode()

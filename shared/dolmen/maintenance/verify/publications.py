@@ -120,7 +120,8 @@ def _positions(directory: PublicationDirectory, deletes: Iterable[FileEntry]) ->
             if entry.data_file is not None and entry.blob is not None:
                 found[entry.data_file] |= vector_in(body, *entry.blob)
                 continue
-            table = pq.read_table(pa.BufferReader(body)).group_by("file_path").aggregate([("pos", "list")])
+            rows = pq.ParquetFile(pa.BufferReader(body)).read(use_threads=False)
+            table = rows.group_by("file_path", use_threads=False).aggregate([("pos", "list")])
         except (ValueError, pa.ArrowException, OSError) as error:
             raise CorruptionError(directory.key(entry.path), f"not a delete file: {error}") from error
         for path, positions in zip(table["file_path"].to_pylist(), table["pos_list"], strict=True):
