@@ -20,7 +20,7 @@ from dolmen.predicate import parse
 from support.feed_history import History, Rows, counted
 
 SEED = os.environ["DOLMEN_TEST_SEED"]
-HISTORIES = 1500 if os.environ.get("DOLMEN_LONG") else 16
+HISTORIES = 1500 if os.environ.get("DOLMEN_LONG") else 8
 STEPS = 22
 
 

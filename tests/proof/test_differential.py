@@ -21,7 +21,7 @@ from support.random_tables import random_table
 SEED = int(os.environ.get("DOLMEN_TEST_SEED", "0")) or random.randrange(1, 2**32)
 FIXED_SEED = 1
 """The seed of shard 0 is fixed, so that what must hold of all histories together does not depend on luck."""
-CASES, SHARDS = (10_000, 5) if os.environ.get("DOLMEN_LONG") else (300, 3)
+CASES, SHARDS = (10_000, 5) if os.environ.get("DOLMEN_LONG") else (200, 2)
 ROWS = 60
 STEPS = 12
 

@@ -17,11 +17,9 @@ from dolmen.store.url import open_store
 SECRET = "s3cr3t"
 
 
-class Hasty(Runtime):
-    """Waits for nothing."""
-
-    def sleep(self, seconds: float) -> None:
-        """Returns at once."""
+def hasty() -> Runtime:
+    """A runtime that waits for nothing."""
+    return Runtime(sleep=lambda seconds: None)
 
 
 def _shown(act: Callable[[], object]) -> str:
@@ -48,9 +46,9 @@ def test_those_in_an_endpoint_are_never_shown(endpoint: str, monkeypatch: pytest
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "somebody")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "something")
     acts: list[Callable[[], object]] = [
-        lambda: open_store("s3://bucket/x", Hasty()).head("k"),
-        lambda: open_store("s3://bucket/x", Hasty()).get("k", (0, 1)),
-        lambda: list(open_store("s3://bucket/x", Hasty()).list("")),
+        lambda: open_store("s3://bucket/x", hasty()).head("k"),
+        lambda: open_store("s3://bucket/x", hasty()).get("k", (0, 1)),
+        lambda: list(open_store("s3://bucket/x", hasty()).list("")),
     ]
     for act in acts:
         shown = _shown(act)
@@ -66,7 +64,7 @@ def test_those_in_an_endpoint_are_never_shown(endpoint: str, monkeypatch: pytest
         lambda: dolmen.open(f"s3a://user:{SECRET}@bucket/x"),
         lambda: dolmen.open(f"s3:user:{SECRET}@bucket/x"),
         lambda: dolmen.open(f"file://user:{SECRET}@host/x"),
-        lambda: open_queue(f"http://user:{SECRET}@127.0.0.1:1/1/q", Hasty()).waiting(),
+        lambda: open_queue(f"http://user:{SECRET}@127.0.0.1:1/1/q", hasty()).waiting(),
         lambda: open_queue(f"https://user:{SECRET}@host/q.fifo"),
         lambda: open_queue(f"ftp://user:{SECRET}@host/q"),
         lambda: DropSource.of(f"https://user:{SECRET}@host/bucket"),

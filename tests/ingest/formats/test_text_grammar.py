@@ -57,7 +57,7 @@ TEXTS = [
 _LETTERS = "0123456789+-.:TZeE naif()x_'"
 _SPACES = " \t\n\v\f\r"
 _CSV, _JSON = Format("csv"), Format("jsonl")
-ROUNDS = 8 if os.environ.get("DOLMEN_LONG") else 3
+ROUNDS = 8 if os.environ.get("DOLMEN_LONG") else 1
 
 
 def _read(body: str, format: Format, kind: pa.DataType) -> Any:
