@@ -1,4 +1,4 @@
-"""What a process leaves behind when it ends: no thread that could still be at work then."""
+"""When a process ends, none of its threads is still at work."""
 
 from __future__ import annotations
 
