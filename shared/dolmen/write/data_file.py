@@ -128,6 +128,8 @@ class _Files(Generic[Output]):
     ) -> None:
         self._open, self._key, self._table = open_output, key, table
         self._options, self._runtime, self._beat = options, runtime, beat
+        self._encoders = min(runtime.cores, _MOST_ENCODERS)
+        self._runs = 0
         self._opened = ExitStack()
         self._current: SplicedObject[Output] | None = None
         self._plan: WritePlan | None = None
@@ -143,14 +145,18 @@ class _Files(Generic[Output]):
     def write(self, pieces: Iterator[list[pa.ChunkedArray]]) -> None:
         """Appends rows: each piece is sorted and encoded by itself."""
         with closing(self._encoded(pieces)) as runs:
-            for number, run in enumerate(runs, 1):
+            for run in runs:
                 self._file().write(run)
                 del run  # before the next one is waited for
                 self._end_if_full()
-                if number % self._runtime.cores == 0:  # not after each one, which takes time
-                    # Arrow's allocator keeps what is freed, which is a quarter of the memory at the peak.
-                    pa.default_memory_pool().release_unused()
+                self._give_memory_back()
                 self._beat()
+
+    def _give_memory_back(self) -> None:
+        """Lets Arrow's allocator return freed memory, a fifth of the peak; after each run that would be slow."""
+        self._runs += 1
+        if self._runs % self._encoders == 0:
+            pa.default_memory_pool().release_unused()
 
     def _encoded(self, pieces: Iterator[list[pa.ChunkedArray]]) -> Generator[EncodedGroups, None, None]:
         """The rows of each piece, encoded; the next ones are encoded meanwhile."""
@@ -165,7 +171,7 @@ class _Files(Generic[Output]):
 
         runs: Iterator[Run | list[pa.ChunkedArray]] = chain([first], pieces)
         del first  # it is not needed for long
-        yield from self._runtime.compute(encode, runs, ahead=min(self._runtime.cores, _MOST_ENCODERS) + 1)
+        yield from self._runtime.compute(encode, runs, ahead=self._encoders + 1)
 
     def copy(self: _Files[ObjectOutput], copied: CopiedGroups) -> None:
         """Appends row groups as they are."""

@@ -22,7 +22,7 @@ from support.erased import SCHEMA, days, holders, maintain, people
 
 MARKER, OTHER = "marker-anna", "marker-bert"
 EVERY = 1 if os.environ.get("DOLMEN_LONG") else 10
-"""Each fifth request is tried by default."""
+"""Each tenth request is tried by default."""
 
 
 class HaltingStore:
