@@ -21,8 +21,8 @@ from support.crashing_store import VERBS
 from support.erased import SCHEMA, days, holders, maintain, people
 
 MARKER, OTHER = "marker-anna", "marker-bert"
-EVERY = 1 if os.environ.get("DOLMEN_LONG") else 10
-"""Each tenth request is tried by default."""
+EVERY = 1 if os.environ.get("DOLMEN_LONG") else 5
+"""Each fifth request is tried by default."""
 
 
 class HaltingStore:
