@@ -1,5 +1,5 @@
 # make test   installs what the tests need and runs them      make demo    the main job on real data
-# make test AREA=scan    what a change to one part needs
+# make test AREA=scan    what a change to one part needs      make test SLOW=1    all tests, as CI does
 # make check  style, types, arrows                            make up      the whole system on this machine
 # The rest: make help
 .DEFAULT_GOAL := help
@@ -11,6 +11,8 @@ PYTHON ?=
 PYTEST_FLAGS ?=
 # What a change to one part of the project needs: make test AREA=scan, or AREA="scan write"; without it all tests
 AREA ?=
+# SLOW=1 runs the tests marked "slow" too; those of an AREA all run
+SLOW ?= $(AREA)
 # The address of the repository on the web, for the metadata of what make dist builds
 REPOSITORY ?=
 # Where the site of make docs will be
@@ -64,18 +66,19 @@ setup: .venv/.installed .venv-sam/.installed .venv-iceberg/.installed ## what de
 
 .PHONY: test
 # Python keeps what it compiled, whatever this machine says: hundreds of tests start processes that import the package.
-test: setup ## install what tests need, then run them all, or those of AREA=scan
+test: setup ## install what tests need, then run them: all but the slow ones, those of AREA=scan, or all with SLOW=1
 	@scripts/minio.sh install --try
 	@scripts/porcupine.sh install --try
 	@scripts/spark_jars.sh install --try
 	@scripts/spark_jars.sh install iceberg --try
 	@[ -e .venv/spark.jsa ] || $(DEV)/python tests/support/spark_jvm.py 2>/dev/null || true
 	@unset PYTHONDONTWRITEBYTECODE; paths=$$($(DEV)/python tests/support/areas.py $(AREA)) && \
-		$(DEV)/python -m pytest -n $(WORKERS) $(PYTEST_FLAGS) $$paths
+		$(DEV)/python -m pytest -n $(WORKERS) $(if $(SLOW),,-m "not slow") $(PYTEST_FLAGS) $$paths
 
 .PHONY: test-long
 test-long: export DOLMEN_LONG := 1
-test-long: test ## the same with the long random runs and histories
+test-long: SLOW := 1
+test-long: test ## all tests, with the long random runs and histories
 
 .PHONY: test-spark-versions
 test-spark-versions: ## the tests of Spark on PySpark 3.5, 4.0 and 4.3 (see scripts/spark_versions.sh)

@@ -71,6 +71,7 @@ def test_a_bucket_passes_and_is_empty_again(s3_url: str) -> None:
     assert list(open_store(s3_url).list("")) == []
 
 
+@pytest.mark.slow
 def test_minio_passes_and_is_empty_again(cli: Cli, minio_url: str) -> None:
     passes(cli, minio_url)
 

@@ -19,6 +19,8 @@ from support.deployed import ARCHITECTURE, Stack, cloud, delete_stack, deploy, p
 from support.event_builders import notification, s3_record
 from support.ministack import boto3_client
 
+pytestmark = pytest.mark.slow
+
 HEAD = "id,user_id,kind\n"
 PARAMETERS = {
     "Architecture": ARCHITECTURE,

@@ -11,6 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)  # the first time it installs an environment of its own
 def test_the_demo_shows_flights_before_and_after_a_deletion() -> None:
     environment = {

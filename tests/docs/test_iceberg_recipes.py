@@ -59,6 +59,7 @@ def test_a_recipe_shows_what_the_page_says(name: str, location: str, tmp_path: P
     assert run([str(PYTHON), "-W", "ignore"], before + source, tmp_path) == promised(source)
 
 
+@pytest.mark.slow
 def test_the_recipe_for_spark_shows_what_the_page_says(location: str, tmp_path: Path) -> None:
     require_java()
     class_path, missing = find_jars("iceberg")

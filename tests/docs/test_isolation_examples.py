@@ -48,6 +48,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_transfers_of_many_processes_never_change_the_sum(url: str, start: Start) -> None:
     run("bank.py", url, "open", "--accounts", 5, "--balance", 60)
@@ -61,6 +62,7 @@ def test_transfers_of_many_processes_never_change_the_sum(url: str, start: Start
         assert db.at(version).table("transfers").count() == version - db.version + done
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_orders_of_many_processes_are_taken_once_and_never_beyond_the_stock(url: str, start: Start) -> None:
     assert run("inventory.py", url, "stock", "apples", 7) == "7 apples\n"

@@ -96,6 +96,7 @@ class Replica:
         self.process.wait()
 
 
+@pytest.mark.slow
 def test_the_replica_has_all_rows_though_it_is_killed_now_and_then(db: Database, queue: str, tmp_path: Path) -> None:
     rng, path = random.Random(int(os.environ["DOLMEN_TEST_SEED"])), tmp_path / "replica.duckdb"
     for _ in range(3):

@@ -36,6 +36,7 @@ def run_example(directory: Path, environment: dict[str, str]) -> subprocess.Comp
     )
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_the_tour_on_spark_loads_forgets_merges_and_looks_back(tmp_path: Path) -> None:
     require_java()

@@ -29,6 +29,7 @@ def drop_all(world: World, pipeline: Pipeline, sizes: list[int]) -> list[str]:
     return names
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("files", "megabytes"), [(1000, 200), (200, 1000)], ids=["1,000 of 200 MB", "200 of 1 GB"])
 def test_a_burst_is_ingested_without_a_dead_letter(world: World, files: int, megabytes: int) -> None:
     world.create()

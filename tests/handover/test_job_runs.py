@@ -13,6 +13,8 @@ from dolmen.handover.compactions import FILE_BYTES
 from handover.conftest import Handing
 from support.emr_serverless import StartedRun
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 HEAD = "id,user_id,kind\n"
 DRIVER = "spark.emr-serverless.driverEnv."

@@ -39,6 +39,7 @@ def columns_for_spark(history: PublishedHistory, found: IcebergPublication) -> l
     return [field for field in published if not pa.types.is_nested(field.type)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", range(SPARK_HISTORIES))
 def test_spark_sees_every_published_version_as_it_is(number: int, spark_reader: SparkProcess, tmp_path: Path) -> None:
     history = PublishedHistory(random.Random(f"spark {SEED} {number}"), str(tmp_path / "db"))

@@ -15,6 +15,8 @@ from dolmen.iceberg.directory import PublicationDirectory
 from support.iceberg_readers import IcebergReaders, on_s3
 from support.publishers import Publishers
 
+pytestmark = pytest.mark.slow
+
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False)])
 
 

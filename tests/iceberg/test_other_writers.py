@@ -53,6 +53,7 @@ def published(tmp_path: Path) -> Published:
     return Published(tmp_path / "db")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "statement",
     [

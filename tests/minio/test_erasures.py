@@ -90,6 +90,7 @@ def rows_in_files(s3: Any, bucket: str, directory: Path) -> int:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("versioning", [False, True], ids=["plain", "versioned"])
 def test_after_gone_no_object_in_the_bucket_holds_the_rows(s3: Any, tmp_path: Path, versioning: bool) -> None:
     bucket = "erasures-versioned" if versioning else "erasures-plain"

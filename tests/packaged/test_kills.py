@@ -19,6 +19,8 @@ from support.history import ids, operations
 from support.ministack import boto3_client, endpoint_environment
 from support.proxy import Proxy
 
+pytestmark = pytest.mark.slow
+
 HEAD = "id,user_id,kind\n"
 DONE = {"batchItemFailures": []}
 

@@ -49,6 +49,16 @@ def test_make_runs_an_area_and_refuses_what_is_none() -> None:
     assert done.stderr.startswith("there is no area scam; there are: adopt ")
 
 
+@pytest.mark.parametrize(
+    ("words", "all_run"), [([], False), (["SLOW=1"], True), (["AREA=scan"], True), (["AREA=scan", "SLOW="], False)]
+)
+def test_make_leaves_out_what_is_slow_unless_an_area_or_all_is_asked_for(words: list[str], all_run: bool) -> None:
+    environment = {name: value for name, value in os.environ.items() if name not in {"SLOW", "AREA", "MAKEFLAGS"}}
+    command = ["make", "--dry-run", "test", *words]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+    assert ('-m "not slow"' not in done.stdout) is all_run
+
+
 def test_what_is_shared_out_by_name_is_there() -> None:
     for path in (*sharing_out.SPARK, *sharing_out.TOGETHER, *sharing_out.LONGEST_FIRST):
         assert any(module.startswith(path) for module in MODULES), path

@@ -17,6 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SECTIONS = tomllib.loads((ROOT / "samconfig.toml").read_text())
 
 
+@pytest.mark.slow
 def test_sam_validates_and_lints_the_template_under_all_its_conditions(tmp_path: Path) -> None:
     result = subprocess.run(
         [find_sam(), "validate", "--lint", "--region", "us-east-1"],

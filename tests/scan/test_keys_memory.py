@@ -95,6 +95,7 @@ def run(program: str, *arguments: object) -> list[int]:
     return [int(word) for word in done.stdout.split()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "lists", "quick"), [("int64", 5, QUICK), *DRAWN])
 def test_millions_of_unresolved_keys_take_bounded_memory(
     kind: str, lists: int, quick: Sequence[str], tmp_path: Path

@@ -15,6 +15,7 @@ SECONDS = float(os.environ.get("DOLMEN_SOAK_SECONDS", "9"))
 KILLED = ("appender", "upserter", "transactor", "dropper", "pipeline", "schedule", "keeper", "reader", "minio")
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(SECONDS + 900)
 def test_whatever_is_killed_nothing_is_lost_doubled_halved_or_revived(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

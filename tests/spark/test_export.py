@@ -132,6 +132,7 @@ def test_what_cannot_be_exported_is_said_before_anything_is_written(
     assert not out.exists()
 
 
+@pytest.mark.slow
 def test_the_job_exports_by_spark_submit(table: Table, tmp_path: Path) -> None:
     command = [SUBMIT, "--master", "local[1]", "--conf", "spark.ui.enabled=false", ROOT / "jobs" / "export.py"]
     environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}

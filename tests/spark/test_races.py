@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import pyarrow as pa
+import pytest
 from pyspark import inheritable_thread_target
 from pyspark.sql import DataFrame, SparkSession
 
@@ -221,6 +222,7 @@ def _place(commit: Commit | None) -> tuple[int, bool]:
     return (commit.version, commit.attempts == 0) if commit else (0, True)
 
 
+@pytest.mark.slow
 def test_no_row_is_lost_or_doubled_by_two_jobs_and_a_compactor(spark: SparkSession, tmp_path: Path) -> None:
     print(f"DOLMEN_TEST_SEED={SEED}")
     race = Race(str(tmp_path / "db"), spark, SEED)

@@ -29,6 +29,7 @@ def patient() -> tuple[Runtime, list[float]]:
     return Runtime(monotonic=lambda: sum(slept), sleep=slept.append), slept
 
 
+@pytest.mark.slow
 def test_a_job_without_a_master_ends_with_a_message(tmp_path: Path) -> None:
     require_java()
     dolmen.open(str(tmp_path / "db")).create_table("t", pa.schema([("id", pa.int64())]))

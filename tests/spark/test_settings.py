@@ -118,6 +118,7 @@ def expected(spark: SparkSession, db: Database, tmp_path: Path) -> list[str]:
     return write_all(spark, db, "expected", tmp_path / "expected")
 
 
+@pytest.mark.slow
 def test_what_is_written_does_not_depend_on_what_a_session_is_set_to(
     expected: list[str], spark: SparkSession, db: Database, tmp_path: Path
 ) -> None:

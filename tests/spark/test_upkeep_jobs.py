@@ -80,6 +80,7 @@ def checksum(db: Database) -> tuple[int, int]:
     return len(rows), int(rows.sum())
 
 
+@pytest.mark.slow
 def test_a_compaction_that_is_killed_leaves_orphans_that_collection_removes(run: Run, tmp_path: Path) -> None:
     db = made(tmp_path)
     before, version = checksum(db), db.version

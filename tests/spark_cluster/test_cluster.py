@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pyarrow as pa
+import pytest
 
 import dolmen
 from support.spark import TESTS, SparkProcess
@@ -20,6 +21,8 @@ from support.spark_checks import (
     write,
 )
 from support.spark_history import History, sorted_rows
+
+pytestmark = pytest.mark.slow
 
 SEED = int(os.environ.get("DOLMEN_TEST_SEED", "0")) or random.randrange(1, 2**32)
 

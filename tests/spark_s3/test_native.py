@@ -14,6 +14,8 @@ from support.spark import SparkProcess
 from support.spark_checks import BY_WORKERS, NATIVE, read, read_without
 from support.spark_history import History, sorted_rows
 
+pytestmark = pytest.mark.slow
+
 SEED = int(os.environ.get("DOLMEN_TEST_SEED", "0")) or random.randrange(1, 2**32)
 HISTORIES = 20 if os.environ.get("DOLMEN_LONG") else 1
 QUERIES = 3

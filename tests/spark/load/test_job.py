@@ -36,6 +36,7 @@ def command(tmp_path: Path, *options: str) -> tuple[list[str], dict[str, str]]:
     return [str(SUBMIT), "--master", "local[2]", *confs, str(ROOT / "jobs" / "load.py"), *options], environment
 
 
+@pytest.mark.slow
 def test_a_job_that_was_killed_is_started_again_and_goes_on(
     spark: SparkSession,
     s3_url: str,

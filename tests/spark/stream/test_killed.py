@@ -30,6 +30,7 @@ def draw_kills() -> list[tuple[Way, str]]:
     return list(zip(rng.sample(WAYS, len(WAYS)), rng.sample(list(stages("by_format")), len(WAYS)), strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(3600)  # so many JVMs on a busy machine
 @streams_arrow
 def test_a_driver_that_is_killed_at_every_stage_writes_each_row_once(spark: SparkSession, tmp_path: Path) -> None:
