@@ -146,7 +146,7 @@ def test_follow_never_passes_to_another_table_or_column_of_the_same_name(
     assert [json.loads(following.stdout.readline())["id"] for _ in range(2)] == [1, 2]
     act(dolmen.open(database))
     try:
-        rest, said = following.communicate(timeout=20)
+        rest, said = following.communicate(timeout=120)
     finally:
         following.kill()
     told = " ".join(said.split())

@@ -34,6 +34,7 @@ def published(tmp_path: Path) -> tuple[dolmen.Table, str]:
     return table, table.publish_iceberg().metadata_location
 
 
+@pytest.mark.slow
 def test_spark_loses_no_rows(published: tuple[dolmen.Table, str], spark_reader: SparkProcess) -> None:
     """Iceberg's Java library did, up to 1.11 (history 31 of seed 20261124 of the long test of Spark)."""
     table, location = published

@@ -71,6 +71,7 @@ def test_spark_finds_no_place_for_new_files(
     published.check_mended(readers, is_repaired=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "statement",
     [
@@ -88,6 +89,7 @@ def test_what_deletes_files_is_refused(
     published.check_mended(readers, is_repaired=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "statement",
     [

@@ -27,7 +27,7 @@ def print_debts(debts: Debts) -> None:
     console.print(lines)
     if debts.tables:
         print_rows(
-            ["table", "files", "rows", "unresolved deletes", "oldest", "small files", "dead rows", "segments"],
+            ["table", "files", "rows", "unresolved\ndeletes", "oldest", "small\nfiles", "dead\nrows", "segments"],
             map(_table, debts.tables.values()),
         )
 

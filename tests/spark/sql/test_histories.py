@@ -246,6 +246,7 @@ class History:
         )
 
 
+@pytest.mark.slow
 def test_random_statements_leave_what_plain_spark_makes(spark: SparkSession, tmp_path: Path, ansi: str) -> None:
     print(f"DOLMEN_TEST_SEED={SEED}")
     for number in range(HISTORIES):
