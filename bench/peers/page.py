@@ -6,6 +6,7 @@ import argparse
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import median
 
 from bench.page import PAGE, updated
 from bench.peers.charts import charts
@@ -21,6 +22,10 @@ PUBLISHED = ASSETS / "peers.jsonl"
 UPSERT_TIMES = 20
 UPSERT_MB = 700
 """To be reached by an upsert on UUID keys: times as fast as the merge of others, and memory."""
+
+COMPARED_ROUNDS = 10
+ROUNDS_TIMES = 1.2
+"""To be reached with background work: times as long for a query of the last rounds as for one of the first ones."""
 
 FASTER = 0.95
 """A peer is faster if it takes less than this share of dolmen's time."""
@@ -142,7 +147,12 @@ def _faster(results: Results) -> Iterator[str]:
 
 
 def _targets(results: Results) -> Iterator[str]:
-    """The targets."""
+    """What dolmen is to reach, and whether it did."""
+    yield from _upsert_target(results)
+    yield from _rounds_target(results)
+
+
+def _upsert_target(results: Results) -> Iterator[str]:
     upsert, memory = (line for line in LINES["UUID keys"] if line.step == "upsert")
     ours = figure(upsert, outcome_of(results, "folder", upsert, "dolmen"))
     used = figure(memory, outcome_of(results, "folder", memory, "dolmen"))
@@ -158,6 +168,20 @@ def _targets(results: Results) -> Iterator[str]:
             reached = _verdict(theirs / ours >= UPSERT_TIMES)
             told.append(f"{least}{theirs / ours:.1f} x as fast as {NAMES[peer]} (>= {UPSERT_TIMES}): {reached}")
     yield f"The upsert of {results.sizes.upserts:,} UUID keys into {results.sizes.keys:,} rows: {'; '.join(told)}."
+    yield ""
+
+
+def _rounds_target(results: Results) -> Iterator[str]:
+    """Takes whole cycles of background work, as a query is slower the longer it is since the last."""
+    outcome, rounds = results.of("s3", "upkept rounds").get("dolmen"), results.sizes.rounds
+    queries = [step["median"] for step in outcome.steps if step["step"].startswith("query ")] if outcome else []
+    if len(queries) != 1 + rounds or rounds < 2 * COMPARED_ROUNDS:  # the first query comes before all rounds
+        return
+    growth = median(queries[-COMPARED_ROUNDS:]) / median(queries[1 : 1 + COMPARED_ROUNDS])
+    yield (
+        f"{rounds} rounds with background work: a query of the last {COMPARED_ROUNDS} takes {growth:.2f} times as long "
+        f"as one of the first {COMPARED_ROUNDS} (<= {ROUNDS_TIMES}): {_verdict(growth <= ROUNDS_TIMES)}."
+    )
     yield ""
 
 
