@@ -53,6 +53,18 @@ def test_matched_rows_are_updated_and_others_inserted(spark: SparkSession, db: D
     assert db.verify(deep=True).ok
 
 
+@pytest.mark.parametrize("deleted", ["id = 3", "id IN (3, 7)"], ids=["in one file", "in two files"])
+def test_new_rows_are_inserted_beside_rows_that_are_deleted_by_position(
+    spark: SparkSession, db: Database, table: Table, deleted: str
+) -> None:
+    """DOLMEN_TEST_SEED=2565307735: Spark refused to read the file, as no position was needed after all."""
+    table.delete(deleted, mode="positions")
+    gone = {3, 7} if "7" in deleted else {3}
+    merge(table, source(spark, (3, "new", 1), (4, "new", 2), (12, "new", 3)), "id", [], [Insert()])
+    assert rows(table) == {**before(*gone), 3: ("new", 1), 12: ("new", 3)}
+    assert db.verify(deep=True).ok
+
+
 def test_expressions_say_what_columns_become(spark: SparkSession, table: Table) -> None:
     merge(
         table,

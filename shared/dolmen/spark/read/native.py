@@ -138,6 +138,11 @@ class _Native:
         shown = [] if where is None else [where]
         if positions := self._reader.vectors(files):
             shown.append(~is_deleted(self._spark, positions, by_file, self._row.name))
+            if self._with_positions:
+                # Whoever asked for positions may drop them again. Spark refuses to read a row's index beside a
+                # ``_metadata`` of which nothing is read any more, since it prunes that only by what is read of it.
+                by_file.used.add(FILE)
+                shown.append(F.col(FILE) != "")
         through = [file.file.applied_through for file in files]
         for blob, tombstone in tombstones.items():
             hidden = F.coalesce(to_column(deletes.predicates[blob], self._column), F.lit(False))
