@@ -147,7 +147,7 @@ def _faster(results: Results) -> Iterator[str]:
 
 
 def _targets(results: Results) -> Iterator[str]:
-    """What dolmen is to reach, and whether it did."""
+    """Yields a line for each target: the figures, and whether they reach it."""
     yield from _upsert_target(results)
     yield from _rounds_target(results)
 

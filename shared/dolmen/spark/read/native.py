@@ -141,7 +141,6 @@ class _Native:
             if self._with_positions:
                 # Whoever asked for positions may drop them again. Spark refuses to read a row's index beside a
                 # ``_metadata`` of which nothing is read any more, since it prunes that only by what is read of it.
-                by_file.used.add(FILE)
                 shown.append(F.col(FILE) != "")
         through = [file.file.applied_through for file in files]
         for blob, tombstone in tombstones.items():
