@@ -55,9 +55,12 @@ def test_nothing_is_wrong_with_a_young_database(well: Health) -> None:
         (DeleteCost(999, DAY_US - 1, 5, 50, 1, 10), None),
         (DeleteCost(1_000, 0, 5, 50, 1, 10), "1,000 unresolved deletes of table t, the oldest 0s old"),
         (DeleteCost(1, 2 * DAY_US, 5, 50, 1, 10), "1 unresolved delete of table t, the oldest 2d old"),
+        (DeleteCost(80, 0, 5, 50, 1, 10, 1.9), None),
+        (DeleteCost(80, 0, 5, 50, 1, 10, 2.0), "80 unresolved deletes of table t make its scans slow"),
+        (DeleteCost(1, 0, 5, 50, 1, 10, 7.0), "1 unresolved delete of table t makes its scans slow"),
     ],
 )
-def test_deletes_are_many_or_old(well: Health, cost: DeleteCost, title: str | None) -> None:
+def test_deletes_are_many_or_old_or_slow(well: Health, cost: DeleteCost, title: str | None) -> None:
     assert titles(with_table(well, deletes=cost)) == ([("warning", title)] if title else [])
 
 

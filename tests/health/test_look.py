@@ -107,6 +107,27 @@ def test_figures_are_those_of_the_live_files_wherever_their_entries_are(seed: in
     assert found.deletes.rows == sum(file.rows for file in hidden)
 
 
+def test_the_slowdown_goes_by_files_deletes_and_their_kind() -> None:
+    def slowdown(files: int, deletes: list[str]) -> float:
+        world = World()
+        world.create(pa.table({"k": list(range(2_000)), "v": ["x", "y"] * 1_000}), files=files, group_rows=2_000)
+        for text in deletes:
+            world.db.table("t").delete(text, mode="tombstone")
+        cost = world.db.health().tables[0].deletes
+        return cost.slowdown if cost else 1.0
+
+    def many(form: str, count: int = 20) -> list[str]:
+        return [form.format(n=n) for n in range(count)]
+
+    assert slowdown(20, []) == 1.0
+    equal, compared = slowdown(20, many("k = {n} AND v = 'x'")), slowdown(20, many("k > {n} AND v = 'x' OR k = 1"))
+    called = slowdown(20, many("lower(v) > '{n}'"))
+    assert 1.0 < equal < compared < called
+    assert slowdown(20, many("k > {n} AND v <> 'y'", 40)) > slowdown(20, many("k > {n} AND v <> 'y'")) > 1.1
+    assert slowdown(2, many("lower(v) > '{n}'")) > called, "rows in few files: the deletes weigh more"
+    assert slowdown(20, many("k > 5000 AND v = '{n}'")) < 1.01, "bounds exclude all files"
+
+
 def _bounds(context: Any, entry: Any) -> list[tuple[int, int, int]]:
     """The timestamp and the least and greatest key of each unresolved delete, as the test made them."""
     found = []

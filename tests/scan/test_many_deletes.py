@@ -9,24 +9,29 @@ from collections import Counter
 from collections.abc import Callable
 from datetime import date, timedelta
 from decimal import Decimal
+from pathlib import Path
 from pstats import Stats
 from typing import Any
 
 import msgspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
+from dolmen.database import Database
 from dolmen.format.entries import Blob, KeysTombstone, Tombstone
 from dolmen.format.schema import Schema
 from dolmen.format.statistics import Bounds
 from dolmen.format.values import to_json
+from dolmen.predicate import matches, parse
 from dolmen.runtime import Runtime
 from dolmen.segments.judging import KeyRanges, key_bounds, known_bounds, may_hold_keys
 from dolmen.segments.live import LiveFiles, tombstones_of
 from dolmen.segments.tombstones import TombstoneJudge
 from dolmen.store.cache import ObjectCache
 from dolmen.store.counting import CountingStore
+from dolmen.store.memory import MemoryStore
 from support.spilled import spill_entries
 from support.tables import World
 
@@ -252,6 +257,61 @@ def test_a_predicate_that_many_scans_and_files_test_is_parsed_once() -> None:
     first, second = parsed(), parsed()
     assert first["from_json"] <= deletes
     assert second["from_json"] == 0
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        "u = {n} AND s LIKE '%x'",
+        "u = {n} AND s LIKE '%x' AND k % 7 = {rest}",
+        "u > {n} AND u < {n} + 2 AND s <> 'y'",
+        "u = {n} AND s = 'x' OR u = {rest} AND k < 100",
+        "u + 1 = {n} AND lower(s) = 'x'",
+    ],
+)
+def test_a_predicate_is_evaluated_once_for_many_small_files(form: str) -> None:
+    """Files before and after the first half of the deletes, most of them in segments."""
+    files, deletes, rows_each = 60, 80, 50
+    db = Database(MemoryStore(), Runtime(threads=1))
+    schema = pa.schema([("k", pa.int64()), ("u", pa.int64()), ("s", pa.string())])
+    table, texts = db.create_table("t", schema), [form.format(n=n, rest=n % 7) for n in range(deletes)]
+    rows = [
+        pa.table([[file * rows_each + n for n in range(rows_each)], range(rows_each), ["x"] * rows_each], schema=schema)
+        for file in range(files)
+    ]
+    for file in range(files):
+        if file == files // 2:
+            for text in texts[: deletes // 2]:
+                table.delete(text, mode="tombstone")
+        table.append(rows[file])
+    for text in texts[deletes // 2 :]:
+        table.delete(text, mode="tombstone")
+    expected = [*left(pa.concat_tables(rows[: files // 2]), texts)["k"].to_pylist()]
+    expected += left(pa.concat_tables(rows[files // 2 :]), texts[deletes // 2 :])["k"].to_pylist()
+
+    profile = cProfile.Profile()
+    scan = table.scan()
+    profile.enable()
+    found = scan.to_arrow()
+    profile.disable()
+    assert found["k"].to_pylist() == expected
+    stats = Stats(profile).stats  # type: ignore[attr-defined]
+    called = Counter[str]()
+    for (path, _, name), (count, *_) in stats.items():
+        called[f"{Path(path).stem}.{name}"] += count
+    assert called["evaluate.matches"] <= 4 * deletes, "evaluated for each file, it would be called 30 times as often"
+    assert called["prune.judge"] < files * deletes / 2, "most files are judged all at once"
+
+
+def left(rows: pa.Table, deletes: list[str]) -> pa.Table:
+    """The rows that no delete matches."""
+    schema = Schema.from_arrow(rows.schema)
+    arrays = {field.id: rows[field.name] for field in schema.fields}
+    for text in deletes:
+        mask = matches(parse(text, schema, now_us=0), arrays, rows.num_rows)
+        rows = rows.filter(pc.invert(mask))
+        arrays = {field.id: rows[field.name] for field in schema.fields}
+    return rows
 
 
 def test_explain_counts_the_tombstones_that_may_hide_rows_of_some_file() -> None:

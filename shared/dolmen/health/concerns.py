@@ -11,6 +11,8 @@ from dolmen.units import DAY_US, HOUR_US, duration_text, utc
 
 MANY_DELETES = 1_000
 """Number of unresolved deletes of a table from which scans get slow, however young they are."""
+SLOW_SCAN = 2.0
+"""Estimated slowdown of scans from which deletes are a concern, however few and young they are."""
 OLD_DELETE_US = DAY_US
 """Age from which an unresolved delete says that resolution does not run."""
 LATE_PUBLICATION_US = 6 * HOUR_US
@@ -141,17 +143,26 @@ def _collection(health: Health) -> Iterator[Concern]:
 
 def _deletes(table: TableHealth) -> Iterator[Concern]:
     cost = table.deletes
-    if cost is None or (cost.deletes < MANY_DELETES and cost.oldest_age_us < OLD_DELETE_US):
+    if cost is None:
         return
+    deletes, command = count_text(cost.deletes, "unresolved delete"), f"dolmen resolve {table.name}"
     fetched = f", and fetches {count_text(cost.objects, 'more object')}" if cost.objects else ""
-    yield Concern(
-        "warning",
-        f"{count_text(cost.deletes, 'unresolved delete')} of table {table.name}, "
-        f"the oldest {duration_text(cost.oldest_age_us)} old",
-        f"They are in effect. But a scan of the table compares the rows of {cost.files:,} files with them{fetched}. "
-        "Resolution does not run, or does not keep up.",
-        (f"dolmen resolve {table.name}",),
-    )
+    compared = f"A scan of the table compares the rows of {count_text(cost.files, 'file')} with them{fetched}"
+    if cost.deletes >= MANY_DELETES or cost.oldest_age_us >= OLD_DELETE_US:
+        yield Concern(
+            "warning",
+            f"{deletes} of table {table.name}, the oldest {duration_text(cost.oldest_age_us)} old",
+            f"They are in effect. But resolution does not run, or does not keep up. {compared}.",
+            (command,),
+        )
+    elif cost.slowdown >= SLOW_SCAN:
+        yield Concern(
+            "warning",
+            f"{deletes} of table {table.name} {'makes' if cost.deletes == 1 else 'make'} its scans slow",
+            f"{compared}. By an estimate it takes {cost.slowdown:,.1f} times as long as without them. "
+            "Resolution ends this; so do fewer deletes that each name more rows.",
+            (command,),
+        )
 
 
 def _publication(table: TableHealth) -> Iterator[Concern]:

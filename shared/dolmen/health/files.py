@@ -11,12 +11,20 @@ from dolmen.format.entries import DataFile, Tombstone, WhereTombstone
 from dolmen.format.manifest import TableEntry
 from dolmen.health.health import DeleteCost, FileSizes, SortOverlap
 from dolmen.health.overlap import BoundsCollector
+from dolmen.predicate import Predicate
+from dolmen.predicate.any_of import LOOK_UP_NS, row_cost_ns
 from dolmen.segments.live import LiveFiles
 from dolmen.segments.live_segment import LiveSegment
 from dolmen.segments.reader import SegmentReader
 from dolmen.segments.tombstones import TombstoneJudge
 
 _EXPONENTS = 64
+
+_FILE_NS, _ROW_NS = 400_000, 20
+"""About what a scan takes for a file in a directory, and for a row with few columns: a bucket is farther away."""
+
+_TEST_NS = 5_000
+"""About what one more delete by predicate takes for each file, however few rows it has."""
 
 Mask = npt.NDArray[np.bool_]
 Numbers = npt.NDArray[np.int64]
@@ -46,6 +54,7 @@ class FilesSurvey:
     unresolved_files: int = 0
     suspect_files: int = 0
     suspect_rows: int = 0
+    deletes_ns: int = 0
     exponents: Numbers = field(default_factory=lambda: np.zeros(_EXPONENTS, np.int64))
 
     @classmethod
@@ -71,8 +80,11 @@ class FilesSurvey:
         places, table = each.places(), each.table
         through = each.applied_through()[places] if self.newest_delete else np.zeros(0, np.int64)
         suspects = self.judge.mask(each)[places] if self.judge else np.zeros(len(places), np.bool_)
+        rows = table.numbers("rows")[places]
+        for predicate, some in self.judge.where_masks(each):
+            self._add_predicate(predicate, int(np.count_nonzero(some[places])), int(rows[some[places]].sum()))
         dead = each.cardinalities()[places]
-        self._add(table.numbers("size")[places], table.numbers("rows")[places], dead, through, suspects)
+        self._add(table.numbers("size")[places], rows, dead, through, suspects)
         if self.bounds:
             self.bounds.add_segment(each, places)
 
@@ -83,8 +95,11 @@ class FilesSurvey:
         size, rows, dead, through = np.array(figures, np.int64).T
         suspects = np.zeros(len(files), np.bool_)
         if self.judge:
-            found = (self.judge.of_file(file) for file in files)
+            found = [self.judge.of_file(file) for file in files]
             suspects = np.array([each is None or bool(each) for each in found], np.bool_)
+            for file, each in zip(files, found, strict=True):
+                for predicate in each.predicates if each is not None else ():
+                    self._add_predicate(predicate, 1, file.rows)
         self._add(size, rows, dead, through, suspects)
         if self.bounds:
             self.bounds.add_files(files)
@@ -102,6 +117,16 @@ class FilesSurvey:
         self.suspect_rows += int(rows[suspects].sum())
         exponents = np.maximum(np.frexp(size.astype(np.float64))[1] - 1, 0)
         self.exponents += np.bincount(exponents, minlength=_EXPONENTS)[:_EXPONENTS]
+
+    def _add_predicate(self, predicate: Predicate | None, files: int, rows: int) -> None:
+        """Adds what a delete by predicate costs a scan that tests so many rows of so many files."""
+        self.deletes_ns += files * _TEST_NS + rows * row_cost_ns(predicate)
+
+    @property
+    def slowdown(self) -> float:
+        """See ``DeleteCost``."""
+        read = self.files * _FILE_NS + self.rows * _ROW_NS
+        return 1 + (self.deletes_ns + self.suspect_rows * LOOK_UP_NS) / read if read else 1.0
 
     @property
     def sizes(self) -> FileSizes:
@@ -126,6 +151,7 @@ class FilesSurvey:
             self.suspect_rows,
             len({blob.object for blob in fetched}),
             sum(blob.length for blob in fetched),
+            self.slowdown,
         )
 
 

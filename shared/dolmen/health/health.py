@@ -79,6 +79,8 @@ class DeleteCost:
         rows: physical rows in these files.
         objects: number of objects that a scan fetches for deletes whose record is not in the manifest.
         bytes: size of what it fetches.
+        slowdown: an estimate of how many times as long a scan of the whole table takes as one without these deletes.
+            It goes by the number of files, by the deletes that may hide rows of each, and by the kind of these deletes.
     """
 
     deletes: int
@@ -87,6 +89,7 @@ class DeleteCost:
     rows: int
     objects: int
     bytes: int
+    slowdown: float = 1.0
 
 
 @dataclass(frozen=True)

@@ -328,6 +328,22 @@ def _in(p: In, columns: Columns) -> Any:
     return pc.or_kleene(found, _NULL) if p.null else found
 
 
+def values_of(term: Term, columns: Columns) -> Any:
+    """The values of a column or call, a dictionary's values themselves."""
+    return _array(term, columns)
+
+
+def equal_values(term: Term, literal: Literal, arrow_type: pa.DataType) -> pa.Array | None:
+    """The value of this type that equals a literal: an array of one, or of none if there is no such value.
+
+    None where equal values differ in their bytes, as those of floats may.
+    """
+    domain = join(domain_of(term.arrow_type), domain_of(arrow_type), domain_of(literal.arrow_type))
+    if domain is None or domain.is_float or pa.types.is_fixed_size_binary(arrow_type):
+        return None
+    return _value_set(In(term, literal.type, (literal.value,)), arrow_type, domain)
+
+
 def _all_exact(p: In, domain: Domain) -> bool:
     return all(exact_float(value, domain) for value in p.plain)  # type: ignore[arg-type]
 

@@ -9,12 +9,14 @@ from typing import Any
 
 import numpy as np
 
+from dolmen.cached import cached_property
 from dolmen.errors import CorruptionError, PredicateError
 from dolmen.format.entries import Blob, KeysTombstone, Tombstone, WhereTombstone
 from dolmen.format.keys import all_inline_keys, decode_keys, decode_keys_in_parts
 from dolmen.format.schema import Schema
 from dolmen.format.tombstone_object import check_blob
 from dolmen.predicate import Predicate, days_to_timestamps, from_json
+from dolmen.predicate.any_of import Conjunction
 from dolmen.scan.blobs import BlobPlace, BlobReader, cache_key, place
 from dolmen.scan.keys_gathering import KeysGathering, group_by_types
 from dolmen.scan.keys_lookup import KeysLookup
@@ -42,10 +44,14 @@ class Deletes:
     predicates: dict[Blob, Predicate]
     lookups: dict[tuple[int, ...], tuple[KeysLookup, ...]]
 
-    def predicates_of(self, tombstones: Suspects | Iterable[Tombstone]) -> list[Predicate]:
+    @cached_property
+    def _conjunctions(self) -> dict[Blob, Conjunction]:
+        return {blob: Conjunction(predicate) for blob, predicate in self.predicates.items()}
+
+    def predicates_of(self, tombstones: Suspects | Iterable[Tombstone]) -> list[Conjunction]:
         """The predicates among these tombstones."""
         where = tombstones.where if isinstance(tombstones, Suspects) else tombstones
-        return [self.predicates[t.blob] for t in where if isinstance(t, WhereTombstone)]
+        return [self._conjunctions[t.blob] for t in where if isinstance(t, WhereTombstone)]
 
     def lookups_of(self, tombstones: Suspects | Iterable[Tombstone]) -> list[KeysLookup]:
         """The lookups that these tombstones are in."""

@@ -198,12 +198,13 @@ class FilterChoice:
             return values_asked(self.where, ids)
         if self.output:
             return None
-        return tests_asked(self.deletes.predicates_of(plan.tombstones), self.deletes.lookups_of(plan.tombstones), ids)
+        predicates = [each.predicate for each in self.deletes.predicates_of(plan.tombstones)]
+        return tests_asked(predicates, self.deletes.lookups_of(plan.tombstones), ids)
 
     def _ids(self, plan: FilePlan) -> frozenset[int]:
         tests: Collection[int] = columns_of(self.where) if plan.filter and self.where is not None else ()
         ids = {id_ for lookup in self.deletes.lookups_of(plan.tombstones) for id_ in lookup.columns}
-        return self.output.union(tests, ids, *(columns_of(p) for p in self.deletes.predicates_of(plan.tombstones)))
+        return self.output.union(tests, ids, *(each.ids for each in self.deletes.predicates_of(plan.tombstones)))
 
     def _spared(self, keys: int, file: DataFile, filter_bytes: int) -> float:
         """The share of files like this one that filters are expected to exclude."""

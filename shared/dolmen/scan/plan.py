@@ -270,7 +270,7 @@ class _ScanPlanner:
             if self._enough():
                 self.pruned["limit"] += len(inline) - place
                 break
-            self._add(file, self._deletes)
+            self._add(file, self._deletes.of_file(file))
         self._correct()
 
     def _correct(self) -> None:
@@ -303,11 +303,12 @@ class _ScanPlanner:
             self.counted_rows += totals.rows - totals.deleted
             places = places[~exact[places]]
         ids = self._filtered | tombstones.ids
-        for file in segment.entries(places, ids):
+        files = tombstones.of_files(segment, places, segment.entries(places, ids))
+        for left in range(len(places), 0, -1):
             if self._enough():
-                self.pruned["limit"] += 1
-            else:
-                self._add(file, tombstones)
+                self.pruned["limit"] += left
+                return
+            self._add(*next(files))
 
     def _verdict(self, file: DataFile | Segment) -> StatsVerdict:
         if greatest_ts(file) <= self._newer_than:
@@ -316,7 +317,7 @@ class _ScanPlanner:
             return StatsVerdict.ALWAYS
         return judge(self._where, known_bounds(file, self._schema, self._filtered), file.rows)
 
-    def _add(self, file: DataFile, deletes: TombstoneJudge) -> None:
+    def _add(self, file: DataFile, tombstones: Suspects | None) -> None:
         if not file.live_rows:
             self.pruned["deleted"] += 1
             return
@@ -324,7 +325,6 @@ class _ScanPlanner:
         if verdict is StatsVerdict.NEVER:
             self.pruned["filter"] += 1
             return
-        tombstones = deletes.of_file(file)
         if tombstones is None:
             self.pruned["deleted"] += 1
             return

@@ -30,6 +30,7 @@ from dolmen.scan.picked_pages import Rows
 from dolmen.scan.plan import FilePlan, ScanPlan
 from dolmen.scan.ranges import GAP_BYTES, MERGED_BYTES, PAGE_GAP_BYTES, Range, coalesce
 from dolmen.scan.row_groups import OpenFile, RowGroup, row_groups
+from dolmen.scan.row_masks import with_hidden
 from dolmen.scan.vectors import VECTOR_BYTES, VectorReader, VectorRequest, by_vector_bytes
 from dolmen.units import MIB
 
@@ -46,6 +47,10 @@ LOCAL_FILES = 16
 
 TOGETHER_BYTES = MIB
 """Consecutive small row groups are decoded one after the other up to this size: see ``Runtime.near``."""
+
+FEW_PREDICATES, MOST_TOGETHER = 4, 16
+"""For each so many deletes by predicate, so many times more row groups are decoded together, as each predicate is
+evaluated once for all of them."""
 
 VALUE_BYTES = 16
 """A value counts as at least so many bytes: one that is compressed well takes as long to decode as any other."""
@@ -227,12 +232,19 @@ class PlanReader:
 
         def run(some: Sequence[tuple[RowGroup, FileBytes]]) -> list[R]:
             table, schema = self.plan.table, self.plan.entry.schema
-            return [work(group, RowGroupColumns(group, source, table, schema)) for group, source in some]
+            columns = [RowGroupColumns(group, source, table, schema) for group, source in some]
+            read = [
+                each.read(group.tests) if group.predicates else {}
+                for (group, _), each in zip(some, columns, strict=True)
+            ]
+            groups = with_hidden([group for group, _ in some], read)
+            return [work(group, each) for group, each in zip(groups, columns, strict=True)]
 
         def size(item: tuple[RowGroup, FileBytes]) -> int:
             group = item[0]
             stored = group.file.file.size // len(group.file.footer.firsts)
-            return max(stored, group.rows * len(ids | group.tests) * VALUE_BYTES)
+            read = max(stored, group.rows * len(ids | group.tests) * VALUE_BYTES)
+            return read // max(1, min(MOST_TOGETHER, len(group.predicates) // FEW_PREDICATES))
 
         together = _cut(self._sources(groups, ids), size, TOGETHER_BYTES)
         ahead = self.context.runtime.cores + (AHEAD_OF_FEW if len(ids) <= FEW_COLUMNS else 1)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+import numpy.typing as npt
 from pyroaring import BitMap
 
 from dolmen.cached import cached_property
@@ -13,6 +14,7 @@ from dolmen.format.entries import DataFile
 from dolmen.format.schema import Schema
 from dolmen.format.statistics import Bounds
 from dolmen.predicate import Predicate, StatsVerdict, columns, judge
+from dolmen.predicate.any_of import Conjunction
 from dolmen.scan.deletes import Deletes
 from dolmen.scan.file_bytes import FileBytes
 from dolmen.scan.footers import DataFileFooter
@@ -21,6 +23,10 @@ from dolmen.scan.keys_lookup import KeysLookup
 from dolmen.scan.picked_pages import Rows, picked_pages
 from dolmen.scan.plan import FilePlan
 from dolmen.scan.ranges import Range
+from dolmen.segments.tombstones import Suspects
+
+_FEW_ROWS = 10_000
+"""A file with so few rows, all in one row group, is not judged again: that takes longer than to test its rows."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +65,7 @@ class RowGroup:
         gone: how many of them the file's vector removes.
         filter: the scan's predicate, None if every row matches.
         predicates: of ``where`` tombstones; rows for which one is TRUE are hidden.
+        hidden: a mask of the rows that ``predicates`` hide, once they are evaluated.
         lookups: of ``keys`` tombstones.
         picked: numbers of rows in the row group, ascending, if only these are read: they are its ``rows`` then.
         known: ids of columns that are not read, unless for a test, as their values are known.
@@ -70,10 +77,11 @@ class RowGroup:
     rows: int
     gone: int
     filter: Predicate | None
-    predicates: tuple[Predicate, ...]
+    predicates: tuple[Conjunction, ...]
     lookups: tuple[KeysLookup, ...]
     picked: Rows | None = field(default=None, kw_only=True)
     known: frozenset[int] = field(default=frozenset(), kw_only=True)
+    hidden: npt.NDArray[np.bool_] | None = field(default=None, kw_only=True)
 
     @property
     def exact_rows(self) -> int | None:
@@ -84,8 +92,7 @@ class RowGroup:
     def tests(self) -> frozenset[int]:
         """Ids of the columns that decide which rows are there."""
         ids: set[int] = set(columns(self.filter)) if self.filter is not None else set()
-        for predicate in self.predicates:
-            ids |= columns(predicate)
+        ids.update(*(predicate.ids for predicate in self.predicates))
         for lookup in self.lookups:
             ids.update(lookup.columns)
         return frozenset(ids)
@@ -133,9 +140,10 @@ def row_groups(file: OpenFile, where: Predicate | None, deletes: Deletes, schema
     lookups = deletes.lookups_of(plan.tombstones)
     wanted = where if plan.filter else None
     ids = {id_ for lookup in lookups for id_ in lookup.columns}.union(
-        *(columns(predicate) for predicate in predicates), columns(wanted) if wanted is not None else ()
+        *(predicate.ids for predicate in predicates), columns(wanted) if wanted is not None else ()
     )
     nans = {id_: stats.nans for id_, stats in plan.file.stats.items()}
+    is_judged = isinstance(plan.tombstones, Suspects) and plan.file.rows <= _FEW_ROWS and len(footer.firsts) == 1
     for index, first in enumerate(footer.firsts):
         rows = footer.rows(index)
         gone = file.vector.range_cardinality(first, first + rows) if file.vector else 0
@@ -148,7 +156,7 @@ def row_groups(file: OpenFile, where: Predicate | None, deletes: Deletes, schema
         if probe and verdict is StatsVerdict.MAYBE and wanted is not None and not probe.may_match(index, wanted):
             probe.excluded += 1
             continue
-        tests = _predicates_to_test(predicates, known, rows)
+        tests = tuple(predicates) if is_judged else _predicates_to_test(predicates, known, rows)
         if tests is None:
             continue
         judged = [(lookup.judge(known, rows, plan.file.applied_through), lookup) for lookup in lookups]
@@ -156,7 +164,7 @@ def row_groups(file: OpenFile, where: Predicate | None, deletes: Deletes, schema
             continue
         keys = tuple(lookup for found, lookup in judged if found is StatsVerdict.MAYBE)
         if probe and (tests or keys):
-            tests = tuple(test for test in tests if probe.may_match(index, test))
+            tests = tuple(test for test in tests if probe.may_match(index, test.predicate))
             keys = tuple(lookup for lookup in keys if probe.may_hold(index, lookup))
             probe.excluded += not tests and not keys
         yield RowGroup(
@@ -172,12 +180,12 @@ def row_groups(file: OpenFile, where: Predicate | None, deletes: Deletes, schema
 
 
 def _predicates_to_test(
-    predicates: list[Predicate], known: dict[int, Bounds], rows: int
-) -> tuple[Predicate, ...] | None:
+    predicates: list[Conjunction], known: dict[int, Bounds], rows: int
+) -> tuple[Conjunction, ...] | None:
     """Those that may hide some of the rows; None when one hides all."""
     tests = []
     for predicate in predicates:
-        verdict = judge(predicate, known, rows)
+        verdict = judge(predicate.predicate, known, rows)
         if verdict is StatsVerdict.ALWAYS:
             return None
         if verdict is StatsVerdict.MAYBE:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +15,7 @@ from dolmen.format.nested_values import has_same_fields, nested_values
 from dolmen.format.schema import COMMIT_TS_ID, Field, is_nested
 from dolmen.format.vectors import keep_mask
 from dolmen.predicate import Predicate, matches
+from dolmen.predicate.any_of import Conjunction, any_of
 from dolmen.predicate.ast import all_columns
 from dolmen.scan.keys_lookup import Tuples
 from dolmen.scan.row_groups import RowGroup
@@ -34,9 +37,77 @@ def live_mask(group: RowGroup, columns: Mapping[int, pa.Array]) -> Mask | None:
         if lookup.columns not in rows:
             rows[lookup.columns] = Tuples([columns[id_] for id_ in lookup.columns], lookup.types)
         keep = _without(keep, lookup.hidden_mask(rows[lookup.columns], group.file.file.applied_through))
-    for predicate in group.predicates:
-        keep = _without(keep, to_mask(matches(predicate, as_bound(predicate, group, columns), group.rows)))
+    if group.predicates:
+        (group,) = with_hidden([group], [columns])
+        assert group.hidden is not None
+        keep = _without(keep, group.hidden)
     return keep
+
+
+def with_hidden(groups: Sequence[RowGroup], columns: Sequence[Mapping[int, pa.Array]]) -> list[RowGroup]:
+    """Adds to row groups a mask of the rows that their predicates hide.
+
+    Evaluates a predicate once for all row groups whose columns have the same types: one evaluation of a small row group
+    takes as long as one of many.
+
+    Args:
+        columns: for each row group, by id, at least those that ``group.tests`` names, whole.
+    """
+    found, alike = list(groups), defaultdict[tuple[object, ...], list[int]](list)
+    for at, group in enumerate(groups):
+        if group.predicates and group.hidden is None:
+            ids = sorted(frozenset[int]().union(*(predicate.ids for predicate in group.predicates)))
+            lacking = tuple(id_ for id_ in ids if id_ not in group.file.footer.columns)
+            alike[tuple((id_, columns[at][id_].type) for id_ in ids), lacking].append(at)
+    for (types, _), places in alike.items():
+        some = [groups[at] for at in places]
+        whole = {id_: _together([columns[at][id_] for at in places]) for id_, _ in types}
+        hidden = _hidden_mask(some, whole)
+        for at, mask in zip(places, np.split(hidden, np.cumsum([group.rows for group in some])[:-1]), strict=True):
+            found[at] = replace(groups[at], hidden=mask)
+    return found
+
+
+def _hidden_mask(groups: Sequence[RowGroup], columns: Mapping[int, pa.Array]) -> Mask:
+    """A mask of the rows of several row groups, one after the other, that their predicates hide."""
+    rows = [group.rows for group in groups]
+    hidden = np.zeros(sum(rows), np.bool_)
+    predicates: list[Conjunction] = []
+    limits: list[Mask | None] = []
+    for predicate, limit in _limits(groups, rows):
+        own = as_bound(predicate.predicate, groups[0], columns)
+        if own is columns:
+            predicates.append(predicate)
+            limits.append(limit)
+        else:
+            mask = to_mask(matches(predicate.predicate, own, len(hidden)))
+            hidden |= mask if limit is None else mask & limit
+    return hidden | any_of(predicates, columns, len(hidden), limits)
+
+
+def _limits(groups: Sequence[RowGroup], rows: list[int]) -> Iterator[tuple[Conjunction, Mask | None]]:
+    """Each predicate of some row groups, with a mask of the rows of its row groups; None if it is one of all."""
+    first = groups[0].predicates
+    if all(group.predicates == first for group in groups):
+        yield from ((predicate, None) for predicate in first)
+        return
+    members: dict[Conjunction, list[int]] = defaultdict(list)
+    for at, group in enumerate(groups):
+        for predicate in group.predicates:
+            members[predicate].append(at)
+    for predicate, places in members.items():
+        there = np.zeros(len(groups), np.bool_)
+        there[places] = True
+        yield predicate, None if len(places) == len(groups) else np.repeat(there, rows)
+
+
+def _together(arrays: Sequence[pa.Array]) -> pa.Array:
+    """Columns of several row groups, one after the other."""
+    if len(arrays) == 1:
+        return arrays[0]
+    if pa.types.is_dictionary(arrays[0].type):
+        arrays = [array.cast(array.type.value_type) for array in arrays]
+    return pa.concat_arrays(arrays)
 
 
 def filter_mask(group: RowGroup, columns: Mapping[int, pa.Array]) -> Mask | None:
@@ -79,6 +150,8 @@ def as_bound(predicate: Predicate, group: RowGroup, columns: Mapping[int, pa.Arr
 
     A comparison of floats depends on their width, so a constant that is a double now must hide what the float did.
     """
+    if group.file.footer.columns.keys() >= columns.keys():
+        return columns
     lacking = [column for column in all_columns(predicate) if column.id not in group.file.footer.columns]
     narrow = {
         column.id: columns[column.id].cast(column.arrow_type)

@@ -6,7 +6,7 @@ not exact in columns, it may have any outcome: whoever wants it sharper judges t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
 
 import numpy as np
@@ -51,6 +51,14 @@ def always_mask(where: Predicate, table: StatsTable) -> Mask:
     """Which files certainly hold no row for which the predicate is anything but TRUE."""
     possible = outcomes(where, _TableStatistics(table))
     return ~_mask(possible.false | possible.null, table)
+
+
+def verdict_masks(predicates: Iterable[Predicate], table: StatsTable) -> Iterator[tuple[Mask, Mask]]:
+    """For each predicate, ``may_match_mask`` and ``always_mask``."""
+    statistics = _TableStatistics(table)
+    for predicate in predicates:
+        possible = outcomes(predicate, statistics)
+        yield _mask(possible.true, table), ~_mask(possible.false | possible.null, table)
 
 
 def in_range_mask(column: Column, least: Plain, greatest: Plain, domain: Domain, table: StatsTable) -> Mask:

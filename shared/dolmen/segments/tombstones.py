@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import overload
@@ -17,9 +17,13 @@ from dolmen.format.statistics import Bounds
 from dolmen.predicate import Predicate, StatsVerdict, judge
 from dolmen.predicate.ast import Column
 from dolmen.predicate.domain import domain_of
+from dolmen.segments.file_table import Positions
 from dolmen.segments.judging import KeyRanges, inline_predicate, known_bounds
 from dolmen.segments.live_segment import LiveSegment
-from dolmen.segments.mask import Mask, in_range_mask, may_match_mask
+from dolmen.segments.mask import Mask, in_range_mask, may_match_mask, verdict_masks
+
+_SEVERAL = 8
+"""From so many files on, a predicate judges all of a segment at once."""
 
 _MANY = 64
 """With more predicates than this, files are not judged all at once: that would take longer than one by one."""
@@ -61,6 +65,11 @@ class Suspects(Sequence[Tombstone]):
     def where(self) -> list[WhereTombstone]:
         """The ``where`` tombstones among them, oldest first."""
         return [each.tombstone for each in self._where]
+
+    @property
+    def predicates(self) -> list[Predicate | None]:
+        """The predicates of the ``where`` tombstones among them; None for one that its entry does not have."""
+        return [each.predicate for each in self._where]
 
     @property
     def key_columns(self) -> list[tuple[int, ...]]:
@@ -142,12 +151,39 @@ class TombstoneJudge:
         judge_._take(where, some, self._schema)
         return judge_
 
+    def of_files(
+        self, segment: LiveSegment, places: Positions, files: Iterable[DataFile]
+    ) -> Iterator[tuple[DataFile, Suspects | None]]:
+        """``of_file`` of many files of a segment.
+
+        Args:
+            places: their places in it.
+            files: their entries.
+        """
+        if len(places) < _SEVERAL or not self._where or any(each.predicate is None for each in self._where):
+            yield from ((file, self.of_file(file)) for file in files)
+            return
+        through, ts = segment.applied_through()[places], np.array([each.tombstone.ts for each in self._where])
+        may = np.empty((len(places), len(ts)), np.bool_)
+        hides_all = np.zeros(len(places), np.bool_)
+        predicates = (each.predicate for each in self._where if each.predicate is not None)
+        for at, (some, every) in enumerate(verdict_masks(predicates, segment.table)):
+            younger = ts[at] > through
+            may[:, at] = some[places] & younger
+            hides_all |= every[places] & younger
+        for file, row, is_hidden in zip(files, may, hides_all.tolist(), strict=True):
+            where = [self._where[at] for at in np.flatnonzero(row).tolist()]
+            yield file, None if is_hidden and file.rows else self._suspects(file, where)
+
     def of_file(self, file: DataFile) -> Suspects | None:
         """The tombstones that may hide rows of a file; None when one of them certainly hides all."""
-        if not self:
-            return Suspects()
+        return self._suspects(file, None) if self else Suspects()
+
+    def _suspects(self, file: DataFile, where: list[_Judged] | None) -> Suspects | None:
+        """``of_file``; ``where`` are the ``where`` tombstones that may hide some rows, if they are known."""
         known, through = known_bounds(file, self._schema, self.ids), file.applied_through
-        where = self._of_where(known, file.rows, through)
+        if where is None:
+            where = self._of_where(known, file.rows, through)
         if where is None:
             return None
         if any(each.hide_all(known, file.rows, through) for each in self._ranges):
@@ -182,14 +218,21 @@ class TombstoneJudge:
         if len(self._where) > _MANY:
             mask |= through < max(each.tombstone.ts for each in self._where)
         else:
-            for each in self._where:
-                older = through < each.tombstone.ts
-                if each.predicate is not None:
-                    older &= may_match_mask(each.predicate, segment.table)
-                mask |= older
+            for _, some in self.where_masks(segment):
+                mask |= some
         for ranges in self._ranges:
             mask |= (through < ranges.greatest_ts) & self._keys_mask(ranges, segment)
         return mask
+
+    def where_masks(self, segment: LiveSegment) -> Iterator[tuple[Predicate | None, Mask]]:
+        """Each ``where`` tombstone's predicate, if its entry has it, with a mask of the entries it may hide rows of."""
+        through = segment.applied_through()
+        is_exact = len(self._where) <= _MANY
+        for each in self._where:
+            older = through < each.tombstone.ts
+            if each.predicate is not None and is_exact:
+                older &= may_match_mask(each.predicate, segment.table)
+            yield each.predicate, older
 
     def _keys_mask(self, ranges: KeyRanges, segment: LiveSegment) -> Mask:
         """A mask of files that may hold keys between the least and the greatest of all these tombstones."""

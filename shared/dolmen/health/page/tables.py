@@ -150,6 +150,7 @@ def _deletes(table: TableHealth) -> Iterator[Html]:
         ("unresolved deletes", f"{cost.deletes:,}"),
         ("the oldest", f"{duration_text(cost.oldest_age_us)} old"),
         ("cost of a full scan", _cost(cost)),
+        ("time of a full scan, estimated", f"{cost.slowdown:,.1f} times that without them"),
     ]
     yield facts(pairs)
 
