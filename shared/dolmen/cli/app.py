@@ -32,6 +32,7 @@ from dolmen.cli.output import (
     errors,
     print_commit,
     print_json,
+    print_text,
     send_rows,
 )
 from dolmen.cli.terminal import PLAN_COLUMNS, ends_of, show_ends, show_plan, show_scan
@@ -204,7 +205,7 @@ def scan(
     source = snapshot_of(dolmen.open(database), version, at, tag).table(table)
     found = partial(source.scan, _names(columns), where, order_by=_names(order_by))
     if explain:
-        sys.stdout.write(str(found(limit).explain()) + "\n")
+        print_text(str(found(limit).explain()))
     elif count:
         rows = found(limit).count()
         print_json({"rows": rows}) if as_json else console.print(rows, highlight=False)

@@ -1,16 +1,24 @@
-"""Output of the command: rich tables for people, JSON for machines."""
+"""Output of the command: rich tables for people, JSON for machines.
+
+The maker of a file chooses its name, columns and values, and messages quote them. A terminal obeys the control
+characters in them. So all output passes this module, which shows such characters escaped.
+"""
 
 from __future__ import annotations
 
+import codecs
+import io
+import json
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pyarrow as pa
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.markup import escape
+from rich.segment import Segment
 from rich.table import Column
 from rich.table import Table as RichTable
 from rich.text import Text
@@ -20,21 +28,37 @@ from dolmen.format.file_formats import FORMATS
 from dolmen.ingest.formats.source import Format
 from dolmen.results import Commit
 
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer as Buffer
+
 
 class _Console(Console):
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError  # handled in one place, for all output
 
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Shows control characters of any text escaped; those of rich itself are in segments of their own."""
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else Segment(printable(segment.text, "\n"), segment.style)
 
-console = _Console()
-errors = _Console(stderr=True)
+
+console = _Console(emoji=False)
+errors = _Console(stderr=True, emoji=False)
 
 _FORMS = {name: known.kind for known in FORMATS.values() if known.is_written for name in (known.kind, *known.aliases)}
 
 
 def print_json(document: Any) -> None:
     """Prints a JSON document on one line of standard output."""
-    sys.stdout.write(msgspec.json.encode(document, enc_hook=str).decode() + "\n")
+    text = msgspec.json.encode(document, enc_hook=str).decode()
+    if not text.isprintable():  # JSON escapes some control characters only
+        text = "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text)
+    sys.stdout.write(text + "\n")
+
+
+def print_text(text: str) -> None:
+    """Prints lines as they are, but for control characters."""
+    sys.stdout.write(printable(text, "\t\n") + "\n")
 
 
 def commit_facts(commit: Commit) -> dict[str, Any]:
@@ -87,9 +111,24 @@ def print_rows(headers: list[str], rows: Iterable[Iterable[object]], title: str 
     console.print(table)
 
 
-def printable(text: str) -> str:
-    """Text on one line with control characters escaped, so that they have no effect on the terminal."""
-    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+def printable(text: str, kept: str = "") -> str:
+    """Text with control characters escaped, but for those of ``kept``, so that they have no effect on a terminal."""
+    return text if text.isprintable() else "".join(c if c.isprintable() or c in kept else repr(c)[1:-1] for c in text)
+
+
+class _TerminalStream(io.RawIOBase):
+    """Passes UTF-8 text on to a terminal, with control characters escaped."""
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Buffer) -> int:
+        body = bytes(data)
+        sys.stdout.write(printable(self._decoder.decode(body), "\t\n"))
+        return len(body)
 
 
 def send_rows(rows: pa.RecordBatchReader, output: Path | None, format: Format, *, as_json: bool) -> None:
@@ -98,7 +137,7 @@ def send_rows(rows: pa.RecordBatchReader, output: Path | None, format: Format, *
 
     if output is None:
         sys.stdout.flush()
-        export_stream(rows, sys.stdout.buffer, format)
+        export_stream(rows, _TerminalStream() if sys.stdout.isatty() else sys.stdout.buffer, format)
         sys.stdout.flush()
         return
     written = export_file(rows, output, format)

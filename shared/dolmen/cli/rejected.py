@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator
 from functools import partial
 from itertools import islice
@@ -14,7 +13,7 @@ import typer
 from rich.markup import escape
 
 from dolmen.cli.options import Json, app
-from dolmen.cli.output import console, print_json, print_rows
+from dolmen.cli.output import console, print_json, print_rows, print_text, printable
 from dolmen.errors import InputError, ObjectChangedError, ObjectNotFoundError
 from dolmen.ingest.formats.formats import ReadOptions, SourceFile, detect
 from dolmen.ingest.rejects.listing import (
@@ -71,7 +70,7 @@ def ls(
             print_json({"key": one.key, "table": one.table, "size": one.size, "retried": one.retried, "report": report})
         return
     for one, report in zip(shown, reports, strict=True):
-        sys.stdout.write(_line(one, report))  # not cut off, as keys are copied from here
+        print_text(_line(one, report))  # not cut off, since keys are copied from here
     more = f", {len(found) - limit:,} more with a larger --limit" if len(found) > limit else ""
     console.print(f"{len(found):,} in {store.url}{more}", highlight=False, soft_wrap=True)
 
@@ -93,8 +92,9 @@ def show(
         return
     facts = {"key": found, **{name: value for name, value in report.items() if value not in (None, {}, [])}}
     facts |= {f"retried {again.get('at')}": again.get("as") for again in retries(store, found)}
-    print_rows(["", ""], ((name.replace("_", " "), _strip_controls(str(value))) for name, value in facts.items()))
-    sys.stdout.writelines(f"{line}\n" for line in head)
+    print_rows(["", ""], ((name.replace("_", " "), str(value)) for name, value in facts.items()))
+    for line in head:
+        print_text(line)
 
 
 @rejected.command()
@@ -156,8 +156,8 @@ def _line(one: RejectEntry, report: dict[str, Any]) -> str:
     elif one.size is None:
         what += ", where it was dropped"
     mark = ", put back" if one.retried else ""
-    told = _strip_controls(f"{place}: {reason}" if place else reason)[:_SHOWN]
-    return f"{at:%Y-%m-%d %H:%M:%S}  {_strip_controls(one.key)}  ({what}{mark})\n    {told}\n"
+    shown = (f"{place}: {reason}" if place else reason)[:_SHOWN]
+    return f"{at:%Y-%m-%d %H:%M:%S}  {printable(one.key)}  ({what}{mark})\n    {shown}"
 
 
 def _head(store: ObjectStore, key: str, report: dict[str, Any]) -> Iterator[str]:
@@ -179,9 +179,4 @@ def _head(store: ObjectStore, key: str, report: dict[str, Any]) -> Iterator[str]
 
 
 def _line_text(line: bytes) -> str:
-    return _strip_controls(line[: 10 * _SHOWN].decode(errors="replace"))
-
-
-def _strip_controls(text: str) -> str:
-    """Text without control characters, since it comes from others and must not steer the terminal."""
-    return "".join(character if character.isprintable() or character == "\t" else "\ufffd" for character in text)
+    return line[: 10 * _SHOWN].decode(errors="replace")

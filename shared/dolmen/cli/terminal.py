@@ -14,7 +14,7 @@ from pyarrow import types as t
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from dolmen.cli.output import console, printable
+from dolmen.cli.output import console, print_text, printable
 from dolmen.scan.scan import Scan
 
 SHOWN_ROWS = 20
@@ -100,7 +100,7 @@ def _copy(table: pa.Table) -> pa.Table:
 def show_plan(rows: pa.RecordBatchReader) -> None:
     """Prints the result of EXPLAIN, which is formatted already."""
     for row in rows.read_all().to_pylist():
-        console.print(str(row[PLAN_COLUMNS[1]]).rstrip(), markup=False, highlight=False, soft_wrap=True)
+        print_text(str(row[PLAN_COLUMNS[1]]).rstrip())
 
 
 def show_ends(ends: Ends) -> None:

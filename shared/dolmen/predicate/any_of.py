@@ -73,7 +73,7 @@ class Conjunction:
     @cached_property
     def equality(self) -> Compare | None:
         """The conjunct that says which value a column or call must have; None if there is none."""
-        return next((each for each in self.conjuncts if _is_equality(each)), None)
+        return next((each for each in self.conjuncts if isinstance(each, Compare) and _is_equality(each)), None)
 
     @cached_property
     def rest(self) -> tuple[Predicate, ...]:

@@ -53,7 +53,8 @@ def with_hidden(groups: Sequence[RowGroup], columns: Sequence[Mapping[int, pa.Ar
     Args:
         columns: for each row group, by id, at least those that ``group.tests`` names, whole.
     """
-    found, alike = list(groups), defaultdict[tuple[object, ...], list[int]](list)
+    found = list(groups)
+    alike: dict[tuple[tuple[tuple[int, pa.DataType], ...], tuple[int, ...]], list[int]] = defaultdict(list)
     for at, group in enumerate(groups):
         if group.predicates and group.hidden is None:
             ids = sorted(frozenset[int]().union(*(predicate.ids for predicate in group.predicates)))
