@@ -172,12 +172,15 @@ class AdoptionError(InputError):
     Args:
         source: the file, the folder, or the Iceberg table.
         reasons: all reasons, by file and column.
+        advice: what to do instead.
     """
 
-    def __init__(self, source: str, reasons: Sequence[str]) -> None:
-        self.source, self.reasons = source, tuple(reasons)
-        told = "".join(f"\n  {reason}" for reason in reasons)
-        super().__init__(f"{source} cannot be adopted:{told}\nLoad the rows instead, which copies them")
+    def __init__(
+        self, source: str, reasons: Sequence[str], advice: str = "Load the rows instead, which copies them"
+    ) -> None:
+        self.source, self.reasons, self.advice = source, tuple(reasons), advice
+        listed = "".join(f"\n  {reason}" for reason in reasons)
+        super().__init__(f"{source} cannot be adopted:{listed}\n{advice}")
 
 
 class LimitError(InputError):

@@ -287,3 +287,47 @@ def test_entries_of_adopted_files_survive_in_segments(tmp_path: Path, lake: Path
     db.maintain()
     assert table.count() == 299
     assert db.verify(deep=True).ok
+
+
+def test_ids_that_are_unique_inside_their_struct_only_are_those_of_messages(db: Database, lake: Path) -> None:
+    """As parquet-protobuf and parquet-thrift write them: columns are found by their names."""
+
+    def field(name: str, kind: pa.DataType, id_: int) -> pa.Field:
+        return pa.field(name, kind, metadata={"PARQUET:field_id": str(id_)})
+
+    inner = pa.struct([field("name", pa.string(), 1), field("zip", pa.int64(), 2)])
+    listed = pa.list_(field("element", inner, 1))
+    pairs = pa.map_(pa.string(), inner)
+    schema = pa.schema(
+        [field("user", inner, 1), field("n", pa.int64(), 2), field("l", listed, 3), field("m", pairs, 4)]
+    )
+    one = {"name": "a", "zip": 7}
+    rows = [{"user": one, "n": 1, "l": [one, None], "m": [("k", one)]}]
+    write_plain(lake / "1.parquet", pa.Table.from_pylist(rows, schema))
+    write_plain(lake / "2.parquet", pa.Table.from_pylist([{"n": 2}], pa.schema([("n", pa.int64())])))
+    db.adopt("t", str(lake))
+    found = db.table("t").scan(order_by=["n"]).to_arrow().to_pylist()
+    assert found == [*rows, {"user": None, "n": 2, "l": None, "m": None}]
+    db.table("t").delete("n = 2")
+    db.maintain()
+    assert db.table("t").to_arrow().to_pylist() == rows
+    assert db.verify(deep=True).ok
+
+
+def test_the_old_lz4_codec_is_read(db: Database, lake: Path) -> None:
+    path = lake / "1.parquet"
+    lake.mkdir()
+    pq.write_table(pa.table({"a": ["x" * 100] * 50, "b": range(50)}), path, compression="lz4", write_statistics=False)
+    body = bytearray(path.read_bytes())
+    footer = len(body) - 8 - int.from_bytes(body[-8:-4], "little")
+    codec, at = b"\x15\x0e\x16", footer  # in Thrift: field of type i32, LZ4_RAW (7), field of type i64
+    while (at := body.find(codec, at)) >= 0:
+        body[at + 1], at = 0x0A, at + 1  # LZ4 (5)
+    path.write_bytes(body)
+    db.adopt("t", str(lake))
+    assert db.table("t").count("a = 'x'") == 0
+    assert db.table("t").scan().to_arrow()["b"].to_pylist() == list(range(50))
+    db.table("t").delete("b < 30")
+    db.maintain()
+    assert db.table("t").count() == 20
+    assert db.verify(deep=True).ok

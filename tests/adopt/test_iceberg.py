@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import datetime
+import json
+import os
+import random
+import re
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +19,7 @@ import pytest
 
 import dolmen
 from dolmen.database import Database
-from dolmen.errors import AdoptionError
+from dolmen.errors import AdoptionError, InputError
 from support.iceberg_readers import READERS, IcebergReaders
 from support.iceberg_writer import PYTHON, write_iceberg
 from support.lake import digests, write_duckdb, write_plain
@@ -251,3 +256,174 @@ def test_a_copy_of_a_copy_has_the_same_rows(db: Database, tmp_path: Path, versio
     assert plain(other.table("t").scan().to_arrow().drop(["weight"])) == plain(wanted)
     assert other.verify(deep=True).ok
     assert pq.read_metadata(tmp_path / "lake" / "1.parquet").num_rows == 500
+
+
+def folder_with_two_versions(tmp_path: Path) -> tuple[Path, dict[str, int]]:
+    """A table's folder, and the rows of each of its metadata files by their name."""
+    source = dolmen.open(tmp_path / "other")
+    table = source.create_table("t", pa.schema([("id", pa.int64())]), properties={"iceberg": "v2"})
+    rows = {}
+    for number in (1, 2):
+        table.append({"id": [number]})
+        location = Path(table.publish_iceberg().metadata_location.removeprefix("file://"))
+        rows[location.name.removesuffix(".metadata.json")] = number
+    folder = location.parent
+    (folder / "version-hint.text").unlink(missing_ok=True)
+    return folder, rows
+
+
+@pytest.mark.parametrize(
+    "form", ["{name}", "{name}.metadata.json", " {number}\n", "file:///lake/t/{name}.metadata.json"]
+)
+def test_a_hint_names_the_metadata_by_number_or_by_name(db: Database, tmp_path: Path, form: str) -> None:
+    folder, versions = folder_with_two_versions(tmp_path)
+    for name, rows in versions.items():
+        number = re.findall(r"\d+", name)[0]
+        (folder / "version-hint.text").write_text(form.format(name=name, number=number))
+        assert db.adopt(f"t{rows}", str(folder.parent)).rows == rows
+
+
+@pytest.mark.parametrize("hint", ["", "7", "-1", "v9", "latest", "00001-aaaa", "1 2", "9" * 30, "\x00", "v1.parquet"])
+def test_a_hint_that_names_no_metadata_is_refused(db: Database, tmp_path: Path, hint: str) -> None:
+    folder, _ = folder_with_two_versions(tmp_path)
+    (folder / "version-hint.text").write_text(hint)
+    with pytest.raises(AdoptionError, match="names none of the 2 metadata files") as caught:
+        db.adopt("t", str(folder.parent))
+    assert "Name the metadata file" in str(caught.value)
+    assert db.tables() == []
+
+
+@pytest.mark.parametrize("name", ["v_final", "current", "2026-11-28", "v3-nohex", "3.5"])
+def test_metadata_of_any_name_can_be_named_and_is_not_passed_over_in_a_folder(
+    db: Database, tmp_path: Path, name: str
+) -> None:
+    folder, versions = folder_with_two_versions(tmp_path)
+    newest = folder / f"{max(versions)}.metadata.json"
+    newest.rename(folder / f"{name}.metadata.json")
+    with pytest.raises(AdoptionError, match="does not tell whether it is newer"):
+        db.adopt("t", str(folder.parent))
+    assert db.adopt("t", str(folder / f"{name}.metadata.json")).rows == 2
+    (folder / "version-hint.text").write_text(name)
+    assert db.adopt("hinted", str(folder.parent)).rows == 2
+
+
+def test_two_metadata_files_of_the_greatest_number_are_refused(db: Database, tmp_path: Path) -> None:
+    folder, versions = folder_with_two_versions(tmp_path)
+    newest = folder / f"{max(versions)}.metadata.json"
+    number = re.findall(r"\d+", newest.name)[0]
+    for place, path in enumerate(folder.glob("*.metadata.json")):
+        version = re.findall(r"\d+", path.name)[0]
+        path.rename(folder / f"{int(version):05}-{uuid.UUID(int=place)}.metadata.json")
+    assert db.adopt("renamed", str(folder.parent)).rows == 2
+    other = folder / f"{int(number):05}-{uuid.UUID(int=99)}.metadata.json"
+    other.write_text("{}")
+    with pytest.raises(AdoptionError, match="the names do not tell which is the current one"):
+        db.adopt("t", str(folder.parent))
+    (folder / "version-hint.text").write_text(number)
+    with pytest.raises(AdoptionError, match="names 2 of the 3 metadata files"):
+        db.adopt("t", str(folder.parent))
+
+
+MALFORMED_MAPPINGS = (
+    '{"type": "struct", "fields": [{"field-id": 1, "names": ["id"]}]}',
+    '["id"]',
+    '[{"field-id": 1}]',
+    '[{"field-id": "x", "names": ["id"]}]',
+    '[{"field-id": 1, "names": "id"}]',
+    '[{"field-id": 1, "names": ["id"], "fields": {}}]',
+    "not json",
+    "",
+    "null",
+    "[" * 100_000,
+)
+
+
+@pytest.mark.parametrize("mapping", MALFORMED_MAPPINGS)
+def test_a_malformed_mapping_of_names_is_refused_where_it_is_needed(db: Database, tmp_path: Path, mapping: str) -> None:
+    folder, versions = folder_with_two_versions(tmp_path)
+    metadata = folder / f"{max(versions)}.metadata.json"
+    found = json.loads(metadata.read_bytes())
+    found["properties"]["schema.name-mapping.default"] = mapping
+    metadata.write_text(json.dumps(found))
+    assert db.adopt("by_ids", str(metadata)).rows == 2
+    sizes = {}
+    for path in (tmp_path / "other" / "data").rglob("*.parquet"):
+        rows = pq.ParquetFile(path).read()
+        plain_schema = pa.schema([pa.field(field.name, field.type) for field in rows.schema])
+        pq.write_table(rows.cast(plain_schema), path)
+        sizes[path.name] = path.stat().st_size
+
+    def resize(entry: dict[str, Any]) -> None:
+        file = entry["data_file"]
+        file["file_size_in_bytes"] = sizes[file["file_path"].rpartition("/")[2]]
+
+    change_manifests(tmp_path, "data-*.avro", resize)
+    with pytest.raises(AdoptionError) as caught:
+        db.adopt("t", str(metadata))
+    assert "is malformed" in str(caught.value)
+    assert "Do not load its files" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"schemas": [{"schema-id": 0}]},
+        {"schemas": [{"schema-id": 0, "fields": [{"id": 1, "required": False, "type": "long"}]}]},
+        {"schemas": [{"schema-id": 0, "fields": [{"id": "x", "name": "id", "required": False, "type": "long"}]}]},
+        {"schemas": [{"schema-id": 0, "fields": [{"id": 1, "name": "id", "required": False, "type": 5}]}]},
+        {
+            "schemas": [
+                {"schema-id": 0, "fields": [{"id": 1, "name": "id", "required": False, "type": {"type": "list"}}]}
+            ]
+        },
+        {"schemas": []},
+        {"schemas": "x"},
+        {"last-column-id": None},
+        {"snapshots": [{"manifest-list": "x"}]},
+        {"snapshots": {"a": 1}},
+        {"current-snapshot-id": "x"},
+        {"properties": []},
+        {"partition-specs": [{"spec-id": 0}]},
+        {"partition-specs": [{"spec-id": 0, "fields": [{"source-id": 1}]}]},
+    ],
+)
+def test_malformed_metadata_is_refused_by_name(db: Database, tmp_path: Path, change: dict[str, Any]) -> None:
+    folder, versions = folder_with_two_versions(tmp_path)
+    metadata = folder / f"{max(versions)}.metadata.json"
+    metadata.write_text(json.dumps(json.loads(metadata.read_bytes()) | change))
+    with pytest.raises(AdoptionError) as caught:
+        db.adopt("t", str(metadata))
+    assert metadata.name in str(caught.value)
+    assert db.tables() == []
+
+
+def test_damaged_manifests_are_refused_whatever_byte_is_wrong(db: Database, tmp_path: Path) -> None:
+    folder, versions = folder_with_two_versions(tmp_path)
+    metadata = folder / f"{max(versions)}.metadata.json"
+    rng = random.Random(int(os.environ["DOLMEN_TEST_SEED"]))
+    refused = 0
+    for path in [*folder.glob("snap-*.avro"), *folder.glob("data-*.avro")]:
+        body = path.read_bytes()
+        for _ in range(20):
+            damaged = bytearray(body)
+            damaged[rng.randrange(len(damaged))] ^= 1 << rng.randrange(8)
+            path.write_bytes(damaged[: rng.randrange(len(damaged))] if rng.random() < 0.3 else damaged)
+            try:
+                assert db.adopt(f"t{rng.random()}".replace(".", "_"), str(metadata)).rows == 2
+            except InputError:
+                refused += 1
+        path.write_bytes(body)
+    assert refused > 20
+
+
+def test_nothing_advises_to_load_files_whose_table_deletes_rows(db: Database, tmp_path: Path) -> None:
+    _, location = published(tmp_path / "other", "v2")
+    change_manifests(tmp_path, "deletes-*.avro", lambda entry: entry["data_file"].update(content=2))
+    (tmp_path / "lake" / "_delta_log").mkdir(parents=True)
+    (tmp_path / "lake" / "_delta_log" / "0.json").write_text("{}")
+    data = Path(location.removeprefix("file://")).parents[1] / "data"
+    data.mkdir(exist_ok=True)
+    for source in (location, str(tmp_path / "lake"), str(data)):
+        with pytest.raises(AdoptionError) as caught:
+            db.adopt("t", source)
+        assert "Do not load its files" in str(caught.value), source

@@ -145,6 +145,7 @@ class _Adopter:
         store = self._context.store
         places = [parse_place(store, url) for url in sources]
         iceberg = find_iceberg(store, self._context.runtime, places[0]) if len(places) == 1 else None
+        self._faults.are_of_table = iceberg is not None
         wanted = iceberg.files(self._faults) if iceberg else self._plain_files(places)
         facts = self._read(wanted)
         shapes, numbers = _by_shape(facts)
@@ -165,11 +166,13 @@ class _Adopter:
         for place in places:
             if place.is_data_of_iceberg:
                 self._faults.add("", "it is the data of an Iceberg table: name the folder of the table")
+                self._faults.are_of_table = True
                 continue
             count = len(found)
             for info, parts in () if place.key.endswith(".parquet") else place.files():
                 if kind := next((kind for folder, kind in _OTHER_TABLES.items() if folder in parts), ""):
                     self._faults.add("", f"it is a table of {kind}, whose own files say which of the others are rows")
+                    self._faults.are_of_table = True
                     break
                 if not any(part.startswith(HIDDEN) for part in parts):
                     file = place.beside(info.key)
@@ -201,6 +204,7 @@ class _Adopter:
         here = runtime.near(read, items) if wanted and is_local(wanted[0][0].store) else ()
         for number, facts in enumerate(chain(here, runtime.map(read, items)), 1):
             if isinstance(facts, tuple):
+                self._faults.are_of_table |= facts[0].is_reserved
                 for reason in reasons(facts[1]):
                     self._faults.add(facts[0].label, reason)
             else:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import NamedTuple
@@ -26,6 +26,9 @@ TAIL_BYTES = 64 * KIB
 """The end of a file that is read first: most footers are smaller."""
 MOST_STATISTICS = 64
 """Bounds of so many columns are taken, as of files that dolmen writes."""
+
+_OLD_LZ4 = "UNKNOWN"
+"""pyarrow reads the LZ4 frames of Hadoop, the codec that Parquet calls LZ4, but has no name for them."""
 
 _MAGIC, _ENCRYPTED = b"PAR1", b"PARE"
 _END = 8
@@ -154,7 +157,7 @@ def _file_faults(metadata: pq.FileMetaData) -> list[str]:
         for group in range(metadata.num_row_groups)
         for leaf in range(metadata.num_columns)
     }
-    for codec in sorted(codecs - {"UNCOMPRESSED"}):
+    for codec in sorted(codecs - {"UNCOMPRESSED", _OLD_LZ4}):
         try:
             known = pa.Codec.is_available(codec.lower())
         except ValueError:
@@ -168,7 +171,8 @@ def _shape(metadata: pq.FileMetaData) -> tuple[FileShape, list[FileColumn]]:
     """The columns of a file, and the same as a reader of footers takes them."""
     columns, readable, faults, leaf = list[AdoptedColumn](), list[FileColumn](), list[ShapeFault](), 0
     julian = julian_leaves(metadata)
-    for field in metadata.schema.to_arrow_schema():
+    schema = metadata.schema.to_arrow_schema()
+    for field in map(_without_ids, schema) if _has_ids_of_structs(schema) else schema:
         leaves = tuple(range(leaf, leaf + leaf_count(field.type)))
         leaf += len(leaves)
         reason = next((found for each in leaves if (found := _leaf_fault(metadata, each))), "")
@@ -186,6 +190,40 @@ def _shape(metadata: pq.FileMetaData) -> tuple[FileShape, list[FileColumn]]:
         unit = microseconds_per_unit(metadata, leaves[0]) if times else 1
         readable.append(FileColumn(column.type, leaves, unit))
     return FileShape(tuple(columns), tuple(faults)), readable
+
+
+def _has_ids_of_structs(schema: pa.Schema) -> bool:
+    """Whether field ids are unique inside their struct only: those of a message, as writers of Protocol Buffers use.
+
+    They do not find a column of the table, so the columns of such a file are found by their names.
+    """
+
+    def ids(fields: Iterable[pa.Field]) -> Iterator[list[int]]:
+        some = list(fields)
+        yield [id_ for id_ in map(field_id, some) if id_ is not None and id_ >= 0]
+        for field in some:
+            kind = field.type
+            yield from ids(kind.field(i) for i in range(kind.num_fields))
+
+    levels = list(ids(schema))
+    every = [id_ for level in levels for id_ in level]
+    return len(set(every)) < len(every) and all(len(set(level)) == len(level) for level in levels)
+
+
+def _without_ids(field: pa.Field) -> pa.Field:
+    """The field, and the fields inside it, without field ids."""
+    kind = field.type
+    if pa.types.is_struct(kind):
+        kind = pa.struct([_without_ids(each) for each in kind])
+    elif pa.types.is_map(kind):
+        kind = pa.map_(_without_ids(kind.key_field), _without_ids(kind.item_field))
+    elif pa.types.is_large_list(kind):
+        kind = pa.large_list(_without_ids(kind.value_field))
+    elif pa.types.is_list(kind):
+        kind = pa.list_(_without_ids(kind.value_field))
+    elif pa.types.is_fixed_size_list(kind):
+        kind = pa.list_(_without_ids(kind.value_field), kind.list_size)
+    return pa.field(field.name, kind, field.nullable)
 
 
 def _leaf_fault(metadata: pq.FileMetaData, leaf: int) -> str:

@@ -7,11 +7,20 @@ from dolmen.errors import AdoptionError
 _MOST_LINES = 50
 
 
+READ_BY_ENGINE = (
+    "Do not load its files: they may hold rows that the table has deleted. Read the table with an engine of its "
+    "format, and append the rows that it returns"
+)
+"""The advice about tables of other formats, whose metadata decides which rows of their files are there."""
+
+
 class AdoptionFaults:
     """Collects reasons by file and column. The same reason of many files is one line with their number."""
 
     def __init__(self) -> None:
         self._found: dict[tuple[str, str], tuple[int, str]] = {}
+        self.are_of_table = False
+        """Whether the files belong to a table of another format, and must not be loaded as they are."""
 
     def add(self, file: str, reason: str, column: str = "", files: int = 1) -> None:
         """Adds a reason.
@@ -41,7 +50,8 @@ class AdoptionFaults:
             return
         lines = self.lines()
         more = [f"... and {len(lines) - _MOST_LINES:,} more reasons"] if len(lines) > _MOST_LINES else []
-        raise AdoptionError(what, [*lines[:_MOST_LINES], *more])
+        shown = [*lines[:_MOST_LINES], *more]
+        raise AdoptionError(what, shown, READ_BY_ENGINE) if self.are_of_table else AdoptionError(what, shown)
 
 
 def _line(column: str, reason: str, files: int, first: str) -> str:

@@ -12,7 +12,7 @@ import json
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import msgspec
 import pyarrow as pa
@@ -137,7 +137,7 @@ def send_rows(rows: pa.RecordBatchReader, output: Path | None, format: Format, *
 
     if output is None:
         sys.stdout.flush()
-        export_stream(rows, _TerminalStream() if sys.stdout.isatty() else sys.stdout.buffer, format)
+        export_stream(rows, cast(BinaryIO, _TerminalStream()) if sys.stdout.isatty() else sys.stdout.buffer, format)
         sys.stdout.flush()
         return
     written = export_file(rows, output, format)

@@ -22,8 +22,19 @@ def encode_mapping(mapping: Sequence[MappedColumn]) -> str:
 
 
 def decode_mapping(text: str) -> tuple[MappedColumn, ...]:
-    """Reads the property. Names without an id are left out. Raises KeyError, TypeError or ValueError for other JSON."""
-    return tuple(_from_json(msgspec.json.decode(text)))
+    """Reads the property. Names without an id are left out. Raises ValueError for text of another form."""
+    try:
+        return tuple(_from_json(msgspec.json.decode(text, type=list[_NamedField])))
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise ValueError(str(error)) from None
+
+
+class _NamedField(msgspec.Struct, rename="kebab"):
+    """An element of the property."""
+
+    names: list[str]
+    field_id: int | None = None
+    fields: list[_NamedField] | None = None
 
 
 def _to_json(column: MappedColumn) -> dict[str, Any]:
@@ -31,8 +42,7 @@ def _to_json(column: MappedColumn) -> dict[str, Any]:
     return {**found, "fields": [_to_json(field) for field in column.fields]} if column.fields else found
 
 
-def _from_json(json: Sequence[dict[str, Any]]) -> Iterator[MappedColumn]:
-    for each in json:
-        if each.get("field-id") is not None:
-            fields = tuple(_from_json(each.get("fields") or ()))
-            yield MappedColumn(int(each["field-id"]), tuple(map(str, each["names"])), fields)
+def _from_json(fields: Sequence[_NamedField]) -> Iterator[MappedColumn]:
+    for each in fields:
+        if each.field_id is not None:
+            yield MappedColumn(each.field_id, tuple(each.names), tuple(_from_json(each.fields or ())))

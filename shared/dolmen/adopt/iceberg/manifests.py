@@ -5,15 +5,28 @@ See "Manifests", "Manifest Lists" and "Sequence Number Inheritance" of https://i
 
 from __future__ import annotations
 
+import struct
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from io import BytesIO
-from typing import Any
+from typing import Any, TypeVar
 
 import fastavro
+import msgspec
+from fastavro.schema import SchemaParseException, UnknownType
 
+from dolmen.adopt.faults import READ_BY_ENGINE
 from dolmen.errors import AdoptionError
 from dolmen.runtime import Runtime
+
+R = TypeVar("R")
+
+_DAMAGE = (
+    ValueError, EOFError, LookupError, TypeError, AttributeError, ArithmeticError, AssertionError, RecursionError,
+    OSError, MemoryError, struct.error, zlib.error, msgspec.ValidationError, SchemaParseException, UnknownType,
+)  # fmt: skip
+"""The errors of fastavro on damaged bytes, and of records that lack a field."""
 
 DATA, POSITION_DELETES, EQUALITY_DELETES = 0, 1, 2
 _ADDED, _DELETED = 1, 2
@@ -49,6 +62,37 @@ class IcebergFile:
     columns: tuple[int, ...] = ()
 
 
+class _Manifest(msgspec.Struct):
+    """The needed fields of an entry of a manifest list."""
+
+    manifest_path: str
+    sequence_number: int | None = None
+    partition_spec_id: int | None = None
+
+
+class _File(msgspec.Struct):
+    """The needed fields of a file's record in a manifest."""
+
+    file_path: str
+    file_format: str
+    record_count: int
+    file_size_in_bytes: int
+    content: int | None = None
+    key_metadata: bytes | None = None
+    equality_ids: list[int] | None = None
+    referenced_data_file: str | None = None
+    content_offset: int | None = None
+    content_size_in_bytes: int | None = None
+
+
+class _Entry(msgspec.Struct):
+    """The needed fields of an entry of a manifest."""
+
+    status: int
+    data_file: _File
+    sequence_number: int | None = None
+
+
 def snapshot_files(
     snapshot: Mapping[str, Any], read: Callable[[str], bytes], runtime: Runtime
 ) -> Iterator[IcebergFile]:
@@ -63,40 +107,41 @@ def snapshot_files(
     """
     if "manifest-list" in snapshot:
         path = snapshot["manifest-list"]
-        manifests = list(_records(read(path), path))
+        manifests = list(_records(read(path), path, _Manifest))
     else:  # as version 1 allows
-        manifests = [{"manifest_path": path} for path in snapshot["manifests"]]
+        manifests = [_Manifest(path) for path in snapshot["manifests"]]
     for some in runtime.map(lambda manifest: _files(manifest, read), manifests):
         yield from some
 
 
-def _files(manifest: Mapping[str, Any], read: Callable[[str], bytes]) -> list[IcebergFile]:
-    path = str(manifest["manifest_path"])
-    inherited = manifest.get("sequence_number") or 0
-    spec = manifest.get("partition_spec_id") or 0
-    return [_file(entry, inherited, spec) for entry in _records(read(path), path) if entry["status"] != _DELETED]
+def _files(manifest: _Manifest, read: Callable[[str], bytes]) -> list[IcebergFile]:
+    entries = _records(read(manifest.manifest_path), manifest.manifest_path, _Entry)
+    return [_file(entry, manifest) for entry in entries if entry.status != _DELETED]
 
 
-def _file(entry: Mapping[str, Any], inherited: int, spec: int) -> IcebergFile:
-    file, sequence = entry["data_file"], entry.get("sequence_number")
-    offset = file.get("content_offset")
+def _file(entry: _Entry, manifest: _Manifest) -> IcebergFile:
+    file, offset, length = entry.data_file, entry.data_file.content_offset, entry.data_file.content_size_in_bytes
+    inherited = manifest.sequence_number or 0
     return IcebergFile(
-        content=file.get("content") or DATA,
-        path=file["file_path"],
-        format=str(file["file_format"]).upper(),
-        rows=file["record_count"],
-        size=file["file_size_in_bytes"],
-        sequence=inherited if sequence is None else sequence,
-        spec=spec,
-        data_file=file.get("referenced_data_file") or "",
-        blob=None if offset is None else (offset, file["content_size_in_bytes"]),
-        is_encrypted=file.get("key_metadata") is not None,
-        columns=tuple(file.get("equality_ids") or ()),
+        content=file.content or DATA,
+        path=file.file_path,
+        format=file.file_format.upper(),
+        rows=file.record_count,
+        size=file.file_size_in_bytes,
+        sequence=inherited if entry.sequence_number is None else entry.sequence_number,
+        spec=manifest.partition_spec_id or 0,
+        data_file=file.referenced_data_file or "",
+        blob=None if offset is None or length is None else (offset, length),
+        is_encrypted=file.key_metadata is not None,
+        columns=tuple(file.equality_ids or ()),
     )
 
 
-def _records(body: bytes, path: str) -> Iterator[dict[str, Any]]:
+def _records(body: bytes, path: str, kind: type[R]) -> Iterator[R]:
+    """The records of an Avro file. Raises AdoptionError if it is damaged, or has records of another form."""
     try:
-        yield from fastavro.reader(BytesIO(body))
-    except (ValueError, EOFError, IndexError, KeyError, TypeError) as error:
-        raise AdoptionError(path, [f"the manifest cannot be read: {error}"]) from error
+        for record in fastavro.reader(BytesIO(body)):
+            yield msgspec.convert(record, kind)
+    except _DAMAGE as error:
+        reason = f"the manifest cannot be read: {type(error).__name__}: {error}"
+        raise AdoptionError(path, [reason], READ_BY_ENGINE) from error

@@ -58,7 +58,13 @@ class IcebergColumns:
         except SchemaError as error:
             faults.add("", str(error))
         mapping = (metadata.get("properties") or {}).get(NAME_MAPPING)
-        self._mapping = None if mapping is None else decode_mapping(mapping)
+        self._mapping: tuple[MappedColumn, ...] | None = None
+        self._lacks_mapping = "the table has no property"
+        if mapping is not None:
+            try:
+                self._mapping = decode_mapping(mapping)
+            except ValueError as error:
+                self._lacks_mapping = f"the table's is malformed ({error}), the property"
         self._next_id = int(metadata["last-column-id"]) + 1
 
     def fit(self, shapes: Sequence[FilesOfShape]) -> AdoptedColumns:
@@ -87,8 +93,7 @@ class IcebergColumns:
         ids = {field.id for field in self._fields}
         by_ids = any(id_ is not None for id_ in field_ids(columns)) or any(fault.id for fault in each.shape.faults)
         if not by_ids and self._mapping is None:
-            reason = "the file has no field ids, and the table no property "
-            reason += NAME_MAPPING
+            reason = f"the file has no field ids, and {self._lacks_mapping} {NAME_MAPPING}"
             self._faults.add(each.first, reason, files=each.files)
             return "names", {}
         for fault in each.shape.faults:
@@ -168,13 +173,16 @@ def _type(json: Any) -> TypeJson:
         if match := _FIXED.fullmatch(json):
             return f"fixed_size_binary[{match[1]}]"
         raise SchemaError(f"dolmen has no type for Iceberg's {json}")
-    kind = json["type"]
-    if kind == "struct":
-        return {"struct": [_child(field) for field in json["fields"]]}
-    if kind == "list":
-        return {"list": _inner(json, "element", "element")}
-    if kind == "map":
-        return {"map": [_inner(json, "key", "key"), _inner(json, "value", "value")]}
+    try:
+        kind = json["type"]
+        if kind == "struct":
+            return {"struct": [_child(field) for field in json["fields"]]}
+        if kind == "list":
+            return {"list": _inner(json, "element", "element")}
+        if kind == "map":
+            return {"map": [_inner(json, "key", "key"), _inner(json, "value", "value")]}
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise SchemaError(f"its type is malformed: {type(error).__name__}: {error}") from None
     raise SchemaError(f"dolmen has no type for Iceberg's {kind}")
 
 

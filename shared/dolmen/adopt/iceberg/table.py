@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import re
+import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,48 +13,130 @@ from pyroaring import BitMap
 
 from dolmen.adopt.columns import AdoptedColumns, FilesOfShape
 from dolmen.adopt.facts import FileFacts
-from dolmen.adopt.faults import AdoptionFaults
+from dolmen.adopt.faults import READ_BY_ENGINE, AdoptionFaults
 from dolmen.adopt.iceberg.deletes import deleted_positions
 from dolmen.adopt.iceberg.manifests import DATA, EQUALITY_DELETES, IcebergFile, snapshot_files
 from dolmen.adopt.iceberg.schema import IcebergColumns, has_column
 from dolmen.adopt.places import FilePlace, parse_place
+from dolmen.arguments import short_repr
 from dolmen.errors import AdoptionError, InputError, ObjectNotFoundError
 from dolmen.format.schema import Schema
 from dolmen.runtime import Runtime
 from dolmen.store.base import ObjectStore
 
-_VERSION = re.compile(r"v?(\d{1,18})(?:-[0-9a-f-]+)?(?:\.gz)?\.metadata\.json(?:\.gz)?")
+_METADATA = re.compile(r"(?P<name>[^/]+?)(?:\.gz)?\.metadata\.json(?:\.gz)?")
+_NUMBERED = re.compile(r"(?P<v>v)?(?P<number>\d{1,18})(?(v)|-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})")
+"""``v3``, and ``00003-`` with a UUID, are the forms of the specification ("File System Tables", "Metastore Tables")."""
+
 _FORMATS = (1, 2, 3)
+_NAME_IT = "Name the metadata file (*.metadata.json) that the table's catalog gives as the current one"
+
+
+class _FieldForm(msgspec.Struct, rename="kebab"):
+    id: int
+    name: str
+    required: bool
+    type: Any
+
+
+class _SchemaForm(msgspec.Struct, rename="kebab"):
+    fields: list[_FieldForm]
+    schema_id: int | None = None
+
+
+class _SnapshotForm(msgspec.Struct, rename="kebab"):
+    snapshot_id: int
+    manifest_list: str | None = None
+    manifests: list[str] | None = None
+
+
+class _PartitionFieldForm(msgspec.Struct, rename="kebab"):
+    transform: str
+    source_id: int | None = None
+
+
+class _SpecForm(msgspec.Struct, rename="kebab"):
+    spec_id: int
+    fields: list[_PartitionFieldForm]
+
+
+class _MetadataForm(msgspec.Struct, rename="kebab"):
+    """The form of those parts of table metadata that are read ("Table Metadata Fields")."""
+
+    format_version: int
+    last_column_id: int
+    schemas: list[_SchemaForm] | None = None
+    schema: _SchemaForm | None = None
+    current_schema_id: int | None = None
+    current_snapshot_id: int | None = None
+    snapshots: list[_SnapshotForm] | None = None
+    partition_specs: list[_SpecForm] | None = None
+    partition_spec: list[_PartitionFieldForm] | None = None
+    properties: dict[str, str] | None = None
 
 
 def find_iceberg(store: ObjectStore, runtime: Runtime, place: FilePlace) -> IcebergSource | None:
     """The Iceberg table whose metadata or folder is at a place; None if there is none.
 
     Of a folder it takes the metadata that ``version-hint.text`` names, or that with the greatest number. Where a
-    catalog knows which metadata is the newest, name that.
+    catalog knows which metadata is the current one, name that.
 
     Raises:
-        AdoptionError: its metadata cannot be read.
+        AdoptionError: its metadata cannot be read, or it is not known which is the current one.
     """
-    metadata: FilePlace | None = place if _VERSION.fullmatch(place.key.rpartition("/")[2]) else None
-    if metadata is None and not place.key.endswith(".parquet"):
-        folder = f"{place.key}/metadata/".lstrip("/")
-        numbers = {}
-        for info in place.store.list(folder):
-            if match := _VERSION.fullmatch(info.key[len(folder) :]):
-                numbers[int(match[1]), info.last_modified_us] = info.key
-        if not numbers:
-            return None
-        metadata = place.beside(_hinted(place, folder, numbers) or numbers[max(numbers)])
-    return None if metadata is None else IcebergSource(store, runtime, metadata)
-
-
-def _hinted(place: FilePlace, folder: str, numbers: Mapping[tuple[int, int], str]) -> str | None:
-    try:
-        text = place.store.get(f"{folder}version-hint.text").body.decode("ascii", "replace").strip()
-    except ObjectNotFoundError:
+    if _METADATA.fullmatch(place.key.rpartition("/")[2]):
+        return IcebergSource(store, runtime, place)
+    if place.key.endswith(".parquet"):
         return None
-    return next((key for (number, _), key in numbers.items() if str(number) == text), None)
+    folder = f"{place.key}/metadata/".lstrip("/")
+    names: dict[str, str] = {}
+    for info in place.store.list(folder):
+        if match := _METADATA.fullmatch(info.key[len(folder) :]):
+            names[info.key] = match["name"]
+    if not names:
+        return None
+    hint = place.beside(f"{folder}version-hint.text")
+    try:
+        text = hint.store.get(hint.key).body.decode("utf-8", "replace").strip()
+    except ObjectNotFoundError:
+        return IcebergSource(store, runtime, place.beside(_newest(names, place)))
+    return IcebergSource(store, runtime, place.beside(_hinted(text, names, hint)))
+
+
+def _hinted(text: str, names: Mapping[str, str], hint: FilePlace) -> str:
+    """The key of the metadata that a hint names: by number, by name, or by URL. Raises AdoptionError."""
+    last = text.rpartition("/")[2]
+    match = _METADATA.fullmatch(last)
+    named = [key for key, name in names.items() if name == (match["name"] if match else last)]
+    if not named and re.fullmatch(r"[0-9]{1,18}", last):
+        named = [key for key, name in names.items() if _number(name) == int(last)]
+    if len(named) != 1:
+        what = f"{len(named):,} of" if named else "none of"
+        reason = f"it says {short_repr(text)}, which names {what} the {len(names):,} metadata files beside it"
+        raise AdoptionError(hint.label, [reason], _NAME_IT)
+    return named[0]
+
+
+def _newest(names: Mapping[str, str], place: FilePlace) -> str:
+    """The key of the metadata with the greatest number. Raises AdoptionError if the names do not tell which it is."""
+    numbers = {key: _number(name) for key, name in names.items()}
+    odd = sorted(key for key, number in numbers.items() if number is None)
+    of_file_systems = [name.startswith("v") for name in names.values()]
+    if len(names) > 1 and (odd or any(of_file_systems) != all(of_file_systems)):
+        named = odd[0] if odd else min(names)
+        reason = f"the name of {named} does not tell whether it is newer than the other metadata files"
+        raise AdoptionError(place.label, [reason], _NAME_IT)
+    greatest = max((number for number in numbers.values() if number is not None), default=None)
+    newest = sorted(key for key, number in numbers.items() if number == greatest)
+    if len(newest) > 1:
+        reason = f"{newest[0]} and {newest[1]} have the same number: the names do not tell which is the current one"
+        raise AdoptionError(place.label, [reason], _NAME_IT)
+    return newest[0]
+
+
+def _number(name: str) -> int | None:
+    match = _NUMBERED.fullmatch(name)
+    return int(match["number"]) if match else None
 
 
 class IcebergSource:
@@ -128,7 +211,7 @@ class IcebergSource:
         for snapshot in self._metadata.get("snapshots") or ():
             if snapshot["snapshot-id"] == self.snapshot:
                 return list(snapshot_files(snapshot, self._read, self._runtime))
-        raise AdoptionError(self._label, [f"the metadata lacks its current snapshot {self.snapshot}"])
+        raise AdoptionError(self._label, [f"the metadata lacks its current snapshot {self.snapshot}"], READ_BY_ENGINE)
 
     def _identities(self) -> dict[int, tuple[int, ...]]:
         """By id of a partition spec, the columns whose values are the partition's."""
@@ -151,7 +234,7 @@ class IcebergSource:
         try:
             return place.store.get(place.key).body
         except ObjectNotFoundError:
-            raise AdoptionError(self._label, [f"{place.label}, which it names, is missing"]) from None
+            raise AdoptionError(self._label, [f"{place.label}, which it names, is missing"], READ_BY_ENGINE) from None
 
     def _read_range(self, url: str, byte_range: tuple[int, int]) -> bytes:
         place = parse_place(self._store, url, is_quoted=False)
@@ -165,11 +248,15 @@ def _decode(place: FilePlace) -> Mapping[str, Any]:
         if body[:2] == b"\x1f\x8b":
             body = gzip.decompress(body)
         found: Mapping[str, Any] = msgspec.json.decode(body)
+        version = found.get("format-version") if isinstance(found, dict) else None
+        if version not in _FORMATS:
+            reason = f"it is metadata of Iceberg's format version {short_repr(version)}, not of 1, 2 or 3"
+            raise AdoptionError(place.label, [reason], READ_BY_ENGINE)
+        form = msgspec.convert(found, _MetadataForm)
+        if not form.schemas and form.schema is None:
+            raise msgspec.ValidationError("Object contains no schema")
     except ObjectNotFoundError:
-        raise AdoptionError(place.label, ["there is no such file"]) from None
-    except (msgspec.DecodeError, OSError, EOFError) as error:
-        raise AdoptionError(place.label, [f"it is no metadata of an Iceberg table: {error}"]) from None
-    version = found.get("format-version") if isinstance(found, dict) else None
-    if version not in _FORMATS or "last-column-id" not in found:
-        raise AdoptionError(place.label, [f"it is metadata of Iceberg's format version {version}, not of 1, 2 or 3"])
+        raise AdoptionError(place.label, ["there is no such file"], _NAME_IT) from None
+    except (msgspec.DecodeError, OSError, EOFError, zlib.error, RecursionError) as error:
+        raise AdoptionError(place.label, [f"it is no metadata of an Iceberg table: {error}"], READ_BY_ENGINE) from None
     return found
