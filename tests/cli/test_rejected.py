@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pyarrow as pa
 import pytest
@@ -102,6 +103,29 @@ def test_a_reject_that_is_not_there_is_said_to_be(world: World, cli: Cli) -> Non
         assert outcome.code == 3
         assert "12345678" in outcome.err
     assert cli("rejected", "retry", "12345678").code == 3
+
+
+@pytest.mark.parametrize("dropped", ["events/2026/a b.csv.gz", "events/x-12345678.csv", "events/no_ending"])
+def test_a_reject_is_found_by_every_name_that_logs_print(world: World, cli: Cli, dropped: str) -> None:
+    world.ingest(world.drop(dropped, b"nothing"), world.drop("events/other.csv", "id\nx\n"))
+    key = next(each for each in keys(cli) if "other" not in each)
+    rejected, landing = f"{world.landing.url}/rejected", f"{world.landing.url}/landing"
+    names = [key, f"{rejected}/{key}", f"{rejected}/{key}.error.json", f"rejected/{key}", f"s3://elsewhere/{key}"]
+    names += [dropped, f"landing/{dropped}", f"{landing}/{dropped}", f"{landing}/{quote(dropped)}"]
+    for name in names:
+        shown = cli("rejected", "show", name, "--json")
+        assert (shown.code, json.loads(shown.out).get("key", shown.out)) == (0, key), name
+    assert cli("rejected", "show", dropped[1:]).code == 3
+
+
+def test_a_name_of_several_rejects_is_not_guessed(world: World, cli: Cli) -> None:
+    world.ingest(world.drop("events/a.csv", f"{HEAD}x,1,x\n"))
+    world.ingest(world.drop("events/a.csv", f"{HEAD}y,1,x\n"))
+    first, second = sorted(keys(cli))
+    outcome = cli("rejected", "show", "events/a.csv")
+    assert outcome.code == 2
+    assert first in outcome.err
+    assert second in outcome.err
 
 
 def test_the_copy_of_a_damaged_file_is_shown_as_far_as_it_goes(world: World, cli: Cli) -> None:

@@ -55,4 +55,4 @@ def test_without_the_request_nothing_of_the_text_is_said_and_no_documentation_ei
 
 def test_a_request_that_is_too_long_to_tell_is_not_quoted() -> None:
     document = [f"name {n}" for n in range(20_000)]
-    assert reason("'name 7' is wrong", document) == "what was given cannot be used as it is"
+    assert reason("'name 7' is wrong", document) == "the request is malformed, or does not fit the table"

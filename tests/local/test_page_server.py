@@ -125,10 +125,16 @@ def test_nothing_can_be_written(server: PageServer, layout: LocalLayout, method:
 
 
 def test_browsers_that_open_connections_and_say_nothing_stop_nobody(server: PageServer) -> None:
-    silent = [socket.create_connection(("127.0.0.1", port_of(server)), timeout=60) for _ in range(4)]
-    assert ask(server)[0] == 200
+    silent: list[socket.socket] = []
+    for count in (4, 30, 100):
+        silent += [socket.create_connection(("127.0.0.1", port_of(server)), timeout=60) for _ in range(count)]
+        for connection in silent[::3]:
+            with suppress(OSError):  # closed by the server, in favour of others
+                connection.sendall(b"GET / HTTP/1.1\r\nX-Slow: ")
+        assert ask(server)[0] == 200
     for connection in silent:
         connection.close()
+    assert ask(server)[0] == 200
 
 
 def test_a_database_that_cannot_be_read_says_so_and_can_be_asked_again() -> None:

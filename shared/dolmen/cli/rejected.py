@@ -49,7 +49,7 @@ Place = Annotated[
         help="The place of rejects, e.g. s3://landing-bucket/rejected. By default below DOLMEN_LANDING_URL, or .local.",
     ),
 ]
-Key = Annotated[str, typer.Argument(help="A key that ls shows, or its 8 digits.")]
+Key = Annotated[str, typer.Argument(help="A key that ls shows, its 8 digits, or a name of it in logs.")]
 
 
 @rejected.command()
@@ -99,7 +99,7 @@ def show(
 
 @rejected.command()
 def retry(
-    keys: Annotated[Optional[list[str]], typer.Argument(help="Keys that ls shows, or their 8 digits.")] = None,  # noqa: UP045
+    keys: Annotated[Optional[list[str]], typer.Argument(help="Names as for show.")] = None,  # noqa: UP045
     place: Place = None,
     table: Annotated[Optional[str], typer.Option(help="Put back all rejects of this table.")] = None,  # noqa: UP045
     landing: Annotated[

@@ -193,13 +193,15 @@ def reason_for_log(error: BaseException, request: RequestContent | None = None) 
             position = getattr(error, "position", None)
             place = "" if position is None else f"at character {position}: "
             text = request.hide(getattr(error, "reason", str(error))) if request else None
-            return f"{place}{text if text is not None else _FALLBACK.get(type(error), _CORRECT)}"
+            other = _OF_FILE if request is None else _OF_REQUEST
+            return f"{place}{text if text is not None else _FALLBACK.get(type(error), other)}"
         case Error():
             return str(error)  # about objects and versions: no caller's data
     return _UNFORESEEN
 
 
-_CORRECT = "what was given cannot be used as it is"
+_OF_FILE = "the file is damaged, has no known ending, or lies outside landing/<table>/"
+_OF_REQUEST = "the request is malformed, or does not fit the table"
 _FALLBACK: dict[type[BaseException], str] = {
     RowError: "a row is malformed, or a value does not fit its column",
     PredicateError: "the predicate cannot be read, or does not fit the table",

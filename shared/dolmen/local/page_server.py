@@ -6,9 +6,11 @@ of this machine are refused, as a site that points its name at 127.0.0.1 sends t
 
 from __future__ import annotations
 
+import socket
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -25,7 +27,8 @@ HOST = "127.0.0.1"
 _NAMES = (HOST, "localhost")
 _HTTP_PORT = 80
 _WAIT_SECONDS = 10
-_MOST_REQUESTS = 8
+_MOST_CONNECTIONS = 8
+"""With more, the one that has waited longest for its request is closed: browsers open some that they never use."""
 
 
 class PageServer:
@@ -70,7 +73,9 @@ class _Server(ThreadingMixIn, HTTPServer):
     def __init__(self, port: int, draw: Callable[[], str], runtime: Runtime) -> None:
         self.draw, self._runtime = draw, runtime
         self.one_at_a_time = threading.Lock()
-        self._free = threading.BoundedSemaphore(_MOST_REQUESTS)
+        self._connections = threading.Lock()
+        self._open = 0
+        self._idle: dict[socket.socket, None] = {}  # without a request so far, the oldest first
         super().__init__((HOST, port), _Handler)
 
     @property
@@ -81,16 +86,34 @@ class _Server(ThreadingMixIn, HTTPServer):
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Handles a request in a thread of its own, as browsers open connections that they do not use at once."""
-        if self._free.acquire(blocking=False):
+        with self._connections:
+            is_full = self._open >= _MOST_CONNECTIONS
+            oldest = next(iter(self._idle), None) if is_full else None
+            if oldest is not None:
+                del self._idle[oldest]
+                with suppress(OSError):  # its client has gone
+                    oldest.shutdown(socket.SHUT_RDWR)  # its thread ends, and counts it no more
+            accepted = oldest is not None or not is_full
+            if accepted:
+                self._open += 1
+                self._idle[request] = None
+        if accepted:
             self._runtime.start(partial(self._process, request, client_address), "dolmen-page")
         else:
             self.shutdown_request(request)
+
+    def begin_request(self, connection: socket.socket) -> None:
+        """Notes that a connection has sent its request: it is answered, however many others come."""
+        with self._connections:
+            self._idle.pop(connection, None)
 
     def _process(self, request: Any, client_address: Any) -> None:
         try:
             self.process_request_thread(request, client_address)
         finally:
-            self._free.release()
+            self.begin_request(request)
+            with self._connections:
+                self._open -= 1
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Says nothing of a browser that has gone away; anything else is a bug, and is shown as one."""
@@ -103,6 +126,7 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = _WAIT_SECONDS
 
     def do_GET(self) -> None:
+        self.server.begin_request(self.connection)
         if not self._is_for_this_machine():
             self._answer(HTTPStatus.FORBIDDEN, "text/plain", "This server answers under its own address only.\n")
         elif self.path != "/":

@@ -13,13 +13,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from io import BufferedReader
 from typing import Any, BinaryIO, cast
+from urllib.parse import unquote
 
 import msgspec
 
 from dolmen.errors import CorruptionError, InputError, NotFoundError, ObjectNotFoundError, StoreUnavailableError
-from dolmen.ingest.landing import etag_in
+from dolmen.ingest.landing import etag_in, exists
 from dolmen.ingest.rejects.quarantine import ROWS_SUFFIX
-from dolmen.ingest.rejects.report import ERROR_SUFFIX
+from dolmen.ingest.rejects.report import ERROR_SUFFIX, dropped_name
 from dolmen.runtime import Runtime
 from dolmen.store.base import ObjectStore, PreconditionFailed, Stored
 from dolmen.store.url import open_store
@@ -79,21 +80,31 @@ def list_rejects(store: ObjectStore, table: str | None = None, *, retried: bool 
 
 
 def find_reject_key(store: ObjectStore, name: str) -> str:
-    """Finds the key of a reject by its key or URL, by its report's, or by the 8 digits in it.
+    """Finds the key of a reject by any name that logs and listings give: its key or URL, the key or URL of its report,
+    the 8 digits in it, or the key or URL of the file that was dropped.
 
     Raises:
         NotFoundError: there is none.
-        InputError: there are several with these digits.
+        InputError: there are several of this name.
     """
-    key = name.removeprefix(f"{store.url}/").removesuffix(ERROR_SUFFIX)
-    if not _DIGEST.fullmatch(name):
+    wanted = name.removesuffix(ERROR_SUFFIX)
+    key = wanted.removeprefix(f"{store.url}/")
+    if not _DIGEST.fullmatch(name) and "://" not in key and exists(store, key + ERROR_SUFFIX):
         return key
-    found = [one.key for one in list_rejects(store, retried=True) if name in re.split(r"[-/.]", one.key)]
+    rejects = list_rejects(store, retried=True)
+    found = [one.key for one in rejects if name in re.split(r"[-/.]", one.key)]
+    found = found or [one.key for one in rejects if _ends_with(wanted, one.key)]
+    found = found or [one.key for one in rejects if _ends_with(wanted, dropped_name(one.key))]
     if len(found) > 1:
-        raise InputError(f"{name} is in the names of {len(found)} rejects: {', '.join(found)}")
+        raise InputError(f"{len(found)} rejects are of the name {name!r}: name one of {', '.join(found)}")
     if not found:
-        raise NotFoundError(f"no reject in {store.url} has {name} in its name")
+        raise NotFoundError(f"no reject in {store.url} is of the name {name!r}: dolmen rejected ls shows them")
     return found[0]
+
+
+def _ends_with(url: str, path: str) -> bool:
+    """Whether a URL or key is that of a path below some folder."""
+    return f"/{unquote(url)}".endswith(f"/{path}") or f"/{url}".endswith(f"/{path}")
 
 
 def read_report(store: ObjectStore, key: str) -> dict[str, Any]:

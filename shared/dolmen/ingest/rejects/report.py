@@ -39,6 +39,7 @@ _ROOM_BYTES = 200
 
 _UNFIT = re.compile(r"[\\\0]")
 """Characters that S3 takes in a key, and a directory does not."""
+_DIGEST_IN_NAME = re.compile(r"-[0-9a-f]{8}(?=\.|$)(?!.*-[0-9a-f]{8}(?:\.|$))")
 _ENDING = re.compile(r"(\.[A-Za-z0-9]{1,10})?(\.(gz|zst|bz2|xz|lz4|zip))?$", re.IGNORECASE)
 
 
@@ -77,6 +78,12 @@ def _key_with_digest(place: LandingPath, of: str, suffix: str | None = None) -> 
     if len(key.encode()) <= MAX_KEY_BYTES - _ROOM_BYTES and not _UNFIT.search(key):
         return key
     return f"{_UNFIT.sub('-', place.path.partition('/')[0][:64])}/{digest}{suffix}"
+
+
+def dropped_name(key: str) -> str:
+    """The path of the dropped file below ``landing/``, by the key of its copy, if that was made of it."""
+    folder, slash, name = key.rpartition("/")
+    return f"{folder}{slash}{_DIGEST_IN_NAME.sub('', name, count=1)}"
 
 
 def find_reject(landing: Landing, drop: Drop, place: LandingPath) -> Reject | None:
