@@ -106,9 +106,10 @@ def test_schemas_have_the_ids_of_dolmen_and_the_types_of_the_specification() -> 
 
 
 def test_defaults_of_older_rows_are_published_in_v3_alone() -> None:
-    schema = Schema((Field(1, "n", "int32", initial_default=7, write_default=8, comment="a number"),), 2)
+    with_default = Field(1, "n", "int32", initial_default=7, write_default=8, comment="a number")
+    schema = Schema((with_default, Field(2, "id", "int64")), 3)
     assert PublishedSchema.of(schema, 2).left_out.keys() == {"n"}
-    (field,) = PublishedSchema.of(schema, 3).fields
+    field, _ = PublishedSchema.of(schema, 3).fields
     assert field == {
         "id": 1,
         "name": "n",

@@ -15,6 +15,7 @@ import pytest
 import dolmen
 from dolmen.commit.statements.rows import Write
 from dolmen.database import Database
+from dolmen.errors import SchemaError
 from dolmen.format.entries import ColumnStats, DataFile
 from dolmen.format.tags import RESERVED_TAGS
 from dolmen.iceberg.metadata import TableMetadata
@@ -184,6 +185,17 @@ def test_the_publication_of_a_copied_database_is_made_anew(
     found = dolmen.open(tmp_path / "copy").table("t").publish_iceberg()
     assert found.is_repaired
     assert ids(readers, found.metadata_location) == list(range(10))
+
+
+def test_a_table_of_which_readers_can_read_no_column_is_not_published(tmp_path: Path) -> None:
+    db = dolmen.open(tmp_path / "db")
+    table = db.create_table("t", pa.schema([("a", pa.uint64()), ("b", pa.time64("us"))]))
+    table.append({"a": [1], "b": [None]})
+    with pytest.raises(SchemaError, match=r"can read no column of the table, so it is not published \(a: .*; b: "):
+        table.publish_iceberg()
+    assert not (tmp_path / "db" / "iceberg").exists()
+    table.add_column("c", pa.int64())
+    assert table.publish_iceberg().is_new
 
 
 def test_columns_that_readers_cannot_take_are_left_out_and_named(tmp_path: Path, readers: IcebergReaders) -> None:

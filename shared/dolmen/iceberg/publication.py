@@ -130,6 +130,7 @@ def publish(
 
     Raises:
         TableNotFoundError: no such table.
+        SchemaError: readers of Iceberg can read none of its columns.
         LimitError: there are more such bytes. When the deletes are resolved there are fewer.
         ConflictError: others published again and again.
         CorruptionError: an object of the table is damaged or missing. One of the last publication is not needed: then

@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeAlias
 
 import pyarrow as pa
 
+from dolmen.errors import SchemaError
 from dolmen.format.schema import Field, Schema
 from dolmen.format.types import BINARY, BOOL, DATE, DOUBLE, FLOAT, STRING, TIMESTAMP, TIMESTAMP_ZONED, type_of
 from dolmen.format.values import Json, Plain, from_json
@@ -60,7 +61,11 @@ class PublishedSchema:
 
     @classmethod
     def of(cls, schema: Schema, version: FormatVersion) -> PublishedSchema:
-        """Maps the columns of a schema, and leaves out those that Iceberg or its readers cannot take."""
+        """Maps the columns of a schema, and leaves out those that Iceberg or its readers cannot take.
+
+        Raises:
+            SchemaError: none is left. Readers of a table without columns fail, or find no rows in it.
+        """
         fields: list[dict[str, Any]] = []
         columns: dict[int, Field] = {}
         left_out: dict[str, str] = {}
@@ -70,6 +75,9 @@ class PublishedSchema:
                 columns[field.id] = field
             except _UnpublishedTypeError as reason:
                 left_out[field.name] = str(reason)
+        if not fields:
+            reasons = "; ".join(f"{name}: {reason}" for name, reason in left_out.items())
+            raise SchemaError(f"readers of Iceberg can read no column of the table, so it is not published ({reasons})")
         return cls(tuple(fields), columns, left_out, schema.next_id - 1)
 
     def to_json(self, schema_id: int) -> dict[str, Any]:
