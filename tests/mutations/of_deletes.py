@@ -166,8 +166,8 @@ DELETES: tuple[Mutation, ...] = (
         "the first of several deletes of a file is left out",
         "every tombstone with a later timestamp hides the rows it matches, whoever reads: scans, compaction, resolution",
         "scan/row_masks.py",
-        "    for predicate in group.predicates:\n        keep = _without(",
-        "    for predicate in group.predicates[1:]:\n        keep = _without(",
+        "        yield from ((predicate, None) for predicate in first)\n",
+        "        yield from ((predicate, None) for predicate in first[1:])\n",
     ),
     mutation(
         "of two pairs of a file the older counts",

@@ -62,7 +62,7 @@ class IcebergFile:
     columns: tuple[int, ...] = ()
 
 
-class _Manifest(msgspec.Struct):
+class _ManifestRecord(msgspec.Struct):
     """The needed fields of an entry of a manifest list."""
 
     manifest_path: str
@@ -70,7 +70,7 @@ class _Manifest(msgspec.Struct):
     partition_spec_id: int | None = None
 
 
-class _File(msgspec.Struct):
+class _FileRecord(msgspec.Struct):
     """The needed fields of a file's record in a manifest."""
 
     file_path: str
@@ -85,11 +85,11 @@ class _File(msgspec.Struct):
     content_size_in_bytes: int | None = None
 
 
-class _Entry(msgspec.Struct):
+class _EntryRecord(msgspec.Struct):
     """The needed fields of an entry of a manifest."""
 
     status: int
-    data_file: _File
+    data_file: _FileRecord
     sequence_number: int | None = None
 
 
@@ -107,19 +107,19 @@ def snapshot_files(
     """
     if "manifest-list" in snapshot:
         path = snapshot["manifest-list"]
-        manifests = list(_records(read(path), path, _Manifest))
+        manifests = list(_records(read(path), path, _ManifestRecord))
     else:  # as version 1 allows
-        manifests = [_Manifest(path) for path in snapshot["manifests"]]
+        manifests = [_ManifestRecord(path) for path in snapshot["manifests"]]
     for some in runtime.map(lambda manifest: _files(manifest, read), manifests):
         yield from some
 
 
-def _files(manifest: _Manifest, read: Callable[[str], bytes]) -> list[IcebergFile]:
-    entries = _records(read(manifest.manifest_path), manifest.manifest_path, _Entry)
+def _files(manifest: _ManifestRecord, read: Callable[[str], bytes]) -> list[IcebergFile]:
+    entries = _records(read(manifest.manifest_path), manifest.manifest_path, _EntryRecord)
     return [_file(entry, manifest) for entry in entries if entry.status != _DELETED]
 
 
-def _file(entry: _Entry, manifest: _Manifest) -> IcebergFile:
+def _file(entry: _EntryRecord, manifest: _ManifestRecord) -> IcebergFile:
     file, offset, length = entry.data_file, entry.data_file.content_offset, entry.data_file.content_size_in_bytes
     inherited = manifest.sequence_number or 0
     return IcebergFile(
