@@ -31,6 +31,12 @@ def test_sam_validates_and_lints_the_template_under_all_its_conditions(tmp_path:
     assert "is a valid SAM Template" in result.stdout
 
 
+def test_the_template_needs_no_transform_that_only_some_commands_of_sam_apply() -> None:
+    """`sam list` cannot expand loops at all, and other commands do only with an option of their own."""
+    assert TEMPLATE["Transform"] == "AWS::Serverless-2016-10-31"
+    assert "Fn::ForEach" not in (ROOT / "template.yaml").read_text()
+
+
 def test_these_are_all_parameters_that_conditions_and_rules_are_about() -> None:
     assert {*references(TEMPLATE["Conditions"]), *references(TEMPLATE["Rules"])} == {*CHOICES, *GIVEN, *OWNERS}
 

@@ -62,8 +62,6 @@ def package(endpoint: str, directory: Path) -> Path:
     """
     template = yaml.load((built_stack() / "template.yaml").read_text(), yaml.CSafeLoader)
     for resource in template["Resources"].values():
-        if isinstance(resource, list):
-            continue  # Fn::ForEach
         properties = resource.get("Properties", {})
         if resource["Type"] == "AWS::Serverless::LayerVersion":
             properties["ContentUri"] = str(_zip_layer(properties["ContentUri"], directory))
@@ -125,7 +123,6 @@ def _sam(endpoint: str, directory: Path, command: str, *arguments: str) -> None:
             **os.environ,
             **endpoint_environment(endpoint),
             "SAM_CLI_TELEMETRY": "0",
-            "SAM_CLI_ENABLE_LANGUAGE_EXTENSIONS": "1",  # as samconfig.toml says, which is not read here
             "__SAM_CLI_APP_DIR": str(directory),
         },
         cwd=directory,
