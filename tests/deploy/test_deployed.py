@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
-from support.deployed import ARCHITECTURE, Stack, cloud, delete_stack, deploy, package, run_smoke_test, wait
+from support.deployed import ARCHITECTURE, SAMCONFIG, Stack, cloud, delete_stack, deploy, package, run_smoke_test, wait
 from support.event_builders import notification, s3_record
 from support.ministack import boto3_client
 
@@ -92,6 +92,28 @@ def rejects(stack: Stack) -> list[dict[str, Any]]:
     listed = stack.s3.list_objects_v2(Bucket=bucket, Prefix=prefix).get("Contents", ())
     reports = [found["Key"] for found in listed if found["Key"].endswith(".error.json")]
     return [json.loads(stack.s3.get_object(Bucket=bucket, Key=key)["Body"].read()) for key in reports]
+
+
+def test_the_tags_of_the_stack_are_on_what_it_made(stack: Stack) -> None:
+    tags = dict(tag.split("=") for tag in SAMCONFIG["tags"].split())
+    functions, logs = (boto3_client(name, stack.endpoint) for name in ("lambda", "logs"))
+    function = functions.get_function(FunctionName=stack.outputs["IngestFunctionName"])
+    group = f"arn:aws:logs:us-east-1:000000000000:log-group:{function['Configuration']['LoggingConfig']['LogGroup']}"
+    role = function["Configuration"]["Role"].rpartition("/")[2]
+    bucket = stack.s3.get_bucket_tagging(Bucket=PARAMETERS["LandingBucketName"])["TagSet"]
+    topic = boto3_client("sns", stack.endpoint).list_tags_for_resource(ResourceArn=stack.outputs["AlarmTopicArn"])
+    found = {
+        "function": function["Tags"],
+        "queue": stack.sqs.list_queue_tags(QueueUrl=stack.outputs["DeleteQueueUrl"])["Tags"],
+        "bucket": {tag["Key"]: tag["Value"] for tag in bucket},
+        "topic": {tag["Key"]: tag["Value"] for tag in topic["Tags"]},
+        "logs": logs.list_tags_for_resource(resourceArn=group)["tags"],
+        "role": {
+            tag["Key"]: tag["Value"]
+            for tag in boto3_client("iam", stack.endpoint).list_role_tags(RoleName=role)["Tags"]
+        },
+    }
+    assert {name: tags.items() <= on.items() for name, on in found.items()} == dict.fromkeys(found, True), found
 
 
 def test_200_drops_and_500_deletes_at_once_are_applied_once_each_and_not_again_when_redelivered(stack: Stack) -> None:

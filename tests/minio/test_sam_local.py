@@ -24,7 +24,7 @@ from support.deployed import ARCHITECTURE, wait
 from support.functions import SCHEMA
 from support.minio import Minio
 from support.ministack import boto3_client, endpoint_environment, free_port
-from support.samples import EVENTS, FILES, sample
+from support.samples import EVENTS, sample
 from support.template import TEMPLATE
 
 NO_ENGINE = "requires a container runtime"
@@ -90,7 +90,7 @@ def database(server: Minio, monkeypatch: pytest.MonkeyPatch) -> Iterator[Databas
         monkeypatch.setenv(name, value)
     s3 = boto3_client("s3", server.endpoint)
     key = "landing/events/2026/11/plain.csv"
-    s3.put_object(Bucket="my-landing-bucket", Key=key, Body=FILES[key].encode())
+    s3.put_object(Bucket="my-landing-bucket", Key=key, Body=(EVENTS / key).read_bytes())
     found = open_database("s3://dolmen-local/dolmen")
     found.create_table("events", SCHEMA, primary_key="id")
     yield found

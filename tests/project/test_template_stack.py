@@ -170,3 +170,12 @@ def test_only_the_emulator_is_deployed_to_without_asking() -> None:
     assert SECTIONS["default"]["deploy"]["parameters"]["confirm_changeset"] is True
     assert SECTIONS["prod"]["deploy"]["parameters"]["confirm_changeset"] is True
     assert SECTIONS["local"]["deploy"]["parameters"]["confirm_changeset"] is False
+
+
+@pytest.mark.parametrize("section", ["default", "prod", "local"])
+def test_every_environment_gives_the_stack_tags_and_no_resource_refuses_them(section: str) -> None:
+    """Those of the stack reach every resource. A key that a resource sets itself would win over the stack's."""
+    tags = dict(tag.split("=", 1) for tag in SECTIONS[section]["deploy"]["parameters"]["tags"].split())
+    assert tags["application"] == "dolmen"
+    assert section in (tags.get("environment"), "default")
+    assert all("Tags" not in made.get("Properties", {}) for made in TEMPLATE["Resources"].values())

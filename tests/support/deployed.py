@@ -13,6 +13,7 @@ import platform
 import subprocess
 import sys
 import time
+import tomllib
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -33,6 +34,9 @@ WAIT_SECONDS = 180.0
 
 ARCHITECTURE = "arm64" if platform.machine() in ("aarch64", "arm64") else "x86_64"
 """Architecture of this machine, on which the functions run."""
+
+SAMCONFIG: dict[str, Any] = tomllib.loads((ROOT / "samconfig.toml").read_text())["local"]["deploy"]["parameters"]
+"""How samconfig.toml deploys into an emulator."""
 
 
 @contextmanager
@@ -80,7 +84,7 @@ def deploy(endpoint: str, packaged: Path, stack: str, parameters: Mapping[str, s
     """Runs `sam deploy` on a package, and returns the stack."""
     overrides = [f"{name}={value!r}" for name, value in parameters.items()]
     where = ("--template-file", str(packaged), "--stack-name", stack)
-    how = ("--capabilities", "CAPABILITY_IAM", "--no-confirm-changeset")
+    how = ("--capabilities", "CAPABILITY_IAM", "--no-confirm-changeset", "--tags", SAMCONFIG["tags"])
     _sam(endpoint, packaged.parent, "deploy", *where, *how, "--parameter-overrides", *overrides)
     found = boto3_client("cloudformation", endpoint).describe_stacks(StackName=stack)["Stacks"][0]
     outputs = {output["OutputKey"]: output["OutputValue"] for output in found.get("Outputs", ())}
