@@ -7,6 +7,7 @@ import re
 import subprocess
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -50,12 +51,20 @@ def test_whatever_is_chosen_nothing_refers_to_what_is_not_made() -> None:
             assert not missing, f"{missing} with {choice}"
 
 
+def separate_events(name: str, resource: dict[str, Any]) -> dict[str, Any]:
+    """A resource, and the events of a function, of which SAM makes resources of their own."""
+    properties = {key: value for key, value in resource.get("Properties", {}).items() if key != "Events"}
+    events = resource.get("Properties", {}).get("Events", {})
+    return {name: resource | {"Properties": properties}} | {f"{name}{event}": made for event, made in events.items()}
+
+
 def test_whatever_is_chosen_no_resource_depends_on_itself_over_others() -> None:
     for choice in all_choices():
         resources = deployed(**choice).resources
         needs = {
-            name: {other for other in references(resource) if other in resources}
+            name: {other for other in references(part) if other in resources}
             for name, resource in resources.items()
+            for name, part in separate_events(name, resource).items()
         }
         while needs:
             free = {name for name, others in needs.items() if not others}

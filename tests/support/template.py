@@ -63,6 +63,8 @@ GIVEN = {
     "MaxFileBytes": "1000000",
     "AdoptedFilesArn": "arn:aws:s3:::lake/events/*",
     "GlueDatabase": "lake",
+    "MessagesKmsKeyArn": KEY,
+    "Tracing": "ENABLED",
 }
 """Others, which are given together: an application of others, in the place of one that the stack makes, and what is
 decided by itself."""
