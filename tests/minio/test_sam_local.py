@@ -126,11 +126,10 @@ def test_the_page_invokes_every_function_and_nothing_but_it() -> None:
     assert sorted(function for function, _ in CALLS) == sorted(FUNCTIONS)
 
 
-def test_a_call_of_the_page_gets_as_far_as_the_container_engine(
-    server: Minio, database: Database, tmp_path: Path
-) -> None:
-    """One call on the template as it is: the sentence comes before SAM looks for what is built."""
+def test_a_call_of_the_page_gets_as_far_as_the_container_engine(server: Minio, tmp_path: Path) -> None:
+    """One call, on the template before a build, and away from any engine: SAM asks for one first."""
     local = SamLocal(server, tmp_path, "default", ROOT / "template.yaml")
+    local.environment["DOCKER_HOST"] = "tcp://127.0.0.1:1"
     done = local.run(f"{INVOKE}\ninvoke IngestFunction ingest-s3")
     assert done.returncode == 0 or NO_ENGINE in done.stderr, done.stdout + done.stderr
 
