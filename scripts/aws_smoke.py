@@ -71,7 +71,7 @@ class Smoke:
             sys.exit("no region: set AWS_REGION and AWS_DEFAULT_REGION")
         subprocess.run(
             [*command, *options, "--region", region, "--parameter-overrides", *overrides],
-            env={**os.environ, "SAM_CLI_TELEMETRY": "0", "SAM_CLI_ENABLE_LANGUAGE_EXTENSIONS": "1"},
+            env={**os.environ, "SAM_CLI_TELEMETRY": "0"},
             cwd=self.template.parent,
             check=True,
         )

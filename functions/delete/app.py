@@ -113,6 +113,14 @@ def lambda_handler(event: dict[str, Any], context: LambdaContext) -> PartialItem
     return {"batchItemFailures": [{"itemIdentifier": id_} for id_ in answer]}
 
 
+if os.environ.get("POWERTOOLS_TRACE_DISABLED") == "false":  # else not even imported, as that would take a start's time
+    from aws_lambda_powertools import Tracer
+
+    _tracer = Tracer(service="delete", patch_modules=["botocore"])
+    # What a handler returns or raises stays out of traces.
+    lambda_handler = _tracer.capture_lambda_handler(lambda_handler, capture_response=False, capture_error=False)
+
+
 @cache
 def _open(settings: FunctionSettings) -> Database:
     """One database for the life of the container: what it has cached makes the next commit cheaper."""

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
-from support.deployed import ARCHITECTURE, Stack, cloud, delete_stack, deploy, package, run_smoke_test, wait
+from support.deployed import ARCHITECTURE, SAMCONFIG, Stack, cloud, delete_stack, deploy, package, run_smoke_test, wait
 from support.event_builders import notification, s3_record
 from support.ministack import boto3_client
 
@@ -60,7 +60,10 @@ def other_stack(stack: Stack, packaged: Path) -> Stack:
     stack.s3.create_bucket(Bucket=EXISTING)
     events = {"EventBridgeConfiguration": {}}
     stack.s3.put_bucket_notification_configuration(Bucket=EXISTING, NotificationConfiguration=events)
+    key = boto3_client("kms", stack.endpoint).create_key()["KeyMetadata"]["Arn"]
     other = {
+        "MessagesKmsKeyArn": key,
+        "Tracing": "ENABLED",
         "LandingBucketName": EXISTING,
         "CreateLandingBucket": "no",
         "CreateDatabaseBucket": "no",
@@ -92,6 +95,26 @@ def rejects(stack: Stack) -> list[dict[str, Any]]:
     listed = stack.s3.list_objects_v2(Bucket=bucket, Prefix=prefix).get("Contents", ())
     reports = [found["Key"] for found in listed if found["Key"].endswith(".error.json")]
     return [json.loads(stack.s3.get_object(Bucket=bucket, Key=key)["Body"].read()) for key in reports]
+
+
+def test_the_tags_of_the_stack_are_on_what_it_made(stack: Stack) -> None:
+    """On the resources that the emulator gives the stack's tags to, as CloudFormation does to all that can have any."""
+    tags = dict(tag.split("=") for tag in SAMCONFIG["tags"].split())
+    function = boto3_client("lambda", stack.endpoint).get_function(FunctionName=stack.outputs["IngestFunctionName"])
+    queue = stack.sqs.list_queue_tags(QueueUrl=stack.outputs["DeleteQueueUrl"])
+    [found] = boto3_client("cloudformation", stack.endpoint).describe_stacks(StackName="deployed")["Stacks"]
+    assert {tag["Key"]: tag["Value"] for tag in found["Tags"]} == tags
+    assert tags.items() <= function["Tags"].items()
+    assert tags.items() <= queue["Tags"].items()
+
+
+def test_a_key_that_is_named_encrypts_the_queues(stack: Stack, other_stack: Stack) -> None:
+    """It encrypts the topic and the logs too, but the emulator does not show that."""
+    key = other_stack.parameters["MessagesKmsKeyArn"]
+    for made, expected in ((stack, None), (other_stack, key)):
+        for queue in ("IngestQueueUrl", "DeleteQueueUrl", "IngestDeadLettersUrl", "GcDeadLettersUrl"):
+            asked = made.sqs.get_queue_attributes(QueueUrl=made.outputs[queue], AttributeNames=["All"])["Attributes"]
+            assert asked.get("KmsMasterKeyId") == expected
 
 
 def test_200_drops_and_500_deletes_at_once_are_applied_once_each_and_not_again_when_redelivered(stack: Stack) -> None:

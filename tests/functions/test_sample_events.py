@@ -10,7 +10,6 @@ import pytest
 
 from dolmen.store.url import open_store
 from support.functions import World
-from support.ministack import boto3_client
 from support.samples import (
     BUCKET,
     EVENT_ROWS,
@@ -27,7 +26,7 @@ from support.samples import (
 @pytest.fixture
 def samples(ministack: str, s3_world: World) -> Iterator[World]:
     """A world with the files that the samples speak of."""
-    with sample_files(boto3_client("s3", ministack)):
+    with sample_files(ministack):
         s3_world.landing = open_store(f"s3://{BUCKET}")
         s3_world.create()
         yield s3_world

@@ -39,7 +39,7 @@ def database(minio: str, settings: dict[str, str], monkeypatch: pytest.MonkeyPat
         monkeypatch.setenv(name, value)
     s3 = boto3_client("s3", minio)
     s3.create_bucket(Bucket=BUCKET)
-    with sample_files(s3):
+    with sample_files(minio):
         found = open_database(settings["DOLMEN_DATABASE"])
         found.create_table("events", SCHEMA, primary_key="id")
         found.create_table("users", pa.schema([("id", pa.int64()), ("user_id", pa.int64())]), primary_key="id")

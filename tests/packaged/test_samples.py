@@ -11,14 +11,13 @@ import pytest
 
 from dolmen.database import Database
 from support.history import ids, newest, operations
-from support.ministack import boto3_client
 from support.rie import Start
 from support.samples import EVENT_ROWS, INGESTED, LEFT, SCHEDULED, USER_ROWS, sample, sample_files
 
 
 @pytest.fixture
 def _files(ministack: str) -> Iterator[None]:
-    with sample_files(boto3_client("s3", ministack)):
+    with sample_files(ministack):
         yield
 
 

@@ -12,7 +12,7 @@ from dolmen.ingest.formats.options import MAX_BYTES
 from dolmen.maintenance.compact.plan import CompactionOptions
 from dolmen.maintenance.deadline import MARGIN_SECONDS
 from support.built import LAYERS, RUNTIME
-from support.template import TEMPLATE, arn, deployed, sub
+from support.template import KEY, PARAMETERS, TEMPLATE, arn, deployed, sub
 
 ROOT = Path(__file__).resolve().parents[2]
 STACK = deployed()
@@ -52,6 +52,7 @@ def test_a_function_has_its_own_role_and_nothing_added_to_it(function: str) -> N
 def test_a_function_keeps_its_logs_for_a_set_time(function: str) -> None:
     logs = STACK.properties(function)["LoggingConfig"]["LogGroup"]["Ref"]
     assert STACK.properties(logs)["RetentionInDays"] == {"Ref": "LogRetentionDays"}
+    assert deployed(MessagesKmsKeyArn=KEY).properties(logs)["KmsKeyId"] == {"Ref": "MessagesKmsKeyArn"}
 
 
 def test_ingest_and_delete_have_one_size_and_background_work_another() -> None:
@@ -73,7 +74,7 @@ def test_a_schedule_calls_the_function_at_its_own_rate_with_an_event_it_takes(fu
     assert schedule["ScheduleExpression"] == {"Ref": rate}
     assert schedule["State"] == {"Ref": "Schedules"}
     assert schedule["OmitName"] is True  # two stacks in one account
-    assert "RoleArn" not in schedule  # SAM makes one that may call this function, and fill this queue
+    assert schedule["RoleArn"] == arn("ScheduleRole")  # the one that SAM makes could not use the key of a queue
     assert json.loads(schedule["Input"]) == {}
 
 
@@ -111,6 +112,14 @@ def test_the_functions_are_told_where_the_database_is_and_how_to_log() -> None:
     assert variables["AWS_ENDPOINT_URL_S3"] == {"Ref": "S3Endpoint"}
     assert variables["POWERTOOLS_LOG_LEVEL"] == {"Ref": "LogLevel"}
     assert variables["POWERTOOLS_METRICS_NAMESPACE"] == {"Ref": "AWS::StackName"}
+
+
+def test_lambda_and_the_code_trace_together_and_not_by_default() -> None:
+    for tracing, mode, disabled in (("DISABLED", "PassThrough", "true"), ("ENABLED", "Active", "false")):
+        functions = deployed(Tracing=tracing).functions
+        assert functions["Tracing"] == mode
+        assert functions["Environment"]["Variables"]["POWERTOOLS_TRACE_DISABLED"] == disabled
+    assert PARAMETERS["Tracing"]["Default"] == "DISABLED"
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)

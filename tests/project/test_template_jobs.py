@@ -11,7 +11,7 @@ from support.template import DATABASE, GIVEN, KEY, LANDING, PARAMETERS, TEMPLATE
 
 NONE = deployed()
 OURS = deployed(SparkJobs=GIVEN["SparkJobs"])
-THEIRS = deployed(**(GIVEN | {"AdoptedFilesArn": "", "GlueDatabase": ""}))
+THEIRS = deployed(**{name: GIVEN[name] for name in ("SparkJobs", "SparkApplicationId", "SparkJobRoleArn")})
 STARTERS = ["IngestRole", "CompactRole"]
 APPLICATION = "arn:${AWS::Partition}:emr-serverless:${AWS::Region}:${AWS::AccountId}:/applications/${Id}"
 

@@ -6,7 +6,7 @@ import pytest
 
 from dolmen.functions.deliveries import FIRST_WAIT_SECONDS
 from dolmen.ingest.announcements import MAX_TABLE_TRIES
-from support.template import PARAMETERS, TEMPLATE, arn, deployed, sub
+from support.template import KEY, PARAMETERS, TEMPLATE, arn, deployed, sub
 
 STACK = deployed()
 BATCHING_WINDOW_MAX_SECONDS = 60
@@ -58,6 +58,8 @@ def test_no_queue_may_take_a_schedules_dead_letters_for_its_own(dead_letters: st
 @pytest.mark.parametrize("queue", STACK.of_type("AWS::SQS::Queue"))
 def test_a_queue_is_encrypted_and_bears_the_stacks_name(queue: str) -> None:
     assert STACK.properties(queue)["SqsManagedSseEnabled"] is True
+    with_key = deployed(MessagesKmsKeyArn=KEY).properties(queue)
+    assert (with_key["SqsManagedSseEnabled"], with_key["KmsMasterKeyId"]) == (False, {"Ref": "MessagesKmsKeyArn"})
     assert STACK.properties(queue)["QueueName"]["Fn::Sub"].startswith("${AWS::StackName}-")
 
 

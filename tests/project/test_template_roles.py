@@ -140,16 +140,19 @@ def test_whatever_is_chosen_nobody_but_gc_deletes_objects_of_the_database_or_con
         assert deleting == {"GcRole": COLLECTED, **settling}
 
 
+EVERYWHERE = ("JoinVpc", "SeeMetrics", "SeeTraces", "Trace")
+
+
 def test_whatever_is_chosen_nobody_may_do_anything_or_something_everywhere() -> None:
     for choice in all_choices():
         for name, statement in granted(deployed(**choice)):
             assert not any("*" in action for action in as_list(statement["Action"])), name
-            # Network interfaces are made before they have a name, and reading metrics can't be narrowed down.
-            assert "*" not in as_list(statement["Resource"]) or statement["Sid"] in ("JoinVpc", "SeeMetrics"), name
+            # Network interfaces are made before they have a name; metrics and traces can't be narrowed down.
+            assert "*" not in as_list(statement["Resource"]) or statement["Sid"] in EVERYWHERE, name
 
 
-def test_these_are_all_roles_and_only_lambda_takes_them() -> None:
-    assert STACK.of_type("AWS::IAM::Role") == ROLES
+def test_these_are_all_roles_and_only_lambda_takes_those_of_the_functions() -> None:
+    assert STACK.of_type("AWS::IAM::Role") == [*ROLES, "ScheduleRole"]
     for role in ROLES:
         assert STACK.properties(role)["ManagedPolicyArns"] == [{"Ref": "FunctionPolicy"}]
         (trust,) = STACK.properties(role)["AssumeRolePolicyDocument"]["Statement"]
@@ -158,6 +161,18 @@ def test_these_are_all_roles_and_only_lambda_takes_them() -> None:
             "Principal": {"Service": "lambda.amazonaws.com"},
             "Action": "sts:AssumeRole",
         }
+
+
+def test_the_schedules_start_their_functions_and_no_more() -> None:
+    (trust,) = STACK.properties("ScheduleRole")["AssumeRolePolicyDocument"]["Statement"]
+    assert trust["Principal"] == {"Service": "scheduler.amazonaws.com"}
+    assert trust["Condition"] == {"StringEquals": {"aws:SourceAccount": {"Ref": "AWS::AccountId"}}}
+    assert STACK.allowed("ScheduleRole") == {
+        "StartRounds": {"lambda:InvokeFunction"},
+        "TellFailures": {"sqs:SendMessage"},
+    }
+    assert STACK.resources_of("ScheduleRole", "StartRounds") == [arn("CompactFunction"), arn("GcFunction")]
+    assert STACK.resources_of("ScheduleRole", "TellFailures") == [arn("CompactDeadLetters"), arn("GcDeadLetters")]
 
 
 @pytest.mark.parametrize("role", ROLES)
@@ -241,7 +256,34 @@ def test_an_operator_may_redrive_dead_letters_into_the_queues_they_came_from() -
         assert fnmatchcase(group, logs["Fn::Sub"].partition("log-group:")[2])
 
 
-def test_keys_are_used_through_s3_alone() -> None:
+@pytest.mark.parametrize("name", [*ROLES, "ScheduleRole", "RequestDeletesPolicy", "OperatePolicy"])
+def test_who_sends_or_receives_messages_uses_their_key_through_the_queues_alone(name: str) -> None:
+    stack = deployed(MessagesKmsKeyArn=KEY)
+    before, after = (policy(name, one) if name.endswith("Policy") else one.statements(name) for one in (STACK, stack))
+    assert after.keys() - before.keys() == {"UseMessagesKey"}
+    assert after["UseMessagesKey"] == {
+        "Sid": "UseMessagesKey",
+        "Effect": "Allow",
+        "Action": ["kms:GenerateDataKey", "kms:Decrypt"],
+        "Resource": {"Ref": "MessagesKmsKeyArn"},
+        "Condition": {"StringEquals": {"kms:ViaService": sub("sqs.${AWS::Region}.${AWS::URLSuffix}")}},
+    }
+
+
+def test_nobody_else_uses_the_key_of_the_messages() -> None:
+    using = {name for name, one in granted(deployed(MessagesKmsKeyArn=KEY)) if one["Sid"] == "UseMessagesKey"}
+    assert using == {"FunctionPolicy", *ROLES, "ScheduleRole", "RequestDeletesPolicy", "OperatePolicy"}
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_a_role_sends_traces_and_an_operator_sees_them_only_where_the_stack_traces(role: str) -> None:
+    stack = deployed(Tracing="ENABLED")
+    added = {sid: actions for sid, actions in stack.allowed(role).items() if sid not in STACK.allowed(role)}
+    assert added == {"Trace": {"xray:PutTraceSegments", "xray:PutTelemetryRecords"}}
+    assert policy("OperatePolicy", stack).keys() - policy("OperatePolicy").keys() == {"SeeTraces"}
+
+
+def test_keys_of_buckets_are_used_through_s3_alone() -> None:
     stack = deployed(DatabaseKmsKeyArn=KEY, LandingKmsKeyArn=KEY)
     using = [statement for _, statement in granted(stack) if "kms:Decrypt" in as_list(statement["Action"])]
     assert len(using) > 8
@@ -253,8 +295,7 @@ def test_a_boundary_that_an_organization_asks_for_bounds_every_role() -> None:
     boundary = "arn:aws:iam::111122223333:policy/boundary"
     stack = deployed(PermissionsBoundaryArn=boundary, SparkJobs="code/dolmen/0123")
     bounded = [stack.properties(role) for role in stack.of_type("AWS::IAM::Role")]
-    bounded += [stack.properties(f"{name}Function")["Events"]["Schedule"]["Properties"] for name in ("Compact", "Gc")]
-    assert len(bounded) == 7
+    assert len(bounded) == 6
     for properties in bounded:
         assert properties["PermissionsBoundary"] == {"Ref": "PermissionsBoundaryArn"}
     assert all("PermissionsBoundary" not in STACK.properties(role) for role in ROLES)

@@ -7,6 +7,7 @@ import re
 import subprocess
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,6 +32,12 @@ def test_sam_validates_and_lints_the_template_under_all_its_conditions(tmp_path:
     assert "is a valid SAM Template" in result.stdout
 
 
+def test_the_template_needs_no_transform_that_only_some_commands_of_sam_apply() -> None:
+    """`sam list` cannot expand loops at all, and other commands do only with an option of their own."""
+    assert TEMPLATE["Transform"] == "AWS::Serverless-2016-10-31"
+    assert "Fn::ForEach" not in (ROOT / "template.yaml").read_text()
+
+
 def test_these_are_all_parameters_that_conditions_and_rules_are_about() -> None:
     assert {*references(TEMPLATE["Conditions"]), *references(TEMPLATE["Rules"])} == {*CHOICES, *GIVEN, *OWNERS}
 
@@ -44,12 +51,20 @@ def test_whatever_is_chosen_nothing_refers_to_what_is_not_made() -> None:
             assert not missing, f"{missing} with {choice}"
 
 
+def separate_events(name: str, resource: dict[str, Any]) -> dict[str, Any]:
+    """A resource, and the events of a function, of which SAM makes resources of their own."""
+    properties = {key: value for key, value in resource.get("Properties", {}).items() if key != "Events"}
+    events = resource.get("Properties", {}).get("Events", {})
+    return {name: resource | {"Properties": properties}} | {f"{name}{event}": made for event, made in events.items()}
+
+
 def test_whatever_is_chosen_no_resource_depends_on_itself_over_others() -> None:
     for choice in all_choices():
         resources = deployed(**choice).resources
         needs = {
-            name: {other for other in references(resource) if other in resources}
+            name: {other for other in references(part) if other in resources}
             for name, resource in resources.items()
+            for name, part in separate_events(name, resource).items()
         }
         while needs:
             free = {name for name, others in needs.items() if not others}
@@ -164,3 +179,12 @@ def test_only_the_emulator_is_deployed_to_without_asking() -> None:
     assert SECTIONS["default"]["deploy"]["parameters"]["confirm_changeset"] is True
     assert SECTIONS["prod"]["deploy"]["parameters"]["confirm_changeset"] is True
     assert SECTIONS["local"]["deploy"]["parameters"]["confirm_changeset"] is False
+
+
+@pytest.mark.parametrize("section", ["default", "prod", "local"])
+def test_every_environment_gives_the_stack_tags_and_no_resource_refuses_them(section: str) -> None:
+    """Those of the stack reach every resource. A key that a resource sets itself would win over the stack's."""
+    tags = dict(tag.split("=", 1) for tag in SECTIONS[section]["deploy"]["parameters"]["tags"].split())
+    assert tags["application"] == "dolmen"
+    assert section in (tags.get("environment"), "default")
+    assert all("Tags" not in made.get("Properties", {}) for made in TEMPLATE["Resources"].values())

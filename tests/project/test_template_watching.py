@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dolmen.functions.deliveries import FIRST_WAIT_SECONDS, MAX_FAILURES, MAX_WAIT_SECONDS
-from support.template import PARAMETERS, TEMPLATE, deployed, references
+from support.template import KEY, PARAMETERS, TEMPLATE, deployed, references
 
 ROOT = Path(__file__).resolve().parents[2]
 STACK = deployed()
@@ -186,6 +186,8 @@ def test_a_rejected_file_rings() -> None:
 
 def test_alarms_go_to_the_topic_and_by_mail_to_whom_it_may_concern() -> None:
     assert STACK.of_type("AWS::SNS::Topic") == ["AlarmTopic"]
+    assert "KmsMasterKeyId" not in STACK.properties("AlarmTopic")
+    assert deployed(MessagesKmsKeyArn=KEY).properties("AlarmTopic")["KmsMasterKeyId"] == {"Ref": "MessagesKmsKeyArn"}
     assert STACK.of_type("AWS::SNS::Subscription") == []
     (mail,) = (stack := deployed(AlarmEmail="people@example.com")).of_type("AWS::SNS::Subscription")
     assert stack.properties(mail) == {

@@ -13,6 +13,7 @@ import platform
 import subprocess
 import sys
 import time
+import tomllib
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -33,6 +34,9 @@ WAIT_SECONDS = 180.0
 
 ARCHITECTURE = "arm64" if platform.machine() in ("aarch64", "arm64") else "x86_64"
 """Architecture of this machine, on which the functions run."""
+
+SAMCONFIG: dict[str, Any] = tomllib.loads((ROOT / "samconfig.toml").read_text())["local"]["deploy"]["parameters"]
+"""How samconfig.toml deploys into an emulator."""
 
 
 @contextmanager
@@ -62,8 +66,6 @@ def package(endpoint: str, directory: Path) -> Path:
     """
     template = yaml.load((built_stack() / "template.yaml").read_text(), yaml.CSafeLoader)
     for resource in template["Resources"].values():
-        if isinstance(resource, list):
-            continue  # Fn::ForEach
         properties = resource.get("Properties", {})
         if resource["Type"] == "AWS::Serverless::LayerVersion":
             properties["ContentUri"] = str(_zip_layer(properties["ContentUri"], directory))
@@ -82,7 +84,7 @@ def deploy(endpoint: str, packaged: Path, stack: str, parameters: Mapping[str, s
     """Runs `sam deploy` on a package, and returns the stack."""
     overrides = [f"{name}={value!r}" for name, value in parameters.items()]
     where = ("--template-file", str(packaged), "--stack-name", stack)
-    how = ("--capabilities", "CAPABILITY_IAM", "--no-confirm-changeset")
+    how = ("--capabilities", "CAPABILITY_IAM", "--no-confirm-changeset", "--tags", SAMCONFIG["tags"])
     _sam(endpoint, packaged.parent, "deploy", *where, *how, "--parameter-overrides", *overrides)
     found = boto3_client("cloudformation", endpoint).describe_stacks(StackName=stack)["Stacks"][0]
     outputs = {output["OutputKey"]: output["OutputValue"] for output in found.get("Outputs", ())}
@@ -125,7 +127,6 @@ def _sam(endpoint: str, directory: Path, command: str, *arguments: str) -> None:
             **os.environ,
             **endpoint_environment(endpoint),
             "SAM_CLI_TELEMETRY": "0",
-            "SAM_CLI_ENABLE_LANGUAGE_EXTENSIONS": "1",  # as samconfig.toml says, which is not read here
             "__SAM_CLI_APP_DIR": str(directory),
         },
         cwd=directory,

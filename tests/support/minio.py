@@ -31,12 +31,14 @@ class Minio:
 
     Args:
         directory: where it keeps its objects; its log stands beside them.
+        interface: the address that it listens on. A container reaches it on 0.0.0.0 only.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, interface: str = "127.0.0.1") -> None:
         binary, missing = find_minio()
         if binary is None:
             pytest.skip(missing)
+        self._interface = interface
         self._binary, self._directory, self._log = binary, directory / "data", directory / "minio.log"
         self._directory.mkdir(parents=True, exist_ok=True)
         self._process: subprocess.Popen[bytes] | None = None
@@ -53,10 +55,11 @@ class Minio:
     def start(self) -> None:
         """Starts it, on the port that it had, and waits until it takes requests."""
         assert self._process is None
+        address = f"{self._interface}:{self._port}"
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "MINIO_"))}
         with self._log.open("ab") as output:
             self._process = subprocess.Popen(
-                [str(self._binary), "server", "--quiet", "--address", f"127.0.0.1:{self._port}", str(self._directory)],
+                [str(self._binary), "server", "--quiet", "--address", address, str(self._directory)],
                 env={
                     **inherited,
                     "MINIO_ROOT_USER": AWS_ENVIRONMENT["AWS_ACCESS_KEY_ID"],

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
+
+from support.ministack import boto3_client, endpoint_environment
 
 EVENTS = Path(__file__).parents[2] / "events"
 BUCKET = "my-landing-bucket"
-FILES: dict[str, str] = json.loads(Path(__file__).with_name("sample_files.json").read_text())
+LANDING = EVENTS / "landing"
+README = (EVENTS / "README.md").read_text()
+[UPLOAD] = re.findall(r"^```python\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
+"""What the README says uploads the files."""
 
 INGESTED: dict[str, list[int]] = {
     "ingest-sqs-s3": [1, 2, 3, 4, 5],
@@ -43,30 +51,20 @@ def sample(name: str) -> Any:
 
 
 @contextmanager
-def sample_files(s3: Any) -> Iterator[None]:
-    """Puts the files that the samples name into their bucket, with the ETags of the samples."""
+def sample_files(endpoint: str) -> Iterator[None]:
+    """Puts the files that the samples name into their bucket, as the README does, with the ETags of the samples."""
+    s3 = boto3_client("s3", endpoint)
     s3.create_bucket(Bucket=BUCKET)
     try:
-        for key, text in FILES.items():
-            body = text.encode()
-            if "multipart" in key:
-                etag = _put_in_parts(s3, key, body)
-                assert etag == hashlib.md5(hashlib.md5(body).digest()).hexdigest() + "-1"
-            else:
-                etag = s3.put_object(Bucket=BUCKET, Key=key, Body=body)["ETag"].strip('"')
-                assert etag == hashlib.md5(body).hexdigest()
+        with patch.dict(os.environ, endpoint_environment(endpoint)), chdir(EVENTS.parent):
+            exec(UPLOAD, {})
+        for path in LANDING.rglob("*.*"):
+            digest = hashlib.md5(path.read_bytes())
+            etag = hashlib.md5(digest.digest()).hexdigest() + "-1" if "multipart" in path.name else digest.hexdigest()
+            found = s3.head_object(Bucket=BUCKET, Key=str(path.relative_to(EVENTS)))
+            assert found["ETag"].strip('"') == etag
         yield
     finally:
         for found in s3.list_objects_v2(Bucket=BUCKET).get("Contents", ()):
             s3.delete_object(Bucket=BUCKET, Key=found["Key"])
         s3.delete_bucket(Bucket=BUCKET)
-
-
-def _put_in_parts(s3: Any, key: str, body: bytes) -> str:
-    where = {"Bucket": BUCKET, "Key": key}
-    upload = s3.create_multipart_upload(**where)["UploadId"]
-    part = s3.upload_part(**where, UploadId=upload, PartNumber=1, Body=body)
-    parts = {"Parts": [{"PartNumber": 1, "ETag": part["ETag"]}]}
-    done = s3.complete_multipart_upload(**where, UploadId=upload, MultipartUpload=parts)
-    etag: str = done["ETag"]
-    return etag.strip('"')

@@ -34,60 +34,7 @@ def _function(loader: CloudFormationLoader, suffix: str, node: yaml.Node) -> dic
 CloudFormationLoader.add_multi_constructor("!", _function)
 
 
-def _expanded(part: Any, mappings: dict[str, Any]) -> Any:
-    """A part of the template with its loops (``Fn::ForEach``) written out, as AWS::LanguageExtensions does."""
-    if isinstance(part, list):
-        return [_expanded(item, mappings) for item in part]
-    if not isinstance(part, dict):
-        return part
-    found: dict[str, Any] = {}
-    for key, value in part.items():
-        if not key.startswith("Fn::ForEach::"):
-            found[key] = _expanded(value, mappings)
-            continue
-        identifier, values, body = value
-        for each in values:
-            made = _with(body, identifier, each, mappings)
-            assert not found.keys() & made.keys()
-            found |= made
-    return found
-
-
-def _with(part: Any, identifier: str, value: str, mappings: dict[str, Any]) -> Any:
-    """A loop's body for one value of its identifier, with the functions that this makes computable computed."""
-
-    def written(part: Any) -> Any:
-        match part:
-            case list():
-                return [written(item) for item in part]
-            case {"Ref": name} if name == identifier:
-                return value
-            case {"Fn::Sub": str(text)}:
-                text = text.replace(f"${{{identifier}}}", value)
-                return {"Fn::Sub": text} if "${" in text else text
-            case {"Fn::Sub": [str(text), dict(named)]}:
-                known = {key: written(item) for key, item in named.items()}
-                for key, item in known.items():
-                    text = text.replace(f"${{{key}}}", item) if isinstance(item, str) else text
-                left = {key: item for key, item in known.items() if not isinstance(item, str)}
-                return {"Fn::Sub": [text, left] if left else text}
-            case {"Fn::FindInMap": [name, *keys]} if all(isinstance(written(key), str) for key in keys):
-                first, second = map(written, keys)
-                return mappings[name][first][second]
-            case dict():
-                return {key.replace(f"${{{identifier}}}", value): written(item) for key, item in part.items()}
-        return part
-
-    return written(part)
-
-
-def _read() -> dict[str, Any]:
-    template = yaml.load((ROOT / "template.yaml").read_text(), CloudFormationLoader)
-    expanded: dict[str, Any] = _expanded(template, template["Mappings"])
-    return expanded
-
-
-TEMPLATE: dict[str, Any] = _read()
+TEMPLATE: dict[str, Any] = yaml.load((ROOT / "template.yaml").read_text(), CloudFormationLoader)
 PARAMETERS: dict[str, Any] = TEMPLATE["Parameters"]
 
 ARN = "arn:${AWS::Partition}:"
@@ -116,6 +63,8 @@ GIVEN = {
     "MaxFileBytes": "1000000",
     "AdoptedFilesArn": "arn:aws:s3:::lake/events/*",
     "GlueDatabase": "lake",
+    "MessagesKmsKeyArn": KEY,
+    "Tracing": "ENABLED",
 }
 """Others, which are given together: an application of others, in the place of one that the stack makes, and what is
 decided by itself."""
