@@ -174,9 +174,9 @@ def test_a_map_that_the_table_has_no_map_for_is_refused() -> None:
         (_record(a={"type": "array", "items": {"type": "record", "name": "e", "fields": []}}), "nothing but NULL"),
         (_record(a={"type": "bytes", "logicalType": "decimal", "precision": 90}), "90 digits"),
         (_record(a="somewhere"), "does not define"),
-        (_record(a={"type": "fixed", "name": "f", "size": 0}), "no bytes"),
-        ({"type": "record", "name": "row", "fields": 5}, "none of Avro"),
-        ({"name": "row"}, "none of Avro"),
+        (_record(a={"type": "fixed", "name": "f", "size": 0}), "fixed of 0 bytes"),
+        ({"type": "record", "name": "row", "fields": 5}, "not valid: the fields"),
+        ({"name": "row"}, "not valid: the row has no 'type'"),
         (__import__("functools").reduce(lambda inner, _: {"type": "array", "items": inner}, range(150), "int"), "deep"),
     ],
 )
@@ -222,7 +222,7 @@ LONGS = b"".join(map(_number, range(5)))
         (_container(NUMBERS, [(5, LONGS)]) + b"\x02", "ends early"),
         (_container(NUMBERS, [(5, LONGS)])[:-1] + b"x", "does not end with the mark"),
         (_container(NUMBERS, [(6, LONGS)]), "6 records"),
-        (_container(NUMBERS, [(4, LONGS)]), "longer than its records"),
+        (_container(NUMBERS, [(4, LONGS)]), "longer than the 4 records"),
         (_container(NUMBERS, [(2, b"\x80\x80")]), "damaged"),
         (_container(NUMBERS, [(10**12, LONGS)]), "records"),
         (_container(NUMBERS, [(-1, LONGS)]), "records"),
@@ -253,7 +253,7 @@ def test_a_damaged_file_is_refused(data: bytes, reason: str) -> None:
 def test_a_block_unpacks_to_a_limit(codec: bytes, pack: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(avro_blocks, "MAX_BLOCK_BYTES", 5000)
     assert _read(_container(NUMBERS, [(5000, pack(bytes(5000)))], codec)).num_rows == 5000
-    with pytest.raises(InputError, match=r"5000|5001"):
+    with pytest.raises(InputError, match=r"5,?00[01]"):
         _read(_container(NUMBERS, [(5001, pack(bytes(5001)))], codec))
 
 

@@ -88,7 +88,7 @@ def _open_stream(stream: _Stream, source: SourceFile) -> _ArrowRows:
         yield from reader
         stream.check_end()
 
-    return _ArrowRows(check_schema(reader.schema, source.name), batches())
+    return _ArrowRows(check_schema(reader.schema, source.name, source.options.max_columns), batches())
 
 
 def _open_whole(file: BinaryIO, source: SourceFile) -> _ArrowRows:
@@ -98,7 +98,7 @@ def _open_whole(file: BinaryIO, source: SourceFile) -> _ArrowRows:
             raise pa.ArrowInvalid("it is truncated: its footer is not whole; upload it again")
         reader = ipc.open_file(pa.PythonFile(_ArrowFile(file, source.name), mode="r"))
     batches = (reader.get_batch(place) for place in range(reader.num_record_batches))
-    return _ArrowRows(check_schema(reader.schema, source.name), batches)
+    return _ArrowRows(check_schema(reader.schema, source.name, source.options.max_columns), batches)
 
 
 def _damage(source: SourceFile) -> AbstractContextManager[None]:
