@@ -230,7 +230,6 @@ def storable(arrow_type: pa.DataType) -> pa.DataType:
 
 
 def _storable(arrow_type: pa.DataType, depth: int) -> pa.DataType:
-    t = pa.types
     if depth < 0:
         raise SchemaError(f"it is nested more than {MAX_DEPTH} levels deep: store the inner values as JSON text")
     arrow_type = plain_type(arrow_type)
