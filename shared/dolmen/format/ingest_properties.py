@@ -224,8 +224,8 @@ class IngestSettings:
     new_columns: NewColumns = "reject"
     on_bad_row: Literal["reject_file", "quarantine"] = "reject_file"
     max_bad_rows: int = 1000
-    max_columns: int = MAX_COLUMNS
     landing: LandingPolicy = "keep"
+    max_columns: int = MAX_COLUMNS
     cdc: CdcSettings | None = None
 
     @classmethod

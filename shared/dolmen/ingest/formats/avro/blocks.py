@@ -74,7 +74,7 @@ class Container:
             count, size = self._number(first), self._number()
             if not 0 <= size <= MAX_BLOCK_BYTES or count < 0:
                 raise self._damaged(
-                    f"block {number} says it has {count:,} records in {size:,} bytes, and at most {MAX_BLOCK_BYTES:,} "
+                    f"block {number} says it has {counted(count)} in {size:,} bytes, and at most {MAX_BLOCK_BYTES:,} "
                     "bytes are read"
                 )
             packed = self._exactly(size)
@@ -87,7 +87,7 @@ class Container:
             if len(data) > MAX_BLOCK_BYTES:
                 raise self._damaged(f"block {number} unpacks to more than {MAX_BLOCK_BYTES:,} bytes")
             if count > len(data):
-                raise self._damaged(f"block {number} says it has {count:,} records, and has {len(data):,} bytes")
+                raise self._damaged(f"block {number} of {counted(count)} has {len(data):,} bytes")
             yield AvroBlock(count, data)
 
     def _metadata(self) -> dict[str, bytes]:
@@ -131,6 +131,11 @@ class Container:
 
     def _damaged(self, why: str) -> InputError:
         return InputError(f"file {self._name!r} is damaged, or not (only) Avro: {why}")
+
+
+def counted(records: int) -> str:
+    """A number of records in words."""
+    return f"{records:,} record{'s' if records != 1 else ''}"
 
 
 def _inflate(packed: bytes) -> bytes:

@@ -13,7 +13,7 @@ from itertools import islice
 from typing import Any, TypeAlias
 
 from dolmen.errors import InputError
-from dolmen.ingest.formats.avro.blocks import MAGIC, AvroBlock, Container
+from dolmen.ingest.formats.avro.blocks import MAGIC, AvroBlock, Container, counted
 from dolmen.ingest.formats.avro.faults import find_fault
 
 Record: TypeAlias = dict[str, Any]
@@ -48,7 +48,7 @@ def decoded_records(container: Container, plain: Any, name: str, most: int) -> I
             yield some, bytes_.tell() - start
         if bytes_.read(1):
             raise InputError(
-                f"file {name!r} is damaged: block {number} is longer than the {block.num_records:,} records that it has"
+                f"file {name!r} is damaged: block {number} holds more than its {counted(block.num_records)}"
             )
 
 

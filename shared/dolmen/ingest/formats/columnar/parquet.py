@@ -79,8 +79,15 @@ def _batches(file: parquet.ParquetFile, columns: list[str] | None, source: Sourc
     column there, or goes on in the next row group, without an error.
     """
     with _damage(source):
-        most = rows_at_once(file.schema_arrow)
-    for groups, rows in _runs_of_groups(file.metadata):
+        most, claimed = rows_at_once(file.schema_arrow), file.metadata.num_rows
+        runs = list(_runs_of_groups(file.metadata))
+    total = sum(rows for _, rows in runs)
+    if claimed > total:  # it is 0 in files of some writers
+        raise InputError(
+            f"file {source.name!r} is damaged: its footer says it has {claimed:,} rows, and its row groups have "
+            f"{total:,}: write it again"
+        )
+    for groups, rows in runs:
         with _damage(source):
             batches = file.iter_batches(most, row_groups=groups, columns=columns)
         found = 0
