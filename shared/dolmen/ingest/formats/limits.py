@@ -19,7 +19,9 @@ MAX_FIXED_BYTES = 64 * KIB
 BATCH_ROWS = 65_536
 """The most rows that are read at once."""
 
-_BYTES_AT_ONCE = 64 * MIB
+BYTES_AT_ONCE = 64 * MIB
+"""What the values of fixed size in these may take; rows are fewer if they would take more."""
+
 _VALUE_BYTES = 16
 """A value counts as at least so many bytes of memory."""
 
@@ -52,7 +54,7 @@ def count_columns(schema: pa.Schema, most: int) -> int:
 
 def rows_at_once(schema: pa.Schema, most: int = BATCH_ROWS) -> int:
     """How many rows of a file are held at once, if all of them may be NULL: fewer if there are many columns."""
-    return max(1, min(most, _BYTES_AT_ONCE // max(1, sum(_width(field.type) for field in schema))))
+    return max(1, min(most, BYTES_AT_ONCE // max(1, sum(_width(field.type) for field in schema))))
 
 
 def _width(kind: pa.DataType) -> int:

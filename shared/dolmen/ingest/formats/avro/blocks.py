@@ -21,11 +21,11 @@ from dolmen.ingest.formats.compression import ByteStream
 from dolmen.units import MIB
 
 MAX_BLOCK_BYTES = 64 * MIB
+MAX_SCHEMA_BYTES = 4 * MIB
 
 MAGIC = b"Obj\x01"
 _SYNC_BYTES = 16
 _MAX_HEADER_BYTES = 16 * MIB
-_MAX_SCHEMA_BYTES = 4 * MIB
 _MAX_VARINT_BYTES = 10
 _XZ_BYTES = 256 * MIB
 
@@ -105,8 +105,8 @@ class Container:
                         raise self._damaged("its header is too large")
                     pair.append(self._exactly(size))
                 made[pair[0].decode(errors="replace")] = pair[1]
-                if len(made.get("avro.schema", b"")) > _MAX_SCHEMA_BYTES:
-                    raise self._damaged(f"its schema has more than {_MAX_SCHEMA_BYTES:,} bytes")
+                if len(made.get("avro.schema", b"")) > MAX_SCHEMA_BYTES:
+                    raise self._damaged(f"its schema has more than {MAX_SCHEMA_BYTES:,} bytes")
         return made
 
     def _number(self, first: bytes = b"") -> int:

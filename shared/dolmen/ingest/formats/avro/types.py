@@ -50,7 +50,8 @@ CONNECT_TIMES: dict[tuple[str, str], pa.DataType] = {
 FindTime: TypeAlias = Callable[[pa.DataType, pa.DataType | None], pa.DataType | None]
 """Given the type of a time that ``connect.name`` says, and that of the column or field it goes to, if there is one: the
 type to take it for; None takes it for the number or text that it is."""
-_MAX_DEPTH = 100
+MAX_DEPTH = 100
+"""Levels that a type of a file may nest."""
 _DECIMAL_BYTES, _DECIMAL_DIGITS = 32, 76
 _SYMBOL = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -100,14 +101,14 @@ class AvroTypes:
         self._bare: set[str] = set()
         self._defined = 0
         found = self._read(schema, "", "the row", 0)
-        if found.nullable or not t.is_struct(found.arrow):
+        if found.nullable or found.arrow is None or not t.is_struct(found.arrow):
             raise SchemaError("its rows are no records, so they have no columns")
         self.plain: Any = found.plain
         self.arrow = pa.schema(list(found.arrow))
 
     def _read(self, schema: Any, namespace: str, where: str, depth: int) -> _Known:
-        if depth > _MAX_DEPTH:
-            raise SchemaError(f"{where} is nested more than {_MAX_DEPTH} levels deep")
+        if depth > MAX_DEPTH:
+            raise SchemaError(f"{where} is nested more than {MAX_DEPTH} levels deep")
         if isinstance(schema, list):
             return self._union(schema, namespace, where, depth)
         if isinstance(schema, str):
@@ -196,8 +197,8 @@ class AvroTypes:
             raise InputError(f"its schema names a type {name!r} that it does not define")
         if known.arrow is None:
             raise SchemaError(f"{where} holds itself: records without an end cannot be stored")
-        if depth + known.height > _MAX_DEPTH:
-            raise SchemaError(f"{where} is nested more than {_MAX_DEPTH} levels deep")
+        if depth + known.height > MAX_DEPTH:
+            raise SchemaError(f"{where} is nested more than {MAX_DEPTH} levels deep")
         return known
 
 
