@@ -22,7 +22,7 @@ class RecordFault(NamedTuple):
 
 
 class _Bad(Exception):  # noqa: N818 - an answer, not a failure
-    """What is wrong."""
+    """Says what is wrong with a value."""
 
 
 def find_fault(plain: Any, data: memoryview) -> RecordFault:
