@@ -29,6 +29,7 @@ INGEST: dict[str, list[Any]] = {
     "header": [True, False, "false"],
     "on_extra": ["ignore"],
     "max_bad_rows": [7],
+    "max_columns": [20_000],
 }
 OWN: dict[str, list[Any]] = {"retention": ["30d", "7d"], "keep_versions": [5, "5"], "root_bytes": ["1MB"]}
 

@@ -43,10 +43,11 @@ def test_each_reaches_its_own_field() -> None:
             "ingest_on_bad_row": "quarantine",
             "ingest_max_bad_rows": "7",
             "ingest_landing": "expire",
+            "ingest_max_columns": 20_000,
         }
     )
     assert read == IngestSettings(
-        "csv", "\t", False, ("", "NULL", "\\N"), "epoch_ms", "upsert", "ignore", "quarantine", 7, "expire"
+        "csv", "\t", False, ("", "NULL", "\\N"), "epoch_ms", "upsert", "ignore", "quarantine", 7, "expire", 20_000
     )
 
 
@@ -76,6 +77,8 @@ def test_changes_are_read_by_settings_of_their_own() -> None:
         ({"ingest_on_extra": "add"}, "reject, ignore"),
         ({"ingest_on_bad_row": "skip"}, "reject_file, quarantine"),
         ({"ingest_max_bad_rows": 0}, "from 1"),
+        ({"ingest_max_columns": 0}, "from 1"),
+        ({"ingest_max_columns": 100_001}, "at most 100,000"),
         ({"ingest_landing": "delete"}, "keep, tag, expire"),
         ({"ingest_mode": "cdc"}, "needs cdc_envelope"),
         ({"ingest_mode": "cdc", "cdc_envelope": "flat"}, "needs cdc_sequence"),

@@ -62,6 +62,7 @@ MALFORMED_COMPRESSED: list[MalformedFile] = [
     whole("damaged compression", "flipped.csv.bz2", flip_bit(_BZIP2, len(_BZIP2) // 2), "damaged"),
     whole("damaged compression", "garbage-after.csv.bz2", _BZIP2 + b"garbage", "damaged"),
     whole("damaged compression", "wrong-magic.csv.bz2", b"BZx" + _BZIP2[3:], "damaged"),
+    whole("damaged compression", "nothing-between.csv.bz2", _BZIP2 + bz2.compress(b"") + bz2.compress(b"1,a\n"), "damaged"),
     whole("wrong name", "plain.csv.bz2", LINES, "not (only) bz2"),
     whole("wrong name", "bzip2.csv", _BZIP2 * 2, "holds bzip2 data"),
     # Zstandard

@@ -157,6 +157,7 @@ def _file_faults(metadata: pq.FileMetaData) -> list[str]:
         for group in range(metadata.num_row_groups)
         for leaf in range(metadata.num_columns)
     }
+    faults += _count_faults(metadata)
     for codec in sorted(codecs - {"UNCOMPRESSED", _OLD_LZ4}):
         try:
             known = pa.Codec.is_available(codec.lower())
@@ -165,6 +166,19 @@ def _file_faults(metadata: pq.FileMetaData) -> list[str]:
         if not known:
             faults.append(f"it is compressed by {codec}, which cannot be read")
     return faults
+
+
+def _count_faults(metadata: pq.FileMetaData) -> Iterator[str]:
+    """The first column chunk that cannot have the rows of its row group, by the number of its values."""
+    flat = [leaf for leaf in range(metadata.num_columns) if not metadata.schema.column(leaf).max_repetition_level]
+    for number, rows in enumerate(_rows(metadata)):
+        group = metadata.row_group(number)
+        for leaf in flat:
+            values = group.column(leaf).num_values
+            if values != rows:
+                path = metadata.schema.column(leaf).path
+                yield f"its row group {number} says it has {rows:,} rows, but {values:,} values of {path!r}"
+                return
 
 
 def _shape(metadata: pq.FileMetaData) -> tuple[FileShape, list[FileColumn]]:

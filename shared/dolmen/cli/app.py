@@ -110,7 +110,7 @@ def append(
         target = tx.create_table(table, watched[0].infer()) if makes else tx.table(table)
         write = {"append": target.append, "upsert": target.upsert, "insert": target.insert}[operation]
         for file in watched:
-            write(file.read(tx.entry(table).schema), request=request_id)
+            write(file.read(tx.entry(table)), request=request_id)
         commit = tx.commit()
     print_commit(commit, as_json)
 

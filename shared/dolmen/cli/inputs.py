@@ -20,7 +20,9 @@ import pyarrow as pa
 
 from dolmen.errors import InputError, ObjectNotFoundError
 from dolmen.format.file_formats import FORMATS, FileKind, kind_of
-from dolmen.format.schema import Schema
+from dolmen.format.ingest_properties import INGEST_PROPERTIES
+from dolmen.format.manifest import TableEntry
+from dolmen.format.property import value_of
 from dolmen.ingest.formats.options import ReadOptions
 from dolmen.ingest.formats.source import Format, SourceFile
 from dolmen.reading import ReadableTable
@@ -61,14 +63,18 @@ class Input:
         rows = self.read(schema).read_all()
         return rows.select(names) if names else rows
 
-    def read(self, schema: Schema | pa.Schema | None) -> pa.RecordBatchReader:
-        """Reads its rows with these columns; None infers the columns. Those that it lacks have a table's defaults."""
+    def read(self, schema: TableEntry | pa.Schema | None) -> pa.RecordBatchReader:
+        """Reads its rows with these columns; None infers the columns.
+
+        A table's entry says the defaults of columns that it lacks, too, and how many it may have.
+        """
         from dolmen.ingest.formats.formats import read
 
-        if not isinstance(schema, Schema):
+        if not isinstance(schema, TableEntry):
             return read(self.source, schema)
-        options = replace(self.source.options, defaults=schema.write_defaults)
-        return read(replace(self.source, options=options), schema.arrow)
+        most = value_of(INGEST_PROPERTIES["ingest_max_columns"], schema.properties)
+        options = replace(self.source.options, defaults=schema.schema.write_defaults, max_columns=most)
+        return read(replace(self.source, options=options), schema.schema.arrow)
 
 
 @contextmanager

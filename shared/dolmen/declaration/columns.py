@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pyarrow as pa
 
+from dolmen.arguments import short_repr
 from dolmen.errors import SchemaError
+from dolmen.format.schema import MAX_DEPTH
 from dolmen.format.types import TYPES, type_of
 
 _ELSEWHERE = {
@@ -37,7 +40,22 @@ def parse_column(name: str, text: str) -> pa.Field:
     return fields[0].with_name(name)
 
 
+def _check_depth(text: str) -> None:
+    """Raises SchemaError for types that nest too deeply, before they take all of the parser's stack."""
+    depth = deepest = 0
+    for sign in re.findall(r"[(<>)]", bare := re.sub(r'"[^"]*"|\'[^\']*\'', "", text)):
+        depth += 1 if sign in "(<" else -1
+        deepest = max(deepest, depth)
+    lists = max((found.count("[") for found in re.findall(r"(?:\[[^\[\]]*\]\s*)+", bare)), default=0)
+    if deepest > MAX_DEPTH + 1 or lists > MAX_DEPTH:  # the innermost parentheses may be those of a decimal
+        raise SchemaError(
+            f"columns {short_repr(text)}: a type is nested more than {MAX_DEPTH} levels deep: store the inner values "
+            "as JSON text"
+        )
+
+
 def _fields(text: str, unreadable: str) -> list[pa.Field]:
+    _check_depth(text)
     import sqlglot
     from sqlglot import exp
 

@@ -27,6 +27,8 @@ MAX_TEXT = 200
 """Characters of a text that stands for NULL, of a path and of a field's name."""
 MAX_NULLS = 100
 MAX_PATHS = 8
+MAX_COLUMNS, MOST_COLUMNS = 10_000, 100_000
+"""The most columns of a file, fields in columns counted; and the most that a table's settings may allow."""
 
 
 def _delimiter(value: Any) -> str:
@@ -80,6 +82,13 @@ def _paths(value: Any) -> tuple[str, ...]:
     if not all(re.fullmatch(r"[^.\s]+(\.[^.\s]+)*", path) for path in paths):
         raise InputError(f"{value!r} is no path in an envelope, as in source.lsn, nor several with commas")
     return paths
+
+
+def _columns(value: Any) -> int:
+    found = count(value)
+    if found > MOST_COLUMNS:
+        raise InputError(f"{found:,} columns: at most {MOST_COLUMNS:,} are read")
+    return found
 
 
 INGEST_PROPERTIES = {
@@ -139,6 +148,12 @@ INGEST_PROPERTIES = {
         ),
         Property(
             "ingest_max_bad_rows", 1000, count, "with quarantine: a file with more bad rows than this is rejected"
+        ),
+        Property(
+            "ingest_max_columns",
+            MAX_COLUMNS,
+            _columns,
+            "a file of more columns than this is rejected; of columns with fields, the fields count",
         ),
         Property(
             "ingest_landing",
@@ -210,6 +225,7 @@ class IngestSettings:
     on_bad_row: Literal["reject_file", "quarantine"] = "reject_file"
     max_bad_rows: int = 1000
     landing: LandingPolicy = "keep"
+    max_columns: int = MAX_COLUMNS
     cdc: CdcSettings | None = None
 
     @classmethod

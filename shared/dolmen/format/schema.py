@@ -230,17 +230,24 @@ def storable(arrow_type: pa.DataType) -> pa.DataType:
 
 
 def _storable(arrow_type: pa.DataType, depth: int) -> pa.DataType:
-    t = pa.types
     if depth < 0:
         raise SchemaError(f"it is nested more than {MAX_DEPTH} levels deep: store the inner values as JSON text")
-    if isinstance(arrow_type, pa.BaseExtensionType):
-        return _storable(arrow_type.storage_type, depth)
-    if t.is_dictionary(arrow_type) or t.is_run_end_encoded(arrow_type):
-        return _storable(arrow_type.value_type, depth)
+    arrow_type = plain_type(arrow_type)
     found = type_of(arrow_type)
     if found is None:
         raise SchemaError(f"type {arrow_type} cannot be stored: {_instead(arrow_type)}")
     return found.stored or STORABLE[found](arrow_type, depth)
+
+
+def plain_type(arrow_type: pa.DataType) -> pa.DataType:
+    """The type of the values themselves, without the dictionaries, runs and extensions around it."""
+    while True:
+        if isinstance(arrow_type, pa.BaseExtensionType):
+            arrow_type = arrow_type.storage_type
+        elif pa.types.is_dictionary(arrow_type) or pa.types.is_run_end_encoded(arrow_type):
+            arrow_type = arrow_type.value_type
+        else:
+            return arrow_type
 
 
 def _storable_decimal(arrow_type: pa.DataType, depth: int) -> pa.DataType:

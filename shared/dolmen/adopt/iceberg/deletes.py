@@ -91,7 +91,11 @@ def _position_deletes(body: bytes, size: int) -> Iterator[tuple[str, BitMap]]:
     """The positions in a file of position deletes, by the URL of the data file. Raises ValueError."""
     if len(body) != size:
         raise ValueError(f"it has not the {size:,} bytes that its manifest tells of")
-    table = pq.ParquetFile(pa.BufferReader(body)).read(["file_path", "pos"], use_threads=False)
+    file = pq.ParquetFile(pa.BufferReader(body))
+    table = file.read(["file_path", "pos"], use_threads=False)
+    rows = sum(file.metadata.row_group(group).num_rows for group in range(file.num_row_groups))
+    if table.num_rows != rows:
+        raise ValueError(f"it holds {table.num_rows:,} rows, not the {rows:,} of its footer")
     if not table.num_rows:
         return
     paths = table["file_path"].combine_chunks().cast(pa.string()).dictionary_encode()

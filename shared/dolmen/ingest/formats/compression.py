@@ -84,8 +84,8 @@ class Decompressed:
         """The next bytes. Raises InputError for damaged data, or too much of it."""
         try:
             data: bytes = self._stream.read(size)
-        except OSError as error:
-            if error.errno is not None:
+        except (OSError, pa.ArrowException) as error:
+            if isinstance(error, OSError) and error.errno is not None:
                 raise  # the file itself could not be read: nothing is known of its content
             raise InputError(self._damage(error)) from error
         self._left -= len(data)
@@ -96,7 +96,7 @@ class Decompressed:
             )
         return data
 
-    def _damage(self, error: OSError) -> str:
+    def _damage(self, error: Exception) -> str:
         if "Truncated" in str(error):
             return f"file {self._name!r} is truncated: its {self._compression} data ends early; upload it again"
         return f"file {self._name!r} is damaged, or not (only) {self._compression} data: {error}"

@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 import pyarrow as pa
 
 from dolmen.errors import InputError
-from dolmen.format.ingest_properties import IngestSettings
+from dolmen.format.ingest_properties import MAX_COLUMNS, IngestSettings
 from dolmen.format.schema import Schema
 from dolmen.format.values import Json
 from dolmen.ingest.formats.text.times import TimeFormat
@@ -38,6 +38,7 @@ class ReadOptions:
         max_bytes: what one file may hold once it is unpacked, bytes: a small file can unpack to terabytes.
         max_temporary_bytes: the same for compressed Parquet and Arrow files, which are unpacked into a temporary file:
             what fits the disk for these.
+        max_columns: the most columns that a file may have, fields in columns counted.
         defaults: JSON forms of the values of columns that a file lacks, by name; NULL by default. In JSON lines each
             row may lack others, so a key that is missing is NULL there.
 
@@ -53,6 +54,7 @@ class ReadOptions:
     null_lines: Literal["reject", "skip"] = "reject"
     max_bytes: int = MAX_BYTES
     max_temporary_bytes: int = MAX_TEMPORARY_BYTES
+    max_columns: int = MAX_COLUMNS
     defaults: Mapping[str, Json] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
@@ -73,6 +75,7 @@ class ReadOptions:
             header=settings.header,
             nulls=settings.nulls,
             timestamp_format=settings.timestamp_format,
+            max_columns=settings.max_columns,
             extra="ignore" if settings.new_columns == "ignore" else "reject",
             defaults={} if schema is None else schema.write_defaults,
         )

@@ -21,6 +21,7 @@ from dolmen.ingest.formats.compression import ByteStream
 from dolmen.units import MIB
 
 MAX_BLOCK_BYTES = 64 * MIB
+MAX_SCHEMA_BYTES = 4 * MIB
 
 MAGIC = b"Obj\x01"
 _SYNC_BYTES = 16
@@ -60,28 +61,33 @@ class Container:
         self._unpack = _CODECS[codec]
         try:
             self.schema: Any = json.loads(header["avro.schema"])
-        except (KeyError, ValueError, RecursionError):
+        except KeyError:
             raise self._damaged("its header holds no schema") from None
+        except (ValueError, RecursionError):
+            raise self._damaged("the schema in its header is no JSON, or nests too deeply") from None
 
     def blocks(self) -> Iterator[AvroBlock]:
         """The blocks, in order. Raises InputError where the file is damaged or ends early."""
+        number = 0
         while (first := self._stream.read(1)) != b"":
+            number += 1
             count, size = self._number(first), self._number()
             if not 0 <= size <= MAX_BLOCK_BYTES or count < 0:
                 raise self._damaged(
-                    f"a block of {count} records says it has {size} bytes, and {MAX_BLOCK_BYTES} are the most"
+                    f"block {number} says it has {counted(count)} in {size:,} bytes, and at most {MAX_BLOCK_BYTES:,} "
+                    "bytes are read"
                 )
             packed = self._exactly(size)
             if self._exactly(_SYNC_BYTES) != self._sync:
-                raise self._damaged("a block does not end with the mark of the file")
+                raise self._damaged(f"block {number} does not end with the mark of the file")
             try:
                 data = self._unpack(packed)
             except (zlib.error, lzma.LZMAError, OSError, EOFError, ValueError) as error:
-                raise self._damaged(f"a block cannot be unpacked: {error}") from None
+                raise self._damaged(f"block {number} cannot be unpacked: {error}") from None
             if len(data) > MAX_BLOCK_BYTES:
-                raise self._damaged(f"a block unpacks to more than {MAX_BLOCK_BYTES} bytes")
+                raise self._damaged(f"block {number} unpacks to more than {MAX_BLOCK_BYTES:,} bytes")
             if count > len(data):
-                raise self._damaged(f"a block of {len(data)} bytes says it has {count} records")
+                raise self._damaged(f"block {number} of {counted(count)} has {len(data):,} bytes")
             yield AvroBlock(count, data)
 
     def _metadata(self) -> dict[str, bytes]:
@@ -99,6 +105,8 @@ class Container:
                         raise self._damaged("its header is too large")
                     pair.append(self._exactly(size))
                 made[pair[0].decode(errors="replace")] = pair[1]
+                if len(made.get("avro.schema", b"")) > MAX_SCHEMA_BYTES:
+                    raise self._damaged(f"its schema has more than {MAX_SCHEMA_BYTES:,} bytes")
         return made
 
     def _number(self, first: bytes = b"") -> int:
@@ -123,6 +131,11 @@ class Container:
 
     def _damaged(self, why: str) -> InputError:
         return InputError(f"file {self._name!r} is damaged, or not (only) Avro: {why}")
+
+
+def counted(records: int) -> str:
+    """A number of records in words."""
+    return f"{records:,} record{'s' if records != 1 else ''}"
 
 
 def _inflate(packed: bytes) -> bytes:

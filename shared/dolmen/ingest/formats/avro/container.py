@@ -6,18 +6,15 @@ that holds itself) is refused before any row is read; a map goes into a map colu
 
 from __future__ import annotations
 
-import json
-import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import islice
-from typing import Any
 
 import pyarrow as pa
 from pyarrow import types as t
 
-from dolmen.errors import InputError, SchemaError
-from dolmen.ingest.formats.avro.blocks import MAGIC, AvroBlock, Container
+from dolmen.errors import InputError
+from dolmen.ingest.formats.avro.blocks import Container
+from dolmen.ingest.formats.avro.records import Record, decoded_records
 from dolmen.ingest.formats.avro.types import (
     AvroTypes,
     FindTime,
@@ -27,6 +24,7 @@ from dolmen.ingest.formats.avro.types import (
     with_named_times,
 )
 from dolmen.ingest.formats.columnar.typed import conform_file, stored_schema, surveyed_schema
+from dolmen.ingest.formats.limits import rows_at_once
 from dolmen.ingest.formats.options import OnBadRow
 from dolmen.ingest.formats.source import SourceFile
 from dolmen.ingest.formats.text.cells import text_cast
@@ -35,7 +33,6 @@ from dolmen.write.lossless import Cast, lossless
 
 BATCH_ROWS = 8192
 _BATCH_BYTES = 8 * MIB
-_SYNC = bytes(16)
 
 
 def infer(source: SourceFile) -> pa.Schema:
@@ -58,7 +55,7 @@ def survey(source: SourceFile, *, skip_bad_rows: bool = False) -> pa.Schema:
 def survey_with_times(source: SourceFile, find: FindTime) -> pa.Schema:
     """As ``survey``, with the types of times that ``connect.name`` says, where these are found."""
     with _open(source) as (container, types):
-        named = with_named_times(types.arrow, AvroTypes(container.schema, connect=True).arrow, find)
+        named = with_named_times(types.arrow, _connect_types(container, source), find)
         return surveyed_schema(named, source.name)
 
 
@@ -74,7 +71,7 @@ def read(source: SourceFile, schema: pa.Schema, on_bad_row: OnBadRow | None = No
         InputError: the file is damaged, ends early, or is not Avro.
     """
     with _open(source) as (container, types):
-        connect = AvroTypes(container.schema, connect=True).arrow
+        connect = _connect_types(container, source)
         own = with_named_times(types.arrow, connect, _wanted_time, schema)
         own = pa.schema([field.with_type(wide_type(field.type)) for field in own])
         find = lossless if connect == types.arrow else _lossless_or_zoned
@@ -98,12 +95,17 @@ def _lossless_or_zoned(source: pa.DataType, target: pa.DataType) -> Cast | None:
     return lossless(source, target)
 
 
+def _connect_types(container: Container, source: SourceFile) -> pa.Schema:
+    """The columns, with the types of times that ``connect.name`` says."""
+    return AvroTypes(container.schema, connect=True, max_columns=source.options.max_columns).arrow
+
+
 @contextmanager
 def _open(source: SourceFile) -> Iterator[tuple[Container, AvroTypes]]:
     with source.stream() as stream:
         container = Container(stream, source.name)
         try:
-            types = AvroTypes(container.schema)
+            types = AvroTypes(container.schema, max_columns=source.options.max_columns)
         except InputError as error:
             raise type(error)(f"file {source.name!r}: {error}") from None
         yield container, types
@@ -111,83 +113,41 @@ def _open(source: SourceFile) -> Iterator[tuple[Container, AvroTypes]]:
 
 def _batches(container: Container, types: AvroTypes, own: pa.Schema, name: str) -> Iterator[pa.RecordBatch]:
     decoded = [(field.name, decoded_type(field.type)) for field in own]
-    rows: list[dict[str, Any]] = []
-    taken = 0
-    with _damage(name):
-        blocks = _decoded_blocks(container, types.plain)
-    while True:
-        with _damage(name):
-            block = next(blocks, None)
-            records = iter(block) if block is not None else iter(())
-        while True:
-            with _damage(name):
-                before = len(rows)
-                rows += islice(records, BATCH_ROWS - before)
-                ended = block is None or len(rows) < BATCH_ROWS
-            if block is not None and ended:
-                taken += len(block.bytes_.getbuffer())
-            if rows and (len(rows) == BATCH_ROWS or taken > _BATCH_BYTES or block is None):
-                with _damage(name):
-                    columns = [pa.array([row[column] for row in rows], kind) for column, kind in decoded]
-                    arrays = [to_column_type(column, field.type) for column, field in zip(columns, own, strict=True)]
-                yield pa.RecordBatch.from_arrays(arrays, schema=own)
-                rows, taken = [], 0
-            if ended:
-                break
-        if block is None:
-            return
-        if block.bytes_.read(1):
-            raise InputError(f"file {name!r} is damaged: a block is longer than its records")
+    most = rows_at_once(own, BATCH_ROWS)
+    rows: list[Record] = []
+    done = taken = 0
+
+    def batch() -> pa.RecordBatch:
+        arrays = []
+        for (column, kind), field in zip(decoded, own, strict=True):
+            values = [row[column] for row in rows]
+            try:
+                arrays.append(to_column_type(pa.array(values, kind), field.type))
+            except _MISFITS:
+                place = next((n for n, value in enumerate(values) if not _fits(value, kind, field.type)), 0)
+                raise InputError(
+                    f"file {name!r} is damaged: record {done + place + 1:,} of the file, field {column!r}: "
+                    "its value is none of its type"
+                ) from None
+        return pa.RecordBatch.from_arrays(arrays, schema=own)
+
+    for records, size in decoded_records(container, types.plain, name, most):
+        if rows and (len(rows) + len(records) > most or taken + size > _BATCH_BYTES):
+            yield batch()
+            done += len(rows)
+            rows, taken = [], 0
+        rows += records
+        taken += size
+    if rows:
+        yield batch()
 
 
-class _Reframed:
-    """A container as fastavro is to see it: unpacked already, and with a schema without logical types."""
-
-    def __init__(self, header: bytes, blocks: Iterator[AvroBlock]) -> None:
-        self._blocks, self._ahead, self._place = blocks, memoryview(header), 0
-
-    def read(self, size: int, /) -> bytes:
-        """The next bytes; a call never needs the bytes of two blocks."""
-        if not self._ahead and (block := next(self._blocks, None)) is not None:
-            numbers = _number(block.records) + _number(len(block.data))
-            self._ahead = memoryview(b"".join((numbers, block.data, _SYNC)))
-        data = bytes(self._ahead[:size])
-        self._ahead = self._ahead[size:]
-        self._place += len(data)
-        return data
-
-    def tell(self) -> int:
-        """The number of bytes that have been read."""
-        return self._place
+_MISFITS = (ValueError, TypeError, OverflowError, pa.ArrowException)
 
 
-def _decoded_blocks(container: Container, plain: Any) -> Iterator[Any]:
-    import fastavro  # takes a while, and most files are not Avro
-
-    schema = json.dumps(plain).encode()
-    header = b"".join((MAGIC, _number(1), _text(b"avro.schema"), _text(schema), _number(0), _SYNC))
-    return iter(fastavro.block_reader(_Reframed(header, container.blocks())))
-
-
-def _text(data: bytes) -> bytes:
-    return _number(len(data)) + data
-
-
-def _number(value: int) -> bytes:
-    """A number that is not negative, as Avro writes it."""
-    value, made = value << 1, bytearray()
-    while value >= 0x80:
-        made.append(value & 0x7F | 0x80)
-        value >>= 7
-    made.append(value)
-    return bytes(made)
-
-
-@contextmanager
-def _damage(name: str) -> Iterator[None]:
+def _fits(value: object, kind: pa.DataType, wanted: pa.DataType) -> bool:
     try:
-        yield
-    except (InputError, SchemaError):
-        raise
-    except (EOFError, ValueError, LookupError, TypeError, OverflowError, struct.error, pa.ArrowException) as error:
-        raise InputError(f"file {name!r} is damaged, or not Avro: {error!r}") from error
+        to_column_type(pa.array([value], kind), wanted)
+    except _MISFITS:
+        return False
+    return True

@@ -22,15 +22,19 @@ type that holds itself has no end: both are refused.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 from pyarrow import types as t
 
+from dolmen.arguments import short_repr
 from dolmen.errors import InputError, SchemaError
+from dolmen.format.ingest_properties import MAX_COLUMNS
 from dolmen.format.types import TYPES, in_unit
+from dolmen.ingest.formats.limits import MAX_FIXED_BYTES, too_many_columns
 
 _BY_NAMES = {(base, logical): in_unit(known, unit) for known in TYPES for base, logical, unit in known.avro}
 _PRIMITIVES = {"null": pa.null(), **{base: found for (base, logical), found in _BY_NAMES.items() if logical is None}}
@@ -46,16 +50,40 @@ CONNECT_TIMES: dict[tuple[str, str], pa.DataType] = {
 FindTime: TypeAlias = Callable[[pa.DataType, pa.DataType | None], pa.DataType | None]
 """Given the type of a time that ``connect.name`` says, and that of the column or field it goes to, if there is one: the
 type to take it for; None takes it for the number or text that it is."""
-_MAX_DEPTH = 100
+MAX_DEPTH = 100
+"""Levels that a type of a file may nest."""
 _DECIMAL_BYTES, _DECIMAL_DIGITS = 32, 76
+_SYMBOL = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+class _Known(NamedTuple):
+    """A type of the schema.
+
+    Args:
+        plain: its schema for the decoder.
+        arrow: None while its own fields are read.
+        nullable: whether values may be NULL.
+        leaves: the number of columns without children that it is made of.
+        height: how many levels it nests.
+    """
+
+    plain: Any
+    arrow: pa.DataType | None
+    nullable: bool = False
+    leaves: int = 1
+    height: int = 0
 
 
 class AvroTypes:
     """The types in a file's schema.
 
+    A record may be named any number of times, so a short schema can have more columns than memory holds: they are
+    counted before they are made.
+
     Args:
         schema: the parsed JSON of it.
         connect: whether times that ``connect.name`` says have their type, and not that of a number or text.
+        max_columns: the most columns without children that it may have.
 
     Attributes:
         plain: the schema without logical types, and names of its own: so the decoder gives the very numbers and bytes.
@@ -64,84 +92,97 @@ class AvroTypes:
     Raises:
         SchemaError: rows of this schema have no columns, or a column has no Arrow type.
         InputError: it is no Avro schema.
+        LimitError: it has too many columns.
     """
 
-    def __init__(self, schema: Any, *, connect: bool = False) -> None:
-        self._connect = connect
-        self._named: dict[str, tuple[str, pa.DataType | None]] = {}
+    def __init__(self, schema: Any, *, connect: bool = False, max_columns: int = MAX_COLUMNS) -> None:
+        self._connect, self._max_columns = connect, max_columns
+        self._named: dict[str, _Known] = {}
         self._bare: set[str] = set()
-        try:
-            self.plain, found, _ = self._read(schema, "", "the row", 0)
-        except (KeyError, TypeError, AttributeError) as error:
-            raise InputError(f"its schema is none of Avro: {error!r}") from None
-        if not t.is_struct(found):
+        self._defined = 0
+        found = self._read(schema, "", "the row", 0)
+        if found.nullable or found.arrow is None or not t.is_struct(found.arrow):
             raise SchemaError("its rows are no records, so they have no columns")
-        self.arrow = pa.schema(list(found))
+        self.plain: Any = found.plain
+        self.arrow = pa.schema(list(found.arrow))
 
-    def _read(self, schema: Any, namespace: str, where: str, depth: int) -> tuple[Any, pa.DataType, bool]:
-        """The plain schema, its Arrow type, and whether values may be NULL."""
-        if depth > _MAX_DEPTH:
-            raise SchemaError(f"{where} is nested more than {_MAX_DEPTH} deep")
+    def _read(self, schema: Any, namespace: str, where: str, depth: int) -> _Known:
+        if depth > MAX_DEPTH:
+            raise SchemaError(f"{where} is nested more than {MAX_DEPTH} levels deep")
         if isinstance(schema, list):
             return self._union(schema, namespace, where, depth)
         if isinstance(schema, str):
             if schema in _PRIMITIVES:
-                return schema, _PRIMITIVES[schema], schema == "null"
-            return self._reference(schema, namespace, where)
-        kind = schema["type"]
+                return _Known(schema, _PRIMITIVES[schema], schema == "null")
+            return self._reference(schema, namespace, where, depth)
+        kind = _part(schema, "type", where)
         if not isinstance(kind, str):
             return self._read(kind, namespace, where, depth + 1)
         if kind == "array":
-            plain, item, nullable = self._read(schema["items"], namespace, where, depth + 1)
-            if not self._has_bytes(plain):  # a few bytes could claim to hold any number of them
+            item = self._read(_part(schema, "items", where), namespace, where, depth + 1)
+            if not self._has_bytes(item.plain):  # a few bytes could claim to hold any number of them
                 raise SchemaError(f"{where}: lists of nothing but NULL cannot be read")
-            return {"type": "array", "items": plain}, pa.list_(pa.field("item", item, nullable)), False
+            plain, field = {"type": "array", "items": item.plain}, pa.field("item", item.arrow, item.nullable)
+            return _Known(plain, pa.list_(field), False, item.leaves, item.height + 1)
         if kind == "map":
-            plain, item, nullable = self._read(schema["values"], namespace, where, depth + 1)
-            return {"type": "map", "values": plain}, pa.map_(pa.string(), pa.field("value", item, nullable)), False
+            item = self._read(_part(schema, "values", where), namespace, where, depth + 1)
+            plain, field = {"type": "map", "values": item.plain}, pa.field("value", item.arrow, item.nullable)
+            return _Known(plain, pa.map_(pa.string(), field), False, item.leaves + 1, item.height + 1)
         if kind in ("record", "error", "enum", "fixed"):
             return self._define(schema, kind, namespace, where, depth)
         if kind not in _PRIMITIVES:
-            return self._reference(kind, namespace, where)
+            return self._reference(kind, namespace, where, depth)
         logical = _logical(schema, kind, where)
         if logical is None and self._connect and isinstance(name := schema.get("connect.name"), str):
             logical = CONNECT_TIMES.get((kind, name))
-        return kind, logical or _PRIMITIVES[kind], kind == "null"
+        return _Known(kind, logical or _PRIMITIVES[kind], kind == "null")
 
-    def _union(self, branches: list[Any], namespace: str, where: str, depth: int) -> tuple[Any, pa.DataType, bool]:
+    def _union(self, branches: list[Any], namespace: str, where: str, depth: int) -> _Known:
+        if not branches:
+            raise InputError(f"its schema is not valid: {where} is a union of no types")
         read = [self._read(branch, namespace, where, depth + 1) for branch in branches]
-        kinds = [kind for _, kind, _ in read if not t.is_null(kind)]
-        if any(kind != kinds[0] for kind in kinds):
-            names = ", ".join(str(kind) for kind in kinds)
+        kinds = [each for each in read if not t.is_null(each.arrow)]
+        if any(each.arrow != kinds[0].arrow for each in kinds):
+            names = ", ".join(short_repr(str(each.arrow)) for each in kinds)
             raise SchemaError(f"{where} is a union of several types ({names}): only one beside null can be stored")
-        return [plain for plain, _, _ in read], kinds[0] if kinds else pa.null(), len(kinds) < len(read)
+        found = kinds[0] if kinds else read[0]
+        return found._replace(plain=[each.plain for each in read], nullable=len(kinds) < len(read))
 
-    def _define(self, schema: Any, kind: str, namespace: str, where: str, depth: int) -> tuple[Any, pa.DataType, bool]:
-        given = str(schema["name"])
+    def _define(self, schema: Any, kind: str, namespace: str, where: str, depth: int) -> _Known:
+        given = _text(schema, "name", where)
         space = given.rpartition(".")[0] if "." in given else str(schema.get("namespace") or namespace)
         full = given if "." in given or not space else f"{space}.{given}"
-        plain: dict[str, Any] = {"type": kind if kind != "error" else "record", "name": f"t{len(self._named)}"}
-        self._named[full] = plain["name"], None
-        found: pa.DataType
+        plain: dict[str, Any] = {"type": kind if kind != "error" else "record", "name": f"t{self._defined}"}
+        self._defined += 1
+        self._named[full] = _Known(plain["name"], None)
         if kind == "enum":
-            plain["symbols"], found = [str(symbol) for symbol in schema["symbols"]], pa.string()
+            plain["symbols"] = _symbols(schema, where)
+            known = _Known(plain, pa.string())
         elif kind == "fixed":
-            plain["size"] = size = int(schema["size"])
-            if size < 1:
-                raise SchemaError(f"{where} has no bytes")
-            found = _logical(schema, kind, where) or pa.binary(size)
+            plain["size"] = size = _size(schema, where)
+            known = _Known(plain, _logical(schema, kind, where) or pa.binary(size))
         else:
-            fields, plain["fields"] = [], []
-            for field in schema["fields"]:
-                name = str(field["name"])
-                inner, arrow, nullable = self._read(field["type"], space, f"field {name!r}", depth + 1)
-                plain["fields"].append({"name": name, "type": inner})
-                fields.append(pa.field(name, arrow, nullable))
-            found = pa.struct(fields)
-            if not self._has_bytes(plain):
-                self._bare.add(plain["name"])
-        self._named[full] = plain["name"], found
-        return plain, found, False
+            known = self._record(schema, plain, space, where, depth)
+        self._named[full] = known._replace(plain=plain["name"])
+        return known
+
+    def _record(self, schema: Any, plain: dict[str, Any], space: str, where: str, depth: int) -> _Known:
+        listed = _part(schema, "fields", where)
+        if not isinstance(listed, list):
+            raise InputError(f"its schema is not valid: the fields of {where} are no list")
+        fields, plain["fields"] = [], []
+        leaves, height = 0, 0
+        for field in listed:
+            name = _text(field, "name", f"a field of {where}")
+            inner = self._read(_part(field, "type", f"field {name!r}"), space, f"field {name!r}", depth + 1)
+            leaves, height = leaves + inner.leaves, max(height, inner.height + 1)
+            if leaves > self._max_columns:
+                raise too_many_columns(self._max_columns, where)
+            plain["fields"].append({"name": name, "type": inner.plain})
+            fields.append(pa.field(name, inner.arrow, inner.nullable))
+        if not self._has_bytes(plain):
+            self._bare.add(plain["name"])
+        return _Known(plain, pa.struct(fields), False, leaves, height)
 
     def _has_bytes(self, plain: Any) -> bool:
         """Whether each value takes at least a byte."""
@@ -149,15 +190,54 @@ class AvroTypes:
             return any(self._has_bytes(field["type"]) for field in plain["fields"])
         return not isinstance(plain, str) or (plain != "null" and plain not in self._bare)
 
-    def _reference(self, name: str, namespace: str, where: str) -> tuple[Any, pa.DataType, bool]:
+    def _reference(self, name: str, namespace: str, where: str, depth: int) -> _Known:
         full = f"{namespace}.{name}" if namespace and "." not in name else name
         known = self._named.get(full) or self._named.get(name)
         if known is None:
             raise InputError(f"its schema names a type {name!r} that it does not define")
-        plain, found = known
-        if found is None:
+        if known.arrow is None:
             raise SchemaError(f"{where} holds itself: records without an end cannot be stored")
-        return plain, found, False
+        if depth + known.height > MAX_DEPTH:
+            raise SchemaError(f"{where} is nested more than {MAX_DEPTH} levels deep")
+        return known
+
+
+def _part(schema: Any, key: str, where: str) -> Any:
+    """A part of a schema. Raises InputError if it is not there."""
+    if not isinstance(schema, dict) or key not in schema:
+        raise InputError(f"its schema is not valid: {where} has no {key!r}")
+    return schema[key]
+
+
+def _text(schema: Any, key: str, where: str) -> str:
+    """A name in a schema. Raises InputError if it is none, or holds half of a surrogate pair."""
+    found = _part(schema, key, where)
+    if not isinstance(found, str) or any("\ud800" <= sign <= "\udfff" for sign in found):
+        raise InputError(f"its schema is not valid: the {key} of {where} is no text")
+    return found
+
+
+def _symbols(schema: Any, where: str) -> list[str]:
+    """The symbols of an enum. Raises InputError where they are not as the specification wants them."""
+    found = _part(schema, "symbols", where)
+    if not isinstance(found, list) or not found:
+        raise InputError(f"its schema is not valid: {where} is an enum without a list of symbols")
+    for symbol in found:
+        if not isinstance(symbol, str) or not _SYMBOL.fullmatch(symbol):
+            raise InputError(f"its schema is not valid: {where} has the symbol {short_repr(symbol)}, which is no name")
+    if len(set(found)) < len(found):
+        raise InputError(f"its schema is not valid: {where} has a symbol twice")
+    return found
+
+
+def _size(schema: Any, where: str) -> int:
+    """The bytes of a fixed. Raises SchemaError if no column holds them."""
+    size = _part(schema, "size", where)
+    if type(size) is not int or size < 1:
+        raise SchemaError(f"{where} is a fixed of {short_repr(size)} bytes: there must be at least one")
+    if size > MAX_FIXED_BYTES:
+        raise SchemaError(f"{where} is a fixed of {size:,} bytes: at most {MAX_FIXED_BYTES:,} are read; write bytes")
+    return size
 
 
 def _logical(schema: Any, kind: str, where: str) -> pa.DataType | None:
@@ -167,8 +247,12 @@ def _logical(schema: Any, kind: str, where: str) -> pa.DataType | None:
     precision, scale = schema.get("precision"), schema.get("scale", 0)
     if not isinstance(precision, int) or not isinstance(scale, int) or not 0 <= scale <= precision or precision < 1:
         return None  # the specification: an invalid logical type is ignored
-    if precision > _DECIMAL_DIGITS or schema.get("size", 0) > _DECIMAL_BYTES:
-        raise SchemaError(f"{where} is a decimal of {precision} digits: more than can be stored")
+    if precision > _DECIMAL_DIGITS:
+        raise SchemaError(
+            f"{where} is a decimal of {short_repr(precision)} digits: at most {_DECIMAL_DIGITS} can be read"
+        )
+    if kind == "fixed" and schema["size"] > _DECIMAL_BYTES:
+        raise SchemaError(f"{where} is a decimal of {schema['size']:,} bytes: at most {_DECIMAL_BYTES} can be read")
     return pa.decimal128(precision, scale) if precision <= 38 else pa.decimal256(precision, scale)
 
 

@@ -26,6 +26,10 @@ from dolmen.units import MIB
 MAX_MESSAGE_BYTES = 256 * MIB
 
 _MAGIC, _OLD_FEATHER = b"ARROW1", b"FEA1"
+_CONTINUATION = b"\xff\xff\xff\xff"
+_FIRST_MESSAGE = 8
+_MOST_PADDING = 72
+"""Bytes between messages: they begin at multiples of up to 64, and the mark of the stream's end has 8."""
 
 
 @dataclass(frozen=True)
@@ -88,17 +92,28 @@ def _open_stream(stream: _Stream, source: SourceFile) -> _ArrowRows:
         yield from reader
         stream.check_end()
 
-    return _ArrowRows(check_schema(reader.schema, source.name), batches())
+    return _ArrowRows(check_schema(reader.schema, source.name, source.options.max_columns), batches())
 
 
 def _open_whole(file: BinaryIO, source: SourceFile) -> _ArrowRows:
+    whole = _ArrowFile(file, source.name)
     with _damage(source):
-        file.seek(-len(_MAGIC), os.SEEK_END)
-        if file.read(len(_MAGIC)) != _MAGIC:
+        file.seek(_FIRST_MESSAGE)
+        prefix = _exactly(file, 8)
+        file.seek(-len(_MAGIC) - 4, os.SEEK_END)
+        end = _exactly(file, len(_MAGIC) + 4)
+        if not end.endswith(_MAGIC):
             raise pa.ArrowInvalid("it is truncated: its footer is not whole; upload it again")
-        reader = ipc.open_file(pa.PythonFile(_ArrowFile(file, source.name), mode="r"))
-    batches = (reader.get_batch(place) for place in range(reader.num_record_batches))
-    return _ArrowRows(check_schema(reader.schema, source.name), batches)
+        framed = prefix.startswith(_CONTINUATION)  # not by Polars, whose schema takes less than the footer with it
+        schema = int.from_bytes(prefix[4:], "little") + 8 if framed else int.from_bytes(end[:4], "little")
+        reader = ipc.open_file(pa.PythonFile(whole, mode="r"))
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for place in range(reader.num_record_batches):
+            yield reader.get_batch(place)
+        whole.check_all_read(_FIRST_MESSAGE + schema, reader.num_record_batches)
+
+    return _ArrowRows(check_schema(reader.schema, source.name, source.options.max_columns), batches())
 
 
 def _damage(source: SourceFile) -> AbstractContextManager[None]:
@@ -116,17 +131,45 @@ def _check(batches: Iterator[pa.RecordBatch], source: SourceFile) -> Iterator[pa
 
 
 class _ArrowFile:
-    """A file as pyarrow reads it, in pieces that fit into memory."""
+    """A file as pyarrow reads it, in pieces that fit into memory.
+
+    The footer says where the record batches are, and pyarrow reads no others: what was read is noted, so that a batch
+    that the footer does not list is found.
+    """
 
     def __init__(self, file: BinaryIO, name: str) -> None:
         self._file, self._name = file, name
+        self._read: list[tuple[int, int]] = []
         self.closed = False
         self.seek, self.tell = file.seek, file.tell
 
     def read(self, size: int, /) -> bytes:
         """The next bytes, as many as asked for unless the file ends."""
         _check_size(size, self._name)
-        return _exactly(self._file, size)
+        start = self._file.tell()
+        data = _exactly(self._file, size)
+        self._read.append((start, start + len(data)))
+        return data
+
+    def check_all_read(self, start: int, batches: int) -> None:
+        """Raises InputError if there are bytes from ``start`` on, behind the schema, that no message holds."""
+        end = start
+        for first, last in sorted(self._read):
+            if first - end > _MOST_PADDING and (batches or self._has_batches(end, first)):
+                raise InputError(
+                    f"file {self._name!r} is damaged: its footer lists {batches:,} record "
+                    f"batch{'es' if batches != 1 else ''}, and the bytes from {end:,} to {first:,} belong to none: "
+                    "write it again"
+                )
+            end = max(end, last)
+
+    def _has_batches(self, start: int, end: int) -> bool:
+        """Whether there is anything but dictionaries, which are not read for a file without record batches."""
+        self._file.seek(start)
+        _check_size(end - start, self._name)
+        data = _exactly(self._file, end - start)
+        messages = ipc.MessageReader.open_stream(data[max(0, data.find(_CONTINUATION)) :])
+        return any(message.type != "dictionary" for message in messages)
 
 
 class _Stream:

@@ -22,11 +22,11 @@ from dolmen.ingest.formats.columnar.typed import (
     stored_schema,
     surveyed_schema,
 )
+from dolmen.ingest.formats.limits import BATCH_ROWS, check_columns, rows_at_once
 from dolmen.ingest.formats.options import OnBadRow
 from dolmen.ingest.formats.source import SourceFile
 from dolmen.units import MIB
 
-BATCH_ROWS = 65_536
 _BUFFER_BYTES = MIB
 
 
@@ -38,13 +38,13 @@ def infer(source: SourceFile) -> pa.Schema:
         InputError: the file is damaged or not Parquet.
     """
     with _open(source) as file, _damage(source):
-        return stored_schema(check_schema(file.schema_arrow, source.name), source.name)
+        return stored_schema(check_schema(file.schema_arrow, source.name, source.options.max_columns), source.name)
 
 
 def survey(source: SourceFile, *, skip_bad_rows: bool = False) -> pa.Schema:
     """The file's columns as its schema says, all of which may be NULL. Raises as ``infer`` does."""
     with _open(source) as file, _damage(source):
-        return surveyed_schema(check_schema(file.schema_arrow, source.name), source.name)
+        return surveyed_schema(check_schema(file.schema_arrow, source.name, source.options.max_columns), source.name)
 
 
 def read(source: SourceFile, schema: pa.Schema, on_bad_row: OnBadRow | None = None) -> Iterator[pa.RecordBatch]:
@@ -60,7 +60,7 @@ def read(source: SourceFile, schema: pa.Schema, on_bad_row: OnBadRow | None = No
     """
     with _open(source) as file:
         with _damage(source):
-            own = check_schema(file.schema_arrow, source.name)
+            own = check_schema(file.schema_arrow, source.name, source.options.max_columns)
         columns = None
         if source.options.ignore_extra:
             columns = common_schema(own, schema, source.name).names
@@ -73,14 +73,54 @@ def _damage(source: SourceFile) -> AbstractContextManager[None]:
 
 
 def _batches(file: parquet.ParquetFile, columns: list[str] | None, source: SourceFile) -> Iterator[pa.RecordBatch]:
-    batches = file.iter_batches(BATCH_ROWS, columns=columns)
-    while True:
+    """The rows, some row groups after the others.
+
+    Where a column chunk or a page says that it has fewer values than its row group has rows, pyarrow's reader ends the
+    column there, or goes on in the next row group, without an error.
+    """
+    with _damage(source):
+        most, claimed = rows_at_once(file.schema_arrow), file.metadata.num_rows
+        runs = list(_runs_of_groups(file.metadata))
+    total = sum(rows for _, rows in runs)
+    if claimed > total:  # it is 0 in files of some writers
+        raise InputError(
+            f"file {source.name!r} is damaged: its footer says it has {claimed:,} rows, and its row groups have "
+            f"{total:,}: write it again"
+        )
+    for groups, rows in runs:
         with _damage(source):
-            batch = next(batches, None)
-            if batch is None:
-                return
-            batch.validate()  # its values are looked at when they are made to fit, which names their rows
-        yield batch
+            batches = file.iter_batches(most, row_groups=groups, columns=columns)
+        found = 0
+        while True:
+            with _damage(source):
+                batch = next(batches, None)
+                if batch is None:
+                    break
+                batch.validate()  # its values are looked at when they are made to fit, which names their rows
+            found += batch.num_rows
+            if found > rows:
+                break
+            yield batch
+        if found != rows:
+            numbers = f"row group {groups[0]}" if len(groups) == 1 else f"row groups {groups[0]} to {groups[-1]}"
+            raise InputError(
+                f"file {source.name!r} is damaged: by its footer there are {rows:,} rows in {numbers}, but its columns "
+                f"hold {'more' if found > rows else f'{found:,}'}: write it again"
+            )
+
+
+def _runs_of_groups(metadata: parquet.FileMetaData) -> Iterator[tuple[list[int], int]]:
+    """Consecutive row groups with at most the rows of a batch, or one that has more; and their number of rows."""
+    groups, rows = list[int](), 0
+    for group in range(metadata.num_row_groups):
+        own = metadata.row_group(group).num_rows
+        if groups and rows + own > BATCH_ROWS:
+            yield groups, rows
+            groups, rows = [], 0
+        groups.append(group)
+        rows += own
+    if groups:
+        yield groups, rows
 
 
 @contextmanager
@@ -94,6 +134,7 @@ def _open(source: SourceFile) -> Iterator[parquet.ParquetFile]:
                 page_checksum_verification=True,
                 coerce_int96_timestamp_unit="us",
             )
+            check_columns(file.metadata.num_columns, source.options.max_columns, source.name)
             julian = sorted(julian_leaves(file.metadata))
         if julian:
             column = file.schema.column(julian[0]).path

@@ -18,9 +18,10 @@ import pyarrow as pa
 from pyarrow import types as t
 
 from dolmen.errors import InputError, LimitError, RowError, SchemaError
-from dolmen.format.schema import storable
+from dolmen.format.schema import plain_type, storable
 from dolmen.format.values import Json
 from dolmen.ingest.formats.bad_rows import good_rows
+from dolmen.ingest.formats.limits import check_columns, count_columns, rows_at_once
 from dolmen.ingest.formats.options import OnBadRow, is_closed
 from dolmen.ingest.formats.source import SourceFile
 from dolmen.write.conform import conform
@@ -68,7 +69,7 @@ def conform_file(
         InputError: the file holds more than it may.
     """
     name = source.name
-    batches = _check_size(batches, name, source.options.max_bytes)
+    batches = _slices(_check_size(batches, name, source.options.max_bytes), rows_at_once(own))
     if source.options.ignore_extra:
         kept = common_schema(own, schema, name)
         batches, own = (_keep(batch, kept) for batch in batches), kept
@@ -88,8 +89,14 @@ def conform_file(
         row += batch.num_rows
 
 
-def check_schema(schema: pa.Schema, name: str) -> pa.Schema:
-    """The schema itself. Raises InputError where it can only be damaged: Arrow does not look, and may crash on it."""
+def check_schema(schema: pa.Schema, name: str, max_columns: int) -> pa.Schema:
+    """The schema itself.
+
+    Raises:
+        InputError: it can only be damaged: Arrow does not look, and may crash on it.
+        LimitError: it has more columns than a file may have.
+    """
+    check_columns(count_columns(schema, max_columns), max_columns, name)
     try:
         for field in schema:
             _check(field)
@@ -100,14 +107,7 @@ def check_schema(schema: pa.Schema, name: str) -> pa.Schema:
 
 def _check(field: pa.Field) -> None:
     field.name.encode()
-    kind = field.type
-    while True:
-        if isinstance(kind, pa.BaseExtensionType):
-            kind = kind.storage_type
-        elif t.is_dictionary(kind):
-            kind = kind.value_type
-        else:
-            break
+    kind = plain_type(field.type)
     if t.is_timestamp(kind) and kind.tz is not None:
         kind.tz.encode()
     if t.is_decimal(kind) and not 0 <= kind.scale <= _DECIMAL_DIGITS[kind.bit_width]:
@@ -156,13 +156,20 @@ def _keep(batch: pa.RecordBatch, kept: pa.Schema) -> pa.RecordBatch:
 def _check_size(batches: Iterator[pa.RecordBatch], name: str, max_bytes: int) -> Iterator[pa.RecordBatch]:
     left = max_bytes
     for batch in batches:
-        left -= batch.nbytes
+        left -= max(batch.nbytes, batch.num_rows)  # rows of nothing but NULL may take no bytes
         if left < 0:
             raise LimitError(
                 f"file {name!r} unpacks to more than the {max_bytes:,} bytes that one file may hold: "
                 "split it into smaller files"
             )
         yield batch
+
+
+def _slices(batches: Iterator[pa.RecordBatch], most: int) -> Iterator[pa.RecordBatch]:
+    """The rows in batches of at most ``most``: dictionaries, runs and NULLs become values, which may take far more."""
+    for batch in batches:
+        for start in range(0, batch.num_rows, most) if batch.num_rows > most else (0,):
+            yield batch.slice(start, most)
 
 
 def _read_good(rows: _TypedRows, on_bad_row: OnBadRow) -> Iterator[pa.RecordBatch]:

@@ -15,6 +15,7 @@ from dolmen.errors import InputError, RowError, SchemaError
 from dolmen.ingest.formats.compression import ByteStream
 from dolmen.ingest.formats.csv.headers import columns_by_name, columns_by_place
 from dolmen.ingest.formats.csv.quoting import Records, last_record_end
+from dolmen.ingest.formats.limits import check_columns
 from dolmen.ingest.formats.source import SourceFile
 from dolmen.ingest.formats.text.blocks import Block, blocks
 
@@ -76,6 +77,7 @@ class DelimitedFile:
                 continue
             start = int(records.starts[0])
             if not options.header:
+                check_columns(int(records.fields[0]), options.max_columns, name)
                 names, said_by = columns_by_place(int(records.fields[0]), wanted)
                 body = Block(block.data[start:], block.line_at(start), block.fault)
                 return cls(name, names, said_by, chain([body], rest), delimiter, nulls)
@@ -84,7 +86,7 @@ class DelimitedFile:
             end = int(records.ends[0])
             header = Block(block.data[start:end], block.line_at(start))
             body = Block(block.data[end:], block.line_at(end))
-            names = columns_by_name(header, delimiter, name, wanted if ignored else None)
+            names = columns_by_name(header, delimiter, name, wanted if ignored else None, options.max_columns)
             if wanted is not None and len(names) == 1 and names[0] is not None and names[0] not in wanted:
                 for sign in ";|\t,":
                     if sign != delimiter and sign in names[0]:

@@ -12,6 +12,7 @@ from pyarrow import csv
 
 from dolmen.errors import RowError, SchemaError
 from dolmen.ingest.formats.csv.quoting import Records
+from dolmen.ingest.formats.limits import check_columns
 from dolmen.ingest.formats.text.blocks import Block
 
 
@@ -28,14 +29,18 @@ def columns_by_place(fields: int, wanted: list[str] | None) -> tuple[Sequence[st
     return wanted, "the table"
 
 
-def columns_by_name(header: Block, delimiter: str, name: str, wanted: list[str] | None) -> Sequence[str | None]:
+def columns_by_name(
+    header: Block, delimiter: str, name: str, wanted: list[str] | None, most: int
+) -> Sequence[str | None]:
     """The columns that a header names.
 
     Args:
         name: of the file, for errors.
         wanted: the table's columns, where others are ignored; None where any name counts.
+        most: the most columns that there may be.
 
     Raises:
+        LimitError: there are more.
         RowError: the header is not UTF-8.
         SchemaError: a column has no name, or is there twice, or none is wanted.
     """
@@ -44,7 +49,8 @@ def columns_by_name(header: Block, delimiter: str, name: str, wanted: list[str] 
         header.data.decode()
     except UnicodeDecodeError as error:
         raise RowError(f"not UTF-8: {error.reason}", file=name, line=header.line) from None
-    count = Records.of(header.data, delimiter, blank_lines_count=True).fields[0]
+    count = int(Records.of(header.data, delimiter, blank_lines_count=True).fields[0])
+    check_columns(count, most, name)
     places = [str(place) for place in range(count)]
     cells = csv.read_csv(
         pa.BufferReader(header.data),
@@ -53,13 +59,17 @@ def columns_by_name(header: Block, delimiter: str, name: str, wanted: list[str] 
         csv.ConvertOptions(column_types=dict.fromkeys(places, pa.string()), strings_can_be_null=False),
     )
     names: list[str] = [column[0].as_py() for column in cells.columns]
-    kept: list[str | None] = [column if wanted is None or column in wanted else None for column in names]
+    known = None if wanted is None else set(wanted)
+    kept: list[str | None] = [column if known is None or column in known else None for column in names]
     if not any(column is not None for column in kept):
         raise SchemaError(f"{where}: no column is one of the table's; there are: {', '.join(wanted or ())}")
+    seen = set[str]()
     for place, column in enumerate(kept, 1):
         if column == "":
             hint = " (an index that pandas wrote? leave it out with index=False)" if place == 1 else ""
             raise SchemaError(f"{where}: column {place} has no name{hint}")
-        if column is not None and kept.index(column) != place - 1:
+        if column in seen:
             raise SchemaError(f"{where}: column {column!r} is there twice")
+        if column is not None:
+            seen.add(column)
     return kept

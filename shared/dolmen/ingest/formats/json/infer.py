@@ -5,7 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 from pyarrow import types as t
 
-from dolmen.errors import InputError, LimitError
+from dolmen.errors import InputError
+from dolmen.ingest.formats.json.keys import has_many_keys, too_many_keys
 from dolmen.ingest.formats.json.lines import Lines, check_utf8, line_blocks, without_nulls
 from dolmen.ingest.formats.json.rows import count_objects, may_be_too_deep
 from dolmen.ingest.formats.json.shapes import (
@@ -22,10 +23,6 @@ from dolmen.ingest.formats.json.shapes import (
 from dolmen.ingest.formats.json.values import parse_objects
 from dolmen.ingest.formats.source import SourceFile
 from dolmen.ingest.formats.text.blocks import Block
-from dolmen.ingest.formats.text.times import TimeFormat
-
-MAX_KEYS = 10_000
-"""The most different keys in a file that is surveyed, those of objects in it included."""
 
 
 def infer(source: SourceFile) -> pa.Schema:
@@ -34,8 +31,9 @@ def infer(source: SourceFile) -> pa.Schema:
     Raises:
         RowError: a malformed line.
         InputError: no line holds a single key.
+        LimitError: more different keys than there may be columns.
     """
-    inference = _Inference(source.name, source.options.times)
+    inference = _Inference(source)
     with source.text() as stream:
         for block in line_blocks(stream, source.name, source.block_bytes):
             inference.look_at(block)
@@ -52,16 +50,12 @@ def survey(source: SourceFile, *, skip_bad_rows: bool = False) -> pa.Schema:
 
     Raises:
         RowError: a malformed line.
-        LimitError: more different keys than ``MAX_KEYS``.
+        LimitError: more different keys than there may be columns.
     """
-    inference = _Inference(source.name, source.options.times, skip_bad_rows=skip_bad_rows)
+    inference = _Inference(source, skip_bad_rows=skip_bad_rows)
     with source.text() as stream:
         for block in line_blocks(stream, source.name, source.block_bytes):
             inference.look_at(without_nulls(block) if source.options.null_lines == "skip" else block)
-            if _count_keys(inference.seen) > MAX_KEYS:
-                raise LimitError(
-                    f"file {source.name!r} has more than {MAX_KEYS:,} different keys: are some of them data?"
-                )
     return pa.schema([(column, surveyed_type(node)) for column, node in inference.seen.by_name.items()])
 
 
@@ -74,10 +68,10 @@ def _count_keys(node: Node) -> int:
 class _Inference:
     """The shapes of a file's columns so far."""
 
-    def __init__(self, name: str, times: TimeFormat | None, *, skip_bad_rows: bool = False) -> None:
+    def __init__(self, source: SourceFile, *, skip_bad_rows: bool = False) -> None:
         self.seen = Fields()
         self._skip_bad_rows = skip_bad_rows
-        self._name, self._times = name, times
+        self._name, self._times, self._most = source.name, source.options.times, source.options.max_columns
         self._row = 1
         self._strings: pa.Schema | None = None
 
@@ -87,7 +81,7 @@ class _Inference:
         if objects == 0:
             return
         try:
-            if objects is None or may_be_too_deep(block.data):
+            if objects is None or may_be_too_deep(block.data) or has_many_keys(block.data, self._most, self._name):
                 raise Unsure
             check_utf8(block.data)
             seen = self._at_once(block.data, objects)
@@ -101,6 +95,8 @@ class _Inference:
         joined = join(self.seen, seen)
         assert isinstance(joined, Fields)
         self.seen = joined
+        if _count_keys(joined) > self._most:
+            raise too_many_keys(self._most, self._name)
 
     def _at_once(self, data: bytes, rows: int) -> Node:
         table = parse_objects(data, self._strings, "infer")

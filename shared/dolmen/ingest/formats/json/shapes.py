@@ -145,7 +145,9 @@ def node_of_values(values: list[Any], times: TimeFormat | None = None) -> Node:
     if lists:
         node = join(node, Items(node_of_values(list(chain.from_iterable(lists)), times)))
     if objects:
-        names = dict.fromkeys(chain.from_iterable(objects))
-        seen = {name: node_of_values([one[name] for one in objects if name in one], times) for name in names}
-        node = join(node, Fields(seen))
+        by_name: dict[str, list[Any]] = {}
+        for one in objects:
+            for name, value in one.items():
+                by_name.setdefault(name, []).append(value)
+        node = join(node, Fields({name: node_of_values(some, times) for name, some in by_name.items()}))
     return node

@@ -1,0 +1,64 @@
+"""Limits on the columns of a file, so that a few bytes of it do not take all memory.
+
+They are checked before the columns are made: a schema of a kilobyte can have a million columns, and a file of a
+megabyte values of NULL that take gigabytes. Nesting has limits of its own: ``dolmen.format.schema.MAX_DEPTH`` for what
+is stored, and those of each format for what is read.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+from pyarrow import types as t
+
+from dolmen.errors import LimitError
+from dolmen.format.schema import is_nested, plain_type
+from dolmen.units import KIB, MIB
+
+MAX_FIXED_BYTES = 64 * KIB
+"""The widest values of fixed size in Avro: a NULL takes as much memory as any other."""
+BATCH_ROWS = 65_536
+"""The most rows that are read at once."""
+
+BYTES_AT_ONCE = 64 * MIB
+"""What the values of fixed size in these may take; rows are fewer if they would take more."""
+
+_VALUE_BYTES = 16
+"""A value counts as at least so many bytes of memory."""
+
+
+def too_many_columns(most: int, where: str = "it") -> LimitError:
+    """The error about more columns than ``most``, to which the file's name is added."""
+    return LimitError(
+        f"{where} has more than {most:,} columns, counting the fields in columns: split it, or store keys and values "
+        "as JSON text; for a table the setting ingest_max_columns allows more"
+    )
+
+
+def check_columns(count: int, most: int, name: str) -> None:
+    """Raises LimitError for a file of more columns than it may have."""
+    if count > most:
+        raise LimitError(f"file {name!r}: {too_many_columns(most)}")
+
+
+def count_columns(schema: pa.Schema, most: int) -> int:
+    """The number of columns without children; it stops counting above ``most``."""
+    found, left = 0, [field.type for field in reversed(list(schema))]
+    while left and found <= most:
+        kind = plain_type(left.pop())
+        if is_nested(kind):
+            left += [kind.field(place).type for place in range(kind.num_fields)]
+        else:
+            found += 1
+    return found
+
+
+def rows_at_once(schema: pa.Schema, most: int = BATCH_ROWS) -> int:
+    """How many rows of a file are held at once, if all of them may be NULL: fewer if there are many columns."""
+    return max(1, min(most, BYTES_AT_ONCE // max(1, sum(_width(field.type) for field in schema))))
+
+
+def _width(kind: pa.DataType) -> int:
+    kind = plain_type(kind)
+    if t.is_struct(kind):
+        return sum(_width(field.type) for field in kind)
+    return max(_VALUE_BYTES, kind.byte_width) if t.is_fixed_size_binary(kind) else _VALUE_BYTES
