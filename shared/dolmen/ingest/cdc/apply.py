@@ -22,11 +22,12 @@ from dolmen.errors import InputError
 from dolmen.format.ingest_properties import CdcSettings, IngestSettings
 from dolmen.format.schema import Field
 from dolmen.format.values import Plain, to_array, to_plain
-from dolmen.ingest.cdc.changes import DELETED, ROW, ChangeFaults, ChangeTables, last_of_each
+from dolmen.ingest.cdc.changes import DELETED, ROW, ChangeFaults, ChangeTables, last_of_each, unavailable_columns
 from dolmen.ingest.cdc.current import LIVE, SEQUENCE, TS, latest_sequences
 from dolmen.ingest.cdc.envelopes import envelope
 from dolmen.ingest.cdc.memory import DeleteMemory
 from dolmen.ingest.cdc.positions import find_forms
+from dolmen.ingest.cdc.previous import PreviousValues
 from dolmen.ingest.formats.formats import SourceFile, read
 from dolmen.ingest.formats.options import OnBadRow
 from dolmen.ingest.late import ErasedRows
@@ -133,15 +134,25 @@ def _portions(tables: Iterator[pa.Table], max_rows: int, max_bytes: int) -> Iter
     held: list[pa.Table] = []
     rows = size = 0
     for changes in tables:
-        for start in range(0, changes.num_rows, max_rows):
-            part = changes.slice(start, max_rows)
+        for part in _parts(changes, max_rows):
             if held and (rows + part.num_rows > max_rows or size + part.nbytes > max_bytes):
-                yield pa.concat_tables(held)
+                yield pa.concat_tables(held, promote_options="default")
                 held, rows, size = [], 0, 0
             held.append(part)
             rows, size = rows + part.num_rows, size + part.nbytes
     if held:
-        yield pa.concat_tables(held)
+        yield pa.concat_tables(held, promote_options="default")
+
+
+def _parts(changes: pa.Table, max_rows: int) -> Iterator[pa.Table]:
+    """Cuts changes into parts, but not between a row's new key and the delete of its old one."""
+    start, rows = 0, changes[ROW].to_numpy()
+    while start < len(rows):
+        stop = start + max_rows
+        while stop < len(rows) and rows[stop] == rows[stop - 1]:
+            stop += 1
+        yield changes.slice(start, stop - start)
+        start = stop
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,20 +192,27 @@ class _Target:
         Args:
             first_ts: rows from this commit timestamp on are of portions of the same file.
         """
-        sequence = str(self.sequence.id)
-        told = self.faults.count
+        sequence, known_bad = str(self.sequence.id), self.faults.count
         last = last_of_each(changes, self.key_names, [sequence, ROW])
         least, _ = self._least_and_greatest(last)
         entry = self.transaction.entry(self.name)
         memory = DeleteMemory.of(self.transaction, self.name, entry, self.keys, self.sequence, self.settings.memory_us)
-        if all_above(entry, self.sequence, least):
+        lacks_values = bool(unavailable_columns(changes))
+        if not lacks_values and all_above(entry, self.sequence, least):
             self._add(last, last, memory, above=least)
         else:
-            last, live = self._select_newer(last, memory, first_ts)
+            remembered = memory.name if memory.table else None
+            known = latest_sequences(self.transaction, self.name, remembered, last, self.keys, self.sequence)
+            previous = None
+            if lacks_values:
+                previous = PreviousValues.of(changes, known, self.key_names, sequence, first_ts)
+                self._report_lost(previous)
+                last = last_of_each(previous.changes, self.key_names, [sequence, ROW])
+            last, live = self._select_newer(last, known, memory, first_ts)
             if last.num_rows:
-                self._add(last, live, memory, above=None)
+                self._add(last, live, memory, above=None, previous=previous)
         deleted = pc.sum(last[DELETED]).as_py() or 0
-        bad = self.faults.count - told
+        bad = self.faults.count - known_bad
         return ChangeCounts(last.num_rows - deleted, deleted, changes.num_rows - last.num_rows - bad)
 
     def _least_and_greatest(self, changes: pa.Table) -> list[Plain]:
@@ -202,11 +220,11 @@ class _Target:
         ends = pc.min_max(changes[str(self.sequence.id)])
         return to_plain(pa.array([ends["min"], ends["max"]], self.sequence.arrow_type))
 
-    def _select_newer(self, last: pa.Table, memory: DeleteMemory, first_ts: int) -> tuple[pa.Table, pa.Table]:
+    def _select_newer(
+        self, last: pa.Table, known: pa.Table, memory: DeleteMemory, first_ts: int
+    ) -> tuple[pa.Table, pa.Table]:
         """The changes that are newer than what is known of their keys; and of these, those whose keys are live."""
         names = self.key_names
-        remembered = memory.name if memory.table else None
-        known = latest_sequences(self.transaction, self.name, remembered, last, self.keys, self.sequence)
         places = last.select(names).append_column("place", pa.array(range(last.num_rows), pa.int64()))
         beside = places.join(known, names, join_type="left outer", use_threads=False).sort_by("place")
         own, theirs = last[str(self.sequence.id)], beside[SEQUENCE]
@@ -231,7 +249,25 @@ class _Target:
                 self.sequence.name,
             )
 
-    def _add(self, changes: pa.Table, hidden: pa.Table, memory: DeleteMemory, above: Plain) -> None:
+    def _report_lost(self, previous: PreviousValues) -> None:
+        """Reports changes without a value that the source left out, and that nothing else has."""
+        names = {field.id: field.name for field in self.fields}
+        for row, column in previous.lost:
+            self.faults.add(
+                "the source left this value out (cdc_unavailable_value), and neither the table nor a change before this "
+                "one has it: first apply the file that has it, then drop this one again",
+                row,
+                names[column],
+            )
+
+    def _add(
+        self,
+        changes: pa.Table,
+        hidden: pa.Table,
+        memory: DeleteMemory,
+        above: Plain,
+        previous: PreviousValues | None = None,
+    ) -> None:
         """Adds changes to the transaction; rows with the keys of ``hidden`` are what they replace."""
         transaction, request = self.transaction, self.request
         remembered, uuid = memory.ensure_table(request)
@@ -251,7 +287,12 @@ class _Target:
         memory.forget_old(request)
         upserts, deletes = changes.filter(pc.invert(changes[DELETED])), changes.filter(changes[DELETED])
         target = transaction.table(self.name)
-        target.replace(_with_names(upserts, self.fields), _with_names(hidden, self.keys), request=request)
+        rows: pa.Table | pa.RecordBatchReader = _with_names(upserts, self.fields)
+        if previous is not None:
+            filled = previous.fill(upserts, transaction, self.name, self.keys)
+            tables = (_with_names(part, self.fields) for part in filled)
+            rows = pa.RecordBatchReader.from_batches(rows.schema, (b for part in tables for b in part.to_batches()))
+        target.replace(rows, _with_names(hidden, self.keys), request=request)
         if deletes.num_rows:
             remembered.append(_with_names(deletes, (*self.keys, self.sequence)), request=request)
 

@@ -59,9 +59,7 @@ def latest_sequences(
 def _rows(
     transaction: Transaction, table: str, wanted: pa.Table, keys: tuple[Field, ...], sequence: Field, *, live: bool
 ) -> pa.Table:
-    names, own = [field.name for field in keys], transaction.entry(table).schema
-    most = INDEXED_LIST if len(keys) == 1 and transaction.entry(table).segments_of("index") else LIST
-    where = conjunction([_condition_on(own.field(field.name), wanted[str(field.id)], most) for field in keys])
+    names, where = [field.name for field in keys], condition_on_keys(transaction, table, keys, wanted)
     scan = transaction.table(table).scan([*names, sequence.name], where, with_commit_ts=True)
     schema = pa.schema(
         [
@@ -99,6 +97,17 @@ def _select_wanted(held: list[pa.Table], wanted: pa.Table, keys: tuple[Field, ..
         return rows
     names = [str(field.id) for field in keys]
     return rows.join(wanted.select(names), names, join_type="left semi", use_threads=False)
+
+
+def condition_on_keys(transaction: Transaction, table: str, keys: tuple[Field, ...], wanted: pa.Table) -> Predicate:
+    """A condition on the rows of a table, or of a memory, that those with one of the keys fulfil, and maybe others.
+
+    Args:
+        wanted: the keys; columns named by ids.
+    """
+    entry = transaction.entry(table)
+    most = INDEXED_LIST if len(keys) == 1 and entry.segments_of("index") else LIST
+    return conjunction([_condition_on(entry.schema.field(key.name), wanted[str(key.id)], most) for key in keys])
 
 
 def _condition_on(field: Field, values: pa.ChunkedArray, most: int) -> Predicate:
