@@ -23,7 +23,7 @@ from dolmen.format.ingest_properties import CdcSettings, IngestSettings
 from dolmen.format.schema import Field
 from dolmen.format.values import Plain, to_array, to_plain
 from dolmen.ingest.cdc.changes import DELETED, ROW, ChangeFaults, ChangeTables, last_of_each, unavailable_columns
-from dolmen.ingest.cdc.current import LIVE, SEQUENCE, TS, latest_sequences
+from dolmen.ingest.cdc.current import KEPT_COLUMN, KEPT_SINCE, LIVE, SEQUENCE, TS, latest_sequences
 from dolmen.ingest.cdc.envelopes import envelope
 from dolmen.ingest.cdc.memory import DeleteMemory
 from dolmen.ingest.cdc.positions import find_forms
@@ -202,13 +202,15 @@ class _Target:
             self._add(last, last, memory, above=least)
         else:
             remembered = memory.name if memory.table else None
-            known = latest_sequences(self.transaction, self.name, remembered, last, self.keys, self.sequence)
+            latest = latest_sequences(self.transaction, self.name, remembered, last, self.keys, self.sequence)
             previous = None
-            if lacks_values:
-                previous = PreviousValues.of(changes, known, self.key_names, sequence, first_ts)
+            if lacks_values or latest.kept.num_rows:
+                previous = PreviousValues.of(changes, latest, self.key_names, self.sequence, first_ts)
                 self._report_lost(previous)
                 last = last_of_each(previous.changes, self.key_names, [sequence, ROW])
-            last, live = self._select_newer(last, known, memory, first_ts)
+            last, live = self._select_newer(last, latest.rows, memory, first_ts)
+            if previous is not None:
+                last, live = (pa.concat_tables([rows, previous.amended]) for rows in (last, live))
             if last.num_rows:
                 self._add(last, live, memory, above=None, previous=previous)
         deleted = pc.sum(last[DELETED]).as_py() or 0
@@ -293,8 +295,15 @@ class _Target:
             tables = (_with_names(part, self.fields) for part in filled)
             rows = pa.RecordBatchReader.from_batches(rows.schema, (b for part in tables for b in part.to_batches()))
         target.replace(rows, _with_names(hidden, self.keys), request=request)
-        if deletes.num_rows:
-            remembered.append(_with_names(deletes, (*self.keys, self.sequence)), request=request)
+        remember = _with_names(deletes, (*self.keys, self.sequence))
+        if previous is not None and (kept := previous.kept_of(upserts)).num_rows:
+            memory.ensure_kept(remembered, request)
+            kept_rows = _with_names(kept, (*self.keys, self.sequence))
+            for name in (KEPT_COLUMN, KEPT_SINCE):
+                kept_rows = kept_rows.append_column(name, kept[name])
+            remember = pa.concat_tables([remember, kept_rows], promote_options="default")
+        if remember.num_rows:
+            remembered.append(remember, request=request)
 
 
 def _with_names(changes: pa.Table, fields: tuple[Field, ...]) -> pa.Table:

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dolmen.ingest.cdc.changes import CREATED, DELETED, ROW
-from dolmen.ingest.cdc.current import LIVE, SEQUENCE, TS
+from dolmen.ingest.cdc.current import KEPT_COLUMN, KEPT_SINCE, LIVE, SEQUENCE, TS, LatestSequences
 
 Places = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -35,6 +35,8 @@ class ChangeOrder:
     Args:
         keys: a number for each key.
         ranks: of the sequences; -1 for a stored row without one.
+        sequences: by rank.
+        kept: of columns of known keys, by id, the rank of the sequence that their value is from, where that is older.
         rows: of the changes: their rows in the file.
         deletes: which changes are deletes.
         old_keys: for each change that gives its row another key the place of the delete of the old one; -1 for others.
@@ -44,6 +46,8 @@ class ChangeOrder:
 
     keys: Places
     ranks: Places
+    sequences: pa.Array
+    kept: dict[int, Places]
     rows: Places
     deletes: Mask
     old_keys: Places
@@ -51,18 +55,28 @@ class ChangeOrder:
     same_file: Mask
 
     @classmethod
-    def of(cls, changes: pa.Table, known: pa.Table, keys: Sequence[str], sequence: str, first_ts: int) -> ChangeOrder:
+    def of(
+        cls, changes: pa.Table, latest: LatestSequences, keys: Sequence[str], sequence: str, first_ts: int
+    ) -> ChangeOrder:
         """The order of all changes of some keys.
 
         Args:
-            known: what ``latest_sequences`` says of these keys.
+            latest: what is known of these keys.
             first_ts: what has this commit timestamp, or a later one, is of the same file.
         """
-        ranks = _ranks(_joined(changes[sequence], known[SEQUENCE]))
+        known = latest.rows
+        ranks, sequences = _ranks(_joined(changes[sequence], known[SEQUENCE], latest.kept[KEPT_SINCE]))
+        ranks, since = np.split(ranks, [changes.num_rows + known.num_rows])
         rows, deletes = changes[ROW].to_numpy(), changes[DELETED].to_numpy()
+        columns, places = latest.kept[KEPT_COLUMN].to_numpy(), latest.kept["place"].to_numpy()
+        kept = {column: np.full(known.num_rows, -2) for column in np.unique(columns).tolist()}
+        for column, ranks_ in kept.items():
+            np.maximum.at(ranks_, places[columns == column], since[columns == column])
         return cls(
             _key_numbers([_joined(changes[name], known[name]) for name in keys]),
             ranks,
+            sequences,
+            {column: np.where(own == -2, ranks[len(rows) :], own) for column, own in kept.items()},
             rows,
             deletes,
             _find_old_keys(changes, rows, deletes, ranks),
@@ -88,25 +102,31 @@ class ChangeOrder:
         np.maximum.at(last, keys[~some], places[~some])
         return some & (places > last[keys])
 
-    def find_sources(self, missing: Mask) -> Places:
-        """Finds where the values of one column come from.
+    def find_sources(self, column: int, missing: Mask) -> tuple[Places, Places]:
+        """Finds where the values of a column come from.
 
         Args:
             missing: the changes that do not have the value.
 
         Returns:
-            For each change the place of a change, or that of a stored row among the known keys, counted down from -1,
-            or ``NOWHERE``.
+            For each change, and for each known key, the place of the change that has the value, or the place of the
+            known key whose row has it, counted down from -1, or ``NOWHERE``.
         """
         count, known = len(self.rows), len(self.live)
         moved = np.flatnonzero(missing & (self.old_keys >= 0))
         deletes = self.old_keys[moved]
+        ends = count + np.arange(known)
+        since = self.kept.get(column, self.ranks[count:])
+        # A value stands where it is from, which may be before changes that came late; the end of a row, where the row is.
         # A change of a key looks at its old key as it is before the delete.
-        keys = np.concatenate((self.keys, self.keys[deletes]))
-        ranks = np.concatenate((self.ranks, self.ranks[moved]))
-        rows = np.concatenate((2 * self.rows, np.where(self.same_file, -1, _LAST), 2 * self.rows[deletes] - 1))
-        has_value = np.concatenate((~missing, np.ones(known, bool), np.zeros(len(moved), bool)))
-        order = np.lexsort((rows, ranks, keys))
+        keys = np.concatenate((self.keys, self.keys[deletes], self.keys[ends]))
+        ranks = np.concatenate((self.ranks[:count], since, self.ranks[moved], self.ranks[ends]))
+        stored_rows = np.where(self.same_file, -1, _LAST)
+        rows = np.concatenate((2 * self.rows, stored_rows, 2 * self.rows[deletes] - 1, np.where(self.same_file, 0, _LAST)))
+        has_value = np.zeros(len(keys), bool)
+        has_value[:count] = ~missing & ~(self.deletes & ~self.select_newer() & self._is_live())
+        has_value[count : count + known] = True
+        order = np.lexsort((np.arange(len(keys)), rows, ranks, keys))
         nothing = len(order)
         before = np.full(nothing + 1, nothing)
         same_key = keys[order[1:]] == keys[order[:-1]]
@@ -115,12 +135,20 @@ class ChangeOrder:
         source[moved] = count + known + np.arange(len(moved))
         while not np.array_equal(source, further := source[source]):
             source = further
-        found = source[:count]
+        found = np.concatenate((source[:count], source[nothing - known : nothing]))
         stored = found - count
         is_stored = (stored >= 0) & (stored < known)
-        lives = is_stored & self.live[np.where(is_stored, stored, 0)] if known else is_stored
-        changed = (found < count) & ~self.deletes[np.where(found < count, found, 0)]
-        return np.where(changed, found, np.where(lives, -1 - stored, NOWHERE))
+        is_stored[is_stored] = self.live[stored[is_stored]]
+        is_changed = found < count
+        is_changed[is_changed] = ~self.deletes[found[is_changed]]
+        found = np.where(is_changed, found, np.where(is_stored, -1 - stored, NOWHERE))
+        return found[:count], found[count:]
+
+    def _is_live(self) -> Mask:
+        """The changes whose keys have a row."""
+        live = np.zeros(len(self.keys), bool)
+        live[self.keys[len(self.rows) :]] = self.live
+        return live[self.keys[: len(self.rows)]]
 
 
 def _find_old_keys(changes: pa.Table, rows: Places, deletes: Mask, ranks: Places) -> Places:
@@ -137,8 +165,8 @@ def _find_old_keys(changes: pa.Table, rows: Places, deletes: Mask, ranks: Places
     return found
 
 
-def _joined(changes: pa.ChunkedArray, known: pa.ChunkedArray) -> pa.Array:
-    return pa.chunked_array([*changes.chunks, *known.chunks], changes.type).combine_chunks()
+def _joined(*columns: pa.ChunkedArray) -> pa.Array:
+    return pa.chunked_array([chunk for column in columns for chunk in column.chunks], columns[0].type).combine_chunks()
 
 
 def _key_numbers(columns: Sequence[pa.Array]) -> Places:
@@ -150,10 +178,11 @@ def _key_numbers(columns: Sequence[pa.Array]) -> Places:
     return numbers
 
 
-def _ranks(values: pa.Array) -> Places:
-    """The rank of each value among the distinct ones, from 0 on; -1 for NULL."""
+def _ranks(values: pa.Array) -> tuple[Places, pa.Array]:
+    """The rank of each value among the distinct ones, from 0 on, -1 for NULL; and the distinct ones in order."""
     encoded = values.dictionary_encode()
-    ranks = np.full(len(encoded.dictionary) + 1, -1)
-    ranks[pc.sort_indices(encoded.dictionary).to_numpy()] = np.arange(len(encoded.dictionary))
+    order = pc.sort_indices(encoded.dictionary)
+    ranks = np.full(len(order) + 1, -1)
+    ranks[order.to_numpy()] = np.arange(len(order))
     places: Places = pc.fill_null(encoded.indices, -1).to_numpy()
-    return ranks[places]
+    return ranks[places], encoded.dictionary.take(order)
