@@ -25,9 +25,11 @@ from dolmen.format.values import Plain, to_array, to_plain
 from dolmen.ingest.cdc.changes import DELETED, ROW, ChangeFaults, ChangeTables, last_of_each, unavailable_columns
 from dolmen.ingest.cdc.current import KEPT_COLUMN, KEPT_SINCE, LIVE, SEQUENCE, TS, latest_sequences
 from dolmen.ingest.cdc.envelopes import envelope
+from dolmen.ingest.cdc.marked_text import MarkedText, marked_columns
 from dolmen.ingest.cdc.memory import DeleteMemory
 from dolmen.ingest.cdc.positions import find_forms
 from dolmen.ingest.cdc.previous import PreviousValues
+from dolmen.ingest.cdc.unavailable import UnavailableValue
 from dolmen.ingest.formats.formats import SourceFile, read
 from dolmen.ingest.formats.options import OnBadRow
 from dolmen.ingest.late import ErasedRows
@@ -95,6 +97,9 @@ def ingest_changes(
         return ChangeCounts()
     target = _Target.of(transaction, table, settings, request, ChangeFaults(source.name, on_bad_row))
     in_envelope = target.settings.envelope == "debezium"
+    marked = []
+    if source.format.kind == "jsonl" and target.settings.envelope != "dms":
+        marked = marked_columns([field for field in target.fields if field not in (*target.keys, target.sequence)])
     opened = envelope(
         target.fields,
         target.keys,
@@ -103,9 +108,12 @@ def ingest_changes(
         reject_extra=settings.new_columns != "ignore",
         forms=find_forms(source, target.settings.sequence_from) if in_envelope else {},
         unused=unused,
+        marked=marked,
     )
     source, faults = replace(source, options=opened.options(source.options)), target.faults
-    reader = read(source, opened.schema, on_bad_row=faults.add_unread)
+    marks = MarkedText(UnavailableValue.of(target.settings.unavailable_value).words, [field.name for field in marked])
+    source = marks.source(source) if marked else source
+    reader = read(source, opened.schema, on_bad_row=lambda bad: faults.add_unread(marks.restore(bad)))
     made = ChangeTables(target.fields, target.keys, target.sequence, opened, faults)
     tables = made.tables(reader)
     if erased is not None:

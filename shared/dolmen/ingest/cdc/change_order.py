@@ -122,7 +122,9 @@ class ChangeOrder:
         keys = np.concatenate((self.keys, self.keys[deletes], self.keys[ends]))
         ranks = np.concatenate((self.ranks[:count], since, self.ranks[moved], self.ranks[ends]))
         stored_rows = np.where(self.same_file, -1, _LAST)
-        rows = np.concatenate((2 * self.rows, stored_rows, 2 * self.rows[deletes] - 1, np.where(self.same_file, 0, _LAST)))
+        rows = np.concatenate(
+            (2 * self.rows, stored_rows, 2 * self.rows[deletes] - 1, np.where(self.same_file, 0, _LAST))
+        )
         has_value = np.zeros(len(keys), bool)
         has_value[:count] = ~missing & ~(self.deletes & ~self.select_newer() & self._is_live())
         has_value[count : count + known] = True

@@ -41,6 +41,7 @@ from pyarrow import types as t
 from dolmen.errors import SchemaError
 from dolmen.format.ingest_properties import CdcSettings
 from dolmen.format.schema import Field
+from dolmen.ingest.cdc.marked_text import mark_name
 from dolmen.ingest.cdc.positions import Form, parse_position, plain_text
 from dolmen.ingest.cdc.unavailable import UnavailableValue
 from dolmen.ingest.formats.options import CLOSED, ReadOptions
@@ -90,6 +91,7 @@ class ColumnEnvelope:
     Args:
         fields: the table's columns.
         unused: columns of the file that are read and left out.
+        marked: columns beside which the file marks unavailable values (``marked_text``).
         tells: whether the file's rows have an operation. The first one decides: where only some have, a delete may have
             lost its own, and must not become an insert.
     """
@@ -98,6 +100,7 @@ class ColumnEnvelope:
     sequence: Field
     settings: CdcSettings
     unused: tuple[str, ...] = ()
+    marked: tuple[Field, ...] = ()
     has_operation: bool | None = None
 
     @property
@@ -121,6 +124,7 @@ class ColumnEnvelope:
                 *((field.name, field.arrow_type) for field in columns),
                 *((path, kind) for path in more),
                 *((name, pa.string()) for name in unused if name not in known),
+                *_mark_fields(self.marked),
             ]
         )
 
@@ -143,7 +147,12 @@ class ColumnEnvelope:
         parts = [batch[path] for path in paths] or [batch[self.sequence.name]]
         sequences = _sequence(parts, self.sequence) if paths else parts[0]
         images = {field.id: batch[field.name] for field in self.fields if field != self.sequence}
-        unavailable = {} if self.settings.envelope == "dms" else _unavailable(images, kinds, self.settings)
+        unavailable: dict[int, pa.BooleanArray] = {}
+        if self.settings.envelope == "flat":
+            marks = {field.id: batch[mark_name(field.name)] for field in self.marked}
+            unavailable = _unavailable(images, kinds, self.settings, marks)
+            names_nothing = UnavailableValue.of(self.settings.unavailable_value).find(sequences)
+            sequences = sequences if names_nothing is None else pc.if_else(names_nothing, None, sequences)
         return ChangeBatch(kinds, images, None, sequences, pc.fill_null(pc.equal(words, "c"), False), unavailable)
 
 
@@ -158,6 +167,7 @@ class DebeziumEnvelope:
     reject_extra: bool
     forms: Mapping[str, Form]
     unused: tuple[str, ...] = ()
+    marked: tuple[Field, ...] = ()
 
     @property
     def schema(self) -> pa.Schema:
@@ -170,7 +180,8 @@ class DebeziumEnvelope:
             _insert_field(own, names, self._sequence_part_type(path))
         before = pa.struct([pa.field(field.name, field.arrow_type) for field in self.keys])
         image = [pa.field(field.name, field.arrow_type) for field in self._image]
-        after = pa.struct([*image, *(pa.field(name, pa.string()) for name in self.unused)])
+        unused = [pa.field(name, pa.string()) for name in self.unused]
+        after = pa.struct([*image, *unused, *_mark_fields(self.marked)])
         own["before"] = pa.field("before", before)
         own["after"] = pa.field("after", after, metadata=CLOSED if self.reject_extra else None)
         fields = _fields(own)
@@ -219,7 +230,9 @@ class DebeziumEnvelope:
             images[field.id] = pc.if_else(deletes, old[field.id], image) if field.id in old else image
         parts = [at(*path.split(".")) for path in self.settings.sequence_from]
         ddl = pc.sum(pc.and_(nothing, pc.is_valid(at("databaseName")))).as_py() or 0
-        created, unavailable = pc.fill_null(pc.equal(op, "c"), False), _unavailable(images, kinds, self.settings)
+        marks = {field.id: at("after", mark_name(field.name)) for field in self.marked}
+        unavailable = _unavailable(images, kinds, self.settings, marks)
+        created = pc.fill_null(pc.equal(op, "c"), False)
         return ChangeBatch(kinds, images, old, _sequence(parts, self.sequence), created, unavailable, ddl)
 
 
@@ -235,6 +248,7 @@ def envelope(
     reject_extra: bool,
     forms: Mapping[str, Form],
     unused: Sequence[str] = (),
+    marked: Sequence[Field] = (),
 ) -> Envelope:
     """The envelope of a table's files.
 
@@ -243,18 +257,30 @@ def envelope(
         reject_extra: whether a row with a column that the table does not have is bad.
         unused: columns of the file's rows that are read and left out.
         forms: how the file writes what stands at the sequence's paths in the envelope (``positions``).
+        marked: columns beside which the file marks unavailable values (``marked_text``).
     """
+    known, left_out, marks = tuple(fields), tuple(unused), tuple(marked)
     if settings.envelope == "debezium":
-        return DebeziumEnvelope(tuple(fields), tuple(keys), sequence, settings, reject_extra, forms, tuple(unused))
-    return ColumnEnvelope(tuple(fields), sequence, settings, tuple(unused))
+        return DebeziumEnvelope(known, tuple(keys), sequence, settings, reject_extra, forms, left_out, marks)
+    return ColumnEnvelope(known, sequence, settings, left_out, marks)
 
 
-def _unavailable(images: dict[int, pa.Array], kinds: pa.Array, settings: CdcSettings) -> dict[int, pa.BooleanArray]:
+def _mark_fields(marked: Sequence[Field]) -> list[pa.Field]:
+    return [pa.field(mark_name(field.name), pa.int8()) for field in marked]
+
+
+def _unavailable(
+    images: dict[int, pa.Array], kinds: pa.Array, settings: CdcSettings, marks: Mapping[int, pa.Array]
+) -> dict[int, pa.BooleanArray]:
     """The upserts whose value the source left out, by column; in ``images`` they become NULL."""
     placeholder, upserts = UnavailableValue.of(settings.unavailable_value), pc.equal(kinds, UPSERT)
     found: dict[int, pa.BooleanArray] = {}
     for id_, values in images.items():
-        if (placed := placeholder.find(values)) is not None:
+        placed = placeholder.find(values)
+        if id_ in marks and marks[id_].null_count < len(values):
+            marked = pc.is_valid(marks[id_])
+            placed = marked if placed is None else pc.or_(marked, pc.fill_null(placed, False))
+        if placed is not None:
             found[id_] = pc.and_(pc.fill_null(placed, False), upserts)
             images[id_] = pc.if_else(found[id_], pa.scalar(None, values.type), values)
     return found

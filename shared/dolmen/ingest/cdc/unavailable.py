@@ -35,12 +35,14 @@ class UnavailableValue:
     """The forms of one placeholder.
 
     Args:
+        words: the placeholder as text, and its bytes in base64 and in hexadecimal digits.
         texts: all that a text says in its place.
         octets: all that a value of bytes holds in its place.
         items: the only items of lists of texts, and the only keys of maps.
         numbers: of each spelling, the items of lists of numbers.
     """
 
+    words: tuple[str, ...]
     texts: pa.Array
     octets: pa.Array
     items: pa.Array
@@ -100,19 +102,23 @@ def _forms(placeholder: str) -> UnavailableValue:
     spelled = [placeholder.encode()]
     if placeholder.startswith(HEX):
         spelled.append(bytes.fromhex(placeholder.removeprefix(HEX)))
+    words: list[str] = []
     texts: list[str] = []
-    items: list[str] = []
+    ids: list[str] = []
     numbers = [tuple(np.frombuffer(octets, np.int8).tolist()) for octets in spelled]
     for octets, bytes_ in zip(spelled, numbers, strict=True):
         text = octets.decode(errors="replace")
         encoded = [base64.b64encode(octets).decode(), base64.urlsafe_b64encode(octets).decode()]
         encoded += [octets.hex(), octets.hex().upper()]
         id_ = str(uuid.UUID(bytes=hashlib.md5(octets, usedforsecurity=False).digest(), version=3))
-        items += [text, *encoded, id_]
-        texts += [text, *encoded]
+        words += [text, *encoded]
+        ids.append(id_)
         texts += [_json(form) for form in ({text: text}, [text], [id_], list(bytes_), *([each] for each in encoded))]
-    octets_ = [*spelled, *(text.encode() for text in items)]
-    return UnavailableValue(pa.array(texts), pa.array(octets_, pa.binary()), pa.array(items), tuple(numbers))
+    words = list(dict.fromkeys(words))
+    octets_ = [*spelled, *(word.encode() for word in words)]
+    return UnavailableValue(
+        tuple(words), pa.array([*words, *texts]), pa.array(octets_, pa.binary()), pa.array([*words, *ids]), tuple(numbers)
+    )
 
 
 def _json(value: object) -> str:
