@@ -1,4 +1,4 @@
-"""A table at a source, whose changes Debezium would write: with values that are left out because they did not change."""
+"""A table at a source, with its changes as Debezium writes them: unchanged values are left out."""
 
 from __future__ import annotations
 
@@ -67,6 +67,18 @@ class SourceTable:
 
     def _add(self, op: str, before: Any, after: Any) -> None:
         self.events.append({"op": op, "before": before, "after": after, "source": {"lsn": self._sequence}})
+
+    def files(self, rng: random.Random) -> list[list[dict[str, Any]]]:
+        """The events in files. A key that changes in two events does so in one file."""
+        files: list[list[dict[str, Any]]] = []
+        size = 0
+        for event in self.events:
+            if size <= 0 and not (files and files[-1][-1]["source"] == event["source"]):
+                files.append([])
+                size = rng.randrange(1, 8)
+            files[-1].append(event)
+            size -= 1
+        return files
 
     def expected(self) -> dict[int, tuple[Any, ...]]:
         """The rows by key."""

@@ -27,6 +27,7 @@ from dolmen.ingest.cdc.current import KEPT_COLUMN, KEPT_SINCE, LIVE, SEQUENCE, T
 from dolmen.ingest.cdc.envelopes import envelope
 from dolmen.ingest.cdc.marked_text import MarkedText, marked_columns
 from dolmen.ingest.cdc.memory import DeleteMemory
+from dolmen.ingest.cdc.portions import PORTION_BYTES, PORTION_ROWS, cut_portions
 from dolmen.ingest.cdc.positions import find_forms
 from dolmen.ingest.cdc.previous import PreviousValues
 from dolmen.ingest.cdc.unavailable import UnavailableValue
@@ -34,11 +35,6 @@ from dolmen.ingest.formats.formats import SourceFile, read
 from dolmen.ingest.formats.options import OnBadRow
 from dolmen.ingest.late import ErasedRows
 from dolmen.transaction import Transaction
-from dolmen.units import MIB
-
-PORTION_ROWS = 500_000
-PORTION_BYTES = 128 * MIB
-"""The most bytes that are applied at once; they are held in memory, twice for a moment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +115,7 @@ def ingest_changes(
     if erased is not None:
         tables = _without_erased(tables, target.fields, erased)
     counts, first_ts = ChangeCounts(), transaction.next_ts
-    for changes in _portions(tables, portion_rows, portion_bytes):
+    for changes in cut_portions(tables, str(target.sequence.id), portion_rows, portion_bytes):
         counts += target.apply(changes, first_ts)
     return counts + ChangeCounts(ddl=sum(made.ddl))
 
@@ -136,31 +132,6 @@ def _without_erased(tables: Iterator[pa.Table], fields: tuple[Field, ...], erase
 
 def _whole(column: pa.ChunkedArray) -> pa.Array:
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
-
-
-def _portions(tables: Iterator[pa.Table], max_rows: int, max_bytes: int) -> Iterator[pa.Table]:
-    held: list[pa.Table] = []
-    rows = size = 0
-    for changes in tables:
-        for part in _parts(changes, max_rows):
-            if held and (rows + part.num_rows > max_rows or size + part.nbytes > max_bytes):
-                yield pa.concat_tables(held, promote_options="default")
-                held, rows, size = [], 0, 0
-            held.append(part)
-            rows, size = rows + part.num_rows, size + part.nbytes
-    if held:
-        yield pa.concat_tables(held, promote_options="default")
-
-
-def _parts(changes: pa.Table, max_rows: int) -> Iterator[pa.Table]:
-    """Cuts changes into parts, but not between a row's new key and the delete of its old one."""
-    start, rows = 0, changes[ROW].to_numpy()
-    while start < len(rows):
-        stop = start + max_rows
-        while stop < len(rows) and rows[stop] == rows[stop - 1]:
-            stop += 1
-        yield changes.slice(start, stop - start)
-        start = stop
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,8 +235,8 @@ class _Target:
         names = {field.id: field.name for field in self.fields}
         for row, column in previous.lost:
             self.faults.add(
-                "the source left this value out (cdc_unavailable_value), and neither the table nor a change before this "
-                "one has it: first apply the file that has it, then drop this one again",
+                "the source left this value out (cdc_unavailable_value), and neither the table nor an earlier change "
+                "has it: first apply the file that has it, then drop this one again",
                 row,
                 names[column],
             )

@@ -1,8 +1,8 @@
 """The order of the changes of each key, with what the table and its memory have of it: what came before what.
 
 The changes of a key are in the order of their sequences, and of their rows in the file. What is known of the key comes
-after the changes that are not newer. A change that gives a row another key goes on from the row of the old key: that key
-is deleted by the same row of the file, or by the row before it, if the file says so in two (Debezium: ``d``, then
+after the changes that are not newer. A change that gives a row another key goes on from the row of the old key. The old
+key is deleted by the same row of the file, or by the row before it, if the file says so in two (Debezium: ``d``, then
 ``c``, at one position in the source's log).
 """
 
@@ -117,7 +117,7 @@ class ChangeOrder:
         deletes = self.old_keys[moved]
         ends = count + np.arange(known)
         since = self.kept.get(column, self.ranks[count:])
-        # A value stands where it is from, which may be before changes that came late; the end of a row, where the row is.
+        # A value is where it comes from, maybe before changes that came late. The end of a row is where the row is.
         # A change of a key looks at its old key as it is before the delete.
         keys = np.concatenate((self.keys, self.keys[deletes], self.keys[ends]))
         ranks = np.concatenate((self.ranks[:count], since, self.ranks[moved], self.ranks[ends]))

@@ -18,10 +18,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-import pyarrow as pa
 from pyarrow import types as t
 
-from dolmen.format.schema import Field, is_nested
+from dolmen.format.schema import Field
 from dolmen.ingest.formats.compression import ByteStream
 from dolmen.ingest.formats.options import BadRow
 from dolmen.ingest.formats.source import SourceFile
@@ -32,11 +31,15 @@ _MARKED = re.compile(rb'null,"\xee\x80\x80(?:[^"\\]|\\.)*":([0-9]+)')
 
 
 def marked_columns(fields: Sequence[Field]) -> list[Field]:
-    """The columns in which placeholders are marked: those stored out of line, whose type cannot hold any text."""
+    """The columns in which placeholders are marked: those whose type cannot hold any text. Numbers and Booleans of a
+    fixed size are never left out."""
     return [
         field
         for field in fields
-        if is_nested(field.arrow_type) or t.is_decimal(field.arrow_type) or t.is_binary(field.arrow_type)
+        if not t.is_string(field.arrow_type)
+        and not t.is_integer(field.arrow_type)
+        and not t.is_floating(field.arrow_type)
+        and not t.is_boolean(field.arrow_type)
     ]
 
 
@@ -58,9 +61,7 @@ class MarkedText:
         self._words = words
         self._forms = [form for word in words for form in (word, b"[%b]" % word, b"{%b:%b}" % (word, word))]
         names = b"|".join(re.escape(json.dumps(column, ensure_ascii=False).encode()) for column in columns)
-        forms = b"|".join(
-            rb"(%b|\[\s*%b\s*\]|\{\s*%b\s*:\s*%b\s*\})" % ((re.escape(word),) * 4) for word in words
-        )
+        forms = b"|".join(rb"(%b|\[\s*%b\s*\]|\{\s*%b\s*:\s*%b\s*\})" % ((re.escape(word),) * 4) for word in words)
         self._placed = re.compile(rb"(%b)(\s*:\s*)(?:%b)(?=\s*[,}])" % (names, forms))
 
     def source(self, source: SourceFile) -> SourceFile:

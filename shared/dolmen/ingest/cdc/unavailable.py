@@ -115,9 +115,13 @@ def _forms(placeholder: str) -> UnavailableValue:
         ids.append(id_)
         texts += [_json(form) for form in ({text: text}, [text], [id_], list(bytes_), *([each] for each in encoded))]
     words = list(dict.fromkeys(words))
-    octets_ = [*spelled, *(word.encode() for word in words)]
+    octets_: list[bytes] = [*spelled, *(word.encode() for word in words)]
     return UnavailableValue(
-        tuple(words), pa.array([*words, *texts]), pa.array(octets_, pa.binary()), pa.array([*words, *ids]), tuple(numbers)
+        tuple(words),
+        pa.array([*words, *texts]),
+        pa.array(octets_, pa.binary()),
+        pa.array([*words, *ids]),
+        tuple(numbers),
     )
 
 
