@@ -164,13 +164,24 @@ def test_placeholders_are_found_in_files_that_know_their_types(ending: str, writ
     assert tuple(row.values()) == (1, *real, 2)
 
 
-def test_placeholders_are_found_in_csv() -> None:
-    schema = pa.schema([("id", pa.int64()), ("s", pa.string()), ("b", pa.binary()), ("lsn", pa.int64())])
-    feed = notes(schema, cdc_envelope="flat", cdc_sequence_from=None)
-    feed.drop("a", b"Op,id,s,b,lsn\nI,1,text,AAEC,1\n", "t/a.csv")
-    feed.drop("b", f"Op,id,s,b,lsn\nU,1,{PLACEHOLDER},{BASE64},2\n".encode(), "t/b.csv")
-    (row,) = feed.place.db.table("t").to_arrow().to_pylist()
-    assert row == {"id": 1, "s": "text", "b": b"\0\1\2", "lsn": 2}
+@pytest.mark.parametrize("header", [True, False])
+@pytest.mark.parametrize("envelope", ["flat", "dms"])
+def test_placeholders_are_found_in_csv(envelope: str, header: bool) -> None:
+    """As DMS writes them with CsvNoSupValue: in columns of any type."""
+    kinds = [("id", pa.int64()), ("s", pa.string()), ("b", pa.binary()), ("n", pa.int32()), ("d", pa.decimal128(9, 2))]
+    kinds += [("f", pa.float64()), ("at", pa.timestamp("us")), ("l", pa.list_(pa.int32())), ("lsn", pa.int64())]
+    told = {"cdc_envelope": envelope, "cdc_unavailable_value": "not logged", "ingest_header": header}
+    feed = notes(pa.schema(kinds), cdc_sequence_from=None, **told)
+    head = b"Op,id,s,b,n,d,f,at,l,lsn\n" if header else b""
+    feed.quarantine = True
+    first = b'I,1,text,AAEC,7,1.50,0.5,2026-11-28 10:00:00,"[1,2]",1\n'
+    feed.drop("a", head + first, "t/a.csv")
+    (before,) = feed.place.db.table("t").to_arrow().to_pylist()
+    left_out = b"1,not logged,not logged,not logged,not logged,not logged,not logged,not logged"
+    bad = b"U,2,x,AAEC,x,not logged,1,2026-11-28 10:00:00,,2\n"
+    feed.drop("b", head + b"U," + left_out + b",2\n" + bad + b"D,3" + left_out[1:] + b",3\n", "t/b.csv")
+    assert feed.place.db.table("t").to_arrow().to_pylist() == [{**before, "lsn": 2}]
+    assert [(each.row, each.column, each.text) for each in feed.bad] == [(2, "n", bad.rstrip())]
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyarrow import types as t
 
 from dolmen.commit.statements.sequence import Advance, all_above
 from dolmen.errors import InputError
@@ -24,14 +25,14 @@ from dolmen.format.schema import Field
 from dolmen.format.values import Plain, to_array, to_plain
 from dolmen.ingest.cdc.changes import DELETED, ROW, ChangeFaults, ChangeTables, last_of_each, unavailable_columns
 from dolmen.ingest.cdc.current import KEPT_COLUMN, KEPT_SINCE, LIVE, SEQUENCE, TS, latest_sequences
-from dolmen.ingest.cdc.envelopes import envelope
-from dolmen.ingest.cdc.marked_text import MarkedText, marked_columns
+from dolmen.ingest.cdc.envelopes import DELETED_FIELD, envelope
+from dolmen.ingest.cdc.marked_text import MarkedText
 from dolmen.ingest.cdc.memory import DeleteMemory
 from dolmen.ingest.cdc.portions import PORTION_BYTES, PORTION_ROWS, cut_portions
 from dolmen.ingest.cdc.positions import find_forms
 from dolmen.ingest.cdc.previous import PreviousValues
 from dolmen.ingest.cdc.unavailable import UnavailableValue
-from dolmen.ingest.formats.formats import SourceFile, read
+from dolmen.ingest.formats.formats import FileKind, SourceFile, read
 from dolmen.ingest.formats.options import OnBadRow
 from dolmen.ingest.late import ErasedRows
 from dolmen.transaction import Transaction
@@ -92,10 +93,10 @@ def ingest_changes(
     if transaction.has_applied(request):
         return ChangeCounts()
     target = _Target.of(transaction, table, settings, request, ChangeFaults(source.name, on_bad_row))
-    in_envelope = target.settings.envelope == "debezium"
-    marked = []
-    if source.format.kind == "jsonl" and target.settings.envelope != "dms":
-        marked = marked_columns([field for field in target.fields if field not in (*target.keys, target.sequence)])
+    in_envelope, words = target.settings.envelope == "debezium", target.unavailable.words
+    marked = target.marked_columns(source.format.kind)
+    if target.settings.envelope == "flat" and (source.options.header or source.format.kind not in ("csv", "tsv")):
+        unused = [*unused, DELETED_FIELD]
     opened = envelope(
         target.fields,
         target.keys,
@@ -106,9 +107,10 @@ def ingest_changes(
         unused=unused,
         marked=marked,
     )
-    source, faults = replace(source, options=opened.options(source.options)), target.faults
-    marks = MarkedText(UnavailableValue.of(target.settings.unavailable_value).words, [field.name for field in marked])
-    source = marks.source(source) if marked else source
+    source, faults = replace(source, options=replace(opened.options(source.options), placeholders=words)), target.faults
+    marks = MarkedText(words, [field.name for field in marked])
+    if marked and source.format.kind == "jsonl":
+        source = marks.source(source)
     reader = read(source, opened.schema, on_bad_row=lambda bad: faults.add_unread(marks.restore(bad)))
     made = ChangeTables(target.fields, target.keys, target.sequence, opened, faults)
     tables = made.tables(reader)
@@ -159,6 +161,25 @@ class _Target:
         keys = tuple(entry.schema.by_id[id_] for id_ in entry.primary_key)
         sequence = entry.schema.field(settings.cdc.sequence)
         return cls(transaction, name, entry.schema.fields, keys, sequence, settings.cdc, request, faults)
+
+    @property
+    def unavailable(self) -> UnavailableValue:
+        """What stands for values that the source left out."""
+        return UnavailableValue.of(self.settings.unavailable_value)
+
+    def marked_columns(self, kind: FileKind) -> list[Field]:
+        """The columns in which a file of text may have placeholders that are no values of their types.
+
+        In JSON, numbers and Booleans are not among them: no source leaves these out, and marks make reading slower.
+        """
+        if kind not in ("jsonl", "csv", "tsv"):
+            return []
+        others = [field for field in self.fields if field not in (*self.keys, self.sequence)]
+        own = [field for field in others if not t.is_string(field.arrow_type)]
+        if kind == "jsonl":
+            numbers = (t.is_integer, t.is_floating, t.is_boolean)
+            own = [field for field in own if not any(is_kind(field.arrow_type) for is_kind in numbers)]
+        return own
 
     @property
     def key_names(self) -> list[str]:

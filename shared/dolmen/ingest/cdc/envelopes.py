@@ -41,17 +41,16 @@ from pyarrow import types as t
 from dolmen.errors import SchemaError
 from dolmen.format.ingest_properties import CdcSettings
 from dolmen.format.schema import Field
-from dolmen.ingest.cdc.marked_text import mark_name
 from dolmen.ingest.cdc.positions import Form, parse_position, plain_text
 from dolmen.ingest.cdc.unavailable import UnavailableValue
-from dolmen.ingest.formats.options import CLOSED, ReadOptions
+from dolmen.ingest.formats.options import CLOSED, ReadOptions, mark_name
 
 DIGITS = 20
 _NUMBERS = frozenset({"lsn", "pos", "row", "ts_ms", "ts_us", "ts_ns", "txId", "total_order", "data_collection_order"})
 """Fields of Debezium's ``source`` and ``transaction`` that are numbers: asked for as such, they are parsed fast."""
 
 _OWN = frozenset({"op", "databaseName", "before", "after", "payload", "schema"})
-_DELETED = "__deleted"
+DELETED_FIELD = "__deleted"
 """The field that Debezium adds to rows without an envelope, if deletes are kept among them."""
 _FLAT_UPSERTS = (None, "i", "u", "c", "r", "insert", "update", "false")
 _FLAT_DELETES = ("d", "delete", "true")
@@ -91,7 +90,7 @@ class ColumnEnvelope:
     Args:
         fields: the table's columns.
         unused: columns of the file that are read and left out.
-        marked: columns beside which the file marks unavailable values (``marked_text``).
+        marked: columns for which the file is asked to mark unavailable values (``mark_name``).
         tells: whether the file's rows have an operation. The first one decides: where only some have, a delete may have
             lost its own, and must not become an insert.
     """
@@ -117,13 +116,12 @@ class ColumnEnvelope:
                 raise SchemaError(f"property cdc_sequence_from: column {field.name!r} is no {kind}, as the sequence is")
         more = [path for path in dict.fromkeys(paths) if path not in {field.name for field in columns}]
         known = {operation, *more, *(field.name for field in columns)}
-        unused = dict.fromkeys((*self.unused, _DELETED) if self.settings.envelope == "flat" else self.unused)
         return pa.schema(
             [
                 (operation, pa.string()),
                 *((field.name, field.arrow_type) for field in columns),
                 *((path, kind) for path in more),
-                *((name, pa.string()) for name in unused if name not in known),
+                *((name, pa.string()) for name in self.unused if name not in known),
                 *_mark_fields(self.marked),
             ]
         )
@@ -147,12 +145,10 @@ class ColumnEnvelope:
         parts = [batch[path] for path in paths] or [batch[self.sequence.name]]
         sequences = _sequence(parts, self.sequence) if paths else parts[0]
         images = {field.id: batch[field.name] for field in self.fields if field != self.sequence}
-        unavailable: dict[int, pa.BooleanArray] = {}
-        if self.settings.envelope == "flat":
-            marks = {field.id: batch[mark_name(field.name)] for field in self.marked}
-            unavailable = _unavailable(images, kinds, self.settings, marks)
-            names_nothing = UnavailableValue.of(self.settings.unavailable_value).find(sequences)
-            sequences = sequences if names_nothing is None else pc.if_else(names_nothing, None, sequences)
+        marks = {field.id: batch[mark_name(field.name)] for field in self.marked}
+        unavailable = _unavailable(images, kinds, self.settings, marks)
+        names_nothing = UnavailableValue.of(self.settings.unavailable_value).find(sequences)
+        sequences = sequences if names_nothing is None else pc.if_else(names_nothing, None, sequences)
         return ChangeBatch(kinds, images, None, sequences, pc.fill_null(pc.equal(words, "c"), False), unavailable)
 
 
@@ -257,7 +253,7 @@ def envelope(
         reject_extra: whether a row with a column that the table does not have is bad.
         unused: columns of the file's rows that are read and left out.
         forms: how the file writes what stands at the sequence's paths in the envelope (``positions``).
-        marked: columns beside which the file marks unavailable values (``marked_text``).
+        marked: columns for which the file is asked to mark unavailable values (``mark_name``).
     """
     known, left_out, marks = tuple(fields), tuple(unused), tuple(marked)
     if settings.envelope == "debezium":

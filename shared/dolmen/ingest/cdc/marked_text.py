@@ -18,34 +18,13 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from pyarrow import types as t
-
-from dolmen.format.schema import Field
 from dolmen.ingest.formats.compression import ByteStream
-from dolmen.ingest.formats.options import BadRow
+from dolmen.ingest.formats.options import BadRow, mark_name
 from dolmen.ingest.formats.source import SourceFile
 from dolmen.ingest.formats.text.blocks import MAX_RECORD_BYTES
 
-_MARK = "\ue000"
-_MARKED = re.compile(rb'null,"\xee\x80\x80(?:[^"\\]|\\.)*":([0-9]+)')
-
-
-def marked_columns(fields: Sequence[Field]) -> list[Field]:
-    """The columns in which placeholders are marked: those whose type cannot hold any text. Numbers and Booleans of a
-    fixed size are never left out."""
-    return [
-        field
-        for field in fields
-        if not t.is_string(field.arrow_type)
-        and not t.is_integer(field.arrow_type)
-        and not t.is_floating(field.arrow_type)
-        and not t.is_boolean(field.arrow_type)
-    ]
-
-
-def mark_name(column: str) -> str:
-    """The name of the field that marks a column."""
-    return f"{_MARK}{column}"
+_MARK = mark_name("")
+_MARKED = re.compile(rb'null,"%b(?:[^"\\]|\\.)*":([0-9]+)' % _MARK.encode())
 
 
 class MarkedText:
