@@ -96,7 +96,7 @@ def ingest_changes(
     in_envelope, words = target.settings.envelope == "debezium", target.unavailable.words
     marked = target.marked_columns(source.format.kind)
     if target.settings.envelope == "flat" and (source.options.header or source.format.kind not in ("csv", "tsv")):
-        unused = [*unused, DELETED_FIELD]
+        unused = [name for name in dict.fromkeys([*unused, DELETED_FIELD]) if name not in target.names]
     opened = envelope(
         target.fields,
         target.keys,
@@ -161,6 +161,11 @@ class _Target:
         keys = tuple(entry.schema.by_id[id_] for id_ in entry.primary_key)
         sequence = entry.schema.field(settings.cdc.sequence)
         return cls(transaction, name, entry.schema.fields, keys, sequence, settings.cdc, request, faults)
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the table's columns."""
+        return [field.name for field in self.fields]
 
     @property
     def unavailable(self) -> UnavailableValue:

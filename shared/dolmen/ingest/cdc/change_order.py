@@ -90,7 +90,8 @@ class ChangeOrder:
         latest, may_equal = np.full(len(self.keys), -2), np.zeros(len(self.keys), bool)
         latest[known], may_equal[known] = self.ranks[len(self.rows) :], self.same_file
         own = self.ranks[: len(self.rows)]
-        return (own > latest[changes]) | ((own == latest[changes]) & may_equal[changes])
+        newer: Mask = (own > latest[changes]) | ((own == latest[changes]) & may_equal[changes])
+        return newer
 
     def select_after(self, some: Mask) -> Mask:
         """Selects those of some changes that come after all others of their keys."""

@@ -18,8 +18,9 @@ the envelope are not looked at.
     I,1,Ann,2026-01-05 10:00:00.000001
 
 A row is the columns of the table, and one that says what became of it: ``I``, ``U`` or ``D`` for ``dms``; those,
-``insert``, ``update``, ``delete``, ``c``, ``r``, ``u`` or ``d`` in any case for ``flat``, and Debezium's ``__deleted``,
-which is ``true`` or ``false``. Without one (a full load) it is an insert. Files without a header have it first.
+``insert``, ``update``, ``delete``, ``c``, ``r``, ``u`` or ``d`` in any case for ``flat``. Without one (a full load) it
+is an insert. Files without a header have it first. ``flat`` also knows Debezium's ``__deleted``, which is ``true`` or
+``false``: ``true`` is a delete whatever the operation.
 
 A value that the source left out (``unavailable``) is marked as such, and never taken for a value.
 
@@ -142,6 +143,9 @@ class ColumnEnvelope:
         if self.has_operation is None and len(batch):
             self.has_operation = not silent[0].as_py()
         kinds = pc.if_else(silent if self.has_operation else pc.invert(silent), UNKNOWN, kinds).cast(pa.int8())
+        if DELETED_FIELD in self.unused and self.settings.operation != DELETED_FIELD:
+            is_deleted = pc.equal(pc.ascii_lower(pc.utf8_trim_whitespace(batch[DELETED_FIELD])), "true")
+            kinds = pc.if_else(pc.fill_null(is_deleted, False), DELETE, kinds).cast(pa.int8())
         parts = [batch[path] for path in paths] or [batch[self.sequence.name]]
         sequences = _sequence(parts, self.sequence) if paths else parts[0]
         images = {field.id: batch[field.name] for field in self.fields if field != self.sequence}

@@ -16,7 +16,7 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from dolmen.ingest.formats.compression import ByteStream
 from dolmen.ingest.formats.options import BadRow, mark_name
@@ -51,7 +51,7 @@ class MarkedText:
             with source.stream() as stream:
                 yield _MarkedStream(stream, self)
 
-        return replace(source, open=opened, format=replace(source.format, compression=None))
+        return replace(source, open=cast(Any, opened), format=replace(source.format, compression=None))
 
     def mark(self, lines: bytes) -> bytes:
         """Whole lines with marks."""

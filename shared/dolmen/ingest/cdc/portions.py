@@ -53,7 +53,7 @@ def _parts(changes: pa.Table, sequence: str, max_rows: int) -> Iterator[pa.Table
 def _joins(changes: pa.Table, sequence: str) -> npt.NDArray[np.bool_]:
     """Which changes but the last may be the delete of the old key of a row that the next one gives another key."""
     rows, deletes = changes[ROW].to_numpy(), changes[DELETED].to_numpy()
-    same = np.diff(rows) == 0
+    same: npt.NDArray[np.bool_] = np.diff(rows) == 0
     if CREATED in changes.column_names:
         created = pc.fill_null(changes[CREATED], False).to_numpy()
         equal = pc.equal(changes[sequence][1:], changes[sequence][:-1])
