@@ -58,7 +58,7 @@ DEBEZIUM: dict[str, tuple[Any, Expected]] = {
         "the source left this value out",
     ),
     "field that is missing": ({"op": "u", "after": {"id": 1}, "source": AT}, {1: (5, None)}),
-    "event of a signal table": ({"op": "c", "after": {"id": "x", "type": "y"}, "source": AT}, "column 'after'"),
+    "event of a signal table": ({"op": "c", "after": {"id": "x", "type": "y"}, "source": AT}, "no column 'type'"),
 }
 
 FLAT: dict[str, tuple[Any, Expected]] = {

@@ -429,3 +429,32 @@ def test_a_memory_says_since_when_values_are_kept_and_forgets_it() -> None:
     assert feed.place.db.table("t__deleted").count() == 0
     assert feed.drop("late", body([event("u", 15, 1, "n15", ["t15"])])) == ChangeCounts(unchanged=1)
     assert rows(feed)[1] == ("n20", ["t10"], 20)
+
+
+@pytest.mark.parametrize("way", ["renamed", "dropped", "restored", "cloned"])
+def test_kept_values_follow_the_columns_of_their_table(way: str) -> None:
+    feed = notes(NOTES.set(1, pa.field("note", pa.string())))
+    feed.drop("a", body([FIRST, event("u", 30, 1, "n30")]))
+    db, expected = feed.place.db, (["t20"], 30)
+    table = db.table("t")
+    match way:
+        case "renamed":
+            table.rename_column("note", "comment")
+            table.add_column("note", pa.string())
+            table.drop_column("comment")
+        case "dropped":
+            table.drop_column("tags")
+            table.add_column("tags", pa.list_(pa.string()))
+            expected = (None, 30)
+        case "restored":
+            version = db.version
+            feed.drop("b", body([gone(40, 1)]))
+            table.restore(version)
+        case "cloned":
+            db.clone("t", "copy")
+            feed.table = "copy"
+    feed.drop("late", body([event("u", 20, 1, "n20", ["t20"])]))
+    feed.drop("later", body([event("u", 50, 2, "n50", ["t50"]), event("u", 60, 2)]))
+    (row,) = db.table(feed.table).scan(where="id = 1").to_arrow().to_pylist()
+    assert (row["tags"], row["lsn"]) == expected
+    assert db.verify(deep=True).ok

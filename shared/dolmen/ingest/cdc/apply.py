@@ -169,7 +169,7 @@ class _Target:
 
     @property
     def unavailable(self) -> UnavailableValue:
-        """What stands for values that the source left out."""
+        """The placeholder of values that the source left out."""
         return UnavailableValue.of(self.settings.unavailable_value)
 
     def marked_columns(self, kind: FileKind) -> list[Field]:

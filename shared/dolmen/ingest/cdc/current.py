@@ -31,7 +31,7 @@ _FOLD_ROWS = 1_000_000
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LatestSequences:
-    """What is known of some keys.
+    """The latest sequences of some keys, and values that are older.
 
     Args:
         rows: of each key that is live or remembered the greatest sequence. The keys' columns, ``live`` (whether there
@@ -52,7 +52,7 @@ def latest_sequences(
     keys: tuple[Field, ...],
     sequence: Field,
 ) -> LatestSequences:
-    """What is known of some keys.
+    """The latest sequences of some keys, in the table and in its memory.
 
     Reads are claims: the transaction is valid only if they are still right when it commits.
 
@@ -72,7 +72,7 @@ def latest_sequences(
 
 
 def _kept(remembered: pa.Table, latest: pa.Table, names: list[str]) -> pa.Table:
-    """What a memory says of the values of rows that are live with just the sequence that it says it of."""
+    """The values that are older than their rows, if these are live with the sequences that the memory names."""
     remembered = remembered.filter(pc.is_valid(remembered[KEPT_COLUMN]))
     own = latest.append_column("place", pa.array(np.arange(latest.num_rows))).filter(latest[LIVE])
     own = own.select([*names, SEQUENCE, "place"]).rename_columns([*names, "own", "place"])

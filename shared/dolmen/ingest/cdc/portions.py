@@ -51,7 +51,7 @@ def _parts(changes: pa.Table, sequence: str, max_rows: int) -> Iterator[pa.Table
 
 
 def _joins(changes: pa.Table, sequence: str) -> npt.NDArray[np.bool_]:
-    """Which changes but the last may be the delete of the old key of a row that the next one gives another key."""
+    """The changes, all but the last, that may delete the old key of a row that the next one gives another key."""
     rows, deletes = changes[ROW].to_numpy(), changes[DELETED].to_numpy()
     same: npt.NDArray[np.bool_] = np.diff(rows) == 0
     if CREATED in changes.column_names:

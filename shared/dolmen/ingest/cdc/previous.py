@@ -64,7 +64,8 @@ class PreviousValues:
         newer, lost_column = order.select_newer(), np.full(count, -1)
         sources: dict[int, Places] = {}
         amended = np.zeros(known.num_rows, bool)
-        for column in sorted({*unavailable_columns(changes), *order.kept}):
+        there = {column for column in order.kept if str(column) in changes.column_names}  # others were dropped
+        for column in sorted({*unavailable_columns(changes), *there}):
             missing = is_unavailable(changes, column)
             found, of_rows = order.find_sources(column, missing)
             lost_column[missing & newer & (found == NOWHERE)] = column
@@ -92,7 +93,7 @@ class PreviousValues:
         )
 
     def kept_of(self, upserts: pa.Table) -> pa.Table:
-        """Of some changes or amended rows, the values that are older: their columns, with what ``kept`` says."""
+        """The older values of some changes or amended rows: the columns of these, and of ``kept``."""
         at = pc.index_in(self.kept[PLACE], upserts[PLACE].combine_chunks())
         there = self.kept.filter(pc.is_valid(at)).select([KEPT_COLUMN, KEPT_SINCE])
         rows = upserts.take(at.drop_null())
