@@ -399,6 +399,34 @@ def test_files_come_to_the_rows_of_their_source(number: int, way: str) -> None:
     assert {key: row[:2] for key, row in rows(feed).items()} == source.expected()
 
 
+@pytest.mark.parametrize("number", range(HISTORIES // 2))
+def test_two_workers_between_each_others_reads_and_commits_keep_the_same_values(number: int) -> None:
+    print(f"DOLMEN_TEST_SEED={SEED}")
+    rng = random.Random(SEED + number)
+    source = SourceTable(rng)
+    for _ in range(rng.randrange(5, 40)):
+        source.change(rng.randrange(1, 5), moves=False)
+    feed = notes(NOTES.set(1, pa.field("note", pa.string())))
+    workers, arriving = [feed.place.open(), feed.place.open()], list(enumerate(source.files(rng)))
+    rng.shuffle(arriving)
+
+    def deliver(worker: Database, place: int, file: Any, meanwhile: Callable[[], Any] = lambda: None) -> None:
+        try:
+            feed.apply(feed.request(f"f{place}", body(file)), between(meanwhile), database=worker)
+        except RowError:
+            arriving.append((place, file))
+
+    for _ in range(20 * len(arriving)):
+        if not arriving:
+            break
+        mine, theirs, arriving[:] = arriving[0], arriving[1:2], arriving[2:]
+        rng.shuffle(workers)
+        other = theirs[0] if theirs else mine
+        deliver(workers[0], *mine, meanwhile=lambda other=other: deliver(workers[1], *other))
+    assert not arriving
+    assert {key: row[:2] for key, row in rows(feed).items()} == source.expected()
+
+
 def test_only_files_with_placeholders_read_more_and_then_as_much_as_they_need() -> None:
     feed = notes()
     feed.drop("a", body([event("c", key, key, f"n{key}", ["t"]) for key in range(1, 200)]))
