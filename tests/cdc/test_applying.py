@@ -270,7 +270,7 @@ def test_many_changes_at_both_ends_of_a_table_read_no_more_than_their_rows_if_an
         entry_ = transaction.entry("t")
         sequence = entry_.schema.field("seq")
         latest = current.latest_sequences(transaction, "t", None, wanted, (feed_key(transaction),), sequence)
-        assert latest.num_rows == len(keys)
+        assert latest.rows.num_rows == len(keys)
     opened = store.gets
     assert opened <= 8 if index else opened >= 10, "files in between are left out"
 

@@ -177,7 +177,7 @@ def test_an_update_that_changes_the_key_deletes_the_old_one() -> None:
 def test_events_that_tell_no_change_are_bad_rows() -> None:
     bad: list[tuple[Any, str | None, str]] = [
         (event("t", None, None, 2), None, "no operation"),
-        (event("m", None, None, 3), None, "no operation"),
+        (event("x", None, row(3), 3), None, "no operation"),
         (event(None, None, row(4), 4), None, "no operation"),
         (event("u", row(5), None, 5), None, "the row it needs"),
         (event("d", None, row(6), 6), None, "the row it needs"),

@@ -26,6 +26,8 @@ EnvelopeKind = Literal["debezium", "dms", "flat"]
 MAX_TEXT = 200
 """Characters of a text that stands for NULL, of a path and of a field's name."""
 MAX_NULLS = 100
+UNAVAILABLE_VALUE = "__debezium_unavailable_value"
+"""What Debezium writes by default for a value that the source's log does not hold."""
 MAX_PATHS = 8
 MAX_COLUMNS, MOST_COLUMNS = 10_000, 100_000
 """The most columns of a file, fields in columns counted; and the most that a table's settings may allow."""
@@ -67,6 +69,14 @@ def _refuse_paths(value: tuple[str, ...]) -> None:
 def _refuse_name(value: str) -> None:
     if len(value) > MAX_TEXT:
         raise InputError(f"{short_repr(value)} has {len(value):,} characters: at most {MAX_TEXT} are allowed")
+
+
+def _placeholder(value: Any) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise InputError(f"{value!r} is no placeholder: a text, or hex: and hexadecimal digits")
+    if value.startswith("hex:") and not re.fullmatch(r"([0-9A-Fa-f]{2})+", value.removeprefix("hex:")):
+        raise InputError(f"{short_repr(value)}: after hex: come two hexadecimal digits for each octet")
+    return value
 
 
 def _timestamp_format(value: Any) -> str | None:
@@ -180,6 +190,13 @@ INGEST_PROPERTIES = {
             "the field that tells inserts, updates and deletes apart (dms, flat)",
             refuse=_refuse_name,
         ),
+        Property(
+            "cdc_unavailable_value",
+            UNAVAILABLE_VALUE,
+            _placeholder,
+            "what stands for a value that the source left out, and that is kept (debezium, flat); may begin with hex:",
+            refuse=_refuse_name,
+        ),
         Property("cdc_memory", "7d", parse_duration, "keys of deleted rows are remembered for this long"),
     )
 }
@@ -194,6 +211,7 @@ class CdcSettings:
         sequence_from: paths in the envelope, whose values make the sequence; empty: the row has it.
         operation: the field that says what a change is.
         memory_us: how long keys of deleted rows are remembered, in microseconds.
+        unavailable_value: the placeholder of values that the source left out.
     """
 
     envelope: EnvelopeKind
@@ -201,6 +219,7 @@ class CdcSettings:
     sequence_from: tuple[str, ...]
     operation: str
     memory_us: int
+    unavailable_value: str = UNAVAILABLE_VALUE
 
 
 @dataclass(frozen=True)
@@ -255,6 +274,7 @@ class IngestSettings:
                 values["cdc_sequence_from"] or (),
                 values["cdc_operation"],
                 values["cdc_memory"],
+                values["cdc_unavailable_value"],
             ),
         )
 

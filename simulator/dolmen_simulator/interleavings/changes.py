@@ -1,4 +1,4 @@
-"""Pairs of change files: of one row under one sequence number, and of a table and its clone."""
+"""Pairs of change files: of one row under one sequence number, with values left out, and of a table and its clone."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dolmen.ingest.cdc.apply import ingest_changes
 from dolmen.ingest.formats.formats import SourceFile, detect
 from dolmen_simulator.interleavings.checks import Pair
 from dolmen_simulator.interleavings.pairs import one_table
-from dolmen_simulator.interleavings.upkeep import change_file
+from dolmen_simulator.interleavings.upkeep import LEFT_OUT, change_file
 
 
 def table_with_changes(db: Database) -> None:
@@ -39,6 +39,25 @@ CHANGES: tuple[Pair, ...] = (
         table_with_changes,
         (change_file("a", ("U", (1, 100, None))), change_file("b", ("D", (1, 100, None)))),
         events=True,
+        quick_fates=(),
+    ),
+    Pair(
+        "changes/a late change of a value that is left out",
+        table_with_changes,
+        (change_file("a", ("U", (1, 100, LEFT_OUT))), change_file("b", ("U", (1, 50, 5_000_000)))),
+        events=True,
+        quick=(0,),
+        quick_fates=(),
+    ),
+    Pair(
+        "changes/a later change of a value that is left out",
+        table_with_changes,
+        (
+            change_file("a", ("U", (1, 100, 5_000_000)), ("D", (2, 100, None))),
+            change_file("b", ("U", (1, 150, LEFT_OUT)), ("U", (3, 150, LEFT_OUT))),
+        ),
+        events=True,
+        quick=(0,),
         quick_fates=(),
     ),
     Pair(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace as altered
+from datetime import UTC, datetime
 from io import BytesIO
 from typing import Any
 
@@ -13,7 +14,7 @@ import pyarrow as pa
 from dolmen.commit.statements.rows import Write
 from dolmen.database import Database
 from dolmen.errors import Error, StaleWriterError, TableNotFoundError, VersionExpiredError
-from dolmen.format.ingest_properties import CdcSettings, IngestSettings
+from dolmen.format.ingest_properties import UNAVAILABLE_VALUE, CdcSettings, IngestSettings
 from dolmen.format.layout import POINTER
 from dolmen.ingest.batch import BatchRequest, Decision
 from dolmen.ingest.cdc.apply import ingest_changes
@@ -54,6 +55,8 @@ SPLICE_OPTIONS = altered(COMPACTION_OPTIONS, deleted_share=0.1, run_bytes=80, ro
 """Options by which files have row groups of two rows, one deleted row makes them worth a compaction, and row groups
 without deleted rows are copied."""
 
+LEFT_OUT = UNAVAILABLE_VALUE
+"""A time that a change leaves out, as it did not change."""
 _CDC = IngestSettings(mode="cdc", cdc=CdcSettings("flat", "v", (), "Op", 10**15))
 
 
@@ -190,22 +193,34 @@ def set_longer_ttl() -> PairedCall:
 
 
 def change_file(name: str, *changes: tuple[str, Row], table: str = "t") -> PairedCall:
-    """Applies a file of changes. For each key, the change with the greatest ``v`` wins. No two tables get one key."""
+    """Applies a file of changes. For each key, the change with the greatest ``v`` wins. No two tables get one key.
+
+    A time that is ``LEFT_OUT`` is that of the change before, in the order of ``v``. No key begins with such a row.
+    """
 
     def effect(model: ExpectedTables) -> dict[str, str]:
         for kind, row in changes:
-            known = [each[1] for each in model.tables[table] if each[0] == row[0]]
-            known += [model.memory[row[0]]] if row[0] in model.memory else []
-            if known and max(known) >= row[1]:
+            key, sequence, time = row
+            own = [each for each in model.tables[table] if each[0] == key]
+            known = [each[1] for each in own] + ([model.memory[key]] if key in model.memory else [])
+            since = model.memory.get(("time of", key))
+            if known and max(known) >= sequence:
+                if kind != "D" and time != LEFT_OUT and own and since is not None and since < sequence < own[0][1]:
+                    replace(model, table, [(key, own[0][1], time)])
+                    model.memory["time of", key] = sequence
                 continue
+            model.memory.pop(("time of", key), None)
             if kind == "D":
-                model.tables[table] = [each for each in model.tables[table] if each[0] != row[0]]
-                model.memory[row[0]] = row[1]
+                model.tables[table] = [each for each in model.tables[table] if each[0] != key]
+                model.memory[key] = sequence
+            elif time == LEFT_OUT:
+                replace(model, table, [(key, sequence, own[0][2])])
+                model.memory["time of", key] = own[0][1] if since is None else since
             else:
                 replace(model, table, [row])
         return {name: "applied"}
 
-    body = "".join(json.dumps({"Op": kind, "k": row[0], "v": row[1]}) + "\n" for kind, row in changes).encode()
+    body = "".join(json.dumps(_line(kind, row)) + "\n" for kind, row in changes).encode()
 
     def add_to(transaction: Transaction) -> Decision:
         ingest_changes(
@@ -222,6 +237,13 @@ def change_file(name: str, *changes: tuple[str, Row], table: str = "t") -> Paire
         return apply_requests(peer, [BatchRequest(name, name, add_to)])
 
     return PairedCall(f"apply changes {list(changes)} to {table}", task, effect)
+
+
+def _line(kind: str, row: Row) -> dict[str, Any]:
+    key, sequence, time = row
+    if isinstance(time, int):
+        time = datetime.fromtimestamp(time / 1e6, UTC).replace(tzinfo=None).isoformat()
+    return {"Op": kind, "k": key, "v": sequence, "t": time}
 
 
 def _fence_moved(execution: Execution, outcome: TaskOutcome) -> bool:

@@ -16,26 +16,26 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyarrow import types as t
 
 from dolmen.commit.statements.sequence import Advance, all_above
 from dolmen.errors import InputError
 from dolmen.format.ingest_properties import CdcSettings, IngestSettings
 from dolmen.format.schema import Field
 from dolmen.format.values import Plain, to_array, to_plain
-from dolmen.ingest.cdc.changes import DELETED, ROW, ChangeFaults, ChangeTables, last_of_each
-from dolmen.ingest.cdc.current import LIVE, SEQUENCE, TS, latest_sequences
-from dolmen.ingest.cdc.envelopes import envelope
+from dolmen.ingest.cdc.changes import DELETED, ROW, ChangeFaults, ChangeTables, last_of_each, unavailable_columns
+from dolmen.ingest.cdc.current import KEPT_COLUMN, KEPT_SINCE, LIVE, SEQUENCE, TS, latest_sequences
+from dolmen.ingest.cdc.envelopes import DELETED_FIELD, envelope
+from dolmen.ingest.cdc.marked_text import MarkedText
 from dolmen.ingest.cdc.memory import DeleteMemory
+from dolmen.ingest.cdc.portions import PORTION_BYTES, PORTION_ROWS, cut_portions
 from dolmen.ingest.cdc.positions import find_forms
-from dolmen.ingest.formats.formats import SourceFile, read
+from dolmen.ingest.cdc.previous import PreviousValues
+from dolmen.ingest.cdc.unavailable import UnavailableValue
+from dolmen.ingest.formats.formats import FileKind, SourceFile, read
 from dolmen.ingest.formats.options import OnBadRow
 from dolmen.ingest.late import ErasedRows
 from dolmen.transaction import Transaction
-from dolmen.units import MIB
-
-PORTION_ROWS = 500_000
-PORTION_BYTES = 128 * MIB
-"""The most bytes that are applied at once; they are held in memory, twice for a moment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,10 @@ def ingest_changes(
     if transaction.has_applied(request):
         return ChangeCounts()
     target = _Target.of(transaction, table, settings, request, ChangeFaults(source.name, on_bad_row))
-    in_envelope = target.settings.envelope == "debezium"
+    in_envelope, words = target.settings.envelope == "debezium", target.unavailable.words
+    marked = target.marked_columns(source.format.kind)
+    if target.settings.envelope == "flat" and (source.options.header or source.format.kind not in ("csv", "tsv")):
+        unused = [name for name in dict.fromkeys([*unused, DELETED_FIELD]) if name not in target.names]
     opened = envelope(
         target.fields,
         target.keys,
@@ -102,15 +105,19 @@ def ingest_changes(
         reject_extra=settings.new_columns != "ignore",
         forms=find_forms(source, target.settings.sequence_from) if in_envelope else {},
         unused=unused,
+        marked=marked,
     )
-    source, faults = replace(source, options=opened.options(source.options)), target.faults
-    reader = read(source, opened.schema, on_bad_row=faults.add_unread)
+    source, faults = replace(source, options=replace(opened.options(source.options), placeholders=words)), target.faults
+    marks = MarkedText(words, [field.name for field in marked])
+    if marked and source.format.kind == "jsonl":
+        source = marks.source(source)
+    reader = read(source, opened.schema, on_bad_row=lambda bad: faults.add_unread(marks.restore(bad)))
     made = ChangeTables(target.fields, target.keys, target.sequence, opened, faults)
     tables = made.tables(reader)
     if erased is not None:
         tables = _without_erased(tables, target.fields, erased)
     counts, first_ts = ChangeCounts(), transaction.next_ts
-    for changes in _portions(tables, portion_rows, portion_bytes):
+    for changes in cut_portions(tables, str(target.sequence.id), portion_rows, portion_bytes):
         counts += target.apply(changes, first_ts)
     return counts + ChangeCounts(ddl=sum(made.ddl))
 
@@ -127,21 +134,6 @@ def _without_erased(tables: Iterator[pa.Table], fields: tuple[Field, ...], erase
 
 def _whole(column: pa.ChunkedArray) -> pa.Array:
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
-
-
-def _portions(tables: Iterator[pa.Table], max_rows: int, max_bytes: int) -> Iterator[pa.Table]:
-    held: list[pa.Table] = []
-    rows = size = 0
-    for changes in tables:
-        for start in range(0, changes.num_rows, max_rows):
-            part = changes.slice(start, max_rows)
-            if held and (rows + part.num_rows > max_rows or size + part.nbytes > max_bytes):
-                yield pa.concat_tables(held)
-                held, rows, size = [], 0, 0
-            held.append(part)
-            rows, size = rows + part.num_rows, size + part.nbytes
-    if held:
-        yield pa.concat_tables(held)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +163,30 @@ class _Target:
         return cls(transaction, name, entry.schema.fields, keys, sequence, settings.cdc, request, faults)
 
     @property
+    def names(self) -> list[str]:
+        """Names of the table's columns."""
+        return [field.name for field in self.fields]
+
+    @property
+    def unavailable(self) -> UnavailableValue:
+        """The placeholder of values that the source left out."""
+        return UnavailableValue.of(self.settings.unavailable_value)
+
+    def marked_columns(self, kind: FileKind) -> list[Field]:
+        """The columns in which a file of text may have placeholders that are no values of their types.
+
+        In JSON, numbers and Booleans are not among them: no source leaves these out, and marks make reading slower.
+        """
+        if kind not in ("jsonl", "csv", "tsv"):
+            return []
+        others = [field for field in self.fields if field not in (*self.keys, self.sequence)]
+        own = [field for field in others if not t.is_string(field.arrow_type)]
+        if kind == "jsonl":
+            numbers = (t.is_integer, t.is_floating, t.is_boolean)
+            own = [field for field in own if not any(is_kind(field.arrow_type) for is_kind in numbers)]
+        return own
+
+    @property
     def key_names(self) -> list[str]:
         """The key's columns, as tables of changes call them."""
         return [str(field.id) for field in self.keys]
@@ -181,20 +197,29 @@ class _Target:
         Args:
             first_ts: rows from this commit timestamp on are of portions of the same file.
         """
-        sequence = str(self.sequence.id)
-        told = self.faults.count
+        sequence, known_bad = str(self.sequence.id), self.faults.count
         last = last_of_each(changes, self.key_names, [sequence, ROW])
         least, _ = self._least_and_greatest(last)
         entry = self.transaction.entry(self.name)
         memory = DeleteMemory.of(self.transaction, self.name, entry, self.keys, self.sequence, self.settings.memory_us)
-        if all_above(entry, self.sequence, least):
+        lacks_values = bool(unavailable_columns(changes))
+        if not lacks_values and all_above(entry, self.sequence, least):
             self._add(last, last, memory, above=least)
         else:
-            last, live = self._select_newer(last, memory, first_ts)
+            remembered = memory.name if memory.table else None
+            latest = latest_sequences(self.transaction, self.name, remembered, last, self.keys, self.sequence)
+            previous = None
+            if lacks_values or latest.kept.num_rows:
+                previous = PreviousValues.of(changes, latest, self.key_names, self.sequence, first_ts)
+                self._report_lost(previous)
+                last = last_of_each(previous.changes, self.key_names, [sequence, ROW])
+            last, live = self._select_newer(last, latest.rows, memory, first_ts)
+            if previous is not None:
+                last, live = (pa.concat_tables([rows, previous.amended]) for rows in (last, live))
             if last.num_rows:
-                self._add(last, live, memory, above=None)
+                self._add(last, live, memory, above=None, previous=previous)
         deleted = pc.sum(last[DELETED]).as_py() or 0
-        bad = self.faults.count - told
+        bad = self.faults.count - known_bad
         return ChangeCounts(last.num_rows - deleted, deleted, changes.num_rows - last.num_rows - bad)
 
     def _least_and_greatest(self, changes: pa.Table) -> list[Plain]:
@@ -202,11 +227,11 @@ class _Target:
         ends = pc.min_max(changes[str(self.sequence.id)])
         return to_plain(pa.array([ends["min"], ends["max"]], self.sequence.arrow_type))
 
-    def _select_newer(self, last: pa.Table, memory: DeleteMemory, first_ts: int) -> tuple[pa.Table, pa.Table]:
+    def _select_newer(
+        self, last: pa.Table, known: pa.Table, memory: DeleteMemory, first_ts: int
+    ) -> tuple[pa.Table, pa.Table]:
         """The changes that are newer than what is known of their keys; and of these, those whose keys are live."""
         names = self.key_names
-        remembered = memory.name if memory.table else None
-        known = latest_sequences(self.transaction, self.name, remembered, last, self.keys, self.sequence)
         places = last.select(names).append_column("place", pa.array(range(last.num_rows), pa.int64()))
         beside = places.join(known, names, join_type="left outer", use_threads=False).sort_by("place")
         own, theirs = last[str(self.sequence.id)], beside[SEQUENCE]
@@ -231,7 +256,25 @@ class _Target:
                 self.sequence.name,
             )
 
-    def _add(self, changes: pa.Table, hidden: pa.Table, memory: DeleteMemory, above: Plain) -> None:
+    def _report_lost(self, previous: PreviousValues) -> None:
+        """Reports changes without a value that the source left out, and that nothing else has."""
+        names = {field.id: field.name for field in self.fields}
+        for row, column in previous.lost:
+            self.faults.add(
+                "the source left this value out (cdc_unavailable_value), and neither the table nor an earlier change "
+                "has it: first apply the file that has it, then drop this one again",
+                row,
+                names[column],
+            )
+
+    def _add(
+        self,
+        changes: pa.Table,
+        hidden: pa.Table,
+        memory: DeleteMemory,
+        above: Plain,
+        previous: PreviousValues | None = None,
+    ) -> None:
         """Adds changes to the transaction; rows with the keys of ``hidden`` are what they replace."""
         transaction, request = self.transaction, self.request
         remembered, uuid = memory.ensure_table(request)
@@ -251,9 +294,21 @@ class _Target:
         memory.forget_old(request)
         upserts, deletes = changes.filter(pc.invert(changes[DELETED])), changes.filter(changes[DELETED])
         target = transaction.table(self.name)
-        target.replace(_with_names(upserts, self.fields), _with_names(hidden, self.keys), request=request)
-        if deletes.num_rows:
-            remembered.append(_with_names(deletes, (*self.keys, self.sequence)), request=request)
+        rows: pa.Table | pa.RecordBatchReader = _with_names(upserts, self.fields)
+        if previous is not None:
+            filled = previous.fill(upserts, transaction, self.name, self.keys)
+            tables = (_with_names(part, self.fields) for part in filled)
+            rows = pa.RecordBatchReader.from_batches(rows.schema, (b for part in tables for b in part.to_batches()))
+        target.replace(rows, _with_names(hidden, self.keys), request=request)
+        remember = _with_names(deletes, (*self.keys, self.sequence))
+        if previous is not None and (kept := previous.kept_of(upserts)).num_rows:
+            memory.ensure_kept(remembered, request)
+            kept_rows = _with_names(kept, (*self.keys, self.sequence))
+            for name in (KEPT_COLUMN, KEPT_SINCE):
+                kept_rows = kept_rows.append_column(name, kept[name])
+            remember = pa.concat_tables([remember, kept_rows], promote_options="default")
+        if remember.num_rows:
+            remembered.append(remember, request=request)
 
 
 def _with_names(changes: pa.Table, fields: tuple[Field, ...]) -> pa.Table:

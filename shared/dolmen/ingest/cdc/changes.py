@@ -1,15 +1,17 @@
 """Turns the changes in a file into tables of one shape, whatever the envelope; rows without a change are bad rows.
 
 A table of changes has the columns of the table they are for, named by their ids, and two more: ``delete``, and ``row``,
-the number of the row in the file.
+the number of the row in the file. If the source left values out, it has ``unavailable`` too, the ids of the columns
+concerned, and ``created``, whether the change created its row.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -18,7 +20,9 @@ from dolmen.format.schema import Field
 from dolmen.ingest.cdc.envelopes import DELETE, SKIP, UNKNOWN, UPSERT, ChangeBatch, Envelope
 from dolmen.ingest.formats.options import BadRow, OnBadRow
 
-DELETED, ROW = "delete", "row"
+DELETED, ROW, UNAVAILABLE, CREATED = "delete", "row", "unavailable", "created"
+
+_NOT_NAMED = "the placeholder of an unavailable value (cdc_unavailable_value) names no row"
 
 
 @dataclass
@@ -99,10 +103,14 @@ class ChangeTables:
         deletes = pc.equal(opened.kinds, DELETE)
         rows = pa.table({**columns, DELETED: deletes, ROW: numbers})
         rows = rows.select([*(str(field.id) for field in self.fields), DELETED, ROW])
+        if opened.unavailable:
+            rows = rows.append_column(UNAVAILABLE, _ids_by_row(opened.unavailable))
+            rows = rows.append_column(CREATED, opened.created)
         moved = self._select_moved(opened, good)
         if moved is None:
             return rows.filter(good)
-        return pa.concat_tables([rows.filter(good), self._delete_old_keys(rows, opened, moved)])
+        changed = pa.concat_tables([rows.filter(good), self._delete_old_keys(rows, opened, moved)])
+        return changed.sort_by(ROW)  # a portion that ends between two changes takes both from one row
 
     def _select_good(self, opened: ChangeBatch, numbers: pa.Array) -> pa.Array:
         """Selects the rows that hold a change; reports those that should and do not."""
@@ -112,11 +120,15 @@ class ChangeTables:
             (pc.is_null(opened.sequences), "no sequence: nothing tells when this change was made", self.sequence.name),
         ]
         for column in self.fields:
+            unavailable = opened.unavailable.get(column.id)
+            if unavailable is not None and (column in self.keys or column == self.sequence):
+                faults.append((unavailable, _NOT_NAMED, column.name))
             if column in self.keys:
                 nulls = pc.is_null(opened.images[column.id])
                 faults.append((nulls, "NULL in a key: it equals nothing", column.name))
             elif not column.nullable and column != self.sequence:
                 nulls = pc.and_(upserts, pc.is_null(opened.images[column.id]))
+                nulls = nulls if unavailable is None else pc.and_not(nulls, unavailable)
                 faults.append((nulls, "NULL in a column that is not nullable", column.name))
         wanted = pc.not_equal(opened.kinds, SKIP)
         bad = pa.array(np.zeros(len(wanted), bool))
@@ -149,6 +161,32 @@ class ChangeTables:
         left[str(self.sequence.id)] = opened.sequences
         left[DELETED], left[ROW] = pa.array(np.ones(rows.num_rows, bool)), rows[ROW]
         return pa.table(left, schema=rows.schema).filter(moved)
+
+
+def _ids_by_row(masks: Mapping[int, pa.BooleanArray]) -> pa.Array:
+    """The ids of the columns whose mask selects a row, as a list for each row; NULL for none."""
+    placed = np.stack([mask.to_numpy(zero_copy_only=False) for mask in masks.values()], axis=1)
+    counts = placed.sum(axis=1)
+    ids = np.array(list(masks), np.int32)[np.nonzero(placed)[1]]
+    bounds = pa.array(np.concatenate(([0], np.cumsum(counts))), pa.int32())
+    return pa.ListArray.from_arrays(bounds, pa.array(ids), mask=pa.array(counts == 0))
+
+
+def is_unavailable(changes: pa.Table, column: int) -> npt.NDArray[np.bool_]:
+    """The rows of a table of changes in which the source left out the value of a column."""
+    found = np.zeros(changes.num_rows, bool)
+    if UNAVAILABLE in changes.column_names:
+        lists = changes[UNAVAILABLE].combine_chunks()
+        found[pc.list_parent_indices(lists).filter(pc.equal(lists.flatten(), column)).to_numpy()] = True
+    return found
+
+
+def unavailable_columns(changes: pa.Table) -> list[int]:
+    """The ids of the columns of which the source left out values; usually none."""
+    if UNAVAILABLE not in changes.column_names:
+        return []
+    found: list[int] = pc.unique(changes[UNAVAILABLE].combine_chunks().flatten()).to_pylist()
+    return found
 
 
 def last_of_each(rows: pa.Table, keys: Sequence[str], order: Sequence[str]) -> pa.Table:

@@ -6,10 +6,11 @@
     {"schema": {...}, "payload": {"before": {"id": 1, ...}, "after": null, "op": "d", "source": {...}}}
 
 ``op`` is ``c`` (created), ``r`` (read by a snapshot), ``u`` (updated) or ``d`` (deleted). Anything else, so ``t``
-(truncated) too, is a bad row. Of ``before`` only the key is read; where it differs from that of ``after`` the old
-key is deleted at the same sequence. Lines that are ``null``, and objects with neither image nor operation, are
-Kafka's tombstones: they are skipped. So are messages about the source's columns, which have a ``databaseName``; they
-are counted. Other fields of the envelope are not looked at.
+(truncated) too, is a bad row; but ``m``, a message that the source wrote to its log, is skipped. Of ``before`` only
+the key is read; where it differs from that of ``after`` the old key is deleted at the same sequence. Lines that are
+``null``, and objects with neither image nor operation (Kafka's tombstones, heartbeats, borders of transactions) are
+skipped. So are messages about the source's columns, which have a ``databaseName``; they are counted. Other fields of
+the envelope are not looked at.
 
 ``dms`` and ``flat`` (CSV, Parquet, ...; as in "Using Amazon S3 as a target for AWS DMS")::
 
@@ -17,8 +18,11 @@ are counted. Other fields of the envelope are not looked at.
     I,1,Ann,2026-01-05 10:00:00.000001
 
 A row is the columns of the table, and one that says what became of it: ``I``, ``U`` or ``D`` for ``dms``; those,
-``insert``, ``update``, ``delete``, ``c``, ``u`` or ``d`` in any case for ``flat``. Without one (a full load) it is an
-insert. Files without a header have it first.
+``insert``, ``update``, ``delete``, ``c``, ``r``, ``u`` or ``d`` in any case for ``flat``. Without one (a full load) it
+is an insert. Files without a header have it first. ``flat`` also knows Debezium's ``__deleted``, which is ``true`` or
+``false``: ``true`` is a delete whatever the operation.
+
+A value that the source left out (``unavailable``) is marked as such, and never taken for a value.
 
 The sequence stands in the row, or at paths in the envelope. Where the column is of strings, paths are joined by ``/``,
 and what is digits alone is filled with zeros to 20, so that it orders as a number does; PostgreSQL's ``0/16E9458`` is
@@ -39,13 +43,18 @@ from dolmen.errors import SchemaError
 from dolmen.format.ingest_properties import CdcSettings
 from dolmen.format.schema import Field
 from dolmen.ingest.cdc.positions import Form, parse_position, plain_text
-from dolmen.ingest.formats.options import CLOSED, ReadOptions
+from dolmen.ingest.cdc.unavailable import UnavailableValue
+from dolmen.ingest.formats.options import CLOSED, ReadOptions, mark_name
 
 DIGITS = 20
 _NUMBERS = frozenset({"lsn", "pos", "row", "ts_ms", "ts_us", "ts_ns", "txId", "total_order", "data_collection_order"})
 """Fields of Debezium's ``source`` and ``transaction`` that are numbers: asked for as such, they are parsed fast."""
 
 _OWN = frozenset({"op", "databaseName", "before", "after", "payload", "schema"})
+DELETED_FIELD = "__deleted"
+"""The field that Debezium adds to rows without an envelope, if deletes are kept among them."""
+_FLAT_UPSERTS = (None, "i", "u", "c", "r", "insert", "update", "false")
+_FLAT_DELETES = ("d", "delete", "true")
 _Tree: TypeAlias = "dict[str, _Tree | pa.Field]"
 
 UPSERT, DELETE, SKIP, UNKNOWN = 0, 1, 2, 3
@@ -61,6 +70,8 @@ class ChangeBatch:
         images: by column id: the row as it is now; of a delete, at least its key.
         old_keys: by column id: the key that an upsert had before, NULL where it is not known.
         sequences: NULL where one is missing.
+        created: which rows were created, as far as the operation says so.
+        unavailable: by column id, for columns with such values: the rows whose value the source left out.
         ddl: messages about the source's columns, which are skipped.
     """
 
@@ -68,6 +79,8 @@ class ChangeBatch:
     images: dict[int, pa.Array]
     old_keys: dict[int, pa.Array] | None
     sequences: pa.Array
+    created: pa.Array
+    unavailable: dict[int, pa.BooleanArray]
     ddl: int = 0
 
 
@@ -78,6 +91,7 @@ class ColumnEnvelope:
     Args:
         fields: the table's columns.
         unused: columns of the file that are read and left out.
+        marked: columns for which the file is asked to mark unavailable values (``mark_name``).
         tells: whether the file's rows have an operation. The first one decides: where only some have, a delete may have
             lost its own, and must not become an insert.
     """
@@ -86,6 +100,7 @@ class ColumnEnvelope:
     sequence: Field
     settings: CdcSettings
     unused: tuple[str, ...] = ()
+    marked: tuple[Field, ...] = ()
     has_operation: bool | None = None
 
     @property
@@ -101,12 +116,14 @@ class ColumnEnvelope:
             if field.name in paths and field.arrow_type != kind and not t.is_string(kind):
                 raise SchemaError(f"property cdc_sequence_from: column {field.name!r} is no {kind}, as the sequence is")
         more = [path for path in dict.fromkeys(paths) if path not in {field.name for field in columns}]
+        known = {operation, *more, *(field.name for field in columns)}
         return pa.schema(
             [
                 (operation, pa.string()),
                 *((field.name, field.arrow_type) for field in columns),
                 *((path, kind) for path in more),
-                *((name, pa.string()) for name in self.unused if name not in more),
+                *((name, pa.string()) for name in self.unused if name not in known),
+                *_mark_fields(self.marked),
             ]
         )
 
@@ -121,15 +138,22 @@ class ColumnEnvelope:
         if self.settings.envelope == "dms":
             kinds = _kinds(words, (None, "i", "u"), ("d",))
         else:
-            kinds = _kinds(words, (None, "i", "u", "c", "insert", "update"), ("d", "delete"))
+            kinds = _kinds(words, _FLAT_UPSERTS, _FLAT_DELETES)
         silent = pc.is_null(words)
         if self.has_operation is None and len(batch):
             self.has_operation = not silent[0].as_py()
         kinds = pc.if_else(silent if self.has_operation else pc.invert(silent), UNKNOWN, kinds).cast(pa.int8())
+        if DELETED_FIELD in self.unused and self.settings.operation != DELETED_FIELD:
+            is_deleted = pc.equal(pc.ascii_lower(pc.utf8_trim_whitespace(batch[DELETED_FIELD])), "true")
+            kinds = pc.if_else(pc.fill_null(is_deleted, False), DELETE, kinds).cast(pa.int8())
         parts = [batch[path] for path in paths] or [batch[self.sequence.name]]
         sequences = _sequence(parts, self.sequence) if paths else parts[0]
         images = {field.id: batch[field.name] for field in self.fields if field != self.sequence}
-        return ChangeBatch(kinds, images, None, sequences)
+        marks = {field.id: batch[mark_name(field.name)] for field in self.marked}
+        unavailable = _unavailable(images, kinds, self.settings, marks)
+        names_nothing = UnavailableValue.of(self.settings.unavailable_value).find(sequences)
+        sequences = sequences if names_nothing is None else pc.if_else(names_nothing, None, sequences)
+        return ChangeBatch(kinds, images, None, sequences, pc.fill_null(pc.equal(words, "c"), False), unavailable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +167,7 @@ class DebeziumEnvelope:
     reject_extra: bool
     forms: Mapping[str, Form]
     unused: tuple[str, ...] = ()
+    marked: tuple[Field, ...] = ()
 
     @property
     def schema(self) -> pa.Schema:
@@ -155,7 +180,8 @@ class DebeziumEnvelope:
             _insert_field(own, names, self._sequence_part_type(path))
         before = pa.struct([pa.field(field.name, field.arrow_type) for field in self.keys])
         image = [pa.field(field.name, field.arrow_type) for field in self._image]
-        after = pa.struct([*image, *(pa.field(name, pa.string()) for name in self.unused)])
+        unused = [pa.field(name, pa.string()) for name in self.unused]
+        after = pa.struct([*image, *unused, *_mark_fields(self.marked)])
         own["before"] = pa.field("before", before)
         own["after"] = pa.field("after", after, metadata=CLOSED if self.reject_extra else None)
         fields = _fields(own)
@@ -194,6 +220,7 @@ class DebeziumEnvelope:
         kinds = _kinds(op, ("c", "r", "u"), ("d",))
         nothing = pc.and_(pc.is_null(op), pc.invert(pc.or_(before, after)))
         told = pc.if_else(pc.equal(kinds, DELETE), before, after)  # an operation without its image tells nothing
+        nothing = pc.or_(nothing, pc.fill_null(pc.equal(op, "m"), False))
         kinds = pc.if_else(nothing, SKIP, pc.if_else(told, kinds, UNKNOWN)).cast(pa.int8())
         deletes = pc.equal(kinds, DELETE)
         old = {field.id: at("before", field.name) for field in self.keys}
@@ -203,7 +230,10 @@ class DebeziumEnvelope:
             images[field.id] = pc.if_else(deletes, old[field.id], image) if field.id in old else image
         parts = [at(*path.split(".")) for path in self.settings.sequence_from]
         ddl = pc.sum(pc.and_(nothing, pc.is_valid(at("databaseName")))).as_py() or 0
-        return ChangeBatch(kinds, images, old, _sequence(parts, self.sequence), ddl)
+        marks = {field.id: at("after", mark_name(field.name)) for field in self.marked}
+        unavailable = _unavailable(images, kinds, self.settings, marks)
+        created = pc.fill_null(pc.equal(op, "c"), False)
+        return ChangeBatch(kinds, images, old, _sequence(parts, self.sequence), created, unavailable, ddl)
 
 
 Envelope: TypeAlias = ColumnEnvelope | DebeziumEnvelope
@@ -218,6 +248,7 @@ def envelope(
     reject_extra: bool,
     forms: Mapping[str, Form],
     unused: Sequence[str] = (),
+    marked: Sequence[Field] = (),
 ) -> Envelope:
     """The envelope of a table's files.
 
@@ -226,10 +257,33 @@ def envelope(
         reject_extra: whether a row with a column that the table does not have is bad.
         unused: columns of the file's rows that are read and left out.
         forms: how the file writes what stands at the sequence's paths in the envelope (``positions``).
+        marked: columns for which the file is asked to mark unavailable values (``mark_name``).
     """
+    known, left_out, marks = tuple(fields), tuple(unused), tuple(marked)
     if settings.envelope == "debezium":
-        return DebeziumEnvelope(tuple(fields), tuple(keys), sequence, settings, reject_extra, forms, tuple(unused))
-    return ColumnEnvelope(tuple(fields), sequence, settings, tuple(unused))
+        return DebeziumEnvelope(known, tuple(keys), sequence, settings, reject_extra, forms, left_out, marks)
+    return ColumnEnvelope(known, sequence, settings, left_out, marks)
+
+
+def _mark_fields(marked: Sequence[Field]) -> list[pa.Field]:
+    return [pa.field(mark_name(field.name), pa.int8()) for field in marked]
+
+
+def _unavailable(
+    images: dict[int, pa.Array], kinds: pa.Array, settings: CdcSettings, marks: Mapping[int, pa.Array]
+) -> dict[int, pa.BooleanArray]:
+    """The upserts whose value the source left out, by column; in ``images`` they become NULL."""
+    placeholder, upserts = UnavailableValue.of(settings.unavailable_value), pc.equal(kinds, UPSERT)
+    found: dict[int, pa.BooleanArray] = {}
+    for id_, values in images.items():
+        placed = placeholder.find(values)
+        if id_ in marks and marks[id_].null_count < len(values):
+            marked = pc.is_valid(marks[id_])
+            placed = marked if placed is None else pc.or_(marked, pc.fill_null(placed, False))
+        if placed is not None:
+            found[id_] = pc.and_(pc.fill_null(placed, False), upserts)
+            images[id_] = pc.if_else(found[id_], pa.scalar(None, values.type), values)
+    return found
 
 
 def _kinds(words: pa.Array, upserts: Sequence[str | None], deletes: Sequence[str]) -> pa.Array:

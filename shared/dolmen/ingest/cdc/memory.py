@@ -3,6 +3,10 @@
 ``<table>__deleted`` has the key's columns and the sequence column; each delete that is applied adds a row. It holds
 every delete after ``forgotten_through`` of the table's ``sequences``; a row that is there again since has a greater
 sequence, which counts. What is older is deleted from it, at most sixteen times within ``cdc_memory``.
+
+It also says which values are older than their rows, because the source left them out of later changes: a row with the
+sequence of the row, the id of the column (``kept_column``) and the sequence of the change that the value is from
+(``kept_since``; NULL if the row had none). The memory gets these two columns with the first such change.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ from dolmen.format.layout import check_table_name, memory_name
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Field
 from dolmen.format.values import Json, from_json
+from dolmen.ingest.cdc.current import KEPT_COLUMN, KEPT_SINCE
 from dolmen.predicate.bind import compare
 from dolmen.predicate.constants import Value
 from dolmen.predicate.domain import domain_of
@@ -96,6 +101,13 @@ class DeleteMemory:
             names = [field.name for field in self.keys]
             found = self.transaction.create_table(self.name, pa.schema(fields), names, names, request=request)
         return found, self.transaction.manifest.tables[self.name].uuid
+
+    def ensure_kept(self, table: TransactionTable, request: str) -> None:
+        """Gives the memory the columns that say which values of a row are older than its sequence."""
+        names = table.schema.names
+        for name, kind in ((KEPT_COLUMN, pa.int64()), (KEPT_SINCE, self.sequence.arrow_type)):
+            if name not in names:
+                table.add_column(name, kind, request=request)
 
     def forget_old(self, request: str) -> None:
         """Deletes what is to be forgotten. Call it after ``ensure_table``."""

@@ -18,6 +18,9 @@ from dolmen.units import GIB
 CLOSED = {b"dolmen": b"closed"}
 """Metadata of a field in whose structs nothing that is extra is skipped, whatever the options say."""
 
+_MARK = "\ue000"
+"""Begins the name of a field that marks another one; no column is likely to have it."""
+
 MAX_BYTES = 64 * GIB
 MAX_TEMPORARY_BYTES = 8 * GIB
 
@@ -41,6 +44,8 @@ class ReadOptions:
         max_columns: the most columns that a file may have, fields in columns counted.
         defaults: JSON forms of the values of columns that a file lacks, by name; NULL by default. In JSON lines each
             row may lack others, so a key that is missing is NULL there.
+        placeholders: texts of CSV and TSV that are no values. A column whose mark is asked for (``mark_name``) is NULL
+            there, and its mark is not.
 
     Raises:
         InputError: the delimiter or the time format is none.
@@ -56,6 +61,7 @@ class ReadOptions:
     max_temporary_bytes: int = MAX_TEMPORARY_BYTES
     max_columns: int = MAX_COLUMNS
     defaults: Mapping[str, Json] = field(default_factory=dict, hash=False)
+    placeholders: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         delimiter = self.delimiter
@@ -89,6 +95,16 @@ class ReadOptions:
     def ignore_extra(self) -> bool:
         """Whether columns and fields that the table does not have are skipped."""
         return self.extra == "ignore"
+
+
+def mark_name(column: str) -> str:
+    """The name of the field that marks where a column has a placeholder."""
+    return f"{_MARK}{column}"
+
+
+def is_mark(name: str) -> bool:
+    """Whether a field marks another one."""
+    return name.startswith(_MARK)
 
 
 def is_closed(field: pa.Field) -> bool:

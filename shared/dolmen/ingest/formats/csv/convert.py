@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import combinations
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from dolmen.errors import RowError, SchemaError
 from dolmen.ingest.formats.bad_rows import good_rows
 from dolmen.ingest.formats.csv.file import DelimitedFile, no_rows, with_count
 from dolmen.ingest.formats.csv.native import SUSPECTS, cell_cast, native_type, without_doubts
 from dolmen.ingest.formats.csv.quoting import Records
-from dolmen.ingest.formats.options import BadRow, OnBadRow, ReadOptions
+from dolmen.ingest.formats.options import BadRow, OnBadRow, ReadOptions, mark_name
 from dolmen.ingest.formats.text.blocks import Block
 from dolmen.write.conform import CastPlan, conform_batch, plan_conform
 
@@ -36,9 +37,13 @@ class DelimitedConverter:
         self._defaults = options.defaults
         self._find_cast = partial(cell_cast, times=times, ignore_extra=options.ignore_extra)
         native = {field.name: kind for field in schema if (kind := native_type(field.type, times)) is not None}
+        names = set(schema.names)
+        self._marked = [column for column in file.kept if mark_name(column) in names]
+        self._placeholders = pa.array(options.placeholders, pa.string())
+        self._placed = [text.encode() for text in options.placeholders] if self._marked else []
         self._suspects = [suspect for suspect in SUSPECTS if any(map(suspect.concerns, native.values()))]
         try:
-            self._text = self._ask({}, schema)
+            self._text = self._ask({}, schema, [mark_name(column) for column in self._marked])
             self._asked = {
                 doubts: self._ask(without_doubts(native, doubts), schema)
                 for size in range(len(self._suspects) + 1)
@@ -47,9 +52,10 @@ class DelimitedConverter:
         except SchemaError as error:
             raise SchemaError(f"file {file.name!r}: {error}", column=error.column) from None
 
-    def _ask(self, native: dict[str, pa.DataType], schema: pa.Schema) -> _AskedTypes:
+    def _ask(self, native: dict[str, pa.DataType], schema: pa.Schema, marks: Sequence[str] = ()) -> _AskedTypes:
         types = {column: native.get(column, pa.string()) for column in self._file.kept}
-        return _AskedTypes(types, plan_conform(pa.schema(types), schema, self._find_cast, self._defaults))
+        own = pa.schema(types | dict.fromkeys(marks, pa.int8()))
+        return _AskedTypes(types, plan_conform(own, schema, self._find_cast, self._defaults))
 
     def convert(self, block: Block, row: int) -> tuple[pa.RecordBatch, int]:
         """The block's rows, and how many. Raises RowError for the first that is malformed or does not fit."""
@@ -70,20 +76,30 @@ class DelimitedConverter:
 
     def _convert(self, block: Block, row: int) -> pa.RecordBatch:
         asked = self._asked[tuple(suspect for suspect in self._suspects if suspect.is_in(block.data))]
-        try:
-            return conform_batch(self._file.parse(block.data, asked.types), asked.plan, first_row=row)
-        except (pa.ArrowInvalid, UnicodeDecodeError, RowError):
-            pass  # the text says what is wrong, if anything is
+        if not any(text in block.data for text in self._placed):
+            try:
+                return conform_batch(self._file.parse(block.data, asked.types), asked.plan, first_row=row)
+            except (pa.ArrowInvalid, UnicodeDecodeError, RowError):
+                pass  # the text says what is wrong, if anything is
         try:
             strings = self._file.strings(block, row)
         except RowError as error:
             self._convert_before(error, block, row)
             raise
         try:
-            return conform_batch(strings, self._text.plan, first_row=row)
+            return conform_batch(self._mark(strings), self._text.plan, first_row=row)
         except RowError as error:
             line = block.line_at(self._start(block, error, row))
             raise RowError(error.reason, file=self._file.name, line=line, row=error.row, column=error.column) from None
+
+    def _mark(self, strings: pa.RecordBatch) -> pa.RecordBatch:
+        """Rows as text, with NULL and a mark for each placeholder."""
+        columns = dict(zip(strings.schema.names, strings.columns, strict=True))
+        for column in self._marked:
+            placed = pc.is_in(columns[column], self._placeholders)
+            columns[column] = pc.if_else(placed, pa.scalar(None, pa.string()), columns[column])
+            columns[mark_name(column)] = pc.if_else(placed, pa.scalar(0, pa.int8()), pa.scalar(None, pa.int8()))
+        return pa.RecordBatch.from_pydict(columns) if self._marked else strings
 
     def _convert_before(self, error: RowError, block: Block, row: int) -> None:
         """Raises RowError if a row above the malformed one does not fit: the first fault is the one to report."""

@@ -31,7 +31,7 @@ import pyarrow as pa
 from dolmen.errors import InputError
 from dolmen.ingest.formats.csv.convert import DelimitedConverter
 from dolmen.ingest.formats.csv.file import DelimitedFile, with_count
-from dolmen.ingest.formats.options import BadRow, OnBadRow
+from dolmen.ingest.formats.options import BadRow, OnBadRow, is_mark
 from dolmen.ingest.formats.source import SourceFile
 from dolmen.ingest.formats.text.infer import NOTHING, TEXT, shape_of_cells
 
@@ -47,7 +47,8 @@ def read(source: SourceFile, schema: pa.Schema, on_bad_row: OnBadRow | None = No
         RowError: a malformed record, or a cell that does not fit its column.
     """
     with source.text() as stream:
-        file = DelimitedFile.open(stream, source, schema.names, go_on=on_bad_row is not None)
+        columns = [name for name in schema.names if not is_mark(name)]
+        file = DelimitedFile.open(stream, source, columns, go_on=on_bad_row is not None)
         if file is None:
             return
         converter = DelimitedConverter(file, schema, source.options)
