@@ -54,9 +54,9 @@ class Erasure(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     request: str = ""
     digest: str = ""
 
-    def is_later_than(self, created_us: int | None) -> bool:
+    def is_later_than(self, dropped_us: int | None) -> bool:
         """Whether it holds for rows that were dropped at a time by the server's clock; None = nobody knows when."""
-        return created_us is None or created_us <= self.requested_at + CLOCK_STEP_US
+        return dropped_us is None or dropped_us <= self.requested_at + CLOCK_STEP_US
 
 
 class RewrittenErasures(msgspec.Struct, frozen=True):

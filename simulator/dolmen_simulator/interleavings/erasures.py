@@ -11,6 +11,7 @@ import pyarrow as pa
 from dolmen.database import Database
 from dolmen.errors import PredicateError, TableExistsError
 from dolmen.ingest.batch import BatchRequest, Decision
+from dolmen.ingest.formats.bad_rows import RowNumbers
 from dolmen.ingest.late import ErasedRows, expect_erasures
 from dolmen.transaction import Transaction
 from dolmen_simulator.interleavings.checks import SCHEMA, ExpectedTables, Pair, PairedCall, Row, arrow, rows_of
@@ -103,7 +104,7 @@ def ingest_late() -> PairedCall:
         expect_erasures(transaction, "t", 0, "late")
         erased = ErasedRows.of(transaction, "t", 0)
         rows = pa.RecordBatchReader.from_batches(SCHEMA, arrow(_LATE_ROWS).to_batches())
-        table = (rows if erased is None else erased.leave_out(rows)).read_all()
+        table = (rows if erased is None else erased.leave_out(rows, RowNumbers(None), "late", None)).read_all()
         transaction.table("t").append(table, request="late")
         return "apply"
 

@@ -17,21 +17,21 @@ class ExpectErasures:
         name: the table's name.
         uuid: the table's uuid.
         seen_ts: commit timestamp of the version whose erasures the rows were held against.
-        created_us: when the rows were dropped, the first of them, by the server's clock; None if that is not known.
+        dropped_us: when the rows were dropped, the first of them, by the server's clock; None if that is not known.
         request: the request that this belongs to; if it was applied before, nothing is compared.
     """
 
     name: str
     uuid: str
     seen_ts: int
-    created_us: int | None
+    dropped_us: int | None
     request: str | None = None
 
     def apply(self, draft: Draft, ts: int) -> None:
         """Raises ConflictError if there is such an erasure, TableNotFoundError if the table is gone."""
         entry = draft.table(self.name, self.uuid)
         for erasure in draft.erasures_after(self.seen_ts):
-            if erasure.is_later_than(self.created_us) and reaches(erasure, entry):
+            if erasure.is_later_than(self.dropped_us) and reaches(erasure, entry):
                 raise ConflictError(
                     f"table {self.name!r}: version {erasure.version} erased rows meanwhile, and the file was dropped "
                     "before that: read it again, without them"

@@ -27,6 +27,7 @@ from dolmen.ingest.announcements import Drop
 from dolmen.ingest.batch import Decision, RequestOutcome
 from dolmen.ingest.drops.modes import require_keys, upsert_in_portions
 from dolmen.ingest.drops.outcomes import NO_ROWS, DropOutcome, RowCounts
+from dolmen.ingest.formats.bad_rows import RowNumbers
 from dolmen.ingest.formats.formats import SourceFile, detect, read
 from dolmen.ingest.formats.options import OnBadRow, ReadOptions
 from dolmen.ingest.landing import Landing, LandingPath
@@ -242,12 +243,12 @@ class Ingestion:
         settings = IngestSettings.of(entry)
         settings.check(entry.schema, entry.primary_key)
         transaction.add(self.expected)
-        expect_erasures(transaction, self.place.table, self.drop.created_us, self.drop.id)
-        erased = ErasedRows.of(transaction, self.place.table, self.drop.created_us)
+        expect_erasures(transaction, self.place.table, self.drop.dropped_us, self.drop.id)
         self.settings = settings
         source = self._source(settings, entry.schema if settings.mode != "cdc" else None)
 
         def ingest(settings: IngestSettings, new: NewColumns) -> None:
+            erased = ErasedRows.of(transaction, table.name, self.drop.dropped_us)  # by the types that it widened
             self._ingest_rows(transaction, table, source, settings, new, erased)
 
         if settings.new_columns == "add":
@@ -323,8 +324,13 @@ class Ingestion:
         erased: ErasedRows | None,
     ) -> _CountedRows:
         """The rows of the dropped file that were not erased since, counted as they are taken."""
-        rows = new.leave_out(read(source, new.extend(schema), on_bad_row=on_bad_row), schema)
-        return _CountedRows(rows if erased is None else erased.leave_out(rows), self.database.runtime)
+        numbers = RowNumbers(on_bad_row)
+        rows = new.leave_out(read(source, new.extend(schema), on_bad_row=numbers.for_reader), schema)
+        if erased is not None:
+            assert self.settings is not None
+            erased.read_names(source, self.settings)
+            rows = erased.leave_out(rows, numbers, self.place.path, on_bad_row)
+        return _CountedRows(rows, self.database.runtime)
 
     def _column_of_error(self, transaction: Transaction, error: Exception) -> str | None:
         """The table's column that an error is about."""

@@ -139,7 +139,7 @@ class PortionLoader:
         """Adds the rows of all files that tasks can read; returns the ids of these."""
         work = _Work(self._spark, transaction, table, ingestions[0])
         # The core takes those from which rows must be left out that were erased since they were dropped.
-        to_read = [each for each in ingestions if ErasedRows.of(transaction, table, each.drop.created_us) is None]
+        to_read = [each for each in ingestions if ErasedRows.of(transaction, table, each.drop.dropped_us) is None]
         while to_read:  # again without those that turned out bad behind rows that were handed on
             self._notify(f"{table}: {len(to_read):,} files, {megabytes_text(sum(each.drop.size for each in to_read))}")
             written = work.write([each.drop for each in to_read])
@@ -151,7 +151,7 @@ class PortionLoader:
                 break
         ids = [each.drop.id for each in to_read]
         if ids:
-            times = [each.drop.created_us for each in to_read]
+            times = [each.drop.dropped_us for each in to_read]
             oldest = None if None in times else min(time for time in times if time is not None)
             expect_erasures(transaction, table, oldest, ids[0])
             work.add_to(transaction, ids, written.files)
