@@ -43,6 +43,20 @@ ERASURES: tuple[Mutation, ...] = (
         "        return dropped_us is None\n",
     ),
     mutation(
+        "late drops are held against erasures by the names of today",
+        "a late file has the names of the time at which it was dropped",
+        "ingest/late_names.py",
+        "        return bool(self.others) or self.then != (self.now,) or not self.is_complete\n",
+        "        return False\n",
+    ),
+    mutation(
+        "the names that columns lose are forgotten",
+        "a schema records the names that its columns had",
+        "commit/statements/schema.py",
+        "            schema = record_names(entry.schema, changed.schema, ts)\n",
+        "            schema = msgspec.structs.replace(record_names(entry.schema, changed.schema, ts), former=())\n",
+    ),
+    mutation(
         "late drops land on an erasure that they were not held against",
         "a commit of late rows depends on the erasures that were known to it",
         "commit/statements/expect_erasures.py",
