@@ -107,6 +107,12 @@ def _print(done: ErasureResult, as_json: bool) -> None:
         errors.print(f"{source}, which this was cloned from, keeps its rows: erase there too", highlight=False)
     for published in done.publications.published:
         console.print(f"{published.table}: published as Iceberg, version {published.version}", highlight=False)
+    for name in done.publications.by_hand:
+        errors.print(
+            escape(
+                f"{name}: it was published as Iceberg, and readers see the rows: dolmen publish-iceberg --table {name}"
+            )
+        )
     for name, error in done.publications.failures.items():
         errors.print(escape(f"{name}: not published as Iceberg yet, and readers see the rows: {error}"))
 
@@ -117,4 +123,6 @@ def _publications(done: ErasureResult) -> dict[str, Any]:
         found["published"] = {each.table: each.version for each in done.publications.published}
     if done.publications.failures:
         found["unpublished"] = {name: str(error) for name, error in done.publications.failures.items()}
+    if done.publications.by_hand:
+        found["published_by_hand"] = list(done.publications.by_hand)
     return found

@@ -186,6 +186,15 @@ def _of_leaving(context: Context, manifest: Manifest, entry: LeavingErasures, id
         tables = ", ".join(map(repr, others))
         step = f"files with the rows ({files:,}) are files of {tables}, too, from which none was erased: erase there"
         return ErasureStatus(receipt, "rewritten", step)
+    from dolmen.iceberg.published_objects import publications_before  # imports fastavro
+
+    if published := publications_before(context, entry.version):
+        names = sorted(manifest.name_of(uuid) or uuid for uuid in published)
+        step = (
+            f"publications of Iceberg from before are deleted ({', '.join(names)}): dolmen gc does that once others "
+            "replace them (dolmen publish-iceberg), or at orphan_age if the table is not published any more"
+        )
+        return ErasureStatus(receipt, "rewritten", step, entry.due_at)
     return ErasureStatus(receipt, "rewritten", "collection deletes objects and orphans of that time", entry.due_at)
 
 
