@@ -108,11 +108,8 @@ def _print(done: ErasureResult, as_json: bool) -> None:
     for published in done.publications.published:
         console.print(f"{published.table}: published as Iceberg, version {published.version}", highlight=False)
     for name in done.publications.by_hand:
-        errors.print(
-            escape(
-                f"{name}: it was published as Iceberg, and readers see the rows: dolmen publish-iceberg --table {name}"
-            )
-        )
+        way_out = f"dolmen publish-iceberg --table {name}"
+        errors.print(escape(f"{name}: it is published as Iceberg by hand, and readers see the rows: {way_out}"))
     for name, error in done.publications.failures.items():
         errors.print(escape(f"{name}: not published as Iceberg yet, and readers see the rows: {error}"))
 

@@ -128,8 +128,8 @@ class ErasedRows:
         if not self._names.is_complete and (lacking := self._names.lacking(present)):
             columns = ", ".join(repr(self._entry.schema.by_id[id_].name) for id_ in lacking)
             raise SchemaError(
-                f"file {source.name!r}: rows were erased by column {columns} after it was dropped, and the name that the "
-                "column had then is not known any more: take erased rows out of it, and drop it again as a new file"
+                f"file {source.name!r}: rows were erased by column {columns} after it was dropped, and what the column "
+                "was called then is not known any more: take erased rows out of it, and drop it again as a new file"
             )
         read = read_columns or partial(_read_columns, source)
         self._then = tuple(self._match(names, present, read, source) for names in self._names.select(present))
