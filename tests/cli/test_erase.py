@@ -83,3 +83,16 @@ def test_it_names_the_table_that_a_clone_came_from(table: Cli) -> None:
     done = table("erase", "t", "--where", "id = 1", "--yes", "--json")
     assert json.loads(done.out)["sources"] == []
     assert done.err == ""
+
+
+def test_append_says_how_many_rows_were_erased_and_leaves_them_out(table: Cli, tmp_path: Path) -> None:
+    assert table("erase", "t", "--where", "x = 'a'", "--yes").code == 0
+    rows = tmp_path / "again.jsonl"
+    rows.write_text('{"id":1,"x":"a"}\n{"id":4,"x":"d"}\n')
+    assert "1 of the written rows match erasures in force" in table("append", "t", rows).err
+    assert json.loads(table("append", "t", rows, "--upsert", "--json").out)["erased_rows_written"] == 1
+    left = table("append", "t", rows, "--upsert", "--leave-out-erased")
+    assert "rows left out that were erased: 1" in left.out
+    assert left.err == ""
+    assert table("set", "t", "leave_out_erased=true").code == 0
+    assert json.loads(table("append", "t", rows, "--json").out)["erased_rows_left_out"] == 1

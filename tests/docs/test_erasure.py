@@ -24,7 +24,7 @@ def block(kind: str, name: str, language: str) -> str:
 
 
 def test_the_examples_do_what_they_say(tmp_path: Path) -> None:
-    source = block("example", "erasure", "python")
+    source = block("example", "erasure", "python") + block("example", "erased again", "python")
     done = subprocess.run([sys.executable, "-c", source], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == re.findall(r"print\(.*\)\s+# (.+)$", source, re.MULTILINE)

@@ -22,18 +22,15 @@ from dolmen.format.column_names import Names, placed_since
 from dolmen.format.erasures import CLOCK_STEP_US, Erasure
 from dolmen.format.ingest_properties import IngestSettings
 from dolmen.format.manifest import TableEntry
-from dolmen.format.schema import Field, constant
+from dolmen.format.schema import Field
 from dolmen.ingest.formats.bad_rows import RowNumbers
 from dolmen.ingest.formats.formats import SourceFile, read
 from dolmen.ingest.formats.options import BadRow, OnBadRow
 from dolmen.ingest.late_names import LateNames
 from dolmen.ingest.new_columns import find_columns
-from dolmen.predicate import matches
-from dolmen.scan.blobs import BlobReader
-from dolmen.scan.deletes import Deletes, load_deletes
-from dolmen.scan.keys_lookup import Tuples
-from dolmen.scan.row_masks import Mask, to_arrow, to_mask
-from dolmen.segments.erasures import SUBJECT, erasures_of, tables_of, with_erasures
+from dolmen.scan.erased_rows import ErasureMatcher
+from dolmen.scan.row_masks import Mask, to_arrow
+from dolmen.segments.erasures import SUBJECT, erasures_of, tables_of
 from dolmen.transaction import Transaction
 
 RowIds: TypeAlias = npt.NDArray[np.int64]
@@ -73,40 +70,38 @@ class ErasedRows:
     """Tells which rows of a late file were erased, and counts them.
 
     Args:
-        entry: the table, with the erasures' deletes alone.
-        deletes: these, ready to be applied.
-        names: the names under which the file may have the columns of the deletes.
+        matcher: matches rows with the erasures since.
+        names: the names under which the file may have the columns by which rows were erased.
         count: rows that were left out.
     """
 
-    def __init__(self, entry: TableEntry, deletes: Deletes, names: LateNames, dropped_us: int | None) -> None:
-        self._entry, self._deletes, self._names, self._dropped_us = entry, deletes, names, dropped_us
+    def __init__(self, matcher: ErasureMatcher, names: LateNames, dropped_us: int | None) -> None:
+        self._matcher, self._names, self._dropped_us = matcher, names, dropped_us
         self._then: tuple[_Matches | None, ...] = (None,)  # None: under the names of now
         self._others: tuple[_Matches, ...] = ()
         self.count = 0
 
     @classmethod
-    def of(cls, transaction: Transaction, name: str, dropped_us: int | None) -> ErasedRows | None:
+    def of(
+        cls, transaction: Transaction, name: str, dropped_us: int | None, *, every: bool = False
+    ) -> ErasedRows | None:
         """The rows of one table that were erased after a file was dropped; None if there are none.
 
         Args:
             dropped_us: when the file was dropped, by the server's clock; None if that is not known: then all count.
+            every: whether rows that were erased before count, too.
         """
         context, base = transaction.context, transaction.base
         with context.reading(base.version):
             listed = erasures_of(base, context.segments)
-            late = [erasure for erasure in listed if erasure.is_later_than(dropped_us)]
+            late = [erasure for erasure in listed if every or erasure.is_later_than(dropped_us)]
             if not late:
                 return None
-            bare = msgspec.structs.replace(transaction.entry(name), tombstones=(), segments=(), files=())
-            entry = with_erasures(bare, late, context.segments)
-            if not entry.tombstones:
-                return None
-            blobs = BlobReader(context.store, context.runtime, cache=context.cache)
-            deletes = load_deletes(entry.tombstones, entry.schema, blobs, context.cache)
-        ids = {id_ for tombstone in entry.tombstones for id_ in tombstone.columns}
-        names = LateNames.of(entry.schema, ids, dropped_us, _names_in_erasures(entry, late))
-        return cls(entry, deletes, names, dropped_us)
+            matcher = ErasureMatcher.of(context, transaction.entry(name), late)
+        if matcher is None:
+            return None
+        names = LateNames.of(matcher.entry.schema, matcher.columns, dropped_us, _names_in_erasures(matcher.entry, late))
+        return cls(matcher, names, dropped_us)
 
     def read_names(self, source: SourceFile, settings: IngestSettings, read_columns: ReadColumns | None = None) -> None:
         """Reads the file once for each other set of names that the columns of the deletes may have in it.
@@ -126,7 +121,7 @@ class ErasedRows:
             return
         present = frozenset(field.name for field in find_columns(source, settings))
         if not self._names.is_complete and (lacking := self._names.lacking(present)):
-            columns = ", ".join(repr(self._entry.schema.by_id[id_].name) for id_ in lacking)
+            columns = ", ".join(repr(self._matcher.entry.schema.by_id[id_].name) for id_ in lacking)
             raise SchemaError(
                 f"file {source.name!r}: rows were erased by column {columns} after it was dropped, and what the column "
                 "was called then is not known any more: take erased rows out of it, and drop it again as a new file"
@@ -147,7 +142,7 @@ class ErasedRows:
             name: of the file.
             on_bad_row: called with each row that may be an erased one or another; None: it is an error.
         """
-        ids = {field.name: field.id for field in self._entry.schema.fields}
+        ids = {field.name: field.id for field in self._matcher.entry.schema.fields}
 
         def kept() -> Iterator[pa.RecordBatch]:
             for batch in rows:
@@ -171,7 +166,7 @@ class ErasedRows:
         Raises:
             RowError: a row may be an erased one or another, and ``on_bad_row`` is None.
         """
-        now = self._mask(columns, len(numbers))
+        now = self._matcher.mask(columns, len(numbers))
         erased, may_be = np.ones(len(numbers), np.bool_), now
         for found in self._then:
             there = now if found is None else found.among(numbers)
@@ -189,7 +184,7 @@ class ErasedRows:
 
     def _check_places(self, source: SourceFile) -> None:
         """Raises SchemaError: columns stood at other places when a file without a header was dropped."""
-        since = placed_since(self._entry.schema)
+        since = placed_since(self._matcher.entry.schema)
         if since == 0 or (
             since is not None and self._dropped_us is not None and since <= self._dropped_us - CLOCK_STEP_US
         ):
@@ -210,14 +205,14 @@ class ErasedRows:
         """
         if names == self._names.now:
             return None
-        by_id = self._entry.schema.by_id
+        by_id = self._matcher.entry.schema.by_id
         fields = [
             msgspec.structs.replace(by_id[id_], name=name, nullable=True)
             for id_, name in names.items()
             if name in present
         ]
         if not fields:
-            return _Matches(_NONE, _NONE, every=bool(self._mask({}, 1)[0]))
+            return _Matches(_NONE, _NONE, every=bool(self._matcher.mask({}, 1)[0]))
         erased, unread = [_NONE], [_NONE]
 
         def add_unread(bad: BadRow) -> None:
@@ -226,7 +221,7 @@ class ErasedRows:
 
         try:
             for columns, numbers in read(fields, add_unread):
-                erased.append(numbers[self._mask(columns, len(numbers))])
+                erased.append(numbers[self._matcher.mask(columns, len(numbers))])
         except SchemaError as error:
             if source is None:
                 return _Matches(_NONE, _NONE)
@@ -235,23 +230,6 @@ class ErasedRows:
                 f"file can't be read by these names, so it is not known which rows were erased: {error}"
             ) from None
         return _Matches(np.concatenate(erased), np.concatenate(unread))
-
-    def _mask(self, columns: Mapping[int, pa.Array], rows: int) -> Mask:
-        known = dict(columns)
-        dropped = {field.id for field in self._entry.schema.dropped}
-        for tombstone in self._entry.tombstones:
-            for id_ in tombstone.columns:
-                if id_ not in known:
-                    field = self._entry.schema.by_id[id_]
-                    default = None if id_ in dropped else field.write_default
-                    known[id_] = constant(default, field.arrow_type, rows)
-        mask = np.zeros(rows, np.bool_)
-        for lookups in self._deletes.lookups.values():
-            for lookup in lookups:
-                mask |= lookup.hidden_mask(Tuples([known[id_] for id_ in lookup.columns], lookup.types), 0)
-        for predicate in self._deletes.predicates.values():
-            mask |= to_mask(matches(predicate, known, rows))
-        return mask
 
 
 def _names_in_erasures(entry: TableEntry, late: Iterable[Erasure]) -> Iterator[tuple[int, str]]:

@@ -9,9 +9,13 @@ from dolmen.errors import ConflictError
 from dolmen.segments.erasures import reaches
 
 
+class ErasedMeanwhileError(ConflictError):
+    """Rows were erased that those of a commit were not held against: made anew, it leaves them out."""
+
+
 @dataclass(frozen=True)
 class ExpectErasures:
-    """Requires that nothing was erased since from which late rows must be left out. Otherwise the commit fails.
+    """Requires that nothing was erased since that rows must be held against. Otherwise the commit fails.
 
     Args:
         name: the table's name.
@@ -28,11 +32,11 @@ class ExpectErasures:
     request: str | None = None
 
     def apply(self, draft: Draft, ts: int) -> None:
-        """Raises ConflictError if there is such an erasure, TableNotFoundError if the table is gone."""
+        """Raises ErasedMeanwhileError if there is such an erasure, TableNotFoundError if the table is gone."""
         entry = draft.table(self.name, self.uuid)
         for erasure in draft.erasures_after(self.seen_ts):
             if erasure.is_later_than(self.dropped_us) and reaches(erasure, entry):
-                raise ConflictError(
-                    f"table {self.name!r}: version {erasure.version} erased rows meanwhile, and the file was dropped "
-                    "before that: read it again, without them"
+                raise ErasedMeanwhileError(
+                    f"table {self.name!r}: version {erasure.version} erased rows meanwhile, which these may be: read "
+                    "them again, and leave out what was erased"
                 )

@@ -39,6 +39,7 @@ from dolmen.ingest.rejects.report import Reject, find_reject, reject_drop
 from dolmen.runtime import Runtime
 from dolmen.transaction import Transaction
 from dolmen.transaction_table import TransactionTable
+from dolmen.unit_of_work import leaves_out_erased
 
 COPIED_A_SECOND = 30_000_000
 """The least speed at which a reject is copied, bytes per second."""
@@ -243,12 +244,13 @@ class Ingestion:
         settings = IngestSettings.of(entry)
         settings.check(entry.schema, entry.primary_key)
         transaction.add(self.expected)
-        expect_erasures(transaction, self.place.table, self.drop.dropped_us, self.drop.id)
+        every = leaves_out_erased(entry)
+        expect_erasures(transaction, self.place.table, None if every else self.drop.dropped_us, self.drop.id)
         self.settings = settings
         source = self._source(settings, entry.schema if settings.mode != "cdc" else None)
 
         def ingest(settings: IngestSettings, new: NewColumns) -> None:
-            erased = ErasedRows.of(transaction, table.name, self.drop.dropped_us)  # by the types that it widened
+            erased = ErasedRows.of(transaction, table.name, self.drop.dropped_us, every=every)  # by widened types
             self._ingest_rows(transaction, table, source, settings, new, erased)
 
         if settings.new_columns == "add":
@@ -304,7 +306,7 @@ class Ingestion:
             )
         if settings.mode == "append":
             rows = self._read(source, table.schema, new, on_bad_row, erased)
-            table.append(rows.reader, request=self.drop.id)
+            table.append(rows.reader, request=self.drop.id, leave_out_erased=False)
             return RowCounts(appended=rows.count)
         rows = self._read(source, require_keys(table.schema, table.primary_key), new, on_bad_row, erased)
         upsert_in_portions(table, rows.reader, self.drop.id)
