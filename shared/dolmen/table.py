@@ -294,6 +294,7 @@ class Table(KeyedTable):
         parameters: Parameters | None = None,
         keys: Any = None,
         on: Sequence[str] | None = None,
+        within: str | None = None,
         request: str | None = None,
         message: str | None = None,
     ) -> ErasureResult:
@@ -305,6 +306,8 @@ class Table(KeyedTable):
 
         Args:
             where, parameters, keys, on: as for ``delete``.
+            within: a time, such as "2d", within which the rows leave the disk; by default that of the setting
+                ``erase_within``. It is no part of what a request asks for.
             request, message: as for ``append``. The same request has the same erasure.
 
         Raises:
@@ -313,7 +316,7 @@ class Table(KeyedTable):
         found: list[str] = []
 
         def statement(table: TransactionTable) -> None:
-            found.append(table.erase(where, parameters=parameters, keys=keys, on=on, request=request))
+            found.append(table.erase(where, parameters=parameters, keys=keys, on=on, within=within, request=request))
 
         commit = self._commit("erase", statement, message, request=request, data=keys)
         return ErasureResult.of(found[-1], commit, self._context)

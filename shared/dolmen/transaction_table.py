@@ -330,6 +330,7 @@ class TransactionTable(KeyedTable):
         parameters: Parameters | None = None,
         keys: Any = None,
         on: Sequence[str] | None = None,
+        within: str | None = None,
         request: str | None = None,
     ) -> str:
         """See ``Table.erase``. Returns the id of the erasure."""
@@ -339,7 +340,7 @@ class TransactionTable(KeyedTable):
         if on is not None and keys is None:
             raise InputError("on=... is for keys: a predicate names its own columns")
         taken = None if keys is None else mutation.take_keys(self._transaction.entry(self.name), keys, on)
-        return erase_rows(self._transaction, self.name, where, taken, request)
+        return erase_rows(self._transaction, self.name, where, taken, request, within)
 
     def update(
         self, set: NewValues, where: Where = None, *, parameters: Parameters | None = None, request: str | None = None

@@ -30,7 +30,7 @@ def test_the_examples_do_what_they_say(tmp_path: Path) -> None:
     assert done.stdout.splitlines() == re.findall(r"print\(.*\)\s+# (.+)$", source, re.MULTILINE)
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     shell = subprocess.run(
-        ["bash", "-eu", "-c", block("tour", "erasure", "sh")],
+        ["bash", "-eu", "-c", block("tour", "erasure", "sh") + block("tour", "hurry", "sh")],
         cwd=tmp_path,
         env=os.environ | {"PATH": path},
         capture_output=True,

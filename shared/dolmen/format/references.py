@@ -69,7 +69,10 @@ WITHOUT: dict[type, tuple[str, ...]] = {
     Deed: Deed.__struct_fields__,
     DataFile: ("size", "rows", "footer", "row_ts", "row_ts_bounds", "applied_through", "stats", "erasing", "filters"),
     ErasedTable: ("uuid", "columns"),
-    Erasure: ("id", "ts", "version", "requested_at", "due_at", "subject", "request", "digest"),
+    Erasure: (
+        "id", "ts", "version", "requested_at", "due_at", "subject", "request", "digest",
+        "has_own_deadline", "hurried_at",
+    ),
     Field: ("id", "name", "type", "nullable", "comment", "added_ts", "initial_default", "write_default", "widened_ts"),
     FormerName: FormerName.__struct_fields__,
     HistoryEntry: HistoryEntry.__struct_fields__,  # names a manifest, which lives as long as its version

@@ -164,7 +164,9 @@ def _of_erasure(
     oldest = min([manifest.horizon, *(tag.version for tag in manifest.tags.values())])
     if not first or first > oldest:
         return ErasureStatus(receipt, "rewritten", "older versions expire", expire_at(erasure, settings))
-    until = erasure.requested_at + settings.listed_us
+    until = erasure.requested_at + erasure.memory_us(settings.listed_us)
+    if erasure.hurried_at:
+        return ErasureStatus(receipt, "rewritten", "older erasures leave the list, and it does after them")
     return ErasureStatus(receipt, "rewritten", "it is forgotten, and late drops with it", until)
 
 
