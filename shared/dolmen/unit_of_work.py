@@ -177,7 +177,7 @@ class UnitOfWork:
         self._draft, self._seen = draft, None
 
     def erased_filter(self, entry: TableEntry, leave_out: bool | None = None) -> ErasedRowsFilter | None:
-        """What counts rows for a table that were erased, for ``Commit``; None if no erasure in force reaches the table.
+        """A filter that counts rows which were erased, for ``Commit``; None if no erasure in force reaches the table.
 
         Without erasures it costs nothing.
 

@@ -73,7 +73,7 @@ class RowNumbers:
 
     @property
     def for_reader(self) -> OnBadRow | None:
-        """What the reader calls with each row that it cannot read."""
+        """The function that the reader calls with each row that it cannot read."""
         return None if self._on_bad_row is None else self.add
 
     def add(self, bad: BadRow) -> None:
