@@ -89,7 +89,9 @@ WITHOUT: dict[type, tuple[str, ...]] = {
     Overlay: ("file", "applied_through", "erasing"),
     Released: ("version",),
     RewrittenErasures: RewrittenErasures.__struct_fields__,
-    Schema: ("fields", "next_id", "dropped", "altered_ts", "mapping", "former", "named_since", "placed_since"),
+    Schema: ("fields", "next_id", "dropped", "altered_ts", "mapping", "former", "named_since", "placed_since",
+        "narrower",
+    ),
     Sequences: Sequences.__struct_fields__,
     Segment: (
         "kind", "size", "crc32", "count", "least", "greatest", "least_applied_through", "resolved_through", "rows",

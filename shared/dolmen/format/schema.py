@@ -109,6 +109,8 @@ class Schema(msgspec.Struct, frozen=True, omit_defaults=True, dict=True):
         former: names that columns had, in the order in which they lost them (``column_names``).
         named_since: timestamp from which on ``former`` is complete; None if it was never recorded.
         placed_since: timestamp of the last statement that moved a column to another place; 0 = there was none.
+        narrower: columns that an older version shows with a narrower type than that of ``fields``, by which deletes
+            since are applied to it. It is for reading only, and never stored.
     """
 
     fields: tuple[Field, ...]
@@ -119,6 +121,7 @@ class Schema(msgspec.Struct, frozen=True, omit_defaults=True, dict=True):
     former: tuple[FormerName, ...] = ()
     named_since: int | None = None
     placed_since: int = 0
+    narrower: tuple[Field, ...] = ()
 
     @classmethod
     def from_arrow(cls, schema: pa.Schema) -> Schema:
@@ -142,7 +145,13 @@ class Schema(msgspec.Struct, frozen=True, omit_defaults=True, dict=True):
     @cached_property
     def arrow(self) -> pa.Schema:
         """The Arrow schema of full rows, with field ids as metadata."""
-        return pa.schema([field.to_arrow() for field in self.fields])
+        return pa.schema([field.to_arrow() for field in self.shown])
+
+    @cached_property
+    def shown(self) -> tuple[Field, ...]:
+        """The columns with the types that readers of this version get."""
+        own = {field.id: field for field in self.narrower}
+        return tuple(own.get(field.id, field) for field in self.fields) if own else self.fields
 
     @cached_property
     def write_defaults(self) -> dict[str, Json]:
