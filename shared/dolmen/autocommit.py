@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from dolmen import arguments
 from dolmen.commit.applied import find_applied
+from dolmen.commit.statements.expect_erasures import ErasedMeanwhileError
 from dolmen.commit.statements.names import ColumnsMovedError
 from dolmen.commit.versions import manifest_at_version
 from dolmen.context import Context
@@ -80,6 +81,9 @@ class Autocommit:
             transaction = Transaction(self.context, self.operation, message=self.message)
             try:
                 return self._commit(transaction)
+            except ErasedMeanwhileError:
+                if not (left and _is_repeatable(self.data)):
+                    raise
             except (InputError, ColumnsMovedError) as error:
                 if (commit := self._applied_before(error)) is not None:
                     return commit

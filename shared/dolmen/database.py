@@ -356,6 +356,7 @@ class Database(MaintainableDatabase):
         subject: Subject | Iterable[Subject],
         *,
         dropped: bool = False,
+        within: str | None = None,
         request: str | None = None,
         message: str | None = None,
     ) -> ErasureResult:
@@ -369,6 +370,7 @@ class Database(MaintainableDatabase):
                 are named by texts, as in predicates.
             dropped: also if no table that is there now can have such a subject, as only older versions, with tables
                 that were dropped since, have rows about them.
+            within: as for ``Table.erase``.
             request, message: as for ``Table.append``. The same request has the same erasure.
 
         Raises:
@@ -376,7 +378,7 @@ class Database(MaintainableDatabase):
                 ``dropped`` does not say that this may be.
         """
         with Transaction(self._context, "forget", message=message) as transaction:
-            id_ = transaction.forget(subject, dropped=dropped, request=request)
+            id_ = transaction.forget(subject, dropped=dropped, within=within, request=request)
             return ErasureResult.of(id_, transaction.commit(), self._context)
 
     def erasures(self) -> list[ListedErasure]:

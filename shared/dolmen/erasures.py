@@ -19,7 +19,7 @@ from dolmen.predicate import Where
 from dolmen.results import Commit
 from dolmen.segments.erasures import erasures_of, reaches
 from dolmen.unit_of_work import UnitOfWork
-from dolmen.units import utc
+from dolmen.units import parse_duration, utc
 from dolmen.write.row_digest import content_digest
 
 Subject: TypeAlias = int | str
@@ -130,12 +130,15 @@ def unreached_sources(erasure: Erasure, manifest: Manifest) -> tuple[str, ...]:
     )
 
 
-def erase_rows(transaction: UnitOfWork, name: str, where: Where, keys: Keys | None, request: str | None) -> str:
+def erase_rows(
+    transaction: UnitOfWork, name: str, where: Where, keys: Keys | None, request: str | None, within: str | None = None
+) -> str:
     """Adds the statement of ``Table.erase`` to a transaction; returns the id of the erasure.
 
     Args:
         keys: in place of ``where``, as ``mutation.take_keys`` gives them.
     """
+    within_us = _within_us(within)
     transaction.context.head.refresh()  # for the server's clock: what was dropped before this time is late
     entry, asked = transaction.entry(name), transaction.needs_content(request)
     content, id_ = "", _id(transaction, request)
@@ -160,6 +163,7 @@ def erase_rows(transaction: UnitOfWork, name: str, where: Where, keys: Keys | No
                     made.tombstones[0],
                     entry.schema,
                     digest=content,
+                    within_us=within_us,
                     request=request,
                 )
             )
@@ -169,9 +173,15 @@ def erase_rows(transaction: UnitOfWork, name: str, where: Where, keys: Keys | No
 
 
 def forget_subjects(
-    transaction: UnitOfWork, subject: Subject | Iterable[Subject], request: str | None, *, dropped: bool = False
+    transaction: UnitOfWork,
+    subject: Subject | Iterable[Subject],
+    request: str | None,
+    *,
+    dropped: bool = False,
+    within: str | None = None,
 ) -> str:
     """Adds the statement of ``Database.forget`` to a transaction; returns the id of the erasure."""
+    within_us = _within_us(within)
     values, dropped = _subjects(subject), arguments.flag("dropped", dropped)
     transaction.context.head.refresh()
     asked, id_ = transaction.needs_content(request), _id(transaction, request)
@@ -179,7 +189,15 @@ def forget_subjects(
     if not transaction.has_applied(request):
         digest = content if request is not None else ""
         statement = Erase(
-            None, "", id_, transaction.now_us, subject=values, dropped=dropped, digest=digest, request=request
+            None,
+            "",
+            id_,
+            transaction.now_us,
+            subject=values,
+            dropped=dropped,
+            digest=digest,
+            within_us=within_us,
+            request=request,
         )
         transaction.add(statement)
     if request is not None and asked:
@@ -201,6 +219,10 @@ def listed_erasure(context: Context, id_: str) -> ListedErasure:
     if found is None:
         raise ErasureNotFoundError(f"no erasure {id_!r} is listed any more, or there never was one")
     return found
+
+
+def _within_us(within: str | None) -> int | None:
+    return None if within is None else parse_duration(arguments.text("within", within))
 
 
 def _id(transaction: UnitOfWork, request: str | None) -> str:

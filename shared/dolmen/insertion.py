@@ -21,6 +21,7 @@ from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Field
 from dolmen.index.key_runs import KeyRuns
 from dolmen.index.table_index import encoding_of
+from dolmen.scan.erased_rows import ErasedRowsFilter
 from dolmen.scan.existing_keys import existing_keys
 from dolmen.scan.view import View
 from dolmen.unit_of_work import UnitOfWork
@@ -36,13 +37,20 @@ NAMED = 10
 
 
 def insert_rows(
-    transaction: UnitOfWork, name: str, entry: TableEntry, data: Any, request: str | None, digest: RowDigest | None
+    transaction: UnitOfWork,
+    name: str,
+    entry: TableEntry,
+    data: Any,
+    request: str | None,
+    digest: RowDigest | None,
+    erased: ErasedRowsFilter | None = None,
 ) -> InsertRows | None:
     """Writes rows into data files, and returns the statement that adds them; None without rows.
 
     Args:
         request: the request that this belongs to. If it was applied meanwhile, there is nothing to add.
         digest: updated with the rows.
+        erased: counts rows that were erased, and may leave them out.
 
     Raises:
         DuplicateKeyError: several rows have one key, or the table has it.
@@ -51,7 +59,7 @@ def insert_rows(
     fields = primary_key(name, entry)
     keys = KeyRuns(pa.schema([field.to_arrow() for field in fields]))
     check = _InsertCheck(transaction.context, name, entry.uuid, fields, keys)
-    held, rest = _hold(_add_keys(mutation.rows_of(entry, data, digest), fields, keys))
+    held, rest = _hold(_add_keys(mutation.rows_of(entry, data, digest, erased), fields, keys))
     if not held:
         return None
     made: InsertRows | None = InsertRows(Write(name, entry.uuid, request=request, schema=entry.schema), check)

@@ -239,6 +239,24 @@ class MaintainableDatabase:
 
         return status_of(self._context, id)
 
+    def hurry_erasure(self, id: str) -> ErasureStatus:
+        """Makes the rows of an erasure leave the disk as soon as running readers allow, and does what can be done now.
+
+        It rewrites the files that hold rows, and lets all versions before that expire, with their tags. The files are
+        deleted by the first collection after ``reader_grace``, and the receipt says "gone" after ``orphan_age``. It
+        costs reading and writing these files, the versions up to now, and the memory of late drops: once the erasure
+        has left the list, a file that was dropped before it brings its rows back.
+
+        Returns:
+            how far it has come.
+
+        Raises:
+            NotFoundError: there is no such erasure.
+        """
+        from dolmen.maintenance.erasures.hurry import hurry_erasure
+
+        return hurry_erasure(self._context, id)
+
     def verify_receipt(self, id: str) -> ReceiptCheck:
         """Checks that the database holds nothing of what the receipt of an erasure says is gone.
 

@@ -31,6 +31,7 @@ from dolmen.predicate import (
     parse,
     to_json,
 )
+from dolmen.scan.erased_rows import ErasedRowsFilter
 from dolmen.scan.positions import matching_positions
 from dolmen.scan.view import View
 from dolmen.write.conform import conform
@@ -54,6 +55,7 @@ def append(
     intent: Callable[[], Intent] | None = None,
     digest: RowDigest | None = None,
     uploads: PendingUploads | None = None,
+    erased: ErasedRowsFilter | None = None,
 ) -> Write:
     """Writes rows into data files. They are not compared with existing rows.
 
@@ -61,11 +63,12 @@ def append(
         uploads: of the commit, which may hold small files; None = every file is uploaded at once.
         intent: returns the intent to write under; called when a second file begins. None for no intent.
         digest: updated with the rows.
+        erased: counts rows that were erased, and may leave them out.
 
     Raises:
         SchemaError, RowError: the data does not fit; none of it becomes visible.
     """
-    batches = rows_of(entry, data, digest)
+    batches = rows_of(entry, data, digest, erased)
     files = write_rows(context, name, entry, batches, intent, uploads)
     return Write(name, entry.uuid, files=files, request=request, schema=entry.schema)
 
@@ -80,11 +83,12 @@ def upsert(
     request: str | None = None,
     intent: Callable[[], Intent] | None = None,
     digest: RowDigest | None = None,
+    erased: ErasedRowsFilter | None = None,
 ) -> Write:
     """Writes rows, and a tombstone for older rows with their keys. Among equal keys in ``data`` the last wins.
 
     Args:
-        intent, digest: as for ``append``.
+        intent, digest, erased: as for ``append``.
 
     Raises:
         InputError: there is no key, or a key column holds floats.
@@ -92,7 +96,7 @@ def upsert(
         LimitError: there are more than 1,000,000 keys.
     """
     fields = key_fields(entry, on)
-    batches, keys = dedupe_last(rows_of(entry, data, digest), fields)
+    batches, keys = dedupe_last(rows_of(entry, data, digest, erased), fields)
     if keys.num_rows == 0:
         return Write(name, entry.uuid, request=request)
     files = write_rows(context, name, entry, batches, intent, uploads)
@@ -111,23 +115,27 @@ def replace(
     request: str | None = None,
     intent: Callable[[], Intent] | None = None,
     digest: RowDigest | None = None,
+    erased: ErasedRowsFilter | None = None,
 ) -> Write:
     """Writes rows, and a tombstone for older rows with ``keys``, which may be keys of other rows. Reads no data.
 
     Args:
         keys: values of the primary key (see ``take_keys``).
-        intent, digest: as for ``append``.
+        intent, digest, erased: as for ``append``.
     """
-    files = append(context, name, entry, data, request, intent, digest).files
+    files = append(context, name, entry, data, request, intent, digest, erased=erased).files
     tombstones = delete_keys(uploads, name, entry, keys, request).tombstones
     return Write(name, entry.uuid, files, tombstones, request, schema=entry.schema)
 
 
-def rows_of(entry: TableEntry, data: Any, digest: RowDigest | None = None) -> Iterator[pa.RecordBatch]:
-    """Fits rows to a table, batch by batch, and updates ``digest`` with them."""
+def rows_of(
+    entry: TableEntry, data: Any, digest: RowDigest | None = None, erased: ErasedRowsFilter | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Fits rows to a table, batch by batch, and updates ``digest`` with them, and ``erased`` after it."""
     source = as_batches(data, entry.schema.arrow)
     batches = conform(source, entry.schema, frame_cast(data) or lossless)
-    return digest.passing(batches, source.schema) if digest else batches
+    batches = digest.passing(batches, source.schema) if digest else batches
+    return erased.passing(batches) if erased else batches
 
 
 def cast_rows(entry: TableEntry, data: Any) -> pa.RecordBatchReader:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pyarrow as pa
 
 from dolmen import arguments
@@ -67,7 +68,8 @@ class ReadableTable:
     @property
     def stored_schema(self) -> Schema:
         """Columns with their ids and stored types, as predicates are bound to them."""
-        return self._entry.schema
+        schema = self._entry.schema
+        return msgspec.structs.replace(schema, fields=schema.shown, narrower=()) if schema.narrower else schema
 
     @property
     def primary_key(self) -> tuple[str, ...]:

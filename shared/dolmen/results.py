@@ -28,6 +28,9 @@ class Commit:
         requests: ids of the requests that it applied, as long as they are remembered.
         attempts: how often the pointer was put (0 in history).
         already: versions that had applied requests of this call before, by request id.
+        erased_rows_written: how many of the rows that this call wrote match an erasure in force: people who were
+            erased may be there again (0 in history).
+        erased_rows_left_out: how many rows this call left out because they match one (0 in history).
     """
 
     version: int
@@ -42,6 +45,8 @@ class Commit:
     requests: tuple[str, ...] = ()
     attempts: int = 0
     already: dict[str, int] = field(default_factory=dict)
+    erased_rows_written: int = 0
+    erased_rows_left_out: int = 0
 
     @classmethod
     def of(
@@ -103,6 +108,8 @@ class Commit:
             ("files resolved", counts.files_resolved),
             ("tombstones removed", counts.tombstones_removed),
             ("groups dropped", counts.groups_dropped),
+            ("written rows that were erased", self.erased_rows_written),
+            ("erased rows left out", self.erased_rows_left_out),
         ]
         told = [(name, f"{value:,}") for name, value in facts if value]
         told += [("did", self.done)] if self.did else []

@@ -141,7 +141,13 @@ class Table(KeyedTable):
         return super().to_spark(columns, where, with_commit_ts=with_commit_ts, spark=spark)
 
     def append(
-        self, data: Any, *, cast: bool = False, request: str | None = None, message: str | None = None
+        self,
+        data: Any,
+        *,
+        cast: bool = False,
+        request: str | None = None,
+        message: str | None = None,
+        leave_out_erased: bool | None = None,
     ) -> Commit:
         """Adds rows. Keys are not checked: appending a key twice gives two rows (see ``upsert``).
 
@@ -153,14 +159,18 @@ class Table(KeyedTable):
                 and of midnights to dates (``dolmen.write.frames``; NaN of pandas is NULL).
             request: an id under which this is applied once, however often it is tried: text of 1 to 4,096 bytes.
             message: a message for ``history``: see ``Database.transaction``.
+            leave_out_erased: whether rows that match an erasure in force are left out; None = as the table's setting
+                says. ``Commit.erased_rows_left_out`` counts them, and ``Commit.erased_rows_written`` those that are
+                written. An erasure that lands meanwhile counts, too, if rows are left out.
 
         Raises:
             SchemaError, RowError: the data does not fit the table; nothing was added.
+            ConflictError: rows were erased meanwhile, and the data can be read only once.
             AppliedIdError: other rows were added under this id, or the id was used for something else.
         """
         return self._commit(
             "append",
-            lambda table: table.append(data, cast=cast, request=request),
+            lambda table: table.append(data, cast=cast, request=request, leave_out_erased=leave_out_erased),
             message,
             request=request,
             data=data,
@@ -184,7 +194,13 @@ class Table(KeyedTable):
         return BufferedWriter(self._context, self.name, max_rows, max_seconds, max_bytes)
 
     def insert(
-        self, data: Any, *, cast: bool = False, request: str | None = None, message: str | None = None
+        self,
+        data: Any,
+        *,
+        cast: bool = False,
+        request: str | None = None,
+        message: str | None = None,
+        leave_out_erased: bool | None = None,
     ) -> Commit:
         """Adds rows, provided that the table has none of their primary keys, and that no two of them have the same.
 
@@ -195,7 +211,8 @@ class Table(KeyedTable):
         temporary files.
 
         Args:
-            data, cast, request, message: as for ``append``. A request that was applied before is not compared again.
+            data, cast, request, message, leave_out_erased: as for ``append``. A request that was applied before is not
+                compared again.
 
         Raises:
             DuplicateKeyError: the table has keys of these rows, or several rows have one; nothing was added.
@@ -204,7 +221,7 @@ class Table(KeyedTable):
         """
         return self._commit(
             "insert",
-            lambda table: table.insert(data, cast=cast, request=request),
+            lambda table: table.insert(data, cast=cast, request=request, leave_out_erased=leave_out_erased),
             message,
             request=request,
             data=data,
@@ -218,12 +235,13 @@ class Table(KeyedTable):
         cast: bool = False,
         request: str | None = None,
         message: str | None = None,
+        leave_out_erased: bool | None = None,
     ) -> Commit:
         """Adds rows in place of all older rows with their keys, without reading any. Among equal keys the last wins.
 
         Args:
             on: the key columns; the primary key by default.
-            cast, request, message: as for ``append``.
+            cast, request, message, leave_out_erased: as for ``append``.
 
         Raises:
             RowError: a key is NULL, or a row does not fit.
@@ -231,7 +249,7 @@ class Table(KeyedTable):
         """
         return self._commit(
             "upsert",
-            lambda table: table.upsert(data, on, cast=cast, request=request),
+            lambda table: table.upsert(data, on, cast=cast, request=request, leave_out_erased=leave_out_erased),
             message,
             request=request,
             data=data,
@@ -276,6 +294,7 @@ class Table(KeyedTable):
         parameters: Parameters | None = None,
         keys: Any = None,
         on: Sequence[str] | None = None,
+        within: str | None = None,
         request: str | None = None,
         message: str | None = None,
     ) -> ErasureResult:
@@ -287,6 +306,8 @@ class Table(KeyedTable):
 
         Args:
             where, parameters, keys, on: as for ``delete``.
+            within: a time, such as "2d", within which the rows leave the disk; by default that of the setting
+                ``erase_within``. It is no part of what a request asks for.
             request, message: as for ``append``. The same request has the same erasure.
 
         Raises:
@@ -295,7 +316,7 @@ class Table(KeyedTable):
         found: list[str] = []
 
         def statement(table: TransactionTable) -> None:
-            found.append(table.erase(where, parameters=parameters, keys=keys, on=on, request=request))
+            found.append(table.erase(where, parameters=parameters, keys=keys, on=on, within=within, request=request))
 
         commit = self._commit("erase", statement, message, request=request, data=keys)
         return ErasureResult.of(found[-1], commit, self._context)
@@ -426,13 +447,14 @@ class Table(KeyedTable):
         cast: bool = False,
         request: str | None = None,
         message: str | None = None,
+        leave_out_erased: bool | None = None,
     ) -> Commit:
         """Replaces all rows in one commit. Older versions still show the old rows until they expire.
 
         Args:
             data: see ``append``; without rows the table becomes empty.
             force: also replace rows that others have added or deleted since this began.
-            cast, request, message: as for ``append``. ``force`` does not make it another request.
+            cast, request, message, leave_out_erased: as for ``append``. ``force`` does not make it another request.
 
         Raises:
             ConflictError: others added or deleted rows meanwhile (unless forced), or overwrote the table too.
@@ -440,7 +462,9 @@ class Table(KeyedTable):
         """
         return self._commit(
             "overwrite",
-            lambda table: table.overwrite(data, force=force, cast=cast, request=request),
+            lambda table: table.overwrite(
+                data, force=force, cast=cast, request=request, leave_out_erased=leave_out_erased
+            ),
             message,
             request=request,
             data=data,

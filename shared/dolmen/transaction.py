@@ -121,9 +121,16 @@ class Transaction(UnitOfWork):
         clone_table(self, source, name, Moment(version, timestamp, tag), request)
         return TransactionTable(self, name)
 
-    def forget(self, subject: Subject | Iterable[Subject], *, dropped: bool = False, request: str | None = None) -> str:
+    def forget(
+        self,
+        subject: Subject | Iterable[Subject],
+        *,
+        dropped: bool = False,
+        within: str | None = None,
+        request: str | None = None,
+    ) -> str:
         """See ``Database.forget``. Returns the id of the erasure."""
-        return forget_subjects(self, subject, request, dropped=dropped)
+        return forget_subjects(self, subject, request, dropped=dropped, within=within)
 
     def set(self, *, request: str | None = None, **changes: Any) -> None:
         """See ``Database.set``."""

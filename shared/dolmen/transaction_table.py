@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any, get_args
 
 import pyarrow as pa
@@ -12,6 +13,7 @@ from dolmen import arguments, mutation
 from dolmen.commit.applied import is_raw_digest
 from dolmen.commit.statements.background import SetProperties
 from dolmen.commit.statements.base import Statement
+from dolmen.commit.statements.expect_erasures import ExpectErasures
 from dolmen.commit.statements.rows import DeletePositions, Overwrite
 from dolmen.commit.statements.schema import AlterTable
 from dolmen.erasures import erase_rows
@@ -42,7 +44,7 @@ from dolmen.merge.update import update_rows
 from dolmen.past import Moment, restore_table
 from dolmen.predicate import Parameters, Predicate, Where, with_parameters
 from dolmen.scan.view import View
-from dolmen.unit_of_work import UnitOfWork
+from dolmen.unit_of_work import UnitOfWork, leaves_out_erased
 from dolmen.write.row_digest import RowDigest, content_digest
 
 
@@ -69,29 +71,41 @@ class TransactionTable(KeyedTable):
     def _note_read(self, predicate: Predicate | None) -> None:
         self._transaction.claim(self.name, predicate)
 
-    def append(self, data: Any, *, cast: bool = False, request: str | None = None) -> None:
+    def append(
+        self, data: Any, *, cast: bool = False, request: str | None = None, leave_out_erased: bool | None = None
+    ) -> None:
         """See ``Table.append``."""
         data = self._cast(data, cast)
 
         def make_statement(entry: TableEntry, digest: RowDigest | None) -> Statement | None:
             intent, uploads = self._transaction.intent, self._transaction.uploads
-            made = mutation.append(self._context, self.name, entry, data, request, intent, digest, uploads)
+            erased = self._transaction.erased_filter(entry, leave_out_erased)
+            made = mutation.append(self._context, self.name, entry, data, request, intent, digest, uploads, erased)
             return made if made.files else None
 
-        self._write("append", data, request, make_statement)
+        self._write("append", data, request, make_statement, leave_out=leave_out_erased)
 
-    def insert(self, data: Any, *, cast: bool = False, request: str | None = None) -> None:
+    def insert(
+        self, data: Any, *, cast: bool = False, request: str | None = None, leave_out_erased: bool | None = None
+    ) -> None:
         """See ``Table.insert``. The keys are compared with those of rows that this transaction sees, too."""
         data = self._cast(data, cast)
         primary_key(self.name, self._transaction.entry(self.name))
 
         def make_statement(entry: TableEntry, digest: RowDigest | None) -> Statement | None:
-            return insert_rows(self._transaction, self.name, entry, data, request, digest)
+            erased = self._transaction.erased_filter(entry, leave_out_erased)
+            return insert_rows(self._transaction, self.name, entry, data, request, digest, erased)
 
-        self._write("insert", data, request, make_statement)
+        self._write("insert", data, request, make_statement, leave_out=leave_out_erased)
 
     def upsert(
-        self, data: Any, on: str | Sequence[str] | None = None, *, cast: bool = False, request: str | None = None
+        self,
+        data: Any,
+        on: str | Sequence[str] | None = None,
+        *,
+        cast: bool = False,
+        request: str | None = None,
+        leave_out_erased: bool | None = None,
     ) -> None:
         """See ``Table.upsert``."""
         data = self._cast(data, cast)
@@ -99,10 +113,13 @@ class TransactionTable(KeyedTable):
         names = [field.name for field in mutation.key_fields(self._transaction.entry(self.name), on)]
 
         def make_statement(entry: TableEntry, digest: RowDigest | None) -> Statement | None:
-            made = mutation.upsert(self._context, uploads, self.name, entry, data, names, request, intent, digest)
+            erased = self._transaction.erased_filter(entry, leave_out_erased)
+            made = mutation.upsert(
+                self._context, uploads, self.name, entry, data, names, request, intent, digest, erased
+            )
             return made if made.files else None
 
-        self._write("upsert", data, request, make_statement, sorted(names))
+        self._write("upsert", data, request, make_statement, sorted(names), leave_out=leave_out_erased)
 
     def replace(self, data: Any, keys: Any, *, request: str | None = None) -> None:
         """Adds rows and deletes older ones with ``keys``, in one statement: an upsert with given keys.
@@ -114,12 +131,24 @@ class TransactionTable(KeyedTable):
         taken = mutation.take_keys(own, keys)
 
         def make_statement(entry: TableEntry, digest: RowDigest | None) -> Statement | None:
-            made = mutation.replace(self._context, uploads, self.name, entry, data, taken, request, intent, digest)
+            erased = self._transaction.erased_filter(entry, False)  # the keys are given, so no row can be left out
+            made = mutation.replace(
+                self._context, uploads, self.name, entry, data, taken, request, intent, digest, erased
+            )
             return made if made.files or made.tombstones else None
 
-        self._write("replace", data, request, make_statement, lambda: mutation.keys_content(own, taken))
+        also = partial(mutation.keys_content, own, taken)
+        self._write("replace", data, request, make_statement, also, leave_out=False)
 
-    def overwrite(self, data: Any, *, force: bool = False, cast: bool = False, request: str | None = None) -> None:
+    def overwrite(
+        self,
+        data: Any,
+        *,
+        force: bool = False,
+        cast: bool = False,
+        request: str | None = None,
+        leave_out_erased: bool | None = None,
+    ) -> None:
         """See ``Table.overwrite``."""
         arguments.flag("force", force)
         data = self._cast(data, cast)
@@ -128,11 +157,12 @@ class TransactionTable(KeyedTable):
         def make_statement(entry: TableEntry, digest: RowDigest | None) -> Statement:
             known = transaction.base.name_of(entry.uuid)
             intent = transaction.intent
-            files = mutation.append(self._context, self.name, entry, data, request, intent, digest).files
+            erased = self._transaction.erased_filter(entry, leave_out_erased)
+            files = mutation.append(self._context, self.name, entry, data, request, intent, digest, None, erased).files
             epoch, base_ts = transaction.base.tables[known].epoch if known else 0, transaction.base.commit_ts
             return Overwrite(self.name, entry.uuid, epoch, base_ts, files, force, request, entry.schema)
 
-        self._write("overwrite", data, request, make_statement)
+        self._write("overwrite", data, request, make_statement, leave_out=leave_out_erased)
 
     def _cast(self, data: Any, cast: bool) -> Any:
         arguments.flag("cast", cast)
@@ -145,20 +175,27 @@ class TransactionTable(KeyedTable):
         request: str | None,
         make_statement: Callable[[TableEntry, RowDigest | None], Statement | None],
         also: Any = None,
+        *,
+        leave_out: bool | None,
     ) -> None:
         """Adds a statement that writes rows. If its request was applied before, rows are only compared by digest.
 
         Args:
             make_statement: makes the statement, or None if there is nothing to do; updates the digest with the rows.
             also: further content of the request beside its rows, or a function that returns it.
+            leave_out: whether erased rows are left out; None = as the table's setting says.
         """
+        if leave_out is not None:
+            arguments.flag("leave_out_erased", leave_out)
         transaction = self._transaction
-        entry = transaction.entry(self.name)
+        entry, seen_ts = transaction.entry(self.name), transaction.base.commit_ts
         applied = transaction.has_applied(request)
         digest = RowDigest(entry.schema.arrow) if transaction.needs_content(request) else None
         if not applied:
             transaction.begin_upload()
             if (statement := make_statement(entry, digest)) is not None:
+                if leaves_out_erased(entry, leave_out):
+                    transaction.add(ExpectErasures(self.name, entry.uuid, seen_ts, None, request))
                 transaction.add(statement)
         elif digest:
             for _ in mutation.rows_of(entry, data, digest):
@@ -293,6 +330,7 @@ class TransactionTable(KeyedTable):
         parameters: Parameters | None = None,
         keys: Any = None,
         on: Sequence[str] | None = None,
+        within: str | None = None,
         request: str | None = None,
     ) -> str:
         """See ``Table.erase``. Returns the id of the erasure."""
@@ -302,7 +340,7 @@ class TransactionTable(KeyedTable):
         if on is not None and keys is None:
             raise InputError("on=... is for keys: a predicate names its own columns")
         taken = None if keys is None else mutation.take_keys(self._transaction.entry(self.name), keys, on)
-        return erase_rows(self._transaction, self.name, where, taken, request)
+        return erase_rows(self._transaction, self.name, where, taken, request, within)
 
     def update(
         self, set: NewValues, where: Where = None, *, parameters: Parameters | None = None, request: str | None = None

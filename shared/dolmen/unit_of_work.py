@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
+
+import pyarrow as pa
 
 from dolmen import arguments
 from dolmen.commit.applied import find_applied
@@ -24,10 +27,22 @@ from dolmen.context import Context
 from dolmen.errors import InputError, VersionExpiredError
 from dolmen.format.entries import DataFile
 from dolmen.format.manifest import AppliedId, Manifest, Segment, TableEntry
+from dolmen.format.properties import TableSettings
 from dolmen.predicate import Predicate, StatsVerdict, columns, judge
 from dolmen.results import Commit
+from dolmen.scan.erased_rows import ErasedRowsFilter, ErasureMatcher
+from dolmen.segments.erasures import erasures_of
 from dolmen.segments.judging import known_bounds
 from dolmen.write.row_digest import content_digest
+
+
+def leaves_out_erased(entry: TableEntry, leave_out: bool | None = None) -> bool:
+    """Whether erased rows are left out when rows are written to a table.
+
+    Args:
+        leave_out: what a call says; None = as the table's setting says.
+    """
+    return TableSettings.of(entry).leave_out_erased if leave_out is None else leave_out
 
 
 class UnitOfWork:
@@ -63,6 +78,7 @@ class UnitOfWork:
         self._known: tuple[Manifest, dict[str, bool]] | None = None
         self._pinned = base is not None
         self._done = False
+        self._filters: list[ErasedRowsFilter] = []
 
     @property
     def base(self) -> Manifest:
@@ -160,6 +176,30 @@ class UnitOfWork:
         self._statements.append(statement)
         self._draft, self._seen = draft, None
 
+    def erased_filter(self, entry: TableEntry, leave_out: bool | None = None) -> ErasedRowsFilter | None:
+        """A filter that counts rows which were erased, for ``Commit``; None if no erasure in force reaches the table.
+
+        Without erasures it costs nothing.
+
+        Args:
+            leave_out: whether such rows are left out; None = as the table's setting ``leave_out_erased`` says.
+        """
+        with self.context.reading(self.base.version):
+            erasures = erasures_of(self.base, self.context.segments)
+            matcher = ErasureMatcher.of(self.context, entry, erasures) if erasures else None
+        if matcher is None:
+            return None
+        made = ErasedRowsFilter(matcher, leaves_out_erased(entry, leave_out))
+        self._filters.append(made)
+        return made
+
+    def passing(
+        self, entry: TableEntry, batches: Iterable[pa.RecordBatch], leave_out: bool | None = None
+    ) -> Iterable[pa.RecordBatch]:
+        """Rows on their way to a table, which ``erased_filter`` counts."""
+        found = self.erased_filter(entry, leave_out)
+        return batches if found is None else found.passing(batches)
+
     def fit(self, statement: InsertRows) -> InsertRows:
         """Fits a statement to the statements so far, as ``add`` does, without adding it. Raises what that raises."""
         with self.context.reading(self.base.version):
@@ -177,14 +217,14 @@ class UnitOfWork:
             bound_later: a request id that the caller binds to a digest (``bind``) after these statements.
         """
         draft = self._draft.copy() if self._draft else None
-        statements, said = len(self._statements), dict(self._content)
+        statements, said, filters = len(self._statements), dict(self._content), len(self._filters)
         outer = self._bound_later
         self._bound_later = bound_later or outer
         try:
             yield
         except BaseException:
             self._draft, self._seen, self._content = draft, None, said
-            del self._statements[statements:]
+            del self._statements[statements:], self._filters[filters:]
             raise
         finally:
             self._bound_later = outer
@@ -298,7 +338,8 @@ class UnitOfWork:
         """
         change = self.end()
         if change is None:
-            return Commit.nothing(self.base.as_history())
+            left_out = sum(each.count for each in self._filters if each.leave_out)
+            return replace(Commit.nothing(self.base.as_history()), erased_rows_left_out=left_out)
         return self.result(change, commit_change(self.context.head, change, self.uploads))
 
     def end(self) -> Change | None:
@@ -328,10 +369,13 @@ class UnitOfWork:
         """The commit of the change that this transaction ended with."""
         if self._intent and done.manifest is not None:
             self._intent.finish()
+        left_out = sum(each.count for each in self._filters if each.leave_out)
         if done.entry is None:
-            return Commit.nothing(self.base.as_history(), done.already)
+            return replace(Commit.nothing(self.base.as_history(), done.already), erased_rows_left_out=left_out)
         requests = [id_ for id_ in change.applied if id_ not in done.already]
-        return Commit.of(done.entry, requests, attempts=done.attempts, already=done.already)
+        commit = Commit.of(done.entry, requests, attempts=done.attempts, already=done.already)
+        written = sum(each.count for each in self._filters if not each.leave_out)
+        return replace(commit, erased_rows_written=written, erased_rows_left_out=left_out)
 
     def __enter__(self) -> Self:
         return self

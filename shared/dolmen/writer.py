@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from dolmen import arguments, mutation
 from dolmen.commit.group import copy_error
+from dolmen.commit.statements.expect_erasures import ExpectErasures
 from dolmen.commit.statements.rows import Write
 from dolmen.context import Context
 from dolmen.errors import (
@@ -33,6 +34,7 @@ from dolmen.format.schema import Schema
 from dolmen.predicate import Parameters, Predicate, Where, columns, with_parameters
 from dolmen.results import Commit
 from dolmen.transaction import Transaction
+from dolmen.unit_of_work import leaves_out_erased
 from dolmen.units import MIB
 from dolmen.write.row_digest import RowDigest, content_digest
 
@@ -436,10 +438,15 @@ class BufferedWriter:
         else:
             check_written_under(then, entry, base_ts)  # before anything is uploaded
             transaction.begin_upload()
-            batches = [batch for call in run for batch in call.batches]
+            leaves_out = leaves_out_erased(entry)
+            handed = [batch for call in run for batch in call.batches]
+            passed = transaction.passing(first.entry, handed, leaves_out)
+            batches = [batch for batch in passed if batch.num_rows]
             requests = frozenset(call.request for call in run if call.request is not None)
             if batches:
                 files = mutation.write_rows(self._context, self._table, first.entry, batches, transaction.intent)
+                if leaves_out:
+                    transaction.add(ExpectErasures(self._table, entry.uuid, base_ts, None))
                 transaction.add(Write(self._table, entry.uuid, files, requests=requests, schema=then))
             for call in run:
                 if call.request is not None:

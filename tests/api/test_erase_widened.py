@@ -53,6 +53,14 @@ def test_rows_of_narrower_versions_are_erased_too(tmp_path: Path, case: str, by_
         return sorted(at.table(name).to_arrow()["id"].to_pylist())
 
     assert ids(db) == ids(db.at(version=first)) == ids(db.at(tag="old")) == left
+    old = db.at(version=first).table("t")
+    assert old.schema.field("c").type == old.to_arrow().schema.field("c").type == narrow
+    assert old.describe()["columns"]["c"] == str(narrow)
+    assert [row["c"] for row in old.scan(["c", "id"]).to_arrow().to_pylist() if row["id"] == 0] == [values[0]]
+    assert old.count({"c": values[2]}) == 1
+    assert old.count({"c": values[1]}) == 0
+    assert db.at(version=first).sql("SELECT c FROM t WHERE id = 2").to_arrow()["c"].to_pylist() == [values[2]]
+    assert table.schema.field("c").type == wide
     fed = table.changes(0, first).read_all()
     assert sorted(fed.filter(pc.equal(fed["_change"], "insert"))["id"].to_pylist()) == left
     table.restore(tag="old")

@@ -31,16 +31,34 @@ def own(table: dolmen.Table) -> dict[str, Any]:
 def test_a_table_is_set_in_one_commit_and_tells_what_holds(db: Database, events: dolmen.Table) -> None:
     commit = events.set(ttl="at 90d", target_file_bytes="1MB")
     assert (commit.version, commit.operation) == (2, "set")
-    assert own(events) == {"ttl": "at 90d", "target_file_bytes": "1MB", "subject": None, "key_filter_bits": 8}
+    assert own(events) == {
+        "ttl": "at 90d",
+        "target_file_bytes": "1MB",
+        "subject": None,
+        "leave_out_erased": "false",
+        "key_filter_bits": 8,
+    }
     assert events.describe()["properties"] == {"ttl": "at 90d", "target_file_bytes": "1MB"}
 
 
 def test_none_unsets_and_the_rest_stays(events: dolmen.Table) -> None:
     events.set(ttl="at 90d", target_file_bytes="1MB")
     events.set(ttl=None)
-    assert own(events) == {"ttl": None, "target_file_bytes": "1MB", "subject": None, "key_filter_bits": 8}
+    assert own(events) == {
+        "ttl": None,
+        "target_file_bytes": "1MB",
+        "subject": None,
+        "leave_out_erased": "false",
+        "key_filter_bits": 8,
+    }
     events.set(target_file_bytes=None)
-    assert own(events) == {"ttl": None, "target_file_bytes": "256MB", "subject": None, "key_filter_bits": 8}
+    assert own(events) == {
+        "ttl": None,
+        "target_file_bytes": "256MB",
+        "subject": None,
+        "leave_out_erased": "false",
+        "key_filter_bits": 8,
+    }
     assert events.describe()["properties"] == {}
 
 
@@ -57,7 +75,13 @@ def test_settings_that_others_changed_meanwhile_stay(db: Database, other: Databa
         tx.set(retention="7d")
         other.table("events").set(target_file_bytes="1MB")
         other.set(keep_versions=5)
-    assert own(events) == {"ttl": "at 90d", "target_file_bytes": "1MB", "subject": None, "key_filter_bits": 8}
+    assert own(events) == {
+        "ttl": "at 90d",
+        "target_file_bytes": "1MB",
+        "subject": None,
+        "leave_out_erased": "false",
+        "key_filter_bits": 8,
+    }
     assert (db.settings()["retention"], db.settings()["keep_versions"]) == ("7d", 5)
 
 
@@ -79,7 +103,13 @@ def test_what_is_not_allowed_commits_nothing(db: Database, events: dolmen.Table)
 
 def test_a_table_is_created_with_settings(db: Database) -> None:
     made = db.create_table("other", SCHEMA, properties={"ttl": "at 90d", "target_file_bytes": None})
-    assert own(made) == {"ttl": "at 90d", "target_file_bytes": "256MB", "subject": None, "key_filter_bits": 8}
+    assert own(made) == {
+        "ttl": "at 90d",
+        "target_file_bytes": "256MB",
+        "subject": None,
+        "leave_out_erased": "false",
+        "key_filter_bits": 8,
+    }
 
 
 def test_to_set_nothing_is_no_commit(db: Database, events: dolmen.Table) -> None:

@@ -83,3 +83,31 @@ def test_it_names_the_table_that_a_clone_came_from(table: Cli) -> None:
     done = table("erase", "t", "--where", "id = 1", "--yes", "--json")
     assert json.loads(done.out)["sources"] == []
     assert done.err == ""
+
+
+def test_append_says_how_many_rows_were_erased_and_leaves_them_out(table: Cli, tmp_path: Path) -> None:
+    assert table("erase", "t", "--where", "x = 'a'", "--yes").code == 0
+    rows = tmp_path / "again.jsonl"
+    rows.write_text('{"id":1,"x":"a"}\n{"id":4,"x":"d"}\n')
+    assert "1 of the written rows match erasures in force" in table("append", "t", rows).err
+    assert json.loads(table("append", "t", rows, "--upsert", "--json").out)["erased_rows_written"] == 1
+    left = table("append", "t", rows, "--upsert", "--leave-out-erased")
+    assert "rows left out that were erased: 1" in left.out
+    assert left.err == ""
+    assert table("set", "t", "leave_out_erased=true").code == 0
+    assert json.loads(table("append", "t", rows, "--json").out)["erased_rows_left_out"] == 1
+
+
+def test_an_erasure_is_hurried_once_somebody_has_said_yes(table: Cli) -> None:
+    erased = json.loads(table("erase", "t", "--where", "id = 1", "--within", "5d", "--yes", "--json").out)["erasure"]
+    refused = table("erasures", "hurry", erased)
+    assert refused.code == 2
+    assert "--yes" in refused.err
+    assert json.loads(table("erasures", "show", erased, "--json").out)["state"] == "hidden"
+    done = json.loads(table("erasures", "hurry", erased, "--yes", "--json").out)
+    assert done["state"] == "rewritten"
+    assert done["due_at"] - done["requested_at"] == 5 * 86_400_000_000
+    assert table("scan", "t", "--version", "2").code != 0
+    assert ids(table) == [2, 3]
+    assert table("erasures", "hurry", "--yes").code == 2
+    assert table("erase", "t", "--where", "id = 2", "--within", "soon", "--yes").code == 2

@@ -24,13 +24,13 @@ def block(kind: str, name: str, language: str) -> str:
 
 
 def test_the_examples_do_what_they_say(tmp_path: Path) -> None:
-    source = block("example", "erasure", "python")
+    source = block("example", "erasure", "python") + block("example", "erased again", "python")
     done = subprocess.run([sys.executable, "-c", source], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == re.findall(r"print\(.*\)\s+# (.+)$", source, re.MULTILINE)
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     shell = subprocess.run(
-        ["bash", "-eu", "-c", block("tour", "erasure", "sh")],
+        ["bash", "-eu", "-c", block("tour", "erasure", "sh") + block("tour", "hurry", "sh")],
         cwd=tmp_path,
         env=os.environ | {"PATH": path},
         capture_output=True,

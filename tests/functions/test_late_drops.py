@@ -76,8 +76,10 @@ def test_an_erasure_that_lands_between_reading_and_commit_is_heeded(
 
     class Slow(ErasedRows):
         @classmethod
-        def of(cls, transaction: Transaction, name: str, created_us: int | None) -> ErasedRows | None:
-            found = ErasedRows.of(transaction, name, created_us)
+        def of(
+            cls, transaction: Transaction, name: str, dropped_us: int | None, *, every: bool = False
+        ) -> ErasedRows | None:
+            found = ErasedRows.of(transaction, name, dropped_us, every=every)
             if not done:
                 done.append(world.database.table("events").erase("user_id = 42"))
             return found

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from dolmen.format.receipts import Receipt, receipt_key
@@ -48,17 +50,58 @@ def test_the_rows_leave_publications_before_the_receipt_says_gone(snapshots: str
     assert holders(place, MARKER) == []
 
 
-def test_a_receipt_does_not_say_gone_while_nobody_publishes_the_table_again() -> None:
+@pytest.mark.parametrize("foreign", [False, True], ids=["own", "copied"])
+def test_a_publication_by_hand_goes_with_the_rows_and_until_then_the_status_names_it(foreign: bool) -> None:
     place, id_ = erased_place(at_once=False)
-    for _ in range(40):
+    if foreign:  # as of a copy of another database, whose paths are those of the other one
+        for key, stored in place.bucket.objects.items():
+            if key.endswith(".metadata.json"):
+                place.bucket.objects[key] = replace(stored, body=stored.body.replace(b"memory://", b"memory://x"))
+    steps = set()
+    for _ in range(60):
+        place.pass_hours(6)
+        maintain(place)
+        collected = collect_own(place)
+        assert collected.errors == {}
+        steps.add(place.open().receipt(id_).next_step)
+        if says_gone(place, id_):
+            break
+    assert says_gone(place, id_)
+    assert any("publications of Iceberg from before are deleted (t)" in step for step in steps)
+    assert holders(place, MARKER) == []
+    assert place.open().verify().ok
+    table = place.open().table("t")
+    assert table.publish_iceberg().is_new
+    assert not table.publish_iceberg().is_new
+    place.pass_hours(48)
+    collect_own(place)
+    assert any(key.endswith(".metadata.json") for key in place.bucket.objects), "a publication since stays"
+
+
+def test_a_publication_by_hand_that_is_repeated_stays() -> None:
+    place, id_ = erased_place(at_once=False)
+    table = place.open().table("t")
+    done = table.erase("who = 'bert'")
+    assert done.publications.by_hand == ("t",)
+    table.publish_iceberg()
+    for _ in range(60):
         place.pass_hours(6)
         maintain(place)
         collect_own(place)
-    assert not says_gone(place, id_)
-    assert any(key.startswith("iceberg/") for key in holders(place, MARKER))
-    place.open().table("t").publish_iceberg()
-    for _ in range(12):
-        place.pass_hours(6)
-        collect_own(place)
     assert says_gone(place, id_)
     assert holders(place, MARKER) == []
+    assert any(tag.startswith("iceberg.") for tag in place.manifest.tags)
+
+
+def test_gc_names_a_table_whose_publication_is_to_be_replaced_and_is_not() -> None:
+    place, id_ = erased_place(at_once=False)
+    errors: dict[str, str] = {}
+    for _ in range(12):
+        place.pass_hours(6)
+        maintain(place)
+        if place.manifest.leaving:
+            place.open().table("t").set(iceberg="v2")
+        errors |= collect_own(place).errors
+    assert not says_gone(place, id_)
+    [said] = errors.values()
+    assert "table 't' is published again" in said

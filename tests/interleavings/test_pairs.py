@@ -131,6 +131,7 @@ AT_LEAST = {
     "erase/merge": 70,
     "erase/read-modify-write": 70,
     "erase/late drop": 145,
+    "erase/late drop, renamed": 120,
     "erase/restore": 160,
     "erase/clone": 160,
     "erase/reader of the past": 22,

@@ -122,8 +122,8 @@ PUBLICATIONS: tuple[Mutation, ...] = (
     mutation(
         "collection takes delete files for unneeded",
         "what the newest metadata names is kept: manifests, and the delete files in them",
-        "maintenance/gc/publications.py",
-        "                    needed.update(directory.key(entry.path) for entry in body.entries)\n",
-        "                    needed.update(directory.key(entry.path) for entry in body.entries[1:])\n",
+        "iceberg/published_objects.py",
+        "                needed.update(directory.key(entry.path) for entry in body.entries)\n",
+        "                needed.update(directory.key(entry.path) for entry in body.entries[1:])\n",
     ),
 )

@@ -89,6 +89,9 @@ def append(
     ] = False,
     form: InputForm = None,
     delimiter: Delimiter = None,
+    leave_out_erased: Annotated[
+        bool, typer.Option("--leave-out-erased", help="Leave out rows that match an erasure in force.")
+    ] = False,
     request_id: Request = None,
     message: Message = None,
     as_json: Json = False,
@@ -110,7 +113,8 @@ def append(
         target = tx.create_table(table, watched[0].infer()) if makes else tx.table(table)
         write = {"append": target.append, "upsert": target.upsert, "insert": target.insert}[operation]
         for file in watched:
-            write(file.read(tx.entry(table)), request=request_id)
+            rows = file.read(tx.entry(table))
+            write(rows, request=request_id, leave_out_erased=leave_out_erased or None)
         commit = tx.commit()
     print_commit(commit, as_json)
 

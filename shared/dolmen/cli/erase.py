@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from functools import partial
-from typing import Annotated, Any, Optional
+from typing import Annotated, Any, Optional, TypeAlias
 
 import typer
 from rich.markup import escape
@@ -18,6 +18,11 @@ from dolmen.cli.output import commit_facts, console, errors, print_commit, print
 from dolmen.erasures import ErasureResult
 from dolmen.errors import InputError
 
+Within: TypeAlias = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option(help="The rows leave the disk within this time, such as 2d. Default: the setting erase_within."),
+]
+
 
 @app.command()
 def erase(
@@ -28,6 +33,7 @@ def erase(
     keys_file: Annotated[Optional[str], typer.Option(help=f"A file with the key columns: {INPUT_HELP}.")] = None,  # noqa: UP045
     form: InputForm = None,
     on: Annotated[str, typer.Option(help="Key columns, if not the primary key.")] = "",
+    within: Within = None,
     yes: Yes = False,
     request_id: Request = None,
     message: Message = None,
@@ -38,8 +44,8 @@ def erase(
         raise InputError("give exactly one of --where, --keys and --keys-file")
     db = dolmen.open(database)
     target, columns = db.table(table), [name.strip() for name in on.split(",")] if on else None
-    erase_them = partial(target.erase, on=columns, request=request_id, message=message)
-    _ask(f"erase these rows of {table}, in all versions and clones?", yes, as_json)
+    erase_them = partial(target.erase, on=columns, within=within, request=request_id, message=message)
+    ask(f"erase these rows of {table}, in all versions and clones?", yes, as_json)
     if keys_file is None:
         chosen = parse_keys(db, table, keys, columns) if keys else None
         done = erase_them(where, keys=chosen)
@@ -59,6 +65,7 @@ def forget(
     dropped: Annotated[
         bool, typer.Option("--dropped", help="Also if only tables that were dropped since may have rows about them.")
     ] = False,
+    within: Within = None,
     yes: Yes = False,
     request_id: Request = None,
     message: Message = None,
@@ -66,9 +73,9 @@ def forget(
 ) -> None:
     """Erase all rows about somebody, in every table that has a column as its subject, in one commit."""
     db = dolmen.open(database)
-    _ask("erase all rows about whom you name, in all tables, versions and clones?", yes, as_json)
+    ask("erase all rows about whom you name, in all tables, versions and clones?", yes, as_json)
     values = [value if text else _number_or_text(value) for value in subjects]
-    _print(db.forget(values, dropped=dropped, request=request_id, message=message), as_json)
+    _print(db.forget(values, dropped=dropped, within=within, request=request_id, message=message), as_json)
 
 
 def _number_or_text(value: str) -> int | str:
@@ -76,8 +83,8 @@ def _number_or_text(value: str) -> int | str:
     return int(value) if is_number and str(int(value)) == value else value  # 007 is a text
 
 
-def _ask(question: str, yes: bool, as_json: bool) -> None:
-    """Asks before rows are erased.
+def ask(question: str, yes: bool, as_json: bool) -> None:
+    """Asks before something that can't be undone.
 
     Raises:
         InputError: nobody can answer.
@@ -86,9 +93,7 @@ def _ask(question: str, yes: bool, as_json: bool) -> None:
     if yes:
         return
     if as_json or not sys.stdin.isatty():
-        raise InputError(
-            "an erasure can't be undone. The question needs a terminal, so nothing was changed: give --yes"
-        )
+        raise InputError("this can't be undone. The question needs a terminal, so nothing was changed: give --yes")
     if not typer.confirm(question, err=True):
         errors.print("declined: nothing was changed")
         raise typer.Exit(DECLINED)
@@ -107,6 +112,9 @@ def _print(done: ErasureResult, as_json: bool) -> None:
         errors.print(f"{source}, which this was cloned from, keeps its rows: erase there too", highlight=False)
     for published in done.publications.published:
         console.print(f"{published.table}: published as Iceberg, version {published.version}", highlight=False)
+    for name in done.publications.by_hand:
+        way_out = f"dolmen publish-iceberg --table {name}"
+        errors.print(escape(f"{name}: it is published as Iceberg by hand, and readers see the rows: {way_out}"))
     for name, error in done.publications.failures.items():
         errors.print(escape(f"{name}: not published as Iceberg yet, and readers see the rows: {error}"))
 
@@ -117,4 +125,6 @@ def _publications(done: ErasureResult) -> dict[str, Any]:
         found["published"] = {each.table: each.version for each in done.publications.published}
     if done.publications.failures:
         found["unpublished"] = {name: str(error) for name, error in done.publications.failures.items()}
+    if done.publications.by_hand:
+        found["published_by_hand"] = list(done.publications.by_hand)
     return found

@@ -8,31 +8,38 @@ import typer
 from rich.markup import escape
 
 import dolmen
+from dolmen.cli.erase import ask
 from dolmen.cli.exit_codes import DAMAGED
-from dolmen.cli.options import DatabaseUrl, Json, app
+from dolmen.cli.options import DatabaseUrl, Json, Yes, app
 from dolmen.cli.output import console, print_json, print_rows
 from dolmen.errors import InputError
 from dolmen.units import utc
 
-_ACTIONS = ("list", "show", "verify")
+_ACTIONS = ("list", "show", "verify", "hurry")
 
 
 @app.command()
 def erasures(
     database: DatabaseUrl,
-    action: Annotated[str, typer.Argument(metavar="[list|show|verify]", help="What to do.")] = "list",
-    id_: Annotated[str, typer.Argument(metavar="[ID]", help="The erasure, to show or verify it.")] = "",
+    action: Annotated[str, typer.Argument(metavar="[list|show|verify|hurry]", help="What to do.")] = "list",
+    id_: Annotated[str, typer.Argument(metavar="[ID]", help="The erasure, to show, verify or hurry it.")] = "",
     gone: Annotated[bool, typer.Option("--all", help="List those that are gone from the disk, too.")] = False,
+    yes: Yes = False,
     as_json: Json = False,
 ) -> None:
-    """List erasures, show the receipt of one, or verify it. Exit code 7 if the database contradicts a receipt."""
+    """List erasures, show the receipt of one, verify it, or hurry it. Exit code 7: the database contradicts a receipt.
+
+    hurry rewrites the files that hold the rows now, and lets all versions before that expire, with their tags.
+    """
     if action not in _ACTIONS or (action == "list") == bool(id_):
-        raise InputError("give nothing, list, show ID or verify ID")
+        raise InputError("give nothing, list, show ID, verify ID or hurry ID")
     db = dolmen.open(database)
     if action == "list":
         _print_list(db, gone, as_json)
-    elif action == "show":
-        shown = db.receipt(id_)
+    elif action in ("show", "hurry"):
+        if action == "hurry":
+            ask("rewrite its files now, and let all versions before that expire, with their tags?", yes, as_json)
+        shown = db.receipt(id_) if action == "show" else db.hurry_erasure(id_)
         print_json(shown.to_dict()) if as_json else _print_facts(shown.facts())
     else:
         check = db.verify_receipt(id_)

@@ -74,7 +74,8 @@ def commit_facts(commit: Commit) -> dict[str, Any]:
     }
     if commit.did:
         facts["did"] = [msgspec.to_builtins(deed) for deed in commit.did]
-    facts |= {name: value for name in ("requests", "message") if (value := getattr(commit, name))}
+    named = ("requests", "message", "erased_rows_written", "erased_rows_left_out")
+    facts |= {name: value for name in named if (value := getattr(commit, name))}
     return facts | ({"already": commit.already} if commit.already else {})
 
 
@@ -89,6 +90,13 @@ def print_commit(commit: Commit, as_json: bool) -> None:
     if as_json:
         print_json(commit_facts(commit))
         return
+    if commit.erased_rows_left_out:
+        console.print(f"rows left out that were erased: {commit.erased_rows_left_out:,}")
+    if commit.erased_rows_written:
+        errors.print(
+            f"{commit.erased_rows_written:,} of the written rows match erasures in force (dolmen erasures): append "
+            "--leave-out-erased, or the table's setting leave_out_erased, leaves such rows out"
+        )
     if commit.operation == "nothing" and commit.already:
         for request, version in commit.already.items():
             console.print(f"nothing to do: version [bold]{version}[/] applied {escape(printable(request))}")

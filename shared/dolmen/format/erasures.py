@@ -42,6 +42,8 @@ class Erasure(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
             tables are erased.
         request: id of the request; "" if it has none.
         digest: digest of the request's content; "" if it has none.
+        has_own_deadline: whether it was asked for with a deadline, other than that of the database's settings.
+        hurried_at: when it was asked for that its rows leave the disk as soon as they can; 0 = it was not.
     """
 
     id: str
@@ -53,10 +55,22 @@ class Erasure(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     subject: tuple[Json, ...] = ()
     request: str = ""
     digest: str = ""
+    has_own_deadline: bool = False
+    hurried_at: int = 0
 
-    def is_later_than(self, created_us: int | None) -> bool:
+    def memory_us(self, most_us: int) -> int:
+        """How long it is held against late drops, in microseconds. A deadline of its own ends that in time.
+
+        Args:
+            most_us: what the database's settings say.
+        """
+        if self.hurried_at:
+            return 0
+        return min(most_us, (self.due_at - self.requested_at) // 2) if self.has_own_deadline else most_us
+
+    def is_later_than(self, dropped_us: int | None) -> bool:
         """Whether it holds for rows that were dropped at a time by the server's clock; None = nobody knows when."""
-        return created_us is None or created_us <= self.requested_at + CLOCK_STEP_US
+        return dropped_us is None or dropped_us <= self.requested_at + CLOCK_STEP_US
 
 
 class RewrittenErasures(msgspec.Struct, frozen=True):

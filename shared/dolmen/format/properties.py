@@ -80,6 +80,13 @@ _OWN = {
         ),
         Property("subject", None, name, "the column that says whom a row is about: forget erases by it"),
         Property(
+            "leave_out_erased",
+            "false",
+            truth,
+            "true: rows that match an erasure in force are left out when rows are written, and counted",
+            bool,
+        ),
+        Property(
             "key_filter_bits",
             8,
             filter_bits,
@@ -135,6 +142,7 @@ class TableSettings:
         iceberg_snapshots: which published versions readers can travel to: newest or kept.
         index: whether rows are found by their primary key through an index.
         subject: name of the column that says whom a row is about; None = rows are about nobody.
+        leave_out_erased: whether rows that match an erasure in force are left out when rows are written.
         key_filter_bits: bits of the Bloom filters of new data files for each key.
     """
 
@@ -144,6 +152,7 @@ class TableSettings:
     iceberg_snapshots: str
     index: bool
     subject: str | None
+    leave_out_erased: bool
     key_filter_bits: int
 
     @classmethod

@@ -28,7 +28,7 @@ from dolmen.format.manifest import (
     Sequences,
     TableEntry,
 )
-from dolmen.format.schema import Field, Schema
+from dolmen.format.schema import Field, FormerName, Schema
 from dolmen.format.tags import Cursor, Tag
 
 KEYS: dict[type, tuple[str, ...]] = {
@@ -69,8 +69,12 @@ WITHOUT: dict[type, tuple[str, ...]] = {
     Deed: Deed.__struct_fields__,
     DataFile: ("size", "rows", "footer", "row_ts", "row_ts_bounds", "applied_through", "stats", "erasing", "filters"),
     ErasedTable: ("uuid", "columns"),
-    Erasure: ("id", "ts", "version", "requested_at", "due_at", "subject", "request", "digest"),
+    Erasure: (
+        "id", "ts", "version", "requested_at", "due_at", "subject", "request", "digest",
+        "has_own_deadline", "hurried_at",
+    ),
     Field: ("id", "name", "type", "nullable", "comment", "added_ts", "initial_default", "write_default", "widened_ts"),
+    FormerName: FormerName.__struct_fields__,
     HistoryEntry: HistoryEntry.__struct_fields__,  # names a manifest, which lives as long as its version
     KeysTombstone: ("columns", "types", "count", "bounds", "values", "ts"),
     LeavingErasures: LeavingErasures.__struct_fields__,
@@ -85,7 +89,9 @@ WITHOUT: dict[type, tuple[str, ...]] = {
     Overlay: ("file", "applied_through", "erasing"),
     Released: ("version",),
     RewrittenErasures: RewrittenErasures.__struct_fields__,
-    Schema: ("fields", "next_id", "dropped", "altered_ts", "mapping"),
+    Schema: ("fields", "next_id", "dropped", "altered_ts", "mapping", "former", "named_since", "placed_since",
+        "narrower",
+    ),
     Sequences: Sequences.__struct_fields__,
     Segment: (
         "kind", "size", "crc32", "count", "least", "greatest", "least_applied_through", "resolved_through", "rows",

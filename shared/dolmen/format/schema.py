@@ -82,6 +82,20 @@ class Field(msgspec.Struct, frozen=True, omit_defaults=True):
 COMMIT_TS_FIELD = Field(id=COMMIT_TS_ID, name=COMMIT_TS, type="int64", nullable=False)
 
 
+class FormerName(msgspec.Struct, frozen=True):
+    """A name that a column had.
+
+    Args:
+        id: the column, which may be gone.
+        name: its name.
+        until_ts: timestamp of the statement that took the name away: a rename, a drop or a restore.
+    """
+
+    id: int
+    name: str
+    until_ts: int
+
+
 class Schema(msgspec.Struct, frozen=True, omit_defaults=True, dict=True):
     """The columns of a table.
 
@@ -92,6 +106,11 @@ class Schema(msgspec.Struct, frozen=True, omit_defaults=True, dict=True):
         altered_ts: files with a row of this timestamp, or of an older one, may lack columns, or have them under other
             names.
         mapping: the columns of adopted files without field ids; it never changes.
+        former: names that columns had, in the order in which they lost them (``column_names``).
+        named_since: timestamp from which on ``former`` is complete; None if it was never recorded.
+        placed_since: timestamp of the last statement that moved a column to another place; 0 = there was none.
+        narrower: columns that an older version shows with a narrower type than that of ``fields``, by which deletes
+            since are applied to it. It is for reading only, and never stored.
     """
 
     fields: tuple[Field, ...]
@@ -99,6 +118,10 @@ class Schema(msgspec.Struct, frozen=True, omit_defaults=True, dict=True):
     dropped: tuple[Field, ...] = ()
     altered_ts: int = 0
     mapping: tuple[MappedColumn, ...] = ()
+    former: tuple[FormerName, ...] = ()
+    named_since: int | None = None
+    placed_since: int = 0
+    narrower: tuple[Field, ...] = ()
 
     @classmethod
     def from_arrow(cls, schema: pa.Schema) -> Schema:
@@ -122,7 +145,13 @@ class Schema(msgspec.Struct, frozen=True, omit_defaults=True, dict=True):
     @cached_property
     def arrow(self) -> pa.Schema:
         """The Arrow schema of full rows, with field ids as metadata."""
-        return pa.schema([field.to_arrow() for field in self.fields])
+        return pa.schema([field.to_arrow() for field in self.shown])
+
+    @cached_property
+    def shown(self) -> tuple[Field, ...]:
+        """The columns with the types that readers of this version get."""
+        own = {field.id: field for field in self.narrower}
+        return tuple(own.get(field.id, field) for field in self.fields) if own else self.fields
 
     @cached_property
     def write_defaults(self) -> dict[str, Json]:

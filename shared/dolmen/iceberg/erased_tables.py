@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -10,7 +10,7 @@ from dolmen.context import Context
 from dolmen.errors import Error
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.properties import TableSettings
-from dolmen.iceberg.pins import pins_of
+from dolmen.iceberg.pins import pins_of, published_tables
 from dolmen.segments.erasures import erasures_of, reaches
 
 if TYPE_CHECKING:
@@ -25,11 +25,14 @@ class ErasurePublications:
         published: the publications that show the rows no more.
         failures: errors by table. The erasure stands, and the next round of maintenance publishes these tables.
         postponed: tables that are left to the next round, for lack of time.
+        by_hand: tables that were published, and no longer have the setting ``iceberg``: readers of the publication see
+            the rows until the table is published again, or collection deletes it.
     """
 
     published: tuple[IcebergPublication, ...] = ()
     failures: dict[str, Error] = field(default_factory=dict)
     postponed: tuple[str, ...] = ()
+    by_hand: tuple[str, ...] = ()
 
 
 def publish_erasures(
@@ -54,7 +57,8 @@ def publish_erasures(
     published: list[IcebergPublication] = []
     failures: dict[str, Error] = {}
     postponed: list[str] = []
-    for name in _names(context, manifest, ids):
+    asking, by_hand = _reached(context, manifest, ids)
+    for name in asking:
         if deadline():
             postponed.append(name)
             continue
@@ -64,7 +68,7 @@ def publish_erasures(
             published.append(publish(context, name, lookup_bytes=lookup_bytes))
         except Error as error:
             failures[name] = error
-    return ErasurePublications(tuple(published), failures, tuple(postponed))
+    return ErasurePublications(tuple(published), failures, tuple(postponed), by_hand)
 
 
 def asks_for_publication(context: Context, manifest: Manifest, entry: TableEntry) -> bool:
@@ -77,9 +81,20 @@ def asks_for_publication(context: Context, manifest: Manifest, entry: TableEntry
     return may_be and TableSettings.of(context.segments.whole(entry)).iceberg is not None
 
 
-def _names(context: Context, manifest: Manifest, ids: Collection[str]) -> Iterator[str]:
-    asking = [name for name, entry in manifest.tables.items() if asks_for_publication(context, manifest, entry)]
-    erasures = [each for each in erasures_of(manifest, context.segments) if each.id in ids] if asking and ids else []
-    for name in asking:
-        if any(reaches(erasure, manifest.tables[name]) for erasure in erasures):
-            yield name
+def _reached(context: Context, manifest: Manifest, ids: Collection[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The tables that erasures reach: those with the setting ``iceberg``, and others that were published by hand."""
+    published = published_tables(manifest)
+    asking, by_hand = [], []
+    for name, entry in manifest.tables.items():
+        if asks_for_publication(context, manifest, entry):
+            asking.append(name)
+        elif entry.uuid in published:
+            by_hand.append(name)
+    if not (asking or by_hand) or not ids:
+        return (), ()
+    erasures = [each for each in erasures_of(manifest, context.segments) if each.id in ids]
+
+    def reached(names: list[str]) -> tuple[str, ...]:
+        return tuple(name for name in names if any(reaches(each, manifest.tables[name]) for each in erasures))
+
+    return reached(asking), reached(by_hand)

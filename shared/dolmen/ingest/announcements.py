@@ -61,6 +61,20 @@ CRASHES_ATTRIBUTE = "dolmen.crashes"
 """Attributes of a message that was sent anew."""
 
 
+_UNKNOWN_TIME = "unknown"
+_FIRST_DROPPED = re.compile(rf"-retry-[0-9]+-of-([0-9]{{1,18}}|{_UNKNOWN_TIME})(?:\.[^/]*)?$")
+
+
+def retry_name(stem: str, ending: str, time: int, dropped_us: int | None) -> str:
+    """The name under which a reject is put back: the same for the same retry.
+
+    Args:
+        time: which retry it is, from 1.
+        dropped_us: when it was dropped first; ``Drop.dropped_us`` finds it again.
+    """
+    return f"{stem}-retry-{time}-of-{_UNKNOWN_TIME if dropped_us is None else dropped_us}{ending}"
+
+
 @dataclass(frozen=True, slots=True)
 class Drop:
     """An object that was created in a landing bucket.
@@ -94,6 +108,17 @@ class Drop:
         The same content dropped again is another drop in a bucket with versions, and the same one in a bucket without.
         """
         return f"{self.source}#{self.version or self.etag}"
+
+    @property
+    def dropped_us(self) -> int | None:
+        """When its rows were dropped first, as far as that is known: a reject that was put back is older than its file.
+
+        The new name of a reject tells the time, as ``retry_name`` writes it.
+        """
+        told = _FIRST_DROPPED.search(self.key)
+        if told is None:
+            return self.created_us
+        return None if told[1] == _UNKNOWN_TIME else min(int(told[1]), self.created_us or int(told[1]))
 
     @property
     def rejection_id(self) -> str | None:

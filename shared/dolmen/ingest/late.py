@@ -1,99 +1,265 @@
-"""Late drops: files that were dropped before an erasure, and that are ingested after it, bring no erased row back."""
+"""Late drops: files that were dropped before an erasure, and that are ingested after it, bring no erased row back.
+
+A file has the names that the table's columns had when it was dropped. So rows are held against an erasure under these
+names, and under those of today, by which the rows land; see ``late_names``.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TypeAlias
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from dolmen.commit.statements.expect_erasures import ExpectErasures
+from dolmen.errors import RowError, SchemaError
+from dolmen.format.column_names import Names, placed_since
+from dolmen.format.erasures import CLOCK_STEP_US, Erasure
+from dolmen.format.ingest_properties import IngestSettings
 from dolmen.format.manifest import TableEntry
-from dolmen.format.schema import constant
-from dolmen.predicate import matches
-from dolmen.scan.blobs import BlobReader
-from dolmen.scan.deletes import Deletes, load_deletes
-from dolmen.scan.keys_lookup import Tuples
-from dolmen.scan.row_masks import Mask, to_arrow, to_mask
-from dolmen.segments.erasures import erasures_of, with_erasures
+from dolmen.format.schema import Field
+from dolmen.ingest.formats.bad_rows import RowNumbers
+from dolmen.ingest.formats.formats import SourceFile, read
+from dolmen.ingest.formats.options import BadRow, OnBadRow
+from dolmen.ingest.late_names import LateNames
+from dolmen.ingest.new_columns import find_columns
+from dolmen.scan.erased_rows import ErasureMatcher
+from dolmen.scan.row_masks import Mask, to_arrow
+from dolmen.segments.erasures import SUBJECT, erasures_of, tables_of
 from dolmen.transaction import Transaction
+
+RowIds: TypeAlias = npt.NDArray[np.int64]
+"""Numbers of rows in their file, from 1."""
+
+_NONE: RowIds = np.zeros(0, np.int64)
+_UNDECIDED = (
+    "rows were erased after this file was dropped, and columns were renamed or dropped since: under one of their names "
+    "this is an erased row, so it is not ingested; if it is none, drop it again in a new file"
+)
+
+
+ReadColumns: TypeAlias = Callable[[Sequence[Field], OnBadRow], Iterator[tuple[Mapping[int, pa.Array], RowIds]]]
+"""Reads a file by the names that some fields have: yields columns by id, with the numbers of their rows."""
+
+
+@dataclass(frozen=True)
+class _Matches:
+    """The rows of a file that match under some names, by their numbers.
+
+    Args:
+        erased: in ascending order, with possible repetitions.
+        unread: rows that hold a value which is none of the column's.
+        every: whether all rows match, which the file has none of these columns for.
+    """
+
+    erased: RowIds
+    unread: RowIds
+    every: bool = False
+
+    def among(self, numbers: RowIds) -> Mask:
+        """A mask of the rows with these numbers that match."""
+        return np.isin(numbers, self.erased) | self.every
 
 
 class ErasedRows:
     """Tells which rows of a late file were erased, and counts them.
 
     Args:
-        entry: the table, with the erasures' deletes alone.
-        deletes: these, ready to be applied.
+        matcher: matches rows with the erasures since.
+        names: the names under which the file may have the columns by which rows were erased.
         count: rows that were left out.
     """
 
-    def __init__(self, entry: TableEntry, deletes: Deletes) -> None:
-        self._entry, self._deletes = entry, deletes
+    def __init__(self, matcher: ErasureMatcher, names: LateNames, dropped_us: int | None) -> None:
+        self._matcher, self._names, self._dropped_us = matcher, names, dropped_us
+        self._then: tuple[_Matches | None, ...] = (None,)  # None: under the names of now
+        self._others: tuple[_Matches, ...] = ()
         self.count = 0
 
     @classmethod
-    def of(cls, transaction: Transaction, name: str, created_us: int | None) -> ErasedRows | None:
+    def of(
+        cls, transaction: Transaction, name: str, dropped_us: int | None, *, every: bool = False
+    ) -> ErasedRows | None:
         """The rows of one table that were erased after a file was dropped; None if there are none.
 
         Args:
-            created_us: when the file was dropped, by the server's clock; None if that is not known: then all count.
+            dropped_us: when the file was dropped, by the server's clock; None if that is not known: then all count.
+            every: whether rows that were erased before count, too.
         """
         context, base = transaction.context, transaction.base
         with context.reading(base.version):
             listed = erasures_of(base, context.segments)
-            late = [erasure for erasure in listed if erasure.is_later_than(created_us)]
+            late = [erasure for erasure in listed if every or erasure.is_later_than(dropped_us)]
             if not late:
                 return None
-            bare = msgspec.structs.replace(transaction.entry(name), tombstones=(), segments=(), files=())
-            entry = with_erasures(bare, late, context.segments)
-            if not entry.tombstones:
-                return None
-            blobs = BlobReader(context.store, context.runtime, cache=context.cache)
-            return cls(entry, load_deletes(entry.tombstones, entry.schema, blobs, context.cache))
+            matcher = ErasureMatcher.of(context, transaction.entry(name), late)
+        if matcher is None:
+            return None
+        names = LateNames.of(matcher.entry.schema, matcher.columns, dropped_us, _names_in_erasures(matcher.entry, late))
+        return cls(matcher, names, dropped_us)
 
-    def leave_out(self, rows: pa.RecordBatchReader) -> pa.RecordBatchReader:
-        """The rows that were not erased."""
-        return pa.RecordBatchReader.from_batches(rows.schema, self._each(rows))
+    def read_names(self, source: SourceFile, settings: IngestSettings, read_columns: ReadColumns | None = None) -> None:
+        """Reads the file once for each other set of names that the columns of the deletes may have in it.
 
-    def keep(self, columns: Mapping[int, pa.Array], rows: int) -> pa.BooleanArray:
+        Where no column was renamed or dropped, it reads nothing.
+
+        Args:
+            read_columns: reads a file of changes; by default, rows are those of the file.
+
+        Raises:
+            SchemaError: the names of the time at which the file was dropped are not known, or can't be read.
+        """
+        if not (source.format.known.delimiter is None or source.options.header):
+            self._check_places(source)
+            return
+        if not self._names.may_differ:
+            return
+        present = frozenset(field.name for field in find_columns(source, settings))
+        if not self._names.is_complete and (lacking := self._names.lacking(present)):
+            columns = ", ".join(repr(self._matcher.entry.schema.by_id[id_].name) for id_ in lacking)
+            raise SchemaError(
+                f"file {source.name!r}: rows were erased by column {columns} after it was dropped, and what the column "
+                "was called then is not known any more: take erased rows out of it, and drop it again as a new file"
+            )
+        read = read_columns or partial(_read_columns, source)
+        self._then = tuple(self._match(names, present, read, source) for names in self._names.select(present))
+        others = [names for names in self._names.others if any(name in present for name in names.values())]
+        found = (self._match(names, present, read, None) for names in others)
+        self._others = tuple(each for each in found if each is not None)
+
+    def leave_out(
+        self, rows: pa.RecordBatchReader, numbers: RowNumbers, name: str, on_bad_row: OnBadRow | None
+    ) -> pa.RecordBatchReader:
+        """The rows that were not erased.
+
+        Args:
+            numbers: has seen the rows that could not be read so far.
+            name: of the file.
+            on_bad_row: called with each row that may be an erased one or another; None: it is an error.
+        """
+        ids = {field.name: field.id for field in self._matcher.entry.schema.fields}
+
+        def kept() -> Iterator[pa.RecordBatch]:
+            for batch in rows:
+                columns = {ids[name]: batch.column(name) for name in batch.schema.names if name in ids}
+                left = batch.filter(self.keep(columns, numbers.next(batch.num_rows), name, on_bad_row))
+                if left.num_rows:
+                    yield left
+
+        return pa.RecordBatchReader.from_batches(rows.schema, kept())
+
+    def keep(
+        self, columns: Mapping[int, pa.Array], numbers: RowIds, name: str, on_bad_row: OnBadRow | None
+    ) -> pa.BooleanArray:
         """A mask of the rows that were not erased; counts the others.
 
         Args:
             columns: by id, as the table has them. A row has the default of a column that is not there.
+            numbers: of the rows in the file.
+            name, on_bad_row: see ``leave_out``.
+
+        Raises:
+            RowError: a row may be an erased one or another, and ``on_bad_row`` is None.
         """
-        mask = self._mask(columns, rows)
-        self.count += int(np.count_nonzero(mask))
-        return to_arrow(~mask)
+        now = self._matcher.mask(columns, len(numbers))
+        erased, may_be = np.ones(len(numbers), np.bool_), now
+        for found in self._then:
+            there = now if found is None else found.among(numbers)
+            erased, may_be = erased & there, may_be | there
+            if found is not None:
+                may_be = may_be | np.isin(numbers, found.unread)
+        for other in self._others:
+            may_be = may_be | other.among(numbers)
+        self.count += int(np.count_nonzero(erased))
+        for number in numbers[may_be & ~erased]:
+            if on_bad_row is None:
+                raise RowError(_UNDECIDED, file=name, row=int(number))
+            on_bad_row(BadRow(_UNDECIDED, int(number), None, None, None))
+        return to_arrow(~may_be & ~erased)
 
-    def _each(self, rows: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
-        ids = {field.name: field.id for field in self._entry.schema.fields}
-        for batch in rows:
-            columns = {ids[name]: batch.column(name) for name in batch.schema.names if name in ids}
-            kept = batch.filter(self.keep(columns, batch.num_rows))
-            if kept.num_rows:
-                yield kept
+    def _check_places(self, source: SourceFile) -> None:
+        """Raises SchemaError: columns stood at other places when a file without a header was dropped."""
+        since = placed_since(self._matcher.entry.schema)
+        if since == 0 or (
+            since is not None and self._dropped_us is not None and since <= self._dropped_us - CLOCK_STEP_US
+        ):
+            return
+        raise SchemaError(
+            f"file {source.name!r} has no header, and the table's columns were moved or dropped after it may have been "
+            "dropped; rows were erased since then, and which they are in this file is not known: take erased rows out "
+            "of it, and drop it again as a new file"
+        )
 
-    def _mask(self, columns: Mapping[int, pa.Array], rows: int) -> Mask:
-        known = dict(columns)
-        dropped = {field.id for field in self._entry.schema.dropped}
-        for tombstone in self._entry.tombstones:
-            for id_ in tombstone.columns:
-                if id_ not in known:
-                    field = self._entry.schema.by_id[id_]
-                    default = None if id_ in dropped else field.write_default
-                    known[id_] = constant(default, field.arrow_type, rows)
-        mask = np.zeros(rows, np.bool_)
-        for lookups in self._deletes.lookups.values():
-            for lookup in lookups:
-                mask |= lookup.hidden_mask(Tuples([known[id_] for id_ in lookup.columns], lookup.types), 0)
-        for predicate in self._deletes.predicates.values():
-            mask |= to_mask(matches(predicate, known, rows))
-        return mask
+    def _match(
+        self, names: Names, present: Collection[str], read: ReadColumns, source: SourceFile | None
+    ) -> _Matches | None:
+        """The rows of a file that match under some names; None if these are the names of now.
+
+        Args:
+            source: None if it may be that these are not the file's names: then what does not fit does not match.
+        """
+        if names == self._names.now:
+            return None
+        by_id = self._matcher.entry.schema.by_id
+        fields = [
+            msgspec.structs.replace(by_id[id_], name=name, nullable=True)
+            for id_, name in names.items()
+            if name in present
+        ]
+        if not fields:
+            return _Matches(_NONE, _NONE, every=bool(self._matcher.mask({}, 1)[0]))
+        erased, unread = [_NONE], [_NONE]
+
+        def add_unread(bad: BadRow) -> None:
+            if source is not None and bad.row is not None:
+                unread.append(np.array([bad.row]))
+
+        try:
+            for columns, numbers in read(fields, add_unread):
+                erased.append(numbers[self._matcher.mask(columns, len(numbers))])
+        except SchemaError as error:
+            if source is None:
+                return _Matches(_NONE, _NONE)
+            raise SchemaError(
+                f"file {source.name!r}: rows were erased by columns that had other names when it was dropped, and the "
+                f"file can't be read by these names, so it is not known which rows were erased: {error}"
+            ) from None
+        return _Matches(np.concatenate(erased), np.concatenate(unread))
 
 
-def expect_erasures(transaction: Transaction, name: str, created_us: int | None, request: str) -> None:
+def _names_in_erasures(entry: TableEntry, late: Iterable[Erasure]) -> Iterator[tuple[int, str]]:
+    """The names that columns had when rows were erased by them, by id.
+
+    Who is forgotten is forgotten in a table of today by its subject. A file may be of another table of the same name,
+    which the erasure knew, and which had another name for it.
+    """
+    for erasure in late:
+        named = tables_of(erasure, entry)
+        yield from ((field.id, field.name) for each in named for field in each.columns)
+        subject = entry.properties.get(SUBJECT)
+        if erasure.subject and not named and subject is not None:
+            own = next((field.id for field in entry.schema.fields if field.name == str(subject).strip()), None)
+            if own is not None:
+                yield from ((own, field.name) for each in erasure.tables for field in each.columns)
+
+
+def _read_columns(
+    source: SourceFile, fields: Sequence[Field], on_bad_row: OnBadRow
+) -> Iterator[tuple[Mapping[int, pa.Array], RowIds]]:
+    numbers = RowNumbers(on_bad_row)
+    options = replace(source.options, extra="ignore", defaults={})
+    schema = pa.schema([(field.name, field.arrow_type) for field in fields])
+    for batch in read(replace(source, options=options), schema, on_bad_row=numbers.for_reader):
+        columns = zip(fields, batch.columns, strict=True)
+        yield {field.id: column for field, column in columns}, numbers.next(batch.num_rows)
+
+
+def expect_erasures(transaction: Transaction, name: str, dropped_us: int | None, request: str) -> None:
     """Makes the commit fail if rows are erased meanwhile that late ones were not held against."""
     uuid, seen_ts = transaction.entry(name).uuid, transaction.base.commit_ts
-    transaction.add(ExpectErasures(name, uuid, seen_ts, created_us, request))
+    transaction.add(ExpectErasures(name, uuid, seen_ts, dropped_us, request))

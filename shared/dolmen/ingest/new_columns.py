@@ -94,7 +94,7 @@ def ingest_with_new_columns(
     if (fault := find_fault(new)) is None:
         return new
     schema = transaction.entry(table).schema
-    found = _find_columns(source, settings)
+    found = find_columns(source, settings)
     new = select_new(found, {field.name for field in schema.fields}, source.name)
     add_columns(transaction, table, source.name, new.added, request)
     if new.added or new.empty:
@@ -113,7 +113,7 @@ def ingest_with_new_columns(
     return new
 
 
-def _find_columns(source: SourceFile, settings: IngestSettings) -> list[pa.Field]:
+def find_columns(source: SourceFile, settings: IngestSettings) -> list[pa.Field]:
     """Finds the columns of a file's rows, with the types that hold all of it. Raises InputError."""
     skip_bad_rows = settings.on_bad_row == "quarantine"
     if settings.cdc is not None:

@@ -95,7 +95,8 @@ def replace_rows(
         columns: ids of the columns by which rows were found, for the history.
     """
     transaction.begin_upload()
-    files = mutation.write_rows(transaction.context, name, entry, rows, transaction.intent)
+    passing = transaction.passing(entry, rows, leave_out=False)  # one that is left out would be deleted
+    files = mutation.write_rows(transaction.context, name, entry, passing, transaction.intent)
     if hidden.positions or transaction.changes(entry.uuid):
         # Earlier statements may be why it hides nothing, and a rebase may remove them (Change.without).
         transaction.add(DeletePositions.of(name, entry.uuid, hidden.positions, request, columns))

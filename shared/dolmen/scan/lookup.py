@@ -160,7 +160,7 @@ class KeySearch:
         keys = pa.array(own).take(chosen)
         arrays = columns.read(scan.output_ids - self._values.keys())
         output = [
-            self._values[field.id].take(keys)
+            self._values[field.id].take(keys).cast(field.arrow_type)
             if field.id in self._values
             else column_of(group, field, arrays).take(chosen)
             for field in scan.output

@@ -214,11 +214,12 @@ def check_limit(limit: int | None) -> None:
 def output_fields(entry: TableEntry, names: Sequence[str] | None, with_commit_ts: bool) -> tuple[Field, ...]:
     """The columns of a result. Raises SchemaError, InputError."""
     if names is None:
-        fields = entry.schema.fields
+        fields = entry.schema.shown
     else:
         if isinstance(names, str):
             raise InputError(f"columns={names!r}: give a list of names")
-        fields = tuple(entry.schema.field(name) for name in names)
+        shown = {field.id: field for field in entry.schema.shown}
+        fields = tuple(shown[entry.schema.field(name).id] for name in names)
         if len(set(names)) < len(fields):
             raise SchemaError(f"a column is there twice in {list(names)}")
     return (*fields, COMMIT_TS_FIELD) if with_commit_ts else fields

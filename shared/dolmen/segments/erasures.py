@@ -68,7 +68,22 @@ def as_read_now(manifest: Manifest, newest: Manifest, reader: SegmentReader) -> 
     tables = {name: with_erasures(entry, erasures, reader) for name, entry in manifest.tables.items()}
     for name, entry in _memories(manifest, erasures, reader):
         tables[name] = with_deletes(reader.whole(tables[name]), entry)
-    return msgspec.structs.replace(manifest, tables=tables)
+    return msgspec.structs.replace(
+        manifest,
+        tables={
+            name: entry if entry is manifest.tables[name] else _as_shown(entry, reader.whole(manifest.tables[name]))
+            for name, entry in tables.items()
+        },
+    )
+
+
+def _as_shown(entry: TableEntry, own: TableEntry) -> TableEntry:
+    """An entry with deletes, whose readers get the types of the version's own entry."""
+    types = {field.id: field.type for field in entry.schema.fields}
+    narrower = tuple(field for field in own.schema.fields if types.get(field.id, field.type) != field.type)
+    if not narrower:
+        return entry
+    return msgspec.structs.replace(entry, schema=msgspec.structs.replace(entry.schema, narrower=narrower))
 
 
 def _memories(

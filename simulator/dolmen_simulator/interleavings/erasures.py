@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace as altered
+from io import BytesIO
 from typing import Any
 
 import pyarrow as pa
 
 from dolmen.database import Database
 from dolmen.errors import PredicateError, TableExistsError
+from dolmen.format.ingest_properties import IngestSettings
 from dolmen.ingest.batch import BatchRequest, Decision
+from dolmen.ingest.formats.bad_rows import RowNumbers
+from dolmen.ingest.formats.formats import SourceFile, detect, read
 from dolmen.ingest.late import ErasedRows, expect_erasures
 from dolmen.transaction import Transaction
 from dolmen_simulator.interleavings.checks import SCHEMA, ExpectedTables, Pair, PairedCall, Row, arrow, rows_of
@@ -39,6 +43,11 @@ from dolmen_simulator.interleavings.upkeep import (
 )
 
 _LATE_ROWS: tuple[Row, ...] = ((7, 20, None), (8, 80, None))
+_LATE_FILE = SourceFile(
+    lambda: BytesIO("".join(f"{line}\n" for line in ["k,v", *(f"{row[0]},{row[1]}" for row in _LATE_ROWS)]).encode()),
+    detect("late.csv"),
+    "late.csv",
+)
 
 
 def _old(row: Row) -> bool:
@@ -103,7 +112,7 @@ def ingest_late() -> PairedCall:
         expect_erasures(transaction, "t", 0, "late")
         erased = ErasedRows.of(transaction, "t", 0)
         rows = pa.RecordBatchReader.from_batches(SCHEMA, arrow(_LATE_ROWS).to_batches())
-        table = (rows if erased is None else erased.leave_out(rows)).read_all()
+        table = (rows if erased is None else erased.leave_out(rows, RowNumbers(None), "late", None)).read_all()
         transaction.table("t").append(table, request="late")
         return "apply"
 
@@ -111,6 +120,41 @@ def ingest_late() -> PairedCall:
         return apply_requests(peer, [BatchRequest("late", "digest of late rows", add_to)])
 
     return PairedCall(f"ingest {list(_LATE_ROWS)}, dropped before", task, effect)
+
+
+def table_with_renamed_column(db: Database) -> None:
+    """Makes a table with a column that has another name since, and with another column of its former name."""
+    one_table(db)
+    db.table("t").rename_column("v", "former")
+    db.table("t").add_column("v", pa.int64())
+
+
+def erase_renamed() -> PairedCall:
+    """Erases rows by a column under the name that it has now."""
+    return erase("former BETWEEN 20 AND 30", lambda row: row[1] is not None and _old(row))
+
+
+def ingest_late_file() -> PairedCall:
+    """Ingests a file that was dropped before the columns changed, and before any erasure."""
+
+    def effect(model: ExpectedTables) -> dict[str, str]:
+        model.tables["t"] += [(row[0], None, None, row[1]) for row in model.without_erased(_LATE_ROWS)]
+        return {"late": "applied"}
+
+    def add_to(transaction: Transaction) -> Decision:
+        expect_erasures(transaction, "t", 0, "late")
+        erased, table, numbers = ErasedRows.of(transaction, "t", 0), transaction.table("t"), RowNumbers(None)
+        rows = read(_LATE_FILE, table.schema)
+        if erased is not None:
+            erased.read_names(_LATE_FILE, IngestSettings.of(transaction.entry("t")))
+            rows = erased.leave_out(rows, numbers, _LATE_FILE.name, None)
+        table.append(rows.read_all(), request="late")
+        return "apply"
+
+    def task(peer: Peer) -> Any:
+        return apply_requests(peer, [BatchRequest("late", "digest of a late file", add_to)])
+
+    return PairedCall("ingest a file, dropped before its columns were renamed", task, effect)
 
 
 def read_past(rows: tuple[Row, ...] | list[Row], version: int) -> PairedCall:
@@ -149,6 +193,7 @@ ERASURES: tuple[Pair, ...] = (
     Pair("erase/merge", one_table, (erase(), merge((2, 22), (4, 41))), quick=(0,)),
     Pair("erase/read-modify-write", one_table, (erase("k = 9", lambda row: row[0] == 9), increment(1)), quick=(0,)),
     Pair("erase/late drop", one_table, (erase(), ingest_late())),
+    Pair("erase/late drop, renamed", table_with_renamed_column, (erase_renamed(), ingest_late_file())),
     Pair("erase/restore", table_with_tombstone, (erase(), restore(OLD, 3))),
     Pair("erase/clone", two_files, (erase(), clone(FIRST, 2))),
     Pair("erase/reader of the past", two_files, (erase(), read_past(FIRST, 2)), quick=(0,)),

@@ -39,6 +39,7 @@ class Erase:
         subject: JSON forms of the values that stand for who is forgotten.
         dropped: whether it may be that no table of now can have these values.
         digest: digest of the request's content, if there is a request.
+        within_us: the time within which its rows leave the disk, in microseconds; None = as the database is set.
         tables: the deletes, as ``prepare`` has made them.
     """
 
@@ -51,6 +52,7 @@ class Erase:
     subject: tuple[Json, ...] = ()
     dropped: bool = False
     digest: str = ""
+    within_us: int | None = None
     request: str | None = None
     tables: tuple[ErasedTable, ...] = ()
     prepared_on: str = ""
@@ -79,11 +81,12 @@ class Erase:
             ts=ts,
             version=draft.version,
             requested_at=self.requested_at,
-            due_at=self.requested_at + erase_within_us(draft.properties),
+            due_at=self.requested_at + self._within_us(draft),
             tables=tuple(_as_it_lands(erased, draft, ts) for erased in self.tables),
             subject=self.subject,
             request=self.request or "",
             digest=self.digest,
+            has_own_deadline=self.within_us is not None,
         )
         for name, stub in list(draft.tables.items()):
             erased = tables_of(erasure, stub)
@@ -98,6 +101,9 @@ class Erase:
         needs = (need for erased in self.tables for need in getattr(erased.tombstone, "needs", ()))
         draft.require([ERASURES, *needs])
         draft.data_change = True
+
+    def _within_us(self, draft: Draft) -> int:
+        return erase_within_us(draft.properties) if self.within_us is None else self.within_us
 
     def _of_table(self, draft: Draft) -> Iterator[ErasedTable]:
         assert self.name is not None

@@ -58,34 +58,84 @@ class ForgetErasures:
         """Moves those that may go to ``leaving``, and releases their records."""
         listed = erasures_of(draft.base, draft.segments)
         leaving = forgettable(
-            listed, forgotten_through(draft), through=self.through, before_us=self.now_us - self.listed_us
+            listed, forgotten_through(draft), through=self.through, now_us=self.now_us, listed_us=self.listed_us
         )
         if not leaving:
             return
         last = leaving[-1].ts
-        kept: list[Erasure] = []
-        segments = []
-        for segment in draft.own_segments:
-            if segment.kind != "erasures" or segment.least > last:
-                segments.append(segment)
-            elif segment.greatest <= last:
-                draft.release_tree(segment)
-            else:
-                draft.release([segment.object])
-                kept += [erasure for erasure in draft.segments.erasures(segment) if erasure.ts > last]
-        draft.own_segments = tuple(segments)
-        draft.erasures = (*kept, *(erasure for erasure in draft.erasures if erasure.ts > last))
+        kept = _unspilled(draft, last)
+        draft.erasures = tuple(erasure for erasure in (*kept, *draft.erasures) if erasure.ts > last)
         draft.release(erased.tombstone.blob.object for erasure in leaving for erased in erasure.tables)
         draft.rewritten = tuple(each for each in draft.rewritten if each.through > last)
         entry = LeavingErasures(
             draft.version,
             tuple(erasure.id for erasure in leaving),
             self.left_at,
-            min(erasure.due_at - (erasure.due_at - erasure.requested_at) // LEAVE_PART for erasure in leaving),
+            min(
+                erasure.hurried_at or erasure.due_at - (erasure.due_at - erasure.requested_at) // LEAVE_PART
+                for erasure in leaving
+            ),
             min(erasure.due_at for erasure in leaving),
             min(erasure.requested_at for erasure in leaving),
         )
         draft.leaving = (*draft.leaving, entry)
+
+
+def _unspilled(draft: Draft, last: int) -> list[Erasure]:
+    """Takes segments of erasures with timestamps up to this one off the list; returns those that are not all of them.
+
+    A segment that has none beyond is released with all that its entries name.
+    """
+    kept: list[Erasure] = []
+    segments = []
+    for segment in draft.own_segments:
+        if segment.kind != "erasures" or segment.least > last:
+            segments.append(segment)
+        elif segment.greatest <= last:
+            draft.release_tree(segment)
+        else:
+            draft.release([segment.object])
+            kept += draft.segments.erasures(segment)
+    draft.own_segments = tuple(segments)
+    return kept
+
+
+@dataclass(frozen=True)
+class HurryErasure:
+    """Makes the rows of an erasure leave the disk as soon as they can.
+
+    Args:
+        id: the erasure.
+        now_us: the server's clock.
+    """
+
+    id: str
+    now_us: int
+    name: str | None = None
+    uuid: str = ""
+    request: str | None = None
+
+    def apply(self, draft: Draft, ts: int) -> None:
+        """Marks it in the list, or lets the versions before it left the list expire; nothing if it is gone."""
+        draft.leaving = tuple(
+            msgspec.structs.replace(each, expire_at=min(each.expire_at, self.now_us)) if self.id in each.ids else each
+            for each in draft.leaving
+        )
+        segments = []
+        for segment in draft.own_segments:
+            spilled = draft.segments.erasures(segment) if segment.kind == "erasures" else ()
+            if any(erasure.id == self.id for erasure in spilled):
+                draft.release([segment.object])
+                draft.erasures = (*spilled, *draft.erasures)
+            else:
+                segments.append(segment)
+        draft.own_segments = tuple(segments)
+        draft.erasures = tuple(
+            msgspec.structs.replace(erasure, hurried_at=max(self.now_us, erasure.requested_at))
+            if erasure.id == self.id and not erasure.hurried_at
+            else erasure
+            for erasure in draft.erasures
+        )
 
 
 def forgotten_through(held: Draft) -> int:
@@ -94,17 +144,20 @@ def forgotten_through(held: Draft) -> int:
     return max((each.through for each in held.rewritten if each.version <= oldest), default=0)
 
 
-def forgettable(listed: tuple[Erasure, ...], until: int, *, through: int, before_us: int) -> tuple[Erasure, ...]:
+def forgettable(
+    listed: tuple[Erasure, ...], until: int, *, through: int, now_us: int, listed_us: int
+) -> tuple[Erasure, ...]:
     """The erasures that may leave the list: the oldest ones, all up to the first that may not.
 
     Args:
         listed: oldest first.
         until: see ``forgotten_through``.
         through: timestamp of the last one that may go.
-        before_us: only those go that were requested up to then.
+        now_us: the server's clock.
+        listed_us: how long an erasure is held against late drops at most, in microseconds.
     """
     for place, erasure in enumerate(listed):
-        if erasure.ts > min(until, through) or erasure.requested_at > before_us:
+        if erasure.ts > min(until, through) or erasure.requested_at > now_us - erasure.memory_us(listed_us):
             return listed[:place]
     return listed
 

@@ -9,30 +9,34 @@ from dolmen.errors import ConflictError
 from dolmen.segments.erasures import reaches
 
 
+class ErasedMeanwhileError(ConflictError):
+    """Rows were erased that those of a commit were not held against: made anew, it leaves them out."""
+
+
 @dataclass(frozen=True)
 class ExpectErasures:
-    """Requires that nothing was erased since from which late rows must be left out. Otherwise the commit fails.
+    """Requires that nothing was erased since that rows must be held against. Otherwise the commit fails.
 
     Args:
         name: the table's name.
         uuid: the table's uuid.
         seen_ts: commit timestamp of the version whose erasures the rows were held against.
-        created_us: when the rows were dropped, the first of them, by the server's clock; None if that is not known.
+        dropped_us: when the rows were dropped, the first of them, by the server's clock; None if that is not known.
         request: the request that this belongs to; if it was applied before, nothing is compared.
     """
 
     name: str
     uuid: str
     seen_ts: int
-    created_us: int | None
+    dropped_us: int | None
     request: str | None = None
 
     def apply(self, draft: Draft, ts: int) -> None:
-        """Raises ConflictError if there is such an erasure, TableNotFoundError if the table is gone."""
+        """Raises ErasedMeanwhileError if there is such an erasure, TableNotFoundError if the table is gone."""
         entry = draft.table(self.name, self.uuid)
         for erasure in draft.erasures_after(self.seen_ts):
-            if erasure.is_later_than(self.created_us) and reaches(erasure, entry):
-                raise ConflictError(
-                    f"table {self.name!r}: version {erasure.version} erased rows meanwhile, and the file was dropped "
-                    "before that: read it again, without them"
+            if erasure.is_later_than(self.dropped_us) and reaches(erasure, entry):
+                raise ErasedMeanwhileError(
+                    f"table {self.name!r}: version {erasure.version} erased rows meanwhile, which these may be: read "
+                    "them again, and leave out what was erased"
                 )

@@ -19,6 +19,7 @@ from dolmen.commit.statements.remembered_keys import delete_remembered
 from dolmen.commit.statements.rows import _file_count
 from dolmen.commit.uploads import PendingUploads
 from dolmen.errors import TableExistsError
+from dolmen.format.column_names import record_names
 from dolmen.format.entries import Tombstone
 from dolmen.format.erasures import ErasedTable, Erasure
 from dolmen.format.layout import check_table_name, memory_name
@@ -155,7 +156,7 @@ class Restore:
             draft.counts += Counts(files_removed=_file_count(entry))
         now = {entry.uuid: entry for entry in was.values()}
         for name, entry in tables.items():
-            draft.tables[name] = _under_new_epoch(_with_ids_since(entry, now.get(entry.uuid)), draft, ts)
+            draft.tables[name] = _under_new_epoch(_since_then(entry, now.get(entry.uuid), ts), draft, ts)
             draft.counts += Counts(files_added=_file_count(entry))
         draft.data_change = True
 
@@ -252,8 +253,14 @@ def _under_new_epoch(entry: TableEntry, draft: Draft, ts: int) -> TableEntry:
     return msgspec.structs.replace(entry, epoch=draft.version, last_delete_ts=ts, unseen_delete_ts=ts)
 
 
-def _with_ids_since(then: TableEntry, now: TableEntry | None) -> TableEntry:
-    """The entry of then, which never gives an id to a column that another column has had since."""
-    if now is None or now.schema.next_id <= then.schema.next_id:
-        return then
-    return msgspec.structs.replace(then, schema=msgspec.structs.replace(then.schema, next_id=now.schema.next_id))
+def _since_then(then: TableEntry, now: TableEntry | None, ts: int) -> TableEntry:
+    """The entry of then with what its columns had since: ids, which no other column gets, and names.
+
+    Which names the columns of a dropped table had between then and its drop is not known.
+    """
+    if now is None:
+        schema = msgspec.structs.replace(then.schema, named_since=ts)
+    else:
+        schema = record_names(now.schema, then.schema, ts)
+        schema = msgspec.structs.replace(schema, next_id=max(schema.next_id, now.schema.next_id))
+    return msgspec.structs.replace(then, schema=schema)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import msgspec
+
 from dolmen.commit.draft import Draft
 from dolmen.errors import ConflictError
+from dolmen.format.column_names import record_names
 from dolmen.format.evolution import SchemaChange, WidenColumn, needed_features
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Schema
@@ -43,7 +46,9 @@ class AlterTable:
                 field = next((field for field in entry.schema.fields if field.name == change.name), None)
                 if field is not None and is_date_to_timestamp(field.arrow_type, change.type):
                     check_days_of_table(entry, field, draft.segments)
-            entry = change.apply(entry, ts)
+            changed = change.apply(entry, ts)
+            schema = record_names(entry.schema, changed.schema, ts)
+            entry = msgspec.structs.replace(changed, schema=schema)
         draft.require(needed_features(entry.schema))
         draft.tables[self.name] = entry
         draft.data_change = True

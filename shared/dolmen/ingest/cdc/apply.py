@@ -11,8 +11,9 @@ that was deleted since: it is a bad row. Large files are taken in portions, whic
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -34,7 +35,7 @@ from dolmen.ingest.cdc.previous import PreviousValues
 from dolmen.ingest.cdc.unavailable import UnavailableValue
 from dolmen.ingest.formats.formats import FileKind, SourceFile, read
 from dolmen.ingest.formats.options import OnBadRow
-from dolmen.ingest.late import ErasedRows
+from dolmen.ingest.late import ErasedRows, RowIds
 from dolmen.transaction import Transaction
 
 
@@ -115,21 +116,49 @@ def ingest_changes(
     made = ChangeTables(target.fields, target.keys, target.sequence, opened, faults)
     tables = made.tables(reader)
     if erased is not None:
-        tables = _without_erased(tables, target.fields, erased)
+        erased.read_names(source, settings, partial(_read_images, source, target))
+        tables = _without_erased(tables, target.fields, erased, faults)
     counts, first_ts = ChangeCounts(), transaction.next_ts
     for changes in cut_portions(tables, str(target.sequence.id), portion_rows, portion_bytes):
         counts += target.apply(changes, first_ts)
     return counts + ChangeCounts(ddl=sum(made.ddl))
 
 
-def _without_erased(tables: Iterator[pa.Table], fields: tuple[Field, ...], erased: ErasedRows) -> Iterator[pa.Table]:
+def _without_erased(
+    tables: Iterator[pa.Table], fields: tuple[Field, ...], erased: ErasedRows, faults: ChangeFaults
+) -> Iterator[pa.Table]:
     """The changes but those that would bring erased rows back. A delete of an erased row takes nothing but itself."""
+    on_bad_row = None if faults.on_bad_row is None else faults.report
     for changes in tables:
         deletes, upserts = changes.filter(changes[DELETED]), changes.filter(pc.invert(changes[DELETED]))
-        columns = {field.id: _whole(upserts[str(field.id)]) for field in fields}
-        kept = pa.concat_tables([upserts.filter(erased.keep(columns, upserts.num_rows)), deletes])
+        columns, numbers = _images(upserts, fields)
+        kept = pa.concat_tables([upserts.filter(erased.keep(columns, numbers, faults.name, on_bad_row)), deletes])
         if kept.num_rows:
             yield kept
+
+
+def _read_images(
+    source: SourceFile, target: _Target, renamed: Sequence[Field], on_bad_row: OnBadRow
+) -> Iterator[tuple[dict[int, pa.Array], RowIds]]:
+    """Reads the columns of the changed rows in a file by other names than the table's."""
+    ids = {field.id for field in renamed}
+    needed = [*target.keys, target.sequence]
+    fields = (*(field for field in needed if field.id not in ids), *renamed)
+    keys = [next(field for field in fields if field.id == key.id) for key in target.keys]
+    sequence = next(field for field in fields if field.id == target.sequence.id)
+    cdc = target.settings
+    forms = find_forms(source, cdc.sequence_from) if cdc.envelope == "debezium" else {}
+    opened = envelope(fields, keys, sequence, cdc, reject_extra=False, forms=forms)
+    faults = ChangeFaults(source.name, on_bad_row)
+    options = opened.options(replace(source.options, extra="ignore"))
+    reader = read(replace(source, options=options), opened.schema, on_bad_row=faults.add_unread)
+    for changes in ChangeTables(fields, tuple(keys), sequence, opened, faults).tables(reader):
+        yield _images(changes.filter(pc.invert(changes[DELETED])), tuple(renamed))
+
+
+def _images(upserts: pa.Table, fields: Iterable[Field]) -> tuple[dict[int, pa.Array], RowIds]:
+    """The columns of changed rows by id, and the numbers of these rows in the file."""
+    return {field.id: _whole(upserts[str(field.id)]) for field in fields}, _whole(upserts[ROW]).to_numpy()
 
 
 def _whole(column: pa.ChunkedArray) -> pa.Array:

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from dolmen.errors import RowError
 from dolmen.format.schema import Field
 from dolmen.ingest.cdc.envelopes import DELETE, SKIP, UNKNOWN, UPSERT, ChangeBatch, Envelope
+from dolmen.ingest.formats.bad_rows import RowNumbers
 from dolmen.ingest.formats.options import BadRow, OnBadRow
 
 DELETED, ROW, UNAVAILABLE, CREATED = "delete", "row", "unavailable", "created"
@@ -38,20 +39,21 @@ class ChangeFaults:
     name: str
     on_bad_row: OnBadRow | None
     count: int = 0
-    _next: int = 1
-    _skipped: set[int] = field(default_factory=set)
+    _numbers: RowNumbers = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._numbers = RowNumbers(self.report)
 
     def add_unread(self, bad: BadRow) -> None:
         """Adds a row that could not be parsed."""
-        if bad.row is not None:
-            self._skipped.add(bad.row)
-        self._report(bad)
+        self._numbers.add(bad)
 
     def add(self, reason: str, row: int, column: str | None = None) -> None:
         """Adds a bad row that was parsed. Raises RowError if bad rows are errors."""
-        self._report(BadRow(reason, row, None, column, None))
+        self.report(BadRow(reason, row, None, column, None))
 
-    def _report(self, bad: BadRow) -> None:
+    def report(self, bad: BadRow) -> None:
+        """Counts a bad row, and hands it on. Raises RowError if bad rows are errors."""
         if self.on_bad_row is None:
             raise RowError(bad.reason, file=self.name, line=bad.line, row=bad.row, column=bad.column)
         self.count += 1
@@ -59,14 +61,7 @@ class ChangeFaults:
 
     def next_numbers(self, count: int) -> pa.Array:
         """The numbers in the file of the next ``count`` rows that could be parsed."""
-        numbers = np.arange(self._next, self._next + count + len(self._skipped))
-        if self._skipped:
-            numbers = numbers[~np.isin(numbers, list(self._skipped))]
-        numbers = numbers[:count]
-        if count:
-            self._next = int(numbers[-1]) + 1
-            self._skipped = {row for row in self._skipped if row >= self._next}
-        return pa.array(numbers, pa.int64())
+        return pa.array(self._numbers.next(count), pa.int64())
 
 
 @dataclass(frozen=True, slots=True)

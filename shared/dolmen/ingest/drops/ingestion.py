@@ -27,6 +27,7 @@ from dolmen.ingest.announcements import Drop
 from dolmen.ingest.batch import Decision, RequestOutcome
 from dolmen.ingest.drops.modes import require_keys, upsert_in_portions
 from dolmen.ingest.drops.outcomes import NO_ROWS, DropOutcome, RowCounts
+from dolmen.ingest.formats.bad_rows import RowNumbers
 from dolmen.ingest.formats.formats import SourceFile, detect, read
 from dolmen.ingest.formats.options import OnBadRow, ReadOptions
 from dolmen.ingest.landing import Landing, LandingPath
@@ -38,6 +39,7 @@ from dolmen.ingest.rejects.report import Reject, find_reject, reject_drop
 from dolmen.runtime import Runtime
 from dolmen.transaction import Transaction
 from dolmen.transaction_table import TransactionTable
+from dolmen.unit_of_work import leaves_out_erased
 
 COPIED_A_SECOND = 30_000_000
 """The least speed at which a reject is copied, bytes per second."""
@@ -242,12 +244,13 @@ class Ingestion:
         settings = IngestSettings.of(entry)
         settings.check(entry.schema, entry.primary_key)
         transaction.add(self.expected)
-        expect_erasures(transaction, self.place.table, self.drop.created_us, self.drop.id)
-        erased = ErasedRows.of(transaction, self.place.table, self.drop.created_us)
+        every = leaves_out_erased(entry)
+        expect_erasures(transaction, self.place.table, None if every else self.drop.dropped_us, self.drop.id)
         self.settings = settings
         source = self._source(settings, entry.schema if settings.mode != "cdc" else None)
 
         def ingest(settings: IngestSettings, new: NewColumns) -> None:
+            erased = ErasedRows.of(transaction, table.name, self.drop.dropped_us, every=every)  # by widened types
             self._ingest_rows(transaction, table, source, settings, new, erased)
 
         if settings.new_columns == "add":
@@ -303,7 +306,7 @@ class Ingestion:
             )
         if settings.mode == "append":
             rows = self._read(source, table.schema, new, on_bad_row, erased)
-            table.append(rows.reader, request=self.drop.id)
+            table.append(rows.reader, request=self.drop.id, leave_out_erased=False)
             return RowCounts(appended=rows.count)
         rows = self._read(source, require_keys(table.schema, table.primary_key), new, on_bad_row, erased)
         upsert_in_portions(table, rows.reader, self.drop.id)
@@ -323,8 +326,13 @@ class Ingestion:
         erased: ErasedRows | None,
     ) -> _CountedRows:
         """The rows of the dropped file that were not erased since, counted as they are taken."""
-        rows = new.leave_out(read(source, new.extend(schema), on_bad_row=on_bad_row), schema)
-        return _CountedRows(rows if erased is None else erased.leave_out(rows), self.database.runtime)
+        numbers = RowNumbers(on_bad_row)
+        rows = new.leave_out(read(source, new.extend(schema), on_bad_row=numbers.for_reader), schema)
+        if erased is not None:
+            assert self.settings is not None
+            erased.read_names(source, self.settings)
+            rows = erased.leave_out(rows, numbers, self.place.path, on_bad_row)
+        return _CountedRows(rows, self.database.runtime)
 
     def _column_of_error(self, transaction: Transaction, error: Exception) -> str | None:
         """The table's column that an error is about."""

@@ -28,7 +28,9 @@ def upsert_in_portions(
     portions = _Portions(rows, max_rows, max_bytes)
     while portions.has_rows():
         taken = portions.taken
-        table.upsert(pa.RecordBatchReader.from_batches(rows.schema, portions.take()), request=request)
+        table.upsert(
+            pa.RecordBatchReader.from_batches(rows.schema, portions.take()), request=request, leave_out_erased=False
+        )
         if portions.taken == taken:
             return  # the transaction has moved to a version in which another delivery has applied the request
 

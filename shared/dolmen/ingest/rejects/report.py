@@ -143,6 +143,7 @@ def drop_facts(landing: Landing, drop: Drop, key: str | None) -> dict[str, Any]:
         "etag": drop.etag,
         "landing": landing.root(drop),
         "copy": key,
+        "dropped_us": drop.dropped_us,
         "rejected_at": utc(landing.rejects_store(drop).clock.now_us).isoformat(),
     }
 

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 from dolmen.errors import CorruptionError, InputError
 from dolmen.format.file_formats import FORMATS, FileKind
+from dolmen.ingest.announcements import retry_name
 from dolmen.ingest.landing import exists
 from dolmen.ingest.rejects.listing import BadRows, Retry, earlier_retries, note_retry, open_reject, read_report, text_of
 from dolmen.ingest.rejects.quarantine import ROWS_SUFFIX
@@ -73,7 +74,9 @@ def _name(key: str, report: dict[str, Any], time: int, table: str | None) -> str
     folder, slash, rest = stem.partition("/")
     if table is None and not slash:
         raise InputError(f"{key} was dropped for no table: say for which one, with --to-table")
-    return f"{table or folder}/{rest if slash else folder}-retry-{time}{ending}"
+    dropped_us = report.get("dropped_us")
+    known = dropped_us if isinstance(dropped_us, int) and 0 <= dropped_us < 10**18 else None
+    return retry_name(f"{table or folder}/{rest if slash else folder}", ending, time, known)
 
 
 def _kind(report: dict[str, Any]) -> str:

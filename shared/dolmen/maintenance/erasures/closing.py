@@ -19,6 +19,8 @@ from dolmen.format.layout import parse_manifest_key, uuid_of
 from dolmen.format.manifest import Manifest
 from dolmen.format.pointer import FORMAT_VERSION
 from dolmen.format.receipts import HeldFile, Receipt, Remains, receipt_key
+from dolmen.iceberg.directory import PREFIX
+from dolmen.iceberg.erased_tables import asks_for_publication
 from dolmen.maintenance.erasures.receipts import load_receipt, update_receipt
 from dolmen.maintenance.erasures.remains import noncurrent_remains, outside_remains
 from dolmen.maintenance.gc.intents import KnownIntent
@@ -38,7 +40,8 @@ class Closing:
         now_us: the server's clock.
         freed: all that was released up to this version is deleted.
         swept: orphans last modified before this time are deleted.
-        published_before: says whether a publication may hold values of versions before one.
+        published_before: finds the publications that may hold values of versions before one, by the table's uuid, and
+            whether only another publication replaces them.
         kept: finds the objects that versions which can be read need.
         outside: URLs of places outside the database whose objects the receipts tell.
     """
@@ -52,7 +55,7 @@ class Closing:
         freed: int,
         swept: int,
         deadline: Callable[[], bool],
-        published_before: Callable[[int], bool],
+        published_before: Callable[[int], dict[str, bool]],
         kept: Callable[[], KeySet],
         outside: Sequence[str] = (),
     ) -> None:
@@ -89,7 +92,12 @@ class Closing:
         # A job may still upload files that it made of an older version. None can be committed.
         if any(not intent.done and intent.first_us <= entry.left_at for intent in self._intents.values()):
             return False
-        return not self._published_before(entry.version)
+        published = self._published_before(entry.version)
+        for uuid, is_newest in published.items():
+            name = manifest.name_of(uuid)
+            if is_newest and name is not None and asks_for_publication(self._context, manifest, manifest.tables[name]):
+                self.errors[f"{PREFIX}{uuid}/"] = f"it holds rows of an erasure until table {name!r} is published again"
+        return not published
 
     def _close(self, entry: LeavingErasures, id_: str) -> None:
         """Writes one receipt, once it is sure that none of the files that held rows is there."""

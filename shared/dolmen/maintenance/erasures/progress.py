@@ -93,7 +93,7 @@ def erasure_work(
     tags = tuple(name for name, tag in sorted(manifest.tags.items()) if tag.version < forced)
     oldest = min([max(horizon, forced), *(tag.version for tag in manifest.tags.values() if tag.version >= forced)])
     until = max((each.through for each in manifest.rewritten if each.version <= oldest), default=0)
-    forgets = forgettable(listed[:MOST_FORGOTTEN], until, through=until, before_us=now_us - settings.listed_us)
+    forgets = forgettable(listed[:MOST_FORGOTTEN], until, through=until, now_us=now_us, listed_us=settings.listed_us)
     due = any(rewrite_at(each, settings) <= now_us for each in listed)
     stale = frozenset(section.object for section in stale_sections(manifest.tables.values())) if due else frozenset()
     return ErasureWork(

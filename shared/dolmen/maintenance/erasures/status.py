@@ -164,7 +164,9 @@ def _of_erasure(
     oldest = min([manifest.horizon, *(tag.version for tag in manifest.tags.values())])
     if not first or first > oldest:
         return ErasureStatus(receipt, "rewritten", "older versions expire", expire_at(erasure, settings))
-    until = erasure.requested_at + settings.listed_us
+    until = erasure.requested_at + erasure.memory_us(settings.listed_us)
+    if erasure.hurried_at:
+        return ErasureStatus(receipt, "rewritten", "older erasures leave the list, and it does after them")
     return ErasureStatus(receipt, "rewritten", "it is forgotten, and late drops with it", until)
 
 
@@ -186,6 +188,15 @@ def _of_leaving(context: Context, manifest: Manifest, entry: LeavingErasures, id
         tables = ", ".join(map(repr, others))
         step = f"files with the rows ({files:,}) are files of {tables}, too, from which none was erased: erase there"
         return ErasureStatus(receipt, "rewritten", step)
+    from dolmen.iceberg.published_objects import publications_before  # imports fastavro
+
+    if published := publications_before(context, entry.version):
+        names = sorted(manifest.name_of(uuid) or uuid for uuid in published)
+        step = (
+            f"publications of Iceberg from before are deleted ({', '.join(names)}): dolmen gc does that once others "
+            "replace them (dolmen publish-iceberg), or at orphan_age if the table is not published any more"
+        )
+        return ErasureStatus(receipt, "rewritten", step, entry.due_at)
     return ErasureStatus(receipt, "rewritten", "collection deletes objects and orphans of that time", entry.due_at)
 
 

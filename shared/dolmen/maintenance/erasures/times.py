@@ -21,6 +21,8 @@ def expire_at(erasure: Erasure, settings: DatabaseSettings) -> int:
 
     What follows takes time: readers' grace, twice, and the age at which orphans are swept.
     """
+    if erasure.hurried_at:
+        return erasure.hurried_at
     within = erasure.due_at - erasure.requested_at
     needed = settings.orphan_age_us + 2 * settings.reader_grace_us + _SPARE_US
     return max(erasure.requested_at, erasure.due_at - max(within // _LAST_PART, needed))

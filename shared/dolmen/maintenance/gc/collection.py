@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from dolmen.cached import cached_property
 from dolmen.commit.loop import submit
@@ -21,6 +22,7 @@ from dolmen.errors import ConflictError
 from dolmen.format.manifest import Manifest
 from dolmen.format.properties import DatabaseSettings
 from dolmen.iceberg.pins import published_tables
+from dolmen.iceberg.published_objects import publications_before
 from dolmen.maintenance import never
 from dolmen.maintenance.erasures.closing import Closing
 from dolmen.maintenance.erasures.figures import figures_of
@@ -244,7 +246,7 @@ class _Collection:
             freed,
             self._swept,
             self._deadline,
-            self._publications().holds_before,
+            partial(publications_before, self._context),
             lambda: self._kept,
             self._outside,
         )

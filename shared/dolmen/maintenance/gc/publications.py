@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from dolmen.context import Context
@@ -10,9 +10,10 @@ from dolmen.errors import CorruptionError
 from dolmen.format.manifest import Manifest
 from dolmen.format.properties import DatabaseSettings
 from dolmen.iceberg.directory import PREFIX, Newest, PublicationDirectory
-from dolmen.iceberg.manifests import ManifestBody, decode_manifest_list
+from dolmen.iceberg.erased_tables import asks_for_publication
 from dolmen.iceberg.metadata import TableMetadata
 from dolmen.iceberg.pins import pins_of, published_tables, unpin_versions
+from dolmen.iceberg.published_objects import add_objects, published_tables_of
 from dolmen.maintenance.gc.eraser import ObjectEraser
 from dolmen.maintenance.gc.plan import newest_at
 from dolmen.store.base import ObjectInfo
@@ -27,7 +28,9 @@ class PublicationSweep:
     as readers may have opened it, and so is metadata of a version that is still pinned, as Glue may name it. Other
     objects go at ``orphan_age``: until then a publication under way may name them. Of a dropped table the metadata goes
     at once, and all else, the pins last, when no publication under way can need it: the table may be restored, and what
-    is then found as its publication must be whole.
+    is then found as its publication must be whole. A table that is published by hand alone is unpublished likewise, at
+    ``orphan_age``, once an erasure has taken the version that was published: its files are gone, so nobody can read it,
+    and what is left still holds values.
 
     Args:
         manifest: the newest version.
@@ -54,7 +57,7 @@ class PublicationSweep:
         """Sweeps all directories. Returns False at the deadline. Makes no request where nothing is published."""
         there = {entry.uuid for entry in self._manifest.tables.values()}
         pinned = published_tables(self._manifest)
-        for table in sorted({*pinned, *(self._listed() if self._full else ())}):
+        for table in sorted({*pinned, *(published_tables_of(self._context.store) if self._full else ())}):
             if self._deadline():
                 return False
             if table in there:
@@ -66,43 +69,42 @@ class PublicationSweep:
                 self._sweep_dropped(table)
         return True
 
-    def holds_before(self, version: int) -> bool:
-        """Whether any object of a publication may hold values of versions before this one.
+    def _sweep_abandoned(self, directory: PublicationDirectory, found: Sequence[ObjectInfo]) -> None:
+        """Deletes the metadata first, and in a later round all else.
 
-        The newest metadata of each publication must be of this version or a later one, and nothing that it does not
-        need may be left.
+        Who publishes meanwhile pins a version before looking for metadata. So what is seen of it here is a pin, or it
+        finds no metadata that names what is deleted.
         """
-        return any(self._may_hold(table, version) for table in self._listed())
+        documents, others = _divide(info for info in found if info.last_modified_us < self._before_us)
+        documents.sort(key=lambda info: directory.number(directory.path(info.key)))
+        if documents:
+            for some in (documents[:-1], documents[-1:]):  # the newest last
+                if self._erase(some):
+                    return
+        elif not any(info.key.endswith(".json") for info in found):
+            self._erase(others)
 
-    def _may_hold(self, table: str, version: int) -> bool:
-        directory = PublicationDirectory(self._context.store, self._context.runtime, table)
-        newest = directory.newest()
-        metadata = newest.metadata
-        if metadata is None or metadata.location != directory.location or metadata.snapshots[0].version < version:
-            return True
-        needed = {directory.hint_key, directory.key(directory.metadata_path(newest.number))}
-        try:
-            self._add(directory, metadata, needed, set())
-        except CorruptionError:
-            return True
-        return any(info.key not in needed for info in self._context.store.list(f"{PREFIX}{table}/"))
+    def _is_abandoned(self, directory: PublicationDirectory, metadata: TableMetadata | None, table: str) -> bool:
+        leaving = self._manifest.leaving
+        if not leaving or pins_of(self._manifest, table):
+            return False
+        entry = next(entry for entry in self._manifest.tables.values() if entry.uuid == table)
+        if asks_for_publication(self._context, self._manifest, entry):
+            return False
+        is_own = metadata is not None and metadata.location == directory.location
+        return metadata is None or not is_own or metadata.current.version < max(each.version for each in leaving)
 
     @property
     def _before_us(self) -> int:
         return self._now_us - self._settings.orphan_age_us
 
-    def _listed(self) -> Iterator[str]:
-        """The uuids of all tables that have objects of publications, one request each."""
-        last = ""
-        while (first := next(iter(self._context.store.list(PREFIX, last)), None)) is not None:
-            table = first.key.split("/")[1]
-            yield table
-            last = f"{PREFIX}{table}/~"
-
     def _sweep(self, table: str) -> None:
         directory = PublicationDirectory(self._context.store, self._context.runtime, table)
         newest = directory.newest(thorough=True)
         found = list(self._context.store.list(f"{PREFIX}{table}/"))
+        if self._is_abandoned(directory, newest.metadata, table):
+            self._sweep_abandoned(directory, found)
+            return
         needed = set[str]()
         if newest.number:  # else a publisher stopped before its first publication
             if newest.metadata is None or newest.metadata.location != directory.location:
@@ -166,7 +168,7 @@ class PublicationSweep:
         named = _Named(pointed_us)
         named.add(newest.number, metadata)
         pinned = [version for version in pins_of(self._manifest, table) if version < metadata.current.version]
-        self._add(directory, metadata, needed, read)
+        add_objects(directory, metadata, needed, read)
         if 0 < newest.hint < newest.number:  # its publisher stopped: readers that trust the hint are still there
             needed |= self._objects_of(directory, directory.metadata_path(newest.hint), read)
             between = range(newest.hint + 1, newest.number)  # through which the newest is found from the hint
@@ -183,7 +185,7 @@ class PublicationSweep:
             if not is_late or is_named or (earlier is not None and earlier.current.version in pinned):
                 needed.add(directory.key(path))
                 if earlier is not None:
-                    self._add(directory, earlier, needed, read)
+                    add_objects(directory, earlier, needed, read)
             if earlier is not None:
                 named.add(number, earlier)
             replaced_ms = published_ms
@@ -194,23 +196,8 @@ class PublicationSweep:
         needed = {directory.key(path)}
         earlier = TableMetadata.decode(directory.read(path))
         if earlier is not None:
-            self._add(directory, earlier, needed, read)
+            add_objects(directory, earlier, needed, read)
         return needed
-
-    def _add(self, directory: PublicationDirectory, metadata: TableMetadata, needed: set[str], read: set[str]) -> None:
-        """Adds the manifest lists of all snapshots, their manifests, and the delete files in these."""
-        for snapshot in metadata.snapshots:
-            if snapshot.manifest_list in read:
-                continue
-            read.add(snapshot.manifest_list)
-            key = directory.key(snapshot.manifest_list)
-            needed.add(key)
-            for manifest in decode_manifest_list(directory.read(snapshot.manifest_list), key):
-                own = directory.key(manifest.path)
-                if own not in needed and manifest.content == "deletes":
-                    body = ManifestBody.decode(directory.read(manifest.path), own)
-                    needed.update(directory.key(entry.path) for entry in body.entries)
-                needed.add(own)
 
     def _erase(self, found: Sequence[ObjectInfo]) -> bool:
         return bool(self._eraser.erase(REASON, [info.key for info in found], [info.size for info in found]))

@@ -55,6 +55,7 @@ from dolmen.spark.load.tasks import (
 from dolmen.spark.paths import worker_url
 from dolmen.spark.write.frame import collect_keeping_alive, collect_rows, without_files
 from dolmen.transaction import Transaction
+from dolmen.unit_of_work import leaves_out_erased
 from dolmen.units import MIB, megabytes_text
 
 HELD_BYTES = 32 * MIB
@@ -139,7 +140,10 @@ class PortionLoader:
         """Adds the rows of all files that tasks can read; returns the ids of these."""
         work = _Work(self._spark, transaction, table, ingestions[0])
         # The core takes those from which rows must be left out that were erased since they were dropped.
-        to_read = [each for each in ingestions if ErasedRows.of(transaction, table, each.drop.created_us) is None]
+        every = leaves_out_erased(transaction.entry(table))
+        to_read = [
+            each for each in ingestions if ErasedRows.of(transaction, table, each.drop.dropped_us, every=every) is None
+        ]
         while to_read:  # again without those that turned out bad behind rows that were handed on
             self._notify(f"{table}: {len(to_read):,} files, {megabytes_text(sum(each.drop.size for each in to_read))}")
             written = work.write([each.drop for each in to_read])
@@ -151,8 +155,8 @@ class PortionLoader:
                 break
         ids = [each.drop.id for each in to_read]
         if ids:
-            times = [each.drop.created_us for each in to_read]
-            oldest = None if None in times else min(time for time in times if time is not None)
+            times = [each.drop.dropped_us for each in to_read]
+            oldest = None if every or None in times else min(time for time in times if time is not None)
             expect_erasures(transaction, table, oldest, ids[0])
             work.add_to(transaction, ids, written.files)
             self._notify(f"{table}: committing {len(ids):,} files")

@@ -17,20 +17,24 @@ _NONE = "null"
 """Version id of what was written while the bucket kept no versions."""
 
 
-def noncurrent_versions(store: S3Store, prefix: str) -> Iterator[ObjectInfo]:
-    """Versions that the bucket keeps of objects that were deleted or replaced. Takes the right s3:ListBucketVersions.
+def all_versions(store: S3Store, prefix: str) -> Iterator[tuple[ObjectInfo, bool]]:
+    """All versions that the bucket keeps, with whether each is the newest of its object, which is not deleted.
+
+    Takes the right s3:ListBucketVersions.
 
     Args:
         prefix: what keys begin with, relative to the store's root.
 
     Raises:
         AccessDeniedError: the right is missing.
+        InputError: the server does not list versions.
     """
     for page in _pages(store, prefix):
         for found in page.get("Versions", ()):
-            if not found["IsLatest"]:
-                changed_us = int(found["LastModified"].timestamp() * SECOND_US)
-                yield ObjectInfo(found["Key"], found["Size"], found["ETag"], changed_us)
+            if "IsLatest" not in found or "LastModified" not in found:
+                raise InputError(f"{store.url}: the server does not say which versions are the newest")
+            changed_us = int(found["LastModified"].timestamp() * SECOND_US)
+            yield ObjectInfo(found["Key"], found.get("Size", 0), found.get("ETag", ""), changed_us), found["IsLatest"]
 
 
 def newest_versions(store: S3Store, prefix: str, start_after: str = "") -> Iterator[tuple[ObjectInfo, str | None]]:
