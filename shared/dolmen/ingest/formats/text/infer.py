@@ -229,8 +229,10 @@ def _shape_of_floats(text: pa.Array, floats: pa.Array) -> TextShape:
 def changes_digits(text: pa.Array, floats: pa.Array) -> bool:
     """Whether a double has other digits, in its shortest notation, than the number in the text that it was made of."""
     doubtful = pc.or_(pc.greater(pc.binary_length(text), _SURE_DIGITS), pc.match_substring(text, "e", ignore_case=True))
-    text, floats = text.filter(doubtful), floats.filter(doubtful)
-    return pc.all(pc.equal(_significant_digits(text), _significant_digits(floats.cast(pa.string())))).as_py() is False
+    text, shortest = text.filter(doubtful), floats.filter(doubtful).cast(pa.string())
+    others = pc.not_equal(text, shortest)  # few: most are written in their shortest notation
+    text, shortest = text.filter(others), shortest.filter(others)
+    return pc.all(pc.equal(_significant_digits(text), _significant_digits(shortest))).as_py() is False
 
 
 def _significant_digits(text: pa.Array) -> pa.Array:
@@ -244,13 +246,15 @@ def _with_places(shape: TextShape, text: pa.Array) -> TextShape:
         return replace(shape, places=0)
     if shape.kind != "float":
         return shape
-    plain = pc.replace_substring_regex(text, "[eE].*$", "")
-    plain = plain.filter(pc.match_substring_regex(plain, "[0-9]$"))  # not nan and inf
-    point = pc.find_substring(plain, ".")
-    places = pc.if_else(pc.less(point, 0), 0, pc.subtract(pc.subtract(pc.binary_length(plain), point), 1))
+    if pc.any(pc.match_substring_regex(text, "[^-.0-9]")).as_py():
+        text = pc.replace_substring_regex(text, "[eE].*$", "")
+        text = text.filter(pc.match_substring_regex(text, "[0-9]$"))  # not nan and inf
+    point = pc.find_substring(text, ".")
+    places = pc.if_else(pc.less(point, 0), 0, pc.subtract(pc.subtract(pc.binary_length(text), point), 1))
     ends = pc.min_max(places)
     same = ends["min"].as_py() == ends["max"].as_py()
-    padded = pc.any(pc.match_substring_regex(plain, r"\.[0-9]+0$")).as_py()
+    zeros = text.filter(pc.ends_with(text, "0"))
+    padded = pc.any(pc.match_substring_regex(zeros, r"\.[0-9]+0$")).as_py()
     return replace(shape, places=ends["min"].as_py() if same else _VARIOUS, padded=bool(padded))
 
 
@@ -263,7 +267,7 @@ def _shape_of_bools(text: pa.Array) -> TextShape | None:
 def _shape_of_times(text: pa.Array, times: TimeFormat | None) -> TextShape | None:
     if times is not None and times.digits is not None:
         times = None  # a unit of numbers is no pattern of text
-    if pc.any(pc.match_substring_regex(text, NUMBER)).as_py():
+    if times is not None and pc.any(pc.match_substring_regex(text, NUMBER)).as_py():
         return None
     if _cast(text, pa.date32(), times) is not None:
         return TextShape("date")
