@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 import pyarrow as pa
 import pytest
 
-import dolmen.database
 from dolmen.ingest.announcements import MAX_TABLE_TRIES
+from dolmen.transaction import Transaction
 from support.event_builders import created, notification, s3_record, sqs_event
 from support.functions import World
 from support.ministack import boto3_client
@@ -191,7 +191,7 @@ def test_a_missing_table_is_created_with_types_from_the_whole_file(
     assert world.ingest(world.drop("new/a.csv", body), world.drop("new/b.csv", "price,id\n7,3\n")) == []
     assert world.database.table("new").schema.field("price").type == pa.float64()
     assert world.database.table("new").count() == 1002
-    assert [commit.operation for commit in world.database.history()] == ["ingest", "create_table"]
+    assert [commit.operation for commit in world.database.history()] == ["ingest"]
 
 
 def test_two_who_create_a_table_at_once_agree_on_its_columns(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,21 +199,24 @@ def test_two_who_create_a_table_at_once_agree_on_its_columns(world: World, monke
     monkeypatch.setenv("DOLMEN_AUTO_CREATE", "1")
     ours = world.drop("new/ours.csv", "a,b\n1,2\n")
     theirs = world.drop("new/theirs.csv", "b,a\n20,10\n")
-    original = dolmen.database.Database.create_table
+    original = Transaction.create_table
 
     def theirs_first(self, *args, **options):  # type: ignore[no-untyped-def]
         with pytest.MonkeyPatch.context() as undone:
-            undone.setattr(dolmen.database.Database, "create_table", original)
+            undone.setattr(Transaction, "create_table", original)
             mine = world.functions["ingest"]
             world.restart()
             assert world.ingest(theirs) == []
             world.functions["ingest"] = mine
         return original(self, *args, **options)
 
-    monkeypatch.setattr(dolmen.database.Database, "create_table", theirs_first)
+    monkeypatch.setattr(Transaction, "create_table", theirs_first)
     assert world.ingest(ours) == []
     assert world.rows("new") == [{"b": 2, "a": 1}, {"b": 20, "a": 10}]
-    assert world.versions("create_table") == 1
+    assert [commit.operation for commit in world.database.history()] == ["ingest", "ingest"]
+    assert world.ingest(ours, theirs) == []
+    assert len(world.rows("new")) == 2
+    assert len(world.log_entries("drop duplicate")) == 2
 
 
 def test_a_file_for_a_new_table_that_cannot_be_read_says_why(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

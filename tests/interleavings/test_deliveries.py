@@ -43,7 +43,18 @@ CRASHES = 4
 
 BODY = b'{"k": 1, "v": 10, "t": null}\n'
 KEY = "landing/t/a.jsonl"
-DROP = Drop("simulation", KEY, len(BODY), md5(BODY, usedforsecurity=False).hexdigest(), sequencer="01")
+
+
+def drop_of(key: str, body: bytes, sequencer: str) -> Drop:
+    return Drop("simulation", key, len(body), md5(body, usedforsecurity=False).hexdigest(), sequencer=sequencer)
+
+
+DROP = drop_of(KEY, BODY, "01")
+OTHER_BODY = b'{"v": 20, "t": null, "k": 2}\n'
+OTHER_KEY = "landing/t/b.jsonl"
+OTHER = Drop(
+    "simulation", OTHER_KEY, len(OTHER_BODY), md5(OTHER_BODY, usedforsecurity=False).hexdigest(), sequencer="02"
+)
 URL = f"s3://{DROP.bucket}"
 _FATES = (Fate.CRASH_AFTER, Fate.RESPONSE_LOST)
 
@@ -80,6 +91,17 @@ def create_and_ingest(peer: Peer, may_wait: bool) -> IngestResult:
     return ingest(peer, may_wait)
 
 
+def two_files(db: Database) -> None:
+    another_table(db)
+    assert isinstance(db.context.store, MemoryStore)
+    db.context.store.put(OTHER_KEY, OTHER_BODY)
+
+
+def create_for(peer: Peer, drop: Drop) -> IngestResult:
+    landing = landing_of(peer.store, peer._execution.server, str(peer._number))
+    return ingest_drops(peer.db, landing, [drop], auto_create=True)
+
+
 def take_columns_and_ingest(peer: Peer) -> IngestResult:
     peer.db.table("t").set(ingest_new_columns="add")
     return ingest(peer, may_wait=False)
@@ -106,6 +128,18 @@ def columns_pair() -> Pair:
         (
             PairedCall("take new columns, ingest", take_columns_and_ingest, lambda model: None),
             PairedCall("ingest", partial(ingest, may_wait=False), lambda model: None),
+        ),
+    )
+
+
+def creators_pair(other: Drop) -> Pair:
+    """Two deliveries for a table that does not exist, which both create it."""
+    return Pair(
+        "delivery/delivery that create the table",
+        two_files,
+        tuple(
+            PairedCall(f"create for {drop.key}", partial(create_for, drop=drop), lambda model: None)
+            for drop in (DROP, other)
         ),
     )
 
@@ -173,6 +207,24 @@ def test_a_file_is_not_both_ingested_and_rejected() -> None:
     assert found["rejected", "rejected", "1 reports"], "rejected by a commit before the table was there"
     assert found["ingested", "rejected", "1 reports"] == 0
     assert sum(found.values()) >= 80
+
+
+def test_of_two_deliveries_that_create_the_table_one_ingests_the_file() -> None:
+    found = ends(creators_pair(DROP))
+    assert found["ingested", "duplicate", "0 reports"]
+    assert not any("rejected" in end for end in found)
+
+
+def test_two_files_that_create_one_table_agree_on_its_columns() -> None:
+    """Each of them has the columns in another order. The second reads its file again, by those of the first."""
+    versions = Counter[int]()
+    for execution in Search(Enumeration(creators_pair(OTHER)).start):
+        assert [outcome.value.outcomes[0].status for outcome in execution.outcomes] == ["ingested", "ingested"]
+        db = undisturbed_database(execution.bucket)
+        rows = [(row["k"], row["v"]) for row in db.table("t").to_arrow().to_pylist()]
+        assert sorted(rows) == [(1, 10), (2, 20)]
+        versions[db.version] += 1
+    assert len(versions) == 1, "no version has the table alone"
 
 
 @pytest.mark.parametrize("creator_may_wait", [False, True])

@@ -56,7 +56,6 @@ MALFORMED_PARQUET: list[MalformedFile] = [
     whole("damaged Parquet", "one-and-a-half.parquet", PARQUET + PARQUET[:-50], "not a readable Parquet file"),
     value("not-utf-8.parquet", _column("name", NOT_UTF8), "the text is not UTF-8", 1, "name"),
     # more of types
-    whole("cannot be stored", "nulls-alone.parquet", as_parquet(pa.table({"n": pa.nulls(2)})), "cannot be stored", None),
     whole("other kind", "zoned-as-naive.parquet", _column("local", pa.array([1], pa.timestamp("us", "UTC"))), "never stored as timestamp[us]", column="local"),
     whole("other kind", "naive-as-zoned.parquet", _column("seen", pa.array([1], pa.timestamp("us"))), "never stored as timestamp[us, tz=UTC]", column="seen"),
     whole("other kind", "binary-as-string.parquet", _column("name", pa.array([b"\xff"])), "never stored as string", column="name"),

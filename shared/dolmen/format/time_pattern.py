@@ -10,7 +10,8 @@
 ``%%``                  a percent sign
 ======================  ==================================================================================
 
-Anything else stands for itself, and white space for any of it.
+Anything else stands for itself, and white space for any of it. Numbers next to digits have all of theirs: ``%Y%m%d`` is
+eight digits, because ``2025115`` would be two dates.
 """
 
 from __future__ import annotations
@@ -44,6 +45,9 @@ _DIRECTIVES = {
     "f": r"(?P<f>[0-9]{1,6})",
     "z": r"(?P<z>Z|[+-][0-9]{2}:?[0-9]{2})",
 }
+_TWO_DIGITS = {"m", "d", "H", "M", "S", "I"}
+_BEGINS_WITH_DIGITS = re.compile("%[YymdHIMSf]|[0-9]")
+_ENDS_WITH_DIGITS = re.compile("(%[YymdHIMSf]|[0-9])$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +71,8 @@ def parse_time_pattern(text: str) -> TimePattern:
         )
     directives: list[str] = []
     made: list[str] = []
-    for piece in re.findall(r"%.?|\s+|[^%\s]+", text, re.DOTALL):
+    pieces = re.findall(r"%.?|\s+|[^%\s]+", text, re.DOTALL)
+    for piece, before, after in zip(pieces, ["", *pieces], [*pieces[1:], ""], strict=False):
         if piece == "%%":
             made.append("%")
         elif not piece.startswith("%"):
@@ -80,6 +85,8 @@ def parse_time_pattern(text: str) -> TimePattern:
         else:
             directives.append(piece[1:])
             made.append(_DIRECTIVES[piece[1:]])
+            if piece[1:] in _TWO_DIGITS and (_ENDS_WITH_DIGITS.search(before) or _BEGINS_WITH_DIGITS.match(after)):
+                made[-1] = made[-1].replace("{1,2}", "{2}").replace("0?", "0")
     there = frozenset(directives)
     _check(text, there)
     return TimePattern(f"^{''.join(made)}$", there)

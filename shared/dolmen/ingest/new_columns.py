@@ -22,6 +22,7 @@ from dolmen.format.evolution import AddColumn, WidenColumn
 from dolmen.format.ingest_properties import IngestSettings
 from dolmen.format.schema import Schema
 from dolmen.format.widening import narrowing
+from dolmen.ingest.formats.columnar.typed import without_nulls
 from dolmen.ingest.formats.formats import SourceFile, survey
 from dolmen.transaction import Transaction
 
@@ -133,18 +134,9 @@ def select_new(found: Collection[pa.Field], known: Collection[str], file: str) -
     if new and len(new) == len(found):
         raise SchemaError(f"file {file!r}: no column is one of the table's; there are: {', '.join(known)}")
     return NewColumns(
-        tuple(field.with_type(_without_nulls(field.type)) for field in new if not t.is_null(field.type)),
+        tuple(field.with_type(without_nulls(field.type)) for field in new if not t.is_null(field.type)),
         tuple(field.name for field in new if t.is_null(field.type)),
     )
-
-
-def _without_nulls(kind: pa.DataType) -> pa.DataType:
-    """The type with strings where a field of a struct holds nothing."""
-    if t.is_null(kind):
-        return pa.string()
-    if t.is_struct(kind):
-        return pa.struct([field.with_type(_without_nulls(field.type)) for field in kind])
-    return kind
 
 
 def add_columns(transaction: Transaction, table: str, file: str, added: Collection[pa.Field], request: str) -> None:

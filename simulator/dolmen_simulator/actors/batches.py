@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
-
-import pyarrow as pa
+from typing import TypeAlias
 
 from dolmen.context import Context
 from dolmen.database import Database
-from dolmen.errors import InputError, UnknownOutcomeError
+from dolmen.errors import InputError
 from dolmen.results import Commit
-from dolmen.table import Table
 from dolmen.transaction import Transaction
-from dolmen_simulator.judge import model
 from dolmen_simulator.judge.erasing import SUBJECT
 from dolmen_simulator.judge.model import Effect, OperationRun
 from dolmen_simulator.judge.never import Never, ViolationError, unexpected_error
@@ -105,8 +102,6 @@ def _check(process: Process, run: OperationRun, answer: Answer) -> None:
     counts["requests failed alone"] += 1
     if applied is not None and applied == run.operation.landed_version and ledger.digests[answer.id] == answer.digest:
         raise ViolationError(Never.MISREPORTED, f"{run.operation} applied {answer.id} and failed it: {answer.error!r}")
-    if isinstance(answer.error, UnknownOutcomeError) and run.operation.faults:
-        return  # the commit that creates its table has an unknown outcome
     if _is_of_nobody(process, run, answer.error):
         counts["subjects of no table"] += 1
         return
@@ -152,53 +147,21 @@ class _RecordingDatabase(Database):
         run = self._run = self._process.begin_run()
         run.operation.about, run.operation.digests = self._tables, {}
         run.base = run.operation.known
-        transaction = _RecordingTransaction(self._context, operation, run, self._effects)
+        counts = self._process.network.counts
+        transaction = _RecordingTransaction(self._context, operation, run, self._effects, counts)
         transaction.refresh()
         run.base = transaction.base.version
         return transaction
-
-    def create_table(
-        self,
-        name: str,
-        schema: pa.Schema,
-        primary_key: str | Sequence[str] | None = None,
-        sort_key: str | Sequence[str] | None = None,
-        properties: Mapping[str, Any] | None = None,
-        *,
-        request: str | None = None,
-        message: str | None = None,
-    ) -> Table:
-        """Creates a table in a commit of its own, which the ledger checks separately."""
-        process, made, errors = self._process, list[Table](), list[Exception]()
-        line, evidence = process.line, process.evidence
-        operation, run = line.operation, line.run
-
-        def call() -> None:
-            try:
-                own = {"request": request, "message": message}
-                made.append(Database.create_table(self, name, schema, primary_key, sort_key, properties, **own))
-            except Exception as error:
-                errors.append(error)
-                raise
-
-        process.write("create for a file", [model.CreateEffect(name)], call)
-        assert operation is not None
-        assert line.operation is not None
-        operation.faults += line.operation.faults
-        process.evidence.session += ", creating tables"  # this call begins and ends within another one
-        line.operation, line.run, process.evidence = operation, run, evidence
-        if errors:
-            raise errors[0]
-        process.network.counts["tables created for files"] += 1
-        return made[0]
 
 
 class _RecordingTransaction(Transaction):
     """A transaction that records its effects and its base version in its run."""
 
-    def __init__(self, context: Context, operation: str, run: OperationRun, effects: Effects) -> None:
+    def __init__(
+        self, context: Context, operation: str, run: OperationRun, effects: Effects, counts: Counter[str]
+    ) -> None:
         super().__init__(context, operation)
-        self._run, self._effects = run, effects
+        self._run, self._effects, self._counts = run, effects, counts
 
     def bind(self, request: str, digest: str) -> None:
         super().bind(request, digest)
@@ -207,4 +170,7 @@ class _RecordingTransaction(Transaction):
 
     def commit(self) -> Commit:
         self._run.base = self.base.version
-        return super().commit()
+        created = self.manifest.tables.keys() - self.base.tables.keys()
+        commit = super().commit()
+        self._counts["tables created for files"] += len(created)
+        return commit

@@ -182,7 +182,9 @@ class Ingester(Actor):
         sequencer = f"{self.world.unique():016X}" if self.random.random() < 0.8 else None
         drop = Drop(BUCKET, key, len(body), etag, None, sequencer)
         now_us = None if self.random.random() < 0.1 or sequencer is None else process.network.server_clock_us()
-        effect = IngestEffect(key.split("/")[1], rows, drop.id, extra, now_us, process.ledger.erasures)
+        table = key.split("/")[1]
+        erasures, creates = process.ledger.erasures, table == _UNFOUNDED
+        effect = IngestEffect(table, rows, drop.id, extra, now_us, erasures, creates)
         drops.send(DroppedFile(drop, body, (effect,) if rows else (), bad, process.ledger.version, now_us))
 
 

@@ -176,7 +176,7 @@ def _deeds(effect: Effect) -> Iterator[tuple[str, str]]:
         case TagEffect(then=then):
             words = ["drop tag" if then is None else "tag"]
         case IngestEffect():
-            words = ["append", "upsert", *(["alter"] if effect.extra else [])]
+            words = ["append", "upsert", *(["alter"] if effect.extra else []), *(["create"] if effect.creates else [])]
         case ChangesEffect():
             words = ["append", "upsert", "delete"]
             yield from ((memory, word) for word in ("create", *words))

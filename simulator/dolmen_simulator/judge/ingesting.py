@@ -9,7 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 from dolmen_simulator.judge.altering import AddStep, AlterEffect
 from dolmen_simulator.judge.columns import ModelColumn, fill
 from dolmen_simulator.judge.erasing import LandedErasure
-from dolmen_simulator.judge.model import AppendEffect, Row, State, TableRows, UpsertEffect, rows_of
+from dolmen_simulator.judge.model import AppendEffect, CreateEffect, Row, State, TableRows, UpsertEffect, rows_of
 from dolmen_simulator.judge.never import Never, ViolationError
 
 
@@ -38,6 +38,7 @@ class IngestEffect:
     Args:
         dropped_us: when it was dropped, by the server's clock, as its event says; None if that does not.
         erasures: all that have landed, as they land.
+        creates: whether it creates its table, if that is not there.
     """
 
     table: str
@@ -46,10 +47,13 @@ class IngestEffect:
     extra: DroppedColumn | None = None
     dropped_us: int | None = None
     erasures: Sequence[LandedErasure] = field(default=(), repr=False)
+    creates: bool = False
     says_null: ClassVar[bool] = True
 
     def apply(self, state: State, seen: State, version: int) -> None:
         """See Effect."""
+        if self.creates and self.table not in state:
+            CreateEffect(self.table).apply(state, seen, version)
         settings = rows_of(seen, self.table).settings
         upserts = settings.get("ingest_mode") == "upsert"
         if self.extra and self.extra.in_rows and self._is_quarantined(settings) and self._find(seen) is None:

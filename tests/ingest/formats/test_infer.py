@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyarrow import ipc, parquet
 
 from dolmen.ingest.formats.formats import SourceFile, detect, infer, read
 from dolmen.ingest.formats.json.rows import parse_line
@@ -73,6 +74,24 @@ CSV_TYPES = [
     (["2024-02-29T10:00:00Z", "2024-02-29T10:00:00"], pa.string()),
     (["2024-02-29", "2024-02-29T10:00:00Z"], pa.string()),
     (["10:30:00"], pa.string()),
+    (["0", "-0"], pa.float64()),
+    (["-0", "9007199254740993"], pa.string()),
+    (["1.50", "2.25"], pa.float64()),
+    (["1.0", "2.25"], pa.float64()),
+    (["1.9", "1.10"], pa.string()),
+    (["1", "1.10"], pa.string()),
+    (["1.50e3", "2.25E-3"], pa.float64()),
+    (["1."], pa.string()),
+    (["0.30000000000000004"], pa.float64()),
+    (["0.1234567890123456789", "1.5"], pa.string()),
+    (["1e-400"], pa.string()),
+    (["nan", "Inf"], pa.string()),
+    (["2.5", "-Infinity"], pa.float64()),
+    (["1", "-nan"], pa.string()),
+    (["\u0663"], pa.string()),
+    (["2024-02-29T23:59:60"], pa.string()),
+    (["2024-02-29 24:00"], pa.string()),
+    (["10000-01-01"], pa.string()),
 ]
 
 
@@ -124,6 +143,11 @@ JSON_TYPES = [
     (['{"c": {"x": 1}}', '{"c": [1]}'], pa.string()),
     (['{"c": {}}'], pa.string()),
     (['{"c": {}}', '{"c": {"x": true}}'], pa.struct([("x", pa.bool_())])),
+    (['{"c": 0}', '{"c": -0}'], pa.float64()),
+    (['{"c": 1.9}', '{"c": 1.10}'], pa.float64()),
+    (['{"c": 1.5}', '{"c": 0.1234567890123456789}'], pa.string()),
+    (['{"c": {"x": [1e-400]}}'], pa.string()),
+    (['{"c": "0.1234567890123456789"}', '{"c": "1e-400"}'], pa.string()),
 ]
 
 
@@ -159,6 +183,10 @@ SHAPES = [
     TextShape("integer", -5, 0),
     TextShape("integer", 0, 2**70),
     TextShape("float", 0, 2**60),
+    TextShape("special"),
+    TextShape("integer", places=0),
+    TextShape("float", places=2, padded=True),
+    TextShape("float", places=1),
 ]
 SHAPES += [TextShape("float"), TextShape("date"), TextShape("timestamp"), TextShape("zoned")]
 
@@ -252,3 +280,21 @@ def test_arrays_and_rows_tell_the_same_of_json() -> None:
     rows = [parse_line(line) for line in lines]
     for name in table.column_names:
         assert node_of_array(table[name].combine_chunks()) == node_of_values([row.get(name) for row in rows])
+
+
+@pytest.mark.parametrize("name", ["t.parquet", "t.arrow"])
+def test_a_typed_column_that_holds_nothing_is_nullable_text(name: str) -> None:
+    nothing = pa.nulls(1)
+    schema = pa.schema([("n", pa.int64()), ("c", pa.null()), ("s", pa.struct({"x": pa.null()}))])
+    table = pa.table([[1], nothing, pa.array([{"x": None}], schema.field("s").type)], schema=schema)
+    data = io.BytesIO()
+    if name == "t.parquet":
+        table = table.append_column("l", pa.array([[None]], pa.list_(pa.null())))
+        parquet.write_table(table, data)
+    else:
+        with ipc.new_file(data, table.schema) as writer:
+            writer.write(table)
+    made = read(SourceFile(lambda: io.BytesIO(data.getvalue()), detect(name), name), None).read_all()
+    assert made.schema.field("c") == pa.field("c", pa.string())
+    assert made.schema.field("s").type == pa.struct({"x": pa.string()})
+    assert made.to_pylist() == table.to_pylist()

@@ -221,3 +221,27 @@ def test_a_pattern_counts_for_inferred_types_and_a_unit_does_not(name: str) -> N
     assert _inferred(name, [day, "x"], "%d.%m.%Y") == pa.string()
     if name == "t.csv":
         assert _inferred(name, ["1700000000", "1"], "epoch_s") == pa.int64()
+
+
+@pytest.mark.parametrize("format", ["epoch_s", "epoch_ms", "epoch_us", "%Y%m%d", "%d%m%Y %H:%M", "%d.%m%Y"])
+@pytest.mark.parametrize("cell", ["+4915112345", "01099", "20231114", "1700000000", "19000.5", "1e9"])
+@pytest.mark.parametrize("name", ["t.csv", "t.jsonl"])
+def test_text_that_is_a_number_is_never_inferred_to_be_a_time(name: str, cell: str, format: str) -> None:
+    kind = _inferred(name, [cell], format)
+    assert not pa.types.is_temporal(kind)
+    assert name == "t.csv" or kind == pa.string()
+
+
+@pytest.mark.parametrize(
+    ("format", "cell"),
+    [
+        ("%Y%m%dT%H%M", "2023115T0900"),
+        ("%Y%m%dT%H%M", "20231105T900"),
+        ("on %y%m%d", "on 23115"),
+        ("%Y/%m5%d", "2023/151"),
+    ],
+)
+def test_numbers_of_a_pattern_that_touch_digits_have_two_digits_all(format: str, cell: str) -> None:
+    with pytest.raises(RowError):
+        _values("t.csv", [cell], NAIVE, format)
+    assert _inferred("t.csv", [cell], format) == pa.string()

@@ -16,15 +16,13 @@ from dataclasses import replace
 from typing import Any
 
 from dolmen.database import Database
-from dolmen.errors import Error, TableExistsError
+from dolmen.errors import Error
 from dolmen.format.ingest_properties import IngestSettings, LandingPolicy
 from dolmen.ingest.announcements import Drop
 from dolmen.ingest.batch import BatchRequest, Decision, apply_together
 from dolmen.ingest.drops.disposal import dispose
 from dolmen.ingest.drops.ingestion import Ingestion
 from dolmen.ingest.drops.outcomes import DropOutcome, IngestResult
-from dolmen.ingest.formats.formats import SourceFile, detect, infer
-from dolmen.ingest.formats.options import ReadOptions
 from dolmen.ingest.landing import Landing
 from dolmen.store.backoff import attempts
 from dolmen.transaction import Transaction
@@ -51,7 +49,7 @@ def ingest_drops(
 
     Args:
         auto_create: create a table that does not exist, with the schema that its first readable file of the batch
-            has. That is a commit of its own, before the rows: when two do it at once, both use what one committed.
+            has, in the commit of its rows. When two do it at once, one reads its files again, by what the other made.
         may_wait: drops that will be delivered again, and that wait if their table does not exist.
         max_bytes: the most bytes of one unpacked file; a larger one is rejected.
         deadline: once it is true, files not begun yet are postponed.
@@ -67,9 +65,8 @@ def ingest_drops(
         if place is None:
             outcomes[index] = DropOutcome(drop, "ignored")
         else:
-            ingestions[index] = Ingestion(database, landing, drop, place, max_bytes, time_left, drop in waitable)
-    if auto_create and ingestions:
-        _create_tables(database, list(ingestions.values()))
+            waits = drop in waitable
+            ingestions[index] = Ingestion(database, landing, drop, place, max_bytes, time_left, waits, auto_create)
     requests = [
         BatchRequest(each.drop.id, each.drop.digest, each.add_to, each.drop.rejection_id)
         for each in ingestions.values()
@@ -118,34 +115,6 @@ class _BulkReading:
     def __call__(self, transaction: Transaction, requests: Sequence[BatchRequest]) -> dict[str, Decision]:
         chosen = [self._ingestions[request.id] for request in requests]
         return dict.fromkeys(self._read_all(transaction, chosen), "apply")
-
-
-def _create_tables(database: Database, ingestions: Sequence[Ingestion]) -> None:
-    """Creates the tables that are missing, each by the first file for it whose types can be inferred.
-
-    If another process creates the same table first, its schema is used: rows are read by the committed schema alone.
-    """
-    transaction = database.transaction()
-    there = set(transaction.manifest.tables)
-    drops = [ingestion.drop for ingestion in ingestions]
-    done = transaction.find_applied({id_ for drop in drops for id_ in (drop.id, drop.rejection_id) if id_ is not None})
-    for ingestion in ingestions:
-        name = ingestion.place.path.partition("/")[0]
-        if name in there or ingestion.drop.id in done or ingestion.drop.rejection_id in done:
-            continue
-        try:
-            if ingestion.size_error:
-                continue
-            path = ingestion.place.path
-            options = ingestion.limit_options(ReadOptions())
-            schema = infer(SourceFile(ingestion.open, detect(path), path, options))
-            database.create_table(ingestion.place.table, schema)
-        except TableExistsError:
-            pass  # another was faster
-        except Exception as error:  # noqa: BLE001 - settles this file, where it finds that there is no table
-            ingestion.create_error = error
-            continue
-        there.add(name)
 
 
 def _dispose(seen: Transaction, ingestions: list[Ingestion], outcomes: list[DropOutcome]) -> None:

@@ -22,13 +22,14 @@ from dolmen.errors import (
     VersionExpiredError,
 )
 from dolmen.format.ingest_properties import INGEST_PROPERTIES, IngestSettings
+from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Schema
 from dolmen.ingest.announcements import Drop
 from dolmen.ingest.batch import Decision, RequestOutcome
 from dolmen.ingest.drops.modes import require_keys, upsert_in_portions
 from dolmen.ingest.drops.outcomes import NO_ROWS, DropOutcome, RowCounts
 from dolmen.ingest.formats.bad_rows import RowNumbers
-from dolmen.ingest.formats.formats import SourceFile, detect, read
+from dolmen.ingest.formats.formats import SourceFile, detect, infer, read
 from dolmen.ingest.formats.options import OnBadRow, ReadOptions
 from dolmen.ingest.landing import Landing, LandingPath
 from dolmen.ingest.late import ErasedRows, expect_erasures
@@ -55,7 +56,7 @@ class Ingestion:
         max_bytes: the most bytes of the unpacked file; None = the default of ``ReadOptions``.
         time_left: seconds left for it, and for all that comes after it.
         may_wait: whether it will be delivered again if its table does not exist.
-        create_error: why its table could not be created.
+        auto_create: whether it creates its table, in the commit of its rows, if that does not exist.
         settings: the settings of its table, once the file was read by them.
         expected: holds a commit to these settings, to the columns that it was read by, and to this table.
         columns_added: how many columns the table gets for it.
@@ -72,7 +73,7 @@ class Ingestion:
     max_bytes: int | None = None
     time_left: Callable[[], float] = lambda: math.inf
     may_wait: bool = False
-    create_error: Exception | None = None
+    auto_create: bool = False
     settings: IngestSettings | None = None
     expected: Expect | None = None
     counts: RowCounts = NO_ROWS
@@ -97,7 +98,7 @@ class Ingestion:
                 self.final_outcome = DropOutcome(drop, "waiting", error=error)
                 return "settle"
             if self._sees_uncommitted_columns(transaction):
-                again = ConflictError(f"{error}; another file of this batch changes the columns, so it is read again")
+                again = ConflictError(f"{error}; another file of this batch makes the columns, so it is read again")
                 self.final_outcome = DropOutcome(drop, "failed", error=again)
                 return "settle"
             self.fault, self.fault_column = error, self._column_of_error(transaction, error)
@@ -118,10 +119,16 @@ class Ingestion:
         return DropOutcome(self.drop, "rejected", reject=rejected, error=error, column=self.fault_column)
 
     def _sees_uncommitted_columns(self, transaction: Transaction) -> bool:
-        """Whether the table has columns only because of other files of the batch: no reason to reject a file."""
+        """Whether the table has columns only because of other files of the batch: no reason to reject a file.
+
+        If another file creates the table, the file may be rejected in that commit: the commit expects this table. But
+        a report without a commit must wait until the table is there.
+        """
         name, whole = self.place.path.partition("/")[0], transaction.uploads.segments.whole
         now, before = transaction.manifest.tables.get(name), transaction.base.tables.get(name)
-        return now is not None and before is not None and whole(now).schema != whole(before).schema
+        if now is None or before is None:
+            return now is not None and self.drop.rejection_id is None
+        return whole(now).schema != whole(before).schema
 
     def _ingest_or_find_fault(self, transaction: Transaction) -> Error | None:
         """Adds the file's rows to the transaction, or adds nothing and returns what is wrong with the file.
@@ -135,6 +142,7 @@ class Ingestion:
         unforeseen: Exception | None = None
         while True:
             try:
+                self.expected = None
                 with transaction.savepoint():
                     self._ingest(transaction)
             except (InputError, TableNotFoundError) as error:
@@ -235,15 +243,18 @@ class Ingestion:
         try:  # that it is missing is not noted as a read: the rejection and the file exclude each other
             entry = transaction.entry(self.place.table)
         except TableNotFoundError:
-            raise self.create_error or self._no_table_error() from None
+            if not self.auto_create:
+                raise self._no_table_error() from None
+            entry = self._create_table(transaction)
+        else:
+            # A file is read by settings and columns that are in force when it is ingested, or rejected.
+            self.expected = Expect(
+                self.place.table, entry.uuid, entry.properties, INGEST_PROPERTIES, self.drop.id, entry.schema
+            )
+            transaction.add(self.expected)
         table = TransactionTable(transaction, self.place.table)
-        # A file is read by settings and columns that are in force when it is ingested, or rejected.
-        self.expected = Expect(
-            self.place.table, entry.uuid, entry.properties, INGEST_PROPERTIES, self.drop.id, entry.schema
-        )
         settings = IngestSettings.of(entry)
         settings.check(entry.schema, entry.primary_key)
-        transaction.add(self.expected)
         every = leaves_out_erased(entry)
         expect_erasures(transaction, self.place.table, None if every else self.drop.dropped_us, self.drop.id)
         self.settings = settings
@@ -258,6 +269,13 @@ class Ingestion:
             self.columns_added, self.columns_widened = len(new.added), len(new.widened)
         else:
             ingest(settings, NO_NEW_COLUMNS)
+
+    def _create_table(self, transaction: Transaction) -> TableEntry:
+        """Creates the table with the types of all of the file. If the file is rejected, there is no table either."""
+        path = self.place.path
+        schema = infer(SourceFile(self.open, detect(path), path, self.limit_options(ReadOptions())))
+        transaction.create_table(self.place.table, schema, request=self.drop.id)
+        return transaction.entry(self.place.table)
 
     def _ingest_rows(
         self,

@@ -31,14 +31,30 @@ _DECIMAL_DIGITS = {32: 9, 64: 18, 128: 38, 256: 76}
 
 
 def stored_schema(schema: pa.Schema, name: str) -> pa.Schema:
-    """The stored types of a file's columns. Raises SchemaError for one that cannot be stored."""
+    """The stored types of a file's columns; string where nothing but NULL tells no type.
+
+    Raises:
+        SchemaError: one cannot be stored.
+    """
     fields = []
     for field in schema:
         try:
-            fields.append(pa.field(field.name, storable(field.type), field.nullable))
+            kind = storable(without_nulls(field.type))
+            fields.append(pa.field(field.name, kind, field.nullable))
         except SchemaError as error:
             raise SchemaError(f"file {name!r}, column {field.name!r}: {error}") from None
     return pa.schema(fields)
+
+
+def without_nulls(kind: pa.DataType) -> pa.DataType:
+    """The type with strings where it says that there is nothing but NULL."""
+    if t.is_null(kind):
+        return pa.string()
+    if t.is_struct(kind):
+        return pa.struct([field.with_type(without_nulls(field.type)) for field in kind])
+    if t.is_list(kind):
+        return pa.list_(kind.value_field.with_type(without_nulls(kind.value_type)))
+    return kind
 
 
 def surveyed_schema(schema: pa.Schema, name: str) -> pa.Schema:

@@ -6,6 +6,7 @@ import pyarrow as pa
 from pyarrow import types as t
 
 from dolmen.errors import InputError
+from dolmen.ingest.formats.json.doubts import has_changing_floats, has_negative_zero
 from dolmen.ingest.formats.json.keys import has_many_keys, too_many_keys
 from dolmen.ingest.formats.json.lines import Lines, check_utf8, line_blocks, without_nulls
 from dolmen.ingest.formats.json.rows import count_objects, may_be_too_deep
@@ -20,7 +21,7 @@ from dolmen.ingest.formats.json.shapes import (
     surveyed_type,
     type_of,
 )
-from dolmen.ingest.formats.json.values import parse_objects
+from dolmen.ingest.formats.json.values import has_floats, parse_objects
 from dolmen.ingest.formats.source import SourceFile
 from dolmen.ingest.formats.text.blocks import Block
 
@@ -104,7 +105,9 @@ class _Inference:
             table = parse_objects(data, pa.schema([(f.name, _times_as_strings(f.type)) for f in table.schema]), "infer")
         strings = {field.name: _strings_alone(field.type) for field in table.schema}
         self._strings = pa.schema([(name, kind) for name, kind in strings.items() if kind is not None])
-        if table.num_rows != rows:
+        if table.num_rows != rows or has_negative_zero(data):
+            raise Unsure
+        if has_floats(pa.struct(list(table.schema))) and has_changing_floats(data):
             raise Unsure
         columns = {column: table[column].combine_chunks() for column in table.column_names}
         return Fields({column: node_of_array(values, self._times) for column, values in columns.items()})

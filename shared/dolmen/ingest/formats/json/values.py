@@ -103,7 +103,7 @@ def nested_parse(target: pa.DataType, times: TimeFormat | None = None, ignore_ex
     """
     schema = pa.schema([("value", target)])
     find = json_cast(times, ignore_extra)
-    wanted = replace(wanted_of(schema, times, ignore_extra), floats=_has_floats(target))
+    wanted = replace(wanted_of(schema, times, ignore_extra), floats=has_floats(target))
     at_once = pa.schema([("value", parser_type(target, times))])
     in_words = pa.schema([("value", _text_parser_type(target))])
     parse = partial(_parse_as, asked=at_once, plan=plan_conform(at_once, schema, find), ignore_extra=ignore_extra)
@@ -122,9 +122,10 @@ def _text_parser_type(target: pa.DataType) -> pa.DataType:
     return pa.string() if t.is_decimal(target) or t.is_floating(target) else parser_type(target)
 
 
-def _has_floats(kind: pa.DataType) -> bool:
+def has_floats(kind: pa.DataType) -> bool:
+    """Whether values of a type are floats, or hold some."""
     if t.is_nested(kind):
-        return any(_has_floats(kind.field(place).type) for place in range(kind.num_fields))
+        return any(has_floats(kind.field(place).type) for place in range(kind.num_fields))
     return bool(t.is_floating(kind))
 
 

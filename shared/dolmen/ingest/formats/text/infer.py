@@ -11,22 +11,32 @@ nothing, or of no common kind below                        string
 ``true``, ``false`` in any case                            bool
 integers                                                   int64; uint64, decimal128(38, 0) or string where that
                                                            does not hold them
-integers and decimal numbers, ``nan``, ``inf``             float64; string if it would change an integer (>2^53)
+integers and decimal numbers, ``nan``, ``inf`` beside      float64; string if it would change a digit
+them
 ``2024-02-29``                                             date32
 timestamps without an offset, dates among them             timestamp[us]
 timestamps with an offset                                  timestamp[us, UTC]
 =========================================================  =======================================================
 
-Numbers that begin with ``+`` or a superfluous 0 (``007``) are codes, not numbers: string. So are timestamps with
-digits beyond microseconds. Numbers are never times, whatever unit is given for these; a pattern given for times counts
-beside the forms above. Spaces around a value do not count, unless the column ends as string. Times of day,
-durations and binary stay string unless a schema says otherwise.
+Values give the text back, up to notation: the case of ``true`` and ``nan``, the exponent of a number, ``T`` or a space
+in a timestamp, seconds or decimal places of zeros, an offset other than UTC, spaces around a value. What would lose
+more than that is a string:
+
+- Numbers that begin with ``+`` or a superfluous 0 (``007``), or end with a point, are codes.
+- A number with more digits than a double holds, or too small for it. Of cells: ``1.10`` among numbers with other
+  decimal places (``1.9``), as in versions. If all have as many decimal places, they are amounts, and doubles.
+- ``-0`` is no integer: it makes a column of integers float64.
+- ``nan`` and ``inf`` are numbers only beside numbers, and ``-nan`` never is one.
+- Timestamps with digits beyond microseconds.
+
+Text that is a number is never a time, whatever unit or pattern is given for times. A pattern counts beside the forms
+above. Times of day, durations and binary stay string unless a schema says otherwise.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
@@ -34,13 +44,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dolmen.ingest.formats.text.cells import parse_text
-from dolmen.ingest.formats.text.times import TimeFormat
+from dolmen.ingest.formats.text.times import NUMBER, TimeFormat
 from dolmen.write.lossless import Misfit
 
-Kind = Literal["nothing", "bool", "integer", "float", "date", "timestamp", "zoned", "text"]
+Kind = Literal["nothing", "bool", "integer", "special", "float", "date", "timestamp", "zoned", "text"]
 
 MAX_EXACT_FLOAT = 2**53
 _BOOLS = re.compile("(?i:true|false)")
+_SPECIAL = "^(?i:nan|-?inf|-?infinity)$"
+_SURE_DIGITS = 15
+"""As many significant digits of a decimal number as every double holds."""
+_VARIOUS = -1
 _DECIMAL = pa.decimal128(38, 0)
 _MAX_DECIMAL = 10**38 - 1
 _ZONED = pa.timestamp("us", tz="UTC")
@@ -48,11 +62,20 @@ _ZONED = pa.timestamp("us", tz="UTC")
 
 @dataclass(frozen=True, slots=True)
 class TextShape:
-    """The types that some cells fit. ``low`` and ``high`` are bounds of the integers among them, and of 0."""
+    """The types that some cells fit.
+
+    Args:
+        kind: ``special`` are ``nan`` and ``inf`` alone.
+        low, high: bounds of the integers among them, and of 0.
+        places: how many decimal places all numbers have, ``_VARIOUS`` if not all the same; None if that says nothing.
+        padded: whether a number ends with a superfluous 0: ``1.50``, but not ``1.0``.
+    """
 
     kind: Kind
     low: int = 0
     high: int = 0
+    places: int | None = None
+    padded: bool = False
 
     def join(self, other: TextShape) -> TextShape:
         """The shape of the cells of both."""
@@ -60,13 +83,20 @@ class TextShape:
         kind: Kind
         if len(kinds) <= 1:
             kind = max(self.kind, other.kind, key=lambda one: one != "nothing")
-        elif kinds == {"integer", "float"}:
+        elif kinds <= {"integer", "special", "float"}:
             kind = "float"
         elif kinds == {"date", "timestamp"}:
             kind = "timestamp"
         else:
             return TEXT
-        return TextShape(kind, min(self.low, other.low), max(self.high, other.high))
+        places = {self.places, other.places} - {None}
+        return TextShape(
+            kind,
+            min(self.low, other.low),
+            max(self.high, other.high),
+            _VARIOUS if len(places) > 1 else next(iter(places), None),
+            self.padded or other.padded,
+        )
 
     @property
     def arrow_type(self) -> pa.DataType:
@@ -78,13 +108,15 @@ class TextShape:
                 return pa.uint64()
             return _DECIMAL if max(-self.low, self.high) <= _MAX_DECIMAL else pa.string()
         if self.kind == "float":
-            return pa.float64() if max(-self.low, self.high) <= MAX_EXACT_FLOAT else pa.string()
+            exact = max(-self.low, self.high) <= MAX_EXACT_FLOAT and not (self.padded and self.places == _VARIOUS)
+            return pa.float64() if exact else pa.string()
         return _TYPES[self.kind]
 
 
 _TYPES: dict[Kind, pa.DataType] = {
     "nothing": pa.string(),
     "bool": pa.bool_(),
+    "special": pa.string(),
     "date": pa.date32(),
     "timestamp": pa.timestamp("us"),
     "zoned": _ZONED,
@@ -100,7 +132,9 @@ def shape_of_cells(cells: pa.Array, times: TimeFormat | None = None) -> TextShap
     text = _non_blank(cells)
     if not len(text):
         return NOTHING
-    return _shape_of_numbers(text) or _shape_of_bools(text) or _shape_of_times(text, times) or TEXT
+    if (shape := _shape_of_numbers(text)) is not None:
+        return _with_places(shape, text)
+    return _shape_of_bools(text) or _shape_of_times(text, times) or TEXT
 
 
 def shape_of_numbers(text: pa.Array) -> TextShape:
@@ -147,11 +181,17 @@ def _shape_of_numbers(text: pa.Array) -> TextShape | None:
         if floats is None:
             return None
         shape = _shape_of_floats(text, floats)
-    return None if _any_code(text) else shape
+    if _any_code(text):
+        return None
+    if shape.kind == "integer" and pc.any(pc.equal(text, "-0")).as_py():
+        return replace(shape, kind="float")
+    return shape
 
 
 def _any_code(text: pa.Array) -> bool:
-    """Whether some numeric text has more to it than its value: ``+49``, ``007``, ``0x1F``."""
+    """Whether some numeric text has more to it than its value: ``+49``, ``007``, ``0x1F``, ``1.``."""
+    if pc.any(pc.ends_with(text, ".")).as_py():
+        return True
     suspects = text.filter(
         pc.or_(pc.starts_with(text, "0"), pc.or_(pc.starts_with(text, "-0"), pc.starts_with(text, "+")))
     )
@@ -160,20 +200,62 @@ def _any_code(text: pa.Array) -> bool:
 
 def _shape_of_floats(text: pa.Array, floats: pa.Array) -> TextShape:
     """The shape of numeric text, not all of it int64."""
-    large = text.filter(pc.greater_equal(pc.abs(floats), MAX_EXACT_FLOAT))
-    whole = large.filter(pc.match_substring_regex(large, r"^-?[0-9]+$"))
-    if not len(whole):
+    finite = pc.is_finite(floats)
+    if not pc.all(finite).as_py():
+        if not pc.all(pc.match_substring_regex(text.filter(pc.invert(finite)), _SPECIAL)).as_py():
+            return TEXT
+        text, floats = text.filter(finite), floats.filter(finite)
+        return _shape_of_floats(text, floats).join(TextShape("special")) if len(text) else TextShape("special")
+    whole = pc.match_substring_regex(text, r"^-?[0-9]+$")
+    is_large = pc.greater_equal(pc.abs(floats), MAX_EXACT_FLOAT)
+    large = text.filter(pc.and_(whole, is_large))
+    others = pc.invert(whole)
+    if changes_digits(text.filter(others), floats.filter(others)):
+        return TEXT
+    if not len(large):
         return TextShape("float")
-    integers = _cast(whole, _DECIMAL)
+    integers = _cast(large, _DECIMAL)
     if integers is None:
         return TEXT
     bounds = pc.min_max(integers)
     shape = shape_of_integers(int(bounds["min"].as_py()), int(bounds["max"].as_py()))
-    if pc.all(pc.match_substring_regex(text, r"^-?[0-9]+$")).as_py():
-        rest = text.filter(pc.less(pc.abs(floats), MAX_EXACT_FLOAT)).cast(pa.int64())
+    if pc.all(whole).as_py():
+        rest = text.filter(pc.invert(is_large)).cast(pa.int64())
         low = pc.min_max(rest)["min"].as_py() if len(rest) else 0
         return shape.join(shape_of_integers(low, 0))
     return TextShape("float", shape.low, shape.high)
+
+
+def changes_digits(text: pa.Array, floats: pa.Array) -> bool:
+    """Whether a double has other digits, in its shortest notation, than the number in the text that it was made of."""
+    doubtful = pc.or_(pc.greater(pc.binary_length(text), _SURE_DIGITS), pc.match_substring(text, "e", ignore_case=True))
+    text, shortest = text.filter(doubtful), floats.filter(doubtful).cast(pa.string())
+    others = pc.not_equal(text, shortest)  # few: most are written in their shortest notation
+    text, shortest = text.filter(others), shortest.filter(others)
+    return pc.all(pc.equal(_significant_digits(text), _significant_digits(shortest))).as_py() is False
+
+
+def _significant_digits(text: pa.Array) -> pa.Array:
+    """The digits of numbers, without zeros before and after them. Of one double, they differ if the numbers do."""
+    return pc.ascii_trim(pc.replace_substring_regex(text, r"^-|\.|[eE].*$", ""), "0")
+
+
+def _with_places(shape: TextShape, text: pa.Array) -> TextShape:
+    """The shape of cells that are numbers, with what their decimal places say."""
+    if shape.kind == "integer":
+        return replace(shape, places=0)
+    if shape.kind != "float":
+        return shape
+    if pc.any(pc.match_substring_regex(text, "[^-.0-9]")).as_py():
+        text = pc.replace_substring_regex(text, "[eE].*$", "")
+        text = text.filter(pc.match_substring_regex(text, "[0-9]$"))  # not nan and inf
+    point = pc.find_substring(text, ".")
+    places = pc.if_else(pc.less(point, 0), 0, pc.subtract(pc.subtract(pc.binary_length(text), point), 1))
+    ends = pc.min_max(places)
+    same = ends["min"].as_py() == ends["max"].as_py()
+    zeros = text.filter(pc.ends_with(text, "0"))
+    padded = pc.any(pc.match_substring_regex(zeros, r"\.[0-9]+0$")).as_py()
+    return replace(shape, places=ends["min"].as_py() if same else _VARIOUS, padded=bool(padded))
 
 
 def _shape_of_bools(text: pa.Array) -> TextShape | None:
@@ -183,6 +265,10 @@ def _shape_of_bools(text: pa.Array) -> TextShape | None:
 
 
 def _shape_of_times(text: pa.Array, times: TimeFormat | None) -> TextShape | None:
+    if times is not None and times.digits is not None:
+        times = None  # a unit of numbers is no pattern of text
+    if times is not None and pc.any(pc.match_substring_regex(text, NUMBER)).as_py():
+        return None
     if _cast(text, pa.date32(), times) is not None:
         return TextShape("date")
     if _cast(text, pa.timestamp("us"), times) is not None:

@@ -33,7 +33,7 @@ from dolmen.write.lossless import Cast, Misfit, shown
 _SECONDS = pa.decimal128(32, 6)
 """Seconds to the microsecond, with more digits than there are years for."""
 
-_NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
+NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class TimeFormat:
         """How trimmed text becomes values of ``target``; None if this format says nothing of that type."""
         if self.digits is not None:
             numbers: Callable[[pa.Array], pa.Array] = partial(_parse_numbers, digits=self.digits, target=target)
-            return partial(self._parse, _NUMBER, numbers, target) if t.is_temporal(target) else None
+            return partial(self._parse, NUMBER, numbers, target) if t.is_temporal(target) else None
         if t.is_timestamp(target):
             applies = "d" in self.directives
         elif t.is_date(target):
