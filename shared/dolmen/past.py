@@ -84,7 +84,7 @@ def put_tag(
         named = moment.find_or_newest(transaction.context)
         if named.version == 0:
             raise InputError("the database has no version yet, so there is none to tag")
-        end = 0 if until is None else _end(until, transaction.now_us)
+        end = 0 if until is None else _end(until, transaction.context.store.clock.current_us)
         transaction.add(PutTag(name, Tag(named.version, named.key, named.created_at, end), move, request=request))
     if request is not None and asked:
         transaction.add_content(

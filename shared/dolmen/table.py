@@ -120,7 +120,7 @@ class Table(KeyedTable):
         with self._context.reading(last.version):
             entry = self._context.segments.whole(last.table(self.name))
         where = with_parameters(where, parameters)
-        predicate = None if where is None else parse(where, entry.schema, now_us=self._context.store.clock.now_us)
+        predicate = None if where is None else parse(where, entry.schema, now_us=self._context.store.clock.current_us)
         names = None if columns is None else arguments.names("columns", columns)
         net = arguments.flag("net", net)
         feed = ChangeFeed(self._context, base.manifest, first, last, self.name, entry, names, predicate, net=net)
