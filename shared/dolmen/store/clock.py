@@ -13,7 +13,7 @@ _LONGEST_SECONDS = 30.0
 
 @dataclass(frozen=True, slots=True)
 class DatedAnswer:
-    """What one answer says of the server's time.
+    """The server's time by one answer.
 
     Args:
         date_us: its ``Date``, microseconds since the epoch.
