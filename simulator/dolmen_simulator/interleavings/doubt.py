@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -9,12 +10,14 @@ from dolmen.database import Database
 from dolmen.errors import UnknownOutcomeError, UnsettledTimestampError
 from dolmen.maintenance.gc.collection import collect
 from dolmen.store.memory import MemoryBucket
+from dolmen.units import utc
 from dolmen_simulator.interleavings.checks import (
     SCHEMA,
     ExpectedTables,
     Pair,
     PairedCall,
     Row,
+    arrow,
     rows_of,
     undisturbed_database,
 )
@@ -64,6 +67,23 @@ def _rows_at(db: Database, timestamp_us: int) -> list[Row] | None:
         return rows_of(db.at(timestamp=timestamp_us, settled=True).table("t").to_arrow())
     except UnsettledTimestampError:
         return None
+
+
+def append_after_rest(what: str, rest: Callable[[Peer], None], row: Row) -> PairedCall:
+    """Appends a row in a process that has read the table and rested since; returns whether the date is right."""
+
+    def effect(model: ExpectedTables) -> bool:
+        model.tables["t"].append(row)
+        return True
+
+    def task(peer: Peer) -> bool:
+        table = peer.db.table("t")
+        table.count()
+        rest(peer)
+        asked = utc(peer.true_us)
+        return table.append(arrow([row])).created_at >= asked
+
+    return PairedCall(f"append after {what}", task, effect)
 
 
 def create_after_drop() -> PairedCall:
@@ -134,6 +154,30 @@ DOUBT: tuple[Pair, ...] = (
         one_table,
         (freeze(append((4, 40, None)), 0.5), read_one_time_twice()),
         hours=5,
+        quick=(0,),
+    ),
+    Pair(
+        "append of an idle process/append",
+        one_table,
+        (append_after_rest("a rest", lambda peer: peer.wait(0.05), (4, 40, None)), append((5, 50, None))),
+        quick=(0,),
+    ),
+    Pair(
+        "append of a frozen machine/append",
+        one_table,
+        (
+            append_after_rest("a freeze", lambda peer: peer.freeze(0.05, clock_is_set=True), (4, 40, None)),
+            append((5, 50, None)),
+        ),
+        quick=(0,),
+    ),
+    Pair(
+        "append of a machine whose clocks stood still/append",
+        one_table,
+        (
+            append_after_rest("a freeze of all clocks", lambda peer: peer.freeze(2, clock_is_set=False), (4, 40, None)),
+            append((5, 50, None)),
+        ),
         quick=(0,),
     ),
     Pair(

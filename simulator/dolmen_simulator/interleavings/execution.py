@@ -95,9 +95,10 @@ class Peer:
     def __init__(self, execution: Execution, number: int) -> None:
         self._execution, self._number = execution, number
         self.back_off_hours = 0.0
+        self._frozen_us = self._behind_us = 0
         self.runtime = Runtime(
-            clock_us=lambda: execution.time_us(),
-            monotonic=lambda: execution.time_us() / 1e6,
+            clock_us=lambda: execution.time_us() - self._behind_us,
+            monotonic=lambda: (execution.time_us() - self._frozen_us) / 1e6,
             sleep=lambda seconds: self._back_off(),
             random=_ConstantRandom(f"task {number}"),
             threads=1,
@@ -105,7 +106,9 @@ class Peer:
         self.store = SimulatedStore(execution.server, str(number), self.runtime)
         client, clock = self.store.connection.client, self.store.connection.clock
         clock.runtime = replace(
-            self.runtime, clock_us=lambda: execution.note_us(), monotonic=lambda: execution.note_us() / 1e6
+            self.runtime,
+            clock_us=lambda: execution.note_us() - self._behind_us,
+            monotonic=lambda: (execution.note_us() - self._frozen_us) / 1e6,
         )
         self.store.connection = Connection(client, _WatchedClock(clock, execution.time_us))
         self._database: Database | None = None
@@ -125,6 +128,22 @@ class Peer:
     def wait(self, hours: float) -> None:
         """Advances the time for everybody, as a step of its own."""
         self._execution.wait(self._number, round(hours * HOUR_US))
+
+    def freeze(self, hours: float, *, clock_is_set: bool) -> None:
+        """Advances the time for everybody while the clocks of this process stand still, as a step of its own.
+
+        Args:
+            clock_is_set: whether its wall clock is set when it goes on.
+        """
+        self.wait(hours)
+        self._frozen_us += round(hours * HOUR_US)
+        if not clock_is_set:
+            self._behind_us += round(hours * HOUR_US)
+
+    @property
+    def true_us(self) -> int:
+        """The time, whatever the clocks of this process show."""
+        return self._execution.time_us()
 
     def meanwhile(self, what: str, hours: float, *calls: Callable[[MemoryBucket], object]) -> None:
         """Runs calls of others one after the other, as one step.
