@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from mutations.mutation import Mutation, mutation
+from mutations.mutation import Edit, Mutation, mutation
 
 COMMITS: tuple[Mutation, ...] = (
     mutation(
@@ -147,12 +147,22 @@ COMMITS: tuple[Mutation, ...] = (
         "        return min(max(self.runtime.clock_us(), least_us), least_us + last.vague_us)\n",
         "        return last.date_us\n",
     ),
-    mutation(
+    Mutation(
         "a frozen machine's monotonic clock is believed",
-        "an age that the two clocks of a machine disagree about is not known, so the server is asked",
-        "runtime.py",
-        '        return seconds if abs(clock_seconds - seconds) <= _CLOCKS_DISAGREE_SECONDS else float("inf")\n',
-        "        return seconds\n",
+        "an age that the two clocks of a machine disagree about is not known, and the Date of an answer before the "
+        "pointer's PUT is compared with the stamp",
+        (
+            Edit(
+                "runtime.py",
+                '        return seconds if abs(clock_seconds - seconds) <= _CLOCKS_DISAGREE_SECONDS else float("inf")\n',
+                "        return seconds\n",
+            ),
+            Edit(
+                "commit/head.py",
+                "        return least_us - stamp.time_us <= (seconds + _CLOCKS_DISAGREE_SECONDS) * SECOND_US\n",
+                "        return True\n",
+            ),
+        ),
     ),
     mutation(
         "answers since the stamp are not compared with it",

@@ -17,7 +17,6 @@ from dolmen_simulator.interleavings.checks import (
     Pair,
     PairedCall,
     Row,
-    arrow,
     rows_of,
     undisturbed_database,
 )
@@ -25,6 +24,7 @@ from dolmen_simulator.interleavings.execution import MEANWHILE, Execution, Peer
 from dolmen_simulator.interleavings.pairs import append, drop, one_table
 from dolmen_simulator.interleavings.steps import TaskOutcome
 from dolmen_simulator.interleavings.upkeep import upkeep
+from dolmen_simulator.judge.never import Never, ViolationError
 
 MOMENT = 5
 """Requests of an outage that ends just when the creation of an object has been given up."""
@@ -69,21 +69,20 @@ def _rows_at(db: Database, timestamp_us: int) -> list[Row] | None:
         return None
 
 
-def append_after_rest(what: str, rest: Callable[[Peer], None], row: Row) -> PairedCall:
-    """Appends a row in a process that has read the table and rested since; returns whether the date is right."""
+def append_after_rest(rest: Callable[[Peer], None], row: Row) -> PairedCall:
+    """Appends a row in a process that has read the table and rested since. Its commit is not dated before that."""
+    call = append(row)
 
-    def effect(model: ExpectedTables) -> bool:
-        model.tables["t"].append(row)
-        return True
-
-    def task(peer: Peer) -> bool:
-        table = peer.db.table("t")
-        table.count()
+    def task(peer: Peer) -> Any:
+        peer.db.table("t").count()
         rest(peer)
         asked = utc(peer.true_us)
-        return table.append(arrow([row])).created_at >= asked
+        commit = call.task(peer)
+        if commit.created_at < asked:
+            raise ViolationError(Never.MISDATED, f"{commit} was asked for at {asked}")
+        return commit
 
-    return PairedCall(f"append after {what}", task, effect)
+    return replace(call, task=task)
 
 
 def create_after_drop() -> PairedCall:
@@ -159,14 +158,14 @@ DOUBT: tuple[Pair, ...] = (
     Pair(
         "append of an idle process/append",
         one_table,
-        (append_after_rest("a rest", lambda peer: peer.wait(0.05), (4, 40, None)), append((5, 50, None))),
+        (append_after_rest(lambda peer: peer.wait(0.001), (4, 40, None)), append((5, 50, None))),
         quick=(0,),
     ),
     Pair(
         "append of a frozen machine/append",
         one_table,
         (
-            append_after_rest("a freeze", lambda peer: peer.freeze(0.05, clock_is_set=True), (4, 40, None)),
+            append_after_rest(lambda peer: peer.freeze(0.05, clock_is_set=True), (4, 40, None)),
             append((5, 50, None)),
         ),
         quick=(0,),
@@ -175,7 +174,7 @@ DOUBT: tuple[Pair, ...] = (
         "append of a machine whose clocks stood still/append",
         one_table,
         (
-            append_after_rest("a freeze of all clocks", lambda peer: peer.freeze(2, clock_is_set=False), (4, 40, None)),
+            append_after_rest(lambda peer: peer.freeze(2, clock_is_set=False), (4, 40, None)),
             append((5, 50, None)),
         ),
         quick=(0,),

@@ -56,8 +56,8 @@ class Faults:
         outage: the process gets no answers, no connection or only 503 for a while.
         stall: the process stalls for minutes.
         jump: its local clock jumps.
-        freeze: the machine is frozen between two calls, and its clocks stand still. The local one is set when it goes
-            on, or after some requests.
+        rest: the process rests for minutes before a call, not per request. Its machine may be frozen: then its clocks
+            stand still. The local one is set when it goes on, or after some requests.
     """
 
     crash: float = 0.0
@@ -70,7 +70,7 @@ class Faults:
     outage: float = 0.0
     stall: float = 0.0
     jump: float = 0.0
-    freeze: float = 0.0
+    rest: float = 0.0
 
 
 @dataclass
@@ -177,16 +177,17 @@ class Network(Wire):
             self.trace.note(self.scheduler.now_us, who, "oversleeps")
             self._stall(line, 60 * MINUTE_US)
 
-    def freeze(self, line: Line, who: str) -> None:
-        """Freezes the machine of a process that has one thread, now and then, before it makes a call."""
-        if line.threads or line.process or line.random.random() >= self.faults.freeze:
+    def rest(self, line: Line, who: str) -> None:
+        """Lets a process that has one thread rest, now and then, before it makes a call."""
+        if line.threads or line.process or line.random.random() >= self.faults.rest:
             return
-        duration_us = line.random.randint(10 * SECOND_US, 60 * MINUTE_US)
+        duration_us = line.random.randint(10 * SECOND_US, 4 * MINUTE_US)
+        kind = line.random.choice(("rests", "is frozen", "is frozen with all its clocks"))
+        self.trace.note(self.scheduler.now_us, who, kind)
+        self.counts[f"process {kind}"] += 1
         self._pause(line, duration_us)
-        line.frozen_us += duration_us
-        line.clock_behind_us += duration_us if line.random.random() < 0.5 else 0
-        self.trace.note(self.scheduler.now_us, who, f"was frozen for {duration_us / 1e6} s")
-        self.counts["machines frozen"] += 1
+        line.frozen_us += duration_us if kind != "rests" else 0
+        line.clock_behind_us += duration_us if kind == "is frozen with all its clocks" else 0
 
     # ---- fates of requests -------------------------------------------------------------------------------------------
 

@@ -255,7 +255,7 @@ class Process:
         return self.ledger.version, min(self.db.version, self.ledger.version)
 
     def _begin(self, operation: Operation) -> Operation:
-        self.network.freeze(self.line, self.who)
+        self.network.rest(self.line, self.who)
         operation.reading, operation.began_us = operation.known, self.network.scheduler.now_us
         self.line.operation, self.line.run = operation, None
         self.evidence = self.ledger.recording.begin_call(operation, self._session, operation.began_us)
