@@ -159,8 +159,8 @@ COMMITS: tuple[Mutation, ...] = (
             ),
             Edit(
                 "commit/head.py",
-                "        return least_us - stamp.time_us <= (seconds + _CLOCKS_DISAGREE_SECONDS) * SECOND_US\n",
-                "        return True\n",
+                "        return max(self.runtime.elapsed(stamp.made), (least_us - stamp.time_us) / SECOND_US)\n",
+                "        return self.runtime.elapsed(stamp.made)\n",
             ),
         ),
     ),
@@ -168,8 +168,8 @@ COMMITS: tuple[Mutation, ...] = (
         "answers since the stamp are not compared with it",
         "the Date of an answer between the stamp and the pointer's PUT shows that the machine was frozen",
         "commit/head.py",
-        "        return least_us - stamp.time_us <= (seconds + _CLOCKS_DISAGREE_SECONDS) * SECOND_US\n",
-        "        return True\n",
+        "        return max(self.runtime.elapsed(stamp.made), (least_us - stamp.time_us) / SECOND_US)\n",
+        "        return self.runtime.elapsed(stamp.made)\n",
     ),
     mutation(
         "history is trimmed",

@@ -96,6 +96,17 @@ def test_a_directory_has_the_clock_of_this_machine_also_when_that_is_set(
     assert table.append([{"a": 1}]).created_at == asked
 
 
+def test_now_in_a_predicate_is_the_present_also_in_a_process_that_was_idle(tmp_path: Path) -> None:
+    machine = Machine()
+    table = Database(LocalStore(tmp_path, machine.runtime), machine.runtime).create_table(
+        "t", pa.schema([("t", pa.timestamp("us", tz="UTC"))])
+    )
+    table.append([{"t": utc(START_US + seconds * SECOND_US)} for seconds in (100, 300)])
+    machine.now_us += 200 * SECOND_US
+    table.delete("t <= now()")
+    assert table.count() == 1
+
+
 @pytest.mark.parametrize("is_frozen", [False, True])
 def test_a_process_that_was_idle_dates_a_commit_with_the_time_of_s3(s3_url: str, proxy: Proxy, is_frozen: bool) -> None:
     """Its clocks jump by 200 seconds. If its monotonic clock does not, the server is asked."""

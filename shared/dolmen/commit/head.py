@@ -257,15 +257,20 @@ class Head:
             )
         return now_us
 
-    def may_send(self, stamp: Stamp) -> bool:
-        """Whether a pointer to a version with this stamp may still be sent.
+    def seconds_since(self, stamp: Stamp) -> float:
+        """Seconds since a stamp was made, by this machine's clocks or by the server's answers, whichever shows more.
 
-        The server's answers since then count, too: the clocks of a machine that was frozen may show nothing of it.
+        The clocks of a machine that was frozen may show nothing of it.
         """
-        seconds, least_us = self.runtime.elapsed(stamp.made), self.store.clock.least_us
-        if seconds >= STAMP_SECONDS or least_us is None:
-            return False
-        return least_us - stamp.time_us <= (seconds + _CLOCKS_DISAGREE_SECONDS) * SECOND_US
+        least_us = self.store.clock.least_us
+        if least_us is None:
+            return float("inf")
+        return max(self.runtime.elapsed(stamp.made), (least_us - stamp.time_us) / SECOND_US)
+
+    def may_send(self, stamp: Stamp) -> bool:
+        """Whether a pointer to a version with this stamp may be sent: it is not old, and was right when it was made."""
+        most_seconds = self.runtime.elapsed(stamp.made) + _CLOCKS_DISAGREE_SECONDS
+        return self.seconds_since(stamp) <= min(most_seconds, STAMP_SECONDS)
 
 
 def _check_forward(known: Base | None, named: Pointer) -> None:

@@ -187,7 +187,8 @@ class Leader:
             self._read_for = joined
             return
         self._under_way = []
-        self._refresh()
+        if head.seconds_since(stamp) > STAMP_SECONDS:  # else the last answer has the time
+            self._refresh()
 
     def _fit(self) -> list[_Fitted]:
         """Fits the changes that wait to the base, each to what those before it make of it.

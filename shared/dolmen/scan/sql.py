@@ -179,7 +179,7 @@ def _query_to_explain(query: str, duckdb: Any) -> str:
 
 
 def _with_advice(text: str, query: str) -> str:
-    """What DuckDB says of a query, with what to do instead if dolmen knows it."""
+    """Adds to an error of DuckDB what to do instead, if dolmen knows it."""
     if "does not support time travel" in text or ("syntax error" in text and _AS_OF.search(query)):
         text += (
             "\nA query reads one version of the database: db.at(n).sql(query) reads version n, and db.at() also takes "
