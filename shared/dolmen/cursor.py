@@ -131,7 +131,7 @@ class ChangeCursor:
         )
 
     def _move(self, version: int) -> Commit:
-        place = Cursor(version, self._context.store.clock.now_us, self._place.age_us)
+        place = Cursor(version, self._context.store.clock.current_us, self._place.age_us)
         commit = self._put(place)
         self._place, self._until = place, None
         return commit
@@ -160,7 +160,7 @@ def open_cursor(
             known = ", ".join(sorted(base.manifest.cursors)) or "none"
             raise TagNotFoundError(f"no cursor {name!r}; cursors: {known}. Leave out create=False to make it")
         first = base.manifest if start is None else manifest_at(context, base, start)
-        place = Cursor(first.version, context.store.clock.now_us, age_us)
+        place = Cursor(first.version, context.store.clock.current_us, age_us)
         try:
             with Transaction(context, "cursor") as transaction:
                 transaction.refresh()

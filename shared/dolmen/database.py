@@ -422,6 +422,7 @@ class Database(MaintainableDatabase):
         *,
         timestamp: datetime | int | str | None = None,
         tag: str | None = None,
+        settled: bool = True,
         tables: str | Sequence[str] | None = None,
         request: str | None = None,
         message: str | None = None,
@@ -433,17 +434,20 @@ class Database(MaintainableDatabase):
 
         Args:
             version, timestamp, tag: the version; see ``at``.
+            settled: refuse a time to which a commit under way may still be dated. Without this, the newest version so
+                far is restored.
             tables: names of tables in that version. By default all: then tables that were created since are dropped.
             request, message: as for ``Table.append``.
 
         Raises:
+            UnsettledTimestampError: the time is in the future, or not settled although ``settled`` is True.
             VersionNotFoundError, VersionExpiredError, TagNotFoundError: there is no such version any more.
             TableNotFoundError: that version has no such table.
             TableExistsError: another table has the name of one that is to come back.
         """
         with Transaction(self._context, "restore", message=message) as transaction:
             transaction.refresh()
-            restore_tables(transaction, Moment(version, timestamp, tag), tables, request)
+            restore_tables(transaction, Moment(version, timestamp, tag, settled), tables, request)
             return transaction.commit()
 
     def clone(

@@ -248,7 +248,7 @@ def parse_where(context: Context, entry: TableEntry, where: Where) -> Predicate:
     """Parses and binds a predicate. Raises PredicateError. To delete everything, the predicate must be ``"TRUE"``."""
     if where is None or (isinstance(where, (str, Mapping)) and not where):
         raise InputError('nothing says what to delete: give a predicate or keys; "TRUE" deletes all rows')
-    return parse(where, entry.schema, now_us=context.store.clock.now_us)
+    return parse(where, entry.schema, now_us=context.store.clock.current_us)
 
 
 def key_fields(entry: TableEntry, on: str | Sequence[str] | None) -> tuple[Field, ...]:

@@ -31,7 +31,7 @@ class TaggedVersion:
 
     Args:
         version: its number.
-        created_at: the time at which it landed, by the store's clock.
+        created_at: its time, as ``Commit.created_at``.
         until: the time from which collection may remove the tag; None = never.
     """
 
@@ -47,15 +47,21 @@ class TaggedVersion:
 
 @dataclass(frozen=True)
 class Moment:
-    """An earlier version, as a user names it: by its number, by a time, or by a tag."""
+    """An earlier version, as a user names it: by its number, by a time, or by a tag.
+
+    Args:
+        settled: refuse a time that is not settled (see ``Database.at``).
+    """
 
     version: int | None = None
     timestamp: Time | None = None
     tag: str | None = None
+    settled: bool = False
 
     def find(self, context: Context) -> Manifest:
         """The version as it is stored. Raises InputError unless it is named in one way; see ``Database.at``."""
-        return find_version(context, context.head.refresh(), self.version, self.timestamp, self.tag)[0]
+        base = context.head.refresh()
+        return find_version(context, base, self.version, self.timestamp, self.tag, settled=self.settled)[0]
 
     def find_or_newest(self, context: Context) -> Manifest:
         """The same; the newest version if none is named."""
@@ -84,7 +90,7 @@ def put_tag(
         named = moment.find_or_newest(transaction.context)
         if named.version == 0:
             raise InputError("the database has no version yet, so there is none to tag")
-        end = 0 if until is None else _end(until, transaction.now_us)
+        end = 0 if until is None else _end(until, transaction.context.store.clock.current_us)
         transaction.add(PutTag(name, Tag(named.version, named.key, named.created_at, end), move, request=request))
     if request is not None and asked:
         transaction.add_content(

@@ -129,7 +129,7 @@ class ReadableTable:
         """
         view = self._view()
         where = with_parameters(where, parameters)
-        now_us = self._context.store.clock.now_us
+        now_us = self._context.store.clock.current_us
         predicate = None if where is None else parse(where, view.entry().schema, now_us=now_us)
         self._note_read(predicate)
         return Scan(

@@ -18,7 +18,9 @@ class Commit:
     Args:
         version: the version it made; if nothing changed, the version it was made on.
         commit_ts: timestamp of its last statement, int64 microseconds; it orders deletes and data.
-        created_at: the time at which it landed, by the store's clock.
+        created_at: the time of the attempt that landed, by the store's clock, in UTC. It is not before the call began.
+            S3's clock shows whole seconds, so it may be a second early on a machine whose own clock is wrong. It never
+            decreases from version to version.
         commit_id: the unique id of its version, which changes that were committed together share.
         operation: a word for what it did; "nothing" if there was nothing to do.
         counts: the numbers of rows, files and tombstones that it changed.

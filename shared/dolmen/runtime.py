@@ -24,6 +24,9 @@ from dolmen.cached import cached_property
 _FAR_SECONDS = 0.002
 """Opening a small file of a disk that is near takes less than this: 0.1 to 0.3 ms (measured)."""
 
+_CLOCKS_DISAGREE_SECONDS = 1.0
+"""A wall clock that is corrected without a jump stays within this for half an hour: by 0.5 ms a second at most."""
+
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -37,6 +40,19 @@ def _monotonic() -> float:
     if hasattr(time, "clock_gettime"):
         return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
     return time.monotonic()
+
+
+@dataclass(frozen=True, slots=True)
+class Instant:
+    """A point in time by both clocks of this machine.
+
+    Args:
+        clock_us: its wall clock, in microseconds since the epoch.
+        monotonic: seconds by ``Runtime.monotonic``.
+    """
+
+    clock_us: int
+    monotonic: float
 
 
 class Signal(Protocol):
@@ -73,6 +89,20 @@ class Runtime:
     cores: int = field(default_factory=lambda: os.cpu_count() or 1)
     signal: Callable[[], Signal] = threading.Event
     few_requests: bool = False
+
+    def instant(self) -> Instant:
+        """This point in time."""
+        return Instant(self.clock_us(), self.monotonic())
+
+    def elapsed(self, since: Instant) -> float:
+        """Seconds since an instant; infinite if the clocks disagree, so that they are not known.
+
+        A virtual machine or a function that was frozen may go on with its monotonic clock where it stood. Its wall
+        clock is set again.
+        """
+        seconds = self.monotonic() - since.monotonic
+        clock_seconds = (self.clock_us() - since.clock_us) / 1_000_000
+        return seconds if abs(clock_seconds - seconds) <= _CLOCKS_DISAGREE_SECONDS else float("inf")
 
     def uuid(self) -> str:
         """32 hexadecimal digits of a fresh random (version 4) UUID."""

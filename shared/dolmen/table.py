@@ -61,6 +61,7 @@ class Table(KeyedTable):
         *,
         timestamp: datetime | int | str | None = None,
         tag: str | None = None,
+        settled: bool = True,
         request: str | None = None,
         message: str | None = None,
     ) -> Commit:
@@ -70,15 +71,20 @@ class Table(KeyedTable):
 
         Args:
             version, timestamp, tag: the version; see ``Database.at``.
+            settled: refuse a time to which a commit under way may still be dated. Without this, the newest version so
+                far is restored.
             request, message: as for ``append``.
 
         Raises:
+            UnsettledTimestampError: the time is in the future, or not settled although ``settled`` is True.
             VersionNotFoundError, VersionExpiredError, TagNotFoundError: there is no such version any more.
             TableNotFoundError: this table did not exist then.
         """
         with Transaction(self._context, "restore", message=message) as transaction:
             transaction.refresh()  # the name may stand for another table by now
-            transaction.table(self.name).restore(version, timestamp=timestamp, tag=tag, request=request)
+            transaction.table(self.name).restore(
+                version, timestamp=timestamp, tag=tag, settled=settled, request=request
+            )
             return transaction.commit()
 
     def changes(
@@ -120,7 +126,7 @@ class Table(KeyedTable):
         with self._context.reading(last.version):
             entry = self._context.segments.whole(last.table(self.name))
         where = with_parameters(where, parameters)
-        predicate = None if where is None else parse(where, entry.schema, now_us=self._context.store.clock.now_us)
+        predicate = None if where is None else parse(where, entry.schema, now_us=self._context.store.clock.current_us)
         names = None if columns is None else arguments.names("columns", columns)
         net = arguments.flag("net", net)
         feed = ChangeFeed(self._context, base.manifest, first, last, self.name, entry, names, predicate, net=net)

@@ -270,10 +270,11 @@ class TransactionTable(KeyedTable):
         *,
         timestamp: datetime | int | str | None = None,
         tag: str | None = None,
+        settled: bool = True,
         request: str | None = None,
     ) -> None:
         """See ``Table.restore``."""
-        restore_table(self._transaction, self.name, Moment(version, timestamp, tag), request)
+        restore_table(self._transaction, self.name, Moment(version, timestamp, tag, settled), request)
 
     def set(self, *, request: str | None = None, **changes: Any) -> None:
         """See ``Table.set``."""

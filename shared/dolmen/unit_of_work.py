@@ -15,8 +15,8 @@ from dolmen.commit.applied import find_applied
 from dolmen.commit.change import Change
 from dolmen.commit.draft import Draft
 from dolmen.commit.group import Committed
+from dolmen.commit.head import STAMP_SECONDS
 from dolmen.commit.intent import Intent
-from dolmen.commit.loop import STAMP_SECONDS
 from dolmen.commit.loop import commit as commit_change
 from dolmen.commit.statements.base import Statement, is_prepared
 from dolmen.commit.statements.insert import InsertRows

@@ -36,7 +36,8 @@ def parse_duration(text: str) -> int:
     duration_us = int(match[1]) * _DURATIONS_US[match[2]] if match else 0
     if not 0 < duration_us <= _MAX_DURATION_US:
         raise InputError(
-            f"{arguments.short_repr(text)} is no duration: a number and w, d, h, m or s, as in 90d, at most a century"
+            f"{arguments.short_repr(text)} is not a duration from 1s to a century: give a whole number and one of w, "
+            "d, h, m and s, as in 90d"
         )
     return duration_us
 

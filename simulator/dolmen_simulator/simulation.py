@@ -44,11 +44,12 @@ WEATHER: dict[str, Faults] = {
         outage=0.001,
         stall=0.0005,
         jump=0.001,
+        rest=0.03,
     ),
     "lossy": Faults(
         crash=0.002, lost=0.08, late=0.02, double=0.02, throttled=0.01, conflict=0.01, outage=0.002, jump=0.001
     ),
-    "late": Faults(crash=0.004, lost=0.02, late=0.10, double=0.03, outage=0.002, stall=0.004),
+    "late": Faults(crash=0.004, lost=0.02, late=0.10, double=0.03, outage=0.002, stall=0.004, rest=0.05),
     "crashing": Faults(crash=0.04, lost=0.01, late=0.02, double=0.01, throttled=0.004),
     "refusing": Faults(
         crash=0.004, lost=0.01, late=0.02, throttled=0.06, conflict=0.10, unreachable=0.02, outage=0.003
@@ -64,6 +65,7 @@ WEATHER: dict[str, Faults] = {
         outage=0.003,
         stall=0.003,
         jump=0.002,
+        rest=0.05,
     ),
 }
 """The probabilities of faults in a history, of which its seed chooses one set."""

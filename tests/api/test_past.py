@@ -23,6 +23,7 @@ from dolmen.errors import (
     TableNotFoundError,
     TagExistsError,
     TagNotFoundError,
+    UnsettledTimestampError,
     VersionNotFoundError,
 )
 from dolmen.format.tags import Tag
@@ -75,6 +76,25 @@ def test_a_tag_moves_only_when_it_is_told_to(db: Database) -> None:
     assert ids(db.at(tag="v1")) == list(range(10))
     db.tag("then", timestamp=datetime.now(UTC))
     assert db.tags()["then"].version >= 4
+
+
+def test_a_restore_refuses_a_time_that_is_not_settled_unless_it_is_told_to(db: Database) -> None:
+    """Someone notes the time, deletes all by mistake, and goes back."""
+    table, noted = db.table("t"), datetime.now(UTC)
+    newest, restores = db.version, [table.restore, db.restore]
+    for restore in restores:
+        with pytest.raises(UnsettledTimestampError, match=rf"The newest version is {newest}: settled=False takes it"):
+            restore(timestamp=noted)
+    with db.transaction() as tx, pytest.raises(UnsettledTimestampError):
+        tx.table("t").restore(timestamp=noted)
+    assert db.version == newest
+    assert table.restore(timestamp=noted, settled=False).did[0].over == (f"version {newest}",)
+    noted = datetime.now(UTC)
+    for restore in restores:
+        table.delete("TRUE")
+        assert table.count() == 0
+        restore(timestamp=noted)
+        assert ids(db) == list(range(10))
 
 
 def test_wrong_arguments_of_tags_are_refused(db: Database) -> None:

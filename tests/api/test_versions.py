@@ -67,7 +67,7 @@ def test_a_time_close_to_now_is_answered_and_said_not_to_be_final(db: Database, 
     assert (there.version, there.settled, there.table("people").count()) == (2, False, 1)
     assert "not settled yet" in repr(there)
     assert not table.at(timestamp=created_at).settled
-    with pytest.raises(UnsettledTimestampError, match=r"[0-9] seconds ago.*version 2"):
+    with pytest.raises(UnsettledTimestampError, match=r"[0-9] seconds ago.*version is 2"):
         table.at(timestamp=created_at, settled=True)
     assert db.at(version=2).settled
     table.append(people(2))

@@ -91,7 +91,12 @@ def test_a_table_is_restored_by_version_by_time_and_by_tag(table: Cli) -> None:
     ]
     assert ids(table, "t") == [2]
     now = datetime.now(UTC).isoformat()
-    assert "not settled yet" in table("restore", "t", "--at", now).err
+    for arguments in (("t",), ("--yes",), ()):
+        refused = table("restore", *arguments, "--at", now)
+        assert (refused.code, "--version 6 takes it" in " ".join(refused.err.split())) == (4, True)
+    assert newest(table)["version"] == 6
+    assert table("delete", "t", "--where", "true").code == 0
+    assert table("restore", "t", "--at", now).out.startswith("version 8 restore t(version 6)")
     assert ids(table, "t") == [2]
 
 

@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
 
-from dolmen.commit.loop import STAMP_SECONDS
+from dolmen.commit.head import STAMP_SECONDS
+from dolmen.commit.versions import manifest_at_time
 from dolmen.errors import ClockError, UnknownOutcomeError
-from support.commit_world import START_US, World, append, delete, lose_the_request, meanwhile, paths, table
+from dolmen.store.base import PutOutcome
+from support.commit_world import (
+    START_US,
+    Perform,
+    ScriptedStore,
+    World,
+    Writer,
+    append,
+    delete,
+    lose_the_request,
+    meanwhile,
+    paths,
+    table,
+)
 
 DAY_US = 86_400_000_000
 
@@ -94,6 +110,62 @@ def test_a_resend_stops_when_the_stamp_is_four_minutes_old(world: World) -> None
     with pytest.raises(UnknownOutcomeError):
         writer.commit(append(table(world), "a"))
     assert len(writer.store.pointer_puts) == 3
+
+
+@pytest.mark.parametrize(
+    ("rest", "manifests", "gets"),
+    [
+        pytest.param(lambda writer: writer.world.pass_minutes(1 / 60), 1, 0, id="a second"),
+        pytest.param(lambda writer: writer.world.pass_minutes(3.9), 1, 0, id="almost four minutes"),
+        pytest.param(lambda writer: writer.world.pass_minutes(60), 1, 1, id="an hour"),
+        pytest.param(lambda writer: writer.freeze(1 / 30, clock_is_set=True), 1, 1, id="frozen for two seconds"),
+        pytest.param(lambda writer: writer.freeze(3, clock_is_set=True), 1, 1, id="frozen"),
+        pytest.param(lambda writer: writer.freeze(60, clock_is_set=True), 1, 1, id="frozen for an hour"),
+        # Its own clocks show nothing of it. The answer to the first manifest does.
+        pytest.param(lambda writer: writer.freeze(3, clock_is_set=False), 2, 0, id="frozen with all its clocks"),
+        pytest.param(lambda writer: writer.freeze(60, clock_is_set=False), 2, 1, id="and for an hour"),
+    ],
+)
+def test_no_commit_is_dated_before_it_was_asked_for(
+    world: World, rest: Callable[[Writer], None], manifests: int, gets: int
+) -> None:
+    writer = world.writer()
+    writer.commit(append(table(world), "a"))
+    rest(writer)
+    asked_us, before = world.now_us, len(writer.store.puts)
+    writer.store.gets.clear()
+    assert writer.commit(delete(table(world))).attempts == 1
+    assert world.newest.created_at == asked_us
+    assert manifest_at_time(writer.head, writer.head.refresh(), asked_us - 1).version == 2
+    assert (len(writer.store.puts) - before, len(writer.store.gets)) == (manifests + 1, gets + 2)
+
+
+@pytest.mark.parametrize("clock_is_set", [True, False])
+def test_a_machine_that_is_frozen_before_a_repeated_pointer_does_not_send_it(world: World, clock_is_set: bool) -> None:
+    writer = world.writer()
+    writer.head.refresh()
+    freeze = meanwhile(lambda: writer.freeze(60, clock_is_set=clock_is_set), then=lose_the_request)
+    writer.store.script += [freeze] * 8
+    with pytest.raises(UnknownOutcomeError):
+        writer.commit(append(table(world), "a"))
+    assert len(writer.store.pointer_puts) == 1
+
+
+def test_servers_whose_clocks_disagree_hold_no_commit_back(world: World) -> None:
+    writer = world.writer()
+    writer.head.refresh()
+
+    def put_elsewhere(store: ScriptedStore, perform: Perform) -> PutOutcome:
+        world.server_off_us = 60_000_000
+        outcome = perform()
+        world.server_off_us = 0
+        return outcome
+
+    writer.store.is_scripted, writer.store.script = (lambda key: True), deque([put_elsewhere] * 9)
+    before = world.now_us
+    assert writer.commit(append(table(world), "a")).attempts == 1
+    assert len(writer.store.script) == 6  # a manifest twice, and a pointer
+    assert world.newest.created_at == before + 60_000_000
 
 
 def test_an_idle_writer_asks_for_the_time_before_it_commits(world: World) -> None:

@@ -288,7 +288,7 @@ def healthy(world: World, name: str) -> Healthy:
     """What an act does with the healthy database."""
     act, writes = acts(world)[name]
     bucket = world.bucket()
-    store = TouchStore(bucket, Runtime(clock_us=lambda: world.now_us, threads=1))
+    store = TouchStore(bucket, Runtime(lambda: world.now_us, lambda: world.now_us / 1e6, threads=1))
     db = opened(bucket, world, store)
     outcome = act(db, world)
     read, asked = dict(store.read), frozenset(store.asked)

@@ -16,7 +16,7 @@ import pytest
 
 from dolmen.database import Database
 from dolmen.runtime import Runtime, shared_runtime
-from dolmen.store.base import ServerClock
+from dolmen.store.clock import DatedAnswer, ServerClock
 from dolmen.store.s3.store import S3Store
 from support.erased import SCHEMA, holding, people
 from support.ministack import boto3_client, endpoint_environment
@@ -34,13 +34,10 @@ class LaterClock(ServerClock):
         super().__init__(clock.runtime)
         self.clock, self.ahead_us = clock, ahead_us
 
-    def reading(self) -> tuple[int, float]:
-        date_us, age_seconds = self.clock.reading()
-        return date_us + self.ahead_us, age_seconds
-
     @property
-    def now_us(self) -> int:
-        return self.clock.now_us + self.ahead_us
+    def last(self) -> DatedAnswer:
+        last = self.clock.last
+        return replace(last, date_us=last.date_us + self.ahead_us)
 
 
 class LaterStore(S3Store):

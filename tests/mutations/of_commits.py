@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from mutations.mutation import Mutation, mutation
+from mutations.mutation import Edit, Mutation, mutation
 
 COMMITS: tuple[Mutation, ...] = (
     mutation(
@@ -100,7 +100,7 @@ COMMITS: tuple[Mutation, ...] = (
     mutation(
         "a pointer is sent however old its date is",
         "a pointer PUT is signed within 4 minutes of the Date it is stamped with",
-        "commit/loop.py",
+        "commit/head.py",
         "STAMP_SECONDS = 240.0",
         "STAMP_SECONDS = 86_400.0",
     ),
@@ -136,9 +136,40 @@ COMMITS: tuple[Mutation, ...] = (
     mutation(
         "commits are dated by the local clock",
         "created_at = max(previous created_at, server now): clocks of writers differ by minutes",
+        "store/clock.py",
+        "        return min(max(self.runtime.clock_us(), least_us), least_us + last.vague_us)\n",
+        "        return self.runtime.clock_us()\n",
+    ),
+    mutation(
+        "commits are dated by the last answer's Date",
+        "a version is dated with the server's time at its attempt: the last Date and its age",
+        "store/clock.py",
+        "        return min(max(self.runtime.clock_us(), least_us), least_us + last.vague_us)\n",
+        "        return last.date_us\n",
+    ),
+    Mutation(
+        "a frozen machine's monotonic clock is believed",
+        "an age that the two clocks of a machine disagree about is not known, and the Date of an answer before the "
+        "pointer's PUT is compared with the stamp",
+        (
+            Edit(
+                "runtime.py",
+                '        return seconds if abs(clock_seconds - seconds) <= _CLOCKS_DISAGREE_SECONDS else float("inf")\n',
+                "        return seconds\n",
+            ),
+            Edit(
+                "commit/head.py",
+                "        return max(self.runtime.elapsed(stamp.made), (least_us - stamp.time_us) / SECOND_US)\n",
+                "        return self.runtime.elapsed(stamp.made)\n",
+            ),
+        ),
+    ),
+    mutation(
+        "answers since the stamp are not compared with it",
+        "the Date of an answer between the stamp and the pointer's PUT shows that the machine was frozen",
         "commit/head.py",
-        "        return now_us, self.runtime.monotonic() - age_seconds\n",
-        "        return local_us, self.runtime.monotonic() - age_seconds\n",
+        "        return max(self.runtime.elapsed(stamp.made), (least_us - stamp.time_us) / SECOND_US)\n",
+        "        return self.runtime.elapsed(stamp.made)\n",
     ),
     mutation(
         "history is trimmed",

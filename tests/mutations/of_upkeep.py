@@ -86,7 +86,7 @@ UPKEEP: tuple[Mutation, ...] = (
         "collection goes by the local clock",
         "collection goes by the server's clock",
         "maintenance/gc/plan.py",
-        "    now_us, _ = head.server_now(manifest)\n",
+        "    now_us = head.server_now(manifest)\n",
         "    now_us = head.runtime.clock_us()\n",
     ),
     Mutation(

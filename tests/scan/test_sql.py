@@ -420,6 +420,9 @@ def test_what_is_refused_is_told_with_what_to_do_instead(world: World) -> None:
         ("PIVOT events ON s USING sum(x)", "ON column IN"),
         ("FROM read_csv('/etc/passwd')", "run DuckDB yourself"),
         ("SELECT 1; SELECT 2", "not 2 statements"),
+        ("FROM events AT (VERSION => 1)", r"db\.at\(n\)\.sql\(query\)"),
+        ("FROM events VERSION AS OF 1", r"db\.at\(n\)\.sql\(query\)"),
+        ("FROM events FOR SYSTEM_TIME AS OF now()", "timestamp="),
     ):
         with pytest.raises(InputError, match=words):
             run(world, query).fetchall()

@@ -115,6 +115,14 @@ def test_a_created_at_that_goes_back_is_found(world: World) -> None:
     forged(world, lambda manifest: manifest.update(created_at=1), Never.UNREADABLE, "created_at")
 
 
+def test_a_commit_that_is_dated_before_it_was_asked_for_is_found(world: World) -> None:
+    world.now_us += 30_000_000
+    before_us = world.ledger.chain[-1].created_at
+    forged(
+        world, lambda manifest: manifest.update(created_at=before_us), Never.MISDATED, r"31.0 s before append .*began"
+    )
+
+
 def test_a_version_that_follows_another_one_than_the_newest_loses_it(world: World) -> None:
     before = world.ledger.chain[-2].key
     forged(world, lambda manifest: manifest.update(previous=before), Never.LOST, "does not follow")

@@ -195,19 +195,31 @@ class Writer:
 
     def __init__(self, world: World, number: int, local_off_us: int, trust_clock: bool) -> None:
         self.world, self.number, self.changes = world, number, 0
+        self.frozen_us = self.behind_us = 0
 
         def sleep(seconds: float) -> None:
             world.now_us += round(seconds * 1e6)
 
         self.runtime = Runtime(
-            clock_us=lambda: world.now_us + local_off_us,
-            monotonic=lambda: world.now_us / 1e6,
+            clock_us=lambda: world.now_us + local_off_us - self.behind_us,
+            monotonic=lambda: (world.now_us - self.frozen_us) / 1e6,
             sleep=sleep,
             random=random.Random(number),
             threads=1,
         )
         self.store = ScriptedStore(world.bucket, self.runtime)
         self.head = Head(self.store, self.runtime, trust_clock=trust_clock)
+
+    def freeze(self, minutes: float, *, clock_is_set: bool) -> None:
+        """Lets time pass for others while this process's machine is frozen.
+
+        Args:
+            clock_is_set: whether the wall clock shows the right time when the machine goes on; else it stood still.
+        """
+        self.world.pass_minutes(minutes)
+        self.frozen_us += round(minutes * MINUTE_US)
+        if not clock_is_set:
+            self.behind_us += round(minutes * MINUTE_US)
 
     def uploads(self) -> PendingUploads:
         """Makes the uploads of one commit."""

@@ -111,9 +111,9 @@ def restore(
         raise InputError("give --version, --at or --tag: the version to go back to")
     db = dolmen.open(database)
     if not yes and not tables:
-        _ask(db.at(version=db.version).manifest, snapshot_of(db, version, at, tag).manifest, as_json)
+        _ask(db.at(version=db.version).manifest, snapshot_of(db, version, at, tag, settled=True).manifest, as_json)
     else:
-        check_source(db, version, at, tag)
+        check_source(db, version, at, tag, settled=True)
     commit = db.restore(
         version, timestamp=at, tag=tag, tables=list(tables) if tables else None, request=request_id, message=message
     )

@@ -9,7 +9,7 @@ import typer
 import dolmen
 from dolmen.cli.options import complete
 from dolmen.cli.output import errors
-from dolmen.errors import InputError
+from dolmen.errors import InputError, UnsettledTimestampError
 from dolmen.snapshot import Snapshot
 
 
@@ -28,32 +28,36 @@ Tag = Annotated[
 ]
 
 
-def snapshot_of(db: dolmen.Database, version: int | None, at: str | None, tag: str | None) -> Snapshot:
+def snapshot_of(
+    db: dolmen.Database, version: int | None, at: str | None, tag: str | None, *, settled: bool = False
+) -> Snapshot:
     """The version that options name; the newest if they name none. Says so if it is not settled yet.
 
     Raises:
         InputError: more than one option names a version.
+        UnsettledTimestampError: it is not settled although ``settled`` is True, or its time is in the future.
     """
     check_one(version, at, tag)
     if version is None and at is None and tag is None:
         return db.at(version=db.version)
     snapshot = db.at(version, timestamp=at, tag=tag)
     if not snapshot.settled:
-        errors.print(
+        reason = (
             f"version {snapshot.version} is not settled yet: for 20 minutes a commit under way may be dated before {at}"
         )
+        if settled:
+            raise UnsettledTimestampError(f"{reason}. Nothing was changed: --version {snapshot.version} takes it")
+        errors.print(reason)
     return snapshot
 
 
-def check_source(db: dolmen.Database, version: int | None, at: str | None, tag: str | None) -> None:
-    """Checks the options for the version that a change goes back to. Says so if it is not settled yet.
-
-    Raises:
-        InputError: more than one option names a version.
-    """
+def check_source(
+    db: dolmen.Database, version: int | None, at: str | None, tag: str | None, *, settled: bool = False
+) -> None:
+    """Checks the options for the version that a change goes back to. Says so and raises as ``snapshot_of`` does."""
     check_one(version, at, tag)
     if at is not None:
-        snapshot_of(db, version, at, tag)
+        snapshot_of(db, version, at, tag, settled=settled)
 
 
 def check_one(version: int | None, at: str | None, tag: str | None) -> None:

@@ -11,12 +11,18 @@ from dolmen.errors import ClockError, CorruptionError, ObjectNotFoundError, Vers
 from dolmen.format.layout import POINTER, manifest_key
 from dolmen.format.manifest import EMPTY, Manifest
 from dolmen.format.pointer import Pointer, Turn
-from dolmen.runtime import Runtime
+from dolmen.runtime import Instant, Runtime
 from dolmen.segments.reader import SegmentReader
 from dolmen.store.base import ObjectStore, Stored
 from dolmen.store.cache import ObjectCache
 from dolmen.store.disk_cache import DiskCache
-from dolmen.units import DAY_US
+from dolmen.units import DAY_US, SECOND_US
+
+STAMP_SECONDS = 240.0
+"""Seconds within which a pointer PUT must be signed after the time that the version is dated with. S3 accepts a
+signature for 15 minutes, so no version can land more than 20 minutes after its date (docs/protocol.md)."""
+_CLOCKS_DISAGREE_SECONDS = 5.0
+"""What the answers of a server may disagree in, apart from whole seconds."""
 
 _BEHIND_FIRST = manifest_key(1, "").removesuffix("-.json") + "~"
 """Sorts after all manifests of version 1, which attempts at the first commit may leave behind."""
@@ -56,6 +62,19 @@ class Look:
     def turn(self) -> Turn | None:
         """The turn of the writer that commits next; None if nobody asked for one."""
         return self.pointer.turn or None
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """The time that a version is dated with.
+
+    Args:
+        time_us: the server's clock, microseconds since the epoch.
+        made: when that was its time, by the clocks of this machine.
+    """
+
+    time_us: int
+    made: Instant
 
 
 class Head:
@@ -210,13 +229,25 @@ class Head:
         if self._base is None or base.manifest.version > self._base.manifest.version:
             self._remember(base, self.runtime.monotonic())
 
-    def server_now(self, previous: Manifest) -> tuple[int, float]:
-        """The server's last ``Date`` in microseconds, and its time of arrival by ``runtime.monotonic``.
+    def server_now(self, previous: Manifest) -> int:
+        """The server's last ``Date`` in microseconds, which is never ahead of its clock.
 
         Raises:
             ClockError: it is a day away from both the local clock and the previous commit.
         """
-        now_us, age_seconds = self.store.clock.reading()
+        return self._check_clock(self.store.clock.now_us, previous)
+
+    def stamp(self, previous: Manifest) -> Stamp | None:
+        """The server's time now, for the version after ``previous``; None if it must be asked for.
+
+        Raises:
+            ClockError: see ``server_now``.
+        """
+        made = self.runtime.instant()
+        now_us = self.store.clock.estimate()
+        return None if now_us is None else Stamp(self._check_clock(now_us, previous), made)
+
+    def _check_clock(self, now_us: int, previous: Manifest) -> int:
         local_us = self.runtime.clock_us()
         off = min(abs(now_us - other) for other in (local_us, previous.created_at or local_us))
         if off > DAY_US and not self.trust_clock:
@@ -224,7 +255,22 @@ class Head:
                 f"the store's clock is {off / DAY_US:.1f} days away from this machine's and from the last commit; "
                 "correct the wrong clock, or open the database with trust_clock=True"
             )
-        return now_us, self.runtime.monotonic() - age_seconds
+        return now_us
+
+    def seconds_since(self, stamp: Stamp) -> float:
+        """Seconds since a stamp was made, by this machine's clocks or by the server's answers, whichever shows more.
+
+        The clocks of a machine that was frozen may show nothing of it.
+        """
+        least_us = self.store.clock.least_us
+        if least_us is None:
+            return float("inf")
+        return max(self.runtime.elapsed(stamp.made), (least_us - stamp.time_us) / SECOND_US)
+
+    def may_send(self, stamp: Stamp) -> bool:
+        """Whether a pointer to a version with this stamp may be sent: it is not old, and was right when it was made."""
+        most_seconds = self.runtime.elapsed(stamp.made) + _CLOCKS_DISAGREE_SECONDS
+        return self.seconds_since(stamp) <= min(most_seconds, STAMP_SECONDS)
 
 
 def _check_forward(known: Base | None, named: Pointer) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from dolmen.commit.change import Change, Effects, make_version
 from dolmen.commit.draft import Draft
 from dolmen.commit.group import MOST_CHANGES, Committed, Member, copy_error
-from dolmen.commit.head import Base, Head
+from dolmen.commit.head import STAMP_SECONDS, Base, Head, Stamp
 from dolmen.commit.readback import Readback, read_back
 from dolmen.commit.statements.base import Statement
 from dolmen.commit.turns import await_turn, turn_seconds
@@ -20,9 +20,6 @@ from dolmen.format.pointer import Pointer
 from dolmen.store.backoff import attempts
 from dolmen.store.base import Stored, Unknown
 
-STAMP_SECONDS = 240.0
-"""Seconds within which a pointer PUT must be signed after the ``Date`` that the version is stamped with. S3 accepts
-a signature for 15 minutes, so no version can land more than 20 minutes after its date (docs/protocol.md)."""
 _RESENDS = 8
 
 
@@ -154,10 +151,13 @@ class Leader:
         own = applied[0]
         commit_id = own.change.commit_id if len(applied) == 1 else self._runtime.uuid()
         try:
-            now_us, stamped = head.server_now(base.manifest)
+            stamp = head.stamp(base.manifest)
+            if stamp is None:
+                self._refresh()
+                return
             changes = [each.change for each in applied]
             attempt = self._runtime.attempt()
-            made, effects = make_version(changes, base.manifest, now_us, attempt, commit_id, head.segments)
+            made, effects = make_version(changes, base.manifest, stamp.time_us, attempt, commit_id, head.segments)
             if made is None:
                 self._queue.settle(own.member, Committed(None, own.member.already, own.member.tries))
                 return
@@ -171,11 +171,11 @@ class Leader:
             return
         self._under_way = [each.member for each in group]
         own.member.uploads.upload(manifest.key, body, [each.member.uploads for each in applied[1:]])
-        if self._runtime.monotonic() - stamped < STAMP_SECONDS:
+        if head.may_send(stamp):
             for member in self._under_way:
                 member.tries += 1
             self._sent = commit_id
-            etag = _swing(head, base, manifest, stamped + STAMP_SECONDS)
+            etag = _swing(head, base, manifest, stamp)
             self._sent = ""
             if etag is not None:
                 head.advance(Base(manifest, etag))
@@ -187,7 +187,8 @@ class Leader:
             self._read_for = joined
             return
         self._under_way = []
-        self._refresh()
+        if head.seconds_since(stamp) > STAMP_SECONDS:  # else the last answer has the time
+            self._refresh()
 
     def _fit(self) -> list[_Fitted]:
         """Fits the changes that wait to the base, each to what those before it make of it.
@@ -264,15 +265,15 @@ class Leader:
             self._queue.settle(member, outcome)
 
 
-def _swing(head: Head, base: Base, manifest: Manifest, deadline: float) -> str | None:
+def _swing(head: Head, base: Base, manifest: Manifest, stamp: Stamp) -> str | None:
     """Puts the pointer. Returns its new ETag if that committed, None if it certainly did not: another took the place.
 
     The ETag is "" if the commit landed and the pointer has moved on since.
     """
     pointer = Pointer(manifest.version, manifest.key, manifest.commit_id).encode()
     unknown, refusal = "", "the store answers that it changed, and shows that it did not"
-    for _ in attempts(head.runtime, _RESENDS):
-        if head.runtime.monotonic() >= deadline:
+    for number in attempts(head.runtime, _RESENDS):
+        if number and not head.may_send(stamp):
             break
         try:
             outcome = head.store.put(POINTER, pointer, if_match=base.etag)

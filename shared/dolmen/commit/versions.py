@@ -111,13 +111,16 @@ def read_tagged(head: Head, version: int, key: str) -> Manifest:
         raise CorruptionError(key, "the manifest is missing, though a tag names it") from None
 
 
-def manifest_at_time(head: Head, base: Base, timestamp_us: int, *, settled: bool = True) -> Manifest:
+def manifest_at_time(
+    head: Head, base: Base, timestamp_us: int, *, settled: bool = True, instead: str = "settled=False takes it"
+) -> Manifest:
     """The version that was the newest at a point in time (microseconds since the epoch).
 
     ``base`` must come from ``refresh``: whether the answer is settled depends on the server's clock at that time.
 
     Args:
         settled: refuse an answer that a commit under way may still change (see ``is_settled``).
+        instead: what the caller can do then, for the message. "It" is the newest version.
 
     Raises:
         UnsettledTimestampError: the answer may still change, or the time is in the future by the server's clock.
@@ -135,8 +138,8 @@ def manifest_at_time(head: Head, base: Base, timestamp_us: int, *, settled: bool
     if settled and not is_settled(base, timestamp_us):
         raise UnsettledTimestampError(
             f"by the store's clock that time is {max(-ahead_us, 0) // SECOND_US:,} seconds ago, and no later commit "
-            "exists: for 20 minutes a commit under way may still get an earlier time. Without settled=True, "
-            f"at(timestamp=...) answers with version {newest.version}"
+            "exists: for 20 minutes a commit under way may still get an earlier time. The newest version is "
+            f"{newest.version}: {instead}"
         )
     if newest.created_at <= timestamp_us:
         return newest

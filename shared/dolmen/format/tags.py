@@ -21,7 +21,7 @@ class Tag(msgspec.Struct, frozen=True, omit_defaults=True):
     Args:
         version: the number of the version.
         manifest: key of its manifest, as histories forget expired versions.
-        created_at: when the version landed.
+        created_at: that of the version.
         until: time from which collection may remove the tag, in microseconds; 0 = never.
     """
 

@@ -44,6 +44,7 @@ _CATALOGUE = re.compile(r"show|describe|information_schema|sqlite_(master|schema
 """Words of queries that list tables, rather than name them."""
 
 _NO_SUCH_TABLE = re.compile(r'Table with name "?(\w+)"? does not exist')
+_AS_OF = re.compile(r"\b(version|timestamp|system_time)\s+as\s+of\b", re.IGNORECASE)
 _NO_FILES = re.compile(r"disabled by configuration|configuration has been locked")
 
 
@@ -153,7 +154,7 @@ def _check_statement(query: str, connection: duckdb.DuckDBPyConnection, duckdb: 
         if len(statements) == 1:
             kind = statements[0].type if explained is None else connection.extract_statements(explained)[0].type
     except duckdb.Error as error:
-        raise InputError(str(error)) from error
+        raise InputError(_with_advice(str(error), query)) from error
     if kind == kinds.SELECT:
         return explained
     if kind == kinds.MULTI:
@@ -175,6 +176,21 @@ def _query_to_explain(query: str, duckdb: Any) -> str:
     if tokens[place : place + 1] == ["("] and re.match(r"format|analy[sz]e", "".join(tokens[place + 1 : place + 2])):
         place = tokens.index(")", place) + 1 if ")" in tokens[place:] else place
     return query[starts[place] :] if place < len(starts) else ""
+
+
+def _with_advice(text: str, query: str) -> str:
+    """Adds to an error of DuckDB what to do instead, if dolmen knows it."""
+    if "does not support time travel" in text or ("syntax error" in text and _AS_OF.search(query)):
+        text += (
+            "\nA query reads one version of the database: db.at(n).sql(query) reads version n, and db.at() also takes "
+            "timestamp= and tag=. On the command line these are --version, --at and --tag"
+        )
+    if _NO_FILES.search(text):
+        text += (
+            "\nsql() sees the tables of the database and nothing else: to join them with files, run DuckDB "
+            "yourself, with table.to_duckdb(connection)"
+        )
+    return text
 
 
 class _Query:
@@ -223,12 +239,7 @@ class _Query:
                 return unknown
             if name in self._refused:
                 return self._refused[name]
-        if _NO_FILES.search(text):
-            text += (
-                "\nsql() sees the tables of the database and nothing else: to join them with files, run DuckDB "
-                "yourself, with table.to_duckdb(connection)"
-            )
-        return InputError(text)
+        return InputError(_with_advice(text, self.text))
 
     def rehearse(self, text: str) -> list[RowSource]:
         """The scans that DuckDB asks for, in a run in which none finds a row."""

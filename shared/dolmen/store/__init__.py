@@ -14,10 +14,10 @@ from dolmen.store.base import (
     ObjectStore,
     PreconditionFailed,
     PutOutcome,
-    ServerClock,
     Stored,
     Unknown,
 )
+from dolmen.store.clock import ServerClock
 from dolmen.store.create import create
 from dolmen.store.local.store import LocalStore
 from dolmen.store.memory import MemoryBucket, MemoryStore

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import BinaryIO, Protocol, Self, TypeAlias
 
-from dolmen.runtime import Runtime
+from dolmen.store.clock import ServerClock
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
@@ -60,37 +60,6 @@ class Deleted:
 
     key: str
     error: str | None = None
-
-
-@dataclass(slots=True)
-class ServerClock:
-    """The store's own clock, as last seen in an answer. It is never extrapolated.
-
-    Every store feeds it with the ``Date`` of each answer, errors included. Threads may feed and read it at once: a
-    reading and its age always belong together when taken by ``reading``.
-    """
-
-    runtime: Runtime
-    _last: tuple[int, float] = field(default=(0, float("-inf")), repr=False)
-
-    def observe(self, date_us: int) -> None:
-        """Takes the ``Date`` of an answer that has just arrived (microseconds since the epoch)."""
-        self._last = (date_us, self.runtime.monotonic())
-
-    def reading(self) -> tuple[int, float]:
-        """The last ``Date`` in microseconds and how many seconds ago it arrived: (0, infinity) before the first."""
-        date_us, seen_at = self._last
-        return date_us, self.runtime.monotonic() - seen_at
-
-    @property
-    def now_us(self) -> int:
-        """The last ``Date``, microseconds since the epoch; 0 before the first."""
-        return self._last[0]
-
-    @property
-    def age_seconds(self) -> float:
-        """How long ago the last ``Date`` arrived; infinite before the first."""
-        return self.reading()[1]
 
 
 class StreamedOutput(Protocol):

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from copy import copy
 from typing import BinaryIO, Self
 
-from dolmen.store.base import Buffer, Deleted, Object, ObjectInfo, ObjectOutput, ObjectStore, PutOutcome, ServerClock
+from dolmen.store.base import Buffer, Deleted, Object, ObjectInfo, ObjectOutput, ObjectStore, PutOutcome
+from dolmen.store.clock import ServerClock
 
 
 class CountingStore:

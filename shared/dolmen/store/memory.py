@@ -17,9 +17,9 @@ from dolmen.store.base import (
     ObjectInfo,
     PreconditionFailed,
     PutOutcome,
-    ServerClock,
     Stored,
 )
+from dolmen.store.clock import ServerClock
 from dolmen.store.copying import check_range, read_range
 from dolmen.store.create import create
 from dolmen.store.input import open_pinned
@@ -151,8 +151,9 @@ class MemoryStore:
         return found
 
     def _now(self) -> int:
+        sent = self.runtime.instant()
         now_us = self.bucket.clock_us()
-        self.clock.observe(now_us)
+        self.clock.observe(now_us, sent=sent)
         return now_us
 
 

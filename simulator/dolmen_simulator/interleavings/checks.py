@@ -252,7 +252,7 @@ class Judge:
                 raise ViolationError(Never.MISREPORTED, f"{call.name} got {error}, though nothing went wrong")
             if outcome.kind == "failed" and not isinstance(error, Error):
                 assert error is not None
-                if isinstance(error, Exception):
+                if isinstance(error, Exception) and not isinstance(error, ViolationError):
                     raise unexpected_error(call.name, error) from error
                 raise error
 

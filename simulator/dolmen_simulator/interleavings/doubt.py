@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -9,6 +10,7 @@ from dolmen.database import Database
 from dolmen.errors import UnknownOutcomeError, UnsettledTimestampError
 from dolmen.maintenance.gc.collection import collect
 from dolmen.store.memory import MemoryBucket
+from dolmen.units import utc
 from dolmen_simulator.interleavings.checks import (
     SCHEMA,
     ExpectedTables,
@@ -22,6 +24,7 @@ from dolmen_simulator.interleavings.execution import MEANWHILE, Execution, Peer
 from dolmen_simulator.interleavings.pairs import append, drop, one_table
 from dolmen_simulator.interleavings.steps import TaskOutcome
 from dolmen_simulator.interleavings.upkeep import upkeep
+from dolmen_simulator.judge.never import Never, ViolationError
 
 MOMENT = 5
 """Requests of an outage that ends just when the creation of an object has been given up."""
@@ -64,6 +67,22 @@ def _rows_at(db: Database, timestamp_us: int) -> list[Row] | None:
         return rows_of(db.at(timestamp=timestamp_us, settled=True).table("t").to_arrow())
     except UnsettledTimestampError:
         return None
+
+
+def append_after_rest(rest: Callable[[Peer], None], row: Row) -> PairedCall:
+    """Appends a row in a process that has read the table and rested since. Its commit is not dated before that."""
+    call = append(row)
+
+    def task(peer: Peer) -> Any:
+        peer.db.table("t").count()
+        rest(peer)
+        asked = utc(peer.true_us)
+        commit = call.task(peer)
+        if commit.created_at < asked:
+            raise ViolationError(Never.MISDATED, f"{commit} was asked for at {asked}")
+        return commit
+
+    return replace(call, task=task)
 
 
 def create_after_drop() -> PairedCall:
@@ -134,6 +153,30 @@ DOUBT: tuple[Pair, ...] = (
         one_table,
         (freeze(append((4, 40, None)), 0.5), read_one_time_twice()),
         hours=5,
+        quick=(0,),
+    ),
+    Pair(
+        "append of an idle process/append",
+        one_table,
+        (append_after_rest(lambda peer: peer.wait(0.001), (4, 40, None)), append((5, 50, None))),
+        quick=(0,),
+    ),
+    Pair(
+        "append of a frozen machine/append",
+        one_table,
+        (
+            append_after_rest(lambda peer: peer.freeze(0.05, clock_is_set=True), (4, 40, None)),
+            append((5, 50, None)),
+        ),
+        quick=(0,),
+    ),
+    Pair(
+        "append of a machine whose clocks stood still/append",
+        one_table,
+        (
+            append_after_rest(lambda peer: peer.freeze(2, clock_is_set=False), (4, 40, None)),
+            append((5, 50, None)),
+        ),
         quick=(0,),
     ),
     Pair(

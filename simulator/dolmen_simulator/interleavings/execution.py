@@ -10,13 +10,14 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from dolmen.context import Context
 from dolmen.database import Database
 from dolmen.errors import UnknownOutcomeError
 from dolmen.runtime import Runtime
-from dolmen.store.base import ServerClock
+from dolmen.store.clock import DatedAnswer, ServerClock
 from dolmen.store.memory import MemoryBucket, MemoryObject
 from dolmen.store.s3.client import Connection
 from dolmen_simulator.interleavings.steps import (
@@ -77,20 +78,11 @@ class _WatchedClock(ServerClock):
         super().__init__(inner.runtime)
         self._inner, self._on_read = inner, on_read
 
-    def reading(self) -> tuple[int, float]:
+    @property
+    def last(self) -> DatedAnswer:
         """See ServerClock."""
         self._on_read()
-        return self._inner.reading()
-
-    @property
-    def now_us(self) -> int:
-        """See ServerClock."""
-        return self.reading()[0]
-
-    @property
-    def age_seconds(self) -> float:
-        """See ServerClock."""
-        return self.reading()[1]
+        return self._inner.last
 
 
 class Peer:
@@ -103,15 +95,21 @@ class Peer:
     def __init__(self, execution: Execution, number: int) -> None:
         self._execution, self._number = execution, number
         self.back_off_hours = 0.0
+        self._frozen_us = self._behind_us = 0
         self.runtime = Runtime(
-            clock_us=lambda: execution.time_us(),
-            monotonic=lambda: execution.time_us() / 1e6,
+            clock_us=lambda: execution.time_us() - self._behind_us,
+            monotonic=lambda: (execution.time_us() - self._frozen_us) / 1e6,
             sleep=lambda seconds: self._back_off(),
             random=_ConstantRandom(f"task {number}"),
             threads=1,
         )
         self.store = SimulatedStore(execution.server, str(number), self.runtime)
         client, clock = self.store.connection.client, self.store.connection.clock
+        clock.runtime = replace(
+            self.runtime,
+            clock_us=lambda: execution.note_us() - self._behind_us,
+            monotonic=lambda: (execution.note_us() - self._frozen_us) / 1e6,
+        )
         self.store.connection = Connection(client, _WatchedClock(clock, execution.time_us))
         self._database: Database | None = None
 
@@ -130,6 +128,22 @@ class Peer:
     def wait(self, hours: float) -> None:
         """Advances the time for everybody, as a step of its own."""
         self._execution.wait(self._number, round(hours * HOUR_US))
+
+    def freeze(self, hours: float, *, clock_is_set: bool) -> None:
+        """Advances the time for everybody while the clocks of this process stand still, as a step of its own.
+
+        Args:
+            clock_is_set: whether its wall clock is set when it goes on.
+        """
+        self.wait(hours)
+        self._frozen_us += round(hours * HOUR_US)
+        if not clock_is_set:
+            self._behind_us += round(hours * HOUR_US)
+
+    @property
+    def true_us(self) -> int:
+        """The time, whatever the clocks of this process show."""
+        return self._execution.time_us()
 
     def meanwhile(self, what: str, hours: float, *calls: Callable[[MemoryBucket], object]) -> None:
         """Runs calls of others one after the other, as one step.
@@ -283,14 +297,17 @@ class Execution(Wire):
         self._answering = False
 
     def time_us(self) -> int:
-        """The time, for a task. A client notes the time of each answer, which alone does not affect anything."""
-        own = [step for step in (self._answered.get(self._current), *self.steps[-1:]) if step is not None]
+        """The time, for a task."""
+        for step in (self._answered.get(self._current), *self.steps[-1:]):
+            if step is not None:
+                step.footprint = step.footprint._replace(depends_on_time=True)
+        return self.now_us
+
+    def note_us(self) -> int:
+        """The time, for a client that notes when a request is sent or answered, which alone affects nothing."""
         if self._answering:
             self._answering = False
-            self._answered[self._current] = own[-1]
-        else:
-            for step in own:
-                step.footprint = step.footprint._replace(depends_on_time=True)
+            self._answered[self._current] = self.steps[-1]
         return self.now_us
 
     def _server_time_us(self) -> int:

@@ -38,6 +38,9 @@ from dolmen_simulator.judge.retention import JITTER_US, setting
 from dolmen_simulator.judge.seen import check_remembered, check_rows
 from dolmen_simulator.judge.stored import StoredCommit, StoredPointer, StoredVersion
 
+DATED_EARLY_US = 22 * 1_000_000
+"""How much a commit may be dated early: clocks of the server's answers differ by 20 s, and show whole seconds."""
+
 SETTLED_US = 20 * 60 * 1_000_000
 EXPIRED = "ttl_expired"
 _HISTORY = 16
@@ -136,6 +139,10 @@ class CommitLedger(Chronicle):
             raise ViolationError(Never.TWICE, f"version {version} has a commit id that nobody sent")
         for part in dict.fromkeys((run, *run.parts)):
             self._check_operation(part.operation, version)
+            if (early_us := part.operation.began_us - manifest.created_at) > DATED_EARLY_US:
+                raise ViolationError(
+                    Never.MISDATED, f"version {version} is dated {early_us / 1e6} s before {part.operation} began"
+                )
         self._check_applied(view, run, version)
         self._check_tables(run, version)
         applied = frozenset(self.applied)

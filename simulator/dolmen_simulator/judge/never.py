@@ -21,6 +21,7 @@ class Never(Enum):
     TWICE = "an event is applied twice, or one of a batch not at all"
     STRAYED = "what was meant for one table is done to another, whatever tables are called meanwhile"
     MISREPORTED = "an error hides a committed change, or reports success for a lost one"
+    MISDATED = "a commit is dated before it was asked for"
     MISFED = "the change feed replayed gives other rows than the version"
     KEPT = "a receipt says that an erasure is gone while an object of the database still holds its rows"
     MISPUBLISHED = (

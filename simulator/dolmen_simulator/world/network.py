@@ -28,6 +28,8 @@ MINUTE_US = 60 * SECOND_US
 _INTERESTING = 2.0  # faults strike puts of the pointer more often by this factor
 _LATEST_US = 13 * MINUTE_US  # S3 refuses what was signed 15 minutes ago, and the way here may take one
 
+_SET_CLOCK = 0.2  # probability that a local clock which stood still is set before a request
+
 _LASTS = 0.2  # probability that a lost answer begins an outage
 
 _OUTAGES = (Fate.REQUEST_LOST, Fate.UNREACHABLE, Fate.THROTTLED)
@@ -54,6 +56,8 @@ class Faults:
         outage: the process gets no answers, no connection or only 503 for a while.
         stall: the process stalls for minutes.
         jump: its local clock jumps.
+        rest: the process rests for minutes before a call, not per request. Its machine may be frozen: then its clocks
+            stand still. The local one is set when it goes on, or after some requests.
     """
 
     crash: float = 0.0
@@ -66,6 +70,7 @@ class Faults:
     outage: float = 0.0
     stall: float = 0.0
     jump: float = 0.0
+    rest: float = 0.0
 
 
 @dataclass
@@ -81,6 +86,8 @@ class Line:
         process: the line of its process; None if this is that line.
         threads: the lines of the threads of this process, by the names of their tasks.
         parked: what its threads wait for.
+        frozen_us: how long its machine was frozen, which its monotonic clock does not show.
+        clock_behind_us: how much of that its local clock does not show yet.
     """
 
     random: random.Random
@@ -94,6 +101,8 @@ class Line:
     outage: Fate = Fate.OK
     outage_until_us: int = 0
     clock_jump_us: int = 0
+    frozen_us: int = 0
+    clock_behind_us: int = 0
 
     @property
     def whole(self) -> Line:
@@ -168,6 +177,18 @@ class Network(Wire):
             self.trace.note(self.scheduler.now_us, who, "oversleeps")
             self._stall(line, 60 * MINUTE_US)
 
+    def rest(self, line: Line, who: str) -> None:
+        """Lets a process that has one thread rest, now and then, before it makes a call."""
+        if line.threads or line.process or line.random.random() >= self.faults.rest:
+            return
+        duration_us = line.random.randint(10 * SECOND_US, 4 * MINUTE_US)
+        kind = line.random.choice(("rests", "is frozen", "is frozen with all its clocks"))
+        self.trace.note(self.scheduler.now_us, who, kind)
+        self.counts[f"process {kind}"] += 1
+        self._pause(line, duration_us)
+        line.frozen_us += duration_us if kind != "rests" else 0
+        line.clock_behind_us += duration_us if kind == "is frozen with all its clocks" else 0
+
     # ---- fates of requests -------------------------------------------------------------------------------------------
 
     def step(self, request: StoreRequest) -> Fate:
@@ -182,6 +203,8 @@ class Network(Wire):
         line = self.line(request.who)
         if line.whole.dead:
             raise Crash
+        if line.whole.clock_behind_us and line.random.random() < _SET_CLOCK:
+            line.whole.clock_behind_us = 0
         if self.steps >= self.step_limit:
             raise Stopped  # code that gives up may still clean up
         self._count()

@@ -74,17 +74,17 @@ class Process:
         skew_us = rng.randint(-limit * MINUTE_US, limit * MINUTE_US)
         if STEADY in network.without:
             skew_us = 0
-        scheduler = network.scheduler
+        scheduler, whole = network.scheduler, network.connect(who)
+        self.line = whole
         self.runtime = Runtime(
-            clock_us=lambda: scheduler.now_us + skew_us + self.line.clock_jump_us,
-            monotonic=lambda: scheduler.now_us / 1e6,
+            clock_us=lambda: scheduler.now_us + skew_us + whole.clock_jump_us - whole.clock_behind_us,
+            monotonic=lambda: (scheduler.now_us - whole.frozen_us) / 1e6,
             sleep=lambda seconds: network.sleep(who, seconds),
             random=rng,
             threads=1,
             signal=lambda: ThreadSignal(scheduler, self.line),
         )
         sizes = _SMALL_UPLOADS if rng.random() < _MULTIPART else {}
-        self.line = network.connect(who)
         self.db = Database(SimulatedStore(network.server, who, self.runtime, **sizes), self.runtime)
         self.db.refresh()  # a process begins by looking for the newest version
 
@@ -255,6 +255,7 @@ class Process:
         return self.ledger.version, min(self.db.version, self.ledger.version)
 
     def _begin(self, operation: Operation) -> Operation:
+        self.network.rest(self.line, self.who)
         operation.reading, operation.began_us = operation.known, self.network.scheduler.now_us
         self.line.operation, self.line.run = operation, None
         self.evidence = self.ledger.recording.begin_call(operation, self._session, operation.began_us)

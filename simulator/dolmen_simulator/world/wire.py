@@ -60,17 +60,20 @@ class SimulatedSession:
 
 
 class _Events:
-    """The handlers that a client calls with each response."""
+    """The handlers that a client calls with each request and response."""
 
     def __init__(self) -> None:
-        self.handlers: list[Callable[..., None]] = []
+        self.sent: list[Callable[..., None]] = []
+        self.answered: list[Callable[..., None]] = []
 
     def register(self, event: str, handler: Callable[..., None]) -> None:
         """Registers a handler, as botocore does."""
-        if event == "response-received.s3":
-            self.handlers.append(handler)
+        if event == "before-call.s3":
+            self.sent.append(handler)
+        elif event == "response-received.s3":
+            self.answered.append(handler)
         else:  # those of HTTP requests, of which there are none here
-            assert event.startswith(("before-call.s3", "before-send.s3")), event
+            assert event.startswith(("before-call.s3.", "before-send.s3.")), event
 
 
 class _Meta:
@@ -201,6 +204,9 @@ class SimulatedClient:
     # ---- fates -------------------------------------------------------------------------------------------------------
 
     def _send(self, request: StoreRequest) -> dict[str, Any]:
+        context: dict[str, Any] = {}
+        for handler in self.meta.events.sent:
+            handler(context=context)
         wire, fate = self._wire, self._wire.step(request)
         match fate:
             case Fate.CRASH_BEFORE:
@@ -220,21 +226,21 @@ class SimulatedClient:
                 wire.deliver_later(request, lambda: self._arrive(request))
                 self._give_up(request)
             case Fate.THROTTLED:
-                self._refuse(request, Refusal(503, "SlowDown"))
+                self._refuse(context, request, Refusal(503, "SlowDown"))
             case Fate.THROTTLED_AFTER:
                 self._arrive(request)
-                self._refuse(request, Refusal(500, "InternalError"))
+                self._refuse(context, request, Refusal(500, "InternalError"))
             case Fate.CONFLICT:
                 self._server.conflict(request)
-                self._refuse(request, Refusal(409, "ConditionalRequestConflict"))
+                self._refuse(context, request, Refusal(409, "ConditionalRequestConflict"))
             case Fate.DOUBLED:
                 self._arrive(request)
             case Fate.DOUBLED_LATER:
                 wire.deliver_later(request, lambda: self._arrive(request))
         answer = self._arrive(request)
         if isinstance(answer, Refusal):
-            self._refuse(request, answer)
-        return self._received(_STATUS.get(request.verb, 200), answer)
+            self._refuse(context, request, answer)
+        return self._received(context, _STATUS.get(request.verb, 200), answer)
 
     def _arrive(self, request: StoreRequest) -> Mapping[str, Any] | Refusal:
         answer: Mapping[str, Any] | Refusal
@@ -249,15 +255,15 @@ class SimulatedClient:
         self._wire.wait_for_timeout(request)
         raise ReadTimeoutError(endpoint_url=_ENDPOINT)
 
-    def _refuse(self, request: StoreRequest, refusal: Refusal) -> NoReturn:
+    def _refuse(self, context: dict[str, Any], request: StoreRequest, refusal: Refusal) -> NoReturn:
         code = str(refusal.status) if request.verb is Verb.HEAD else refusal.code  # a HEAD's answer has no body
-        response = self._received(refusal.status, {"Error": {"Code": code, "Message": refusal.code}})
+        response = self._received(context, refusal.status, {"Error": {"Code": code, "Message": refusal.code}})
         raise ClientError(response, _OPERATIONS[request.verb])
 
-    def _received(self, status: int, answer: Mapping[str, Any]) -> dict[str, Any]:
+    def _received(self, context: dict[str, Any], status: int, answer: Mapping[str, Any]) -> dict[str, Any]:
         date = _date(self._server.bucket.clock_us() // 1_000_000)
-        for handler in self.meta.events.handlers:
-            handler(response_dict={"status_code": status, "headers": {"Date": date}})
+        for handler in self.meta.events.answered:
+            handler(response_dict={"status_code": status, "headers": {"Date": date}}, context=context)
         metadata = {"HTTPStatusCode": status, "HTTPHeaders": {"date": date, "server": "AmazonS3"}, "RetryAttempts": 0}
         return {**answer, "ResponseMetadata": metadata}
 

@@ -306,7 +306,7 @@ def test_a_cursor_that_is_made_while_a_collection_plans_holds_the_horizon() -> N
     original = context.head.server_now
     made = []
 
-    def server_now(previous: object) -> tuple[int, float]:
+    def server_now(previous: object) -> int:
         if not made:
             made.append(True)
             put_cursor(place, None, Cursor(TAGGED, place.now_us, HOUR_US))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 from collections import Counter
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from pyspark.sql.streaming import DataStreamWriter
 
 import dolmen
 from dolmen.database import Database, Table
-from dolmen.errors import ConflictError, InputError, VersionExpiredError
+from dolmen.errors import ConflictError, InputError, UnsettledTimestampError, VersionExpiredError
 from dolmen.format.schema import COMMIT_TS
 from dolmen.spark.failures import raising_dolmen_errors
 from dolmen.spark.source.options import STREAM_READ
@@ -145,6 +146,8 @@ def test_a_stream_begins_where_it_is_told_to(db: Database, table: Table) -> None
     table.append(some(6, 1))
     assert stream.all() == [[6]]
     assert Stream(db, startingTimestamp=int(created[1].timestamp() * 1e6)).all()[-1][-1] == 6
+    with pytest.raises(UnsettledTimestampError, match="give startingVersion=latest to begin after it"):
+        Stream(db, startingTimestamp=datetime.now(UTC).isoformat()).all()
     with pytest.raises(InputError, match="say two things"):
         Stream(db, startingVersion=1, startingTimestamp="2026-01-01")
 

@@ -45,7 +45,7 @@ class CollectionPlan:
 
 def plan(head: Head, manifest: Manifest, settings: DatabaseSettings, *, full: bool = False) -> CollectionPlan:
     """Plans a collection on a version that was just read."""
-    now_us, _ = head.server_now(manifest)
+    now_us = head.server_now(manifest)
     known = intents(head.store)
     # Objects of versions that expired before are deleted first, so that their readers' grace does not begin anew.
     horizon = next_horizon(head, manifest, settings, now_us) if is_freed(manifest) else manifest.horizon

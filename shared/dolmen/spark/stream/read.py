@@ -39,6 +39,10 @@ except ImportError:  # before Spark 4.2, which then asks once for the latest off
         """A stand-in for Spark's marker that ``prepareForTriggerAvailableNow`` exists."""
 
 
+_UNSETTLED = "give startingVersion=latest to begin after it, or a time more than 20 minutes ago"
+"""Options for a query that is to begin at a time close to now."""
+
+
 @dataclass(frozen=True)
 class RangePartition(InputPartition):  # type: ignore[misc]
     """Files, of which the rows that were committed within (after, until] are read.
@@ -195,7 +199,9 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
             return Offset.of(newest, self._entry(newest))
         with context.reading(newest.version):
             if moment is not None:
-                manifest = manifest_at_time(context.head, context.head.refresh(), microseconds(moment))
+                manifest = manifest_at_time(
+                    context.head, context.head.refresh(), microseconds(moment), instead=_UNSETTLED
+                )
                 return Offset.of(manifest, self._entry(manifest))
             number = self._given.number("starting_version") or 1
             manifest = manifest_at_version(context.head, newest, number)  # raises when it has expired

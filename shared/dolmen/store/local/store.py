@@ -29,14 +29,15 @@ from dolmen.store.base import (
     ObjectInfo,
     PreconditionFailed,
     PutOutcome,
-    ServerClock,
     Stored,
     Unknown,
 )
+from dolmen.store.clock import ServerClock
 from dolmen.store.copying import beyond_end, check_range
 from dolmen.store.keys import TEMPORARY, check_key
 from dolmen.store.local.files import TemporaryFile, open_pinned_file, sweep
 from dolmen.store.schemes import FILE
+from dolmen.units import SECOND_US
 
 #: Files up to this size have the MD5 of their content as ETag, larger ones (inode, mtime, size): see ``etag_of``.
 CONTENT_ETAG_BYTES = 4096
@@ -260,7 +261,7 @@ class LocalStore:
     @contextmanager
     def verb(self, key: str) -> Iterator[None]:
         """Observes the clock, and gives what the operating system says in dolmen's words."""
-        self.clock.observe(self.runtime.clock_us())
+        self.clock.observe(self.runtime.clock_us(), vague_us=SECOND_US)  # this machine's clock, also if it is set
         try:
             yield
         except PermissionError as error:

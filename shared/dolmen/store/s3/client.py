@@ -17,14 +17,17 @@ from botocore.exceptions import BotoCoreError, ResponseStreamingError
 from urllib3.exceptions import HTTPError
 
 from dolmen.errors import InputError
-from dolmen.runtime import Runtime
-from dolmen.store.base import ServerClock
+from dolmen.runtime import Instant, Runtime
+from dolmen.store.clock import ServerClock
 from dolmen.store.s3.errors import hide_credentials
 from dolmen.store.s3.reader import ObjectReader
 from dolmen.units import SECOND_US
 
 #: Seconds to wait for a connection, and for each answer or part of one; adjustable by these environment variables.
 TIMEOUTS = {"connect": ("DOLMEN_S3_CONNECT_TIMEOUT", 5.0), "read": ("DOLMEN_S3_READ_TIMEOUT", 30.0)}
+
+_SENT = "dolmen_sent"
+"""The member of a request's context that says when it was sent."""
 
 _creating = threading.Lock()  # making clients from one boto3 session is not thread-safe
 
@@ -100,13 +103,14 @@ def _make(runtime: Runtime, session: Any) -> Connection:
             raise InputError(f"the AWS configuration cannot be used: {reason}") from None
     if owners := bucket_owners(os.environ):
         client.meta.events.register("provide-client-params.s3", partial(_name_owner, owners))
+    client.meta.events.register("before-call.s3", lambda **event: _note_sent(clock, event))
     client.meta.events.register("response-received.s3", lambda **event: _observe_answer(clock, event))
 
     def credentials() -> Any:
         found = session.get_credentials()
         return found and found.get_frozen_credentials()
 
-    return Connection(client, clock, ObjectReader(client, credentials, runtime.clock_us, partial(_observe, clock)))
+    return Connection(client, clock, ObjectReader(client, credentials, runtime, partial(_observe, clock)))
 
 
 def bucket_owners(environment: Mapping[str, str]) -> dict[str, str]:
@@ -135,13 +139,17 @@ def _name_owner(owners: Mapping[str, str], params: dict[str, Any], model: Any, *
     return {**dict.fromkeys(names, account), **params}
 
 
+def _note_sent(clock: ServerClock, event: Mapping[str, Any]) -> None:
+    event["context"][_SENT] = clock.runtime.instant()
+
+
 def _observe_answer(clock: ServerClock, event: Mapping[str, Any]) -> None:
     if date := (event.get("response_dict") or {}).get("headers", {}).get("Date"):
-        _observe(clock, date)
+        _observe(clock, date, event["context"][_SENT])
 
 
-def _observe(clock: ServerClock, date: str) -> None:
-    clock.observe(_seconds(date) * SECOND_US)
+def _observe(clock: ServerClock, date: str, sent: Instant) -> None:
+    clock.observe(_seconds(date) * SECOND_US, vague_us=SECOND_US, sent=sent)
 
 
 @lru_cache(maxsize=64)

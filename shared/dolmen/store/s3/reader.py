@@ -14,6 +14,7 @@ from botocore.httpchecksum import handle_checksum_body
 from botocore.parsers import create_parser
 from botocore.response import StreamingBody
 
+from dolmen.runtime import Instant, Runtime
 from dolmen.store.s3.pattern import RequestPattern
 from dolmen.units import SECOND_US
 
@@ -35,14 +36,18 @@ class ObjectReader:
     Args:
         client: botocore's, of S3.
         credentials: gives the session's, refreshed when that is due.
-        clock_us: the time for signatures.
-        observe: is told the header ``Date`` of each answer that the client has not seen.
+        runtime: its clock is the time for signatures.
+        observe: gets the header ``Date`` of each answer that the client has not seen, and when the request was sent.
     """
 
     def __init__(
-        self, client: Any, credentials: Callable[[], Any], clock_us: Callable[[], int], observe: Callable[[str], None]
+        self,
+        client: Any,
+        credentials: Callable[[], Any],
+        runtime: Runtime,
+        observe: Callable[[str, Instant], None],
     ) -> None:
-        self._client, self._credentials, self._clock_us, self._observe = client, credentials, clock_us, observe
+        self._client, self._credentials, self._runtime, self._observe = client, credentials, runtime, observe
         self._patterns: dict[str, tuple[RequestPattern, dict[str, Any]]] = {}
         self._seen = threading.local()
         self._http: Any = getattr(getattr(client, "_endpoint", None), "http_session", None)
@@ -74,12 +79,13 @@ class ObjectReader:
     def _ask(self, request: dict[str, Any], pattern: RequestPattern, context: dict[str, Any]) -> dict[str, Any] | None:
         """Asks after a pattern; None if the answer says that the pattern may be wrong."""
         conditions = {header: request[name] for name, header in _CONDITIONS.items() if name in request}
-        moment = _moment(self._clock_us() // SECOND_US)
+        sent = self._runtime.instant()
+        moment = _moment(sent.clock_us // SECOND_US)
         prepared = pattern.request(request["Key"], conditions, self._credentials(), moment)
         told = self._client.meta.events.emit(f"before-send.s3.{_OPERATION}", request=prepared)
         http = first_non_none_response(told) or self._http.send(prepared)
         if date := http.headers.get("date"):
-            self._observe(date)
+            self._observe(date, sent)
         operation = self._client.meta.service_model.operation_model(_OPERATION)
         answer: dict[str, Any] = {
             "headers": http.headers,

@@ -20,10 +20,10 @@ from dolmen.store.base import (
     ObjectInfo,
     PreconditionFailed,
     PutOutcome,
-    ServerClock,
     Stored,
     Unknown,
 )
+from dolmen.store.clock import ServerClock
 from dolmen.store.input import open_pinned
 from dolmen.store.s3.body import read_body
 from dolmen.store.s3.client import connect
