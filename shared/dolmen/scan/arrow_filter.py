@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, TypeAlias
 
@@ -63,7 +63,7 @@ class Filter:
     whole: bool
 
 
-def read_filter(expression: pc.Expression, schema: Schema) -> Filter:
+def read_filter(expression: pc.Expression, schema: Schema, *, boxed: bool = False) -> Filter:
     """Finds the predicate that a filter of DuckDB's amounts to.
 
     Comparisons mean what they mean in DuckDB, and in predicates: NaN equals itself and is greater than every number.
@@ -71,9 +71,10 @@ def read_filter(expression: pc.Expression, schema: Schema) -> Filter:
 
     Args:
         schema: the table's columns.
+        boxed: the expression reads them out of their boxes.
     """
     try:
-        node = _tree(expression)
+        node = _out_of_boxes(_tree(expression)) if boxed else _tree(expression)
     except (_UnsupportedFilterError, pa.ArrowException):
         return Filter(None, None, False)
     understood, whole = [], True
@@ -90,6 +91,17 @@ def _tree(expression: pc.Expression) -> _Node:
     with pa.ipc.open_file(buffer) as file:
         batch = file.get_batch(0)
     return _read(iter(_metadata(batch.schema)), batch)
+
+
+def _out_of_boxes(node: _Node) -> _Node:
+    """The same expression on columns instead of the fields of their boxes."""
+    if isinstance(node, _Call):
+        return replace(node, arguments=tuple(map(_out_of_boxes, node.arguments)))
+    if not isinstance(node, _Column):
+        return node
+    if len(node.path) < 2:
+        raise _UnsupportedFilterError
+    return _Column(node.path[:1])
 
 
 def _read(steps: Iterator[_Step], batch: pa.RecordBatch) -> _Node:

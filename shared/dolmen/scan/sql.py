@@ -103,7 +103,7 @@ def run_sql(query: str, tables: Tables, parameters: Parameters = None) -> SqlRes
             )
             continue
         dataset = ScanDataset(name, table.schema, table.stored_schema, table.scan)
-        connection.register(name, dataset)
+        dataset.relation(connection).create_view(name)
         datasets.append(dataset)
     result = SqlResult(_Query(connection, query, parameters, datasets, tables, refused), explained)
     result.columns  # noqa: B018  # binds the query: what does not fit is said now
