@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import itertools
+import json
 import os
 import re
 import shutil
@@ -25,6 +26,7 @@ from dolmen.format.schema import Schema, same_names
 from dolmen.predicate import Predicate
 from dolmen.scan.dataset import ScanDataset
 from dolmen.scan.frames import to_pandas, to_polars
+from dolmen.scan.functions import nodes, reject_functions
 from dolmen.scan.optional import optional
 from dolmen.scan.row_source import RowSource
 from dolmen.scan.sandbox import open_sandbox
@@ -43,6 +45,7 @@ _numbers = itertools.count()
 _CATALOGUE = re.compile(r"show|describe|information_schema|sqlite_(master|schema)|pg_\w+|duckdb_\w+|pragma_\w+")
 """Words of queries that list tables, rather than name them."""
 
+_READING_NODES = {"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE"}
 _NO_SUCH_TABLE = re.compile(r'Table with name "?(\w+)"? does not exist')
 _NO_FILES = re.compile(r"disabled by configuration|configuration has been locked")
 
@@ -155,6 +158,7 @@ def _check_statement(query: str, connection: duckdb.DuckDBPyConnection, duckdb: 
     except duckdb.Error as error:
         raise InputError(str(error)) from error
     if kind == kinds.SELECT:
+        _check_parts(query if explained is None else explained, connection)
         return explained
     if kind == kinds.MULTI:
         raise InputError("PIVOT needs to be told its columns here: PIVOT ... ON column IN ('a', 'b') USING ...")
@@ -164,6 +168,19 @@ def _check_statement(query: str, connection: duckdb.DuckDBPyConnection, duckdb: 
         "through append, upsert, update, merge, delete or transaction(), set settings through set(), and use DuckDB "
         "itself, with table.to_duckdb(connection), for anything else"
     )
+
+
+def _check_parts(query: str, connection: duckdb.DuckDBPyConnection) -> None:
+    """Checks that all parts of a query only read, and that it may call its functions. Raises InputError."""
+    [(body,)] = connection.execute("SELECT json_serialize_sql(?)", [query]).fetchall()
+    tree = json.loads(body)
+    if tree["error"]:
+        raise InputError(tree["error_message"])
+    reject_functions(tree, connection)
+    for node in nodes(tree):
+        kind = node.get("type")
+        if isinstance(kind, str) and kind.endswith("_NODE") and kind not in _READING_NODES:
+            raise InputError(f"sql() runs one statement that reads, not {kind.partition('_')[0]}")
 
 
 def _query_to_explain(query: str, duckdb: Any) -> str:
