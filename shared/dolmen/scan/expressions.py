@@ -16,7 +16,7 @@ import pyarrow as pa
 from dolmen.arguments import short_repr
 from dolmen.errors import InputError
 from dolmen.format.schema import same_names
-from dolmen.scan.functions import nodes, reject_functions
+from dolmen.scan.functions import reject_functions
 from dolmen.scan.optional import optional
 from dolmen.scan.sandbox import join_sandbox
 
@@ -137,8 +137,8 @@ class Evaluator:
         is_one = len(tree["statements"]) == 1 and len(select.get("select_list", ())) == 1
         if not is_one or select["from_table"]["type"] != "EMPTY" or select["where_clause"] or select["modifiers"]:
             raise InputError(f"{short_repr(text)} is no single expression")
-        reject_functions(tree, self._connection)
-        for node in nodes(select["select_list"]):
+        reject_functions(body, self._connection)
+        for node in _nodes(select["select_list"]):
             if node.get("class") in _REFUSED:
                 raise InputError(f"{short_repr(text)} has {_REFUSED[node['class']]}, which no single row can answer")
             for part in node.get("column_names") or ():
@@ -176,6 +176,15 @@ def _without_columns(rows: int) -> pa.RecordBatch:
 
 def _whole(column: pa.ChunkedArray) -> pa.Array:
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
+def _nodes(tree: Any) -> Iterator[dict[str, Any]]:
+    """All objects of a tree in JSON."""
+    below = tree.values() if isinstance(tree, dict) else tree if isinstance(tree, list) else ()
+    if isinstance(tree, dict):
+        yield tree
+    for each in below:
+        yield from _nodes(each)
 
 
 def _refusal(text: str, error: object) -> InputError:

@@ -26,7 +26,7 @@ from dolmen.format.schema import Schema, same_names
 from dolmen.predicate import Predicate
 from dolmen.scan.dataset import ScanDataset
 from dolmen.scan.frames import to_pandas, to_polars
-from dolmen.scan.functions import nodes, reject_functions
+from dolmen.scan.functions import reject_functions
 from dolmen.scan.optional import optional
 from dolmen.scan.row_source import RowSource
 from dolmen.scan.sandbox import open_sandbox
@@ -45,7 +45,11 @@ _numbers = itertools.count()
 _CATALOGUE = re.compile(r"show|describe|information_schema|sqlite_(master|schema)|pg_\w+|duckdb_\w+|pragma_\w+")
 """Words of queries that list tables, rather than name them."""
 
+_PARSED = '{"error":false,'
+_NODE = re.compile(r'"type":"(\w+_NODE)"')
 _READING_NODES = {"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE"}
+"""What queries consist of, in ``json_serialize_sql``."""
+
 _NO_SUCH_TABLE = re.compile(r'Table with name "?(\w+)"? does not exist')
 _NO_FILES = re.compile(r"disabled by configuration|configuration has been locked")
 
@@ -172,14 +176,12 @@ def _check_statement(query: str, connection: duckdb.DuckDBPyConnection, duckdb: 
 
 def _check_parts(query: str, connection: duckdb.DuckDBPyConnection) -> None:
     """Checks that all parts of a query only read, and that it may call its functions. Raises InputError."""
-    [(body,)] = connection.execute("SELECT json_serialize_sql(?)", [query]).fetchall()
-    tree = json.loads(body)
-    if tree["error"]:
-        raise InputError(tree["error_message"])
-    reject_functions(tree, connection)
-    for node in nodes(tree):
-        kind = node.get("type")
-        if isinstance(kind, str) and kind.endswith("_NODE") and kind not in _READING_NODES:
+    [(parsed,)] = connection.execute("SELECT json_serialize_sql(?)", [query]).fetchall()
+    if not parsed.startswith(_PARSED):
+        raise InputError(json.loads(parsed)["error_message"])
+    reject_functions(parsed, connection)
+    for kind in _NODE.findall(parsed):
+        if kind not in _READING_NODES:
             raise InputError(f"sql() runs one statement that reads, not {kind.partition('_')[0]}")
 
 
