@@ -222,6 +222,12 @@ def test_a_table_whose_columns_differ_in_case_only_is_read_but_not_by_sql() -> N
             world.db.create_table("new", schema)
 
 
+def test_conditions_of_hundreds_of_parts_run(world: World) -> None:
+    either = " OR ".join(f"x > {number}" for number in range(900))
+    assert run(world, f"SELECT count(*) FROM events WHERE {either}").fetchall() == [(41,)]
+    assert run(world, f"SELECT {'+'.join(['1'] * 900)}").fetchall() == [(900,)]
+
+
 def test_only_needed_columns_and_row_groups_are_fetched(world: World) -> None:
     query = "SELECT sum(a.x) FROM events a JOIN users u ON a.user_id = u.id WHERE a.id BETWEEN 20 AND 24"
     result = run(world, query)

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeGuard
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -63,7 +63,7 @@ class Filter:
     whole: bool
 
 
-def read_filter(expression: pc.Expression, schema: Schema) -> Filter:
+def read_filter(expression: pc.Expression, schema: Schema, *, boxed: bool = False) -> Filter:
     """Finds the predicate that a filter of DuckDB's amounts to.
 
     Comparisons mean what they mean in DuckDB, and in predicates: NaN equals itself and is greater than every number.
@@ -71,9 +71,10 @@ def read_filter(expression: pc.Expression, schema: Schema) -> Filter:
 
     Args:
         schema: the table's columns.
+        boxed: the expression reads them out of their boxes.
     """
     try:
-        node = _tree(expression)
+        node = _out_of_boxes(_tree(expression)) if boxed else _tree(expression)
     except (_UnsupportedFilterError, pa.ArrowException):
         return Filter(None, None, False)
     understood, whole = [], True
@@ -92,26 +93,54 @@ def _tree(expression: pc.Expression) -> _Node:
     return _read(iter(_metadata(batch.schema)), batch)
 
 
-def _read(steps: Iterator[_Step], batch: pa.RecordBatch) -> _Node:
-    kind, value = next(steps)
-    if kind == "literal":
-        return batch.column(int(value))[0]
-    if kind == "field_ref":
-        return _Column((value,))
-    if kind == "nested_field_ref":
-        return _Column(tuple(name for _, name in (next(steps) for _ in range(int(value)))))
-    if kind != "call":
+def _out_of_boxes(node: _Node) -> _Node:
+    """The same expression on columns instead of the fields of their boxes."""
+    if isinstance(node, _Call):
+        return replace(node, arguments=tuple(map(_out_of_boxes, node.arguments)))
+    if not isinstance(node, _Column):
+        return node
+    if len(node.path) < 2:
         raise _UnsupportedFilterError
-    arguments: list[_Node] = []
-    options = None
-    for step in steps:
-        if step[0] == "end":
-            return _Call(value, tuple(arguments), options)
-        if step[0] == "options":
-            options = batch.column(int(step[1]))[0]
+    return _Column(node.path[:1])
+
+
+def _read(steps: Iterator[_Step], batch: pa.RecordBatch) -> _Node:
+    """The tree. An OR of hundreds of comparisons nests as deep: its operands become arguments of one call."""
+    open_calls: list[tuple[str, list[_Node], list[Any]]] = []
+    for kind, value in steps:
+        node: _Node
+        if kind == "call":
+            open_calls.append((value, [], []))
+            continue
+        if kind == "options" and open_calls:
+            open_calls[-1][2].append(batch.column(int(value))[0])
+            continue
+        if kind == "literal":
+            node = batch.column(int(value))[0]
+        elif kind == "field_ref":
+            node = _Column((value,))
+        elif kind == "nested_field_ref":
+            node = _Column(tuple(name for _, name in (next(steps) for _ in range(int(value)))))
+        elif kind == "end" and open_calls:
+            function, arguments, options = open_calls.pop()
+            node = _Call(function, _flat(function, arguments), options[0] if options else None)
         else:
-            arguments.append(_read(chain([step], steps), batch))
+            raise _UnsupportedFilterError
+        if not open_calls:
+            return node
+        open_calls[-1][1].append(node)
     raise _UnsupportedFilterError
+
+
+def _flat(function: str, arguments: list[_Node]) -> tuple[_Node, ...]:
+    if function not in ("and_kleene", "or_kleene"):
+        return tuple(arguments)
+    parts = ((node.arguments if _is(function, node) else (node,)) for node in arguments)
+    return tuple(chain.from_iterable(parts))
+
+
+def _is(function: str, node: _Node) -> TypeGuard[_Call]:
+    return isinstance(node, _Call) and node.function == function
 
 
 def _metadata(schema: pa.Schema) -> list[_Step]:
@@ -155,12 +184,8 @@ def _columns(node: _Node) -> Iterator[str]:
             yield from _columns(argument)
 
 
-def _conjuncts(node: _Node) -> Iterator[_Node]:
-    if isinstance(node, _Call) and node.function == "and_kleene":
-        for argument in node.arguments:
-            yield from _conjuncts(argument)
-    else:
-        yield node
+def _conjuncts(node: _Node) -> tuple[_Node, ...]:
+    return node.arguments if _is("and_kleene", node) else (node,)
 
 
 def _predicate(node: _Node, schema: Schema) -> Predicate:

@@ -16,6 +16,7 @@ import pyarrow as pa
 from dolmen.arguments import short_repr
 from dolmen.errors import InputError
 from dolmen.format.schema import same_names
+from dolmen.scan.functions import reject_functions
 from dolmen.scan.optional import optional
 from dolmen.scan.sandbox import join_sandbox
 
@@ -136,6 +137,7 @@ class Evaluator:
         is_one = len(tree["statements"]) == 1 and len(select.get("select_list", ())) == 1
         if not is_one or select["from_table"]["type"] != "EMPTY" or select["where_clause"] or select["modifiers"]:
             raise InputError(f"{short_repr(text)} is no single expression")
+        reject_functions(body, self._connection)
         for node in _nodes(select["select_list"]):
             if node.get("class") in _REFUSED:
                 raise InputError(f"{short_repr(text)} has {_REFUSED[node['class']]}, which no single row can answer")

@@ -131,13 +131,15 @@ class Scan:
         Args:
             connection: where the relation lives; DuckDB's default connection otherwise.
         """
+        from dolmen.scan.boxes import needs_boxes
         from dolmen.scan.dataset import ScanDataset  # pyarrow's datasets: only for those who ask
 
         duckdb = optional("duckdb", "dolmen[sql]")
         connection = connection or duckdb.default_connection()
-        if self.is_limited:
+        if self.is_limited and not needs_boxes():
             return connection.from_arrow(self)
-        return connection.from_arrow(ScanDataset(self._view.table, self.schema, self._stored_schema, self.only))
+        schema, filters = self._stored_schema, not self.is_limited
+        return ScanDataset(self._view.table, self.schema, schema, self.only, filters=filters).relation(connection)
 
     def to_polars_lazy(self) -> pl.LazyFrame:
         """A lazy frame of Polars that scans when it is collected.

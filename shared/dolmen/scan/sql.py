@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import itertools
+import json
 import os
 import re
 import shutil
@@ -25,6 +26,7 @@ from dolmen.format.schema import Schema, same_names
 from dolmen.predicate import Predicate
 from dolmen.scan.dataset import ScanDataset
 from dolmen.scan.frames import to_pandas, to_polars
+from dolmen.scan.functions import reject_functions
 from dolmen.scan.optional import optional
 from dolmen.scan.row_source import RowSource
 from dolmen.scan.sandbox import open_sandbox
@@ -42,6 +44,11 @@ Parameters: TypeAlias = Sequence[Any] | Mapping[str, Any] | None
 _numbers = itertools.count()
 _CATALOGUE = re.compile(r"show|describe|information_schema|sqlite_(master|schema)|pg_\w+|duckdb_\w+|pragma_\w+")
 """Words of queries that list tables, rather than name them."""
+
+_PARSED = '{"error":false,'
+_NODE = re.compile(r'"type":"(\w+_NODE)"')
+_READING_NODES = {"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE"}
+"""What queries consist of, in ``json_serialize_sql``."""
 
 _NO_SUCH_TABLE = re.compile(r'Table with name "?(\w+)"? does not exist')
 _AS_OF = re.compile(r"\b(version|timestamp|system_time)\s+as\s+of\b", re.IGNORECASE)
@@ -104,7 +111,7 @@ def run_sql(query: str, tables: Tables, parameters: Parameters = None) -> SqlRes
             )
             continue
         dataset = ScanDataset(name, table.schema, table.stored_schema, table.scan)
-        connection.register(name, dataset)
+        dataset.relation(connection).create_view(name)
         datasets.append(dataset)
     result = SqlResult(_Query(connection, query, parameters, datasets, tables, refused), explained)
     result.columns  # noqa: B018  # binds the query: what does not fit is said now
@@ -156,6 +163,7 @@ def _check_statement(query: str, connection: duckdb.DuckDBPyConnection, duckdb: 
     except duckdb.Error as error:
         raise InputError(_with_advice(str(error), query)) from error
     if kind == kinds.SELECT:
+        _check_parts(query if explained is None else explained, connection)
         return explained
     if kind == kinds.MULTI:
         raise InputError("PIVOT needs to be told its columns here: PIVOT ... ON column IN ('a', 'b') USING ...")
@@ -165,6 +173,17 @@ def _check_statement(query: str, connection: duckdb.DuckDBPyConnection, duckdb: 
         "through append, upsert, update, merge, delete or transaction(), set settings through set(), and use DuckDB "
         "itself, with table.to_duckdb(connection), for anything else"
     )
+
+
+def _check_parts(query: str, connection: duckdb.DuckDBPyConnection) -> None:
+    """Checks that all parts of a query only read, and that it may call its functions. Raises InputError."""
+    [(parsed,)] = connection.execute("SELECT json_serialize_sql(?)", [query]).fetchall()
+    if not parsed.startswith(_PARSED):
+        raise InputError(json.loads(parsed)["error_message"])
+    reject_functions(parsed, connection)
+    for kind in _NODE.findall(parsed):
+        if kind not in _READING_NODES:
+            raise InputError(f"sql() runs one statement that reads, not {kind.partition('_')[0]}")
 
 
 def _query_to_explain(query: str, duckdb: Any) -> str:
