@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
 from dolmen.arguments import short_repr, text
@@ -13,9 +13,9 @@ from dolmen.format.manifest import TableEntry
 from dolmen.format.properties import sequence_column
 from dolmen.format.schema import Field
 
-Values: TypeAlias = Mapping[str, str]
+Values: TypeAlias = Mapping[str, str | None]
 """SQL expressions over ``target.<column>`` and ``source.<column>``, by column of the table: DuckDB's SQL in
-``Table.merge``, Spark's in ``dolmen.spark.merge``."""
+``Table.merge``, Spark's in ``dolmen.spark.merge``. None is NULL."""
 
 
 @dataclass(frozen=True)
@@ -218,6 +218,7 @@ def _clauses(
             said = f"{what}={short_repr(one)}"
             raise InputError(f"{said}: give {_FORMS[what]}, columns with expressions, {kinds}, or a list")
         _check_texts(what, clause)  # type: ignore[arg-type]
+    clauses = [_with_nulls(clause) for clause in clauses]  # type: ignore[arg-type]
     for clause in clauses[:-1]:
         if clause.when is None:  # type: ignore[union-attr]
             raise InputError(f"{what}: nothing is left for clauses behind one without a condition ({clause!r})")
@@ -235,4 +236,12 @@ def _check_texts(what: str, clause: Clause) -> None:
         raise InputError(f"{what}: values={{}} name no column: leave them out for those of the source")
     for column, expression in (values or {}).items():
         text(f"{what}: a column", column)
-        text(f"{what}: an expression", expression)
+        if expression is not None:
+            text(f"{what}: an expression", expression)
+
+
+def _with_nulls(clause: Clause) -> Clause:
+    """The clause with the SQL of None."""
+    if isinstance(clause, Delete) or clause.values is None:
+        return clause
+    return replace(clause, values={name: "NULL" if sql is None else sql for name, sql in clause.values.items()})

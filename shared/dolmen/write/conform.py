@@ -56,12 +56,14 @@ def plan_conform(
     target: Schema | pa.Schema,
     find: FindCast = lossless,
     defaults: Mapping[str, Json] | None = None,
+    finds: Mapping[str, FindCast] | None = None,
 ) -> CastPlan:
     """How batches of ``source`` are made to fit ``target`` (a table's schema, or an Arrow schema of stored types).
 
     Args:
         find: how values without children are cast.
         defaults: JSON forms of the values of columns that are missing, by name; by default those of a table's schema.
+        finds: how values of some columns are cast instead, by name.
 
     Raises:
         SchemaError: a column is there twice, is unknown, is missing and not nullable, or is of another kind.
@@ -70,7 +72,7 @@ def plan_conform(
     if defaults is None:
         defaults = target.write_defaults if isinstance(target, Schema) else {}
     with readable_names():
-        matched = matching(list(source), list(schema), find, defaults)
+        matched = matching(list(source), list(schema), find, defaults, finds or {})
     columns = (
         CastColumn(field, place, cast, defaults.get(field.name))
         for field, (cast, place) in zip(schema, matched, strict=True)

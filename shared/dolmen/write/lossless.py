@@ -23,8 +23,9 @@ naive timestamp never a zoned one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
+from types import MappingProxyType
 from typing import TypeAlias
 
 import pyarrow as pa
@@ -95,7 +96,11 @@ def lossless(source: pa.DataType, target: pa.DataType) -> Cast | None:
 
 
 def matching(
-    given: list[pa.Field], wanted: list[pa.Field], find: FindCast = lossless, defaults: Collection[str] = ()
+    given: list[pa.Field],
+    wanted: list[pa.Field],
+    find: FindCast = lossless,
+    defaults: Collection[str] = (),
+    finds: Mapping[str, FindCast] = MappingProxyType({}),
 ) -> list[tuple[Cast | None, int | None]]:
     """For each wanted field its cast and the place of the given field of that name; no place: there is none.
 
@@ -104,6 +109,7 @@ def matching(
     Args:
         find: how values without children are cast.
         defaults: names of fields that may be missing even where they are not nullable.
+        finds: how values without children in some fields are cast instead, by name.
 
     Raises:
         SchemaError: a field is there twice, is not wanted, is missing and not nullable, or is of another kind.
@@ -126,7 +132,7 @@ def matching(
             matched.append((None, None))
             continue
         try:
-            matched.append((_cast(given[found].type, field.type, find), found))
+            matched.append((_cast(given[found].type, field.type, finds.get(field.name, find)), found))
         except SchemaError as error:
             raise SchemaError(f"column {field.name!r}: {error}", column=field.name) from None
     return matched
@@ -213,7 +219,7 @@ def _checked(*targets: pa.DataType) -> Cast:
             for target in targets:
                 result = result.cast(target)
         except pa.ArrowInvalid:
-            raise _no_fit(array, targets[-1]) from None
+            raise no_fit(array, targets[-1]) from None
         return result
 
     return cast
@@ -223,11 +229,12 @@ def _narrow_float(array: pa.Array, target: pa.DataType) -> pa.Array:
     narrow = array.cast(target, safe=False)
     same = pc.or_(pc.equal(narrow.cast(array.type), array), pc.is_nan(array))
     if pc.all(same).as_py() is False:
-        raise _no_fit(array, target)
+        raise no_fit(array, target)
     return narrow
 
 
-def _no_fit(array: pa.Array, target: pa.DataType) -> Misfit:
+def no_fit(array: pa.Array, target: pa.DataType) -> Misfit:
+    """The error of a cast that refuses some value of an array; it names the value if there is one only."""
     if len(array) > 1:
         return Misfit("")  # the value to blame is found by asking again, down to one
     try:
