@@ -64,6 +64,26 @@ def insert_rows(
     return made if rest is None else _fit(transaction, made, check)
 
 
+def add_inserts(transaction: UnitOfWork, entry: TableEntry, write: Write, keys: Iterable[pa.RecordBatch]) -> None:
+    """Adds rows that are written already, provided that the table has none of the keys of some of them.
+
+    Args:
+        write: adds the rows, and hides none.
+        keys: the primary keys, in the columns of the table, of the rows that must be new.
+
+    Raises:
+        DuplicateKeyError: several rows have one key, or the table has it.
+        RowError: a key is NULL.
+    """
+    fields = primary_key(write.name, entry)
+    noted = KeyRuns(pa.schema([field.to_arrow() for field in fields]))
+    for _ in _add_keys(keys, fields, noted):
+        pass
+    check = _InsertCheck(transaction.context, write.name, write.uuid, fields, noted)
+    check.check_distinct()
+    transaction.add(InsertRows(write, check))
+
+
 def primary_key(name: str, entry: TableEntry) -> tuple[Field, ...]:
     """The columns of a table's primary key, in its order. Raises InputError if it has none."""
     if not entry.primary_key:

@@ -181,9 +181,20 @@ class Clauses:
                 continue
             for name, expression in clause.values.items():
                 sides = ("target", "source") if name in on and clause in self.matched else ("target",)
-                same = [f"{side}.{quote}{name}{quote}" for side in sides for quote in ("", '"', "`")]
-                if expression.strip() not in same:
+                if not any(_is_column(expression, side, name) for side in sides):
                     check_updatable(entry, entry.schema.field(name))
+
+    def may_insert_twice(self, entry: TableEntry, on: Collection[str]) -> bool:
+        """Whether rows that match nothing may still get a primary key that the table, or another of them, has.
+
+        Args:
+            on: names of the columns by which rows match, of which the source has each tuple once if it is the key.
+        """
+        primary = [entry.schema.by_id[id_].name for id_ in entry.primary_key]
+        if not primary or set(on) != set(primary):
+            return bool(primary and self.not_matched)
+        values = [clause.values for clause in self.not_matched if clause.values is not None]
+        return not all(_is_column(each.get(name), "source", name) for each in values for name in primary)
 
     def content(self) -> list[Any]:
         """The content of the clauses, for the digest of a request."""
@@ -201,6 +212,11 @@ def check_updatable(entry: TableEntry, field: Field) -> None:
         )
     if entry.sequences is not None and field.name == sequence_column(entry.properties):
         raise SchemaError(f"column {field.name!r} orders the changes (CDC) of the table, and belongs to them")
+
+
+def _is_column(expression: str | None, side: str, name: str) -> bool:
+    """Whether an expression is a column of one side."""
+    return (expression or "").strip() in [f"{side}.{quote}{name}{quote}" for quote in ("", '"', "`")]
 
 
 def _clauses(
