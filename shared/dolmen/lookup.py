@@ -40,8 +40,8 @@ class KeyedTable(ReadableTable):
         """The rows with some keys, in any order. Keys without a row are left out, and repeated keys count once.
 
         Args:
-            keys: values of the primary key; tuples, if it has several columns; or Arrow data with columns of their
-                names.
+            keys: values of the primary key, as a list, a Series, or an Arrow or NumPy array; tuples, if it has several
+                columns; or Arrow data with columns of their names.
             columns: names of columns; all by default.
 
         Raises:

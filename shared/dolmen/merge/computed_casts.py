@@ -27,6 +27,8 @@ from dolmen.predicate.domain import domain_of
 from dolmen.scan.literals import Literals
 from dolmen.write.lossless import Cast, FindCast, Misfit, lossless, no_fit, shown
 
+NO_LITERALS = Literals(every=False, texts=False, null=False)
+
 
 def casts_of(literals: Literals) -> FindCast:
     """How the values of an expression are cast, given its literals."""

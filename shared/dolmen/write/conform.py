@@ -85,6 +85,7 @@ def conform(
     schema: Schema | pa.Schema,
     find: FindCast = lossless,
     defaults: Mapping[str, Json] | None = None,
+    finds: Mapping[str, FindCast] | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """The rows of ``batches`` as batches of exactly ``schema``, neither too long nor too large.
 
@@ -92,14 +93,14 @@ def conform(
 
     Args:
         find: how values without children are cast.
-        defaults: see ``plan_conform``.
+        defaults, finds: see ``plan_conform``.
 
     Raises:
         SchemaError: the columns do not match; raised by the call, before any row is read.
         RowError: a value does not fit, or is none of its type; ``row`` counts from 1 over the whole stream. Rows
             before its batch have been handed out by then.
     """
-    return _conform(batches, plan_conform(batches.schema, schema, find, defaults))
+    return _conform(batches, plan_conform(batches.schema, schema, find, defaults, finds))
 
 
 def _conform(batches: Iterable[pa.RecordBatch], plan: CastPlan) -> Iterator[pa.RecordBatch]:
