@@ -31,6 +31,7 @@ from dolmen.predicate import (
     parse,
     to_json,
 )
+from dolmen.predicate.domain import Domain, domain_of
 from dolmen.scan.positions import matching_positions
 from dolmen.scan.view import View
 from dolmen.write.conform import conform
@@ -291,8 +292,10 @@ def default_json(name: str, arrow_type: pa.DataType, value: Any) -> Json:
         [batch] = conform(as_batches([{name: value}], schema), schema, lossless)
         [plain] = to_plain(batch.column(0))
         return to_json_value(plain)
-    except (SchemaError, RowError) as error:
-        raise InputError(f"default {arguments.short_repr(value)} of column {name!r}: {error}") from error
+    except (SchemaError, RowError, InputError) as error:
+        is_text = not isinstance(value, str) or domain_of(stored) is Domain.TEXT
+        hint = "" if is_text and not hasattr(value, "sql") else "; a default is a value, and no expression"
+        raise InputError(f"default {arguments.short_repr(value)} of column {name!r}: {error}{hint}") from error
 
 
 def _key_rows(keys: Any, fields: tuple[Field, ...]) -> pa.Table:

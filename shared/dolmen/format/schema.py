@@ -143,11 +143,14 @@ class Schema(msgspec.Struct, frozen=True, omit_defaults=True, dict=True):
             if field.widened_ts and not is_nested(field.arrow_type)
         }
 
+    @cached_property
+    def _by_name(self) -> dict[str, Field]:
+        return {field.name.lower(): field for field in self.fields}
+
     def field(self, name: str) -> Field:
-        """The column of this exact name. Raises SchemaError with the names there are."""
-        for field in self.fields:
-            if field.name == name:
-                return field
+        """The column of this name, in whatever case. Raises SchemaError with the names there are."""
+        if (found := self._by_name.get(name.lower())) is not None:
+            return found
         raise SchemaError(f"no column {name!r}; there are: {', '.join(f.name for f in self.fields)}")
 
 
@@ -196,6 +199,12 @@ def same_names(names: Iterable[str]) -> tuple[str, str] | None:
             return seen[name.lower()], name
         seen[name.lower()] = name
     return None
+
+
+def own_names(names: Iterable[str], schema: Schema | pa.Schema) -> list[str]:
+    """Names of columns in a schema's spelling; of those that it does not have, in their own."""
+    own = {field.name.lower(): field.name for field in (schema.fields if isinstance(schema, Schema) else schema)}
+    return [own.get(name.lower(), name) for name in names]
 
 
 def _check_names(what: str, names: Iterable[str]) -> None:

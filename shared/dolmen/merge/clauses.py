@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar
 
 from dolmen.arguments import short_repr, text
 from dolmen.errors import InputError, SchemaError
 from dolmen.format.manifest import TableEntry
 from dolmen.format.properties import sequence_column
-from dolmen.format.schema import Field
+from dolmen.format.schema import Field, Schema, own_names, same_names
 
 Values: TypeAlias = Mapping[str, str | None]
 """SQL expressions over ``target.<column>`` and ``source.<column>``, by column of the table: DuckDB's SQL in
@@ -57,6 +57,7 @@ class Insert:
 
 
 Clause: TypeAlias = Update | Delete | Insert
+ClauseT = TypeVar("ClauseT", Update | Delete, Insert)
 WhenMatched: TypeAlias = Literal["update", "delete"] | Values | Update | Delete | Sequence[Update | Delete] | None
 WhenNotMatched: TypeAlias = Literal["insert"] | Values | Insert | Sequence[Insert] | None
 WhenNotMatchedBySource: TypeAlias = Literal["delete"] | Values | Update | Delete | Sequence[Update | Delete] | None
@@ -94,6 +95,18 @@ class Clauses:
             if isinstance(clause, Update) and clause.values is None:
                 raise InputError("when_not_matched_by_source: there is no source row: say which columns change")
         return found
+
+    def named_as(self, schema: Schema) -> Clauses:
+        """The clauses with the names of columns that they set in a table's spelling.
+
+        Raises:
+            InputError: one sets a column twice.
+        """
+        return Clauses(
+            tuple(_named_as(clause, schema) for clause in self.matched),
+            tuple(_named_as(clause, schema) for clause in self.not_matched),
+            tuple(_named_as(clause, schema) for clause in self.by_source),
+        )
 
     @property
     def all(self) -> tuple[Clause, ...]:
@@ -216,7 +229,8 @@ def check_updatable(entry: TableEntry, field: Field) -> None:
 
 def _is_column(expression: str | None, side: str, name: str) -> bool:
     """Whether an expression is a column of one side."""
-    return (expression or "").strip() in [f"{side}.{quote}{name}{quote}" for quote in ("", '"', "`")]
+    same = [f"{side}.{quote}{name}{quote}".lower() for quote in ("", '"', "`")]
+    return (expression or "").strip().lower() in same
 
 
 def _clauses(
@@ -239,6 +253,15 @@ def _clauses(
         if clause.when is None:  # type: ignore[union-attr]
             raise InputError(f"{what}: nothing is left for clauses behind one without a condition ({clause!r})")
     return clauses  # type: ignore[return-value]
+
+
+def _named_as(clause: ClauseT, schema: Schema) -> ClauseT:
+    if isinstance(clause, Delete) or clause.values is None:
+        return clause
+    names = own_names(clause.values, schema)
+    if alike := same_names(names):
+        raise InputError(f"a clause sets column {alike[0]!r} twice")
+    return replace(clause, values=dict(zip(names, clause.values.values(), strict=True)))
 
 
 def _check_texts(what: str, clause: Clause) -> None:

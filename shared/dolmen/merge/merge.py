@@ -15,7 +15,7 @@ import pyarrow as pa
 from dolmen import arguments, mutation
 from dolmen.errors import InputError, RowError
 from dolmen.format.manifest import TableEntry
-from dolmen.format.schema import Field
+from dolmen.format.schema import Field, own_names
 from dolmen.insertion import insert_rows
 from dolmen.merge.clauses import Clauses
 from dolmen.merge.latest_rows import LatestRows, RepeatedKeyError
@@ -43,7 +43,7 @@ def merge_rows(
         DuplicateKeyError: a row that it inserts has a primary key that the table, or another such row, has.
     """
     entry = transaction.entry(name)
-    fields = mutation.key_fields(entry, on)
+    fields, clauses = mutation.key_fields(entry, on), clauses.named_as(entry.schema)
     asked = transaction.needs_content(request)
     if not transaction.has_applied(request):
         evaluator = Evaluator() if clauses.texts else None
@@ -68,7 +68,7 @@ def is_upsert(entry: TableEntry, source: SourceRows, on: str | Sequence[str], cl
     """Whether a merge only replaces whole rows by their primary key, which needs no reading."""
     primary = {entry.schema.by_id[id_].name for id_ in entry.primary_key}
     whole = set(source.rows.schema.names) == {field.name for field in entry.schema.fields}
-    return clauses.is_upsert and whole and set(arguments.names("on", on)) == primary
+    return clauses.is_upsert and whole and set(own_names(arguments.names("on", on), entry.schema)) == primary
 
 
 def check_once(entry: TableEntry, source: SourceRows, on: str | Sequence[str]) -> None:

@@ -219,7 +219,7 @@ def output_fields(entry: TableEntry, names: Sequence[str] | None, with_commit_ts
         if isinstance(names, str):
             raise InputError(f"columns={names!r}: give a list of names")
         fields = tuple(entry.schema.field(name) for name in names)
-        if len(set(names)) < len(fields):
+        if len({field.id for field in fields}) < len(fields):
             raise SchemaError(f"a column is there twice in {list(names)}")
     return (*fields, COMMIT_TS_FIELD) if with_commit_ts else fields
 

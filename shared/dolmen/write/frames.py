@@ -126,8 +126,8 @@ def pandas_table(frame: Any, schema: pa.Schema | None) -> pa.Table:
         raise InputError(f"this DataFrame cannot be taken as Arrow data: column {twice[0]!r} is there twice")
     if len(frame) and not names:
         raise InputError(f"these {len(frame)} rows have no columns")
-    wanted = {field.name: field.type for field in schema} if schema is not None else {}
-    columns = [_column(frame.iloc[:, place], name, wanted.get(name)) for place, name in enumerate(names)]
+    wanted = {field.name.lower(): field.type for field in schema} if schema is not None else {}
+    columns = [_column(frame.iloc[:, place], name, wanted.get(name.lower())) for place, name in enumerate(names)]
     return pa.table(columns, names)
 
 

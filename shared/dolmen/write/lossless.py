@@ -23,7 +23,7 @@ naive timestamp never a zoned one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 from typing import TypeAlias
@@ -116,16 +116,17 @@ def matching(
     """
     places: dict[str, int] = {}
     for place, field in enumerate(given):
-        if field.name in places:
-            raise SchemaError(f"column {field.name!r} is there twice")
-        places[field.name] = place
-    names = [field.name for field in wanted]
-    for name in places:
-        if name not in names:
-            raise SchemaError(f"no column {name!r} in the table; there are: {', '.join(names)}")
+        if (twice := places.setdefault(field.name.lower(), place)) != place:
+            other = given[twice].name
+            same = f"and {field.name!r} are the same, whatever their case" if other != field.name else "is there twice"
+            raise SchemaError(f"column {other!r} {same}")
+    names = {field.name.lower() for field in wanted}
+    for field in given:
+        if field.name.lower() not in names:
+            raise unknown_column(field.name, [each.name for each in wanted])
     matched: list[tuple[Cast | None, int | None]] = []
     for field in wanted:
-        found = places.get(field.name)
+        found = places.get(field.name.lower())
         if found is None:
             if not field.nullable and field.name not in defaults:
                 raise SchemaError(f"column {field.name!r} is missing and not nullable")
@@ -136,6 +137,13 @@ def matching(
         except SchemaError as error:
             raise SchemaError(f"column {field.name!r}: {error}", column=field.name) from None
     return matched
+
+
+def unknown_column(name: str, there: Sequence[str]) -> SchemaError:
+    """The error for a column of rows that the table does not have."""
+    return SchemaError(
+        f"no column {name!r} in the table; there are: {', '.join(there)}; add_column (dolmen alter --add) adds one"
+    )
 
 
 def _cast(source: pa.DataType, target: pa.DataType, find: FindCast) -> Cast | None:
