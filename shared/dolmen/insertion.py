@@ -19,8 +19,10 @@ from dolmen.context import Context
 from dolmen.errors import ConflictError, DuplicateKeyError, InputError
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Field
+from dolmen.format.values import to_plain
 from dolmen.index.key_runs import KeyRuns
 from dolmen.index.table_index import encoding_of
+from dolmen.predicate.text import plain_text
 from dolmen.scan.existing_keys import existing_keys
 from dolmen.scan.view import View
 from dolmen.unit_of_work import UnitOfWork
@@ -156,6 +158,14 @@ class _InsertCheck:
             raise self._error(count, first, in_rows=False)
 
     def _error(self, count: int, first: pa.Table, *, in_rows: bool) -> DuplicateKeyError:
-        values = zip(*(column.to_pylist() for column in first.columns), strict=True)
+        values = zip(*map(_shown_values, first.columns), strict=True)
         names = [field.name for field in self._fields]
         return DuplicateKeyError(self._name, names, list(values), count, in_rows=in_rows)
+
+
+def _shown_values(column: pa.ChunkedArray) -> list[Any]:
+    """The values of a key's column; dates and times that Python does not have as text."""
+    try:
+        return list(column.to_pylist())
+    except (OverflowError, ValueError):
+        return [plain_text(value, column.type) for value in to_plain(column.combine_chunks())]

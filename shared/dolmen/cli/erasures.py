@@ -9,7 +9,7 @@ from rich.markup import escape
 
 import dolmen
 from dolmen.cli.exit_codes import DAMAGED
-from dolmen.cli.options import DatabaseUrl, Json, app
+from dolmen.cli.options import DatabaseUrl, Json, app, open_existing
 from dolmen.cli.output import console, print_json, print_rows
 from dolmen.errors import InputError
 from dolmen.units import utc
@@ -28,7 +28,7 @@ def erasures(
     """List erasures, show the receipt of one, or verify it. Exit code 7 if the database contradicts a receipt."""
     if action not in _ACTIONS or (action == "list") == bool(id_):
         raise InputError("give nothing, list, show ID or verify ID")
-    db = dolmen.open(database)
+    db = open_existing(database)
     if action == "list":
         _print_list(db, gone, as_json)
     elif action == "show":

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
 
 from dolmen.database import Database, Table
-from dolmen.errors import InputError, RowError, SchemaError
+from dolmen.errors import DuplicateKeyError, InputError, RowError, SchemaError
 from dolmen.merge.clauses import Delete, Insert, Update
 from dolmen.spark.merge.merge import merge
 

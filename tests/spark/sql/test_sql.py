@@ -282,9 +282,7 @@ def test_no_merge_gives_a_row_a_primary_key_that_another_has(db: Database) -> No
         assert db.refresh() == version, statement
     do(merge(twice, "t.id = n.id", f"AND n.s = 'a' {insert}"))
     moved = "SELECT 1L AS id, 's1' AS s UNION ALL SELECT 1L, 'moved'"
-    do(
-        f"MERGE INTO t USING ({moved}) n ON t.id = n.id AND t.s = n.s WHEN MATCHED THEN DELETE WHEN NOT MATCHED {insert}"
-    )
+    do(merge(moved, "t.id = n.id AND t.s = n.s WHEN MATCHED THEN DELETE", insert))
     assert ids(db) == [*range(10), 50]
     assert [db.table("t").get(key)["s"] for key in (1, 50)] == ["moved", "a"]  # type: ignore[index]
 
