@@ -143,14 +143,12 @@ class Schema(msgspec.Struct, frozen=True, omit_defaults=True, dict=True):
             if field.widened_ts and not is_nested(field.arrow_type)
         }
 
-    @cached_property
-    def _by_name(self) -> dict[str, Field]:
-        return {field.name.lower(): field for field in self.fields}
-
     def field(self, name: str) -> Field:
         """The column of this name, in whatever case. Raises SchemaError with the names there are."""
-        if (found := self._by_name.get(name.lower())) is not None:
-            return found
+        [own] = own_names([name], self)
+        for field in self.fields:
+            if field.name == own:
+                return field
         raise SchemaError(f"no column {name!r}; there are: {', '.join(f.name for f in self.fields)}")
 
 
@@ -201,10 +199,14 @@ def same_names(names: Iterable[str]) -> tuple[str, str] | None:
     return None
 
 
-def own_names(names: Iterable[str], schema: Schema | pa.Schema) -> list[str]:
-    """Names of columns in a schema's spelling; of those that it does not have, in their own."""
-    own = {field.name.lower(): field.name for field in (schema.fields if isinstance(schema, Schema) else schema)}
-    return [own.get(name.lower(), name) for name in names]
+def own_names(names: Iterable[str], fields: Schema | Iterable[Field | pa.Field]) -> list[str]:
+    """Names of columns in a schema's spelling; of those that it does not have, in their own.
+
+    Old tables may have names that differ in case only: there, the exact name counts.
+    """
+    known = [field.name for field in (fields.fields if isinstance(fields, Schema) else fields)]
+    own = {name.lower(): name for name in reversed(known)} | {name: name for name in known}
+    return [own.get(name, own.get(name.lower(), name)) for name in names]
 
 
 def _check_names(what: str, names: Iterable[str]) -> None:

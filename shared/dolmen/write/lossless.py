@@ -33,6 +33,7 @@ import pyarrow.compute as pc
 from pyarrow import types as t
 
 from dolmen.errors import SchemaError
+from dolmen.format.schema import own_names
 from dolmen.format.types import is_bytes, is_text
 
 Cast: TypeAlias = Callable[[pa.Array], pa.Array]
@@ -115,18 +116,18 @@ def matching(
         SchemaError: a field is there twice, is not wanted, is missing and not nullable, or is of another kind.
     """
     places: dict[str, int] = {}
-    for place, field in enumerate(given):
-        if (twice := places.setdefault(field.name.lower(), place)) != place:
+    for place, (field, own) in enumerate(zip(given, own_names([field.name for field in given], wanted), strict=True)):
+        if (twice := places.setdefault(own, place)) != place:
             other = given[twice].name
-            same = f"and {field.name!r} are the same, whatever their case" if other != field.name else "is there twice"
-            raise SchemaError(f"column {other!r} {same}")
-    names = {field.name.lower() for field in wanted}
-    for field in given:
-        if field.name.lower() not in names:
-            raise unknown_column(field.name, [each.name for each in wanted])
+            if other != field.name:
+                raise SchemaError(f"columns {other!r} and {field.name!r} differ in case only: rename one, or drop it")
+            raise SchemaError(f"column {other!r} is there twice")
+    names = [field.name for field in wanted]
+    if extra := [name for name in places if name not in names]:
+        raise unknown_column(extra[0], names)
     matched: list[tuple[Cast | None, int | None]] = []
     for field in wanted:
-        found = places.get(field.name.lower())
+        found = places.get(field.name)
         if found is None:
             if not field.nullable and field.name not in defaults:
                 raise SchemaError(f"column {field.name!r} is missing and not nullable")
