@@ -52,7 +52,8 @@ def columns_by_name(header: Block, delimiter: str, name: str, wanted: list[str] 
         csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
         csv.ConvertOptions(column_types=dict.fromkeys(places, pa.string()), strings_can_be_null=False),
     )
-    names: list[str] = [column[0].as_py() for column in cells.columns]
+    own = {column.lower(): column for column in wanted or ()}
+    names: list[str] = [own.get(column[0].as_py().lower(), column[0].as_py()) for column in cells.columns]
     kept: list[str | None] = [column if wanted is None or column in wanted else None for column in names]
     if not any(column is not None for column in kept):
         raise SchemaError(f"{where}: no column is one of the table's; there are: {', '.join(wanted or ())}")
