@@ -204,7 +204,7 @@ def own_names(names: Iterable[str], fields: Schema | Iterable[Field | pa.Field])
 
     Old tables may have names that differ in case only: there, the exact name counts.
     """
-    known = [field.name for field in (fields.fields if isinstance(fields, Schema) else fields)]
+    known: list[str] = [field.name for field in (fields.fields if isinstance(fields, Schema) else fields)]
     own = {name.lower(): name for name in reversed(known)} | {name: name for name in known}
     return [own.get(name, own.get(name.lower(), name)) for name in names]
 
