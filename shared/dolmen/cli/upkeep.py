@@ -200,7 +200,7 @@ def stats(
     if watch:
         from dolmen.cli.watch import watch_debts
 
-        watch_debts(open_existing(database), interval, exact=exact, as_json=as_json)
+        watch_debts(dolmen.open(database), interval, exact=exact, as_json=as_json)
         return
     found = open_existing(database).stats(exact=exact)
     print_json(found.to_dict()) if as_json else print_debts(found)

@@ -132,7 +132,7 @@ class MergePlan:
             values = {name: _column("source", name) for name in names if name in self.given}
         if isinstance(clause, Update):
             values = {name: values.get(name, _column("target", name)) for name in names}
-        return dict(values)
+        return {name: text or "NULL" for name, text in values.items()}
 
     def _computed(self, values: Mapping[str, str]) -> list[str]:
         """The columns whose values are not those of another column."""
