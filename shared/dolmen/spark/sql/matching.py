@@ -239,12 +239,14 @@ class _Matching:
             return None
         fields = tuple(field for field, _ in pairs)
         keys = source.select(*(F.col(quoted(name)).alias(field.name) for field, name in pairs))
-        summarized = Source(keys, fields)
+        nullable = [field.nullable for field in fields]
+        # A column that is not nullable refuses NULL when the row is written; in others it must be seen here.
+        summarized = Source(keys if all(nullable) else keys.na.drop(), fields)
         try:
             summary = summarized.summarize()
         finally:
             summarized.close()
-        only = len(_conjuncts(_join_of(analysed))) == len(pairs)
+        only = len(_conjuncts(_join_of(analysed))) == len(pairs) and len(set(nullable)) == 1
         return _Keys(pairs, summary.predicate(fields), only and not (summary.repeated or summary.nulls))
 
     def _inserts_keys(
