@@ -19,8 +19,10 @@ from dolmen.context import Context
 from dolmen.errors import ConflictError, DuplicateKeyError, InputError
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Field
+from dolmen.format.values import to_plain
 from dolmen.index.key_runs import KeyRuns
 from dolmen.index.table_index import encoding_of
+from dolmen.predicate.text import plain_text
 from dolmen.scan.erased_rows import ErasedRowsFilter
 from dolmen.scan.existing_keys import existing_keys
 from dolmen.scan.view import View
@@ -70,6 +72,26 @@ def insert_rows(
     files = mutation.write_rows(transaction.context, name, entry, chain(held, rest or ()), transaction.intent)
     made = replace(made, write=replace(made.write, files=files))
     return made if rest is None else _fit(transaction, made, check)
+
+
+def add_inserts(transaction: UnitOfWork, entry: TableEntry, write: Write, keys: Iterable[pa.RecordBatch]) -> None:
+    """Adds rows that are written already, provided that the table has none of the keys of some of them.
+
+    Args:
+        write: adds the rows, and hides none.
+        keys: the primary keys, in the columns of the table, of the rows that must be new.
+
+    Raises:
+        DuplicateKeyError: several rows have one key, or the table has it.
+        RowError: a key is NULL.
+    """
+    fields = primary_key(write.name, entry)
+    noted = KeyRuns(pa.schema([field.to_arrow() for field in fields]))
+    for _ in _add_keys(keys, fields, noted):
+        pass
+    check = _InsertCheck(transaction.context, write.name, write.uuid, fields, noted)
+    check.check_distinct()
+    transaction.add(InsertRows(write, check))
 
 
 def primary_key(name: str, entry: TableEntry) -> tuple[Field, ...]:
@@ -144,6 +166,14 @@ class _InsertCheck:
             raise self._error(count, first, in_rows=False)
 
     def _error(self, count: int, first: pa.Table, *, in_rows: bool) -> DuplicateKeyError:
-        values = zip(*(column.to_pylist() for column in first.columns), strict=True)
+        values = zip(*map(_shown_values, first.columns), strict=True)
         names = [field.name for field in self._fields]
         return DuplicateKeyError(self._name, names, list(values), count, in_rows=in_rows)
+
+
+def _shown_values(column: pa.ChunkedArray) -> list[Any]:
+    """The values of a key's column; dates and times that Python does not have as text."""
+    try:
+        return list(column.to_pylist())
+    except (OverflowError, ValueError):
+        return [plain_text(value, column.type) for value in to_plain(column.combine_chunks())]

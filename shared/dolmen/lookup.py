@@ -11,6 +11,7 @@ from dolmen import arguments
 from dolmen.format.schema import COMMIT_TS
 from dolmen.mutation import take_keys
 from dolmen.reading import ReadableTable
+from dolmen.scan.frames import to_dicts
 from dolmen.scan.lookup import Lookup, where_key_in
 
 
@@ -27,21 +28,22 @@ class KeyedTable(ReadableTable):
             columns: names of columns; all by default.
 
         Raises:
-            InputError: the table has no primary key, or the value does not fit it.
+            InputError: the table has no primary key, or the value does not fit it; or Python does not have a date or
+                time of the row, which ``get_many`` returns.
         """
         found = self._lookup([key], columns, with_commit_ts=True).to_arrow()
         if not found.num_rows:
             return None
         last = found.sort_by([(COMMIT_TS, "descending")]).slice(0, 1).drop_columns([COMMIT_TS])
-        row: dict[str, Any] = last.to_pylist()[0]
+        [row] = to_dicts(last)
         return row
 
     def get_many(self, keys: Any, columns: Sequence[str] | None = None) -> pa.Table:
         """The rows with some keys, in any order. Keys without a row are left out, and repeated keys count once.
 
         Args:
-            keys: values of the primary key; tuples, if it has several columns; or Arrow data with columns of their
-                names.
+            keys: values of the primary key, as a list, a Series, or an Arrow or NumPy array; tuples, if it has several
+                columns; or Arrow data with columns of their names.
             columns: names of columns; all by default.
 
         Raises:

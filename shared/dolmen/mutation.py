@@ -31,12 +31,13 @@ from dolmen.predicate import (
     parse,
     to_json,
 )
+from dolmen.predicate.domain import Domain, domain_of
 from dolmen.scan.erased_rows import ErasedRowsFilter
 from dolmen.scan.positions import matching_positions
 from dolmen.scan.view import View
 from dolmen.write.conform import conform
 from dolmen.write.data_file import write_data_files
-from dolmen.write.frames import frame_cast
+from dolmen.write.frames import frame_cast, values_of
 from dolmen.write.lossless import lossless
 from dolmen.write.lossy import lossy
 from dolmen.write.row_digest import RowDigest
@@ -192,7 +193,8 @@ def take_keys(entry: TableEntry, keys: Any, on: str | Sequence[str] | None = Non
     """Reads keys as callers give them.
 
     Args:
-        keys: values of the one key column, tuples for several columns, or Arrow data with columns of their names.
+        keys: values of the one key column, as a list, a Series, or an Arrow or NumPy array; tuples for several columns;
+            or Arrow data with columns of their names.
         on: names of the key columns; the primary key by default.
     """
     fields = key_fields(entry, on)
@@ -298,8 +300,10 @@ def default_json(name: str, arrow_type: pa.DataType, value: Any) -> Json:
         [batch] = conform(as_batches([{name: value}], schema), schema, lossless)
         [plain] = to_plain(batch.column(0))
         return to_json_value(plain)
-    except (SchemaError, RowError) as error:
-        raise InputError(f"default {arguments.short_repr(value)} of column {name!r}: {error}") from error
+    except (SchemaError, RowError, InputError) as error:
+        is_text = not isinstance(value, str) or domain_of(stored) is Domain.TEXT
+        hint = "" if is_text and not hasattr(value, "sql") else "; a default is a value, and no expression"
+        raise InputError(f"default {arguments.short_repr(value)} of column {name!r}: {error}{hint}") from error
 
 
 def _key_rows(keys: Any, fields: tuple[Field, ...]) -> pa.Table:
@@ -319,6 +323,12 @@ def _key_rows(keys: Any, fields: tuple[Field, ...]) -> pa.Table:
             reason = error.reason if isinstance(error, RowError) else error
             raise InputError(f"keys do not fit {listed}: {reason}") from error
     wanted = pa.schema([(field.name, field.arrow_type, field.nullable) for field in fields])  # defaults are no keys
+    if (found := values_of(keys, fields[0].name, fields[0].arrow_type)) is not None:
+        if len(fields) > 1:
+            listed = ", ".join(field.name for field in fields)
+            raise InputError(f"an array has no columns, and this key has several: give rows of {listed}")
+        column = pa.table([found[0]], [fields[0].name])
+        return pa.Table.from_batches(conform(as_batches(column), wanted, found[1]), wanted)
     return pa.Table.from_batches(conform(as_batches(keys, wanted), wanted, frame_cast(keys) or lossless), wanted)
 
 

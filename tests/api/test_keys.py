@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import polars as pl
 import pyarrow as pa
 import pytest
 
@@ -169,3 +170,41 @@ def test_an_empty_list_of_columns_is_called_that(on: Any) -> None:
     ):
         with pytest.raises(InputError, match="on is empty: name the key's columns"):
             call()
+
+
+HOLDERS: dict[str, Any] = {
+    "array": lambda keys: pa.array(keys),
+    "chunked": lambda keys: pa.chunked_array([keys[:1], keys[1:]]),
+    "dictionary": lambda keys: pa.array(keys).dictionary_encode(),
+    "pandas": pd.Series,
+    "index": pd.Index,
+    "arrow-backed": lambda keys: pd.Series(keys, dtype=pd.ArrowDtype(pa.array(keys).type)),
+    "polars": pl.Series,
+    "numpy": lambda keys: np.array(keys),
+}
+
+
+@pytest.mark.parametrize("holder", HOLDERS)
+@pytest.mark.parametrize(
+    "keys", [[1, 3], ["a", "c"], [DAY, dt.date(2026, 1, 3)], [NOON, dt.datetime(2026, 1, 3)], [b"a", b"c"]]
+)
+def test_arrays_and_series_are_keys_wherever_lists_are(keys: list[Any], holder: str) -> None:
+    held, kind = HOLDERS[holder](keys), pa.array(keys).type
+    table = table_with_key(kind, keys[0])
+    table.append(pa.table({"k": pa.array(keys[1:], kind), "n": [1]}))
+    rows = [table.get_many(held).num_rows, table.count({"k": held}), table.count({"k": {"in": held}})]
+    assert [*rows, table.count({"k": {"not in": held}})] == [2, 2, 2, 0]
+    table.delete(keys=held[:1])
+    with table.writer() as writer:
+        writer.delete(keys=held[1:])
+    assert table.count() == 0
+
+
+def test_an_array_is_a_key_of_one_column_of_values_that_rows_can_have() -> None:
+    table = table_with_key(pa.int64(), 1)
+    for wrong in (np.array([1.5]), pa.array(["1"]), pa.array([None, 1]), pd.Series([1.0, None]), np.array([[1]])):
+        with pytest.raises(InputError):
+            table.delete(keys=wrong)
+    with pytest.raises(InputError, match="an array has no columns, and this key has several"):
+        table.delete(keys=pa.array([1]), on=["k", "n"])
+    assert table.count() == 1

@@ -163,7 +163,7 @@ def test_a_column_with_a_point_in_its_name_comes_first(db: dolmen.Database) -> N
     table = db.create_table("t", schema)
     table.widen_column("a.b", pa.int64())
     table.widen_column("a.c", pa.int64())
-    table.add_column("x.y", pa.int8())
+    table.add_column('"x.y"', pa.int8())
     assert [str(field.type) for field in table.schema] == ["int64", "struct<b: int32, c: int64>", "int8"]
 
 

@@ -114,12 +114,6 @@ def test_a_page_is_whole_or_as_it_was(events: Cli, tmp_path: Path, monkeypatch: 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["db", "report.html"]
 
 
-def test_a_database_that_does_not_exist_has_a_page_that_says_so(cli: Cli, tmp_path: Path) -> None:
-    done = cli("report", "-o", tmp_path / "r.html")
-    assert (done.code, "version 0, nothing needs attention" in done.out) == (0, True)
-    assert "Nothing was ever committed here" in (tmp_path / "r.html").read_text()
-
-
 def test_a_damaged_database_says_which_object_and_writes_nothing(events: Cli, tmp_path: Path) -> None:
     for manifest in (tmp_path / "db" / "manifest").iterdir():
         manifest.write_bytes(b"{}")

@@ -124,13 +124,6 @@ def test_the_debt_is_shown_at_a_glance_and_is_gone_after_a_round(events: Cli) ->
     assert "none" in events("stats").out
 
 
-def test_the_debt_of_a_database_that_is_not_there_yet_is_nothing(cli: Cli) -> None:
-    assert cli("stats").code == 0
-    assert json.loads(cli("stats", "--json").out)["tables"] == {}
-    assert cli("maintain").code == 0
-    assert cli("gc").code == 0
-
-
 def test_collection_says_what_would_go_and_then_deletes_it(events: Cli, tmp_path: Path) -> None:
     events("maintain")
     events("set", "retention=1h", "keep_versions=1")

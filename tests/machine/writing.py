@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import multiple, precondition, rule
 
 import dolmen
-from dolmen.errors import AppliedIdError, ConflictError, RowError
+from dolmen.errors import AppliedIdError, ConflictError, DuplicateKeyError, RowError
 from dolmen.results import Commit
 from machine import columns, model
 from machine.base import HANDLES, Ground, requests
@@ -188,12 +188,20 @@ class Writing(Ground):
         when_matched: Any = "update" if set(table.key) <= set(on) else None
         matching = matching if when_matched else []
         changed = self.new_rows([by_key[table.key_of(row, on)].values for row in matching])
-        changed += [row for key, row in by_key.items() if key not in met]
+        added = [row for key, row in by_key.items() if key not in met]
+        changed += added
 
         def send(target: dolmen.Table, request: str | None = None) -> Commit:
             return target.merge(arrow, list(on), when_matched, request=request)
 
         upserts = sorted(on) == sorted(table.key)
+        keys = [table.key_of(row, table.key) for row in added] if table.key and not upserts else []
+        there = {table.key_of(row, table.key) for row in table.rows} if keys else set()
+        if len(set(keys)) < len(keys) or any(None in key or key in there for key in keys):
+            with pytest.raises((DuplicateKeyError, RowError)):
+                self.unless_new(handle, name, send)
+            assert self.observer.refresh() == self.version
+            return multiple()
         statement = model.upsert(rows, on) if upserts else model.substitute(matching, changed)
         return self._sent(handle, name, table, send, statement, is_request)
 

@@ -11,7 +11,7 @@ import pytest
 
 from dolmen import Delete, Insert, Update
 from dolmen.database import Database, Table
-from dolmen.errors import AppliedIdError, InputError, LimitError, RowError, SchemaError
+from dolmen.errors import AppliedIdError, DuplicateKeyError, InputError, LimitError, RowError, SchemaError
 from dolmen.merge import merge as merging
 from dolmen.merge import source as merge_source
 
@@ -120,6 +120,67 @@ def test_several_source_rows_for_one_row_are_an_error(db: Database, table: Table
     assert (db.version, rows(table)) == (version, before())
     table.merge(twice, "id", Update(when="source.n > 1"), None)  # one of them counts
     assert rows(table) == {**before(0), 0: ("b", 2)}
+
+
+@pytest.mark.parametrize("compacted", [False, True])
+@pytest.mark.parametrize(
+    ("given", "clauses", "left"),
+    [
+        ({"name": "new", "n": 9, "u": None}, {}, [("new", 9)]),
+        ({"name": "new"}, {}, [("new", 2)]),
+        ({"n": 9}, {"when_matched": {"n": "target.n + source.n"}}, [("old", 11)]),
+        ({}, {"when_matched": Update({"n": "7"}, when="target.n = 2")}, [("old", 7)]),
+        ({}, {"when_matched": Update({"n": "7"}, when="target.n = 0")}, [("old", 0), ("old", 1), ("old", 2)]),
+        ({}, {"when_matched": Delete(when="target.n = 2")}, []),
+        ({}, {"when_matched": "delete", "when_not_matched": None}, []),
+        ({"name": "new"}, {"when_matched": None}, [("old", 0), ("old", 1), ("old", 2)]),
+        ({"name": "new"}, {"when_not_matched_by_source": "delete"}, [("new", 2)]),
+    ],
+)
+def test_several_rows_of_one_primary_key_are_one_row_whatever_the_source_has(
+    db: Database, given: dict[str, Any], clauses: dict[str, Any], left: list[tuple[str, int]], compacted: bool
+) -> None:
+    table = db.create_table("keyed", SCHEMA, primary_key="id")
+    for n in range(3):
+        table.append({"id": [n + 2, 1], "name": ["other", "old"], "n": [0, n]})
+    if compacted:
+        db.compact()
+    table.merge([{"id": 1, **given}], "id", **clauses)
+    found = table.scan(["name", "n"], "id = 1", order_by="n").to_arrow().to_pylist()
+    assert [(row["name"], row["n"]) for row in found] == left
+    assert db.verify(deep=True).ok
+
+
+def test_without_a_primary_key_each_row_that_matches_is_changed_by_itself(db: Database) -> None:
+    table = db.create_table("free", SCHEMA)
+    table.append({"id": [1, 1], "name": ["old", "old"], "n": [0, 1]})
+    table.merge([{"id": 1, "name": "new", "n": 9, "u": None}, *[{"id": 5, "name": "new", "n": 3, "u": None}] * 2], "id")
+    assert sorted(table.to_arrow()["n"].to_pylist()) == [3, 3, 9, 9]
+
+
+@pytest.mark.parametrize(
+    ("rows_given", "on", "values"),
+    [
+        ([{"id": 3, "name": "a"}], "name", None),
+        ([{"id": 50, "name": "a"}, {"id": 50, "name": "b"}], "name", None),
+        ([{"id": 50, "name": "a"}, {"id": 51, "name": "b"}], "id", {"id": "3"}),
+        ([{"id": 50, "name": "a"}, {"id": 51, "name": "b"}], "id", {"id": "60 + source.id // 100"}),
+        ([{"id": 3, "name": "a"}], ["id", "name"], None),
+    ],
+)
+def test_no_merge_gives_a_row_a_primary_key_that_another_has(
+    db: Database, table: Table, rows_given: list[dict[str, Any]], on: Any, values: dict[str, str] | None
+) -> None:
+    version = db.version
+    with pytest.raises(DuplicateKeyError):
+        table.merge(rows_given, on, None, "insert" if values is None else values)
+    assert (db.version, rows(table)) == (version, before())
+
+
+def test_a_row_may_be_inserted_under_the_key_of_one_that_the_same_merge_deletes(table: Table) -> None:
+    moved = [{"id": 3, "name": "old", "n": 30}, {"id": 3, "name": "moved", "n": 31}]
+    table.merge(moved, ["id", "name"], "delete")
+    assert rows(table) == {**before(3), 3: ("moved", 31)}
 
 
 def test_a_condition_that_is_null_holds_for_no_row(db: Database, table: Table) -> None:

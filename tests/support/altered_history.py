@@ -225,7 +225,9 @@ class AlteredHistory:
         kind = self.rng.choice(list(VALUES))
         default = self.rng.choice([None, *VALUES[kind][2]])
         added = Column(self.rng.choice(free), self.new("c"), kind, default is None or self.rng.random() < 0.6, default)
-        table.add_column(added.name, VALUES[kind][0], default, nullable=added.nullable)
+        table.add_column(
+            f'"{added.name}"' if "." in added.name else added.name, VALUES[kind][0], default, nullable=added.nullable
+        )
         rows = self.new("r")
         self.oracle.execute(
             f"CREATE TABLE {rows} AS SELECT *, CAST(? AS {VALUES[kind][1]}) AS {added.id} FROM {shown.rows}", [default]

@@ -176,7 +176,7 @@ def test_columns_are_matched_by_name_and_missing_ones_are_null() -> None:
     ("columns", "message"),
     [
         (["a", "b", "z"], "no column 'z' in the table; there are: a, b"),
-        (["A", "a"], "no column 'A'"),
+        (["A", "a"], "columns 'A' and 'a' differ in case only"),
         (["b"], "column 'a' is missing and not nullable"),
         (["a", "a"], "column 'a' is there twice"),
     ],

@@ -8,8 +8,7 @@ from typing import Annotated, Optional
 import pyarrow as pa
 import typer
 
-import dolmen
-from dolmen.cli.options import DatabaseUrl, Json, Message, Request, TableName, app
+from dolmen.cli.options import DatabaseUrl, Json, Message, Request, TableName, app, open_existing
 from dolmen.cli.output import print_commit
 from dolmen.declaration.columns import parse_column, parse_columns
 from dolmen.declaration.defaults import parse_default
@@ -40,7 +39,7 @@ def alter(
     """Change a table's columns in one commit that touches no file, in the order of the options below."""
     if not any((rename, drop, add, default, nullable, widen, comment, first)) and sort_key is None:
         raise InputError("nothing says what to change: give --add, --drop, --rename, ... (dolmen alter --help)")
-    db = dolmen.open(database)
+    db = open_existing(database)
     with db.transaction("alter", message=message) as tx:
         target = tx.table(table)
         for old, new in _pairs("--rename", rename):

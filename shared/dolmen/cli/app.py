@@ -25,6 +25,7 @@ from dolmen.cli.options import (
     TableName,
     Yes,
     app,
+    open_existing,
 )
 from dolmen.cli.output import (
     console,
@@ -102,7 +103,7 @@ def append(
     if upsert and insert:
         raise InputError("give one of --upsert and --insert: replace rows with the same key, or refuse them")
     operation = "upsert" if upsert else "insert" if insert else "append"
-    db = dolmen.open(database)
+    db = dolmen.open(database) if create else open_existing(database)
     makes = create and table not in db.tables()
     with (
         open_inputs(files, form, delimiter, again=makes) as inputs,
@@ -138,7 +139,7 @@ def delete(
     """Delete rows by predicate or by keys."""
     if sum((where is not None, bool(keys), keys_file is not None)) != 1:
         raise InputError("give exactly one of --where, --keys and --keys-file")
-    db = dolmen.open(database)
+    db = open_existing(database)
     target = db.table(table)
     mode: Any = "positions" if positions else "tombstone"
     delete_them = partial(target.delete, on=_names(on), mode=mode, request=request_id, message=message)
@@ -161,7 +162,7 @@ def drop(
     as_json: Json = False,
 ) -> None:
     """Drop a table, which frees its name. Older versions still show its rows until they expire."""
-    db = dolmen.open(database)
+    db = open_existing(database)
     if not yes and (request_id is None or table in db):  # a request that was applied before has nothing to ask
         facts = db.table(table).describe()
         if as_json or not sys.stdin.isatty():
@@ -183,7 +184,7 @@ def rename(
 ) -> None:
     """Give a table another name without touching its rows. Files dropped for the old name, delete requests and
     declarations do not follow: change them too."""
-    commit = dolmen.open(database).rename_table(table, new, request=request_id, message=message)
+    commit = open_existing(database).rename_table(table, new, request=request_id, message=message)
     print_commit(commit, as_json)
 
 
@@ -206,7 +207,7 @@ def scan(
 ) -> None:
     """Read rows: filter, select columns, go back in time; show the rows or write a file."""
     format = destination(output, form, as_json=as_json)
-    source = snapshot_of(dolmen.open(database), version, at, tag).table(table)
+    source = snapshot_of(open_existing(database), version, at, tag).table(table)
     found = partial(source.scan, _names(columns), where, order_by=_names(order_by))
     if explain:
         print_text(str(found(limit).explain()))
@@ -234,7 +235,7 @@ def get(
 ) -> None:
     """Read the rows with a primary key, through the index if there is one. Without such a row the exit code is 3."""
     format = destination(output, form, as_json=as_json)
-    source = snapshot_of(dolmen.open(database), version, at, tag).table(table)
+    source = snapshot_of(open_existing(database), version, at, tag).table(table)
     if len(key) != len(source.primary_key):
         names = ", ".join(source.primary_key) or "none"
         raise InputError(f"give a value for each column of the primary key, which are: {names}")
@@ -262,7 +263,7 @@ def sql(
 ) -> None:
     """Run a query on DuckDB; filters and columns are pushed into the scans."""
     format = destination(output, form, as_json=as_json)
-    rows = snapshot_of(dolmen.open(database), version, at, tag).sql(query).to_reader()
+    rows = snapshot_of(open_existing(database), version, at, tag).sql(query).to_reader()
     if rows.schema.names == PLAN_COLUMNS and form is None and output is None and not as_json:
         show_plan(rows)
     elif format is None:

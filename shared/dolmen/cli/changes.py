@@ -15,7 +15,7 @@ import typer
 
 import dolmen
 from dolmen.cli.interrupts import Stop, check_interval, stopping_at_interrupt
-from dolmen.cli.options import DatabaseUrl, Form, Json, Output, TableName, app
+from dolmen.cli.options import DatabaseUrl, Form, Json, Output, TableName, app, open_existing
 from dolmen.cli.output import destination, send_rows
 from dolmen.cli.terminal import ends_of, show_ends
 from dolmen.errors import InputError, SchemaError, TableNotFoundError
@@ -45,7 +45,7 @@ def changes(
     as_json: Json = False,
 ) -> None:
     """Show the rows that commits inserted, deleted and updated, in the order of the versions."""
-    db = dolmen.open(database)
+    db = open_existing(database)
     names = [name.strip() for name in columns.split(",")] if columns else None
     ask = partial(db.table(table).changes, columns=names, where=where)
     identify = partial(_identity, db, table, names, where)

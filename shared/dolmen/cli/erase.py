@@ -9,11 +9,10 @@ from typing import Annotated, Any, Optional, TypeAlias
 import typer
 from rich.markup import escape
 
-import dolmen
 from dolmen.cli.exit_codes import DECLINED
 from dolmen.cli.inputs import INPUT_HELP, open_inputs
 from dolmen.cli.keys import parse_keys
-from dolmen.cli.options import DatabaseUrl, InputForm, Json, Message, Request, TableName, Yes, app
+from dolmen.cli.options import DatabaseUrl, InputForm, Json, Message, Request, TableName, Yes, app, open_existing
 from dolmen.cli.output import commit_facts, console, errors, print_commit, print_json
 from dolmen.erasures import ErasureResult
 from dolmen.errors import InputError
@@ -42,7 +41,7 @@ def erase(
     """Delete rows for good: from older versions, tags and clones too, and from the disk within erase_within."""
     if sum((where is not None, bool(keys), keys_file is not None)) != 1:
         raise InputError("give exactly one of --where, --keys and --keys-file")
-    db = dolmen.open(database)
+    db = open_existing(database)
     target, columns = db.table(table), [name.strip() for name in on.split(",")] if on else None
     erase_them = partial(target.erase, on=columns, within=within, request=request_id, message=message)
     ask(f"erase these rows of {table}, in all versions and clones?", yes, as_json)
@@ -72,7 +71,7 @@ def forget(
     as_json: Json = False,
 ) -> None:
     """Erase all rows about somebody, in every table that has a column as its subject, in one commit."""
-    db = dolmen.open(database)
+    db = open_existing(database)
     ask("erase all rows about whom you name, in all tables, versions and clones?", yes, as_json)
     values = [value if text else _number_or_text(value) for value in subjects]
     _print(db.forget(values, dropped=dropped, within=within, request=request_id, message=message), as_json)

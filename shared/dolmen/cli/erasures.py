@@ -10,7 +10,7 @@ from rich.markup import escape
 import dolmen
 from dolmen.cli.erase import ask
 from dolmen.cli.exit_codes import DAMAGED
-from dolmen.cli.options import DatabaseUrl, Json, Yes, app
+from dolmen.cli.options import DatabaseUrl, Json, Yes, app, open_existing
 from dolmen.cli.output import console, print_json, print_rows
 from dolmen.errors import InputError
 from dolmen.units import utc
@@ -33,7 +33,7 @@ def erasures(
     """
     if action not in _ACTIONS or (action == "list") == bool(id_):
         raise InputError("give nothing, list, show ID, verify ID or hurry ID")
-    db = dolmen.open(database)
+    db = open_existing(database)
     if action == "list":
         _print_list(db, gone, as_json)
     elif action in ("show", "hurry"):

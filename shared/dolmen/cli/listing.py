@@ -8,8 +8,7 @@ from typing import Annotated, Any
 import pyarrow as pa
 import typer
 
-import dolmen
-from dolmen.cli.options import DatabaseUrl, TableName, app
+from dolmen.cli.options import DatabaseUrl, TableName, app, open_existing
 from dolmen.cli.options import Json as AsJson
 from dolmen.cli.output import commit_facts, counts, print_json, print_rows
 from dolmen.cli.terminal import cell_text
@@ -25,7 +24,7 @@ def history(
     as_json: AsJson = False,
 ) -> None:
     """List commits, newest first."""
-    commits = dolmen.open(database).history(limit)
+    commits = open_existing(database).history(limit)
     if as_json:
         for commit in commits:
             print_json(commit_facts(commit))
@@ -59,7 +58,7 @@ def tables(
     database: DatabaseUrl, version: Version = None, at: At = None, tag: Tag = None, as_json: AsJson = False
 ) -> None:
     """List the tables."""
-    snapshot = snapshot_of(dolmen.open(database), version, at, tag)
+    snapshot = snapshot_of(open_existing(database), version, at, tag)
     facts = [snapshot.table(name).describe() for name in snapshot.tables()]
     if as_json:
         print_json(facts)
@@ -83,7 +82,7 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Show a table: columns, keys, files, unresolved deletes."""
-    target = snapshot_of(dolmen.open(database), version, at, tag).table(table)
+    target = snapshot_of(open_existing(database), version, at, tag).table(table)
     facts = target.describe()
     if as_json:
         print_json(facts)

@@ -14,7 +14,8 @@ from typer.core import TyperGroup
 
 import dolmen
 from dolmen.cli.exit_codes import BROKEN_PIPE, INTERRUPTED
-from dolmen.errors import Error
+from dolmen.database import Database
+from dolmen.errors import DatabaseNotFoundError, Error
 from dolmen.format.file_formats import WRITTEN, listed
 
 
@@ -46,6 +47,14 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+def open_existing(url: str) -> Database:
+    """Opens a database that a command needs: it must be there. Raises DatabaseNotFoundError."""
+    database = dolmen.open(url)
+    if database.version == 0:
+        raise DatabaseNotFoundError(f"there is no database at {database.url}")
+    return database
 
 
 @app.callback()

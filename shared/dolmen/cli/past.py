@@ -8,9 +8,8 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-import dolmen
 from dolmen.cli.exit_codes import DECLINED
-from dolmen.cli.options import DatabaseUrl, Json, Message, Request, Yes, app, complete
+from dolmen.cli.options import DatabaseUrl, Json, Message, Request, Yes, app, complete, open_existing
 from dolmen.cli.output import console, counts, errors, print_commit, print_json, print_rows
 from dolmen.cli.versions import At, Tag, Version, check_source, complete_tag, snapshot_of
 from dolmen.errors import InputError, TagExistsError
@@ -52,7 +51,7 @@ def tag(
     as_json: Json = False,
 ) -> None:
     """Give a name to a version. It is kept, with all that it needs, as long as it has a tag."""
-    db = dolmen.open(database)
+    db = open_existing(database)
     if drop:
         if version is not None or at is not None or until is not None or move:
             raise InputError("--drop takes the name alone: leave out --version, --at, --until and --move")
@@ -69,7 +68,7 @@ def tag(
 @app.command()
 def tags(database: DatabaseUrl, as_json: Json = False) -> None:
     """List the tags: names of versions that are kept."""
-    found = dolmen.open(database).tags()
+    found = open_existing(database).tags()
     if as_json:
         print_json(
             [
@@ -109,7 +108,7 @@ def restore(
     """Make tables what they were in an earlier version, in one commit that copies nothing. Versions since then stay."""
     if version is None and at is None and tag is None:
         raise InputError("give --version, --at or --tag: the version to go back to")
-    db = dolmen.open(database)
+    db = open_existing(database)
     if not yes and not tables:
         _ask(db.at(version=db.version).manifest, snapshot_of(db, version, at, tag, settled=True).manifest, as_json)
     else:
@@ -135,7 +134,7 @@ def clone(
     as_json: Json = False,
 ) -> None:
     """Make a second table of a table, now or as it was, without copying its data."""
-    db = dolmen.open(database)
+    db = open_existing(database)
     check_source(db, version, at, tag)
     with db.transaction("clone", message=message) as tx:
         tx.clone(source, name, version, timestamp=at, tag=tag, request=request_id)

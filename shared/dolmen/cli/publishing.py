@@ -7,8 +7,7 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
-import dolmen
-from dolmen.cli.options import DatabaseUrl, Json, app
+from dolmen.cli.options import DatabaseUrl, Json, app, open_existing
 from dolmen.cli.output import console, print_json
 from dolmen.iceberg.publication import IcebergPublication
 
@@ -36,7 +35,7 @@ def publish_iceberg(
     as_json: Json = False,
 ) -> None:
     """Publish tables as Apache Iceberg snapshots, without copying data; see docs/iceberg.md."""
-    found = dolmen.open(database).publish_iceberg(table, glue=glue, anew=anew, dry_run=dry_run)
+    found = open_existing(database).publish_iceberg(table, glue=glue, anew=anew, dry_run=dry_run)
     if as_json:
         print_json({name: _to_dict(one) for name, one in found.items()})
         return

@@ -9,8 +9,7 @@ from typing import Annotated, Optional
 import typer
 from rich.markup import escape
 
-import dolmen
-from dolmen.cli.options import DatabaseUrl, Json, app
+from dolmen.cli.options import DatabaseUrl, Json, app, open_existing
 from dolmen.cli.output import console, print_json, printable
 from dolmen.errors import InputError
 from dolmen.health.health import Level
@@ -59,7 +58,7 @@ def report(
         raise InputError(f"--output {str(page)!r}: give a local file, and copy it there")
     if rejected is None and (landing := os.environ.get("DOLMEN_LANDING_URL")):
         rejected = f"{landing.rstrip('/')}/rejected"
-    db = dolmen.open(database)
+    db = open_existing(database)
     health = db.health(look_at_pipeline(rejected, ingest_queue, queue, db.runtime))
     if page is not None:
         with open_whole(page) as file:

@@ -11,7 +11,7 @@ import dolmen
 from dolmen.cli.exit_codes import exit_code
 from dolmen.cli.inputs import INPUT_HELP, open_inputs
 from dolmen.cli.keys import parse_keys
-from dolmen.cli.options import DatabaseUrl, InputForm, Json, app
+from dolmen.cli.options import DatabaseUrl, InputForm, Json, app, open_existing
 from dolmen.cli.output import console, errors, print_json, print_rows
 from dolmen.errors import InputError, RetryableError
 from dolmen.ingest.deletes.requests import parse_request
@@ -114,7 +114,7 @@ def request_status(
     in a directory shows which. Ids are remembered for the database's applied_retention (35 days by default). Exit
     codes: 0 all are applied; 4 not yet, or not known; 2 one has failed (known only for a queue in a directory).
     """
-    db = dolmen.open(database)
+    db = open_existing(database)
     target = open_queue(queue) if queue else None
     clock, pause = db.runtime.monotonic, _POLL_SECONDS[0]
     until = clock() + wait

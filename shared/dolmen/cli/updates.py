@@ -7,9 +7,8 @@ from typing import Annotated, Any, Optional
 import pyarrow as pa
 import typer
 
-import dolmen
 from dolmen.cli.inputs import INPUT_HELP, Input, open_inputs
-from dolmen.cli.options import DatabaseUrl, Delimiter, InputForm, Json, Message, Request, TableName, app
+from dolmen.cli.options import DatabaseUrl, Delimiter, InputForm, Json, Message, Request, TableName, app, open_existing
 from dolmen.cli.output import print_commit
 from dolmen.errors import InputError
 from dolmen.merge.row_template import Expression
@@ -33,7 +32,7 @@ def update(
 ) -> None:
     """Give rows new values, in one commit."""
     values = {name: Expression(text) for name, text in _parse(assignments).items()}
-    commit = dolmen.open(database).table(table).update(values, where, request=request_id, message=message)
+    commit = open_existing(database).table(table).update(values, where, request=request_id, message=message)
     print_commit(commit, as_json)
 
 
@@ -59,7 +58,7 @@ def merge(
     """Update, delete and insert rows by those of a file, in one commit. Conditions are for Python (Table.merge)."""
     if assignments and when_matched != "update":
         raise InputError(f"--set says what an update changes, and --when-matched is {when_matched}")
-    target = dolmen.open(database).table(table)
+    target = open_existing(database).table(table)
     names = [name.strip() for name in on.split(",")] if on else list(target.primary_key)
     if not names:
         raise InputError(f"table {table!r} has no primary key: name the columns of both, --on")

@@ -16,7 +16,7 @@ from rich.text import Text
 import dolmen
 from dolmen.cli.debts import print_debts
 from dolmen.cli.exit_codes import DAMAGED, INCOMPLETE
-from dolmen.cli.options import DatabaseUrl, Json, Message, Request, app
+from dolmen.cli.options import DatabaseUrl, Json, Message, Request, app, open_existing
 from dolmen.cli.output import console, errors, print_commit, print_json, print_rows
 from dolmen.cli.versions import check_one, complete_tag
 from dolmen.errors import InputError, TagNotFoundError
@@ -51,7 +51,7 @@ def set_(
     about = {"request": request_id, "message": message}
     if taken := changes.keys() & about:
         raise InputError(f"{min(taken)!r} is not a setting: give --request-id and --message as options")
-    db = dolmen.open(database)
+    db = dolmen.open(database) if table is None else open_existing(database)
     change = db.set if table is None else db.table(table).set
     print_commit(change(**about, **changes), as_json)
 
@@ -59,7 +59,7 @@ def set_(
 @app.command()
 def settings(database: DatabaseUrl, table: SomeTable = None, as_json: Json = False) -> None:
     """Show the settings of a table or of the database: their values, defaults and meanings."""
-    db = dolmen.open(database)
+    db = open_existing(database)
     holds = db.settings() if table is None else db.table(table).settings()
     if as_json:
         print_json(holds)
@@ -74,7 +74,7 @@ def settings(database: DatabaseUrl, table: SomeTable = None, as_json: Json = Fal
 @app.command()
 def resolve(database: DatabaseUrl, table: SomeTable = None, as_json: Json = False) -> None:
     """Turn unresolved deletes into deletion vectors, which makes scans fast again."""
-    db = dolmen.open(database)
+    db = open_existing(database)
     with _waiting("resolving", as_json):
         done = db.resolve(table)
     _print_work(done, as_json)
@@ -84,7 +84,7 @@ def resolve(database: DatabaseUrl, table: SomeTable = None, as_json: Json = Fals
 @app.command()
 def compact(database: DatabaseUrl, table: SomeTable = None, dry_run: DryRun = False, as_json: Json = False) -> None:
     """Rewrite small and mostly deleted files into full ones, where that pays; then merge segments."""
-    db = dolmen.open(database)
+    db = open_existing(database)
     with _waiting("planning" if dry_run else "compacting", as_json):
         done: dict[str, Any] = dict(db.compact(table, dry_run=dry_run))
         merged = None if dry_run or table is not None else db.merge()
@@ -104,7 +104,7 @@ def maintain(database: DatabaseUrl, table: SomeTable = None, as_json: Json = Fal
 
     The steps are expire, resolve, compact, index, merge and publish.
     """
-    db = dolmen.open(database)
+    db = open_existing(database)
     with _waiting("maintaining", as_json):
         done = db.maintain(None if table is None else [table])
     if as_json:
@@ -141,7 +141,7 @@ def gc(
     as_json: Json = False,
 ) -> None:
     """Let old versions expire, and delete what no kept version needs. Exit code 9 if something could not be deleted."""
-    db = dolmen.open(database)
+    db = open_existing(database)
     with _waiting("looking" if dry_run else "collecting", as_json):
         collected = db.gc(dry_run=dry_run, full=full, outside=outside or ())
     if as_json:
@@ -202,13 +202,13 @@ def stats(
 
         watch_debts(dolmen.open(database), interval, exact=exact, as_json=as_json)
         return
-    found = dolmen.open(database).stats(exact=exact)
+    found = open_existing(database).stats(exact=exact)
     print_json(found.to_dict()) if as_json else print_debts(found)
 
 
 def _version_with_tag(database: str, tag: str) -> int:
     """The number of the version that a tag names. Its manifest is not read, as that may be what is damaged."""
-    found = dolmen.open(database).tags()
+    found = open_existing(database).tags()
     if tag not in found:
         raise TagNotFoundError(f"no tag {tag!r}; tags: {', '.join(found) or 'none'}")
     return found[tag].version

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import math
-
 import pyarrow as pa
 
 from dolmen import arguments
 from dolmen.errors import InputError, PredicateError
 from dolmen.format.schema import Field, is_nested, storable
-from dolmen.format.values import Json, from_json, to_scalar
-from dolmen.predicate.constants import from_text
+from dolmen.format.values import Json, from_json
+from dolmen.predicate.constants import scalar_from_text
 from dolmen.predicate.domain import Domain, domain_of
 from dolmen.predicate.text import plain_text
 
@@ -38,11 +36,8 @@ def parse_default(column: pa.Field, text: str) -> pa.Scalar:
         raise InputError(f"column {column.name!r} of type {stored} can have no default but NULL")
     text, domain = arguments.text("default", text), domain_of(stored)
     try:
-        value = from_text(text, stored).value
-        if isinstance(value, float) and math.isinf(value) and "inf" not in text.lower():
-            raise OverflowError
-        return to_scalar(value, stored)  # type: ignore[arg-type]  # only an interval is not plain
-    except (PredicateError, OverflowError, pa.ArrowInvalid):
+        return scalar_from_text(text, stored)
+    except PredicateError:
         form = _FORMS.get(domain, "write a number that it holds")  # type: ignore[arg-type]  # not nested
         raise InputError(f"{arguments.short_repr(text)} is no {stored}: {form}") from None
 

@@ -65,6 +65,16 @@ class AddColumn:
         place = NestedPlace.of(schema, self.name) if self.is_path else None
         if place is not None:
             return self._apply_inside(place, entry, ts)
+        if self.is_path and "." in self.name:
+            own = quoted_name(self.name)
+            if own is None:
+                above = self.name.rpartition(".")[0]
+                raise SchemaError(
+                    f"no column {above!r} with fields, so none can be added as {self.name!r}; there are: "
+                    f"{', '.join(known.name for known in schema.fields)}. A column whose own name has a point is "
+                    f"added in double quotes: {chr(34)}{self.name}{chr(34)}"
+                )
+            return dataclasses.replace(self, name=own, is_path=False).apply(entry, ts)
         if not self.nullable and self.default is None:
             raise SchemaError(
                 f"column {self.name!r} is not nullable and has no default, so rows of now would have no value in it: "
@@ -115,7 +125,7 @@ class DropColumn:
             raise SchemaError(f"column {self.name!r} is part of the primary key, by which rows are replaced")
         if field.id in entry.sort_key:
             raise SchemaError(f"column {self.name!r} is part of the sort key: set another one first")
-        if used := columns_named(entry.properties).get(self.name):
+        if used := columns_named(entry.properties).get(field.name):
             raise SchemaError(f"column {self.name!r} is named by the setting {used}: change that first")
         left = tuple(known for known in schema.fields if known.id != field.id)
         return _with_fields(entry, left, dropped=(*schema.dropped, field))
@@ -144,7 +154,7 @@ class RenameColumn:
                 )
             return _with_column(entry, place.replace(lambda field: msgspec.structs.replace(field, name=self.to)), ts)
         field = entry.schema.field(self.name)
-        if self.name == self.to:
+        if field.name == self.to:
             raise InputError(f"column {self.name!r} has this name already: give another one")
         if _tells_changes(entry, field):
             raise SchemaError(
@@ -153,7 +163,7 @@ class RenameColumn:
             )
         fields = _replaced(entry.schema, msgspec.structs.replace(field, name=self.to))
         check_column_names([known.name for known in fields])
-        properties = with_renamed_column(entry.properties, self.name, self.to)
+        properties = with_renamed_column(entry.properties, field.name, self.to)
         return msgspec.structs.replace(_with_fields(entry, fields, altered_ts=ts), properties=properties)
 
     @property
@@ -204,7 +214,7 @@ class WidenColumn:
             initial_default=widened(field.initial_default, narrow, wide),
             write_default=widened(field.write_default, narrow, wide),
         )
-        if entry.sequences is not None and self.name == sequence_column(entry.properties):
+        if entry.sequences is not None and field.name == sequence_column(entry.properties):
             entry = msgspec.structs.replace(entry, sequences=_widened_sequences(entry.sequences, narrow, wide))
         entry = _with_fields(entry, _replaced(entry.schema, changed), altered_ts=ts)
         return widened_entry(entry, {field.id: (narrow, wide)} if is_date_to_timestamp(narrow, wide) else {})
@@ -313,6 +323,11 @@ class SetSortKey:
             if is_nested(field.arrow_type):
                 raise SchemaError(f"rows can't be sorted by column {field.name!r} of type {field.arrow_type}")
         return msgspec.structs.replace(entry, sort_key=tuple(field.id for field in fields))
+
+
+def quoted_name(name: str) -> str | None:
+    """The column's own name that stands in double quotes, as in SQL; None without them."""
+    return name[1:-1].replace('""', '"') if len(name) > 2 and name[0] == name[-1] == '"' else None
 
 
 def check_comment(comment: str) -> None:

@@ -39,10 +39,13 @@ class NestedPlace:
     @classmethod
     def of(cls, schema: Schema, name: str) -> NestedPlace | None:
         """The place that a name means; None for a column, there or not."""
-        if "." not in name or any(field.name == name for field in schema.fields):
+        lower = name.lower()
+        if "." not in name or any(field.name.lower() == lower for field in schema.fields):
             return None
         fitting = [
-            field for field in schema.fields if is_nested(field.arrow_type) and name.startswith(f"{field.name}.")
+            field
+            for field in schema.fields
+            if is_nested(field.arrow_type) and lower.startswith(f"{field.name.lower()}.")
         ]
         if not fitting:
             return None
@@ -62,14 +65,14 @@ class NestedPlace:
 
         def replaced(fields: tuple[Field, ...]) -> tuple[Field, ...]:
             self.find(fields)
-            return tuple(change(field) if field.name == self.name else field for field in fields)
+            return tuple(change(field) if field.name.lower() == self.name.lower() else field for field in fields)
 
         return self.change(replaced)
 
     def find(self, fields: tuple[Field, ...]) -> Field:
         """The field of this place among those of its struct. Raises SchemaError with the names there are."""
         for field in fields:
-            if field.name == self.name:
+            if field.name.lower() == self.name.lower():
                 return field
         there = ", ".join(field.name for field in fields)
         raise SchemaError(f"column {self.column.name!r} has no field {self.name!r} there; there are: {there}")
@@ -83,7 +86,7 @@ class NestedPlace:
                 return msgspec.structs.replace(field, type=self._change(field.type, path[1:], change))
 
             inner.find(children)
-            changed = tuple(descend(field) if field.name == path[0] else field for field in children)
+            changed = tuple(descend(field) if field.name.lower() == path[0].lower() else field for field in children)
         else:
             changed = change(children)
         if kind == "struct":

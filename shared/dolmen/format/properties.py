@@ -232,6 +232,8 @@ def check_table_properties(
     if checked.keys() & INGEST_PROPERTIES.keys():
         merged = {name: value for name, value in {**(current or {}), **checked}.items() if value is not None}
         IngestSettings.read(merged).check(schema, primary_key)
+    for column in columns_named(checked):
+        checked = with_renamed_column(checked, column, schema.field(column).name)
     return checked
 
 

@@ -173,9 +173,10 @@ class Schema(msgspec.Struct, frozen=True, omit_defaults=True, dict=True):
         }
 
     def field(self, name: str) -> Field:
-        """The column of this exact name. Raises SchemaError with the names there are."""
+        """The column of this name, in whatever case. Raises SchemaError with the names there are."""
+        [own] = own_names([name], self)
         for field in self.fields:
-            if field.name == name:
+            if field.name == own:
                 return field
         raise SchemaError(f"no column {name!r}; there are: {', '.join(f.name for f in self.fields)}")
 
@@ -225,6 +226,16 @@ def same_names(names: Iterable[str]) -> tuple[str, str] | None:
             return seen[name.lower()], name
         seen[name.lower()] = name
     return None
+
+
+def own_names(names: Iterable[str], fields: Schema | Iterable[Field | pa.Field]) -> list[str]:
+    """Names of columns in a schema's spelling; of those that it does not have, in their own.
+
+    Old tables may have names that differ in case only: there, the exact name counts.
+    """
+    known: list[str] = [field.name for field in (fields.fields if isinstance(fields, Schema) else fields)]
+    own = {name.lower(): name for name in reversed(known)} | {name: name for name in known}
+    return [own.get(name, own.get(name.lower(), name)) for name in names]
 
 
 def _check_names(what: str, names: Iterable[str]) -> None:

@@ -46,10 +46,12 @@ class Assignments:
         for name, value in values.items():
             field = entry.schema.field(text("set", name))
             check_updatable(entry, field)
+            if field.name in terms:
+                raise InputError(f"set names column {field.name!r} twice")
             if isinstance(value, Expression):
-                terms[name] = Expression(text(f"set: {name}", value.sql))
+                terms[field.name] = Expression(text(f"set: {name}", value.sql))
             else:
-                terms[name] = Same(_constant(field, value))
+                terms[field.name] = Same(_constant(field, value))
         return cls(terms)
 
     @property

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeAlias, TypeVar
 
 from dolmen.arguments import short_repr, text
 from dolmen.errors import InputError, SchemaError
 from dolmen.format.manifest import TableEntry
 from dolmen.format.properties import sequence_column
-from dolmen.format.schema import Field
+from dolmen.format.schema import Field, Schema, own_names, same_names
 
-Values: TypeAlias = Mapping[str, str]
+Values: TypeAlias = Mapping[str, str | None]
 """SQL expressions over ``target.<column>`` and ``source.<column>``, by column of the table: DuckDB's SQL in
-``Table.merge``, Spark's in ``dolmen.spark.merge``."""
+``Table.merge``, Spark's in ``dolmen.spark.merge``. None is NULL."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,7 @@ class Insert:
 
 
 Clause: TypeAlias = Update | Delete | Insert
+ClauseT = TypeVar("ClauseT", Update | Delete, Insert)
 WhenMatched: TypeAlias = Literal["update", "delete"] | Values | Update | Delete | Sequence[Update | Delete] | None
 WhenNotMatched: TypeAlias = Literal["insert"] | Values | Insert | Sequence[Insert] | None
 WhenNotMatchedBySource: TypeAlias = Literal["delete"] | Values | Update | Delete | Sequence[Update | Delete] | None
@@ -94,6 +95,18 @@ class Clauses:
             if isinstance(clause, Update) and clause.values is None:
                 raise InputError("when_not_matched_by_source: there is no source row: say which columns change")
         return found
+
+    def named_as(self, schema: Schema) -> Clauses:
+        """The clauses with the names of columns that they set in a table's spelling.
+
+        Raises:
+            InputError: one sets a column twice.
+        """
+        return Clauses(
+            tuple(_named_as(clause, schema) for clause in self.matched),
+            tuple(_named_as(clause, schema) for clause in self.not_matched),
+            tuple(_named_as(clause, schema) for clause in self.by_source),
+        )
 
     @property
     def all(self) -> tuple[Clause, ...]:
@@ -181,9 +194,20 @@ class Clauses:
                 continue
             for name, expression in clause.values.items():
                 sides = ("target", "source") if name in on and clause in self.matched else ("target",)
-                same = [f"{side}.{quote}{name}{quote}" for side in sides for quote in ("", '"', "`")]
-                if expression.strip() not in same:
+                if not any(_is_column(expression, side, name) for side in sides):
                     check_updatable(entry, entry.schema.field(name))
+
+    def may_insert_twice(self, entry: TableEntry, on: Collection[str]) -> bool:
+        """Whether rows that match nothing may still get a primary key that the table, or another of them, has.
+
+        Args:
+            on: names of the columns by which rows match, of which the source has each tuple once if it is the key.
+        """
+        primary = [entry.schema.by_id[id_].name for id_ in entry.primary_key]
+        if not primary or set(on) != set(primary):
+            return bool(primary and self.not_matched)
+        values = [clause.values for clause in self.not_matched if clause.values is not None]
+        return not all(_is_column(each.get(name), "source", name) for each in values for name in primary)
 
     def content(self) -> list[Any]:
         """The content of the clauses, for the digest of a request."""
@@ -203,6 +227,12 @@ def check_updatable(entry: TableEntry, field: Field) -> None:
         raise SchemaError(f"column {field.name!r} orders the changes (CDC) of the table, and belongs to them")
 
 
+def _is_column(expression: str | None, side: str, name: str) -> bool:
+    """Whether an expression is a column of one side."""
+    same = [f"{side}.{quote}{name}{quote}".lower() for quote in ("", '"', "`")]
+    return (expression or "").strip().lower() in same
+
+
 def _clauses(
     what: str, given: object, of_values: type[Update | Insert], allowed: tuple[type, ...]
 ) -> Iterable[Update | Delete | Insert]:
@@ -218,10 +248,20 @@ def _clauses(
             said = f"{what}={short_repr(one)}"
             raise InputError(f"{said}: give {_FORMS[what]}, columns with expressions, {kinds}, or a list")
         _check_texts(what, clause)  # type: ignore[arg-type]
+    clauses = [_with_nulls(clause) for clause in clauses]  # type: ignore[arg-type]
     for clause in clauses[:-1]:
         if clause.when is None:  # type: ignore[union-attr]
             raise InputError(f"{what}: nothing is left for clauses behind one without a condition ({clause!r})")
     return clauses  # type: ignore[return-value]
+
+
+def _named_as(clause: ClauseT, schema: Schema) -> ClauseT:
+    if isinstance(clause, Delete) or clause.values is None:
+        return clause
+    names = own_names(clause.values, schema)
+    if alike := same_names(names):
+        raise InputError(f"a clause sets column {alike[0]!r} twice")
+    return replace(clause, values=dict(zip(names, clause.values.values(), strict=True)))
 
 
 def _check_texts(what: str, clause: Clause) -> None:
@@ -235,4 +275,12 @@ def _check_texts(what: str, clause: Clause) -> None:
         raise InputError(f"{what}: values={{}} name no column: leave them out for those of the source")
     for column, expression in (values or {}).items():
         text(f"{what}: a column", column)
-        text(f"{what}: an expression", expression)
+        if expression is not None:
+            text(f"{what}: an expression", expression)
+
+
+def _with_nulls(clause: Clause) -> Clause:
+    """The clause with the SQL of None."""
+    if isinstance(clause, Delete) or clause.values is None:
+        return clause
+    return replace(clause, values={name: "NULL" if sql is None else sql for name, sql in clause.values.items()})

@@ -113,7 +113,7 @@ class ClausesPlan:
             return {}
         terms: dict[str, Term] = {}
         if clause.values is not None:
-            terms = {name: Expression(text) for name, text in clause.values.items()}
+            terms = {name: Expression(text or "NULL") for name, text in clause.values.items()}
         else:
             terms = {name: SideColumn(SOURCE, name) for name in self._names if name in self._given.names}
         if isinstance(clause, Insert):

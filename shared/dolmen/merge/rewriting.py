@@ -65,7 +65,12 @@ class HiddenRows:
 
 
 def claimed_rows(
-    transaction: UnitOfWork, name: str, columns: Sequence[str], predicate: Predicate | None
+    transaction: UnitOfWork,
+    name: str,
+    columns: Sequence[str],
+    predicate: Predicate | None,
+    *,
+    with_commit_ts: bool = False,
 ) -> Iterator[PlacedRows]:
     """Reads rows on which the commit depends: it is refused if others change them. The claim is made at once.
 
@@ -75,7 +80,8 @@ def claimed_rows(
     """
     transaction.claim(name, predicate)
     view = View(transaction.context, transaction.manifest, name, transaction.uploads.read)
-    return _in_steps(rows_with_positions(Scan(view, columns=columns, where=predicate)))
+    scan = Scan(view, columns=columns, where=predicate, with_commit_ts=with_commit_ts)
+    return _in_steps(rows_with_positions(scan))
 
 
 def replace_rows(

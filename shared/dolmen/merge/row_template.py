@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from dolmen.errors import RowError
 from dolmen.format.schema import Schema
+from dolmen.merge.computed_casts import casts_of
 from dolmen.scan.expressions import Evaluator, Sides
 from dolmen.write.conform import CastPlan, conform_batch, plan_conform
 from dolmen.write.lossless import FindCast, lossless
@@ -61,7 +62,7 @@ class RowTemplate:
         terms: by column of the table; columns without one have their default.
         sides: the columns of each side.
         evaluator: for expressions.
-        find: how values are cast to the table's types.
+        find: how values that are not computed are cast to the table's types.
 
     Raises:
         InputError: DuckDB refuses an expression.
@@ -80,7 +81,12 @@ class RowTemplate:
         self._texts = list(dict.fromkeys(term.sql for term in terms.values() if isinstance(term, Expression)))
         types = dict(zip(self._texts, evaluator.types(self._texts, sides) if evaluator else (), strict=True))
         fields = [pa.field(name, _type(term, sides, types)) for name, term in self._terms.items()]
-        self._plan: CastPlan = plan_conform(pa.schema(fields), schema, find)
+        finds = {
+            name: casts_of(evaluator.literals(term.sql, sides))
+            for name, term in self._terms.items()
+            if isinstance(term, Expression) and evaluator
+        }
+        self._plan: CastPlan = plan_conform(pa.schema(fields), schema, find, finds=finds)
 
     def make(self, sides: Sides) -> pa.RecordBatch:
         """The rows of some sides.

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from dolmen.errors import LimitError, SchemaError
 from dolmen.format.keys import keys_from_arrow
-from dolmen.format.schema import Field, Schema, storable
+from dolmen.format.schema import Field, Schema, own_names, same_names, storable
 from dolmen.merge.keys import keys_predicate
 from dolmen.predicate import Constant, Predicate
 from dolmen.scan.key_codes import codes, is_exact
@@ -66,7 +66,11 @@ class SourceRows:
         reader, find = as_batches(data, schema.arrow), frame_cast(data) or lossless
         wanted = {field.name: field.arrow_type for field in schema.fields}
         kept, size = [], 0
-        stored = pa.schema([pa.field(field.name, _stored(field, wanted)) for field in reader.schema])
+        names = own_names(reader.schema.names, schema)
+        if alike := same_names(names):
+            raise SchemaError(f"column {alike[0]!r} is there twice in the source, whatever its case: rename one")
+        given = [field.with_name(name) for field, name in zip(reader.schema, names, strict=True)]
+        stored = pa.schema([pa.field(field.name, _stored(field, wanted)) for field in given])
         for batch in conform(reader, stored, find):
             kept.append(batch)
             size += batch.nbytes
@@ -186,6 +190,8 @@ def _stored(field: pa.Field, wanted: dict[str, pa.DataType]) -> pa.DataType:
     try:
         return storable(field.type)
     except SchemaError as error:
+        if field.name in wanted and pa.types.is_nested(field.type):  # with nothing but NULL at some place
+            return wanted[field.name]
         raise SchemaError(f"column {field.name!r}: {error}") from None
 
 

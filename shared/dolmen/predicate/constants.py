@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeAlias
 import pyarrow as pa
 
 from dolmen.errors import PredicateError
-from dolmen.format.values import Plain
+from dolmen.format.values import Plain, to_scalar
 from dolmen.predicate import temporal
 from dolmen.predicate.domain import Domain, domain_of, fit, grid, into, join, nearest_float32
 from dolmen.predicate.limits import MAX_NUMBER, check_number, short_repr
@@ -122,6 +122,21 @@ def from_text(text: str, arrow_type: pa.DataType) -> Value:
         if isinstance(fit("=", value, grid(arrow_type, domain)), tuple):
             return Value(domain, value)
     raise PredicateError(f"{short_repr(text)} is no value of type {arrow_type}; write the number without quotes")
+
+
+def scalar_from_text(text: str, arrow_type: pa.DataType) -> pa.Scalar:
+    """The value of a stored type, not a nested one, that a text literal means (see ``from_text``).
+
+    Raises:
+        PredicateError: it is no such value, or one that the type does not hold.
+    """
+    value = from_text(text, arrow_type).value
+    try:
+        if isinstance(value, float) and math.isinf(value) and "inf" not in text.lower():
+            raise OverflowError
+        return to_scalar(value, arrow_type)  # type: ignore[arg-type]  # only an interval is not plain
+    except (OverflowError, pa.ArrowInvalid):
+        raise PredicateError(f"{short_repr(text)} is no value of type {arrow_type}") from None
 
 
 def _is_reasonable(value: Decimal) -> bool:

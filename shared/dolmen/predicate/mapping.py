@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import sys
+from collections.abc import Collection, Mapping
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from dolmen.errors import PredicateError
 from dolmen.format.schema import Field, Schema
@@ -48,8 +50,8 @@ def parse_mapping(source: Mapping[str, Any], schema: Schema) -> Predicate:
 def _equal(field: Field, value: Any) -> Predicate:
     if value is None:
         return bind.is_null(field)
-    if isinstance(value, LISTS):
-        return bind.one_of(field, _members(value))
+    if (listed := _listed(value)) is not None:
+        return bind.one_of(field, _members(listed))
     return bind.compare("=", field, from_python(value))
 
 
@@ -76,18 +78,38 @@ def _operator(field: Field, operator: str, value: Any) -> Predicate:
     if value is None:
         raise PredicateError(f'nothing is {operator} NULL; write {{"is": None}} or {{"is not": None}}')
     if operator == "in":
-        if not isinstance(value, LISTS):
+        if (listed := _listed(value)) is None:
             raise PredicateError("'in' takes a list of values")
-        return bind.one_of(field, _members(value))
+        return bind.one_of(field, _members(listed))
     if operator == "between":
         if not isinstance(value, (list, tuple)) or len(value) != 2:
             raise PredicateError("'between' takes a list of two values: the least and the greatest")
         return bind.between(field, *map(from_python, value))
-    if isinstance(value, LISTS):
+    if _listed(value) is not None:
         raise PredicateError(f"{operator!r} takes one value; 'in' takes a list")
     if operator in ("like", "ilike"):
         return bind.like(field, from_python(value), None, operator == "ilike")
     return bind.compare(_COMPARISONS[operator], field, from_python(value))
+
+
+def _listed(value: Any) -> Collection[Any] | None:
+    """The values of a list, a Series, or an Arrow or NumPy array; None if it is one value."""
+    if isinstance(value, LISTS):
+        return value
+    if isinstance(value, np.ndarray) and value.ndim == 1:
+        return list(value)
+    if isinstance(value, (pa.Array, pa.ChunkedArray)):
+        check_count(len(value), MAX_MEMBERS, "members of a list", "split it")
+        try:
+            return list(value.to_pylist())
+        except (OverflowError, ValueError):
+            raise PredicateError("a date or time outside of Python's years 1 to 9999: write it as text") from None
+    for library in ("pandas", "polars"):
+        module = sys.modules.get(library)
+        if module and isinstance(value, (module.Series, getattr(module, "Index", module.Series))):
+            missing = value.isna() if library == "pandas" else [False] * len(value)
+            return [None if null else each for each, null in zip(value.to_list(), missing, strict=True)]
+    return None
 
 
 def _members(values: Any) -> list[Value]:

@@ -17,6 +17,7 @@ from dolmen.arguments import short_repr
 from dolmen.errors import InputError
 from dolmen.format.schema import same_names
 from dolmen.scan.functions import reject_functions
+from dolmen.scan.literals import Literals
 from dolmen.scan.optional import optional
 from dolmen.scan.sandbox import join_sandbox
 
@@ -42,7 +43,7 @@ class Evaluator:
     def __init__(self) -> None:
         # Rewritten, ``u + 1 = 18446744073709551615`` fails inside of DuckDB: expressions are evaluated as they stand.
         self._connection = join_sandbox(threads="1", disabled_optimizers="expression_rewriter")
-        self._words: dict[str, frozenset[str]] = {}
+        self._trees: dict[str, Any] = {}
         self._errors: Any = optional("duckdb", "dolmen[sql]").Error
 
     def columns(self, text: str) -> frozenset[str]:
@@ -53,9 +54,19 @@ class Evaluator:
         """
         if not text.strip():
             raise InputError("an expression is empty")
-        if text not in self._words:
-            self._words[text] = frozenset(self._read(text))
-        return self._words[text]
+        if text not in self._trees:
+            self._trees[text] = self._read(text)
+        named = (node.get("column_names") or () for node in _nodes(self._trees[text]))
+        return frozenset(part.lower() for parts in named for part in parts)
+
+    def literals(self, text: str, sides: Mapping[str, pa.Schema]) -> Literals:
+        """The literals among the results of an expression over some columns. Raises InputError, as ``columns``."""
+        self.columns(text)
+        types: dict[str, list[pa.DataType]] = {}
+        for schema in sides.values():
+            for field in schema:
+                types.setdefault(field.name.lower(), []).append(field.type)
+        return Literals.of(self._trees[text], types)
 
     def uses(self, texts: Iterable[str], names: Iterable[str]) -> list[str]:
         """The columns that some of the expressions may name."""
@@ -127,7 +138,8 @@ class Evaluator:
                 for side in sides:
                     self._connection.unregister(side)
 
-    def _read(self, text: str) -> Iterator[str]:
+    def _read(self, text: str) -> Any:
+        """The tree of an expression."""
         with self._explaining(text):
             [(body,)] = self._connection.execute("SELECT json_serialize_sql(?)", [f"SELECT ({text}\n)"]).fetchall()
         tree = json.loads(body)
@@ -141,8 +153,7 @@ class Evaluator:
         for node in _nodes(select["select_list"]):
             if node.get("class") in _REFUSED:
                 raise InputError(f"{short_repr(text)} has {_REFUSED[node['class']]}, which no single row can answer")
-            for part in node.get("column_names") or ():
-                yield part.lower()
+        return select["select_list"][0]
 
     @contextmanager
     def _explaining(self, text: str) -> Iterator[None]:

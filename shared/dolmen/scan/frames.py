@@ -85,6 +85,24 @@ def _has_null_numbers(array: pa.Array) -> bool:
     )
 
 
+def to_dicts(rows: pa.Table) -> list[dict[str, Any]]:
+    """The rows as Python objects.
+
+    Raises:
+        InputError: a date or time that Python does not have; its column is named.
+    """
+    for name, column in zip(rows.column_names, rows.columns, strict=True):
+        try:
+            column.to_pylist()
+        except (OverflowError, ValueError) as error:
+            raise InputError(
+                f"column {name!r} holds a date or time outside of Python's years 1 to 9999: get_many and to_arrow "
+                "return it, or leave the column out (columns=[...])"
+            ) from error
+    found: list[dict[str, Any]] = rows.to_pylist()
+    return found
+
+
 def to_polars(rows: pa.Table) -> pl.DataFrame:
     """The rows as a Polars frame.
 

@@ -220,7 +220,7 @@ def output_fields(entry: TableEntry, names: Sequence[str] | None, with_commit_ts
             raise InputError(f"columns={names!r}: give a list of names")
         shown = {field.id: field for field in entry.schema.shown}
         fields = tuple(shown[entry.schema.field(name).id] for name in names)
-        if len(set(names)) < len(fields):
+        if len({field.id for field in fields}) < len(fields):
             raise SchemaError(f"a column is there twice in {list(names)}")
     return (*fields, COMMIT_TS_FIELD) if with_commit_ts else fields
 

@@ -63,8 +63,9 @@ class Scan:
         self._with_commit_ts = with_commit_ts
         entry = view.entry()
         self._order_by = order_by
-        self._order = _order([order_by] if isinstance(order_by, str) else order_by or ())
-        order = [entry.schema.field(name) for name, _ in self._order]
+        asked = _order([order_by] if isinstance(order_by, str) else order_by or ())
+        order = [entry.schema.field(name) for name, _ in asked]
+        self._order = [(field.name, way) for field, (_, way) in zip(order, asked, strict=True)]
         self._limit = limit
         planning.check_limit(limit)
         output = planning.output_fields(entry, columns, with_commit_ts)

@@ -56,12 +56,14 @@ def plan_conform(
     target: Schema | pa.Schema,
     find: FindCast = lossless,
     defaults: Mapping[str, Json] | None = None,
+    finds: Mapping[str, FindCast] | None = None,
 ) -> CastPlan:
     """How batches of ``source`` are made to fit ``target`` (a table's schema, or an Arrow schema of stored types).
 
     Args:
         find: how values without children are cast.
         defaults: JSON forms of the values of columns that are missing, by name; by default those of a table's schema.
+        finds: how values of some columns are cast instead, by name.
 
     Raises:
         SchemaError: a column is there twice, is unknown, is missing and not nullable, or is of another kind.
@@ -70,7 +72,7 @@ def plan_conform(
     if defaults is None:
         defaults = target.write_defaults if isinstance(target, Schema) else {}
     with readable_names():
-        matched = matching(list(source), list(schema), find, defaults)
+        matched = matching(list(source), list(schema), find, defaults, finds or {})
     columns = (
         CastColumn(field, place, cast, defaults.get(field.name))
         for field, (cast, place) in zip(schema, matched, strict=True)
@@ -83,6 +85,7 @@ def conform(
     schema: Schema | pa.Schema,
     find: FindCast = lossless,
     defaults: Mapping[str, Json] | None = None,
+    finds: Mapping[str, FindCast] | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """The rows of ``batches`` as batches of exactly ``schema``, neither too long nor too large.
 
@@ -90,14 +93,14 @@ def conform(
 
     Args:
         find: how values without children are cast.
-        defaults: see ``plan_conform``.
+        defaults, finds: see ``plan_conform``.
 
     Raises:
         SchemaError: the columns do not match; raised by the call, before any row is read.
         RowError: a value does not fit, or is none of its type; ``row`` counts from 1 over the whole stream. Rows
             before its batch have been handed out by then.
     """
-    return _conform(batches, plan_conform(batches.schema, schema, find, defaults))
+    return _conform(batches, plan_conform(batches.schema, schema, find, defaults, finds))
 
 
 def _conform(batches: Iterable[pa.RecordBatch], plan: CastPlan) -> Iterator[pa.RecordBatch]:

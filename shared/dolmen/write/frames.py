@@ -25,6 +25,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types as t
@@ -57,9 +58,9 @@ _MICROSECONDS = ".dt.floor('us')", ".dt.truncate('1us')"
 def frame_cast(data: Any) -> FindCast | None:
     """How casts are found of the columns of a frame; None: ``data`` is no frame."""
     if is_pandas(data):
-        return lambda source, target: _frame_cast(source, target, 0)
+        return _by_library(0)
     if is_polars(data):
-        return lambda source, target: _frame_cast(source, target, 1)
+        return _by_library(1)
     return None
 
 
@@ -71,6 +72,38 @@ def is_pandas(data: Any) -> bool:
 def is_polars(data: Any) -> bool:
     """Whether it is a Polars DataFrame; Polars need not be installed."""
     return "polars" in sys.modules and isinstance(data, sys.modules["polars"].DataFrame)
+
+
+def values_of(data: Any, name: str, target: pa.DataType) -> tuple[Any, FindCast] | None:
+    """The values of an Arrow or NumPy array, or of a Series, as an array, and how their casts are found.
+
+    Args:
+        name: the column that they are for.
+        target: its type.
+
+    Returns:
+        None: it is none of these.
+
+    Raises:
+        InputError: an array of several dimensions.
+        SchemaError, RowError: values that no column holds.
+    """
+    if isinstance(data, (pa.Array, pa.ChunkedArray)):
+        return data, lossless
+    if isinstance(data, np.ndarray):
+        if data.ndim != 1:
+            raise InputError(f"an array of {data.ndim} dimensions is no list of values")
+        return array_of(data, name, target), _by_library(0)
+    pandas, polars = sys.modules.get("pandas"), sys.modules.get("polars")
+    if pandas and isinstance(data, (pandas.Series, pandas.Index, pandas.api.extensions.ExtensionArray)):
+        return _column(pandas.Series(data), name, target), _by_library(0)
+    if polars and isinstance(data, polars.Series):
+        return data.to_arrow(), _by_library(1)
+    return None
+
+
+def _by_library(library: int) -> FindCast:
+    return lambda source, target: _frame_cast(source, target, library)
 
 
 def pandas_table(frame: Any, schema: pa.Schema | None) -> pa.Table:
@@ -93,8 +126,8 @@ def pandas_table(frame: Any, schema: pa.Schema | None) -> pa.Table:
         raise InputError(f"this DataFrame cannot be taken as Arrow data: column {twice[0]!r} is there twice")
     if len(frame) and not names:
         raise InputError(f"these {len(frame)} rows have no columns")
-    wanted = {field.name: field.type for field in schema} if schema is not None else {}
-    columns = [_column(frame.iloc[:, place], name, wanted.get(name)) for place, name in enumerate(names)]
+    wanted = {field.name.lower(): field.type for field in schema} if schema is not None else {}
+    columns = [_column(frame.iloc[:, place], name, wanted.get(name.lower())) for place, name in enumerate(names)]
     return pa.table(columns, names)
 
 

@@ -23,8 +23,9 @@ naive timestamp never a zoned one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import TypeAlias
 
 import pyarrow as pa
@@ -32,6 +33,7 @@ import pyarrow.compute as pc
 from pyarrow import types as t
 
 from dolmen.errors import SchemaError
+from dolmen.format.schema import own_names
 from dolmen.format.types import is_bytes, is_text
 
 Cast: TypeAlias = Callable[[pa.Array], pa.Array]
@@ -95,7 +97,11 @@ def lossless(source: pa.DataType, target: pa.DataType) -> Cast | None:
 
 
 def matching(
-    given: list[pa.Field], wanted: list[pa.Field], find: FindCast = lossless, defaults: Collection[str] = ()
+    given: list[pa.Field],
+    wanted: list[pa.Field],
+    find: FindCast = lossless,
+    defaults: Collection[str] = (),
+    finds: Mapping[str, FindCast] = MappingProxyType({}),
 ) -> list[tuple[Cast | None, int | None]]:
     """For each wanted field its cast and the place of the given field of that name; no place: there is none.
 
@@ -104,19 +110,21 @@ def matching(
     Args:
         find: how values without children are cast.
         defaults: names of fields that may be missing even where they are not nullable.
+        finds: how values without children in some fields are cast instead, by name.
 
     Raises:
         SchemaError: a field is there twice, is not wanted, is missing and not nullable, or is of another kind.
     """
     places: dict[str, int] = {}
-    for place, field in enumerate(given):
-        if field.name in places:
-            raise SchemaError(f"column {field.name!r} is there twice")
-        places[field.name] = place
+    for place, (field, own) in enumerate(zip(given, own_names([field.name for field in given], wanted), strict=True)):
+        if (twice := places.setdefault(own, place)) != place:
+            other = given[twice].name
+            if other != field.name:
+                raise SchemaError(f"columns {other!r} and {field.name!r} differ in case only: rename one, or drop it")
+            raise SchemaError(f"column {other!r} is there twice")
     names = [field.name for field in wanted]
-    for name in places:
-        if name not in names:
-            raise SchemaError(f"no column {name!r} in the table; there are: {', '.join(names)}")
+    if extra := [name for name in places if name not in names]:
+        raise unknown_column(extra[0], names)
     matched: list[tuple[Cast | None, int | None]] = []
     for field in wanted:
         found = places.get(field.name)
@@ -126,10 +134,17 @@ def matching(
             matched.append((None, None))
             continue
         try:
-            matched.append((_cast(given[found].type, field.type, find), found))
+            matched.append((_cast(given[found].type, field.type, finds.get(field.name, find)), found))
         except SchemaError as error:
             raise SchemaError(f"column {field.name!r}: {error}", column=field.name) from None
     return matched
+
+
+def unknown_column(name: str, there: Sequence[str]) -> SchemaError:
+    """The error for a column of rows that the table does not have."""
+    return SchemaError(
+        f"no column {name!r} in the table; there are: {', '.join(there)}; add_column (dolmen alter --add) adds one"
+    )
 
 
 def _cast(source: pa.DataType, target: pa.DataType, find: FindCast) -> Cast | None:
@@ -213,7 +228,7 @@ def _checked(*targets: pa.DataType) -> Cast:
             for target in targets:
                 result = result.cast(target)
         except pa.ArrowInvalid:
-            raise _no_fit(array, targets[-1]) from None
+            raise no_fit(array, targets[-1]) from None
         return result
 
     return cast
@@ -223,11 +238,12 @@ def _narrow_float(array: pa.Array, target: pa.DataType) -> pa.Array:
     narrow = array.cast(target, safe=False)
     same = pc.or_(pc.equal(narrow.cast(array.type), array), pc.is_nan(array))
     if pc.all(same).as_py() is False:
-        raise _no_fit(array, target)
+        raise no_fit(array, target)
     return narrow
 
 
-def _no_fit(array: pa.Array, target: pa.DataType) -> Misfit:
+def no_fit(array: pa.Array, target: pa.DataType) -> Misfit:
+    """The error of a cast that refuses some value of an array; it names the value if there is one only."""
     if len(array) > 1:
         return Misfit("")  # the value to blame is found by asking again, down to one
     try:

@@ -131,12 +131,12 @@ def _from_dicts(rows: list[Any], schema: pa.Schema | None) -> pa.Table:
 
 
 def _from_columns(columns: dict[Any, Any], schema: pa.Schema | None) -> pa.Table:
-    arrays, wanted = {}, {field.name: field.type for field in schema or ()}
+    arrays, wanted = {}, {field.name.lower(): field.type for field in schema or ()}
     for name, values in columns.items():
         if not isinstance(name, str):
             raise InputError(f"column name {arguments.short_repr(name)} is no string")
         if isinstance(values, (pa.Array, pa.ChunkedArray)):
             arrays[name] = values
         else:
-            arrays[name] = array_of(values, name, wanted.get(name))
+            arrays[name] = array_of(values, name, wanted.get(name.lower()))
     return pa.table(arrays)

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
 
 from dolmen.database import Database, Table
-from dolmen.errors import InputError, RowError, SchemaError
+from dolmen.errors import DuplicateKeyError, InputError, RowError, SchemaError
 from dolmen.merge.clauses import Delete, Insert, Update
 from dolmen.spark.merge.merge import merge
 
@@ -132,6 +132,29 @@ def test_several_source_rows_for_one_row_are_an_error(spark: SparkSession, db: D
     assert (db.version, rows(table)) == (version, before())
     merge(table, twice, "id", Update(when="source.n > 1"), None)  # one of them counts
     assert rows(table) == {**before(0), 0: ("b", 2)}
+
+
+def test_no_merge_gives_a_row_a_primary_key_that_another_has(spark: SparkSession, db: Database, table: Table) -> None:
+    version = db.refresh()
+    with pytest.raises(DuplicateKeyError):
+        merge(table, source(spark, (3, "new", 1)), "name", None)
+    with pytest.raises(DuplicateKeyError):
+        merge(table, source(spark, (50, "new", 1)), "id", None, {"id": "source.id - 47"})
+    assert db.refresh() == version
+
+
+def test_literals_have_the_types_of_their_columns(spark: SparkSession, db: Database) -> None:
+    kinds = [("id", pa.int64()), ("x", pa.float64()), ("xs", pa.list_(pa.float64())), ("s", pa.string())]
+    table = db.create_table("literals", pa.schema(kinds), primary_key="id")
+    table.append([{"id": 1, "s": "a"}])
+    given = spark.createDataFrame([(1,), (2,)], "id long")
+    merge(table, given, "id", {"x": "0.3", "xs": "array(42.0, NULL)", "s": None}, {"id": "source.id", "x": "NULL"})
+    assert [table.get(key) for key in (1, 2)] == [
+        {"id": 1, "x": 0.3, "xs": [42.0, None], "s": None},
+        {"id": 2, "x": None, "xs": None, "s": None},
+    ]
+    with pytest.raises(SchemaError, match="column 'x'"):  # of a column it is no literal
+        merge(table, given.selectExpr("id", "0.3BD AS x"), "id", None)
 
 
 def test_null_matches_nothing(spark: SparkSession, table: Table) -> None:

@@ -12,7 +12,15 @@ from pyspark.sql import DataFrame, SparkSession
 
 import dolmen
 from dolmen.database import Database
-from dolmen.errors import AppliedIdError, InputError, RowError, SchemaError, TagNotFoundError, VersionNotFoundError
+from dolmen.errors import (
+    AppliedIdError,
+    DuplicateKeyError,
+    InputError,
+    RowError,
+    SchemaError,
+    TagNotFoundError,
+    VersionNotFoundError,
+)
 from dolmen.results import Commit
 from dolmen.runtime import Runtime
 from dolmen.spark import attach, sql
@@ -252,6 +260,43 @@ def test_a_value_that_does_not_fit_changes_nothing(db: Database) -> None:
         with pytest.raises(error):
             sql(statement)
         assert db.refresh() == version, statement
+
+
+def test_no_merge_gives_a_row_a_primary_key_that_another_has(db: Database) -> None:
+    def merge(source: str, on: str, clauses: str) -> str:
+        return f"MERGE INTO t USING ({source}) n ON {on} WHEN NOT MATCHED {clauses}"
+
+    twice = "SELECT 50L AS id, 'a' AS s UNION ALL SELECT 50L, 'b'"
+    insert = "THEN INSERT (id, s) VALUES (n.id, n.s)"
+    version = db.refresh()
+    for statement, error in [
+        (merge(twice, "t.id = n.id", insert), DuplicateKeyError),
+        (merge(twice, "t.id = n.id", f"{insert} WHEN NOT MATCHED BY SOURCE THEN DELETE"), DuplicateKeyError),
+        (merge("SELECT 3L AS id, 'new' AS s", "t.s = n.s", insert), DuplicateKeyError),
+        (merge("SELECT 3L AS id, 'new' AS s", "t.id = n.id AND n.s = 'old'", insert), DuplicateKeyError),
+        (merge("SELECT 50L AS id", "t.id = n.id", "THEN INSERT (id) VALUES (n.id - 47)"), DuplicateKeyError),
+        (merge("SELECT CAST(NULL AS LONG) AS id", "t.id = n.id", "THEN INSERT (id) VALUES (n.id)"), RowError),
+    ]:
+        with pytest.raises(error):
+            sql(statement)
+        assert db.refresh() == version, statement
+    do(merge(twice, "t.id = n.id", f"AND n.s = 'a' {insert}"))
+    moved = "SELECT 1L AS id, 's1' AS s UNION ALL SELECT 1L, 'moved'"
+    do(merge(moved, "t.id = n.id AND t.s = n.s WHEN MATCHED THEN DELETE", insert))
+    assert ids(db) == [*range(10), 50]
+    assert [db.table("t").get(key)["s"] for key in (1, 50)] == ["moved", "a"]  # type: ignore[index]
+
+
+def test_literals_have_the_types_of_their_columns(db: Database) -> None:
+    columns = [("xs", pa.list_(pa.float64())), ("one", pa.struct([("a", pa.string()), ("x", pa.float64())]))]
+    db.create_table("w", pa.schema([("id", pa.int64()), ("x", pa.float64()), *columns]), primary_key="id")
+    db.table("w").append([{"id": 1}])
+    values = "x = 0.5, xs = array(42.0, NULL), one = named_struct('a', NULL, 'x', 0.3)"
+    do(f"UPDATE w SET {values}")
+    do(f"MERGE INTO w USING (SELECT 1L AS id) n ON w.id = n.id WHEN MATCHED THEN UPDATE SET {values}")
+    assert db.table("w").get(1) == {"id": 1, "x": 0.5, "xs": [42.0, None], "one": {"a": None, "x": 0.3}}
+    do("UPDATE w SET x = NULL, xs = array(), one = NULL")
+    assert db.table("w").get(1) == {"id": 1, "x": None, "xs": [], "one": None}
 
 
 def test_rows_are_inserted_and_replaced(db: Database) -> None:

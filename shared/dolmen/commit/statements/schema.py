@@ -43,7 +43,9 @@ class AlterTable:
             )
         for change in self.changes:
             if isinstance(change, WidenColumn):
-                field = next((field for field in entry.schema.fields if field.name == change.name), None)
+                field = next(
+                    (field for field in entry.schema.fields if field.name.lower() == change.name.lower()), None
+                )
                 if field is not None and is_date_to_timestamp(field.arrow_type, change.type):
                     check_days_of_table(entry, field, draft.segments)
             changed = change.apply(entry, ts)

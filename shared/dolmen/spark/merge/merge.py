@@ -20,7 +20,8 @@ from dolmen.errors import RowError, SchemaError
 from dolmen.format.entries import KeysTombstone
 from dolmen.format.layout import uuid_of
 from dolmen.format.manifest import TableEntry
-from dolmen.format.schema import Field
+from dolmen.format.schema import Field, own_names
+from dolmen.insertion import add_inserts
 from dolmen.merge.clauses import Clauses, WhenMatched, WhenNotMatched, WhenNotMatchedBySource
 from dolmen.mutation import key_fields
 from dolmen.replay import replay
@@ -89,6 +90,7 @@ def merge(
         SchemaError: columns or types do not match the table's, or an update sets a column of the primary key that is
             not among ``on``; raised before a task begins.
         RowError: a value does not fit; or a NULL in ``on`` where that is the primary key.
+        DuplicateKeyError: a row that it inserts would have a primary key that another row has.
         ConflictError: others have added or deleted rows after the oldest version that the DataFrame reads of this
             table; or they changed what the merge itself read, a hundred times in a row.
         PySparkException: a task failed by something that is not of dolmen.
@@ -98,7 +100,9 @@ def merge(
     reliance = Reliance.of(since, force)
     clauses = Clauses.of(when_matched, when_not_matched, when_not_matched_by_source)
     entry = table.context.segments.whole(table.context.head.refresh().manifest.table(table.name))
-    fields = key_fields(entry, on)
+    fields, clauses = key_fields(entry, on), clauses.named_as(entry.schema)
+    if (spelled := own_names(frame.columns, entry.schema)) != frame.columns:
+        frame = frame.toDF(*spelled)
     names = [field.name for field in fields]
     if missing := [name for name in names if name not in frame.columns]:
         raise SchemaError(f"the DataFrame has no column {missing[0]!r}, which the merge goes by")
@@ -171,11 +175,12 @@ class _Merging:
             keys=by_keys,
             positions=once or not by_keys,
             once=once,
+            new=self.clauses.may_insert_twice(entry, self.on),
         )
         reported = Reported.of(collect_keeping_alive(transaction, rows.mapInArrow(write_merged(task), REPORT)))
         if once and reported.again:
             raise matched_twice()
-        self._state(transaction, entry, fields, reported, by_keys)
+        self._state(transaction, entry, fields, reported, by_keys=by_keys, new=task.new)
 
     def _digest(self) -> str:
         """The digest of the request: of the source's rows, and of the clauses."""
@@ -188,7 +193,9 @@ class _Merging:
         entry: TableEntry,
         fields: tuple[Field, ...],
         reported: Reported,
+        *,
         by_keys: bool,
+        new: bool,
     ) -> None:
         """Adds what tasks have reported to the transaction."""
         hidden: tuple[KeysTombstone, ...] = ()
@@ -197,9 +204,28 @@ class _Merging:
         elif reported.positions:
             positions = positions_by_path(transaction, entry, reported.positions)
             transaction.add(DeletePositions.of(self.table, entry.uuid, positions, self.request))
+        if hidden and new:
+            transaction.add(Write(self.table, entry.uuid, (), hidden, self.request, schema=entry.schema))
+            hidden = ()
         if reported.files or hidden:
             files = tuple(reported.files)
-            transaction.add(Write(self.table, entry.uuid, files, hidden, self.request, schema=entry.schema))
+            written = Write(self.table, entry.uuid, files, hidden, self.request, schema=entry.schema)
+            add_written(transaction, entry, written, reported, new=new)
+
+
+def add_written(transaction: Transaction, entry: TableEntry, written: Write, reported: Reported, *, new: bool) -> None:
+    """Adds rows that tasks have written.
+
+    Args:
+        new: whether those that replace none must have primary keys that no other row has.
+
+    Raises:
+        DuplicateKeyError: one has not.
+    """
+    if new:
+        add_inserts(transaction, entry, written, (batch for keys in reported.inserted for batch in keys.to_batches()))
+    else:
+        transaction.add(written)
 
 
 def _without_nulls(frame: DataFrame, names: Sequence[str]) -> DataFrame:

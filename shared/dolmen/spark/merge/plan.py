@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pyspark.errors import AnalysisException, ParseException
@@ -16,7 +16,7 @@ from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Field
 from dolmen.merge.clauses import Clause, Clauses, Delete, Insert, Update
 from dolmen.spark.merge.source import Source, SourceSummary
-from dolmen.spark.merge.tasks import ACTION, Action
+from dolmen.spark.merge.tasks import ACTION, Action, computed_casts
 from dolmen.spark.tasks import FILE, ROW
 from dolmen.spark.types import handed_schema, quoted, spark_schema
 from dolmen.write.conform import plan_conform
@@ -68,7 +68,8 @@ class MergePlan:
                     raise InputError(f"when={clause.when!r} is no condition: it is of type {kind.simpleString()}")
             values = self._values(clause)
             if values is not None:
-                plan_conform(handed_schema(self._typed(within, values)), self.entry.schema)
+                finds = computed_casts(self._computed(values))
+                plan_conform(handed_schema(self._typed(within, values)), self.entry.schema, finds=finds)
 
     def needed(self) -> list[str]:
         """The table's columns to read: those joined on and those in expressions, or all if some keep their values."""
@@ -87,7 +88,8 @@ class MergePlan:
             columns = (
                 None if values is None else tuple((name, self._texts[name, text]) for name, text in values.items())
             )
-            found.append(Action(not isinstance(clause, Insert), columns))
+            computed = frozenset(self._computed(values or {}))
+            found.append(Action(not isinstance(clause, Insert), columns, computed))
         return tuple(found)
 
     def rows(self, target: DataFrame, source: Source, summary: SourceSummary) -> DataFrame:
@@ -130,7 +132,11 @@ class MergePlan:
             values = {name: _column("source", name) for name in names if name in self.given}
         if isinstance(clause, Update):
             values = {name: values.get(name, _column("target", name)) for name in names}
-        return dict(values)
+        return {name: text or "NULL" for name, text in values.items()}
+
+    def _computed(self, values: Mapping[str, str]) -> list[str]:
+        """The columns whose values are not those of another column."""
+        return [name for name, text in values.items() if text not in self._own]
 
     @property
     def _target_is_there(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,12 +11,14 @@ import pyarrow.compute as pc
 from pyroaring import BitMap
 
 from dolmen.errors import InputError
+from dolmen.merge.computed_casts import NO_LITERALS, casts_of
 from dolmen.runtime import shared_runtime
 from dolmen.spark.failures import mark_errors
 from dolmen.spark.tasks import FILE, ROW, chain_batches, open_to_write
 from dolmen.spark.write.keys import KeySink, KeysTask, only
 from dolmen.spark.write.reports import Reported
 from dolmen.write.conform import conform
+from dolmen.write.lossless import FindCast
 
 ACTION = "__action"
 """The column with the number of a row's action."""
@@ -30,10 +32,12 @@ class Action:
         hides: whether the target row goes.
         columns: the row written instead, or in addition: columns of the table with the place of their value; None
             writes none.
+        computed: those of the columns whose values are computed, so that their types are Spark's guess.
     """
 
     hides: bool
     columns: tuple[tuple[str, int], ...] | None
+    computed: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -45,12 +49,14 @@ class MergeTask(KeysTask):
         keys: whether target rows are hidden by their keys, ``__key_0`` and on.
         positions: whether they are told by their positions, to be hidden by them or to see that each goes once.
         once: whether it is an error when one goes twice.
+        new: whether the primary keys of rows that replace none are reported, to be compared with the table's.
     """
 
     actions: tuple[Action, ...]
     keys: bool
     positions: bool
     once: bool
+    new: bool = False
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Reported:
         """Applies the actions to the rows of one partition, in bounded memory.
@@ -72,6 +78,7 @@ class MergeTask(KeysTask):
     def _merged(self, batches: Iterator[pa.RecordBatch], sink: KeySink, report: Reported) -> Iterator[pa.RecordBatch]:
         """Yields the rows to write, and notes which rows they replace."""
         fields, schema = self.fields, self.decoded.schema
+        primary = [schema.by_id[id_].name for id_ in self.decoded.primary_key]
         hiding = pa.array([place for place, action in enumerate(self.actions) if action.hides], pa.int32())
         for batch in batches:
             actions = batch[ACTION].cast(pa.int32())
@@ -88,7 +95,11 @@ class MergeTask(KeysTask):
                 if chosen.num_rows and action.columns is not None:
                     names = [name for name, _ in action.columns]
                     rows = pa.record_batch([chosen[f"__value_{place}"] for _, place in action.columns], names)
-                    yield from conform(pa.RecordBatchReader.from_batches(rows.schema, [rows]), schema)
+                    finds = computed_casts(action.computed)
+                    for part in conform(pa.RecordBatchReader.from_batches(rows.schema, [rows]), schema, finds=finds):
+                        if self.new and not action.hides:
+                            report.inserted.append(pa.table(part.select(primary)))
+                        yield part
 
     def _note(self, hidden: pa.RecordBatch, report: Reported) -> None:
         files = hidden[FILE].dictionary_encode()
@@ -99,6 +110,11 @@ class MergeTask(KeysTask):
             report.add_positions(name, positions)
             if self.once and (report.again or len(positions) < len(own)):
                 raise matched_twice()
+
+
+def computed_casts(names: Iterable[str]) -> dict[str, FindCast]:
+    """How computed values of some columns are cast."""
+    return dict.fromkeys(names, casts_of(NO_LITERALS))
 
 
 def write_merged(task: MergeTask) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:

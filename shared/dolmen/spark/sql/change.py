@@ -15,7 +15,7 @@ from dolmen.errors import InputError, SchemaError
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Field
 from dolmen.predicate import Predicate
-from dolmen.spark.merge.merge import positions_by_path
+from dolmen.spark.merge.merge import add_written, positions_by_path
 from dolmen.spark.merge.tasks import Action, MergeTask, matched_twice, write_merged
 from dolmen.spark.origin import origins_read
 from dolmen.spark.read.frame import to_spark
@@ -146,17 +146,23 @@ class RowChange:
             if origin in current:
                 self.transaction.claim(current[origin], None)
 
-    def write(self, rows: DataFrame, actions: Sequence[Action], *, once: bool) -> None:
+    def write(self, rows: DataFrame, actions: Sequence[Action], *, once: bool, new: bool = False) -> None:
         """Runs the job, and adds what it did to the transaction.
 
         Args:
             rows: with their actions, positions and values.
             once: it is an error when one row of the target goes twice.
+            new: rows that replace none must have primary keys that no other row has.
+
+        Raises:
+            DuplicateKeyError: one has not.
         """
         transaction, entry = self.transaction, self.entry
         url, txid = begin_uploads(transaction)
         encoded = msgspec.json.encode(without_files(entry))
-        task = MergeTask(url, self.table, encoded, txid, (), tuple(actions), keys=False, positions=True, once=once)
+        task = MergeTask(
+            url, self.table, encoded, txid, (), tuple(actions), keys=False, positions=True, once=once, new=new
+        )
         reported = Reported.of(collect_keeping_alive(transaction, rows.mapInArrow(write_merged(task), REPORT)))
         if once and reported.again:
             raise matched_twice()
@@ -165,7 +171,8 @@ class RowChange:
             transaction.add(DeletePositions.of(self.table, entry.uuid, positions, self.request))
         if reported.files:
             files = tuple(reported.files)
-            transaction.add(Write(self.table, entry.uuid, files, (), self.request, schema=entry.schema))
+            written = Write(self.table, entry.uuid, files, (), self.request, schema=entry.schema)
+            add_written(transaction, entry, written, reported, new=new)
 
 
 def find_field(fields: Sequence[Field], name: str, table: str, *, case_sensitive: bool) -> Field:

@@ -72,8 +72,10 @@ class _Matching:
         change.check(analysed, self.statement.on)
         needs_target = any(clause.kind != "not matched" for clause in self._clauses)
         by_source = self._of_kind("not matched by source")
-        where = None if by_source else self._where(analysed, source)
+        keys = None if by_source else self._keys(analysed, source)
+        where = None if keys is None else keys.predicate
         plan = self._actions(source.columns)
+        new = bool(self._of_kind("not matched") and change.entry.primary_key) and not self._inserts_keys(keys, plan)
         equal = _equal_columns(analysed, dict(enumerate(change.fields)), source.columns, may_cast=True)
         self._check_updates(plan, given, empty, equal, source.columns)
         change.check(self._rows(given, empty, plan), self.statement.on)
@@ -97,7 +99,7 @@ class _Matching:
             )
             for clause, columns in plan
         ]
-        change.write(rows.hint("rebalance"), actions, once=once)
+        change.write(rows.hint("rebalance"), actions, once=once, new=new)
 
     @cached_property
     def _clauses(self) -> list[MergeClause]:
@@ -230,19 +232,58 @@ class _Matching:
         shown = ", ".join([action, f"{sides[0]} AS {_BOTH}", where, *values])
         return self.change.select(shown, joined, self.statement.on)
 
-    def _where(self, analysed: DataFrame, source: DataFrame) -> Predicate | None:
-        """A predicate for the target rows that may have a source row, by the columns that must be equal."""
-        change = self.change
-        pairs = _equal_columns(analysed, dict(enumerate(change.fields)), source.columns)
+    def _keys(self, analysed: DataFrame, source: DataFrame) -> _Keys | None:
+        """The columns that must be equal for rows to match, with their values in the source; None if there are none."""
+        pairs = _equal_columns(analysed, dict(enumerate(self.change.fields)), source.columns)
         if not pairs:
             return None
         fields = tuple(field for field, _ in pairs)
-        keys = source.select(*(F.col(quoted(name)).alias(field.name) for field, name in pairs)).na.drop()
-        summarized = Source(keys, fields)
+        keys = source.select(*(F.col(quoted(name)).alias(field.name) for field, name in pairs))
+        nullable = [field.nullable for field in fields]
+        # A column that is not nullable refuses NULL when the row is written; in others it must be seen here.
+        summarized = Source(keys if all(nullable) else keys.na.drop(), fields)
         try:
-            return summarized.summarize().predicate(fields)
+            summary = summarized.summarize()
         finally:
             summarized.close()
+        only = len(_conjuncts(_join_of(analysed))) == len(pairs) and len(set(nullable)) == 1
+        return _Keys(pairs, summary.predicate(fields), only and not (summary.repeated or summary.nulls))
+
+    def _inserts_keys(
+        self, keys: _Keys | None, plan: Sequence[tuple[MergeClause, list[tuple[Field, str]] | None]]
+    ) -> bool:
+        """Whether each inserted row has the primary key by which it matches nothing, and which the source has once."""
+        if keys is None or not keys.once:
+            return False
+        primary = set(self.change.entry.primary_key)
+        names = {field.id: name for field, name in keys.pairs}
+        inserted = [values or [] for clause, values in plan if clause.kind == "not matched"]
+        return names.keys() == primary and all(
+            self._is_given({field.id: text for field, text in values}.get(id_, ""), name)
+            for values in inserted
+            for id_, name in names.items()
+        )
+
+    def _is_given(self, text: str, name: str) -> bool:
+        """Whether an expression of an INSERT is a column of the source."""
+        plain = text.replace("`", "").strip().lower()
+        alias = self._alias.replace("`", "").lower()
+        return plain in (name.lower(), f"{alias}.{name.lower()}")
+
+
+@dataclass(frozen=True)
+class _Keys:
+    """Columns that are equal in rows that match.
+
+    Args:
+        pairs: of the target's column and the source's.
+        predicate: TRUE for all rows of the target that may match.
+        once: nothing else makes rows match, and the source has each tuple once, and no NULL.
+    """
+
+    pairs: Sequence[tuple[Field, str]]
+    predicate: Predicate
+    once: bool
 
 
 def _equal_columns(
@@ -257,21 +298,15 @@ def _equal_columns(
         may_cast: they may be of two types of whole numbers or decimals, and both NULL; otherwise only pairs of one type
             are found.
     """
-    join = analysed._jdf.queryExecution().analyzed()
-    while (kind := str(join.getClass().getSimpleName())) != "Join":
-        if kind not in ("Project", "WithCTE"):
-            return []
-        join = join.plan() if kind == "WithCTE" else join.child()
+    join = _join_of(analysed)
+    if join is None:
+        return []
     own, other = join.left().output(), join.right().output()
     left = {own.apply(place).exprId().id(): field for place, field in fields.items()}
     right = {other.apply(place).exprId().id(): name for place, name in enumerate(given)}
     found: list[tuple[Field, str]] = []
-    waiting = [join.condition().get()]
-    while waiting:
-        node = waiting.pop()
+    for node in _conjuncts(join):
         kind = str(node.getClass().getSimpleName())
-        if kind == "And":
-            waiting += [node.left(), node.right()]
         if kind != "EqualTo" and not (may_cast and kind == "EqualNullSafe"):
             continue
         sides = [node.left(), node.right()]
@@ -289,6 +324,28 @@ def _equal_columns(
         field = left[ids[0]]
         if not pa.types.is_floating(field.arrow_type) and all(field is not known for known, _ in found):
             found.append((field, right[ids[1]]))
+    return found
+
+
+def _join_of(analysed: DataFrame) -> Any:
+    """The join of an analysed query; None if another node is above it."""
+    node: Any = analysed._jdf.queryExecution().analyzed()
+    while (kind := str(node.getClass().getSimpleName())) != "Join":
+        if kind not in ("Project", "WithCTE"):
+            return None
+        node = node.plan() if kind == "WithCTE" else node.child()
+    return node
+
+
+def _conjuncts(join: Any) -> list[Any]:
+    """The conditions of a join that must all hold."""
+    found, waiting = [], [join.condition().get()]
+    while waiting:
+        node = waiting.pop()
+        if str(node.getClass().getSimpleName()) == "And":
+            waiting += [node.left(), node.right()]
+        else:
+            found.append(node)
     return found
 
 

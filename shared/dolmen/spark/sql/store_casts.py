@@ -40,6 +40,8 @@ class StoreCasts:
         said = f"{what}: a value of type {own.simpleString()} for column {field.name!r} of {wanted.simpleString()}"
         if self._policy != "ANSI":
             raise InputError(f"{said}: with {_POLICY}={self._policy} write the cast yourself")
+        if _fits(own, wanted):
+            return column.cast(wanted)
         nested = s.ArrayType, s.MapType, s.StructType, s.VariantType
         if isinstance(own, nested) or isinstance(wanted, nested) or not can_store(own, wanted):
             raise SchemaError(f"{said}: cast it")
@@ -47,6 +49,33 @@ class StoreCasts:
         reason = f"a value does not fit {wanted.simpleString()}"
         misfit = F.raise_error(F.lit(mark_of(RowError(reason, column=field.name))))
         return F.when(column.isNotNull() & fitting.isNull(), misfit).otherwise(fitting)
+
+
+def _fits(own: s.DataType, wanted: s.DataType) -> bool:
+    """Whether a list, map or struct needs no other casts inside than those of literals, which always fit."""
+    if isinstance(own, s.ArrayType) and isinstance(wanted, s.ArrayType):
+        pairs = [(own.elementType, wanted.elementType)]
+    elif isinstance(own, s.MapType) and isinstance(wanted, s.MapType):
+        pairs = [(own.keyType, wanted.keyType), (own.valueType, wanted.valueType)]
+    elif isinstance(own, s.StructType) and isinstance(wanted, s.StructType) and own.names == wanted.names:
+        pairs = [(field.dataType, other.dataType) for field, other in zip(own, wanted, strict=True)]
+    else:
+        return False
+    return all(_fits(*pair) or _is_literal_of(*pair) for pair in pairs)
+
+
+def _is_literal_of(own: s.DataType, wanted: s.DataType) -> bool:
+    """Whether all values of a flat type fit another one: NULL, integers in wider types, decimals as floats."""
+    if own == wanted or isinstance(own, s.NullType):
+        return True
+    integers = [s.ByteType, s.ShortType, s.IntegerType, s.LongType]
+    if type(own) in integers and type(wanted) in integers:
+        return integers.index(type(own)) < integers.index(type(wanted))
+    return (
+        isinstance(own, (s.IntegralType, s.DecimalType))
+        and isinstance(wanted, s.FractionalType)
+        and not isinstance(wanted, s.DecimalType)
+    )
 
 
 def can_store(own: s.DataType, wanted: s.DataType) -> bool:

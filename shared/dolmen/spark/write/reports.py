@@ -26,6 +26,7 @@ class Reported:
         tombstones: entries of the keys they uploaded.
         keys: lists of keys that were too short to be uploaded each by itself.
         positions: deleted rows by the name of their data file.
+        inserted: primary keys of rows that must be new to the table.
         again: whether a row stands among the positions more than once.
         sums: of the rows that were given, for the digest of a request.
     """
@@ -34,6 +35,7 @@ class Reported:
     tombstones: list[KeysTombstone] = field(default_factory=list)
     keys: list[pa.Table] = field(default_factory=list)
     positions: dict[str, BitMap] = field(default_factory=dict)
+    inserted: list[pa.Table] = field(default_factory=list)
     again: bool = False
     sums: RowSums = field(default_factory=RowSums)
 
@@ -48,6 +50,8 @@ class Reported:
                 found.tombstones.append(msgspec.json.decode(row.body, type=KeysTombstone))
             elif row.kind == "keys":
                 found.keys.append(pa.ipc.open_stream(bytes(row.body)).read_all())
+            elif row.kind == "inserted":
+                found.inserted.append(pa.ipc.open_stream(bytes(row.body)).read_all())
             elif row.kind == "positions":
                 found.add_positions(row.name, BitMap.deserialize(bytes(row.body)))
         return found
@@ -65,6 +69,7 @@ class Reported:
         yield from _batches("file", ((msgspec.json.encode(file), "") for file in self.files))
         yield from _batches("tombstone", ((msgspec.json.encode(each), "") for each in self.tombstones))
         yield from _batches("keys", ((_ipc(keys), "") for keys in self.keys))
+        yield from _batches("inserted", ((_ipc(keys), "") for keys in self.inserted))
         yield from _batches("positions", ((bits.serialize(), name) for name, bits in self.positions.items()))
 
 

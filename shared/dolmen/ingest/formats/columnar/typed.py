@@ -10,7 +10,7 @@ import base64
 import datetime as dt
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -135,11 +135,16 @@ def _check(field: pa.Field) -> None:
 
 def common_schema(source: pa.Schema, schema: pa.Schema, name: str) -> pa.Schema:
     """The columns of a file, and the fields in them, that the table has. Raises SchemaError if there are none."""
-    wanted = {field.name: field for field in schema}
-    kept = [field.with_type(_common_type(field.type, wanted[field.name])) for field in source if field.name in wanted]
+    kept = _common_fields(source, schema)
     if not kept:
-        raise SchemaError(f"file {name!r}: no column is one of the table's; there are: {', '.join(wanted)}")
+        raise SchemaError(f"file {name!r}: no column is one of the table's; there are: {', '.join(schema.names)}")
     return pa.schema(kept)
+
+
+def _common_fields(source: Iterable[pa.Field], target: Iterable[pa.Field]) -> list[pa.Field]:
+    wanted = {field.name.lower(): field for field in target}
+    pairs = ((field, wanted.get(field.name.lower())) for field in source)
+    return [field.with_type(_common_type(field.type, own)) for field, own in pairs if own is not None]
 
 
 def _common_type(source: pa.DataType, field: pa.Field) -> pa.DataType:
@@ -147,10 +152,7 @@ def _common_type(source: pa.DataType, field: pa.Field) -> pa.DataType:
     if is_closed(field):
         return source
     if t.is_struct(source) and t.is_struct(target):
-        wanted = {field.name: field for field in target}
-        kept = [
-            field.with_type(_common_type(field.type, wanted[field.name])) for field in source if field.name in wanted
-        ]
+        kept = _common_fields(source, target)
         return pa.struct(kept) if kept else source
     if t.is_list(target) and (t.is_list(source) or t.is_large_list(source)):
         item = source.value_field.with_type(_common_type(source.value_type, target.value_field))

@@ -58,7 +58,8 @@ def columns_by_name(
         csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
         csv.ConvertOptions(column_types=dict.fromkeys(places, pa.string()), strings_can_be_null=False),
     )
-    names: list[str] = [column[0].as_py() for column in cells.columns]
+    own = {column.lower(): column for column in wanted or ()}
+    names: list[str] = [own.get(column[0].as_py().lower(), column[0].as_py()) for column in cells.columns]
     known = None if wanted is None else set(wanted)
     kept: list[str | None] = [column if known is None or column in known else None for column in names]
     if not any(column is not None for column in kept):
