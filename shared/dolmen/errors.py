@@ -63,7 +63,7 @@ class SchemaError(InputError):
     """A schema that cannot be stored, or data that does not fit the table's schema.
 
     Args:
-        column: name of the column whose values are of another kind, if that is the fault.
+        column: name of the column at fault, if it is one: it is unknown, missing, there twice, or of another kind.
     """
 
     def __init__(self, *args: object, column: str | None = None) -> None:

@@ -120,8 +120,9 @@ def matching(
         if (twice := places.setdefault(own, place)) != place:
             other = given[twice].name
             if other != field.name:
-                raise SchemaError(f"columns {other!r} and {field.name!r} differ in case only: rename one, or drop it")
-            raise SchemaError(f"column {other!r} is there twice")
+                reason = f"columns {other!r} and {field.name!r} differ in case only: rename one, or drop it"
+                raise SchemaError(reason, column=own)
+            raise SchemaError(f"column {other!r} is there twice", column=other)
     names = [field.name for field in wanted]
     if extra := [name for name in places if name not in names]:
         raise unknown_column(extra[0], names)
@@ -130,7 +131,7 @@ def matching(
         found = places.get(field.name)
         if found is None:
             if not field.nullable and field.name not in defaults:
-                raise SchemaError(f"column {field.name!r} is missing and not nullable")
+                raise SchemaError(f"column {field.name!r} is missing and not nullable", column=field.name)
             matched.append((None, None))
             continue
         try:
@@ -142,9 +143,9 @@ def matching(
 
 def unknown_column(name: str, there: Sequence[str]) -> SchemaError:
     """The error for a column of rows that the table does not have."""
-    return SchemaError(
-        f"no column {name!r} in the table; there are: {', '.join(there)}; add_column (dolmen alter --add) adds one"
-    )
+    listed = ", ".join(there)
+    reason = f"no column {name!r} in the table; there are: {listed}; add_column (dolmen alter --add) adds one"
+    return SchemaError(reason, column=name)
 
 
 def _cast(source: pa.DataType, target: pa.DataType, find: FindCast) -> Cast | None:

@@ -42,7 +42,7 @@ def stored_schema(schema: pa.Schema, name: str) -> pa.Schema:
             kind = storable(without_nulls(field.type))
             fields.append(pa.field(field.name, kind, field.nullable))
         except SchemaError as error:
-            raise SchemaError(f"file {name!r}, column {field.name!r}: {error}") from None
+            raise SchemaError(f"file {name!r}, column {field.name!r}: {error}", column=field.name) from None
     return pa.schema(fields)
 
 

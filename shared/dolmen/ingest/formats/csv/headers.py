@@ -70,7 +70,7 @@ def columns_by_name(
             hint = " (an index that pandas wrote? leave it out with index=False)" if place == 1 else ""
             raise SchemaError(f"{where}: column {place} has no name{hint}")
         if column in seen:
-            raise SchemaError(f"{where}: column {column!r} is there twice")
+            raise SchemaError(f"{where}: column {column!r} is there twice", column=column)
         if column is not None:
             seen.add(column)
     return kept
