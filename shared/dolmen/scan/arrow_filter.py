@@ -135,11 +135,11 @@ def _read(steps: Iterator[_Step], batch: pa.RecordBatch) -> _Node:
 def _flat(function: str, arguments: list[_Node]) -> tuple[_Node, ...]:
     if function not in ("and_kleene", "or_kleene"):
         return tuple(arguments)
-    parts = ((node.arguments if _is(function, node) else (node,)) for node in arguments)
+    parts = ((node.arguments if _is(node, function) else (node,)) for node in arguments)
     return tuple(chain.from_iterable(parts))
 
 
-def _is(function: str, node: _Node) -> TypeGuard[_Call]:
+def _is(node: _Node, function: str) -> TypeGuard[_Call]:
     return isinstance(node, _Call) and node.function == function
 
 
@@ -185,7 +185,7 @@ def _columns(node: _Node) -> Iterator[str]:
 
 
 def _conjuncts(node: _Node) -> tuple[_Node, ...]:
-    return node.arguments if _is("and_kleene", node) else (node,)
+    return node.arguments if _is(node, "and_kleene") else (node,)
 
 
 def _predicate(node: _Node, schema: Schema) -> Predicate:
