@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from urllib.parse import quote_plus
 
+import pyarrow as pa
 import pytest
 
 from dolmen.ingest.announcements import Drop
@@ -143,3 +144,25 @@ def test_a_file_whose_name_no_key_can_be_is_rejected_with_a_report_alone(world: 
     [key] = [info.key for info in world.landing.list("rejected/")]
     report = json.loads(world.landing.get(key).body)
     assert (report["file"], report["copy"]) == (f"events/{name}", None)
+
+
+@pytest.mark.parametrize(
+    ("name", "body", "column"),
+    [
+        ("a.csv", "user_id,kind\n1,x\n", "id"),
+        ("a.csv", "id,other,kind\n1,2,x\n", "other"),
+        ("a.csv", "id,id,user_id,kind\n1,1,1,x\n", "id"),
+        ("a.csv", f"{HEAD}x,1,x\n", "id"),
+        ("a.csv", f"{HEAD},1,x\n", "id"),
+        ("a.jsonl", '{"id": 1, "other": 2}\n', "other"),
+        ("a.jsonl", '{"id": "x"}\n', "id"),
+        ("a.jsonl", '{"user_id": 1}\n', "id"),
+    ],
+)
+def test_a_report_names_the_column_at_fault(world: World, name: str, body: str, column: str) -> None:
+    world.create(
+        "events", pa.schema([pa.field("id", pa.int64(), False), ("user_id", pa.int64()), ("kind", pa.string())])
+    )
+    assert world.ingest(world.drop(f"events/{name}", body)) == []
+    [report] = world.rejects().values()
+    assert report["column"] == column, report
