@@ -21,7 +21,7 @@ def run_with_older_duckdb(arguments: list[str], folder: Path) -> str:
         AssertionError: it failed. The message is what it wrote to standard error.
     """
     (packages,) = (ROOT / ".venv-iceberg" / "lib").glob("python*/site-packages")
-    for found in [*packages.glob("duckdb"), *packages.glob("_duckdb*")]:
+    for found in [*packages.glob("duckdb"), *packages.glob("_duckdb*"), *packages.glob("duckdb-*.dist-info")]:
         (folder / found.name).symlink_to(found)
     path = os.pathsep.join([str(folder), str(ROOT / "tests")])
     done = subprocess.run(
