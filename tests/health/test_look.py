@@ -120,7 +120,7 @@ def test_the_slowdown_goes_by_files_deletes_and_their_kind() -> None:
         return [form.format(n=n) for n in range(count)]
 
     assert slowdown(20, []) == 1.0
-    equal, compared = slowdown(20, many("k = {n} AND v = 'x'")), slowdown(20, many("k > {n} AND v = 'x' OR k = 1"))
+    equal, compared = slowdown(20, many("k = {n} AND v = 'x'")), slowdown(20, many("k > {n} AND v <> 'y' OR k < -1"))
     called = slowdown(20, many("lower(v) > '{n}'"))
     assert 1.0 < equal < compared < called
     assert slowdown(20, many("k > {n} AND v <> 'y'", 40)) > slowdown(20, many("k > {n} AND v <> 'y'")) > 1.1

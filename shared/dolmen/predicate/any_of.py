@@ -26,6 +26,7 @@ from dolmen.predicate.ast import (
     IsNull,
     Like,
     Literal,
+    Or,
     Predicate,
     Term,
     Truth,
@@ -71,6 +72,13 @@ class Conjunction:
         self._values: dict[pa.DataType, pa.Array | None] = {}
 
     @cached_property
+    def alternatives(self) -> tuple[Conjunction, ...]:
+        """The conjunctions of which one must be TRUE: the predicate's operands if it is an OR, or it alone."""
+        if isinstance(self.predicate, Or):
+            return tuple(each for arg in self.predicate.args for each in Conjunction(arg).alternatives)
+        return (self,)
+
+    @cached_property
     def equality(self) -> Compare | None:
         """The conjunct that says which value a column or call must have; None if there is none."""
         return next((each for each in self.conjuncts if isinstance(each, Compare) and _is_equality(each)), None)
@@ -99,6 +107,8 @@ def row_cost_ns(predicate: Predicate | None) -> int:
     """
     if predicate is None:
         return _COMPARE_NS
+    if isinstance(predicate, Or):
+        return sum(map(row_cost_ns, predicate.args))
     if any(map(_is_equality, _conjuncts(predicate))):
         return 0
     return _CALL_NS if uses_calls(predicate) else _COMPARE_NS
@@ -114,7 +124,8 @@ def any_of(
         length: number of rows.
         limits: for each predicate, a mask of the rows that it speaks of; None for all.
     """
-    return _AnyOf(predicates, arrays, length, limits).find()
+    each = [(one, limit) for whole, limit in zip(predicates, limits, strict=True) for one in whole.alternatives]
+    return _AnyOf([one for one, _ in each], arrays, length, [limit for _, limit in each]).find()
 
 
 class _AnyOf:
