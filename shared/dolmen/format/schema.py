@@ -229,7 +229,7 @@ def same_names(names: Iterable[str]) -> tuple[str, str] | None:
 
 
 def own_names(names: Iterable[str], fields: Schema | Iterable[Field | pa.Field]) -> list[str]:
-    """Names of columns in a schema's spelling; of those that it does not have, in their own.
+    """Names of columns in a schema's spelling. Names that the schema does not have stay as they are.
 
     Old tables may have names that differ in case only: there, the exact name counts.
     """

@@ -77,7 +77,7 @@ class ErasedRows:
 
     def __init__(self, matcher: ErasureMatcher, names: LateNames, dropped_us: int | None) -> None:
         self._matcher, self._names, self._dropped_us = matcher, names, dropped_us
-        self._then: tuple[_Matches | None, ...] = (None,)  # None: under the names of now
+        self._then: tuple[_Matches | None, ...] = (None,)  # None: under the present names
         self._others: tuple[_Matches, ...] = ()
         self.count = 0
 
@@ -198,7 +198,7 @@ class ErasedRows:
     def _match(
         self, names: Names, present: Collection[str], read: ReadColumns, source: SourceFile | None
     ) -> _Matches | None:
-        """The rows of a file that match under some names; None if these are the names of now.
+        """The rows of a file that match under some names; None if these are the present names.
 
         Args:
             source: None if it may be that these are not the file's names: then what does not fit does not match.

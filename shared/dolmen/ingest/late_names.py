@@ -46,7 +46,7 @@ class LateNames:
         now = {field.id: field.name for field in schema.fields if field.id in ids}
         around = names_around(schema, dropped_us)
         then = distinct_names({id_: names[id_] for id_ in ids if id_ in names} for names in around)
-        taken = _taken(schema, around, dropped_us)
+        taken = _columns_by_name(schema, around, dropped_us)
         known = [(name.id, name.name) for name in schema.former if name.id in ids]
         others = [
             {**now, id_: name}
@@ -73,8 +73,8 @@ class LateNames:
         return [id_ for id_ in self.ids if id_ not in found]
 
 
-def _taken(schema: Schema, around: Iterable[Names], dropped_us: int | None) -> Mapping[str, int]:
-    """The columns of the time at which a file was dropped, by name. One that was added since was none of them."""
+def _columns_by_name(schema: Schema, around: Iterable[Names], dropped_us: int | None) -> Mapping[str, int]:
+    """The columns that the table had when a file was dropped, by name."""
     since = 2**63 if dropped_us is None else dropped_us + CLOCK_STEP_US
     late = {field.id for field in schema.fields if field.added_ts > since}
     return {name: id_ for names in around for id_, name in names.items() if id_ not in late}

@@ -49,13 +49,13 @@ _FEW_EQUALITIES = 3
 """With fewer equalities of a term, comparing with each is faster than looking all of them up."""
 
 _SHARED = 2
-"""A conjunct of so many predicates is evaluated once, on all rows."""
+"""A conjunct that this many predicates have is evaluated once, on all rows."""
 
 _REMEMBERED = 256
-"""So many conjuncts are kept at most, a byte for each row."""
+"""The most conjuncts whose rows are kept, a byte for each row."""
 
 _SPARSE = 4
-"""Conjuncts look at single rows once fewer than one row in so many is left."""
+"""Conjuncts look at single rows once fewer than 1 / _SPARSE of them are left."""
 
 
 class Conjunction:

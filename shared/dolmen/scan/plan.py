@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -271,7 +272,7 @@ class _ScanPlanner:
             if self._enough():
                 self.pruned["limit"] += len(inline) - place
                 break
-            self._add(file, self._deletes.of_file(file))
+            self._add(file, partial(self._deletes.of_file, file))
         self._correct()
 
     def _correct(self) -> None:
@@ -318,7 +319,7 @@ class _ScanPlanner:
             return StatsVerdict.ALWAYS
         return judge(self._where, known_bounds(file, self._schema, self._filtered), file.rows)
 
-    def _add(self, file: DataFile, tombstones: Suspects | None) -> None:
+    def _add(self, file: DataFile, find: Callable[[], Suspects | None]) -> None:
         if not file.live_rows:
             self.pruned["deleted"] += 1
             return
@@ -326,6 +327,7 @@ class _ScanPlanner:
         if verdict is StatsVerdict.NEVER:
             self.pruned["filter"] += 1
             return
+        tombstones = find()
         if tombstones is None:
             self.pruned["deleted"] += 1
             return

@@ -49,7 +49,7 @@ TOGETHER_BYTES = MIB
 """Consecutive small row groups are decoded one after the other up to this size: see ``Runtime.near``."""
 
 FEW_PREDICATES, MOST_TOGETHER = 4, 16
-"""For each so many deletes by predicate, so many times more row groups are decoded together, as each predicate is
+"""With 8, 12, ... deletes by predicate, 2, 3, ... times as many row groups are decoded together, since each delete is
 evaluated once for all of them."""
 
 VALUE_BYTES = 16

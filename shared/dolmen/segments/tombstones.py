@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from operator import itemgetter
 from typing import overload
 
@@ -23,7 +24,7 @@ from dolmen.segments.live_segment import LiveSegment
 from dolmen.segments.mask import Mask, in_range_mask, may_match_mask, verdict_masks
 
 _SEVERAL = 8
-"""From so many files on, a predicate judges all of a segment at once."""
+"""The least number of files for which a predicate judges all files of a segment at once."""
 
 _MANY = 64
 """With more predicates than this, files are not judged all at once: that would take longer than one by one."""
@@ -153,15 +154,15 @@ class TombstoneJudge:
 
     def of_files(
         self, segment: LiveSegment, places: Positions, files: Iterable[DataFile]
-    ) -> Iterator[tuple[DataFile, Suspects | None]]:
-        """``of_file`` of many files of a segment.
+    ) -> Iterator[tuple[DataFile, Callable[[], Suspects | None]]]:
+        """Many files of a segment, each with what finds its ``of_file``.
 
         Args:
             places: their places in it.
             files: their entries.
         """
         if len(places) < _SEVERAL or not self._where or any(each.predicate is None for each in self._where):
-            yield from ((file, self.of_file(file)) for file in files)
+            yield from ((file, partial(self.of_file, file)) for file in files)
             return
         through, ts = segment.applied_through()[places], np.array([each.tombstone.ts for each in self._where])
         may = np.empty((len(places), len(ts)), np.bool_)
@@ -173,7 +174,7 @@ class TombstoneJudge:
             hides_all |= every[places] & younger
         for file, row, is_hidden in zip(files, may, hides_all.tolist(), strict=True):
             where = [self._where[at] for at in np.flatnonzero(row).tolist()]
-            yield file, None if is_hidden and file.rows else self._suspects(file, where)
+            yield file, (lambda: None) if is_hidden and file.rows else partial(self._suspects, file, where)
 
     def of_file(self, file: DataFile) -> Suspects | None:
         """The tombstones that may hide rows of a file; None when one of them certainly hides all."""

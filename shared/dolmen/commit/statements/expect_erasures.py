@@ -10,7 +10,7 @@ from dolmen.segments.erasures import reaches
 
 
 class ErasedMeanwhileError(ConflictError):
-    """Rows were erased that those of a commit were not held against: made anew, it leaves them out."""
+    """Rows were erased after those of a commit were compared with erasures. Made again, the commit leaves them out."""
 
 
 @dataclass(frozen=True)

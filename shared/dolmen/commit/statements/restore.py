@@ -254,9 +254,9 @@ def _under_new_epoch(entry: TableEntry, draft: Draft, ts: int) -> TableEntry:
 
 
 def _since_then(then: TableEntry, now: TableEntry | None, ts: int) -> TableEntry:
-    """The entry of then with what its columns had since: ids, which no other column gets, and names.
+    """The restored entry with the ids and names that its columns had after it, so that no other column gets these ids.
 
-    Which names the columns of a dropped table had between then and its drop is not known.
+    The names that a table's columns had between the restored version and its drop are not known.
     """
     if now is None:
         schema = msgspec.structs.replace(then.schema, named_since=ts)

@@ -68,10 +68,10 @@ def latest_sequences(
     latest = last_of_each(rows, names, [KNOWN, SEQUENCE, TS])
     alive = rows.group_by(names, use_threads=False).aggregate([(LIVE, "max")]).rename_columns([*names, LIVE])
     latest = latest.select([*names, SEQUENCE, TS]).join(alive, names, join_type="inner", use_threads=False)
-    return LatestSequences(latest, _kept(found[-1], latest, names))
+    return LatestSequences(latest, _older_values(found[-1], latest, names))
 
 
-def _kept(remembered: pa.Table, latest: pa.Table, names: list[str]) -> pa.Table:
+def _older_values(remembered: pa.Table, latest: pa.Table, names: list[str]) -> pa.Table:
     """The values that are older than their rows, if these are live with the sequences that the memory names."""
     remembered = remembered.filter(pc.is_valid(remembered[KEPT_COLUMN]))
     own = latest.append_column("place", pa.array(np.arange(latest.num_rows))).filter(latest[LIVE])

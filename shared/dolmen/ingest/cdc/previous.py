@@ -77,7 +77,7 @@ class PreviousValues:
         amended[np.isin(order.keys[count:], order.keys[:count][applied & newer])] = False
 
         every = _with_rows(changes, known, keys, order_by)
-        kept = _kept(order, sources)
+        kept = _older_values(order, sources)
         if amended.any():
             others = {int(name) for name in changes.column_names if name.isdigit()} - {sequence.id, *map(int, keys)}
             as_it_is = np.concatenate((np.arange(count), -1 - np.arange(known.num_rows)))
@@ -159,8 +159,8 @@ def _with_rows(changes: pa.Table, known: pa.Table, keys: Sequence[str], sequence
     return every.append_column(PLACE, pa.array(np.arange(every.num_rows)))
 
 
-def _kept(order: ChangeOrder, sources: Mapping[int, Places]) -> pa.Table:
-    """The values that are older than the rows that have them. One of another key counts as the change's own."""
+def _older_values(order: ChangeOrder, sources: Mapping[int, Places]) -> pa.Table:
+    """The values that are older than their rows. A value of another key counts as the change's own."""
     places, columns, ranks = [np.empty(0, np.int64)], [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     count = len(order.rows)
     for column, source in sources.items():
