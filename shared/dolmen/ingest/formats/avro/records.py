@@ -115,7 +115,7 @@ def _guard(schema: Any) -> None:
         for place, inner in kind.items():
             if place in ("type", "items", "values") or isinstance(place, int):
                 if isinstance(inner, list):
-                    inner = kind[place] = {"type": "union", **dict(enumerate(inner))}
+                    inner = kind[place] = {"type": "union"} | dict[str | int, Any](enumerate(inner))
                 if isinstance(inner, dict):
                     left.append(inner)
 
