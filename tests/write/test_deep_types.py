@@ -46,6 +46,10 @@ WRAP: dict[str, Callable[[pa.DataType], pa.DataType]] = {
 }
 
 
+_SLOW = "extension", 3000
+"""pyarrow makes all types inside an extension again, each time that one is looked at."""
+
+
 def _nested(name: str, levels: int) -> pa.DataType:
     kind = pa.int64()
     for _ in range(levels):
@@ -79,8 +83,9 @@ DOORS: dict[str, Callable[[Table, pa.DataType], object]] = {
 }
 
 
-@pytest.mark.parametrize("levels", [200, 3000])
-@pytest.mark.parametrize("name", WRAP)
+@pytest.mark.parametrize(
+    ("name", "levels"), [(name, levels) for name in WRAP for levels in (200, 3000) if (name, levels) != _SLOW]
+)
 def test_a_type_that_is_nested_too_deeply_is_refused_at_every_door(name: str, levels: int, tmp_path: Path) -> None:
     table = dolmen.open(tmp_path / "db").create_table("t", BASE, primary_key="id")
     kind = _nested(name, levels)

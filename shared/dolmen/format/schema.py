@@ -30,7 +30,7 @@ COMMIT_TS_ID = 2**31 - 1
 
 MAX_DEPTH = 32
 """How deeply lists, structs and maps may nest: readers of Parquet take 100 levels, each of these up to three."""
-_MAX_LEVELS, _MAX_TYPES = 128, 250_000
+MAX_LEVELS, MAX_TYPES = 128, 250_000
 """Levels of a type that is looked at, dictionaries, runs and extensions counted, and types that are inside it."""
 
 _UNITS = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
@@ -279,12 +279,12 @@ def check_nesting(arrow_type: pa.DataType) -> None:
         SchemaError: they nest more deeply than any type that can be stored, or are too many.
     """
     seen, level = 0, [arrow_type]
-    for _ in range(_MAX_LEVELS + 1):
+    for _ in range(MAX_LEVELS + 1):
         inner: list[pa.DataType] = []
         for kind in level:
             inner += _inner_types(kind)
-            if seen + len(inner) > _MAX_TYPES:
-                raise SchemaError(f"it has more than {_MAX_TYPES:,} fields: store the inner values as JSON text")
+            if seen + len(inner) > MAX_TYPES:
+                raise SchemaError(f"it has more than {MAX_TYPES:,} fields: store the inner values as JSON text")
         if not inner:
             return
         seen, level = seen + len(inner), inner
