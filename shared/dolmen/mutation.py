@@ -21,7 +21,7 @@ from dolmen.format.entries import DataFile, Tombstone
 from dolmen.format.keys import Keys, keys_from_arrow
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.schema import Field, is_nested, storable
-from dolmen.format.types import can_be_key
+from dolmen.format.types import can_be_key, short_type
 from dolmen.format.values import Json, to_plain
 from dolmen.format.values import to_json as to_json_value
 from dolmen.predicate import (
@@ -272,7 +272,7 @@ def check_key(fields: tuple[Field, ...]) -> tuple[Field, ...]:
         raise SchemaError("a column stands twice in the key")
     for field in fields:
         if not can_be_key(field.arrow_type):
-            raise SchemaError(f"column {field.name!r} of type {field.arrow_type} can't be part of a key")
+            raise SchemaError(f"column {field.name!r} of type {short_type(field.arrow_type)} can't be part of a key")
     return fields
 
 
@@ -280,7 +280,7 @@ def check_sortable(fields: tuple[Field, ...]) -> tuple[Field, ...]:
     """Returns ``fields`` if rows can be sorted by them. Raises SchemaError for nested columns."""
     for field in fields:
         if is_nested(field.arrow_type):
-            raise SchemaError(f"rows can't be sorted by column {field.name!r} of type {field.arrow_type}")
+            raise SchemaError(f"rows can't be sorted by column {field.name!r} of type {short_type(field.arrow_type)}")
     return fields
 
 
@@ -294,7 +294,7 @@ def default_json(name: str, arrow_type: pa.DataType, value: Any) -> Json:
         return None
     stored = storable(arrow_type)
     if is_nested(stored):
-        raise InputError(f"column {name!r} of type {stored} can have no default but NULL")
+        raise InputError(f"column {name!r} of type {short_type(stored)} can have no default but NULL")
     schema = pa.schema([pa.field(name, stored)])
     try:
         [batch] = conform(as_batches([{name: value}], schema), schema, lossless)
@@ -319,7 +319,7 @@ def _key_rows(keys: Any, fields: tuple[Field, ...]) -> pa.Table:
             exact = {field.name: _exact(column, field) for column, field in zip(columns, fields, strict=True)}
             return pa.Table.from_batches(conform(as_batches(exact, wanted), wanted, lossless), wanted)
         except (SchemaError, RowError, ValueError) as error:
-            listed = ", ".join(f"{field.name} {field.arrow_type}" for field in fields)
+            listed = ", ".join(f"{field.name} {short_type(field.arrow_type)}" for field in fields)
             reason = error.reason if isinstance(error, RowError) else error
             raise InputError(f"keys do not fit {listed}: {reason}") from error
     wanted = pa.schema([(field.name, field.arrow_type, field.nullable) for field in fields])  # defaults are no keys

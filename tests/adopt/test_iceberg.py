@@ -416,6 +416,55 @@ def test_damaged_manifests_are_refused_whatever_byte_is_wrong(db: Database, tmp_
     assert refused > 20
 
 
+def _record(name: str, **fields: Any) -> dict[str, Any]:
+    listed = [{"name": field, "type": kind} for field, kind in fields.items()]
+    return {"type": "record", "name": name, "fields": listed}
+
+
+def _text(data: bytes) -> bytes:
+    """Bytes as Avro writes them, after their number."""
+    number, size = bytearray(), len(data) << 1
+    while size >= 0x80:
+        number.append(size & 0x7F | 0x80)
+        size >>= 7
+    return bytes([*number, size]) + data
+
+
+DOUBLED = _record("r0", a="null")
+for _number in range(1, 30):
+    DOUBLED = _record(f"r{_number}", a=DOUBLED, b=f"r{_number - 1}")
+
+
+@pytest.mark.parametrize(
+    ("schema", "body"),
+    [
+        (DOUBLED, b""),
+        (_record("r", a={"type": "array", "items": "null"}), b"\xfe\xff\xff\xff\xff\xff\xff\xff\x7f\0"),
+        (_record("r", a={"type": "array", "items": _record("s")}), b"\xfe\xff\xff\xff\xff\xff\xff\xff\x7f\0"),
+        (_record("r", a=["null", "r"]), b"\2" * 3_000_000),
+        (_record("r", a={"type": "array", "items": "r"}), b"\2" * 3_000_000),
+        (_record("r", a="r"), b""),
+        (_record("r"), b""),
+    ],
+)
+def test_a_manifest_of_any_number_of_values_in_a_few_bytes_is_refused(
+    db: Database, tmp_path: Path, schema: Any, body: bytes
+) -> None:
+    folder, versions = folder_with_two_versions(tmp_path)
+    for path in folder.glob("data-*.avro"):
+        path.write_bytes(
+            b"Obj\1\2"
+            + _text(b"avro.schema")
+            + _text(json.dumps(schema).encode())
+            + bytes(17)
+            + b"\2"
+            + _text(body)
+            + bytes(16)
+        )
+    with pytest.raises(AdoptionError, match="a few bytes can be any number of values"):
+        db.adopt("t", str(folder / f"{max(versions)}.metadata.json"))
+
+
 def test_nothing_advises_to_load_files_whose_table_deletes_rows(db: Database, tmp_path: Path) -> None:
     _, location = published(tmp_path / "other", "v2")
     change_manifests(tmp_path, "deletes-*.avro", lambda entry: entry["data_file"].update(content=2))

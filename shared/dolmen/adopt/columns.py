@@ -15,6 +15,7 @@ from dolmen.adopt.faults import AdoptionFaults
 from dolmen.errors import SchemaError
 from dolmen.format.adopted import ColumnsBy, MappedColumn
 from dolmen.format.schema import COMMIT_TS_ID, Field, Schema, TypeJson, check_column_names, field_id
+from dolmen.format.types import short_type
 from dolmen.scan.adopted_columns import AdoptedColumn, column_named
 
 _GREATEST_ID = 2_147_483_447
@@ -156,7 +157,10 @@ def _add_conflicts(name: str, found: Sequence[tuple[FilesOfShape, AdoptedColumn]
     for each, column in found[1:]:
         if column.type != first.type:
             faults.add(
-                each.first, f"it is {first.type} in {found[0][0].first}, and {column.type} here", name, each.files
+                each.first,
+                f"it is {short_type(first.type)} in {found[0][0].first}, and {short_type(column.type)} here",
+                name,
+                each.files,
             )
         elif known is not None and column.id is not None and _all_ids(column) != _all_ids(known):
             faults.add(each.first, f"it has other field ids than in {found[0][0].first}", name, each.files)

@@ -19,6 +19,7 @@ from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.nested_values import nested_values
 from dolmen.format.nesting import wider_ids
 from dolmen.format.schema import COMMIT_TS_ID, Field, Schema
+from dolmen.format.types import short_type
 from dolmen.format.widening import changed_forms, widened_entry
 from dolmen.predicate import Predicate, columns
 from dolmen.scan.plan import FilePlan, ScanPlan
@@ -187,7 +188,8 @@ def _check_types(own: Schema, last: Schema, version: int) -> None:
             continue
         if now.type != field.type and wider_ids(field.type, now.type, field.id):
             raise SchemaError(
-                f"column {field.name!r} is {field.arrow_type} in version {version}, but {now.arrow_type} in the last "
+                f"column {field.name!r} is {short_type(field.arrow_type)} in version {version}, "
+                f"but {short_type(now.arrow_type)} in the last "
                 "one, to which the table was restored: take the changes up to the restore apart, or widen the column "
                 "again"
             )

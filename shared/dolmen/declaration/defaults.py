@@ -7,6 +7,7 @@ import pyarrow as pa
 from dolmen import arguments
 from dolmen.errors import InputError, PredicateError
 from dolmen.format.schema import Field, is_nested, storable
+from dolmen.format.types import short_type
 from dolmen.format.values import Json, from_json
 from dolmen.predicate.constants import scalar_from_text
 from dolmen.predicate.domain import Domain, domain_of
@@ -33,13 +34,13 @@ def parse_default(column: pa.Field, text: str) -> pa.Scalar:
     """
     stored = storable(column.type)
     if is_nested(stored):
-        raise InputError(f"column {column.name!r} of type {stored} can have no default but NULL")
+        raise InputError(f"column {column.name!r} of type {short_type(stored)} can have no default but NULL")
     text, domain = arguments.text("default", text), domain_of(stored)
     try:
         return scalar_from_text(text, stored)
     except PredicateError:
         form = _FORMS.get(domain, "write a number that it holds")  # type: ignore[arg-type]  # not nested
-        raise InputError(f"{arguments.short_repr(text)} is no {stored}: {form}") from None
+        raise InputError(f"{arguments.short_repr(text)} is no {short_type(stored)}: {form}") from None
 
 
 def default_text(value: Json, column: Field) -> str | None:

@@ -19,6 +19,7 @@ from dolmen.format.manifest import COLUMN_DEFAULTS, WIDENED_COLUMNS, Mark, Seque
 from dolmen.format.nesting import NestedPlace, check_nested_widening, is_successor
 from dolmen.format.properties import columns_named, sequence_column, with_renamed_column
 from dolmen.format.schema import Field, Schema, check_column_names, is_nested, number_field, storable
+from dolmen.format.types import short_type
 from dolmen.format.values import Json
 from dolmen.format.widening import has_widened, is_date_to_timestamp, narrowing, widened, widened_entry
 
@@ -82,7 +83,9 @@ class AddColumn:
             )
         field, next_id = number_field(pa.field(self.name, self.type, self.nullable), schema.next_id)
         if is_nested(field.arrow_type) and self.default is not None:
-            raise SchemaError(f"column {self.name!r} of type {field.arrow_type} can have no default but NULL")
+            raise SchemaError(
+                f"column {self.name!r} of type {short_type(field.arrow_type)} can have no default but NULL"
+            )
         check_column_names([*(known.name for known in schema.fields), self.name])
         added = msgspec.structs.replace(
             field, comment=self.comment, added_ts=ts, initial_default=self.default, write_default=self.default
@@ -188,9 +191,11 @@ class WidenColumn:
         field = entry.schema.field(self.name)
         narrow = field.arrow_type
         if narrow == wide:
-            raise SchemaError(f"column {self.name!r} has the type {wide} already")
+            raise SchemaError(f"column {self.name!r} has the type {short_type(wide)} already")
         if reason := narrowing(narrow, wide):
-            raise SchemaError(f"column {self.name!r} can't change from {narrow} to {wide}: {reason}")
+            raise SchemaError(
+                f"column {self.name!r} can't change from {short_type(narrow)} to {short_type(wide)}: {reason}"
+            )
         if _tells_changes(entry, field):
             raise SchemaError(
                 f"column {self.name!r} identifies or orders changes (CDC), and deletes are remembered by its values, "
@@ -222,9 +227,11 @@ class WidenColumn:
     def _widened_inside(self, field: Field, wide: pa.DataType) -> Field:
         narrow = field.arrow_type
         if narrow == wide:
-            raise SchemaError(f"field {self.name!r} has the type {wide} already")
+            raise SchemaError(f"field {self.name!r} has the type {short_type(wide)} already")
         if reason := check_nested_widening(narrow, wide):
-            raise SchemaError(f"field {self.name!r} can't change from {narrow} to {wide}: {reason}")
+            raise SchemaError(
+                f"field {self.name!r} can't change from {short_type(narrow)} to {short_type(wide)}: {reason}"
+            )
         return msgspec.structs.replace(field, type=str(wide))
 
     @property
@@ -266,7 +273,9 @@ class SetDefault:
         """See SchemaChange."""
         field = entry.schema.field(self.name)
         if is_nested(field.arrow_type) and self.default is not None:
-            raise SchemaError(f"column {self.name!r} of type {field.arrow_type} can have no default but NULL")
+            raise SchemaError(
+                f"column {self.name!r} of type {short_type(field.arrow_type)} can have no default but NULL"
+            )
         return _with_fields(entry, _replaced(entry.schema, msgspec.structs.replace(field, write_default=self.default)))
 
     @property
@@ -321,7 +330,9 @@ class SetSortKey:
             raise SchemaError("a column stands twice in the key")
         for field in fields:
             if is_nested(field.arrow_type):
-                raise SchemaError(f"rows can't be sorted by column {field.name!r} of type {field.arrow_type}")
+                raise SchemaError(
+                    f"rows can't be sorted by column {field.name!r} of type {short_type(field.arrow_type)}"
+                )
         return msgspec.structs.replace(entry, sort_key=tuple(field.id for field in fields))
 
 

@@ -17,7 +17,7 @@ from dolmen.format.ingest_properties import INGEST_PROPERTIES, IngestSettings
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.property import Property, check_properties, count, name, one_of, sized, truth, value_of
 from dolmen.format.schema import Schema
-from dolmen.format.types import can_be_key
+from dolmen.format.types import can_be_key, short_type
 from dolmen.units import GIB, KIB, MIB, parse_duration
 
 
@@ -247,7 +247,7 @@ def check_ttl_column(ttl: TimeToLive, schema: Schema) -> pa.DataType:
     arrow_type = schema.field(ttl.column).arrow_type
     if not (pa.types.is_timestamp(arrow_type) or pa.types.is_date(arrow_type)):
         raise SchemaError(
-            f"rows can't expire by column {ttl.column!r} of type {arrow_type}: take a date or a timestamp"
+            f"rows can't expire by column {ttl.column!r} of type {short_type(arrow_type)}: take a date or a timestamp"
         )
     return arrow_type
 
@@ -261,7 +261,9 @@ def check_subject_column(column: str, schema: Schema) -> pa.DataType:
     """The type of the column that says whom rows are about. Raises SchemaError if rows can't be found by it."""
     arrow_type = schema.field(column).arrow_type
     if not can_be_key(arrow_type):
-        raise SchemaError(f"column {column!r} of type {arrow_type} can't be the subject: rows are not found by it")
+        raise SchemaError(
+            f"column {column!r} of type {short_type(arrow_type)} can't be the subject: rows are not found by it"
+        )
     return arrow_type
 
 

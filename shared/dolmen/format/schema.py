@@ -18,7 +18,7 @@ from dolmen.cached import cached_property
 from dolmen.errors import SchemaError
 from dolmen.format.adopted import MappedColumn
 from dolmen.format.decoding import prepare
-from dolmen.format.types import DECIMAL, FIXED_BINARY, LIST, MAP, STRUCT, TYPES, ColumnType, type_of
+from dolmen.format.types import DECIMAL, FIXED_BINARY, LIST, MAP, STRUCT, TYPES, ColumnType, short_type, type_of
 from dolmen.format.values import Json, from_json, to_scalar
 
 TypeJson: TypeAlias = str | dict[str, Any]
@@ -30,6 +30,8 @@ COMMIT_TS_ID = 2**31 - 1
 
 MAX_DEPTH = 32
 """How deeply lists, structs and maps may nest: readers of Parquet take 100 levels, each of these up to three."""
+MAX_LEVELS, MAX_TYPES = 128, 250_000
+"""Levels of a type that is looked at, dictionaries, runs and extensions counted, and types that are inside it."""
 
 _UNITS = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
 _FIELD_ID = b"PARQUET:field_id"
@@ -266,16 +268,48 @@ def storable(arrow_type: pa.DataType) -> pa.DataType:
             fields or with one twice, decimals over 38 digits or of a scale outside of these, binaries of width 0,
             what is nested too deeply. It says what to do instead.
     """
+    check_nesting(arrow_type)
     return _storable(arrow_type, MAX_DEPTH)
+
+
+def check_nesting(arrow_type: pa.DataType) -> None:
+    """Looks at the types inside a type without recursion, for code that recurses into them.
+
+    Raises:
+        SchemaError: they nest more deeply than any type that can be stored, or are too many.
+    """
+    seen, level = 0, [arrow_type]
+    for _ in range(MAX_LEVELS + 1):
+        inner: list[pa.DataType] = []
+        for kind in level:
+            inner += _inner_types(kind)
+            if seen + len(inner) > MAX_TYPES:
+                raise SchemaError(f"it has more than {MAX_TYPES:,} fields: store the inner values as JSON text")
+        if not inner:
+            return
+        seen, level = seen + len(inner), inner
+    raise _too_deep()
+
+
+def _inner_types(arrow_type: pa.DataType) -> list[pa.DataType]:
+    if isinstance(arrow_type, pa.BaseExtensionType):
+        return [arrow_type.storage_type]
+    if pa.types.is_dictionary(arrow_type) or pa.types.is_run_end_encoded(arrow_type):
+        return [arrow_type.value_type]
+    return [arrow_type.field(place).type for place in range(arrow_type.num_fields)]
+
+
+def _too_deep() -> SchemaError:
+    return SchemaError(f"it is nested more than {MAX_DEPTH} levels deep: store the inner values as JSON text")
 
 
 def _storable(arrow_type: pa.DataType, depth: int) -> pa.DataType:
     if depth < 0:
-        raise SchemaError(f"it is nested more than {MAX_DEPTH} levels deep: store the inner values as JSON text")
+        raise _too_deep()
     arrow_type = plain_type(arrow_type)
     found = type_of(arrow_type)
     if found is None:
-        raise SchemaError(f"type {arrow_type} cannot be stored: {_instead(arrow_type)}")
+        raise SchemaError(f"type {short_type(arrow_type)} cannot be stored: {_instead(arrow_type)}")
     return found.stored or STORABLE[found](arrow_type, depth)
 
 
@@ -293,15 +327,15 @@ def plain_type(arrow_type: pa.DataType) -> pa.DataType:
 def _storable_decimal(arrow_type: pa.DataType, depth: int) -> pa.DataType:
     if arrow_type.precision > 38 or not 0 <= arrow_type.scale <= arrow_type.precision:
         raise SchemaError(
-            f"type {arrow_type} cannot be stored: a decimal has 1 to 38 digits, of which 0 to all stand after "
-            "the point; cast it to such a one"
+            f"type {short_type(arrow_type)} cannot be stored: a decimal has 1 to 38 digits, of which 0 to all stand "
+            "after the point; cast it to such a one"
         )
     return pa.decimal128(arrow_type.precision, arrow_type.scale)
 
 
 def _storable_fixed_binary(arrow_type: pa.DataType, depth: int) -> pa.DataType:
     if arrow_type.byte_width == 0:
-        raise SchemaError(f"type {arrow_type} cannot be stored: {_instead(arrow_type)}")
+        raise SchemaError(f"type {short_type(arrow_type)} cannot be stored: {_instead(arrow_type)}")
     return arrow_type
 
 

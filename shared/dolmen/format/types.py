@@ -19,6 +19,7 @@ TextKind = Literal["string", "bool", "integer", "float", "decimal", "date", "tim
 JsonKind = Literal["bare", "float", "string", "quoted", "array", "object"]
 CodesKind = Literal["integer", "decimal", "fixed", "variable"]
 
+_SHOWN_CHARACTERS = 200
 _PACKED, _BYTES = "DELTA_BINARY_PACKED", "DELTA_BYTE_ARRAY"
 
 
@@ -206,6 +207,12 @@ def type_of(arrow_type: pa.DataType) -> ColumnType | None:
     if id_ == _TIMESTAMP_ID:
         return TIMESTAMP_ZONED if arrow_type.tz else TIMESTAMP
     return _BY_ID.get(id_)
+
+
+def short_type(arrow_type: pa.DataType) -> str:
+    """The name of a type for messages: that of a struct can have any length, and is cut off."""
+    name = str(arrow_type)
+    return name if len(name) <= _SHOWN_CHARACTERS else f"{name[:_SHOWN_CHARACTERS]}..."
 
 
 def can_be_key(arrow_type: pa.DataType) -> bool:

@@ -15,7 +15,18 @@ import pyarrow as pa
 
 from dolmen.errors import SchemaError
 from dolmen.format.schema import Field, Schema
-from dolmen.format.types import BINARY, BOOL, DATE, DOUBLE, FLOAT, STRING, TIMESTAMP, TIMESTAMP_ZONED, type_of
+from dolmen.format.types import (
+    BINARY,
+    BOOL,
+    DATE,
+    DOUBLE,
+    FLOAT,
+    STRING,
+    TIMESTAMP,
+    TIMESTAMP_ZONED,
+    short_type,
+    type_of,
+)
 from dolmen.format.values import Json, Plain, from_json
 
 FormatVersion: TypeAlias = Literal[2, 3]
@@ -149,7 +160,7 @@ def iceberg_type(arrow_type: pa.DataType) -> Any:
         return f"fixed[{arrow_type.byte_width}]"
     found = type_of(arrow_type)
     if found is None or found.name not in WORDS:
-        raise _UnpublishedTypeError(f"Iceberg's readers cannot read type {arrow_type}")
+        raise _UnpublishedTypeError(f"Iceberg's readers cannot read type {short_type(arrow_type)}")
     return WORDS[found.name]
 
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from dolmen.errors import PredicateError, SchemaError
 from dolmen.format.schema import Field, Schema, is_nested
-from dolmen.format.types import TYPES
+from dolmen.format.types import TYPES, short_type
 from dolmen.format.values import Plain, to_json
 from dolmen.predicate import like as like_patterns
 from dolmen.predicate.ast import (
@@ -206,7 +206,9 @@ def is_null(field: Named) -> Predicate:
 def truth(field: Named) -> Predicate:
     """A boolean column by itself."""
     if domain_of(field.arrow_type) is not Domain.BOOLEAN:
-        raise PredicateError(f"{_described(field)} is {field.type}, not a condition; compare it with something")
+        raise PredicateError(
+            f"{_described(field)} is {short_type(field.type)}, not a condition; compare it with something"
+        )
     column = _column(field)
     assert isinstance(column, Column), "nothing that is computed is a boolean"
     return Truth(column)
@@ -215,7 +217,9 @@ def truth(field: Named) -> Predicate:
 def like(field: Named, pattern: Value, escape: str | None, ignore_case: bool) -> Predicate:
     """``field LIKE pattern [ESCAPE escape]``, or ILIKE."""
     if domain_of(field.arrow_type) is not Domain.TEXT:
-        raise PredicateError(f"LIKE is for strings, and {_described(field)} is {field.type}: CAST integers AS VARCHAR")
+        raise PredicateError(
+            f"LIKE is for strings, and {_described(field)} is {short_type(field.type)}: CAST integers AS VARCHAR"
+        )
     if pattern.kind is None:
         return NULL
     if pattern.kind is not Domain.TEXT:
@@ -302,7 +306,9 @@ def rebind(p: Predicate, schema: Schema) -> Predicate:
     if isinstance(p, Compare):
         right = p.right if isinstance(p.right, Literal) else new[p.right]
         if join(domain_of(new[p.left].arrow_type), domain_of(right.arrow_type)) is None:
-            raise SchemaError(f"what was {p.left.type} for the predicate no longer compares with {right.type}")
+            raise SchemaError(
+                f"what was {short_type(p.left.type)} for the predicate no longer compares with {short_type(right.type)}"
+            )
         return Compare(p.op, new[p.left], right)
     if isinstance(p, Like) and domain_of(new[p.column].arrow_type) is not Domain.TEXT:
         raise SchemaError("the column of a LIKE is no longer a string")
@@ -323,7 +329,9 @@ def _rebind_term(term: Term, schema: Schema) -> Term:
         raise SchemaError(f"column {old.name if old else term.id!r}, which the predicate names, was dropped")
     own, become = domain_of(term.arrow_type), domain_of(field.arrow_type)
     if become is None or join(own, become) is not become:
-        raise SchemaError(f"column {field.name!r} was {term.type} for the predicate and is now {field.type}")
+        raise SchemaError(
+            f"column {field.name!r} was {short_type(term.type)} for the predicate and is now {short_type(field.type)}"
+        )
     return _column(field)
 
 
@@ -357,7 +365,7 @@ def _domain(sides: Sequence[Side]) -> Domain:
     if domain is not None:
         return domain
     names = " with ".join(
-        f"{_described(side)} ({side.type})" if isinstance(side, _NAMED) else side.name for side in sides
+        f"{_described(side)} ({short_type(side.type)})" if isinstance(side, _NAMED) else side.name for side in sides
     )
     hint = ""
     if {Domain.ZONED, Domain.NAIVE} <= set(kinds):

@@ -12,7 +12,7 @@ from pyspark.sql import types as s
 
 from dolmen.errors import SchemaError
 from dolmen.format.schema import Field
-from dolmen.format.types import DECIMAL, LIST, MAP, STRUCT, TYPES, ColumnType, type_of
+from dolmen.format.types import DECIMAL, LIST, MAP, STRUCT, TYPES, ColumnType, short_type, type_of
 
 
 def _type_by_name(name: str) -> s.DataType:
@@ -80,7 +80,7 @@ def spark_type(arrow_type: pa.DataType) -> s.DataType:
         return _BY_NAME[found.spark]
     if found in PARAMETRIC:
         return PARAMETRIC[found](arrow_type)
-    raise SchemaError(f"Spark reads no {arrow_type} from Parquet: leave it out by columns=[...]")
+    raise SchemaError(f"Spark reads no {short_type(arrow_type)} from Parquet: leave it out by columns=[...]")
 
 
 def _decimal(arrow_type: pa.DataType) -> s.DataType:

@@ -31,7 +31,7 @@ import pyarrow.compute as pc
 from pyarrow import types as t
 
 from dolmen.errors import InputError, SchemaError
-from dolmen.format.types import type_of
+from dolmen.format.types import short_type, type_of
 from dolmen.write.lossless import Cast, FindCast, Misfit, lossless, shown
 from dolmen.write.python_values import array_of
 
@@ -156,7 +156,9 @@ def _frame_cast(source: pa.DataType, target: pa.DataType, library: int) -> Cast 
     except SchemaError as error:
         hint = _HINTS.get((_family(source), _family(target)))
         helps = f"{hint[library]} helps; or cast=True" if hint else "cast=True asks for it"
-        raise SchemaError(f"values of type {source} are never stored as {target}; {helps}") from error
+        raise SchemaError(
+            f"values of type {short_type(source)} are never stored as {short_type(target)}; {helps}"
+        ) from error
 
 
 def _with_hint(cast: Cast, hint: str) -> Cast:

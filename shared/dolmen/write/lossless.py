@@ -34,7 +34,7 @@ from pyarrow import types as t
 
 from dolmen.errors import SchemaError
 from dolmen.format.schema import own_names
-from dolmen.format.types import is_bytes, is_text
+from dolmen.format.types import is_bytes, is_text, short_type
 
 Cast: TypeAlias = Callable[[pa.Array], pa.Array]
 """Turns an array into one of the target type, or raises ``Misfit`` when a value does not fit."""
@@ -213,7 +213,7 @@ def _refused(source: pa.DataType, target: pa.DataType) -> SchemaError:
         )
     elif is_text(source):
         hint = "; text is never parsed here: cast it first"
-    return SchemaError(f"values of type {source} are never stored as {target}{hint}")
+    return SchemaError(f"values of type {short_type(source)} are never stored as {short_type(target)}{hint}")
 
 
 def _after(first: Cast, then: Cast | None) -> Cast:

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from pyarrow import types as t
 
 from dolmen.errors import SchemaError
-from dolmen.format.types import is_text
+from dolmen.format.types import is_text, short_type
 from dolmen.write.lossless import Cast, Misfit, lossless, shown
 
 
@@ -32,7 +32,7 @@ def lossy(source: pa.DataType, target: pa.DataType) -> Cast | None:
         try:
             pa.array([], source).cast(target)
         except (pa.ArrowNotImplementedError, pa.ArrowInvalid):
-            raise SchemaError(f"values of type {source} cannot be cast to {target}") from error
+            raise SchemaError(f"values of type {short_type(source)} cannot be cast to {short_type(target)}") from error
 
     def cast(array: pa.Array) -> pa.Array:
         try:
@@ -43,7 +43,7 @@ def lossy(source: pa.DataType, target: pa.DataType) -> Cast | None:
         try:
             return _rounded(array, target)
         except pa.ArrowInvalid:
-            raise Misfit(f"{_word(array)} cannot be cast to {target}" if len(array) == 1 else "") from None
+            raise Misfit(f"{_word(array)} cannot be cast to {short_type(target)}" if len(array) == 1 else "") from None
 
     return cast
 

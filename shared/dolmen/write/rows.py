@@ -10,7 +10,8 @@ from typing import Any
 import pyarrow as pa
 
 from dolmen import arguments
-from dolmen.errors import Error, InputError
+from dolmen.errors import Error, InputError, SchemaError
+from dolmen.format.schema import check_nesting, readable_names
 from dolmen.write.frames import is_pandas, pandas_table
 from dolmen.write.python_values import NOT_ARROW, array_of
 
@@ -34,9 +35,11 @@ def as_batches(data: Any, schema: pa.Schema | None = None) -> pa.RecordBatchRead
 
     Raises:
         InputError: it is nothing that holds rows, or Arrow can't tell its types.
+        SchemaError: a column is nested too deeply.
     """
     try:
         reader = _reader(data, schema)
+        _check_nesting(reader.schema)
         if len(reader.schema) == 0:
             return pa.RecordBatchReader.from_batches(schema or reader.schema, [])
         return reader
@@ -44,6 +47,16 @@ def as_batches(data: Any, schema: pa.Schema | None = None) -> pa.RecordBatchRead
         raise
     except NOT_ARROW as error:
         raise InputError(f"these rows cannot be taken as Arrow data: {error}") from error
+
+
+def _check_nesting(schema: pa.Schema) -> None:
+    """Raises SchemaError for the first column that is nested too deeply."""
+    with readable_names():
+        for field in schema:
+            try:
+                check_nesting(field.type)
+            except SchemaError as error:
+                raise SchemaError(f"column {field.name!r}: {error}", column=field.name) from None
 
 
 def _reader(data: Any, schema: pa.Schema | None) -> pa.RecordBatchReader:

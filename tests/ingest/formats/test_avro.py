@@ -253,9 +253,24 @@ def test_many_nulls_of_wide_fixed_values_take_bounded_memory() -> None:
         (["null", "long"], _number(-2), "of type -2 of a union of 2"),
         (["null", ENUM], _number(-64), "of type -64 of a union of 2"),
         (ENUM, _number(2**62), "symbol 4611686018427387904 of 2"),
-        (ENUM, _number(2), "none of its type"),
-        (ENUM, _number(-1), "none of its type"),
-        (ENUM, _number(-2), "none of its type"),
+        *(
+            (kind, _number(branch) + bytes(9), f"of type {branch} of a union of 2")
+            for kind in (["null", "long"], ["null", ENUM])
+            for branch in (2, 62, 64, -1, -62, -63, -65, -66, -67, -128, -8192, -8193, -(2**31), -(2**63))
+        ),
+        *((ENUM, _number(symbol), f"symbol {symbol} of 2") for symbol in (2, -1, -2, -64, -65, -66, -(2**63))),
+        *(
+            (kind, number + bytes(9), "a number of more than 64 bits")
+            for kind in ("long", "int", "string", "bytes", ["null", "long"], ENUM, INTS, INT_MAP)
+            for number in (
+                b"\x80" * 9 + b"\2",
+                b"\xff" * 9 + b"\x7f",
+                b"\x80" * 10 + b"\0",
+                b"\x82" + b"\x80" * 9 + b"\2",
+            )
+        ),
+        (INTS, _number(-(2**63)) + b"\2\0", "has 9,223,372,036,854,775,808 items"),
+        (INT_MAP, _number(-(2**63)) + b"\2\0", "has 9,223,372,036,854,775,808 items"),
         ("int", _number(2**40), "none of its type"),
         ({"type": "int", "logicalType": "date"}, _number(2**40), "none of its type"),
         ({"type": "bytes", "logicalType": "decimal", "precision": 5}, _text(bytes(33)), "none of its type"),
@@ -270,6 +285,29 @@ def test_a_value_that_is_none_is_refused_by_record_and_field(kind: Any, value: b
     place = "record 3 of the file, field 'r'" if fault.startswith("none") else "block 2, record 2, field 'r.a'"
     with pytest.raises(InputError, match=rf"file 't\.avro' is damaged: {place}: .*{fault}"):
         _read(data)
+
+
+def test_bytes_like_those_of_a_number_that_is_too_long_are_values() -> None:
+    schema = _record(
+        least="long",
+        most=["null", "long"],
+        text="string",
+        bits="bytes",
+        short="bytes",
+        six={**FIXED, "size": 6},
+        d="double",
+    )
+    row = {
+        "least": -(2**63), "most": 2**63 - 1, "text": "\u65e5\u672c\u8a9e" * 9, "bits": b"\xff" * 99,
+        "short": b"\xff", "six": b"\xff" * 6, "d": -1.5e300,
+    }  # fmt: skip
+    after = row | {"least": 2**63 - 1, "most": None}
+    assert _read(_written(schema, [row, after, row])).to_pylist() == [row, after, row]
+
+
+def test_numbers_may_have_more_bytes_than_they_need() -> None:
+    data = _container(NUMBERS, [(2, b"\x82" + b"\x80" * 8 + b"\0" + b"\x84\x80\0")])
+    assert _read(data).to_pylist() == [{"a": 1}, {"a": 2}]
 
 
 @pytest.mark.parametrize(
@@ -348,7 +386,7 @@ LONGS = b"".join(map(_number, range(5)))
         (_container(NUMBERS, [], b"lz4"), "codec 'lz4' is unknown"),
         (MAGIC + _number(0) + SYNC, "no schema"),
         (MAGIC + _number(10**9) + _number(10**12), "too large"),
-        (MAGIC + b"\xff" * 20, "does not end"),
+        (MAGIC + b"\xff" * 20, "more than 64 bits"),
     ],
 )  # fmt: skip
 def test_a_damaged_file_is_refused(data: bytes, reason: str) -> None:

@@ -140,8 +140,48 @@ def _file(entry: _EntryRecord, manifest: _ManifestRecord) -> IcebergFile:
 def _records(body: bytes, path: str, kind: type[R]) -> Iterator[R]:
     """The records of an Avro file. Raises AdoptionError if it is damaged, or has records of another form."""
     try:
-        for record in fastavro.reader(BytesIO(body)):
+        reader = fastavro.reader(BytesIO(body))
+        if not _takes_bytes(reader.writer_schema, set()):
+            raise ValueError(_ANY_NUMBER)
+        for record in reader:
             yield msgspec.convert(record, kind)
     except _DAMAGE as error:
         reason = f"the manifest cannot be read: {type(error).__name__}: {error}"
         raise AdoptionError(path, [reason], READ_BY_ENGINE) from error
+
+
+_ANY_NUMBER = "by its schema a few bytes can be any number of values"
+
+
+def _takes_bytes(schema: Any, records: set[str]) -> bool:
+    """Whether each value of a schema takes a byte or more. A partition need not: it may have no fields.
+
+    Args:
+        records: names of the records that it has so far.
+
+    Raises:
+        ValueError: a list's items take none, or a record is used twice, or in itself. No manifest has such.
+    """
+    if isinstance(schema, list):
+        for branch in schema:
+            _takes_bytes(branch, records)
+        return True
+    if isinstance(schema, str):
+        if schema in records:
+            raise ValueError(_ANY_NUMBER)
+        return schema != "null"
+    kind = schema["type"]
+    if kind == "array":
+        if not _takes_bytes(schema["items"], records):
+            raise ValueError(_ANY_NUMBER)
+        return True
+    if kind == "map":
+        _takes_bytes(schema["values"], records)
+        return True
+    if kind == "fixed":
+        return bool(schema["size"] > 0)
+    if kind in ("record", "error"):
+        records.add(schema["name"])
+        takes = [_takes_bytes(field["type"], records) for field in schema["fields"]]  # all are checked
+        return any(takes)
+    return kind == "enum" or _takes_bytes(kind, records)

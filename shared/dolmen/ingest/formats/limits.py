@@ -20,9 +20,14 @@ BATCH_ROWS = 65_536
 """The most rows that are read at once."""
 
 BYTES_AT_ONCE = 64 * MIB
-"""What the values of fixed size in these may take; rows are fewer if they would take more."""
+"""What the values of fixed size in these may take; rows are fewer if they would take more, and one row may not."""
+MAX_LIST_BYTES = 256 * MIB
+"""What the values in the lists of a row may take, if that is more than ``UNPACKING`` times their bytes in the file."""
+MAX_GROUP_LIST_BYTES = 4096 * MIB
+"""The same for all rows of a row group of Parquet, which does not say how many values a row has."""
+UNPACKING = 16
 
-_VALUE_BYTES = 16
+_VALUE_BYTES = UNPACKING
 """A value counts as at least so many bytes of memory."""
 
 
@@ -52,13 +57,47 @@ def count_columns(schema: pa.Schema, most: int) -> int:
     return found
 
 
-def rows_at_once(schema: pa.Schema, most: int = BATCH_ROWS) -> int:
-    """How many rows of a file are held at once, if all of them may be NULL: fewer if there are many columns."""
-    return max(1, min(most, BYTES_AT_ONCE // max(1, sum(_width(field.type) for field in schema))))
+def rows_at_once(schema: pa.Schema, name: str, most: int = BATCH_ROWS) -> int:
+    """How many rows of a file are held at once, if all of them may be NULL: fewer if there are many columns.
+
+    Raises:
+        LimitError: a row would take more than may be held at once.
+    """
+    widths = [width(field.type) for field in schema]
+    if sum(widths) > BYTES_AT_ONCE:
+        widest = schema.field(widths.index(max(widths)))
+        raise LimitError(
+            f"file {name!r}: a row of NULLs takes {sum(widths):,} bytes of memory, {max(widths):,} of them column "
+            f"{widest.name!r}, and at most {BYTES_AT_ONCE:,} are read: write binary values of any length"
+        )
+    return max(1, min(most, BYTES_AT_ONCE // max(1, sum(widths))))
 
 
-def _width(kind: pa.DataType) -> int:
+def width(kind: pa.DataType) -> int:
+    """The bytes of memory that a NULL of this type takes, at least."""
     kind = plain_type(kind)
     if t.is_struct(kind):
-        return sum(_width(field.type) for field in kind)
-    return max(_VALUE_BYTES, kind.byte_width) if t.is_fixed_size_binary(kind) else _VALUE_BYTES
+        return sum(width(field.type) for field in kind)
+    if t.is_fixed_size_list(kind):
+        return max(_VALUE_BYTES, int(kind.list_size) * width(kind.value_type))
+    return max(_VALUE_BYTES, int(kind.byte_width)) if t.is_fixed_size_binary(kind) else _VALUE_BYTES
+
+
+def check_lists(size: int, stored: int, rows: int, what: str) -> None:
+    """Checks values in lists before they are made: a NULL, or a value again, takes a byte of the file or none.
+
+    Args:
+        size: the bytes of memory that they take.
+        stored: those that they take in the file.
+        rows: how many rows these lists are in.
+        what: the file, the place in it, and the column.
+
+    Raises:
+        LimitError: they take too much.
+    """
+    most = max(min(MAX_LIST_BYTES * rows, MAX_GROUP_LIST_BYTES), UNPACKING * stored)
+    if size > most:
+        raise LimitError(
+            f"{what}: its lists take {size:,} bytes of memory and {stored:,} in the file, as NULLs and repeated values "
+            f"do; at most {most:,} are read: leave NULLs out of lists, or write fewer rows at a time"
+        )

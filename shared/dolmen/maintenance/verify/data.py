@@ -20,6 +20,7 @@ from dolmen.format.entries import DataFile
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import COMMIT_TS_FIELD, COMMIT_TS_ID, is_nested
 from dolmen.format.statistics import Bounds, bounds, constant_bounds
+from dolmen.format.types import short_type
 from dolmen.format.values import Plain, to_plain
 from dolmen.format.widening import narrowing
 from dolmen.maintenance.verify.report import FindingLog
@@ -139,7 +140,7 @@ class DataCheck:
             if own is None and not column.nullable and column.initial_default is None:
                 yield f"column {column.name!r}, which can't be NULL, is not there"
             elif own is not None and not _fits(own.type, column.arrow_type):
-                yield f"column {column.name!r} is {own.type}, which is no {column.arrow_type}"
+                yield f"column {column.name!r} is {short_type(own.type)}, which is no {short_type(column.arrow_type)}"
         if opened.footer.is_adopted:
             return  # other writers have columns of their own, which no table has
         schema = self._entry.schema

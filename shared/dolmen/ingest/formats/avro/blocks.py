@@ -117,8 +117,10 @@ class Container:
             first = b""
             value |= (byte & 0x7F) << (7 * place)
             if byte < 0x80:
-                return (value >> 1) ^ -(value & 1)
-        raise self._damaged("a number does not end")
+                break
+        if byte >= 0x80 or value >> 64:
+            raise self._damaged("a number has more than 64 bits")
+        return (value >> 1) ^ -(value & 1)
 
     def _exactly(self, size: int, at_end: str = "it ends early; upload it again") -> bytes:
         parts, left = [], size

@@ -14,6 +14,7 @@ from pyarrow import types as t
 
 from dolmen.errors import InputError
 from dolmen.ingest.formats.avro.blocks import Container
+from dolmen.ingest.formats.avro.items import item_bytes, widest_item
 from dolmen.ingest.formats.avro.records import Record, decoded_records
 from dolmen.ingest.formats.avro.types import (
     AvroTypes,
@@ -24,7 +25,7 @@ from dolmen.ingest.formats.avro.types import (
     with_named_times,
 )
 from dolmen.ingest.formats.columnar.typed import conform_file, stored_schema, surveyed_schema
-from dolmen.ingest.formats.limits import rows_at_once
+from dolmen.ingest.formats.limits import BYTES_AT_ONCE, check_lists, rows_at_once
 from dolmen.ingest.formats.options import OnBadRow
 from dolmen.ingest.formats.source import SourceFile
 from dolmen.ingest.formats.text.cells import text_cast
@@ -113,11 +114,24 @@ def _open(source: SourceFile) -> Iterator[tuple[Container, AvroTypes]]:
 
 def _batches(container: Container, types: AvroTypes, own: pa.Schema, name: str) -> Iterator[pa.RecordBatch]:
     decoded = [(field.name, decoded_type(field.type)) for field in own]
-    most = rows_at_once(own, BATCH_ROWS)
+    most = rows_at_once(own, name, BATCH_ROWS)
+    widest = max((widest_item(field.type) for field in own), default=0)
     rows: list[Record] = []
     done = taken = 0
 
-    def batch() -> pa.RecordBatch:
+    def parts(rows: list[Record]) -> Iterator[list[Record]]:
+        """The rows, fewer at a time where their lists take much memory: an item takes a byte of the file or more."""
+        if taken * widest > BYTES_AT_ONCE:
+            sizes = {column: item_bytes([row[column] for row in rows], kind) for column, kind in decoded}
+            if (size := sum(sizes.values())) > BYTES_AT_ONCE and len(rows) > 1:
+                yield from parts(rows[: len(rows) // 2])
+                yield from parts(rows[len(rows) // 2 :])
+                return
+            column = max(sizes, key=sizes.__getitem__)
+            check_lists(size, taken, 1, f"file {name!r}, record {done + 1:,} of the file, field {column!r}")
+        yield rows
+
+    def batch(rows: list[Record]) -> pa.RecordBatch:
         arrays = []
         for (column, kind), field in zip(decoded, own, strict=True):
             values = [row[column] for row in rows]
@@ -133,13 +147,16 @@ def _batches(container: Container, types: AvroTypes, own: pa.Schema, name: str) 
 
     for records, size in decoded_records(container, types.plain, name, most):
         if rows and (len(rows) + len(records) > most or taken + size > _BATCH_BYTES):
-            yield batch()
-            done += len(rows)
+            for part in parts(rows):
+                yield batch(part)
+                done += len(part)
             rows, taken = [], 0
         rows += records
         taken += size
-    if rows:
-        yield batch()
+    for part in parts(rows):
+        if part:
+            yield batch(part)
+            done += len(part)
 
 
 _MISFITS = (ValueError, TypeError, OverflowError, pa.ArrowException)

@@ -1,7 +1,8 @@
-"""Finds what is wrong with a record of Avro that cannot be decoded: the field, and the reason in plain words."""
+"""Finds what is wrong with records of Avro: the field, and the reason in plain words."""
 
 from __future__ import annotations
 
+import sys
 from typing import Any, NamedTuple
 
 _MAX_STEPS = 1_000_000
@@ -32,27 +33,41 @@ def find_fault(plain: Any, data: memoryview) -> RecordFault:
         plain: its schema, as ``AvroTypes.plain`` has it.
         data: the block from the record on.
     """
-    walk = _Walk(data)
-    try:
-        walk.read(plain, ())
-    except _Bad as fault:
-        return RecordFault(".".join(walk.path), str(fault))
-    return RecordFault("", "a value is none of its type")
+    found = first_fault(plain, data, 1, _MAX_STEPS)
+    return found[1] if found else RecordFault("", "a value is none of its type")
+
+
+def first_fault(plain: Any, data: memoryview, records: int, most: int = sys.maxsize) -> tuple[int, RecordFault] | None:
+    """Goes through records that may be at fault; returns the number of the first that is, from 1, and its fault.
+
+    Args:
+        plain: as in ``find_fault``.
+        data: the records.
+        records: how many there are.
+        most: values to look at.
+    """
+    walk = _Walk(data, most)
+    for number in range(1, records + 1):
+        try:
+            walk.read(plain, ())
+        except _Bad as fault:
+            return number, RecordFault(".".join(walk.path), str(fault))
+    return None
 
 
 class _Walk:
     """Goes through values. When it raises ``_Bad``, ``path`` is where."""
 
-    def __init__(self, data: memoryview) -> None:
-        self._data, self._at, self._steps = data, 0, 0
+    def __init__(self, data: memoryview, most: int) -> None:
+        self._data, self._at, self._left = data, 0, most
         self._named: dict[str, Any] = {}
         self.path: tuple[str, ...] = ()
 
     def read(self, plain: Any, path: tuple[str, ...]) -> None:
         """Passes over a value."""
         self.path = path
-        self._steps += 1
-        if self._steps > _MAX_STEPS:
+        self._left -= 1
+        if self._left < 0:
             raise _Bad("a value is none of its type")
         if isinstance(plain, list):
             branch = self._number()
@@ -113,8 +128,10 @@ class _Walk:
             byte = self._take(1, "one more byte")[0]
             value |= (byte & 0x7F) << (7 * place)
             if byte < 0x80:
-                return (value >> 1) ^ -(value & 1)
-        raise _Bad("a number does not end")
+                break
+        if byte >= 0x80 or value >> 64:
+            raise _Bad("it has a number of more than 64 bits")
+        return (value >> 1) ^ -(value & 1)
 
 
 def _check_text(data: bytes) -> None:

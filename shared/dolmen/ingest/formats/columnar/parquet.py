@@ -22,7 +22,13 @@ from dolmen.ingest.formats.columnar.typed import (
     stored_schema,
     surveyed_schema,
 )
-from dolmen.ingest.formats.limits import BATCH_ROWS, check_columns, rows_at_once
+from dolmen.ingest.formats.limits import (
+    BATCH_ROWS,
+    BYTES_AT_ONCE,
+    check_columns,
+    check_lists,
+    rows_at_once,
+)
 from dolmen.ingest.formats.options import OnBadRow
 from dolmen.ingest.formats.source import SourceFile
 from dolmen.units import MIB
@@ -79,8 +85,9 @@ def _batches(file: parquet.ParquetFile, columns: list[str] | None, source: Sourc
     column there, or goes on in the next row group, without an error.
     """
     with _damage(source):
-        most, claimed = rows_at_once(file.schema_arrow), file.metadata.num_rows
+        most, claimed = rows_at_once(file.schema_arrow, source.name), file.metadata.num_rows
         runs = list(_runs_of_groups(file.metadata))
+        widths = _list_widths(file.schema, file.metadata.num_columns)
     total = sum(rows for _, rows in runs)
     if claimed > total:  # it is 0 in files of some writers
         raise InputError(
@@ -89,7 +96,9 @@ def _batches(file: parquet.ParquetFile, columns: list[str] | None, source: Sourc
         )
     for groups, rows in runs:
         with _damage(source):
-            batches = file.iter_batches(most, row_groups=groups, columns=columns)
+            taken = max(_list_bytes(file.metadata, group, widths, source.name) for group in groups)
+            some = max(1, min(most, BYTES_AT_ONCE // max(1, taken)))
+            batches = file.iter_batches(some, row_groups=groups, columns=columns)
         found = 0
         while True:
             with _damage(source):
@@ -107,6 +116,38 @@ def _batches(file: parquet.ParquetFile, columns: list[str] | None, source: Sourc
                 f"file {source.name!r} is damaged: by its footer there are {rows:,} rows in {numbers}, but its columns "
                 f"hold {'more' if found > rows else f'{found:,}'}: write it again"
             )
+
+
+_WIDTHS = {"BOOLEAN": 1, "INT32": 4, "FLOAT": 4}
+
+
+def _list_widths(schema: parquet.ParquetSchema, columns: int) -> dict[int, int]:
+    """The bytes of memory that a value takes, NULL or not, of each column that is in a list or map."""
+    found = {}
+    for place in range(columns):
+        column = schema.column(place)
+        if column.max_repetition_level:
+            fixed = column.physical_type == "FIXED_LEN_BYTE_ARRAY"
+            found[place] = column.length if fixed else _WIDTHS.get(column.physical_type, 8)
+    return found
+
+
+def _list_bytes(metadata: parquet.FileMetaData, group: int, widths: dict[int, int], name: str) -> int:
+    """The bytes of memory that the lists of a row take, on average of its row group.
+
+    Raises:
+        LimitError: those of all rows take far more than their bytes in the file: one row may hold them all.
+    """
+    row_group, size, packed = metadata.row_group(group), 0, 0
+    largest, column = 0, ""
+    for place, width in widths.items():
+        chunk = row_group.column(place)
+        own = chunk.num_values * width
+        size, packed = size + own, packed + chunk.total_compressed_size
+        if own > largest:
+            largest, column = own, chunk.path_in_schema
+    check_lists(size, packed, row_group.num_rows, f"file {name!r}, row group {group}, column {column!r}")
+    return int(size // max(1, row_group.num_rows))
 
 
 def _runs_of_groups(metadata: parquet.FileMetaData) -> Iterator[tuple[list[int], int]]:

@@ -85,7 +85,7 @@ def conform_file(
         InputError: the file holds more than it may.
     """
     name = source.name
-    batches = _slices(_check_size(batches, name, source.options.max_bytes), rows_at_once(own))
+    batches = _slices(_check_size(batches, name, source.options.max_bytes), rows_at_once(own, name))
     if source.options.ignore_extra:
         kept = common_schema(own, schema, name)
         batches, own = (_keep(batch, kept) for batch in batches), kept
