@@ -10,7 +10,7 @@ from dolmen.merge.row_template import Expression
 from dolmen.transaction import Transaction
 from dolmen.transaction_table import TransactionTable
 from dolmen_simulator.actors.writers import KEYS, Actor
-from dolmen_simulator.judge.effects import MergeEffect, UpdateEffect, numbered
+from dolmen_simulator.judge.effects import GENERATION, MergeEffect, UpdateEffect, numbered
 from dolmen_simulator.judge.model import Effect, OperationRun, Row
 from dolmen_simulator.world.process import Process
 
@@ -49,4 +49,11 @@ class Updater(Actor):
         source = [{**row._asdict(), "new": number} for row in rows]
         matched = {"v": "target.v + source.v", "u": numbered("target.u", "source.new")}
         absent = Insert({"k": "source.k", "v": "source.v", "u": "source.u"})
-        return MergeEffect(name, rows, number), lambda table: table.merge(source, "k", matched, absent)
+        counted: dict[int, int] = {}
+
+        def merge(table: TransactionTable) -> None:
+            table.merge(source, "k", matched, absent)
+            merged = table.scan(["k", "u"], where={"k": keys}).to_arrow().to_pylist()
+            counted.update((row["k"], row["u"] % GENERATION) for row in merged)
+
+        return MergeEffect(name, rows, number, counted), merge

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -117,11 +118,18 @@ class UpdateEffect:
 
 @dataclass(frozen=True)
 class MergeEffect:
-    """Read-modify-write: adds ``v`` of each source row to the rows that have its key, or adds the source row."""
+    """Read-modify-write: adds ``v`` of each source row to the row that has its key, or adds the source row.
+
+    If several rows have the key, one of them counts, and the others go.
+
+    Args:
+        counted: for each key, the number of the row that counted, by which it is known in every generation.
+    """
 
     table: str
     rows: tuple[Row, ...]
     number: int
+    counted: Mapping[int, int]
     request: str | None = None
 
     def apply(self, state: State, seen: State, version: int) -> None:
@@ -130,7 +138,13 @@ class MergeEffect:
         for each in (state, seen):
             if each is state or self.table in each:
                 old = rows_of(each, self.table)
-                there = {row.k for row in old.rows}
-                new = [_renumbered(r, amounts[r.k], self.number) if r.k in amounts else r for r in old.rows]
-                new += [row for row in self.rows if row.k not in there]
+                by_key: dict[int, list[Row]] = {row.k: [] for row in self.rows}
+                new = [row for row in old.rows if row.k not in by_key]
+                for row in old.rows:
+                    if row.k in by_key:
+                        by_key[row.k].append(row)
+                for row in self.rows:
+                    there = by_key[row.k]
+                    own = [one for one in there if one.u % GENERATION == self.counted.get(row.k)] or there
+                    new.append(_renumbered(own[0], amounts[row.k], self.number) if there else row)
                 each[self.table] = old._replace(rows=tuple(new), writes=old.writes + 1)
