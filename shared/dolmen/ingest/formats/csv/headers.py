@@ -60,18 +60,22 @@ def columns_by_name(
         csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
         csv.ConvertOptions(column_types=dict.fromkeys(places, pa.string()), strings_can_be_null=False),
     )
-    names = own_names([column[0].as_py() for column in cells.columns], wanted or ())
+    given: list[str] = [column[0].as_py() for column in cells.columns]
+    names = own_names(given, wanted or ())
     known = set(wanted or ()) if ignored else None
     kept: list[str | None] = [column if known is None or column in known else None for column in names]
     if not any(column is not None for column in kept):
         raise SchemaError(f"{where}: no column is one of the table's; there are: {', '.join(wanted or ())}")
-    seen = set[str]()
-    for place, column in enumerate(kept, 1):
+    seen: dict[str, str] = {}
+    for place, (column, spelled) in enumerate(zip(kept, given, strict=True), 1):
         if column == "":
             hint = " (an index that pandas wrote? leave it out with index=False)" if place == 1 else ""
             raise SchemaError(f"{where}: column {place} has no name{hint}")
+        if column in seen and seen[column] != spelled:
+            reason = f"columns {seen[column]!r} and {spelled!r} differ in case only: rename one, or drop it"
+            raise SchemaError(f"{where}: {reason}", column=column)
         if column in seen:
             raise SchemaError(f"{where}: column {column!r} is there twice", column=column)
         if column is not None:
-            seen.add(column)
+            seen[column] = spelled
     return kept
