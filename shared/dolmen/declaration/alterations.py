@@ -30,6 +30,7 @@ from dolmen.format.evolution import (
     WidenColumn,
 )
 from dolmen.format.manifest import TableEntry
+from dolmen.format.properties import columns_named, with_renamed_column
 from dolmen.format.schema import Field, Schema, own_names
 from dolmen.format.widening import narrowing
 
@@ -133,12 +134,17 @@ def describe_new(table: DeclaredTable) -> list[SchemaChange]:
 
 def _spell(table: DeclaredTable, there: Schema) -> DeclaredTable:
     """A declared table with the names that its columns have in the existing one, which differ in case at most."""
-    names = own_names(table.schema.names, there)
+    names, properties = own_names(table.schema.names, there), dict(table.properties)
+    for column, own in zip(table.schema.names, names, strict=True):
+        for used in columns_named(properties):
+            if used.lower() == column.lower():
+                properties = with_renamed_column(properties, used, own)
     return replace(
         table,
         schema=pa.schema([field.with_name(name) for field, name in zip(table.schema, names, strict=True)]),
         primary_key=tuple(own_names(table.primary_key, names)),
         sort_key=tuple(own_names(table.sort_key, names)),
+        properties=properties,
         columns=dict(zip(own_names(table.columns, names), table.columns.values(), strict=True)),
     )
 

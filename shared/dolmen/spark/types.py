@@ -87,7 +87,10 @@ def _with_voids(kind: s.DataType) -> Any:
         case s.StructType():
             kinds = [(field, _with_voids(field.dataType)) for field in kind.fields]
             return s.StructType(
-                [s.StructField(field.name, inner, field.nullable or isinstance(inner, s.NullType)) for field, inner in kinds]
+                [
+                    s.StructField(field.name, inner, field.nullable or isinstance(inner, s.NullType))
+                    for field, inner in kinds
+                ]
             )
     return kind
 

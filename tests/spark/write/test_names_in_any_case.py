@@ -61,9 +61,9 @@ WRITES: dict[str, Callable[[Table, DataFrame], Any]] = {
 
 
 @pytest.mark.parametrize("write", WRITES)
-def test_rows_are_written_under_names_of_any_case(session: SparkSession, db: Database, table: Table, write: str) -> None:
+def test_rows_are_written_under_names_of_any_case(spark: SparkSession, db: Database, table: Table, write: str) -> None:
     key = 2 if write in ("append", "merge_schema", "source") else 1
-    WRITES[write](table, frame(session, key))
+    WRITES[write](table, frame(spark, key))
     assert db.table("t").get(key) == stored(key)
     assert db.table("t").schema.names == SCHEMA.names
 
@@ -78,8 +78,8 @@ def test_keys_and_clauses_may_have_any_case(session: SparkSession, table: Table)
     assert table.count() == 0
 
 
-def test_two_names_that_differ_in_case_only_are_refused(session: SparkSession, table: Table) -> None:
-    twice = session.createDataFrame([(1, 2)], "id bigint, other bigint").toDF("id", "ID")
+def test_two_names_that_differ_in_case_only_are_refused(spark: SparkSession, table: Table) -> None:
+    twice = spark.createDataFrame([(1, 2)], "id bigint, other bigint").toDF("id", "ID")
     for write in (append, upsert, overwrite, delete, lambda table, rows: merge(table, rows, "id")):
         with pytest.raises(SchemaError, match="differ in case only"):
             write(table, twice)

@@ -36,7 +36,16 @@ from dolmen.spark.paths import worker_url
 from dolmen.spark.remote import is_remote_frame, write_remotely
 from dolmen.spark.tasks import WRITTEN, WriteTask, map_in_tasks, write_files
 from dolmen.spark.types import handed_schema
-from dolmen.spark.write.keys import KeyedTask, as_given, check_not_null, key_columns, only, spell, tombstones, write_keyed
+from dolmen.spark.write.keys import (
+    KeyedTask,
+    as_given,
+    check_not_null,
+    key_columns,
+    only,
+    spell,
+    tombstones,
+    write_keyed,
+)
 from dolmen.spark.write.new_columns import add_new_columns, check_columns
 from dolmen.spark.write.reports import REPORT, Reported
 from dolmen.spark.write.row_sums import RowSums

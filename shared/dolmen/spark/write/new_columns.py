@@ -79,7 +79,9 @@ def add_new_columns(context: Context, table: str, schema: s.StructType, request:
 def _changes(schema: s.StructType, entry: TableEntry) -> tuple[SchemaChange, ...]:
     """The changes of a table's columns by which a DataFrame's rows fit."""
     types = handed_schema(schema)
-    types = pa.schema([field.with_name(name) for field, name in zip(types, own_names(types.names, entry.schema), strict=True)])
+    types = pa.schema(
+        [field.with_name(name) for field, name in zip(types, own_names(types.names, entry.schema), strict=True)]
+    )
     added = [AddColumn(name, types.field(name).type, is_path=False) for name in _unknown(schema, entry.schema)]
     if entry.sequences is not None:  # deletes are remembered by values of the types of now
         return tuple(added)
@@ -97,4 +99,6 @@ def _is_wider(arrow_type: pa.DataType, own: pa.DataType) -> bool:
 
 def _unknown(schema: s.StructType, own: Schema) -> list[str]:
     there = {field.name for field in own.fields}
-    return [name for name, spelled in zip(schema.names, own_names(schema.names, own), strict=True) if spelled not in there]
+    return [
+        name for name, spelled in zip(schema.names, own_names(schema.names, own), strict=True) if spelled not in there
+    ]

@@ -104,7 +104,8 @@ def _select_wanted(value: Any, kind: pa.DataType | None, wanted: Wanted, closed:
         names = own_names(value, kind)
         if extra := [name for name in names if name not in fields] if closed else []:
             raise NotAnObject(f"no column {extra[0]!r} in the table; there are: {', '.join(fields)}")
-        if len({*names}) < len(names) and (alike := same_names(key for key, own in zip(value, names) if own in fields)):
+        found = [key for key, own in zip(value, names, strict=True) if own in fields]
+        if len({*names}) < len(names) and (alike := same_names(found)):
             raise NotAnObject(f"keys {alike[0]!r} and {alike[1]!r} differ in case only: rename one, or leave it out")
         return {
             name: _select_wanted(inner, fields[name].type, wanted, closed or is_closed(fields[name]))
