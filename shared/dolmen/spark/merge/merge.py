@@ -70,7 +70,8 @@ def merge(
 
     It reads the columns it needs of the rows whose keys are within the source's, and is repeated by itself when
     others meanwhile delete rows of the table or add some that may match. ``on`` the primary key, with all columns
-    updated and inserted, it is an ``upsert``, which reads nothing. Of several rows with one primary key each is changed.
+    updated and inserted, it is an ``upsert``, which reads nothing. Each of several rows with one
+    primary key is changed.
 
     Args:
         frame: evaluated once. Columns that the table does not have may stand there for expressions to use.

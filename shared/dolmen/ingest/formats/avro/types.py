@@ -276,7 +276,7 @@ def _named_times(own: pa.DataType, connect: pa.DataType, find: FindTime, wanted:
         return own
     if t.is_struct(own):
         inner = {field.name: field.type for field in wanted} if wanted is not None and t.is_struct(wanted) else {}
-        names = own_names([field.name for field in own], wanted if inner else ())
+        names = own_names([field.name for field in own], inner)
         return pa.struct(
             [
                 field.with_type(_named_times(field.type, named.type, find, inner.get(name)))

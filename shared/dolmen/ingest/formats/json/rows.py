@@ -101,7 +101,7 @@ def _select_wanted(value: Any, kind: pa.DataType | None, wanted: Wanted, closed:
                 raise NotAnObject(f"key {name!r} is there twice")
         if fields is None:
             return {name: _select_wanted(inner, None, wanted) for name, inner in value.items()}
-        names = own_names(value, kind)
+        names = own_names(value, fields)
         if extra := [name for name in names if name not in fields] if closed else []:
             raise NotAnObject(f"no column {extra[0]!r} in the table; there are: {', '.join(fields)}")
         found = [key for key, own in zip(value, names, strict=True) if own in fields]
