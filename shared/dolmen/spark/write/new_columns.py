@@ -15,7 +15,7 @@ from dolmen.context import Context
 from dolmen.errors import ConflictError, SchemaError
 from dolmen.format.evolution import AddColumn, SchemaChange, WidenColumn
 from dolmen.format.manifest import TableEntry
-from dolmen.format.schema import Schema, own_names
+from dolmen.format.schema import Schema, own_names, same_names
 from dolmen.format.widening import narrowing
 from dolmen.spark.types import handed_schema
 from dolmen.store.backoff import attempts
@@ -78,6 +78,8 @@ def add_new_columns(context: Context, table: str, schema: s.StructType, request:
 
 def _changes(schema: s.StructType, entry: TableEntry) -> tuple[SchemaChange, ...]:
     """The changes of a table's columns by which a DataFrame's rows fit."""
+    if alike := same_names(schema.names):
+        raise SchemaError(f"columns {alike[0]!r} and {alike[1]!r} differ in case only: rename one, or drop it")
     types = handed_schema(schema)
     types = pa.schema(
         [field.with_name(name) for field, name in zip(types, own_names(types.names, entry.schema), strict=True)]
