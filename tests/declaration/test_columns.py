@@ -32,7 +32,7 @@ def db() -> Iterator[dolmen.Database]:
 
 
 def declared(columns: dict[str, Any], **more: Any) -> Declaration:
-    return Declaration.parse(json.dumps({"tables": {"t": {"columns": columns, "primary_key": "id", **more}}}))
+    return Declaration.parse(json.dumps({"tables": {"t": {"columns": columns, **({"primary_key": "id"} | more)}}}))
 
 
 def apply(db: dolmen.Database, columns: dict[str, Any], *, drop: bool = False, **more: Any) -> list[tuple[Any, ...]]:
@@ -246,3 +246,18 @@ def _altered(row: dict[str, Any], before: dict[str, Any], wanted: dict[str, Any]
         source = fact.get("renamed_from", name) if isinstance(fact, dict) and name not in before else name
         new[name] = row[source] if source in before else _default(fact)
     return new
+
+
+def test_names_of_columns_are_found_in_any_case(db: dolmen.Database) -> None:
+    """And another spelling alone is no difference, unless a rename is declared."""
+    apply(db, PLAIN, sort_key="n")
+    other = {"ID": "BIGINT NOT NULL", "NAME": "VARCHAR", "N": "BIGINT"}
+    assert apply(db, other, primary_key="Id", sort_key="N", drop=True) == [
+        ("change", "column", "n", "INTEGER", "BIGINT")
+    ]
+    renamed = {**other, "NAME": {"type": "VARCHAR", "renamed_from": "name"}}
+    assert apply(db, renamed, sort_key="n", subject="Name") == [
+        ("change", "rename", "NAME", "name", "NAME"),
+        ("add", "property", "subject", None, "NAME"),
+    ]
+    assert db.table("t").schema.names == ["id", "NAME", "n"]

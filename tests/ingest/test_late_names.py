@@ -365,10 +365,13 @@ CHANGES = (drop_subject, replace_subject, move_into_place, restore_names)
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
-def test_a_late_file_is_held_against_an_erasure_by_the_names_of_its_time(tmp_path: Path, change: Any) -> None:
+@pytest.mark.parametrize("header", ["uid,email,note", "Uid,EMAIL,Note"])
+def test_a_late_file_is_held_against_an_erasure_by_the_names_of_its_time(
+    tmp_path: Path, change: Any, header: str
+) -> None:
     late = Late(tmp_path)
     change(late)
-    outcome = late.ingest("uid,email,note\n1,ada,x\n2,bob,y\n")
+    outcome = late.ingest(f"{header}\n1,ada,x\n2,bob,y\n")
     assert (outcome.status, outcome.counts.erased, late.uids()) == ("ingested", 1, [2])
 
 

@@ -77,7 +77,7 @@ MALFORMED_JSON: list[MalformedFile] = [
     whole("nothing to infer from", "empty-objects.jsonl", "{}\n{}\n", "declare a schema", None),
     # more of keys
     text("unknown column", "empty-key.jsonl", '{"id": 1, "": 2}\n', "no column ''", 1, 1, ""),
-    text("column of another case", "capital.jsonl", '{"Id": 1}\n', "no column 'Id'", 1, 1, "Id"),
+    text("keys alike", "keys-alike.jsonl", '{"Id": 1, "id": 2}\n', "keys 'Id' and 'id' differ in case only", 1, 1),
     text("key twice", "key-twice-by-an-escape.jsonl", '{"id": 1, "name": "a", "n\\u0061me": "b"}\n', "key 'name' is there twice", 1, 1),
     text("nested too deeply", "deep-in-a-list.jsonl", '{"id": 1, "tags": ' + "[" * 300 + "]" * 300 + "}\n", "nested more than", 1, 1),
     # values

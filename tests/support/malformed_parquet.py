@@ -62,7 +62,7 @@ MALFORMED_PARQUET: list[MalformedFile] = [
     whole("other kind", "list-as-string.parquet", _column("name", [["a"]]), "never stored as string", column="name"),
     whole("other kind", "bool-as-integer.parquet", as_parquet(pa.table({"id": [True]})), "never stored as int64", column="id"),
     whole("unknown column", "unknown-field-inside.parquet", _column("at", pa.array([{"z": 1}])), "no column 'z'", column="at"),
-    whole("column of another case", "capitals.parquet", as_parquet(pa.table({"ID": [1]})), "no column 'ID'"),
+    whole("columns alike", "columns-alike.parquet", as_parquet(pa.table({"ID": [1], "id": [1]})), "columns 'ID' and 'id' differ in case only", column="id"),
     whole("column twice", "column-twice.parquet", as_parquet(pa.table([pa.array([1]), pa.array([2])], names=["id", "id"])), "column 'id' is there twice"),
     value("nanoseconds.parquet", _column("local", pa.array([1], pa.timestamp("ns"))), "without loss", 1, "local"),
     value("third-place.parquet", _column("paid", _decimals("1.255", 6, 3)), "without loss", 1, "paid"),

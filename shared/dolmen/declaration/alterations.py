@@ -7,10 +7,11 @@ anything is changed.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import msgspec
+import pyarrow as pa
 
 from dolmen.declaration.columns import column_text, type_text
 from dolmen.declaration.defaults import default_text
@@ -29,7 +30,8 @@ from dolmen.format.evolution import (
     WidenColumn,
 )
 from dolmen.format.manifest import TableEntry
-from dolmen.format.schema import Field, Schema
+from dolmen.format.properties import columns_named, with_renamed_column
+from dolmen.format.schema import Field, Schema, own_names
 from dolmen.format.widening import narrowing
 
 
@@ -98,8 +100,9 @@ def find_alteration(file: str, table: DeclaredTable, entry: TableEntry, *, drop:
         SchemaError: the table can't become that; the message says why.
     """
     alteration = TableAlteration(file, entry, entry)
-    declared = Schema.from_arrow(table.schema)
     _rename_columns(alteration, table)
+    table = _spell(table, alteration.entry.schema)
+    declared = Schema.from_arrow(table.schema)
     for wanted in declared.fields:
         _make_column(alteration, table.name, wanted, table.columns.get(wanted.name, DeclaredColumn()))
     _set_order(alteration, table.name, [wanted.name for wanted in declared.fields])
@@ -129,13 +132,33 @@ def describe_new(table: DeclaredTable) -> list[SchemaChange]:
     return changes
 
 
+def _spell(table: DeclaredTable, there: Schema) -> DeclaredTable:
+    """A declared table with the names that its columns have in the existing one, which differ in case at most."""
+    names, properties = own_names(table.schema.names, there), dict(table.properties)
+    for column, own in zip(table.schema.names, names, strict=True):
+        for used in columns_named(properties):
+            if used.lower() == column.lower():
+                properties = with_renamed_column(properties, used, own)
+    return replace(
+        table,
+        schema=pa.schema([field.with_name(name) for field, name in zip(table.schema, names, strict=True)]),
+        primary_key=tuple(own_names(table.primary_key, names)),
+        sort_key=tuple(own_names(table.sort_key, names)),
+        properties=properties,
+        columns=dict(zip(own_names(table.columns, names), table.columns.values(), strict=True)),
+    )
+
+
 def _rename_columns(alteration: TableAlteration, table: DeclaredTable) -> None:
     """Renames columns whose new name is declared; a column that has it already was renamed before."""
     for name, column in table.columns.items():
-        old, there = column.renamed_from, {known.name for known in alteration.entry.schema.fields}
-        if old is None or old not in there:
+        if column.renamed_from is None:
             continue
-        if name in there:
+        there = [known.name for known in alteration.entry.schema.fields]
+        (old,) = own_names([column.renamed_from], there)
+        if old == name or old not in there:
+            continue
+        if any(known.lower() == name.lower() != old.lower() for known in there):
             raise SchemaError(
                 f"{alteration.file}: table {table.name!r} has column {name!r} and column {old!r}, from which it is "
                 "declared to be renamed: leave renamed_from away, and drop one of the two"

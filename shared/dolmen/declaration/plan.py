@@ -122,7 +122,7 @@ def plan(database: Database, declaration: Declaration, *, drop: bool = False) ->
         entry = transaction.entry(name)
         alteration = alterations[name] = find_alteration(declaration.file, table, entry, drop=drop)
         changes += alteration.shown
-        changes += _properties(name, alteration.properties, table.properties, TABLE_PROPERTIES)
+        changes += _properties(name, alteration.properties, alteration.entry.properties, TABLE_PROPERTIES)
         seen.append(Expect(name, entry.uuid, entry.properties, columns=entry.schema))
     undropped = tuple(change for alteration in alterations.values() for change in alteration.undropped)
     version = transaction.base.version

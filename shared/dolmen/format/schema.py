@@ -230,12 +230,13 @@ def same_names(names: Iterable[str]) -> tuple[str, str] | None:
     return None
 
 
-def own_names(names: Iterable[str], fields: Schema | Iterable[Field | pa.Field]) -> list[str]:
+def own_names(names: Iterable[str], fields: Schema | Iterable[Field | pa.Field | str]) -> list[str]:
     """Names of columns in a schema's spelling. Names that the schema does not have stay as they are.
 
     Old tables may have names that differ in case only: there, the exact name counts.
     """
-    known: list[str] = [field.name for field in (fields.fields if isinstance(fields, Schema) else fields)]
+    given = fields.fields if isinstance(fields, Schema) else fields
+    known: list[str] = [field if isinstance(field, str) else field.name for field in given]
     own = {name.lower(): name for name in reversed(known)} | {name: name for name in known}
     return [own.get(name, own.get(name.lower(), name)) for name in names]
 

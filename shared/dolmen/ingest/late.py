@@ -119,7 +119,7 @@ class ErasedRows:
             return
         if not self._names.may_differ:
             return
-        present = frozenset(field.name for field in find_columns(source, settings))
+        present = self._names.spell(field.name for field in find_columns(source, settings))
         if not self._names.is_complete and (lacking := self._names.lacking(present)):
             columns = ", ".join(repr(self._matcher.entry.schema.by_id[id_].name) for id_ in lacking)
             raise SchemaError(

@@ -62,6 +62,13 @@ class LateNames:
         """Whether a file may have these columns under other names than those of the table now."""
         return bool(self.others) or self.then != (self.now,) or not self.is_complete
 
+    def spell(self, found: Iterable[str]) -> frozenset[str]:
+        """The names of these that a file's columns have, in whatever case, and the file's own names."""
+        given = frozenset(found)
+        lower = {name.lower() for name in given}
+        known = {name for names in (*self.then, self.now, *self.others) for name in names.values()}
+        return given | {name for name in known if name.lower() in lower}
+
     def select(self, present: Collection[str]) -> tuple[Names, ...]:
         """Those of ``then`` that most fit a file which has some columns: all of them if nothing else tells."""
         fits = [sum(name in present for name in names.values()) for names in self.then]

@@ -20,7 +20,7 @@ from dolmen.commit.statements.schema import AlterTable
 from dolmen.errors import InputError, LimitError, SchemaError
 from dolmen.format.evolution import AddColumn, WidenColumn
 from dolmen.format.ingest_properties import IngestSettings
-from dolmen.format.schema import Schema
+from dolmen.format.schema import Schema, own_names
 from dolmen.format.widening import narrowing
 from dolmen.ingest.formats.columnar.typed import without_nulls
 from dolmen.ingest.formats.formats import SourceFile, survey
@@ -95,7 +95,7 @@ def ingest_with_new_columns(
     if (fault := find_fault(new)) is None:
         return new
     schema = transaction.entry(table).schema
-    found = find_columns(source, settings)
+    found = _spell(find_columns(source, settings), schema)
     new = select_new(found, {field.name for field in schema.fields}, source.name)
     add_columns(transaction, table, source.name, new.added, request)
     if new.added or new.empty:
@@ -122,6 +122,12 @@ def find_columns(source: SourceFile, settings: IngestSettings) -> list[pa.Field]
 
         return image_columns(source, settings.cdc, skip_bad_rows=skip_bad_rows)
     return list(survey(source, skip_bad_rows=skip_bad_rows))
+
+
+def _spell(found: list[pa.Field], schema: Schema) -> list[pa.Field]:
+    """A file's columns with the names that they have in its table, if it has them."""
+    names = own_names([field.name for field in found], schema)
+    return [field.with_name(name) for field, name in zip(found, names, strict=True)]
 
 
 def select_new(found: Collection[pa.Field], known: Collection[str], file: str) -> NewColumns:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from inspect import signature
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -68,9 +69,30 @@ def handed_schema(schema: s.StructType) -> pa.Schema:
     """The Arrow types in which Spark hands columns to Python workers; timestamps with a zone are UTC's."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
+    schema = _with_voids(schema)
     if "timezone" in signature(to_arrow_schema).parameters:  # newer than 4.1
         return to_arrow_schema(schema, timezone="UTC")
     return to_arrow_schema(schema, timestamp_utc=True)
+
+
+def _with_voids(kind: s.DataType) -> Any:
+    """The type with NULL allowed where it says that there is nothing else: Arrow has no such type without."""
+    match kind:
+        case s.ArrayType():
+            item = _with_voids(kind.elementType)
+            return s.ArrayType(item, kind.containsNull or isinstance(item, s.NullType))
+        case s.MapType():
+            key, value = _with_voids(kind.keyType), _with_voids(kind.valueType)
+            return s.MapType(key, value, kind.valueContainsNull or isinstance(value, s.NullType))
+        case s.StructType():
+            kinds = [(field, _with_voids(field.dataType)) for field in kind.fields]
+            return s.StructType(
+                [
+                    s.StructField(field.name, inner, field.nullable or isinstance(inner, s.NullType))
+                    for field, inner in kinds
+                ]
+            )
+    return kind
 
 
 def spark_type(arrow_type: pa.DataType) -> s.DataType:

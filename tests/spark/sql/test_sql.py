@@ -404,3 +404,11 @@ def test_several_databases_are_attached_to_a_session(spark: SparkSession, db: Da
     finally:
         second.detach()
     assert (ids(db), ids(other)) == ([3, 4, 5, 6, 7, 8, 9], [0, 1, 2, 9])
+
+
+def test_statements_find_columns_in_any_case_as_spark_does(db: Database, attached: Attachment) -> None:
+    """And not where the session asks for case to count."""
+    sql("INSERT INTO u (ID, V) VALUES (1, 'a')")
+    sql("UPDATE u SET V = 'b' WHERE ID = 1")
+    sql("MERGE INTO u X USING (SELECT 1 AS ID, 'c' AS V) Y ON X.ID = Y.ID WHEN MATCHED THEN UPDATE SET *")
+    assert db.table("u").to_arrow().to_pylist() == [{"id": 1, "v": "c"}]

@@ -87,7 +87,7 @@ def test_many_writers_at_once_add_each_column_once(db: Database, table: Table) -
 
 
 REFUSED = [
-    ("id long, NAME string", "columns 'name' and 'NAME' differ in case only, which SQL does not see"),
+    ("id long, name string, NAME string", "columns 'name' and 'NAME' differ in case only"),
     ("id long, n int, _commit_ts long", "reserved"),
     ("id string, n int", "column 'id': "),
     ("name string, n int", "column 'id' is missing and not nullable"),
@@ -123,8 +123,6 @@ def test_two_new_columns_that_differ_in_case_only_are_refused(db: Database, tabl
 
 
 def test_spark_s_writes_add_columns_where_they_are_told_to(spark: SparkSession, db: Database, table: Table) -> None:
-    with pytest.raises(SchemaError, match="column 'NAME' is called 'name' in the table, and case counts"):
-        append(table, frame(spark, 1, "id long, NAME string, n int"))
     for write in (append, upsert, overwrite):
         with pytest.raises(SchemaError, match=r"no column 'n' in the table; there are: id, name\. .*merge_schema=True"):
             write(table, frame(spark))

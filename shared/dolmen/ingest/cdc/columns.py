@@ -60,8 +60,8 @@ def image_columns(source: SourceFile, settings: CdcSettings, *, skip_bad_rows: b
         SchemaError: the schema in its events names a type that can't be read.
     """
     if settings.envelope != "debezium":
-        outside = {settings.operation, *settings.sequence_from}
-        return [field for field in survey(source, skip_bad_rows=skip_bad_rows) if field.name not in outside]
+        outside = {name.lower() for name in (settings.operation, *settings.sequence_from)}
+        return [field for field in survey(source, skip_bad_rows=skip_bad_rows) if field.name.lower() not in outside]
     source = replace(source, options=replace(source.options, extra="ignore", null_lines="skip"))
     if source.format.kind == "avro":
         found = survey_with_times(source, lambda named, _: _time_type(named, source.options.timestamp_format))

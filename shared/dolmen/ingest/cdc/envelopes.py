@@ -41,7 +41,7 @@ from pyarrow import types as t
 
 from dolmen.errors import SchemaError
 from dolmen.format.ingest_properties import CdcSettings
-from dolmen.format.schema import Field
+from dolmen.format.schema import Field, own_names
 from dolmen.ingest.cdc.positions import Form, parse_position, plain_text
 from dolmen.ingest.cdc.unavailable import UnavailableValue
 from dolmen.ingest.formats.options import CLOSED, ReadOptions, mark_name
@@ -104,10 +104,15 @@ class ColumnEnvelope:
     has_operation: bool | None = None
 
     @property
+    def _paths(self) -> tuple[str, ...]:
+        """The columns that hold the sequence, in the table's spelling."""
+        return tuple(own_names(self.settings.sequence_from, self.fields))
+
+    @property
     def schema(self) -> pa.Schema:
         """The schema to read the file with. Raises SchemaError."""
-        operation, paths = self.settings.operation, self.settings.sequence_from
-        if any(field.name == operation for field in self.fields):
+        operation, paths = self.settings.operation, self._paths
+        if any(field.name.lower() == operation.lower() for field in self.fields):
             raise SchemaError(f"property cdc_operation: {operation!r} is a column of the table; name the file's own")
         made = bool(paths) and self.sequence.name not in paths  # the file does not have the column
         columns = [field for field in self.fields if not (made and field == self.sequence)]
@@ -133,7 +138,7 @@ class ColumnEnvelope:
 
     def open(self, batch: pa.RecordBatch) -> ChangeBatch:
         """The changes of a batch."""
-        paths = self.settings.sequence_from
+        paths = self._paths
         words = pc.ascii_lower(pc.utf8_trim_whitespace(batch[self.settings.operation]))
         if self.settings.envelope == "dms":
             kinds = _kinds(words, (None, "i", "u"), ("d",))

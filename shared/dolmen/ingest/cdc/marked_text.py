@@ -41,7 +41,7 @@ class MarkedText:
         self._forms = [form for word in words for form in (word, b"[%b]" % word, b"{%b:%b}" % (word, word))]
         names = b"|".join(re.escape(json.dumps(column, ensure_ascii=False).encode()) for column in columns)
         forms = b"|".join(rb"(%b|\[\s*%b\s*\]|\{\s*%b\s*:\s*%b\s*\})" % ((re.escape(word),) * 4) for word in words)
-        self._placed = re.compile(rb"(%b)(\s*:\s*)(?:%b)(?=\s*[,}])" % (names, forms))
+        self._placed = re.compile(rb"((?i:%b))(\s*:\s*)(?:%b)(?=\s*[,}])" % (names, forms))
 
     def source(self, source: SourceFile) -> SourceFile:
         """The file with marks."""

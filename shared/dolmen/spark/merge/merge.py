@@ -20,7 +20,7 @@ from dolmen.errors import RowError, SchemaError
 from dolmen.format.entries import KeysTombstone
 from dolmen.format.layout import uuid_of
 from dolmen.format.manifest import TableEntry
-from dolmen.format.schema import Field, own_names
+from dolmen.format.schema import Field
 from dolmen.insertion import add_inserts
 from dolmen.merge.clauses import Clauses, WhenMatched, WhenNotMatched, WhenNotMatchedBySource
 from dolmen.mutation import key_fields
@@ -43,7 +43,7 @@ from dolmen.spark.write.frame import (
     upsert,
     without_files,
 )
-from dolmen.spark.write.keys import tombstones, twice
+from dolmen.spark.write.keys import spell, tombstones, twice
 from dolmen.spark.write.reports import REPORT, Reported
 from dolmen.table import Table
 from dolmen.transaction import Transaction
@@ -70,7 +70,8 @@ def merge(
 
     It reads the columns it needs of the rows whose keys are within the source's, and is repeated by itself when
     others meanwhile delete rows of the table or add some that may match. ``on`` the primary key, with all columns
-    updated and inserted, it is an ``upsert``, which reads nothing.
+    updated and inserted, it is an ``upsert``, which reads nothing. Each of several rows with one
+    primary key is changed.
 
     Args:
         frame: evaluated once. Columns that the table does not have may stand there for expressions to use.
@@ -101,8 +102,7 @@ def merge(
     clauses = Clauses.of(when_matched, when_not_matched, when_not_matched_by_source)
     entry = table.context.segments.whole(table.context.head.refresh().manifest.table(table.name))
     fields, clauses = key_fields(entry, on), clauses.named_as(entry.schema)
-    if (spelled := own_names(frame.columns, entry.schema)) != frame.columns:
-        frame = frame.toDF(*spelled)
+    frame = spell(frame, entry.schema)
     names = [field.name for field in fields]
     if missing := [name for name in names if name not in frame.columns]:
         raise SchemaError(f"the DataFrame has no column {missing[0]!r}, which the merge goes by")

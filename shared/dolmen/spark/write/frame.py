@@ -36,7 +36,16 @@ from dolmen.spark.paths import worker_url
 from dolmen.spark.remote import is_remote_frame, write_remotely
 from dolmen.spark.tasks import WRITTEN, WriteTask, map_in_tasks, write_files
 from dolmen.spark.types import handed_schema
-from dolmen.spark.write.keys import KeyedTask, as_given, check_not_null, key_columns, only, tombstones, write_keyed
+from dolmen.spark.write.keys import (
+    KeyedTask,
+    as_given,
+    check_not_null,
+    key_columns,
+    only,
+    spell,
+    tombstones,
+    write_keyed,
+)
 from dolmen.spark.write.new_columns import add_new_columns, check_columns
 from dolmen.spark.write.reports import REPORT, Reported
 from dolmen.spark.write.row_sums import RowSums
@@ -189,12 +198,12 @@ def _upsert(
     reliance: Reliance,
 ) -> Commit:
     def statement(transaction: Transaction, entry: TableEntry, asked: Asked) -> Made:
-        fields = key_fields(entry, on)
-        check_columns(frame.schema, entry)
+        fields, spelled = key_fields(entry, on), spell(frame, entry.schema)
+        check_columns(spelled.schema, entry)
         if asked is not Asked.ONLY:
             reliance.state(transaction, table.name, frame)
-        keys = key_columns(frame, fields)
-        together = frame if asked is Asked.ONLY else frame.repartition(*keys).sortWithinPartitions(*keys)
+        keys = key_columns(spelled, fields)
+        together = spelled if asked is Asked.ONLY else spelled.repartition(*keys).sortWithinPartitions(*keys)
         reported = write_keys(transaction, table.name, together, fields, asked, rows=True)
         content = [sorted(field.name for field in fields), reported.sums.content()]
         if not reported.files:
@@ -263,12 +272,12 @@ def delete(
     reliance = Reliance.of(since, force)
 
     def statement(transaction: Transaction, entry: TableEntry, asked: Asked) -> Made:
-        fields = key_fields(entry, on)
-        plan_conform(handed_schema(frame.schema), only(fields))
-        key_columns(frame, fields)  # refuses what is of another kind
+        fields, spelled = key_fields(entry, on), spell(frame, entry.schema)
+        plan_conform(handed_schema(spelled.schema), only(fields))
+        key_columns(spelled, fields)  # refuses what is of another kind
         if asked is not Asked.ONLY:
             reliance.state(transaction, table.name, frame)
-        keyed = frame.select(*(as_given(frame, field) for field in fields))
+        keyed = spelled.select(*(as_given(spelled, field) for field in fields))
         with raising_dolmen_errors():
             few = keyed.limit(MAX_KEYS + 1).toArrow()
         if few.num_rows <= MAX_KEYS:  # a job that collects them costs less than one that writes

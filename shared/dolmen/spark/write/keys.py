@@ -22,7 +22,7 @@ from dolmen.errors import InputError, RowError, SchemaError
 from dolmen.format.entries import KeysTombstone
 from dolmen.format.keys import Keys, add_keys, keys_from_arrow
 from dolmen.format.layout import tombstone_key
-from dolmen.format.schema import Field, Schema
+from dolmen.format.schema import Field, Schema, own_names, same_names
 from dolmen.format.tombstone_object import TombstoneObject
 from dolmen.runtime import Runtime, shared_runtime
 from dolmen.spark.failures import mark_errors
@@ -39,6 +39,22 @@ FEW_KEYS = 2_000
 FEW_BYTES = 64 * 1024
 FOLD_BYTES = 64 * MIB
 """Keys are sorted, and duplicates dropped, at this many bytes, or at ``MAX_KEYS``."""
+
+
+def spell(frame: DataFrame, schema: Schema) -> DataFrame:
+    """The DataFrame with the names that its columns have in the table, which differ in case at most.
+
+    Raises:
+        SchemaError: two of its columns are one of the table's.
+    """
+    names = own_names(frame.columns, schema)
+    if names == frame.columns:
+        return frame
+    if len(set(names)) < len(names) and (alike := same_names(frame.columns)):
+        raise SchemaError(
+            f"columns {alike[0]!r} and {alike[1]!r} of the DataFrame differ in case only: rename one, or drop it"
+        )
+    return frame.toDF(*names)
 
 
 def key_columns(frame: DataFrame, fields: Iterable[Field]) -> list[Column]:

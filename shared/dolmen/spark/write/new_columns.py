@@ -15,7 +15,7 @@ from dolmen.context import Context
 from dolmen.errors import ConflictError, SchemaError
 from dolmen.format.evolution import AddColumn, SchemaChange, WidenColumn
 from dolmen.format.manifest import TableEntry
-from dolmen.format.schema import Schema
+from dolmen.format.schema import Schema, own_names, same_names
 from dolmen.format.widening import narrowing
 from dolmen.spark.types import handed_schema
 from dolmen.store.backoff import attempts
@@ -32,10 +32,7 @@ def check_columns(schema: s.StructType, entry: TableEntry) -> None:
         SchemaError: no row could; or the table does not have a column of the DataFrame.
     """
     if unknown := _unknown(schema, entry.schema):
-        names = {field.name.lower(): field.name for field in entry.schema.fields}
-        if own := names.get(unknown[0].lower()):
-            raise SchemaError(f"column {unknown[0]!r} is called {own!r} in the table, and case counts: rename it")
-        there = ", ".join(names.values())
+        there = ", ".join(field.name for field in entry.schema.fields)
         raise SchemaError(
             f"no column {unknown[0]!r} in the table; there are: {there}. "
             'To add new columns of the DataFrame, give merge_schema=True, or option("mergeSchema", True) with '
@@ -81,7 +78,12 @@ def add_new_columns(context: Context, table: str, schema: s.StructType, request:
 
 def _changes(schema: s.StructType, entry: TableEntry) -> tuple[SchemaChange, ...]:
     """The changes of a table's columns by which a DataFrame's rows fit."""
+    if alike := same_names(schema.names):
+        raise SchemaError(f"columns {alike[0]!r} and {alike[1]!r} differ in case only: rename one, or drop it")
     types = handed_schema(schema)
+    types = pa.schema(
+        [field.with_name(name) for field, name in zip(types, own_names(types.names, entry.schema), strict=True)]
+    )
     added = [AddColumn(name, types.field(name).type, is_path=False) for name in _unknown(schema, entry.schema)]
     if entry.sequences is not None:  # deletes are remembered by values of the types of now
         return tuple(added)
@@ -99,4 +101,6 @@ def _is_wider(arrow_type: pa.DataType, own: pa.DataType) -> bool:
 
 def _unknown(schema: s.StructType, own: Schema) -> list[str]:
     there = {field.name for field in own.fields}
-    return [name for name in schema.names if name not in there]
+    return [
+        name for name, spelled in zip(schema.names, own_names(schema.names, own), strict=True) if spelled not in there
+    ]

@@ -33,6 +33,7 @@ from pyarrow import types as t
 from dolmen.arguments import short_repr
 from dolmen.errors import InputError, SchemaError
 from dolmen.format.ingest_properties import MAX_COLUMNS
+from dolmen.format.schema import own_names
 from dolmen.format.types import TYPES, in_unit
 from dolmen.ingest.formats.limits import MAX_FIXED_BYTES, too_many_columns
 
@@ -275,10 +276,11 @@ def _named_times(own: pa.DataType, connect: pa.DataType, find: FindTime, wanted:
         return own
     if t.is_struct(own):
         inner = {field.name: field.type for field in wanted} if wanted is not None and t.is_struct(wanted) else {}
+        names = own_names([field.name for field in own], inner)
         return pa.struct(
             [
-                field.with_type(_named_times(field.type, named.type, find, inner.get(field.name)))
-                for field, named in zip(own, connect, strict=True)
+                field.with_type(_named_times(field.type, named.type, find, inner.get(name)))
+                for field, named, name in zip(own, connect, names, strict=True)
             ]
         )
     if t.is_list(own):

@@ -18,7 +18,7 @@ import pyarrow as pa
 from pyarrow import types as t
 
 from dolmen.errors import InputError, LimitError, RowError, SchemaError
-from dolmen.format.schema import plain_type, storable
+from dolmen.format.schema import own_names, plain_type, storable
 from dolmen.format.values import Json
 from dolmen.ingest.formats.bad_rows import good_rows
 from dolmen.ingest.formats.limits import check_columns, count_columns, rows_at_once
@@ -142,8 +142,9 @@ def common_schema(source: pa.Schema, schema: pa.Schema, name: str) -> pa.Schema:
 
 
 def _common_fields(source: Iterable[pa.Field], target: Iterable[pa.Field]) -> list[pa.Field]:
-    wanted = {field.name.lower(): field for field in target}
-    pairs = ((field, wanted.get(field.name.lower())) for field in source)
+    given, wanted = list(source), {field.name: field for field in target}
+    names = own_names([field.name for field in given], wanted.values())
+    pairs = ((field, wanted.get(own)) for field, own in zip(given, names, strict=True))
     return [field.with_type(_common_type(field.type, own)) for field, own in pairs if own is not None]
 
 

@@ -3,8 +3,8 @@
 - An empty field is NULL. A quoted empty field (``""``) is the empty string in a string column, no bytes in a binary
   one, and NULL in any other.
   Other texts that mean NULL can be given; they do unless they are quoted.
-- Columns are matched by the header's names, exactly; a name missing, empty or there twice is an error. Where columns
-  that the table does not have are ignored, their names may be anything, and their fields hold any UTF-8.
+- Columns are matched by the header's names, in any case; a name missing, empty or there twice is an error. Where
+  columns that the table does not have are ignored, their names may be anything, and their fields hold any UTF-8.
 - Without a header, a record has the table's columns in their order (or, inferred, ``column_1`` and so on). Where what
   the table does not have is ignored, all records may have more fields than that, as many as the first one has.
 - A record must have as many fields as the header. Empty lines are skipped, but in a file of one column, where they

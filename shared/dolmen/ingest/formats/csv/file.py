@@ -86,7 +86,7 @@ class DelimitedFile:
             end = int(records.ends[0])
             header = Block(block.data[start:end], block.line_at(start))
             body = Block(block.data[end:], block.line_at(end))
-            names = columns_by_name(header, delimiter, name, wanted if ignored else None, options.max_columns)
+            names = columns_by_name(header, delimiter, name, wanted, ignored, options.max_columns)
             if wanted is not None and len(names) == 1 and names[0] is not None and names[0] not in wanted:
                 for sign in ";|\t,":
                     if sign != delimiter and sign in names[0]:

@@ -11,6 +11,7 @@ import pyarrow as pa
 from pyarrow import csv
 
 from dolmen.errors import RowError, SchemaError
+from dolmen.format.schema import own_names
 from dolmen.ingest.formats.csv.quoting import Records
 from dolmen.ingest.formats.limits import check_columns
 from dolmen.ingest.formats.text.blocks import Block
@@ -30,13 +31,14 @@ def columns_by_place(fields: int, wanted: list[str] | None) -> tuple[Sequence[st
 
 
 def columns_by_name(
-    header: Block, delimiter: str, name: str, wanted: list[str] | None, most: int
+    header: Block, delimiter: str, name: str, wanted: list[str] | None, ignored: bool, most: int
 ) -> Sequence[str | None]:
     """The columns that a header names.
 
     Args:
         name: of the file, for errors.
-        wanted: the table's columns, where others are ignored; None where any name counts.
+        wanted: the table's columns, which are found in any case; None to infer them.
+        ignored: whether other columns are ignored.
         most: the most columns that there may be.
 
     Raises:
@@ -58,19 +60,22 @@ def columns_by_name(
         csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
         csv.ConvertOptions(column_types=dict.fromkeys(places, pa.string()), strings_can_be_null=False),
     )
-    own = {column.lower(): column for column in wanted or ()}
-    names: list[str] = [own.get(column[0].as_py().lower(), column[0].as_py()) for column in cells.columns]
-    known = None if wanted is None else set(wanted)
+    given: list[str] = [column[0].as_py() for column in cells.columns]
+    names = own_names(given, wanted or ())
+    known = set(wanted or ()) if ignored else None
     kept: list[str | None] = [column if known is None or column in known else None for column in names]
     if not any(column is not None for column in kept):
         raise SchemaError(f"{where}: no column is one of the table's; there are: {', '.join(wanted or ())}")
-    seen = set[str]()
-    for place, column in enumerate(kept, 1):
+    seen: dict[str, str] = {}
+    for place, (column, spelled) in enumerate(zip(kept, given, strict=True), 1):
         if column == "":
             hint = " (an index that pandas wrote? leave it out with index=False)" if place == 1 else ""
             raise SchemaError(f"{where}: column {place} has no name{hint}")
+        if column in seen and seen[column] != spelled:
+            reason = f"columns {seen[column]!r} and {spelled!r} differ in case only: rename one, or drop it"
+            raise SchemaError(f"{where}: {reason}", column=column)
         if column in seen:
             raise SchemaError(f"{where}: column {column!r} is there twice", column=column)
         if column is not None:
-            seen.add(column)
+            seen[column] = spelled
     return kept

@@ -16,6 +16,7 @@ from dolmen.ingest.formats.json.shapes import (
     Node,
     Unsure,
     join,
+    join_alike,
     node_of_array,
     node_of_values,
     surveyed_type,
@@ -40,7 +41,7 @@ def infer(source: SourceFile) -> pa.Schema:
             inference.look_at(block)
     if not inference.seen.by_name:
         raise InputError(f"file {source.name!r} has no rows to infer columns from: declare a schema")
-    return pa.schema([(column, type_of(node)) for column, node in inference.seen.by_name.items()])
+    return pa.schema([(column, type_of(node)) for column, node in join_alike(inference.seen).by_name.items()])
 
 
 def survey(source: SourceFile, *, skip_bad_rows: bool = False) -> pa.Schema:
@@ -57,7 +58,7 @@ def survey(source: SourceFile, *, skip_bad_rows: bool = False) -> pa.Schema:
     with source.text() as stream:
         for block in line_blocks(stream, source.name, source.block_bytes):
             inference.look_at(without_nulls(block) if source.options.null_lines == "skip" else block)
-    return pa.schema([(column, surveyed_type(node)) for column, node in inference.seen.by_name.items()])
+    return pa.schema([(column, surveyed_type(node)) for column, node in join_alike(inference.seen).by_name.items()])
 
 
 def _count_keys(node: Node) -> int:

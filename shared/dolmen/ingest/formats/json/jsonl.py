@@ -1,7 +1,7 @@
 """JSON lines: UTF-8, one JSON object per line, its keys the names of columns.
 
 - Blank lines are skipped; a byte order mark too. A key that is missing is NULL, like ``null``.
-- Keys are matched with columns exactly. One that is no column, or is there twice, is an error; so is a line that
+- Keys are matched with columns in any case. One that is no column, or is there twice, is an error; so is a line that
   holds no object, or more than one.
 - Numbers fit number columns without loss (``12.0`` is an integer, ``12.5`` is not); ``NaN`` and ``Infinity`` are not
   JSON, but the strings ``"NaN"`` and ``"Infinity"`` fit a float column, and floats in lists and structs.
@@ -29,10 +29,12 @@ import pyarrow as pa
 from pyarrow import types as t
 
 from dolmen.errors import RowError, SchemaError
+from dolmen.format.schema import own_names
 from dolmen.ingest.formats.bad_rows import good_rows
 from dolmen.ingest.formats.json.infer import infer, survey
 from dolmen.ingest.formats.json.lines import Lines, check_utf8, line_blocks, without_nulls
 from dolmen.ingest.formats.json.rows import JsonObject, count_objects, may_be_too_deep, text_column
+from dolmen.ingest.formats.json.spelling import OtherSpellings, spell_as_found
 from dolmen.ingest.formats.json.values import json_cast, parse_objects, parser_type, wanted_of
 from dolmen.ingest.formats.options import OnBadRow, ReadOptions, is_closed
 from dolmen.ingest.formats.source import SourceFile
@@ -81,10 +83,16 @@ class _JsonConverter:
         self._find_cast = json_cast(times, self._ignore_extra)
         text = pa.schema([(field.name, pa.string()) for field in schema])
         self._as_text = plan_conform(text, schema, self._find_cast)
+        self._others = OtherSpellings(pa.struct(list(schema)))
         self._ask(self._native)
 
     def _ask(self, asked: dict[str, pa.DataType]) -> None:
-        self._asked = pa.schema(asked)
+        self._types = pa.schema(asked)
+        self._spell(self._types)
+
+    def _spell(self, asked: pa.Schema) -> None:
+        """Asks for keys in this spelling."""
+        self._asked = asked
         self._as_asked: CastPlan = plan_conform(self._asked, self._schema, self._find_cast)
 
     def convert(self, block: Block, row: int) -> tuple[pa.RecordBatch, int]:
@@ -129,7 +137,7 @@ class _JsonConverter:
             return None  # elsewhere the parser stops at the first unknown key
         try:
             check_utf8(block.data)
-            table = parse_objects(block.data, self._asked, "ignore" if self._ignore_extra else "error")
+            table = self._parse(block.data)
             if table.num_rows == objects and not (self._closed and self._has_extra(block.data)):
                 (batch,) = table.combine_chunks().to_batches()
                 return conform_batch(batch, self._as_asked, first_row=row)
@@ -137,10 +145,34 @@ class _JsonConverter:
             pass  # the lines say what is wrong, if anything is
         return None
 
+    def _parse(self, data: bytes) -> pa.Table:
+        """The block's objects; their keys may be spelled in one way that is not the table's."""
+        if self._ignore_extra:
+            if self._others.may_be_in(data):  # else such a key would be left out
+                self._learn_spelling(data)
+            return parse_objects(data, self._asked, "ignore")
+        try:
+            return parse_objects(data, self._asked, "error")
+        except pa.ArrowInvalid:
+            if not (self._others.may_be_in(data) and self._learn_spelling(data)):
+                raise
+            return parse_objects(data, self._asked, "error")
+
+    def _learn_spelling(self, data: bytes) -> bool:
+        """Asks for keys as a block has them; returns whether this differs. Raises pa.ArrowInvalid for a mix."""
+        found = parse_objects(data, self._types, "infer").combine_chunks()
+        objects = pa.StructArray.from_arrays([c.combine_chunks() for c in found.columns], fields=list(found.schema))
+        asked = pa.schema(spell_as_found(self._types, objects))
+        if asked == self._asked:
+            return False
+        self._spell(asked)
+        return True
+
     def _has_extra(self, data: bytes) -> bool:
         """Whether there is something in closed structs that they have no field for."""
         found = parse_objects(data, self._asked, "infer").schema
-        return any(_extra(found.field(field.name).type, field, is_closed(field)) for field in self._schema)
+        wanted = pa.field("row", pa.struct(list(self._schema)))
+        return _extra(pa.struct(list(found)), wanted, closed=False)
 
     def _one_by_one(self, lines: Lines, row: int) -> pa.RecordBatch:
         rows, malformed = lines.parse(self._unknown_key)
@@ -202,11 +234,10 @@ def _extra(found: pa.DataType, field: pa.Field, closed: bool) -> bool:
     if not t.is_struct(field.type) or not t.is_struct(found):
         return False
     wanted = {inner.name: inner for inner in field.type}
+    names = own_names([inner.name for inner in found], field.type)
     return any(
-        _extra(inner.type, wanted[inner.name], closed or is_closed(wanted[inner.name]))
-        if inner.name in wanted
-        else closed
-        for inner in found
+        _extra(inner.type, wanted[name], closed or is_closed(wanted[name])) if name in wanted else closed
+        for inner, name in zip(found, names, strict=True)
     )
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import types as t
 
+from dolmen.format.schema import own_names, same_names
 from dolmen.ingest.formats.options import is_closed
 
 JsonObject: TypeAlias = dict[str, Any]
@@ -54,10 +55,11 @@ class Wanted:
 
 
 def parse_line(line: bytes, wanted: Wanted | None = None) -> JsonObject:
-    """One line as a JSON object (RFC 8259), keys in their order.
+    """One line as a JSON object (RFC 8259), keys in their order; those that are wanted in the table's spelling.
 
     Raises:
-        NotAnObject: malformed, not UTF-8, NaN or Infinity, a key twice, nested too deeply, or not an object.
+        NotAnObject: malformed, not UTF-8, NaN or Infinity, a key twice (if only in another case, a wanted one), nested
+            too deeply, or not an object.
     """
     if line.count(b"[") + line.count(b"{") > MAX_DEPTH and _too_deep(line):
         raise NotAnObject(f"nested more than {MAX_DEPTH} deep")
@@ -80,7 +82,7 @@ def parse_line(line: bytes, wanted: Wanted | None = None) -> JsonObject:
         raise NotAnObject(f"not JSON: {error.msg} at character {error.pos + 1}{hint}") from None
     if not isinstance(value, dict):
         raise NotAnObject(_NO_OBJECT + (_OF_ARRAY if isinstance(value, list) else ""))
-    if wanted is not None and (wanted.ignore_extra or wanted.numeric_times or wanted.decimals or wanted.floats):
+    if wanted is not None:
         kept: JsonObject = _select_wanted(value, wanted.row, wanted)
         return kept
     return value
@@ -99,13 +101,17 @@ def _select_wanted(value: Any, kind: pa.DataType | None, wanted: Wanted, closed:
                 raise NotAnObject(f"key {name!r} is there twice")
         if fields is None:
             return {name: _select_wanted(inner, None, wanted) for name, inner in value.items()}
-        if extra := [name for name in value if name not in fields] if closed else []:
+        names = own_names(value, fields)
+        if extra := [name for name in names if name not in fields] if closed else []:
             raise NotAnObject(f"no column {extra[0]!r} in the table; there are: {', '.join(fields)}")
+        found = [key for key, own in zip(value, names, strict=True) if own in fields]
+        if len({*names}) < len(names) and (alike := same_names(found)):
+            raise NotAnObject(f"keys {alike[0]!r} and {alike[1]!r} differ in case only: rename one, or leave it out")
         return {
             name: _select_wanted(inner, fields[name].type, wanted, closed or is_closed(fields[name]))
             if name in fields
             else _select_wanted(inner, None, wanted)
-            for name, inner in value.items()
+            for name, inner in zip(names, value.values(), strict=True)
             if name in fields or not wanted.ignore_extra
         }
     if isinstance(value, list):

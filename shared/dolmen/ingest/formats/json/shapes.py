@@ -70,6 +70,22 @@ def join(one: Node, other: Node) -> Node:
     return MIXED
 
 
+def join_alike(fields: Fields) -> Fields:
+    """Joins the keys that differ in case only, at any depth, under the spelling that was there first."""
+    names: dict[str, str] = {}
+    joined: dict[str, Node] = {}
+    for name, node in fields.by_name.items():
+        own = names.setdefault(name.lower(), name)
+        joined[own] = join(joined.get(own, NOTHING), node)
+    return Fields({name: _join_alike(node) for name, node in joined.items()})
+
+
+def _join_alike(node: Node) -> Node:
+    if isinstance(node, Items):
+        return Items(_join_alike(node.item))
+    return join_alike(node) if isinstance(node, Fields) else node
+
+
 def _json_kind(shape: TextShape) -> str:
     return {"bool": "bool", "integer": "number", "float": "number"}.get(shape.kind, "string")
 

@@ -19,6 +19,7 @@ from pyarrow import types as t
 
 from dolmen.errors import RowError, SchemaError
 from dolmen.ingest.formats.json.rows import NotAnObject, Wanted, may_be_too_deep, parse_line
+from dolmen.ingest.formats.json.spelling import OtherSpellings
 from dolmen.ingest.formats.text.cells import Parse, precision_check, text_cast
 from dolmen.ingest.formats.text.decimals import has_decimals, has_quoted_tiny, may_be_tiny, native_decimal, without_tiny
 from dolmen.ingest.formats.text.export import join_lines
@@ -106,8 +107,15 @@ def nested_parse(target: pa.DataType, times: TimeFormat | None = None, ignore_ex
     wanted = replace(wanted_of(schema, times, ignore_extra), floats=has_floats(target))
     at_once = pa.schema([("value", parser_type(target, times))])
     in_words = pa.schema([("value", _text_parser_type(target))])
-    parse = partial(_parse_as, asked=at_once, plan=plan_conform(at_once, schema, find), ignore_extra=ignore_extra)
-    if in_words == at_once and not (wanted.decimals or wanted.floats):
+    others = OtherSpellings(target) if has_structs(target) else None
+    parse = partial(
+        _parse_as,
+        asked=at_once,
+        plan=plan_conform(at_once, schema, find),
+        ignore_extra=ignore_extra,
+        others=others if ignore_extra else None,
+    )
+    if in_words == at_once and not (wanted.decimals or wanted.floats or others):
         return parse
     exactly = partial(_parse_as, asked=in_words, plan=plan_conform(in_words, schema, find), ignore_extra=ignore_extra)
     return partial(_parse_nested, parse=parse, exactly=exactly, wanted=wanted)
@@ -129,8 +137,13 @@ def has_floats(kind: pa.DataType) -> bool:
     return bool(t.is_floating(kind))
 
 
+def has_structs(kind: pa.DataType) -> bool:
+    """Whether values of a type are structs, or lists of some."""
+    return bool(t.is_struct(kind) or (t.is_list(kind) and has_structs(kind.value_type)))
+
+
 def _parse_nested(text: pa.Array, parse: Parse, exactly: Parse, wanted: Wanted) -> pa.Array:
-    """Parses all at once; where the parser accepts too little, again with the doubtful numbers as strings."""
+    """Parses all at once; where the parser accepts too little, again with doubtful numbers as strings, keys spelled."""
     try:
         return parse(text)
     except Misfit:
@@ -147,12 +160,16 @@ def _in_words(text: str | None, wanted: Wanted) -> str | None:
     return msgspec.json.encode(row.get("value")).decode()
 
 
-def _parse_as(text: pa.Array, asked: pa.Schema, plan: CastPlan, ignore_extra: bool) -> pa.Array:
+def _parse_as(
+    text: pa.Array, asked: pa.Schema, plan: CastPlan, ignore_extra: bool, others: OtherSpellings | None = None
+) -> pa.Array:
     if not len(text):
         return pa.nulls(0, plan.target.types[0])
     lines = join_lines(pc.binary_join_element_wise('{"value":', pc.fill_null(text, "null"), "}\n", ""))
     if ignore_extra and may_be_too_deep(lines.to_pybytes()):  # elsewhere the parser stops at the first unknown key
         raise Misfit("nested too deep")
+    if others is not None and others.may_be_in(lines):  # so would keys in another case be
+        raise Misfit("keys in another case")
     try:
         table = parse_objects(lines, asked, "ignore" if ignore_extra else "error")
     except pa.ArrowInvalid as error:
