@@ -10,7 +10,8 @@ from dolmen.merge.row_template import Expression
 from dolmen.transaction import Transaction
 from dolmen.transaction_table import TransactionTable
 from dolmen_simulator.actors.writers import KEYS, Actor
-from dolmen_simulator.judge.effects import GENERATION, MergeEffect, UpdateEffect, numbered
+from dolmen_simulator.judge.columns import GENERATION
+from dolmen_simulator.judge.effects import MergeEffect, UpdateEffect, numbered
 from dolmen_simulator.judge.model import Effect, OperationRun, Row
 from dolmen_simulator.world.process import Process
 
