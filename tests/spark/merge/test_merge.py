@@ -65,6 +65,28 @@ def test_new_rows_are_inserted_beside_rows_that_are_deleted_by_position(
     assert db.verify(deep=True).ok
 
 
+def test_several_rows_of_one_primary_key_are_the_one_that_was_committed_last(
+    spark: SparkSession, db: Database, table: Table
+) -> None:
+    """As for ``Table.merge``: the source may have all columns or lack one."""
+    for name in ("later", "last"):
+        table.append([{"id": 3, "name": name, "n": 1}, {"id": 4, "name": name, "n": 1}])
+    merge(table, source(spark, (3, "new", 5), (12, "new", 6)), "id", when_matched={"n": "target.n + source.n"})
+    found = table.scan(["name", "n"], "id = 3").to_arrow().to_pylist()
+    assert found == [{"name": "last", "n": 6}]
+    assert table.count("id = 4") == 3
+    # Conditions tell source rows apart; a row that they leave keeps its like.
+    twice = source(spark, (4, "a", 1), (4, "b", 2), (5, "c", 3))
+    merge(table, twice, "id", [Update({"name": "source.name"}, when="source.n = 2")], None)
+    assert table.scan(["name", "n"], "id = 4").to_arrow().to_pylist() == [{"name": "b", "n": 1}]
+    table.append([{"id": 5, "name": "later", "n": 1}])
+    merge(table, source(spark, (5, "x", 3)), "id", [Delete(when="target.n = 2")], None)
+    assert table.count("id = 5") == 2
+    merge(table, source(spark, (5, "x", 3)), "id", [Delete(when="target.n = 1")], None)
+    assert table.count("id = 5") == 0
+    assert db.verify(deep=True).ok
+
+
 def test_expressions_say_what_columns_become(spark: SparkSession, table: Table) -> None:
     merge(
         table,

@@ -70,8 +70,8 @@ def merge(
 
     It reads the columns it needs of the rows whose keys are within the source's, and is repeated by itself when
     others meanwhile delete rows of the table or add some that may match. ``on`` the primary key, with all columns
-    updated and inserted, it is an ``upsert``, which reads nothing. Each of several rows with one
-    primary key is changed.
+    updated and inserted, it is an ``upsert``, which reads nothing. A primary key is one row: of several with
+    one key, which ``append`` may have made, the one that was committed last counts, and if it changes the others go.
 
     Args:
         frame: evaluated once. Columns that the table does not have may stand there for expressions to use.
@@ -159,7 +159,12 @@ class _Merging:
             return
         where = None if self.clauses.by_source else summary.predicate(fields)
         target = to_spark(
-            transaction.table(self.table), plan.needed(), where, with_positions=True, spark=self.frame.sparkSession
+            transaction.table(self.table),
+            plan.needed(),
+            where,
+            with_commit_ts=plan.needs_commit_ts,
+            with_positions=True,
+            spark=self.frame.sparkSession,
         )
         rows = plan.rows(target, self.source, summary)
         url, txid = begin_uploads(transaction)

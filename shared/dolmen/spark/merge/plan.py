@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pyspark.errors import AnalysisException, ParseException
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
 from pyspark.sql import types as s
 
 from dolmen.cached import cached_property
 from dolmen.errors import InputError
 from dolmen.format.manifest import TableEntry
-from dolmen.format.schema import Field
+from dolmen.format.schema import COMMIT_TS, Field
 from dolmen.merge.clauses import Clause, Clauses, Delete, Insert, Update
 from dolmen.spark.merge.source import Source, SourceSummary
 from dolmen.spark.merge.tasks import ACTION, Action, computed_casts
@@ -21,6 +21,7 @@ from dolmen.spark.tasks import FILE, ROW
 from dolmen.spark.types import handed_schema, quoted, spark_schema
 from dolmen.write.conform import plan_conform
 
+_COUNTS, _FIRST = "__counts", "__first"
 MOST_BROADCAST = 1_000_000
 """The most source keys that are sent to all executors, to filter the target."""
 
@@ -90,14 +91,15 @@ class MergePlan:
             )
             computed = frozenset(self._computed(values or {}))
             found.append(Action(not isinstance(clause, Insert), columns, computed))
+        if self._keeps_one:
+            found.append(Action(True, None))  # the older rows of a key go with the one that counts
         return tuple(found)
 
     def rows(self, target: DataFrame, source: Source, summary: SourceSummary) -> DataFrame:
         """All rows that have an action, for tasks.
 
         Args:
-            target: the columns ``needed``, with positions.
-
+            target: the columns ``needed``, with positions, and the commit timestamp if ``needs_commit_ts``.
         """
         keys = [F.col(f"source.{name}") for name in source.keys]
         own = [F.col(f"target.{quoted(field.name)}") for field in self.fields]
@@ -110,7 +112,10 @@ class MergePlan:
         if self.clauses.by_source:
             keys = [F.coalesce(key, other) for key, other in zip(keys, own, strict=True)]
         named = [key.alias(name) for key, name in zip(keys, source.keys, strict=True)]
-        acted = joined.withColumn(ACTION, self._action()).where(F.col(ACTION).isNotNull())
+        acted = joined.withColumn(ACTION, self._action())
+        if self._keeps_one:
+            acted = self._with_one_row_of_a_key(acted, keys)
+        acted = acted.where(F.col(ACTION).isNotNull())
         return acted.select(ACTION, *where, *named, *self._columns()).hint("rebalance", *source.keys)
 
     @cached_property
@@ -137,6 +142,27 @@ class MergePlan:
     def _computed(self, values: Mapping[str, str]) -> list[str]:
         """The columns whose values are not those of another column."""
         return [name for name, text in values.items() if text not in self._own]
+
+    @property
+    def needs_commit_ts(self) -> bool:
+        """Whether the target's rows must come with their commit timestamp."""
+        return self._keeps_one
+
+    @property
+    def _keeps_one(self) -> bool:
+        """Whether several rows of one primary key, as ``append`` may make them, count as the one committed last."""
+        return self._target_is_there and {field.id for field in self.fields} == set(self.entry.primary_key)
+
+    def _with_one_row_of_a_key(self, acted: DataFrame, keys: Sequence[Column]) -> DataFrame:
+        """The action of the row of each key that was committed last. If it has one, the other rows go."""
+        place = [F.col(f"target.{name}") for name in (COMMIT_TS, FILE, ROW)]
+        by_key, by_row = Window.partitionBy(*keys), Window.partitionBy(*keys, *place[1:])
+        counts = F.dense_rank().over(by_key.orderBy(*(column.desc_nulls_last() for column in place))) == 1
+        first = F.row_number().over(by_row.orderBy(F.col(ACTION))) == 1  # several source rows may match a row
+        ranked = acted.withColumn(_COUNTS, counts).withColumn(_FIRST, first)
+        changes = F.max(F.when(F.col(_COUNTS), F.col(ACTION))).over(by_key).isNotNull()
+        others = F.when(changes & F.col(_FIRST), F.lit(len(self.clauses.all)))
+        return ranked.withColumn(ACTION, F.when(F.col(_COUNTS), F.col(ACTION)).otherwise(others))
 
     @property
     def _target_is_there(self) -> bool:
