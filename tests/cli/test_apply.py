@@ -228,7 +228,7 @@ TABLE = "tables:\n  e:\n    columns:\n      id: BIGINT\n"
         ("\x00", 0, "not YAML"),
         ("table: {}", 1, "did you mean 'tables'?"),
         ("database: {retentoin: 1d}", 1, "did you mean 'retention'?"),
-        ("database:\n  retention: never", 2, "no duration"),
+        ("database:\n  retention: never", 2, "not a duration"),
         ("tables:\n  Bad-Name: {}", 2, "Bad-Name"),
         ("tables:\n  e: {}", 2, "no columns"),
         ("tables:\n  e:\n    columns: [id]", 3, "a list is no mapping"),
