@@ -51,7 +51,7 @@ def test_each_is_rejected_with_its_place_and_reason_and_the_good_ones_go_in(
         assert (name, digests) == (path, 1)
         assert world.landing.get(f"rejected/{copy}").body == file.data
         assert file.reason in report["reason"], file.name
-        assert (report["line"], report["row"], report["column"]) == (file.line, file.row, file.column), file.name
+        assert file.is_at(report), (file.name, report)
 
 
 def test_there_are_many_causes() -> None:

@@ -37,9 +37,8 @@ def test_each_malformed_file_gives_up_its_bad_rows_or_is_rejected_whole(world: W
     wrong, ingested = [], 3
     for file in files:
         facts, report = told[file.name], reports[file.name]
-        place = (report["line"], report["row"], report["column"])
-        if place != (file.line, file.row, file.column) or file.reason not in report["reason"]:
-            wrong.append((file.name, place, report["reason"]))
+        if not file.is_at(report) or file.reason not in report["reason"]:
+            wrong.append((file.name, report))
         if facts["text"] == "drop ingested":
             assert file.row is not None, file.name
             assert facts["rows_quarantined"] == report["rows"] >= 1, file.name

@@ -72,7 +72,7 @@ def test_a_portion_holds_so_many_rows_and_bytes_and_at_least_one_batch() -> None
     taken: list[list[int]] = []
 
     class Table:
-        def upsert(self, rows: pa.RecordBatchReader, request: str) -> None:
+        def upsert(self, rows: pa.RecordBatchReader, request: str, leave_out_erased: bool) -> None:
             taken.append([batch.num_rows for batch in rows])
 
     def portions(**limits: int) -> list[list[int]]:

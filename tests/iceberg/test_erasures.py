@@ -78,15 +78,16 @@ def test_a_publication_by_hand_goes_with_the_rows_and_until_then_the_status_name
     assert any(key.endswith(".metadata.json") for key in place.bucket.objects), "a publication since stays"
 
 
-def test_a_publication_by_hand_that_is_repeated_stays() -> None:
+def test_a_publication_by_hand_that_is_repeated_once_the_rows_are_rewritten_stays() -> None:
     place, id_ = erased_place(at_once=False)
     table = place.open().table("t")
     done = table.erase("who = 'bert'")
     assert done.publications.by_hand == ("t",)
-    table.publish_iceberg()
-    for _ in range(60):
+    for number in range(60):
         place.pass_hours(6)
         maintain(place)
+        if number == 2:  # no version that can be read needs the rows any more
+            place.open().table("t").publish_iceberg()
         collect_own(place)
     assert says_gone(place, id_)
     assert holders(place, MARKER) == []

@@ -182,6 +182,10 @@ AT_LEAST = {
     "group of requests/redelivery": 80,
     "group of requests/group of requests": 190,
 }
+AT_LEAST |= {
+    "changes/a late change of a value that is left out": 4,
+    "changes/a later change of a value that is left out": 4,
+}
 _LONGEST_FIRST = sorted(PAIRS, key=lambda name: -AT_LEAST[name])
 
 

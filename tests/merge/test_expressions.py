@@ -96,7 +96,7 @@ def test_many_batches_are_evaluated_one_after_the_other() -> None:
         ("1) WHERE (FALSE", "no single expression"),
         ("1); SELECT (2", "no single expression"),
         ("union_value(k := u)", "type that no column can have"),
-        ("read_blob('/etc/passwd')", "table function"),
+        ("read_blob('/etc/passwd')", "may not be called here"),
         ("/* open", "unterminated"),
         ("'", "unterminated"),
         ("error('of a row')", "of a row"),

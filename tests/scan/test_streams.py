@@ -69,7 +69,7 @@ def test_the_result_has_the_schema_of_the_table_without_ids(world: World) -> Non
     assert all(field.metadata is None for field in schema)
 
 
-@pytest.mark.parametrize("columns", [["nope"], ["id", "id"], ["ID"]])
+@pytest.mark.parametrize("columns", [["nope"], ["id", "id"], ["id", "ID"]])
 def test_columns_that_are_not_there_are_named(world: World, columns: list[str]) -> None:
     with pytest.raises(SchemaError, match=columns[0]):
         world.scan(columns=columns)

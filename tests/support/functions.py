@@ -143,9 +143,9 @@ class World:
             for key in keys
             if key.endswith(".error.json")
         }
-        assert sorted(key for key in keys if not key.endswith(".error.json")) == sorted(
-            f"rejected/{k}" for k in reports
-        )
+        copies = {key.removeprefix("rejected/") for key in keys if not key.endswith(".error.json")}
+        whole = {key for key in copies - reports.keys() if f"{key.partition('.rows.')[0]}.rows.jsonl" in reports}
+        assert copies - whole == reports.keys(), copies ^ reports.keys()
         return reports
 
     def log_entries(self, text: str) -> list[dict[str, Any]]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 from pyarrow import parquet
@@ -30,6 +32,12 @@ class MalformedFile:
     line: int | None = None
     row: int | None = None
     column: str | None = None
+
+    def is_at(self, report: Mapping[str, Any]) -> bool:
+        """Whether a report names this place. A fault of the whole file may name a column, if its reason does."""
+        place = self.line, self.row, self.column
+        named = report["column"] if self.column is not None or f"{report['column']!r}" not in report["reason"] else None
+        return (report["line"], report["row"], named) == place
 
 
 USERS = pa.schema(

@@ -98,10 +98,13 @@ def _open_stream(stream: _Stream, source: SourceFile) -> _ArrowRows:
 def _open_whole(file: BinaryIO, source: SourceFile) -> _ArrowRows:
     whole = _ArrowFile(file, source.name)
     with _damage(source):
-        file.seek(_FIRST_MESSAGE)
-        prefix = _exactly(file, 8)
-        file.seek(-len(_MAGIC) - 4, os.SEEK_END)
-        end = _exactly(file, len(_MAGIC) + 4)
+        end_at = file.seek(0, os.SEEK_END) - len(_MAGIC) - 4
+        prefix = end = b""
+        if end_at >= _FIRST_MESSAGE:
+            file.seek(_FIRST_MESSAGE)
+            prefix = _exactly(file, 8)
+            file.seek(end_at)
+            end = _exactly(file, len(_MAGIC) + 4)
         if not end.endswith(_MAGIC):
             raise pa.ArrowInvalid("it is truncated: its footer is not whole; upload it again")
         framed = prefix.startswith(_CONTINUATION)  # not by Polars, whose schema takes less than the footer with it
