@@ -231,6 +231,10 @@ def query(rng: Rng) -> str:
     return f"SELECT id FROM @t WHERE {column} IN (SELECT {column} FROM @t WHERE id > {rng.randint(0, 8)})"
 
 
+_FAILURES = (duckdb.ConversionException, duckdb.OutOfRangeException, duckdb.InvalidTypeException)
+"""Which rows meet a cast that fails, or BETWEEN of structs, which DuckDB does not have, is the planner's choice."""
+
+
 def compare(seed: int, queries: int) -> Counter[str]:
     """Runs random queries through all doors, and counts them. Raises AssertionError where rows differ."""
     rng, seen = random.Random(seed), Counter[str]()
@@ -259,10 +263,10 @@ def compare(seed: int, queries: int) -> Counter[str]:
             }
             if seen["queries"] % 5 == 0:  # a sandbox takes DuckDB 20 ms
                 found["sql"] = rng.choice([world.db, snapshot]).sql(text.replace("@t", "t")).fetchall()
-        except (duckdb.ConversionException, duckdb.OutOfRangeException, InputError) as error:
-            if isinstance(error, InputError) and not isinstance(error.__cause__, duckdb.ConversionException):
+        except (*_FAILURES, InputError) as error:
+            if isinstance(error, InputError) and not isinstance(error.__cause__, _FAILURES):
                 raise
-            seen["failed here"] += 1  # which rows meet a cast that fails is the planner's choice
+            seen["failed here"] += 1
             continue
         for door, rows in found.items():
             assert sorted(rows) == expected, f"{door}, seed {seed}: {text}"
