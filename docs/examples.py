@@ -23,7 +23,7 @@ PAGE = Path(__file__).with_name("format.md")
 
 def examples() -> dict[str, str]:
     """The JSON of each example by its name."""
-    ticks = count(1_767_225_600_000_000, 1_000_000)
+    ticks = count(1_767_225_600_000_000, 1_000)
     runtime = Runtime(clock_us=lambda: next(ticks), monotonic=lambda: 0.0, random=random.Random(7), threads=1)
     store = MemoryStore(MemoryBucket(clock_us=lambda: next(ticks)), runtime)
     db = Database(store, runtime)
