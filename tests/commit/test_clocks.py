@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from itertools import pairwise
+from itertools import count, pairwise
 
+import pyarrow as pa
 import pytest
 
 from dolmen.commit.head import STAMP_SECONDS
 from dolmen.commit.versions import manifest_at_time
-from dolmen.errors import ClockError, UnknownOutcomeError
+from dolmen.database import Database
+from dolmen.errors import ClockError, StoreUnavailableError, UnknownOutcomeError
+from dolmen.runtime import Runtime
 from dolmen.store.base import PutOutcome
+from dolmen.store.memory import MemoryBucket, MemoryStore
 from support.commit_world import (
     START_US,
     Perform,
@@ -201,3 +205,11 @@ def test_the_first_commit_of_a_database_has_only_the_local_clock_to_compare_with
     with pytest.raises(ClockError):
         world.writer(local_off_us=2 * DAY_US).create()
     world.writer().create()
+
+
+def test_clocks_that_never_agree_end_in_an_error_and_not_in_a_loop() -> None:
+    ticks = count(1_767_225_600_000_000, 1_000_000)
+    runtime = Runtime(clock_us=lambda: next(ticks), monotonic=lambda: 0.0, threads=1)
+    db = Database(MemoryStore(MemoryBucket(clock_us=lambda: next(ticks)), runtime), runtime)
+    with pytest.raises(StoreUnavailableError, match="the clocks of this machine disagree"):
+        db.create_table("t", pa.schema([("id", pa.int64())]))

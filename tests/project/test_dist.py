@@ -41,7 +41,9 @@ def test_a_wheel_and_a_source_distribution_are_built_of_each(built: Built) -> No
 def test_dolmens_wheel_holds_neither_simulator_nor_tests(built: Built) -> None:
     # pyspark_dolmen is how Spark finds the data source
     assert packages(built.dolmen) == {"dolmen", "pyspark_dolmen"}
-    assert [name for name in names_in(built.dolmen) if re.search(r"simulator|(^|/)tests?/|conftest|(^|/)test_", name)] == []
+    assert [
+        name for name in names_in(built.dolmen) if re.search(r"simulator|(^|/)tests?/|conftest|(^|/)test_", name)
+    ] == []
 
 
 def test_the_simulators_wheel_holds_nothing_but_the_simulator(built: Built) -> None:

@@ -20,7 +20,7 @@ from dolmen.format.pointer import Pointer
 from dolmen.store.backoff import attempts
 from dolmen.store.base import Stored, Unknown
 
-_RESENDS = 8
+_RESENDS, _MOST_UNSTAMPED = 8, 100
 
 
 def commit(head: Head, change: Change, uploads: PendingUploads) -> Committed:
@@ -97,7 +97,7 @@ class Leader:
 
     def __init__(self, head: Head, own: Member) -> None:
         self._head, self._runtime, self._queue, self._own = head, head.runtime, head.queue, own
-        self._most = MOST_CHANGES
+        self._most, self._unstamped = MOST_CHANGES, 0
         self._read_for = 0  # the base was read after this change had joined, so its errors are no old base's
         self._under_way: list[Member] = []
         self._sent = ""  # the commit id of a pointer that may have landed
@@ -153,6 +153,9 @@ class Leader:
         try:
             stamp = head.stamp(base.manifest)
             if stamp is None:
+                self._unstamped += 1
+                if self._unstamped > _MOST_UNSTAMPED:
+                    raise StoreUnavailableError("the clocks of this machine disagree: set them right, and repeat it")
                 self._refresh()
                 return
             changes = [each.change for each in applied]
