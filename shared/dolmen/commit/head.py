@@ -22,7 +22,7 @@ STAMP_SECONDS = 240.0
 """Seconds within which a pointer PUT must be signed after the time that the version is dated with. S3 accepts a
 signature for 15 minutes, so no version can land more than 20 minutes after its date (docs/protocol.md)."""
 _CLOCKS_DISAGREE_SECONDS = 5.0
-"""What the answers of a server may disagree in, apart from whole seconds."""
+"""The most by which answers of one server may disagree, beside whole seconds."""
 
 _BEHIND_FIRST = manifest_key(1, "").removesuffix("-.json") + "~"
 """Sorts after all manifests of version 1, which attempts at the first commit may leave behind."""

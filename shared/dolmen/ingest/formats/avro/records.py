@@ -64,7 +64,7 @@ def decoded_records(container: Container, plain: Any, name: str, most: int) -> I
 
 
 _FAULTS = (EOFError, ValueError, LookupError, TypeError, OverflowError)
-"""What fastavro raises for damaged bytes."""
+"""The errors that fastavro raises for damaged bytes."""
 
 
 def _damage(block: Any, plain: Any, name: str, number: int, before: int) -> InputError:

@@ -63,7 +63,7 @@ class _Count:
         self._most, self._name = most, name
 
     def add(self, lines: list[bytes]) -> None:
-        """Adds the keys of lines; of those that are no objects, none."""
+        """Adds the keys of the lines that are objects."""
         for line in lines:
             try:
                 left: list[tuple[Any, _Keys]] = [(_DECODER.decode(line), self._seen)]
