@@ -1,4 +1,4 @@
-"""Puts functions/ into the wheel, as data of dolmen.local: `dolmen local` runs the code that runs on AWS Lambda."""
+"""Puts functions/ into the wheel, as data of dolmen.service.local: `dolmen local` runs the code of AWS Lambda."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class BuildWithFunctions(build_py):
         super().run()
         if not self.editable_mode:  # a checkout has them where they are
             for app in FUNCTIONS:
-                target = Path(self.build_lib, "dolmen", "local", "handlers", app.parent.name)
+                target = Path(self.build_lib, "dolmen", "service", "local", "handlers", app.parent.name)
                 self.mkpath(str(target))
                 self.copy_file(str(app), str(target))
 

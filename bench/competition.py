@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from bench.distant_store import DistantStore
-from dolmen.database import Database
-from dolmen.runtime import Runtime
+from dolmen.api.database import Database
+from dolmen.base.runtime import Runtime
 from dolmen.store.memory import MemoryBucket
 from dolmen_simulator.world.scheduler import Scheduler
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from bench import prices
 from bench.requests import Measured, Requests
 from dolmen.maintenance.compact.plan import CompactionOptions
-from dolmen.scan.ranges import MERGED_BYTES
+from dolmen.rows.scan.ranges import MERGED_BYTES
+from dolmen.rows.write.options import DEFAULT
 from dolmen.store.input import READ_AHEAD_BYTES
 from dolmen.store.s3.upload import FEW_PART_BYTES, FEW_THRESHOLD_BYTES
-from dolmen.write.options import DEFAULT
 
 DAY_SECONDS = 86_400
 TB = 1e12

@@ -10,8 +10,8 @@ import pyarrow as pa
 
 import dolmen
 from bench.measure import seconds
-from dolmen.database import Database
-from dolmen.runtime import Runtime
+from dolmen.api.database import Database
+from dolmen.base.runtime import Runtime
 from dolmen.store.counting import CountingStore
 from dolmen.store.url import open_store
 

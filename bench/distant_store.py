@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dolmen.runtime import Runtime
+from dolmen.base.runtime import Runtime
 from dolmen.store.base import Object, PutOutcome
 from dolmen.store.memory import MemoryBucket, MemoryStore
 

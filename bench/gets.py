@@ -17,8 +17,8 @@ from functools import partial
 from pathlib import Path
 
 from bench.peers.servers import BUCKET, s3_server
+from dolmen.base.units import KIB, MIB
 from dolmen.store.s3.store import S3Store
-from dolmen.units import KIB, MIB
 
 OBJECT_BYTES = 64 * MIB
 _KEY = "data/0123456789abcdef.parquet"

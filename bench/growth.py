@@ -12,15 +12,15 @@ import pyarrow as pa
 
 import dolmen
 from bench.places import Local, Ministack
+from dolmen.api.database import Database
+from dolmen.base.runtime import Runtime
 from dolmen.commit.draft import Draft
 from dolmen.commit.loop import submit
-from dolmen.database import Database
 from dolmen.format.entries import ColumnStats, DataFile
 from dolmen.format.layout import segment_key
 from dolmen.format.manifest import Segment
 from dolmen.format.segments import encode
 from dolmen.maintenance.merge import MOST_ENTRIES
-from dolmen.runtime import Runtime
 from dolmen.store.counting import CountingStore
 from dolmen.store.memory import MemoryBucket, MemoryStore
 

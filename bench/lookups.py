@@ -22,8 +22,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bench.peers.servers import BUCKET, BYTES_PER_SECOND, proxy, s3_server
-from dolmen.database import Database
-from dolmen.runtime import Runtime
+from dolmen.api.database import Database
+from dolmen.base.runtime import Runtime
 from dolmen.store import open_store
 from dolmen.store.counting import CountingStore
 

@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 
 from bench.dataset import SCHEMA
 from dolmen.format.schema import Schema
-from dolmen.write.encodings import choose
-from dolmen.write.options import DEFAULT
+from dolmen.rows.write.encodings import choose
+from dolmen.rows.write.options import DEFAULT
 
 GROUP_ROWS = 1 << 17
 

@@ -14,13 +14,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dolmen.database import Database
+from dolmen.api.database import Database
+from dolmen.base.runtime import Runtime
 from dolmen.ingest.announcements import Drop
 from dolmen.ingest.deletes.apply import apply_deletes
 from dolmen.ingest.deletes.requests import parse_request
 from dolmen.ingest.drops.ingest import ingest_drops
 from dolmen.ingest.landing import Landing
-from dolmen.runtime import Runtime
 from dolmen.store.base import ObjectInfo, ObjectStore, Stored
 from dolmen.store.counting import CountingStore
 from dolmen.store.input import open_pinned

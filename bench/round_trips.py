@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
-from dolmen.runtime import Runtime
+from dolmen.base.runtime import Runtime
 from dolmen.store.base import Object, ObjectInfo, ObjectStore
 from dolmen.store.counting import CountingStore
 

@@ -16,10 +16,10 @@ from rich.console import Console
 import dolmen
 from bench.dataset import SCHEMA, events
 from bench.places import Local, Ministack, place
-from dolmen.context import Context
-from dolmen.database import Database
+from dolmen.api.database import Database
+from dolmen.base.runtime import shared_runtime
+from dolmen.commit.context import Context
 from dolmen.maintenance.compact.compaction import CompactionOptions, compact
-from dolmen.runtime import shared_runtime
 from dolmen.store.counting import CountingStore
 
 CASES = {

@@ -15,7 +15,7 @@ import time
 import pyarrow as pa
 
 import dolmen
-from dolmen.table import Table
+from dolmen.api.table import Table
 
 FORMS = (
     "u = {n}",

@@ -12,10 +12,10 @@ import time
 import pyarrow as pa
 
 from bench.distant_store import DistantStore
-from dolmen.database import Database
-from dolmen.runtime import Runtime
+from dolmen.api.database import Database
+from dolmen.api.table import Table
+from dolmen.base.runtime import Runtime
 from dolmen.store.memory import MemoryBucket
-from dolmen.table import Table
 
 ROWS = 1_000
 SCHEMA = pa.schema({"id": pa.int64(), "value": pa.float64()})

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from dolmen.database import Database
+from dolmen.api.database import Database
+from dolmen.base.runtime import Runtime
 from dolmen.format.tombstone_object import read_footer
-from dolmen.runtime import Runtime
 from dolmen.store.memory import MemoryBucket, MemoryStore
 
 PAGE = Path(__file__).with_name("format.md")

@@ -18,9 +18,9 @@ import uuid
 import pyarrow as pa
 
 import dolmen
-from dolmen.database import Database
+from dolmen.api.database import Database
 from dolmen.errors import RetryableError, UnknownOutcomeError
-from dolmen.transaction import Transaction
+from dolmen.transactions.transaction import Transaction
 
 ACCOUNTS = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("balance", pa.int64(), nullable=False)])
 TRANSFERS = pa.schema([("id", pa.string()), ("source", pa.int64()), ("target", pa.int64()), ("amount", pa.int64())])

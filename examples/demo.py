@@ -23,9 +23,9 @@ import pyarrow.parquet as pq
 from rich.console import Console
 from rich.table import Table as RichTable
 
-from dolmen.database import Database
-from dolmen.local import LocalEvent, LocalLayout, run_local
-from dolmen.runtime import Runtime
+from dolmen.api.database import Database
+from dolmen.base.runtime import Runtime
+from dolmen.service.local import LocalEvent, LocalLayout, run_local
 from dolmen.store.counting import CountingStore
 from dolmen.store.url import open_store
 

@@ -16,9 +16,9 @@ import argparse
 import pyarrow as pa
 
 import dolmen
-from dolmen.database import Database
+from dolmen.api.database import Database
 from dolmen.errors import TableExistsError
-from dolmen.transaction import Transaction
+from dolmen.transactions.transaction import Transaction
 
 STOCK = pa.schema([pa.field("item", pa.string(), nullable=False), pa.field("pieces", pa.int64(), nullable=False)])
 ORDERS = pa.schema([pa.field("id", pa.string(), nullable=False), ("item", pa.string()), ("pieces", pa.int64())])

@@ -19,7 +19,7 @@ import duckdb
 import pyarrow as pa
 
 import dolmen
-from dolmen.database import Database
+from dolmen.api.database import Database
 from dolmen.errors import VersionExpiredError
 
 FEED = ("_change", "_version", "_commit_ts")

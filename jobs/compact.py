@@ -13,11 +13,12 @@ import typer
 from pyspark.sql import SparkSession
 
 import dolmen
+from dolmen.api.database import Database
+from dolmen.base.units import GIB
 from dolmen.cli.exit_codes import INCOMPLETE
 from dolmen.cli.jobs import StatusLine, run_job
 from dolmen.cli.options import DatabaseUrl, Json
 from dolmen.cli.output import console, errors, print_json, print_rows
-from dolmen.database import Database
 from dolmen.errors import Error, InputError
 from dolmen.maintenance.compact.compaction import Compacted
 from dolmen.maintenance.indexing import Indexed
@@ -27,7 +28,6 @@ from dolmen.spark.compact.compaction import compact
 from dolmen.spark.failures import FAILURES
 from dolmen.spark.indexing import index
 from dolmen.spark.session import job_session
-from dolmen.units import GIB
 
 STEPS = "resolve", "compact", "index", "merge"
 RESOLVE_BYTES = 4 * GIB

@@ -12,18 +12,18 @@ from typing import Annotated, Any, Optional
 import typer
 
 import dolmen
+from dolmen.base.units import parse_size
 from dolmen.cli.exit_codes import INCOMPLETE
 from dolmen.cli.jobs import StatusLine, run_job
 from dolmen.cli.options import DatabaseUrl, Json
 from dolmen.cli.output import console, errors, print_json, print_rows
 from dolmen.errors import InputError
-from dolmen.functions.settings import FunctionSettings
-from dolmen.handover.records import HandoverRecords
 from dolmen.ingest.drops.backfill import DropSource
+from dolmen.service.functions.settings import FunctionSettings
+from dolmen.service.handover.records import HandoverRecords
 from dolmen.spark.load.load import MAX_FILES, Loaded, load
 from dolmen.spark.session import job_session
 from dolmen.store.url import open_store
-from dolmen.units import parse_size
 
 
 def main(

@@ -1,8 +1,8 @@
 """Keeps a database fast: expires, resolves, compacts, merges and publishes. A schedule calls it.
 
 It runs until all is done or its time is nearly over; the next call continues. The events that it takes are described
-in ``dolmen.maintenance.schedule``, the settings in ``dolmen.functions.settings``. A table that fails does not stop the
-others; the invocation fails in the end, and names all of them. The calls, from event to commit::
+in ``dolmen.maintenance.schedule``, the settings in ``dolmen.service.functions.settings``. A table that fails does not
+stop the others; the invocation fails in the end, and names all of them. The calls, from event to commit::
 
     lambda_handler
       CompactRequest.of                 the event: tables and steps
@@ -11,7 +11,7 @@ others; the invocation fails in the end, and names all of them. The calls, from 
         expire, resolve, compact, index, merge, publish   each a commit, or several
       measures_of_round, Database.stats the metrics
 
-Jobs are only started where there is an application for them (``dolmen.handover.settings``).
+Jobs are only started where there is an application for them (``dolmen.service.handover.settings``).
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from aws_lambda_powertools import Logger, Metrics
 from aws_lambda_powertools.metrics import MetricUnit
 from aws_lambda_powertools.utilities.typing import LambdaContext
 
-from dolmen.database import Database
+from dolmen.api.database import Database
 from dolmen.errors import Error
-from dolmen.functions.settings import FunctionSettings
-from dolmen.handover.emr_serverless import EmrServerless
-from dolmen.handover.jobs import JobAttempt, log_record, metric_name
-from dolmen.handover.records import HandoverRecords
-from dolmen.handover.round import job_round
 from dolmen.ingest.redaction import facts_for_log, reason_for_log
 from dolmen.maintenance.deadline import Deadline
 from dolmen.maintenance.measures import changed_anything, facts_of, measures_of_debt, measures_of_round
 from dolmen.maintenance.run import Done, StepFailure
 from dolmen.maintenance.schedule import CompactRequest
+from dolmen.service.functions.settings import FunctionSettings
+from dolmen.service.handover.emr_serverless import EmrServerless
+from dolmen.service.handover.jobs import JobAttempt, log_record, metric_name
+from dolmen.service.handover.records import HandoverRecords
+from dolmen.service.handover.round import job_round
 from dolmen.store.url import open_store
 
 logger = Logger(service="compact")

@@ -2,7 +2,8 @@
 
 It takes SQS batches of requests, and reports partial batch failures. It also takes one request without a queue, and
 then raises when it fails, so that Lambda tries again. The messages are described in
-``dolmen.ingest.deletes.requests``, the settings in ``dolmen.functions.settings``. The calls, from event to commit::
+``dolmen.ingest.deletes.requests``, the settings in ``dolmen.service.functions.settings``. The calls, from event to
+commit::
 
     lambda_handler
       announcements.read_messages       the event as messages
@@ -28,15 +29,15 @@ from aws_lambda_powertools import Logger, Metrics
 from aws_lambda_powertools.metrics import MetricUnit
 from aws_lambda_powertools.utilities.typing import LambdaContext
 
-from dolmen.database import Database
+from dolmen.api.database import Database
 from dolmen.format.erasures import erasure_id
-from dolmen.functions.deliveries import Deliveries, DeliveryQueues, HalfTimeDeadline, open_queues
-from dolmen.functions.settings import FunctionSettings
 from dolmen.ingest.announcements import Message, read_messages
 from dolmen.ingest.deletes.apply import apply_deletes, request_names, request_tables, request_values
 from dolmen.ingest.deletes.requests import DeleteRequest, parse_request
 from dolmen.ingest.redaction import RequestContent, facts_for_log
-from dolmen.results import Commit
+from dolmen.service.functions.deliveries import Deliveries, DeliveryQueues, HalfTimeDeadline, open_queues
+from dolmen.service.functions.settings import FunctionSettings
+from dolmen.transactions.results import Commit
 
 if TYPE_CHECKING:  # all of Powertools' batches and the event sources would come with it
     from aws_lambda_powertools.utilities.batch.types import PartialItemFailureResponse

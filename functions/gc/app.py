@@ -2,8 +2,8 @@
 
 No other function may delete objects. It runs until all is done or its time is nearly over; the next call continues.
 The events that it takes are described in ``dolmen.maintenance.schedule``, the settings in
-``dolmen.functions.settings``; how long versions are kept is a setting of the database (``dolmen settings``). The
-calls, from event to deletes::
+``dolmen.service.functions.settings``; how long versions are kept is a setting of the database (``dolmen settings``).
+The calls, from event to deletes::
 
     lambda_handler
       GcRequest.of                      the event: whether to delete, or only to count
@@ -22,11 +22,11 @@ from aws_lambda_powertools import Logger, Metrics
 from aws_lambda_powertools.metrics import MetricUnit
 from aws_lambda_powertools.utilities.typing import LambdaContext
 
-from dolmen.database import Database
-from dolmen.functions.settings import FunctionSettings
+from dolmen.api.database import Database
 from dolmen.maintenance.deadline import Deadline
 from dolmen.maintenance.measures import facts_of, measures_of_collection
 from dolmen.maintenance.schedule import GcRequest
+from dolmen.service.functions.settings import FunctionSettings
 
 logger = Logger(service="gc")
 metrics = Metrics(namespace=os.environ.get("POWERTOOLS_METRICS_NAMESPACE", "dolmen"), service="gc")

@@ -2,7 +2,7 @@
 
 It takes SQS batches of S3 notifications or EventBridge events, and reports partial batch failures. It also takes one
 notification without a queue, and then raises when a file fails, so that Lambda tries again. The settings are in
-``dolmen.functions.settings``. The calls, from event to commit::
+``dolmen.service.functions.settings``. The calls, from event to commit::
 
     lambda_handler
       announcements.read_messages       the event as messages
@@ -22,8 +22,8 @@ notification without a queue, and then raises when a file fails, so that Lambda 
       Deliveries.settle                 sends messages that are not done again, gives hopeless ones up
       handover.jobs.ask_for_job         starts a job for the records, if none is running
 
-Where there is an application for jobs (``dolmen.handover.settings``), a message is acknowledged once the record of its
-drops is written.
+Where there is an application for jobs (``dolmen.service.handover.settings``), a message is acknowledged once the record
+of its drops is written.
 """
 
 from __future__ import annotations
@@ -38,14 +38,8 @@ from aws_lambda_powertools import Logger, Metrics
 from aws_lambda_powertools.metrics import MetricUnit
 from aws_lambda_powertools.utilities.typing import LambdaContext
 
-from dolmen.database import Database
+from dolmen.api.database import Database
 from dolmen.errors import Error
-from dolmen.functions.deliveries import Deliveries, DeliveryQueues, HalfTimeDeadline, open_queues
-from dolmen.functions.settings import FunctionSettings
-from dolmen.handover.drops import hand_over
-from dolmen.handover.emr_serverless import EmrServerless
-from dolmen.handover.jobs import ask_for_job, load_job, log_record, metric_name
-from dolmen.handover.records import HandoverRecords
 from dolmen.ingest.announcements import MAX_TABLE_TRIES, Drop, Message, read_drops, read_messages
 from dolmen.ingest.drops.ingest import ingest_drops
 from dolmen.ingest.drops.outcomes import DropOutcome
@@ -53,8 +47,14 @@ from dolmen.ingest.landing import Landing
 from dolmen.ingest.queues.base import Queue
 from dolmen.ingest.queues.url import open_queue
 from dolmen.ingest.redaction import facts_for_log
-from dolmen.results import Commit
+from dolmen.service.functions.deliveries import Deliveries, DeliveryQueues, HalfTimeDeadline, open_queues
+from dolmen.service.functions.settings import FunctionSettings
+from dolmen.service.handover.drops import hand_over
+from dolmen.service.handover.emr_serverless import EmrServerless
+from dolmen.service.handover.jobs import ask_for_job, load_job, log_record, metric_name
+from dolmen.service.handover.records import HandoverRecords
 from dolmen.store.url import open_store
+from dolmen.transactions.results import Commit
 
 if TYPE_CHECKING:  # all of Powertools' batches and the event sources would come with it
     from aws_lambda_powertools.utilities.batch.types import PartialItemFailureResponse

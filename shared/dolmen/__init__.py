@@ -3,7 +3,8 @@
 ``open`` a database by URL; everything else is a method of ``Database`` or ``Table``. Errors are in ``dolmen.errors``.
 This module has what users hold, and nothing that needs an extra. Each name is imported when it is first used, so that
 ``import dolmen`` takes no time, and whoever needs one part of the package imports that part alone.
-Begin with ``dolmen.database`` and ``dolmen.table``, then read ``dolmen.transaction``. ARCHITECTURE.md has the map.
+Begin with ``dolmen.api.database`` and ``dolmen.api.table``, then read ``dolmen.transactions.transaction``.
+ARCHITECTURE.md has the map.
 """
 
 from importlib import import_module
@@ -11,14 +12,14 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from dolmen.database import Database, open, verify
+    from dolmen.api.database import Database, open, verify
+    from dolmen.api.table import Table
     from dolmen.errors import Error
-    from dolmen.merge.clauses import Delete, Insert, Update
-    from dolmen.merge.row_template import Expression
-    from dolmen.results import Commit
-    from dolmen.snapshot import Snapshot
-    from dolmen.table import Table
-    from dolmen.transaction import Transaction
+    from dolmen.transactions.merge.clauses import Delete, Insert, Update
+    from dolmen.transactions.merge.row_template import Expression
+    from dolmen.transactions.results import Commit
+    from dolmen.transactions.snapshot import Snapshot
+    from dolmen.transactions.transaction import Transaction
 
 __version__ = "0.1.0"
 __all__ = [
@@ -38,18 +39,18 @@ __all__ = [
 ]
 
 _MODULES = {
-    "Commit": "dolmen.results",
-    "Database": "dolmen.database",
-    "Delete": "dolmen.merge.clauses",
+    "Commit": "dolmen.transactions.results",
+    "Database": "dolmen.api.database",
+    "Delete": "dolmen.transactions.merge.clauses",
     "Error": "dolmen.errors",
-    "Expression": "dolmen.merge.row_template",
-    "Insert": "dolmen.merge.clauses",
-    "Snapshot": "dolmen.snapshot",
-    "Table": "dolmen.table",
-    "Transaction": "dolmen.transaction",
-    "Update": "dolmen.merge.clauses",
-    "open": "dolmen.database",
-    "verify": "dolmen.database",
+    "Expression": "dolmen.transactions.merge.row_template",
+    "Insert": "dolmen.transactions.merge.clauses",
+    "Snapshot": "dolmen.transactions.snapshot",
+    "Table": "dolmen.api.table",
+    "Transaction": "dolmen.transactions.transaction",
+    "Update": "dolmen.transactions.merge.clauses",
+    "open": "dolmen.api.database",
+    "verify": "dolmen.api.database",
 }
 
 

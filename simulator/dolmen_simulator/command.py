@@ -18,11 +18,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColu
 from rich.progress import Progress as RichProgress
 from rich.text import Text
 
+from dolmen.base.runtime import shared_runtime
 from dolmen.cli.examples import add_examples
 from dolmen.cli.options import Json
 from dolmen.cli.output import console, errors, print_json
 from dolmen.errors import InputError
-from dolmen.runtime import shared_runtime
 
 if TYPE_CHECKING:
     from dolmen_simulator.simulation import HistorySummary

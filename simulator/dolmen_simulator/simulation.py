@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
-from dolmen.database import Database
+from dolmen.api.database import Database
 from dolmen.errors import RetryableError
 from dolmen.format.layout import memory_name
 from dolmen.maintenance.gc.mark import manifest_keys, needed_keys, tagged_manifests

@@ -14,10 +14,10 @@ import pyarrow.parquet as pq
 import pytest
 
 import dolmen
-from dolmen.database import Database
+from dolmen.api.database import Database
+from dolmen.base.runtime import Runtime
 from dolmen.errors import AppliedIdError, TableExistsError
 from dolmen.format.adopted import ADOPTED_FILES, is_adopted
-from dolmen.runtime import Runtime
 from dolmen.store.counting import CountingStore
 from dolmen.store.local.store import LocalStore
 from dolmen.store.memory import MemoryStore

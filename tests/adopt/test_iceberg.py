@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import dolmen
-from dolmen.database import Database
+from dolmen.api.database import Database
 from dolmen.errors import AdoptionError, InputError
 from support.iceberg_readers import READERS, IcebergReaders
 from support.iceberg_writer import PYTHON, write_iceberg

@@ -14,7 +14,7 @@ import pytest
 from pyarrow.parquet import encryption
 
 import dolmen
-from dolmen.database import Database
+from dolmen.api.database import Database
 from dolmen.errors import AdoptionError, CorruptionError, Error, InputError
 from dolmen.format.adopted import AdoptedPath
 from dolmen.format.layout import check_reference

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 import dolmen
-from dolmen.database import Database
-from dolmen.runtime import Runtime
+from dolmen.api.database import Database
+from dolmen.base.runtime import Runtime
 from dolmen.store.counting import CountingStore
 from dolmen.store.memory import MemoryBucket, MemoryStore
 from support.people import SCHEMA

@@ -19,10 +19,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dolmen.database import Database
-from dolmen.database import open as open_database
+from dolmen.api.database import Database
+from dolmen.api.database import open as open_database
+from dolmen.base.runtime import Runtime
 from dolmen.errors import Error
-from dolmen.runtime import Runtime
 from dolmen.store.memory import MemoryBucket, MemoryObject, MemoryStore
 from support.people import SCHEMA, people
 

@@ -13,10 +13,10 @@ import pyarrow as pa
 import pytest
 
 import dolmen
-from dolmen.database import Database
+from dolmen.api.database import Database
+from dolmen.base.runtime import Runtime
 from dolmen.errors import AppliedIdError, ConflictError, ErasureNotFoundError, InputError, SchemaError
 from dolmen.format.manifest import ERASURES, Manifest
-from dolmen.runtime import Runtime
 from dolmen.store.counting import CountingStore
 from dolmen.store.memory import MemoryBucket, MemoryStore
 

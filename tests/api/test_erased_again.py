@@ -10,17 +10,17 @@ import pyarrow as pa
 import pytest
 
 import dolmen
-from dolmen.database import Database
+from dolmen.api.database import Database
+from dolmen.api.table import Table
+from dolmen.base.runtime import Runtime
 from dolmen.errors import ConflictError, InputError
 from dolmen.ingest.announcements import Drop
 from dolmen.ingest.drops.ingest import ingest_drops
 from dolmen.ingest.landing import Landing
-from dolmen.results import Commit
-from dolmen.runtime import Runtime
 from dolmen.store.counting import CountingStore
 from dolmen.store.memory import MemoryBucket, MemoryStore
-from dolmen.table import Table
-from dolmen.transaction import Transaction
+from dolmen.transactions.results import Commit
+from dolmen.transactions.transaction import Transaction
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("who", pa.string())])
 RAW = pa.table({"id": [1, 2, 3], "who": ["ada", "bob", "ada"]}, SCHEMA)

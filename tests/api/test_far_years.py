@@ -7,9 +7,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dolmen.database import Database
+from dolmen.api.database import Database
+from dolmen.base.runtime import Runtime
 from dolmen.errors import DuplicateKeyError, InputError
-from dolmen.runtime import Runtime
 from dolmen.store import MemoryBucket, MemoryStore
 
 DAY = pa.array([2_932_897], pa.int32()).cast(pa.date32())

@@ -7,12 +7,12 @@ import pyarrow as pa
 import pytest
 
 import dolmen
-from dolmen.database import Database
+from dolmen.api.database import Database
+from dolmen.base.runtime import Runtime
 from dolmen.errors import InputError
 from dolmen.format.checksum import seal, unseal
 from dolmen.format.manifest import HistoryEntry, Manifest
 from dolmen.format.pointer import Pointer
-from dolmen.runtime import Runtime
 from dolmen.store.counting import CountingStore
 from dolmen.store.memory import MemoryBucket, MemoryObject, MemoryStore
 from support.people import SCHEMA, people

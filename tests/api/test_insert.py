@@ -11,8 +11,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dolmen import insertion
-from dolmen.database import Database
+from dolmen.api.database import Database
+from dolmen.api.table import Table
+from dolmen.base.runtime import Runtime
+from dolmen.entries.index import key_runs
+from dolmen.entries.index.key_runs import KeyRuns
 from dolmen.errors import (
     AppliedIdError,
     ConflictError,
@@ -23,14 +26,11 @@ from dolmen.errors import (
     TableNotFoundError,
 )
 from dolmen.format.layout import POINTER
-from dolmen.index import key_runs
-from dolmen.index.key_runs import KeyRuns
-from dolmen.runtime import Runtime
-from dolmen.scan import existing_keys
+from dolmen.rows.scan import existing_keys
 from dolmen.store import MemoryBucket, MemoryStore
 from dolmen.store.base import PutOutcome
 from dolmen.store.counting import CountingStore
-from dolmen.table import Table
+from dolmen.transactions import insertion
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("n", pa.int64())])
 

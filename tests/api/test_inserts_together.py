@@ -8,11 +8,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from dolmen.api.database import Database
 from dolmen.commit.group import Committed, Member
 from dolmen.commit.loop import Leader
-from dolmen.database import Database
 from dolmen.errors import DuplicateKeyError, Error
-from dolmen.transaction import Transaction
+from dolmen.transactions.transaction import Transaction
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("who", pa.string())])
 

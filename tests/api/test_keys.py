@@ -15,11 +15,11 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from dolmen.database import Database
+from dolmen.api.database import Database
+from dolmen.api.table import Table
+from dolmen.base.runtime import Runtime
 from dolmen.errors import Error, InputError, RowError
-from dolmen.runtime import Runtime
 from dolmen.store import MemoryBucket, MemoryStore
-from dolmen.table import Table
 
 EAST = dt.timezone(dt.timedelta(hours=2))
 DAY, NOON = dt.date(2026, 1, 1), dt.datetime(2026, 1, 1, 12)

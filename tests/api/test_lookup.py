@@ -9,13 +9,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dolmen.database import Database
+from dolmen.api.database import Database
+from dolmen.base.runtime import Runtime
 from dolmen.errors import ConflictError, InputError, SchemaError
 from dolmen.format.manifest import INDEXES, Segment
-from dolmen.runtime import Runtime
-from dolmen.snapshot import PinnedTable
 from dolmen.store import MemoryBucket, MemoryStore
 from dolmen.store.counting import CountingStore
+from dolmen.transactions.snapshot import PinnedTable
 
 SEED = int(os.environ.get("DOLMEN_TEST_SEED", "4711"))
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("n", pa.int64()), pa.field("s", pa.string())])
@@ -165,7 +165,7 @@ def test_an_index_without_places_of_column_chunks_is_read_by_footers(monkeypatch
     for part in np.split(ids, 2):
         world.table.append(pa.table({"id": part, "n": part, "s": [f"row {id_}" * 5 for id_ in part]}, SCHEMA))
     with monkeypatch.context() as patched:  # as an older dolmen has made it
-        patched.setattr("dolmen.index.root_block.MOST_CHUNKS", 0)
+        patched.setattr("dolmen.entries.index.root_block.MOST_CHUNKS", 0)
         world.db.maintain(steps=["index"])
     (part,) = world.parts()
     before = world.anew()

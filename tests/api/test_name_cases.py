@@ -11,11 +11,11 @@ import pyarrow as pa
 import pytest
 
 from dolmen import Expression
-from dolmen.database import Database
+from dolmen.api.database import Database
+from dolmen.api.table import Table
+from dolmen.base.runtime import Runtime
 from dolmen.errors import InputError, SchemaError
-from dolmen.runtime import Runtime
 from dolmen.store import MemoryBucket, MemoryStore
-from dolmen.table import Table
 
 SCHEMA = pa.schema(
     [

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 
 import dolmen
-from dolmen.database import Database
+from dolmen.api.database import Database
+from dolmen.base.runtime import Runtime
 from dolmen.errors import ConflictError, Error, SchemaError
-from dolmen.runtime import Runtime
 from dolmen.store.counting import CountingStore
 from dolmen.store.memory import MemoryStore
 

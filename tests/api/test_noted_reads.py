@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pyarrow as pa
 import pytest
 
-from dolmen.database import Database
+from dolmen.api.database import Database
 from dolmen.errors import ConflictError, TableNotFoundError
-from dolmen.transaction import Transaction
+from dolmen.transactions.transaction import Transaction
 from support.people import SCHEMA, people
 
 Read = Callable[[Transaction], object]

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 import dolmen
+from dolmen.api.database import Database
 from dolmen.commit.statements.tags import PutTag
-from dolmen.database import Database
 from dolmen.errors import (
     AppliedIdError,
     ConflictError,

@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 
 import dolmen
-from dolmen.database import Database
+from dolmen.api.database import Database
+from dolmen.base.runtime import Runtime
 from dolmen.errors import (
     ConflictError,
     InputError,
@@ -20,11 +21,10 @@ from dolmen.maintenance.compact.compaction import CompactionOptions, compact
 from dolmen.maintenance.gc.names import hour_prefix
 from dolmen.maintenance.resolve.resolution import resolve
 from dolmen.maintenance.run import maintain
-from dolmen.reading import ReadableTable
-from dolmen.runtime import Runtime
 from dolmen.store.counting import CountingStore
 from dolmen.store.memory import MemoryBucket
-from dolmen.transaction import Transaction
+from dolmen.transactions.reading import ReadableTable
+from dolmen.transactions.transaction import Transaction
 from support.aging import DEFAULTS, Place, rows
 from support.aging import SCHEMA as NUMBERS
 from support.changes import Change, Feed, File

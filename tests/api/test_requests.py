@@ -11,11 +11,11 @@ import pyarrow as pa
 import pytest
 
 import dolmen
+from dolmen.api.database import Database
 from dolmen.commit.applied import digest_of
-from dolmen.database import Database
 from dolmen.errors import AppliedIdError, ConflictError, InputError, TableNotFoundError
-from dolmen.results import Commit
 from dolmen.store.counting import CountingStore
+from dolmen.transactions.results import Commit
 from support.people import SCHEMA, people
 
 Way: TypeAlias = Callable[[Database, Callable[[Any], object]], object]
@@ -183,7 +183,7 @@ def test_a_request_is_applied_once_though_its_function_is_replayed(db: Database,
     db.create_table("people", SCHEMA, primary_key="id")
     runs: list[int] = []
 
-    def apply(tx: dolmen.transaction.Transaction) -> None:
+    def apply(tx: dolmen.transactions.transaction.Transaction) -> None:
         target = tx.table("people")
         runs.append(target.count())
         if len(runs) == 1:

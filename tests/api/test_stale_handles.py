@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 
 import dolmen
+from dolmen.api.table import Table
 from dolmen.declaration import Declaration, plan
 from dolmen.errors import ConflictError, InputError, SchemaError
-from dolmen.table import Table
 
 SCHEMA = pa.schema([("id", pa.int64()), ("user", pa.int64()), ("n", pa.int8()), ("at", pa.timestamp("us"))])
 ROW = {"id": 1, "user": 42, "n": 0, "at": datetime(2026, 1, 1)}

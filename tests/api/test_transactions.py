@@ -6,10 +6,10 @@ import pyarrow as pa
 import pytest
 
 import dolmen
-from dolmen.database import Database
+from dolmen.api.database import Database
 from dolmen.errors import AppliedIdError, ConflictError, InputError, SchemaError, TableNotFoundError
 from dolmen.store.counting import CountingStore
-from dolmen.transaction import Transaction
+from dolmen.transactions.transaction import Transaction
 from support.people import SCHEMA, people
 
 

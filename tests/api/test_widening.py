@@ -16,11 +16,11 @@ import pyarrow as pa
 import pytest
 
 import dolmen
-from dolmen.database import Database
+from dolmen.api.database import Database
+from dolmen.base.runtime import Runtime
 from dolmen.errors import AppliedIdError, ConflictError, CorruptionError, InputError, RowError, SchemaError
 from dolmen.format.evolution import RenameColumn, WidenColumn
 from dolmen.format.manifest import Sequences
-from dolmen.runtime import Runtime
 from dolmen.store.counting import CountingStore
 from dolmen.store.memory import MemoryStore
 

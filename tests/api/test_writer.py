@@ -9,7 +9,9 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from dolmen.database import Database
+from dolmen.api.database import Database
+from dolmen.api.table import Table
+from dolmen.base.runtime import Runtime
 from dolmen.errors import (
     AppliedIdError,
     ConflictError,
@@ -19,11 +21,9 @@ from dolmen.errors import (
     SchemaError,
     StoreUnavailableError,
 )
-from dolmen.runtime import Runtime
 from dolmen.store.base import PutOutcome
 from dolmen.store.counting import CountingStore
 from dolmen.store.memory import MemoryBucket, MemoryStore
-from dolmen.table import Table
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.string())])
 FOREVER = 3_600.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from dolmen.database import Database
+from dolmen.api.database import Database
 from dolmen.errors import InputError, InvalidNameError, RowError, SchemaError
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Field
@@ -14,7 +14,7 @@ from dolmen.ingest.cdc import current
 from dolmen.ingest.cdc.apply import ChangeCounts
 from dolmen.store.counting import CountingStore
 from dolmen.store.memory import MemoryStore
-from dolmen.transaction import Transaction
+from dolmen.transactions.transaction import Transaction
 from support.aging import DAY_US
 from support.changes import COLUMNS, Change, Feed, File
 

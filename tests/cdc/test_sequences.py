@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from dolmen.api.database import Database
 from dolmen.commit.statements.sequence import Advance, all_above, forgettable
-from dolmen.database import Database
 from dolmen.errors import ConflictError, SchemaError
 from dolmen.format.manifest import Mark, Sequences
 from dolmen.ingest.cdc.apply import ChangeCounts

@@ -13,10 +13,10 @@ import pyarrow as pa
 import pytest
 
 import dolmen
-from dolmen.changes.feed import ChangeFeed
-from dolmen.changes.parts import PartReader, parts_of
 from dolmen.commit.versions import manifest_at_version
 from dolmen.predicate import parse
+from dolmen.rows.changes.feed import ChangeFeed
+from dolmen.rows.changes.parts import PartReader, parts_of
 from support.feed_history import History, Rows, counted
 
 SEED = os.environ["DOLMEN_TEST_SEED"]

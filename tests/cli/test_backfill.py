@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 import dolmen
+from dolmen.base.runtime import shared_runtime
 from dolmen.errors import AccessDeniedError, StoreUnavailableError
 from dolmen.ingest.announcements import DIRECTORY_BUCKET, Drop, Message, read_drops
 from dolmen.ingest.drops import backfill
@@ -25,7 +26,6 @@ from dolmen.ingest.drops.backfill import MAX_MESSAGE_BYTES, DropSource, announce
 from dolmen.ingest.drops.ingest import ingest_drops
 from dolmen.ingest.landing import Landing
 from dolmen.ingest.queues.directory import DirectoryQueue
-from dolmen.runtime import shared_runtime
 from support.local_once import local_once
 from support.ministack import boto3_client, endpoint_environment
 from support.proxy import Proxy

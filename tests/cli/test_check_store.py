@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from dolmen.check_store.contract import Check, Load, Sandbox
-from dolmen.check_store.run import CHECKS, CheckOutcome, check_store
-from dolmen.check_store.site import Site
-from dolmen.runtime import Runtime
+from dolmen.base.runtime import Runtime
+from dolmen.service.check_store.contract import Check, Load, Sandbox
+from dolmen.service.check_store.run import CHECKS, CheckOutcome, check_store
+from dolmen.service.check_store.site import Site
 from dolmen.store import MemoryStore, Stored, open_store
 from dolmen.store.base import Buffer, PutOutcome
 from dolmen.store.memory import shared_bucket

@@ -14,13 +14,13 @@ import pyarrow.parquet as pq
 import pytest
 
 import dolmen
+from dolmen.base.runtime import Runtime
 from dolmen.errors import StoreUnavailableError
 from dolmen.ingest.deletes.apply import apply_deletes
 from dolmen.ingest.deletes.requests import parse_request
 from dolmen.ingest.deletes.tracking import compose
 from dolmen.ingest.queues.directory import DirectoryQueue
 from dolmen.ingest.queues.sqs import MAX_SQS_BYTES
-from dolmen.runtime import Runtime
 from support.local_once import local_once
 from support.ministack import boto3_client, endpoint_environment
 
@@ -233,7 +233,7 @@ def test_waiting_ends_when_all_are_applied_or_the_time_is_over(
         if len(slept) == 3:
             applied(dolmen.open(db.url), queue)
 
-    monkeypatch.setattr("dolmen.database.shared_runtime", partial(Runtime, sleep=sleep))
+    monkeypatch.setattr("dolmen.api.database.shared_runtime", partial(Runtime, sleep=sleep))
     assert cli("request-status", "r", "--wait", "3600", "--json").code == 0
     assert slept == [0.2, 0.4, 0.8]
     assert cli("request-status", "r", "--json").code == 0

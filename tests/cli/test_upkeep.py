@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import dolmen
-from dolmen.runtime import Runtime
+from dolmen.base.runtime import Runtime
 
 EVENTS = Path(__file__).parents[2] / "examples" / "events.csv"
 Cli = Callable[..., Any]

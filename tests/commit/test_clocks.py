@@ -9,11 +9,11 @@ from itertools import count, pairwise
 import pyarrow as pa
 import pytest
 
+from dolmen.api.database import Database
+from dolmen.base.runtime import Runtime
 from dolmen.commit.head import STAMP_SECONDS
 from dolmen.commit.versions import manifest_at_time
-from dolmen.database import Database
 from dolmen.errors import ClockError, StoreUnavailableError, UnknownOutcomeError
-from dolmen.runtime import Runtime
 from dolmen.store.base import PutOutcome
 from dolmen.store.memory import MemoryBucket, MemoryStore
 from support.commit_world import (

@@ -12,15 +12,15 @@ import pyarrow as pa
 import pytest
 from bench.round_trips import DistantStore, TimedRuntime, Timeline
 
+from dolmen.api.database import Database
+from dolmen.base.runtime import Runtime
 from dolmen.commit.group import Committed, Member
 from dolmen.commit.held_files import MOST_HELD_BYTES, HeldFiles
 from dolmen.commit.loop import Leader
-from dolmen.database import Database
 from dolmen.errors import AccessDeniedError, DuplicateKeyError, Error, StoreUnavailableError, TableNotFoundError
 from dolmen.format.layout import POINTER
-from dolmen.runtime import Runtime
 from dolmen.store.memory import MemoryBucket, MemoryStore
-from dolmen.transaction import Transaction
+from dolmen.transactions.transaction import Transaction
 from support.commit_world import (
     Behaviour,
     Perform,

@@ -8,6 +8,7 @@ from dolmen.commit.head import Base
 from dolmen.commit.loop import submit
 from dolmen.commit.statements.background import SetProperties
 from dolmen.commit.versions import commits, manifest_at_time, manifest_at_version
+from dolmen.entries.segments.live import LiveFiles
 from dolmen.errors import (
     CorruptionError,
     DatabaseNotFoundError,
@@ -15,7 +16,6 @@ from dolmen.errors import (
     VersionExpiredError,
     VersionNotFoundError,
 )
-from dolmen.segments.live import LiveFiles
 from support.commit_world import START_US, World, Writer, append, table
 
 MINUTE_US = 60_000_000

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 import pyarrow as pa
 import pytest
 
-from dolmen.database import Database
+from dolmen.api.database import Database
+from dolmen.base.runtime import Runtime
 from dolmen.errors import CorruptionError
-from dolmen.runtime import Runtime
 from dolmen.store.base import ObjectInfo
 from dolmen.store.memory import MemoryBucket, MemoryStore
 

@@ -11,19 +11,19 @@ import msgspec
 import pyarrow as pa
 import pytest
 
+from dolmen.api.database import Database
+from dolmen.base.runtime import Runtime
+from dolmen.base.units import KIB
 from dolmen.commit.change import Change
 from dolmen.commit.loop import commit
 from dolmen.commit.root_budget import MOST_JOINED
 from dolmen.commit.statements.rows import Write
 from dolmen.commit.tails import LEAST_WORN
 from dolmen.commit.uploads import PendingUploads
-from dolmen.database import Database
 from dolmen.format.manifest import HISTORY_LENGTH, SHORT_HISTORY, Segment
-from dolmen.runtime import Runtime
 from dolmen.store.base import Buffer, PutOutcome
 from dolmen.store.counting import CountingStore
 from dolmen.store.memory import MemoryBucket, MemoryStore
-from dolmen.units import KIB
 
 COMMITS = 1_000 if os.environ.get("DOLMEN_LONG") else 400
 FIRST_US = 1_767_225_600_000_000

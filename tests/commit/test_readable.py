@@ -10,6 +10,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
+from dolmen.base.runtime import Runtime
 from dolmen.commit.change import Change
 from dolmen.commit.head import Head
 from dolmen.commit.statements.background import SetProperties
@@ -18,7 +19,6 @@ from dolmen.errors import CorruptionError, InputError
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Field, Schema
 from dolmen.format.segments import encode_checked
-from dolmen.runtime import Runtime
 from support.commit_world import SCHEMA, World, append, table
 
 

@@ -16,10 +16,10 @@ from dolmen.commit.root_budget import MOST_JOINED
 from dolmen.commit.statements.rows import Write
 from dolmen.commit.statements.tables import DropTable
 from dolmen.commit.versions import commits, manifest_at_time, manifest_at_version
+from dolmen.entries.segments.live import LiveFiles, tombstones_of
 from dolmen.errors import AppliedIdError, ConflictError
 from dolmen.format.manifest import HISTORY_LENGTH, Manifest, Segment
 from dolmen.format.segments import encode
-from dolmen.segments.live import LiveFiles, tombstones_of
 from support.commit_world import (
     SCHEMA,
     World,

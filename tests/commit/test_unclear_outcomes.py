@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from dolmen.commit.loop import _RESENDS
+from dolmen.entries.segments.live import LiveFiles
 from dolmen.errors import AccessDeniedError, StoreUnavailableError, UnknownOutcomeError
 from dolmen.format.layout import POINTER
-from dolmen.segments.live import LiveFiles
 from support.commit_world import (
     World,
     append,

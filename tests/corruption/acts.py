@@ -17,14 +17,14 @@ from functools import cache
 import pyarrow as pa
 
 from corruption.worlds import World, few_rows, rows_of_many_types
-from dolmen.database import Database
+from dolmen.api.database import Database
+from dolmen.base.runtime import Runtime
 from dolmen.maintenance.compact.compaction import compact
 from dolmen.maintenance.compact.plan import CompactionOptions
 from dolmen.maintenance.verify.verification import verify
-from dolmen.reading import ReadableTable
-from dolmen.runtime import Runtime
 from dolmen.store.base import Object, ObjectInfo
 from dolmen.store.memory import MemoryBucket, MemoryStore
+from dolmen.transactions.reading import ReadableTable
 
 _ALL = CompactionOptions(growth=1, deleted_share=0.0)
 """Whatever there is to be rewritten is rewritten."""

@@ -10,13 +10,13 @@ import pytest
 from corruption.acts import all_rows, healthy, opened, rows_of
 from corruption.damages import by_kind
 from corruption.worlds import World, kept, kinds, spilled
-from dolmen.database import Database
+from dolmen.api.database import Database
+from dolmen.base.runtime import Runtime
 from dolmen.errors import CorruptionError, DatabaseNotFoundError
 from dolmen.format.layout import POINTER, parse_manifest_key
 from dolmen.format.manifest import Manifest
 from dolmen.format.pointer import Pointer
 from dolmen.maintenance.verify.verification import verify
-from dolmen.runtime import Runtime
 from dolmen.store.counting import CountingStore
 from dolmen.store.memory import MemoryBucket, MemoryObject, MemoryStore
 from support.aging import Place, rows

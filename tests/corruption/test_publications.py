@@ -9,7 +9,7 @@ from functools import cache
 import pyarrow as pa
 import pytest
 
-from dolmen.database import Database
+from dolmen.api.database import Database
 from dolmen.errors import CorruptionError
 from dolmen.iceberg.directory import PREFIX
 from dolmen.maintenance.gc.collection import collect

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from corruption.acts import Healthy, acts, healthy, opened, rows_after, rows_of
 from corruption.damages import Damage
 from corruption.worlds import World
+from dolmen.base.runtime import Runtime
+from dolmen.commit.context import Context
 from dolmen.commit.head import Head
 from dolmen.commit.intent import Heartbeat, parse_intent_key
-from dolmen.context import Context
 from dolmen.errors import Error
 from dolmen.format.layout import POINTER
 from dolmen.maintenance.verify.verification import verify
-from dolmen.runtime import Runtime
 from dolmen.store.memory import MemoryBucket, MemoryObject, MemoryStore
 
 VERIFY = "verify deep"

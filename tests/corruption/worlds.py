@@ -19,9 +19,9 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
+from dolmen.api.database import Database
 from dolmen.commit.intent import Intent
 from dolmen.commit.statements.rows import Write
-from dolmen.database import Database
 from dolmen.format.layout import POINTER
 from dolmen.format.schema import Field
 from dolmen.maintenance.compact.compaction import compact

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pytest
 
 import dolmen
-from dolmen.local import run_local
+from dolmen.service.local import run_local
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "ARCHITECTURE.md").read_text()
@@ -112,9 +112,9 @@ def test_the_four_walks_are_there_and_each_ends_in_a_commit_or_in_rows() -> None
     walks = dict(re.findall(r"^## Walk \d: (.*?)\n(.*?)(?=^## )", PAGE, re.MULTILINE | re.DOTALL))
     assert list(walks) == ["a drop", "a delete", "a scan", "a compaction"]
     for name, end in {
-        "a drop": "dolmen.unit_of_work.UnitOfWork.commit",
-        "a delete": "dolmen.unit_of_work.UnitOfWork.commit",
-        "a scan": "dolmen.scan.row_masks.row_mask",
+        "a drop": "dolmen.transactions.unit_of_work.UnitOfWork.commit",
+        "a delete": "dolmen.transactions.unit_of_work.UnitOfWork.commit",
+        "a scan": "dolmen.rows.scan.row_masks.row_mask",
         "a compaction": "dolmen.commit.loop.submit",
     }.items():
         assert f"`{end}`" in walks[name]

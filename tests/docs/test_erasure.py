@@ -8,11 +8,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+from dolmen.base.units import DAY_US
 from dolmen.format.erasures import Erasure
 from dolmen.format.manifest import EMPTY
 from dolmen.format.properties import DatabaseSettings
 from dolmen.maintenance.erasures.times import expire_at, rewrite_at
-from dolmen.units import DAY_US
 
 PAGE = (Path(__file__).parents[2] / "docs" / "erasure.md").read_text()
 

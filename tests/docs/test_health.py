@@ -12,9 +12,9 @@ import pytest
 
 import dolmen
 from dolmen.cli import main
-from dolmen.health.erasures import MOST_ERASURES
-from dolmen.health.look import MOST_COMMITS, MOST_TABLES
 from dolmen.ingest.pipeline_health import MOST_OBJECTS
+from dolmen.maintenance.health.erasures import MOST_ERASURES
+from dolmen.maintenance.health.look import MOST_COMMITS, MOST_TABLES
 
 PAGE = (Path(__file__).parents[2] / "docs" / "health.md").read_text()
 

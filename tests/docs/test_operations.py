@@ -15,9 +15,9 @@ from dolmen.format.checksum import seal, unseal
 from dolmen.format.layout import POINTER
 from dolmen.format.manifest import Manifest
 from dolmen.format.pointer import Pointer
-from dolmen.functions import deliveries
-from dolmen.handover import emr_serverless
-from dolmen.handover import settings as job_settings
+from dolmen.service.functions import deliveries
+from dolmen.service.handover import emr_serverless
+from dolmen.service.handover import settings as job_settings
 from dolmen.store.local.store import LocalStore
 from support.template import TEMPLATE
 

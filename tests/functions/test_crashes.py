@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from dolmen.database import Database
+from dolmen.api.database import Database
+from dolmen.base.runtime import Runtime
 from dolmen.ingest.landing import Landing
-from dolmen.runtime import Runtime
 from dolmen.store.url import open_store
 from support.crashing_store import Countdown, Crash, CrashingStore
 from support.functions import World

@@ -157,7 +157,7 @@ def test_a_delete_racing_with_a_dropped_and_created_table_fails_or_is_planned_an
         return made
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("dolmen.database.Database.transaction", transaction)
+        patch.setattr("dolmen.api.database.Database.transaction", transaction)
         assert filled.delete({"table": "events", "where": {"id": 1}}, {"table": "users", "keys": [1], "on": "id"}) == []
     assert filled.ids() == []
     assert filled.ids("users") == [0, *range(2, 10)]

@@ -16,7 +16,7 @@ from dolmen.errors import AccessDeniedError, CorruptionError, StoreUnavailableEr
 from dolmen.ingest.drops import ingestion
 from dolmen.ingest.formats import formats
 from dolmen.ingest.formats.formats import SourceFile
-from dolmen.write import conform, data_file, parquet_object
+from dolmen.rows.write import conform, data_file, parquet_object
 from support.functions import World
 
 POISON = 666

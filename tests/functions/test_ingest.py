@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from dolmen.ingest.announcements import MAX_TABLE_TRIES
-from dolmen.transaction import Transaction
+from dolmen.transactions.transaction import Transaction
 from support.event_builders import created, notification, s3_record, sqs_event
 from support.functions import World
 from support.ministack import boto3_client

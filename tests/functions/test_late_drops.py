@@ -14,7 +14,7 @@ import pytest
 import dolmen
 from dolmen.ingest.drops import ingestion
 from dolmen.ingest.late import ErasedRows
-from dolmen.transaction import Transaction
+from dolmen.transactions.transaction import Transaction
 from support.functions import SCHEMA, World
 from support.local_once import local_once
 

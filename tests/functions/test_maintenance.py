@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from dolmen.base.runtime import Runtime
 from dolmen.errors import InputError
-from dolmen.runtime import Runtime
 from support.functions import World
 
 

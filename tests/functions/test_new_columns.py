@@ -14,11 +14,11 @@ import pyarrow.feather as feather
 import pyarrow.parquet as pq
 import pytest
 
-from dolmen.database import Database
-from dolmen.functions.settings import FunctionSettings
+from dolmen.api.database import Database
+from dolmen.base.runtime import Runtime
 from dolmen.ingest.announcements import read_drops, read_messages
 from dolmen.ingest.drops.ingest import ingest_drops
-from dolmen.runtime import Runtime
+from dolmen.service.functions.settings import FunctionSettings
 from dolmen.store.counting import CountingStore
 from dolmen.store.url import open_store
 from support.event_builders import notification, sqs_event

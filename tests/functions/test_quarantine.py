@@ -112,7 +112,7 @@ def test_rows_that_are_bad_only_by_the_second_delivery_are_kept_too(
         raise OSError("the store of the database is gone for the moment")
 
     with monkeypatch.context() as patch:
-        patch.setattr("dolmen.unit_of_work.commit_change", unreachable)
+        patch.setattr("dolmen.transactions.unit_of_work.commit_change", unreachable)
         assert world.ingest(record) == ["message-0"]
     world.database.drop_table("events")
     schema = pa.schema([("id", pa.int64()), pa.field("user_id", pa.int64(), nullable=False), ("kind", pa.string())])
@@ -225,7 +225,7 @@ def test_settings_that_cannot_be_read_reject_the_file_with_the_reason(world: Wor
     """A newer dolmen may have written what this one does not know."""
     world.create()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("dolmen.transaction_table.check_table_properties", lambda changes, *_: changes)
+        patch.setattr("dolmen.transactions.transaction_table.check_table_properties", lambda changes, *_: changes)
         world.database.table("events").set(ingest_mode="sideways")
     assert world.ingest(world.drop("events/a.csv", f"{HEAD}1,1,x\n")) == []
     [report] = world.rejects().values()

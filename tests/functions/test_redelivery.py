@@ -7,9 +7,9 @@ import random
 
 import pytest
 
-from dolmen.database import Database
+from dolmen.api.database import Database
 from dolmen.ingest.announcements import MAX_TABLE_TRIES
-from dolmen.transaction import Transaction
+from dolmen.transactions.transaction import Transaction
 from support.event_builders import notification, sqs_event
 from support.functions import World, load
 from support.proxy import Proxy

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from dolmen.functions import deliveries
-from dolmen.functions.deliveries import MAX_CRASHES, MAX_FAILURES
 from dolmen.ingest.announcements import MAX_TABLE_TRIES
 from dolmen.ingest.queues.base import OutgoingMessage
 from dolmen.ingest.queues.sqs import SqsQueue
+from dolmen.service.functions import deliveries
+from dolmen.service.functions.deliveries import MAX_CRASHES, MAX_FAILURES
 from support.black_hole import black_hole
 from support.event_builders import notification
 from support.functions import World

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from dolmen.functions.settings import FunctionSettings
-from dolmen.handover.records import HandoverRecords
 from dolmen.ingest.announcements import Drop, read_drops, read_messages
+from dolmen.service.functions.settings import FunctionSettings
+from dolmen.service.handover.records import HandoverRecords
 from handover.conftest import LARGE_BYTES, Handing
 from support.crashing_store import Countdown, Crash, CrashingStore
 from support.event_builders import notification, sqs_event

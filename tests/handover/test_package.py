@@ -15,7 +15,7 @@ from types import ModuleType
 import pyspark
 import pytest
 
-from dolmen.runtime import Runtime
+from dolmen.base.runtime import Runtime
 from dolmen.store.local.store import LocalStore
 from dolmen.store.url import open_store
 from handover.conftest import Handing

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from dolmen.errors import CorruptionError, InputError, UnsupportedFormatError
-from dolmen.handover.records import HandoverRecord, HandoverRecords
 from dolmen.ingest.announcements import Drop
+from dolmen.service.handover.records import HandoverRecord, HandoverRecords
 from dolmen.store.base import Stored
 from dolmen.store.local.store import LocalStore
 from dolmen.store.memory import MemoryBucket, MemoryStore

@@ -8,8 +8,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dolmen.health.concerns import concerns_of
-from dolmen.health.health import (
+from dolmen.base.units import DAY_US, HOUR_US
+from dolmen.maintenance.health.concerns import concerns_of
+from dolmen.maintenance.health.health import (
     DeleteCost,
     Health,
     KeptCursor,
@@ -19,7 +20,6 @@ from dolmen.health.health import (
     RejectsPlace,
     SortOverlap,
 )
-from dolmen.units import DAY_US, HOUR_US
 from support.tables import World
 
 

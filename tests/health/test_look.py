@@ -10,16 +10,16 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from dolmen.database import Database
+from dolmen.api.database import Database
+from dolmen.base.runtime import Runtime
+from dolmen.entries.segments.live import LiveFiles, tombstones_of
 from dolmen.errors import CorruptionError, InputError
 from dolmen.format.entries import WhereTombstone
 from dolmen.format.layout import POINTER
 from dolmen.format.manifest import Manifest
 from dolmen.format.pointer import Pointer
-from dolmen.health.health import Health
-from dolmen.health.look import MOST_COMMITS, MOST_NAMES, look
-from dolmen.runtime import Runtime
-from dolmen.segments.live import LiveFiles, tombstones_of
+from dolmen.maintenance.health.health import Health
+from dolmen.maintenance.health.look import MOST_COMMITS, MOST_NAMES, look
 from dolmen.store.counting import CountingStore
 from dolmen.store.memory import MemoryStore
 from support.aging import DAY_US, HOUR_US, Place, rows
@@ -246,7 +246,7 @@ def test_what_maintenance_will_do_is_planned_and_gone_once_it_is_done() -> None:
 
 
 def test_a_plan_of_very_many_files_is_by_their_sums(monkeypatch: pytest.MonkeyPatch, world: World) -> None:
-    monkeypatch.setattr("dolmen.health.plan.MOST_PLANNED_FILES", 5)
+    monkeypatch.setattr("dolmen.maintenance.health.plan.MOST_PLANNED_FILES", 5)
     [work] = world.db.health().planned
     assert (work.step, work.command) == ("compact", "dolmen compact t")
     assert "5 fewer" in work.what

@@ -11,10 +11,10 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from dolmen.health.health import Health
-from dolmen.health.page.document import POLICY, draw_page
-from dolmen.health.page.style import STYLE
-from dolmen.health.words import count_text, power_text, range_text, share_text, size_text, time_text
+from dolmen.maintenance.health.health import Health
+from dolmen.maintenance.health.page.document import POLICY, draw_page
+from dolmen.maintenance.health.page.style import STYLE
+from dolmen.maintenance.health.words import count_text, power_text, range_text, share_text, size_text, time_text
 from support.healths import HOSTILE, SECRET, busy_health, busy_place, hostile
 from support.tables import World
 
@@ -213,7 +213,7 @@ def test_an_empty_database_and_one_without_rows_have_a_page_too() -> None:
 
 
 def test_a_page_of_very_many_tables_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dolmen.health.look.MOST_TABLES", 60)
+    monkeypatch.setattr("dolmen.maintenance.health.look.MOST_TABLES", 60)
     world = World()
     with world.db.transaction() as transaction:
         for number in range(70):

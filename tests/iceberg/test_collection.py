@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from dolmen.api.table import Table
 from dolmen.errors import CorruptionError, InvalidNameError
 from dolmen.format.tags import RESERVED_TAGS
 from dolmen.iceberg.directory import PublicationDirectory
@@ -16,7 +17,6 @@ from dolmen.iceberg.pins import pin_version
 from dolmen.maintenance.gc.collection import collect
 from dolmen.store.base import Buffer, Deleted, ObjectInfo, PutOutcome
 from dolmen.store.memory import MemoryStore
-from dolmen.table import Table
 from support.aging import EAGER, SCHEMA, Place, rows
 
 QUICK = replace(EAGER, orphan_age_us=24 * 3_600_000_000)

@@ -9,14 +9,14 @@ import pyarrow as pa
 import pytest
 
 import dolmen
+from dolmen.api.database import Database
+from dolmen.api.table import Table
+from dolmen.base.runtime import Runtime
 from dolmen.cli.commands import command_line
-from dolmen.database import Database
 from dolmen.errors import CorruptionError, LimitError
 from dolmen.iceberg.publication import IcebergPublication, publish
-from dolmen.runtime import Runtime
 from dolmen.store.counting import CountingStore
 from dolmen.store.memory import MemoryStore
-from dolmen.table import Table
 from support.iceberg_readers import READERS, IcebergReaders
 
 MARKER = "marker-anna"

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 import dolmen
-from dolmen.database import Database
+from dolmen.api.database import Database
 from dolmen.errors import (
     InputError,
     InvalidNameError,

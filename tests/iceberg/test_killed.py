@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import dolmen
-from dolmen.database import Database
+from dolmen.api.database import Database
 from dolmen.format.tags import RESERVED_TAGS
 from dolmen.iceberg.directory import PublicationDirectory
 from support.iceberg_readers import IcebergReaders, on_s3

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
+from dolmen.api.database import Database
+from dolmen.base.runtime import Runtime
 from dolmen.commit.draft import Draft
 from dolmen.commit.loop import submit
-from dolmen.database import Database
 from dolmen.format.manifest import TableEntry
-from dolmen.runtime import Runtime
 from dolmen.store.counting import CountingStore
 from dolmen.store.memory import MemoryStore
 from support.many_files import many_files

@@ -13,8 +13,8 @@ import pyspark
 import pytest
 
 import dolmen
+from dolmen.api.table import Table
 from dolmen.errors import InputError
-from dolmen.table import Table
 from support import spark_iceberg
 from support.spark import SparkProcess
 

@@ -13,14 +13,14 @@ import pyarrow as pa
 import pytest
 
 import dolmen
+from dolmen.api.database import Database
+from dolmen.base.runtime import Runtime
 from dolmen.commit.statements.rows import Write
-from dolmen.database import Database
 from dolmen.errors import SchemaError
 from dolmen.format.entries import ColumnStats, DataFile
 from dolmen.format.tags import RESERVED_TAGS
 from dolmen.iceberg.metadata import TableMetadata
 from dolmen.iceberg.publication import _Publisher
-from dolmen.runtime import Runtime
 from dolmen.store.counting import CountingStore
 from dolmen.store.local.store import LocalStore
 from dolmen.store.memory import MemoryStore

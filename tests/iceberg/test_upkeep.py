@@ -9,12 +9,12 @@ import pyarrow as pa
 import pytest
 
 import dolmen
+from dolmen.api.database import Database
+from dolmen.base.runtime import Runtime
 from dolmen.cli.commands import command_line
-from dolmen.database import Database
 from dolmen.errors import InputError
 from dolmen.maintenance.debt import debts
 from dolmen.maintenance.measures import measures_of_debt, measures_of_round
-from dolmen.runtime import Runtime
 from dolmen.store.counting import CountingStore
 from dolmen.store.memory import MemoryStore
 from support.aging import SCHEMA as AGING_SCHEMA

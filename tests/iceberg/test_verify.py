@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 import dolmen
-from dolmen.database import Database
+from dolmen.api.database import Database
 from dolmen.iceberg.metadata import TableMetadata
 from dolmen.maintenance.verify.publications import check_publications
 from dolmen.maintenance.verify.report import FindingLog

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dolmen.entries.index.key_bytes import LONGEST, KeyEncoding, as_matrix, order
 from dolmen.errors import InputError
-from dolmen.index.key_bytes import LONGEST, KeyEncoding, as_matrix, order
 
 TEXTS = st.text(st.sampled_from("\0\x01aé\U0010ffff"), max_size=6)
 BYTES = st.binary(max_size=4) | st.lists(st.sampled_from([b"\0", b"\xff", b"\x01"]), max_size=5).map(b"".join)

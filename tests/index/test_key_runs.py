@@ -9,8 +9,8 @@ from collections import Counter
 import pyarrow as pa
 import pytest
 
-from dolmen.index import key_runs
-from dolmen.index.key_runs import KeyRuns
+from dolmen.entries.index import key_runs
+from dolmen.entries.index.key_runs import KeyRuns
 
 SEED = int(os.environ.get("DOLMEN_TEST_SEED", "4711"))
 SCHEMA = pa.schema([("a", pa.string()), ("b", pa.int32())])

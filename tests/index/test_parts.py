@@ -11,18 +11,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from dolmen.base.runtime import Runtime
+from dolmen.entries.index import pages, root_block, tree_writer
+from dolmen.entries.index.key_bytes import KeyEncoding, order
+from dolmen.entries.index.pages import LeafPage
+from dolmen.entries.index.parts import IndexReader, write_part
+from dolmen.entries.index.root_block import IndexHead
 from dolmen.errors import CorruptionError
 from dolmen.format.checksum import crc32
 from dolmen.format.chunk_places import ChunkPlaces
 from dolmen.format.chunk_sums import ChunkSums
 from dolmen.format.manifest import Segment
-from dolmen.index import pages, root_block, tree_writer
-from dolmen.index.key_bytes import KeyEncoding, order
-from dolmen.index.pages import LeafPage
-from dolmen.index.parts import IndexReader, write_part
-from dolmen.index.root_block import IndexHead
-from dolmen.runtime import Runtime
-from dolmen.scan.footers import DataFileFooter
+from dolmen.rows.scan.footers import DataFileFooter
 from dolmen.store import MemoryBucket, MemoryStore, ObjectStore
 from dolmen.store.cache import ObjectCache
 from dolmen.store.counting import CountingStore

@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import dolmen
+from dolmen.base.runtime import Runtime
 from dolmen.commit.statements import schema as schema_statement
 from dolmen.errors import Error, InputError
 from dolmen.format.column_names import MOST_FORMER_NAMES
@@ -31,7 +32,6 @@ from dolmen.ingest.drops.outcomes import DropOutcome
 from dolmen.ingest.landing import Landing
 from dolmen.ingest.rejects.listing import list_rejects
 from dolmen.ingest.rejects.retry import retry
-from dolmen.runtime import Runtime
 from dolmen.store.url import open_store
 
 SEED = int(os.environ.get("DOLMEN_TEST_SEED", random.SystemRandom().randrange(2**32)))

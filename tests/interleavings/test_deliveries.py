@@ -15,18 +15,18 @@ from hashlib import md5
 import pyarrow as pa
 import pytest
 
+from dolmen.api.database import Database
+from dolmen.base.runtime import Runtime
 from dolmen.commit.statements.expect import Expect
-from dolmen.database import Database
 from dolmen.errors import TableNotFoundError
 from dolmen.ingest.announcements import Drop
 from dolmen.ingest.drops.ingest import ingest_drops
 from dolmen.ingest.drops.outcomes import IngestResult
 from dolmen.ingest.landing import Landing
-from dolmen.runtime import Runtime
 from dolmen.store.base import ObjectStore
 from dolmen.store.memory import MemoryBucket, MemoryStore
 from dolmen.store.s3.store import S3Store
-from dolmen.unit_of_work import UnitOfWork
+from dolmen.transactions.unit_of_work import UnitOfWork
 from dolmen_simulator.interleavings.checks import SCHEMA, Pair, PairedCall, rows_of, undisturbed_database
 from dolmen_simulator.interleavings.enumeration import Enumeration
 from dolmen_simulator.interleavings.execution import Execution, Peer

@@ -33,9 +33,9 @@ SELDOM_NEEDED = [
     "numpy.testing",
     "numpy.random",
     "dolmen.cli",
-    "dolmen.local",
+    "dolmen.service.local",
     "dolmen.declaration",
-    "dolmen.scan.sql",
+    "dolmen.rows.scan.sql",
 ]
 ONLY_INGEST = ["pyarrow.csv", "pyarrow.json"]
 
@@ -46,6 +46,6 @@ def test_a_cold_start_loads_nothing_that_is_seldom_needed(function: str) -> None
     result = run_as_deployed(source, before=[ROOT / "functions" / function])
     assert result.returncode == 0, result.stderr
     loaded = set(result.stdout.split())
-    assert {"app", "dolmen.database", "pyarrow.parquet", "aws_lambda_powertools"} <= loaded
+    assert {"app", "dolmen.api.database", "pyarrow.parquet", "aws_lambda_powertools"} <= loaded
     unwanted = [*SELDOM_NEEDED, *([] if function == "ingest" else ONLY_INGEST)]
     assert [name for name in unwanted if name in loaded] == []

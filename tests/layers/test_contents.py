@@ -96,8 +96,9 @@ def test_the_core_layer_holds_the_package_without_what_no_function_runs() -> Non
     package = built_stack() / "CoreLayer" / "python" / "dolmen"
     assert (package / "py.typed").exists()
     folders = {path.name for path in package.iterdir() if path.is_dir()}
-    assert folders >= {"format", "store", "commit", "ingest", "maintenance", "predicate", "scan"}
-    assert not folders & {"check_store", "cli", "spark"}
+    assert folders >= {"format", "store", "commit", "ingest", "maintenance", "predicate", "rows"}
+    assert not folders & {"cli", "spark"}
+    assert not (package / "service" / "check_store").exists()
     assert {path.suffix for path in files(package)} == {".py", ".pyc", ".typed"}
     source = ROOT / "shared" / "dolmen"
     for path in package.rglob("*.py"):
@@ -123,9 +124,9 @@ def test_a_layer_brings_the_bytecode_that_lambda_could_not_keep(layer: str) -> N
 
 
 def test_bytecode_names_files_as_they_are_called_on_lambda() -> None:
-    (compiled,) = (built_stack() / "CoreLayer").rglob("dolmen/__pycache__/database.*.pyc")
+    (compiled,) = (built_stack() / "CoreLayer").rglob("dolmen/api/__pycache__/database.*.pyc")
     content = compiled.read_bytes()
-    assert b"/opt/python/dolmen/database.py" in content
+    assert b"/opt/python/dolmen/api/database.py" in content
     assert str(ROOT).encode() not in content
 
 

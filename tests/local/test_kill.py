@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pyarrow as pa
 
-import dolmen.database
-from dolmen.local import LocalLayout, run_local
+import dolmen.api.database
+from dolmen.service.local import LocalLayout, run_local
 from support.functions import FUNCTIONS
 
 PROGRAM = """
 import sys
-from dolmen.local import run_local
+from dolmen.service.local import run_local
 run_local(*sys.argv[1:5], poll_seconds=0.01, on_event=lambda event: print(event.text, flush=True))
 """
 
@@ -25,7 +25,7 @@ run_local(*sys.argv[1:5], poll_seconds=0.01, on_event=lambda event: print(event.
 def test_kill_9_at_any_time_is_safe(tmp_path: Path) -> None:
     layout = LocalLayout.under(tmp_path)
     layout.make()
-    database = dolmen.database.open(layout.database)
+    database = dolmen.api.database.open(layout.database)
     table = database.create_table("events", pa.schema([("id", pa.int64())]), primary_key="id")
     table.append([{"id": n} for n in range(1000, 1040)])
     (layout.landing / "events").mkdir()

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from dolmen.base.runtime import Runtime
 from dolmen.ingest.queues.directory import DirectoryQueue
-from dolmen.local.landing_directory import LandingDirectory
-from dolmen.runtime import Runtime
+from dolmen.service.local.landing_directory import LandingDirectory
 
 
 def landing(tmp_path: Path) -> LandingDirectory:

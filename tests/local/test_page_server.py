@@ -16,11 +16,11 @@ import pyarrow as pa
 import pytest
 
 import dolmen
+from dolmen.base.runtime import Runtime
 from dolmen.errors import InputError, StoreUnavailableError
-from dolmen.local.health_page import LocalHealthPage
-from dolmen.local.layout import LocalLayout
-from dolmen.local.page_server import PageServer
-from dolmen.runtime import Runtime
+from dolmen.service.local.health_page import LocalHealthPage
+from dolmen.service.local.layout import LocalLayout
+from dolmen.service.local.page_server import PageServer
 
 SCHEMA = pa.schema([("k", pa.int64())])
 

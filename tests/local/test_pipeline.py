@@ -13,15 +13,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-import dolmen.database
+import dolmen.api.database
+from dolmen.base.runtime import Runtime
 from dolmen.cli.commands import command_line
 from dolmen.errors import InputError
 from dolmen.ingest.deletes.tracking import status_of
 from dolmen.ingest.queues.url import open_queue
 from dolmen.ingest.rejects.listing import list_rejects
 from dolmen.ingest.rejects.retry import retry
-from dolmen.local import LocalEvent, LocalLayout, run_local
-from dolmen.runtime import Runtime
+from dolmen.service.local import LocalEvent, LocalLayout, run_local
 from dolmen.store.local.store import LocalStore
 from support.functions import FUNCTIONS, SCHEMA
 
@@ -60,7 +60,7 @@ def texts(events: list[LocalEvent]) -> list[str]:
 
 
 def test_files_become_rows_and_requests_delete_them(layout: LocalLayout, capsys: pytest.CaptureFixture[str]) -> None:
-    database = dolmen.database.open(layout.database)
+    database = dolmen.api.database.open(layout.database)
     table = database.create_table("events", SCHEMA, primary_key="id")
     drop(layout, "events/2026/a + b 日本 100%.csv", f"{HEAD}1,42,x\n2,7,y\n")
     drop(layout, "events/c.jsonl", '{"id": 3, "user_id": 42}\n')
@@ -85,7 +85,7 @@ def test_files_become_rows_and_requests_delete_them(layout: LocalLayout, capsys:
 
 
 def test_a_table_says_what_becomes_of_its_files_and_of_their_bad_rows(layout: LocalLayout) -> None:
-    database = dolmen.database.open(layout.database)
+    database = dolmen.api.database.open(layout.database)
     database.create_table("events", SCHEMA, primary_key="id")
     database.table("events").set(ingest_mode="upsert", ingest_on_bad_row="quarantine", ingest_landing="expire")
     file = drop(layout, "events/a.csv", f"{HEAD}1,1,old\nx,1,x\n1,1,new\n")
@@ -109,17 +109,17 @@ def test_a_lost_memory_doubles_nothing(layout: LocalLayout) -> None:
     run(layout, auto_create=True)
     (layout.state / "landing.jsonl").unlink()
     assert texts(run(layout)) == ["drop duplicate"]
-    assert dolmen.database.open(layout.database).table("events").count() == 1
+    assert dolmen.api.database.open(layout.database).table("events").count() == 1
 
 
 def test_tables_are_created_when_that_is_wanted(layout: LocalLayout) -> None:
     drop(layout, "new/a.csv", "a,b\n1,x\n")
     run(layout, auto_create=True)
-    assert dolmen.database.open(layout.database).table("new").to_arrow().to_pylist() == [{"a": 1, "b": "x"}]
+    assert dolmen.api.database.open(layout.database).table("new").to_arrow().to_pylist() == [{"a": 1, "b": "x"}]
 
 
 def test_a_table_name_that_is_misspelt_is_rejected_within_some_looks(layout: LocalLayout) -> None:
-    dolmen.database.open(layout.database).create_table("events", SCHEMA)
+    dolmen.api.database.open(layout.database).create_table("events", SCHEMA)
     drop(layout, "evnets/a.csv", f"{HEAD}1,42,x\n")
     events = run(layout)
     assert texts(events) == ["drop waiting"] * 3 + ["drop rejected", "committed"]
@@ -130,7 +130,7 @@ def test_a_table_name_that_is_misspelt_is_rejected_within_some_looks(layout: Loc
 
 
 def test_a_file_waits_for_its_table(layout: LocalLayout) -> None:
-    database = dolmen.database.open(layout.database)
+    database = dolmen.api.database.open(layout.database)
     database.create_table("others", SCHEMA)
     drop(layout, "events/a.csv", f"{HEAD}1,42,x\n")
     events: list[LocalEvent] = []
@@ -146,7 +146,7 @@ def test_a_file_waits_for_its_table(layout: LocalLayout) -> None:
 
 
 def test_a_request_that_can_never_be_applied_becomes_a_dead_letter_at_once_with_its_reason(layout: LocalLayout) -> None:
-    table = dolmen.database.open(layout.database).create_table("events", pa.schema([("id", pa.int64())]))
+    table = dolmen.api.database.open(layout.database).create_table("events", pa.schema([("id", pa.int64())]))
     table.append([{"id": 1}, {"id": 2}])
     bodies = {
         "poison.json": {"table": "nowhere", "where": "id = 1"},
@@ -169,7 +169,7 @@ def test_a_request_that_can_never_be_applied_becomes_a_dead_letter_at_once_with_
 def test_the_command_says_how_to_see_why_something_was_not_done(
     layout: LocalLayout, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    table = dolmen.database.open(layout.database).create_table("events", pa.schema([("id", pa.int64())]))
+    table = dolmen.api.database.open(layout.database).create_table("events", pa.schema([("id", pa.int64())]))
     drop(layout, "events/b c.csv", "id\nx\n")
     request(layout, "r.json", {"table": "events", "where": "idd = 7", "request_id": "r-1"})
     root = layout.landing.parent
@@ -179,7 +179,7 @@ def test_the_command_says_how_to_see_why_something_was_not_done(
     command_line()(shlex.split(hint)[1:], standalone_mode=False)
     assert "'x' is not a valid int64" in capsys.readouterr().out
     assert any("no column 'idd'" in line for line in told)
-    [status] = status_of(dolmen.database.open(layout.database), ["r-1"], open_queue(layout.queue))
+    [status] = status_of(dolmen.api.database.open(layout.database), ["r-1"], open_queue(layout.queue))
     assert (status.state, status.reason) == (
         "failed",
         "PredicateError: at character 0: no column 'idd'; did you mean 'id'?",
@@ -195,7 +195,7 @@ def test_the_command_takes_the_database_from_the_environment_as_all_others_do(
     drop(layout, "events/a.csv", "id\n1\n")
     root = layout.landing.parent
     command_line()(["local", "--root", str(root), "--once", "--functions", str(FUNCTIONS)], standalone_mode=False)
-    assert dolmen.database.open(elsewhere).table("events").count() == 1
+    assert dolmen.api.database.open(elsewhere).table("events").count() == 1
     assert not Path(layout.database).exists()
 
 
@@ -347,4 +347,4 @@ def test_a_file_that_was_given_up_is_tried_anew_at_the_next_start(
     run(layout, functions=fake('raise OSError("no network")'), poll_seconds=1.0, runtime=clock.runtime)
     assert len(list(layout.dead_letters.iterdir())) == 1
     run(layout, auto_create=True)
-    assert dolmen.database.open(layout.database).table("events").count() == 1
+    assert dolmen.api.database.open(layout.database).table("events").count() == 1

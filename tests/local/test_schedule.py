@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 import dolmen
-from dolmen.local import LocalEvent, LocalLayout, run_local
+from dolmen.service.local import LocalEvent, LocalLayout, run_local
 from support.functions import FUNCTIONS
 
 FUNCTION = """

@@ -38,7 +38,9 @@ def dolmen(installed: Path, directory: Path, *arguments: str) -> subprocess.Comp
 
 def test_the_wheel_holds_the_functions_as_they_are(installed: Path) -> None:
     for app in (ROOT / "functions").glob("*/app.py"):
-        assert (installed / "dolmen/local/handlers" / app.parent.name / "app.py").read_bytes() == app.read_bytes()
+        assert (
+            installed / "dolmen/service/local/handlers" / app.parent.name / "app.py"
+        ).read_bytes() == app.read_bytes()
 
 
 def test_the_pipeline_runs_from_the_wheel(installed: Path, tmp_path: Path) -> None:
@@ -51,9 +53,9 @@ def test_the_pipeline_runs_from_the_wheel(installed: Path, tmp_path: Path) -> No
     (tmp_path / ".local/queue/1.json").write_text('{"table": "events", "keys": [42], "on": ["user_id"]}')
     assert dolmen(installed, tmp_path, "local", "--once").returncode == 0
     assert dolmen(installed, tmp_path, "scan", "events", "--json").stdout == '{"id":2,"user_id":7}\n'
-    where = "import dolmen.local.functions as f; print(f.functions_directory())"
+    where = "import dolmen.service.local.functions as f; print(f.functions_directory())"
     environment = os.environ | {"PYTHONPATH": str(installed)}
     found = subprocess.run(
         [sys.executable, "-c", where], env=environment, cwd=tmp_path, capture_output=True, text=True, check=True
     )
-    assert found.stdout.strip() == str(installed / "dolmen/local/handlers")
+    assert found.stdout.strip() == str(installed / "dolmen/service/local/handlers")

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from hypothesis.errors import HypothesisException
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from dolmen.database import Database
+from dolmen.api.database import Database
+from dolmen.api.table import Table
 from dolmen.errors import ConflictError, TableExistsError, TableNotFoundError, VersionExpiredError
-from dolmen.results import Commit
-from dolmen.table import Table
-from dolmen.transaction import Transaction
+from dolmen.transactions.results import Commit
+from dolmen.transactions.transaction import Transaction
 from machine import columns
 from machine.model import Landed, Row, State, Statement, TableState, told
 from machine.places import LocalPlace, Place

@@ -8,8 +8,8 @@ import tempfile
 from typing import Protocol
 
 import dolmen
-from dolmen.database import Database
-from dolmen.runtime import Runtime
+from dolmen.api.database import Database
+from dolmen.base.runtime import Runtime
 from machine.columns import START_US
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import consumes, multiple, precondition, rule
 
 from dolmen.errors import ConflictError, StaleWriterError, TableNotFoundError, VersionExpiredError
-from dolmen.transaction import Transaction
+from dolmen.transactions.transaction import Transaction
 from machine import model
 from machine.base import HANDLES, Ground, transactions
 from machine.conditions import Condition, conditions

@@ -8,7 +8,7 @@ from dataclasses import replace
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
-from dolmen.database import Database
+from dolmen.api.database import Database
 from machine.base import HANDLES, SELDOM, Ground
 from machine.model import Row, Statement, TableState
 

@@ -14,7 +14,7 @@ from hypothesis.stateful import multiple, precondition, rule
 
 import dolmen
 from dolmen.errors import AppliedIdError, ConflictError, DuplicateKeyError, RowError
-from dolmen.results import Commit
+from dolmen.transactions.results import Commit
 from machine import columns, model
 from machine.base import HANDLES, Ground, requests
 from machine.conditions import conditions

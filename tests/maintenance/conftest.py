@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dolmen.database import Database
-from dolmen.runtime import Runtime
+from dolmen.api.database import Database
+from dolmen.base.runtime import Runtime
 from dolmen.store.memory import MemoryBucket, MemoryStore
 
 

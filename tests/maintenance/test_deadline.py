@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
+from dolmen.base.runtime import Runtime
 from dolmen.maintenance.deadline import MARGIN_SECONDS, SLOWDOWN, Deadline
-from dolmen.runtime import Runtime
 
 
 class Clock:

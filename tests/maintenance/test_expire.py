@@ -8,14 +8,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from dolmen.api.database import Database
+from dolmen.api.table import Table
+from dolmen.base.runtime import Runtime
 from dolmen.commit.statements.background import SetProperties
-from dolmen.database import Database
 from dolmen.format.properties import TimeToLive
 from dolmen.maintenance.expire import Expired, cutoff_of, expire_rows
-from dolmen.runtime import Runtime
 from dolmen.store.memory import MemoryBucket, MemoryStore
-from dolmen.table import Table
-from dolmen.transaction import Transaction
+from dolmen.transactions.transaction import Transaction
 
 NOW = datetime(2026, 11, 21, 13, 45, 30, tzinfo=UTC)
 DAY_US = 86_400_000_000

@@ -9,9 +9,9 @@ import uuid
 import numpy as np
 import pyarrow as pa
 
-from dolmen.database import Database
+from dolmen.api.database import Database
+from dolmen.base.runtime import Runtime
 from dolmen.maintenance.resolve.resolution import Resolved
-from dolmen.runtime import Runtime
 from dolmen.store import MemoryBucket, MemoryStore
 from dolmen.store.counting import CountingStore
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
+from dolmen.api.database import Database
 from dolmen.commit.loop import submit
 from dolmen.commit.statements.index_parts import PutIndexParts
-from dolmen.database import Database
+from dolmen.entries.index.parts import IndexReader
 from dolmen.errors import CorruptionError
 from dolmen.format.manifest import Segment
-from dolmen.index.parts import IndexReader
 from dolmen.maintenance.deadline import Deadline
 from dolmen.maintenance.index_version import FAN_IN, parts_to_merge
 from dolmen.maintenance.indexing import index_table

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from dolmen.database import Database
+from dolmen.api.database import Database
+from dolmen.api.table import Table
 from dolmen.errors import ConflictError
-from dolmen.table import Table
 
 
 def ids(table: Table) -> list[int]:

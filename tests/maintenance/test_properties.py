@@ -8,6 +8,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
+from dolmen.base.units import parse_duration, parse_size
 from dolmen.errors import InputError, SchemaError
 from dolmen.format.manifest import EMPTY, TableEntry
 from dolmen.format.properties import (
@@ -22,7 +23,6 @@ from dolmen.format.properties import (
     shown,
 )
 from dolmen.format.schema import Schema
-from dolmen.units import parse_duration, parse_size
 
 SCHEMA = Schema.from_arrow(
     pa.schema(

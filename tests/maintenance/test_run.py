@@ -7,11 +7,11 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
-from dolmen.database import Database
+from dolmen.api.database import Database
+from dolmen.base.runtime import Runtime
 from dolmen.errors import InputError
 from dolmen.maintenance.deadline import Deadline
 from dolmen.maintenance.run import STEPS, Done, StepFailure, maintain
-from dolmen.runtime import Runtime
 
 SCHEMA = pa.schema([("id", pa.int64()), ("n", pa.int64())])
 

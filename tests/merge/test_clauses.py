@@ -8,7 +8,7 @@ import pytest
 
 import dolmen
 from dolmen.errors import InputError, SchemaError
-from dolmen.merge.clauses import Clauses, Delete, Insert, Update
+from dolmen.transactions.merge.clauses import Clauses, Delete, Insert, Update
 
 
 def test_words_mappings_and_lists_are_clauses() -> None:

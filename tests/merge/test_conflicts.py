@@ -12,9 +12,9 @@ import pytest
 
 import dolmen
 from dolmen import Delete, Expression, Update
-from dolmen.database import Database, Table
+from dolmen.api.database import Database, Table
+from dolmen.base.runtime import Runtime
 from dolmen.errors import ConflictError, TableNotFoundError, UnknownOutcomeError
-from dolmen.runtime import Runtime
 from dolmen.store.memory import MemoryBucket, MemoryStore
 from support.commit_world import (
     ScriptedStore,

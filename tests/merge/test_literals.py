@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 
 from dolmen import Expression, Insert
-from dolmen.database import Database, Table
+from dolmen.api.database import Database, Table
+from dolmen.base.runtime import Runtime
 from dolmen.errors import Error, RowError, SchemaError
-from dolmen.runtime import Runtime
 from dolmen.store.memory import MemoryBucket, MemoryStore
 
 KINDS: dict[str, pa.DataType] = {

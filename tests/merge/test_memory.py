@@ -9,7 +9,7 @@ import pytest
 
 import dolmen
 from dolmen import Expression
-from dolmen.database import Table
+from dolmen.api.database import Table
 
 MIB = 1 << 20
 FILES, ROWS = 30, 100_000
@@ -45,7 +45,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_a_table_that_is_rewritten_whole_takes_bounded_memory(
     url: str, act: Callable[[Table], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from dolmen.merge import row_template
+    from dolmen.transactions.merge import row_template
 
     most = 0
     make = row_template.RowTemplate.make

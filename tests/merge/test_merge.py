@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 
 from dolmen import Delete, Insert, Update
-from dolmen.database import Database, Table
+from dolmen.api.database import Database, Table
 from dolmen.errors import AppliedIdError, DuplicateKeyError, InputError, LimitError, RowError, SchemaError
-from dolmen.merge import merge as merging
-from dolmen.merge import source as merge_source
+from dolmen.transactions.merge import merge as merging
+from dolmen.transactions.merge import source as merge_source
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string()), ("n", pa.int32()), ("u", pa.uint64())])
 

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 
 from dolmen import Expression
-from dolmen.database import Database, Table
-from dolmen.runtime import Runtime
+from dolmen.api.database import Database, Table
+from dolmen.base.runtime import Runtime
 from dolmen.store.memory import MemoryBucket
 from support.commit_world import ScriptedStore, meanwhile
 

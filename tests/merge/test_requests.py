@@ -10,11 +10,11 @@ import pyarrow as pa
 import pytest
 
 from dolmen import Expression
-from dolmen.database import Database, Table
-from dolmen.results import Commit
-from dolmen.runtime import Runtime
+from dolmen.api.database import Database, Table
+from dolmen.base.runtime import Runtime
 from dolmen.store.counting import CountingStore
 from dolmen.store.memory import MemoryBucket, MemoryStore
+from dolmen.transactions.results import Commit
 
 FILES = 1_000
 SCHEMA = pa.schema([("id", pa.int64()), ("n", pa.int64()), ("text", pa.string())])

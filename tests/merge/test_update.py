@@ -11,7 +11,7 @@ import pytest
 
 import dolmen
 from dolmen import Expression
-from dolmen.database import Database, Table
+from dolmen.api.database import Database, Table
 from dolmen.errors import AppliedIdError, InputError, PredicateError, RowError, SchemaError
 
 SCHEMA = pa.schema(

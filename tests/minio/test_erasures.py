@@ -14,8 +14,8 @@ from typing import Any
 import duckdb
 import pytest
 
-from dolmen.database import Database
-from dolmen.runtime import Runtime, shared_runtime
+from dolmen.api.database import Database
+from dolmen.base.runtime import Runtime, shared_runtime
 from dolmen.store.clock import DatedAnswer, ServerClock
 from dolmen.store.s3.store import S3Store
 from support.erased import SCHEMA, holding, people

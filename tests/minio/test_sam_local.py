@@ -17,8 +17,8 @@ from urllib.parse import urlsplit
 import pytest
 from botocore.config import Config
 
-from dolmen.database import Database
-from dolmen.database import open as open_database
+from dolmen.api.database import Database
+from dolmen.api.database import open as open_database
 from support.built import ROOT, built_stack, find_sam
 from support.deployed import ARCHITECTURE, wait
 from support.functions import SCHEMA

@@ -14,8 +14,8 @@ import pyarrow as pa
 import pytest
 import yaml
 
-from dolmen.database import Database
-from dolmen.database import open as open_database
+from dolmen.api.database import Database
+from dolmen.api.database import open as open_database
 from support.functions import SCHEMA
 from support.ministack import AWS_ENVIRONMENT, boto3_client, endpoint_environment
 from support.rie import Emulator

@@ -68,17 +68,17 @@ COLUMNS: tuple[Mutation, ...] = (
         "what was accepted under older columns belongs to these, whatever they are called since",
         (
             Edit(
-                "writer.py",
+                "api/writer.py",
                 "            check_written_under(then, entry, base_ts)  # before anything is uploaded\n",
                 "",
             ),
-            Edit("writer.py", "self._table, first.entry, batches,", "self._table, entry, batches,"),
+            Edit("api/writer.py", "self._table, first.entry, batches,", "self._table, entry, batches,"),
             Edit(
-                "writer.py",
-                "                files = mutation",
-                "                batches = list(mutation.rows_of(entry, pa.Table.from_batches(batches)))\n                files = mutation",
+                "api/writer.py",
+                "                files = row_statements",
+                "                batches = list(row_statements.rows_of(entry, pa.Table.from_batches(batches)))\n                files = row_statements",
             ),
-            Edit("writer.py", "requests=requests, schema=then))", "requests=requests, schema=entry.schema))"),
+            Edit("api/writer.py", "requests=requests, schema=then))", "requests=requests, schema=entry.schema))"),
         ),
     ),
 )

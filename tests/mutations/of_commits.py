@@ -93,7 +93,7 @@ COMMITS: tuple[Mutation, ...] = (
     mutation(
         "a name that a cached version has is called taken",
         "a cached base proves nothing: an error is raised only after the pointer was read afresh",
-        "database.py",
+        "api/database.py",
         "            if name in transaction.base.tables:\n",
         "            if not name:\n",
     ),
@@ -153,7 +153,7 @@ COMMITS: tuple[Mutation, ...] = (
         "pointer's PUT is compared with the stamp",
         (
             Edit(
-                "runtime.py",
+                "base/runtime.py",
                 '        return seconds if abs(clock_seconds - seconds) <= _CLOCKS_DISAGREE_SECONDS else float("inf")\n',
                 "        return seconds\n",
             ),
@@ -344,7 +344,7 @@ COMMITS: tuple[Mutation, ...] = (
     mutation(
         "a writer writes to whatever table has the name by now",
         "a buffered writer writes to the table that it was opened for",
-        "writer.py",
+        "api/writer.py",
         "        if entry.uuid != self._uuid:\n",
         "        if not entry.uuid:\n",
     ),

@@ -10,7 +10,7 @@ DELETES: tuple[Mutation, ...] = (
     mutation(
         "a tombstone hides its own upsert's rows",
         "a tombstone hides rows in files with applied_through < T, and not those with <= T",
-        "scan/row_masks.py",
+        "rows/scan/row_masks.py",
         "lookup.hidden_mask(rows[lookup.columns], group.file.file.applied_through)",
         "lookup.hidden_mask(rows[lookup.columns], group.file.file.applied_through - 1)",
     ),
@@ -31,7 +31,7 @@ DELETES: tuple[Mutation, ...] = (
     mutation(
         "keys deleted twice are remembered by their first delete",
         "all keys tombstones are one lookup, value -> GREATEST T",
-        "scan/sorted_keys.py",
+        "rows/scan/sorted_keys.py",
         "            ts, found, order = np.maximum.reduceat(ts, firsts), found[firsts], order[firsts]\n",
         "            ts, found, order = np.minimum.reduceat(ts, firsts), found[firsts], order[firsts]\n",
     ),
@@ -95,7 +95,7 @@ DELETES: tuple[Mutation, ...] = (
     mutation(
         "positions are counted after filtering",
         "positions are physical: (row group, row in it), never counted after a filter",
-        "scan/positions.py",
+        "rows/scan/positions.py",
         "        return path, everything if keep is None else from_mask(keep, group.first)\n",
         "        return path, everything if keep is None else BitMap(range(group.first, group.first + int(keep.sum())))\n",
     ),
@@ -165,14 +165,14 @@ DELETES: tuple[Mutation, ...] = (
     mutation(
         "the first of several deletes of a file is left out",
         "every tombstone with a later timestamp hides the rows it matches, whoever reads: scans, compaction, resolution",
-        "scan/row_masks.py",
+        "rows/scan/row_masks.py",
         "        yield from ((predicate, None) for predicate in first)\n",
         "        yield from ((predicate, None) for predicate in first[1:])\n",
     ),
     mutation(
         "of two pairs of a file the older counts",
         "of two pairs of a file the one with the greater (applied_through, cardinality) is newer",
-        "segments/changes.py",
+        "entries/segments/changes.py",
         "        if known is None or pair_of(known) < pair_of(overlay):\n",
         "        if known is None or pair_of(known) > pair_of(overlay):\n",
     ),

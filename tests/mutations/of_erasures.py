@@ -10,14 +10,14 @@ ERASURES: tuple[Mutation, ...] = (
     mutation(
         "older versions show erased rows",
         "an older version is read with the erasures since",
-        "segments/erasures.py",
+        "entries/segments/erasures.py",
         "    erasures = erasures_of(newest, reader, after=manifest.commit_ts) if manifest.version else ()\n",
         "    erasures = erasures_of(newest, reader, after=newest.commit_ts) if manifest.version else ()\n",
     ),
     mutation(
         "an erasure stays in its own table",
         "an erasure reaches the clones of its table",
-        "segments/erasures.py",
+        "entries/segments/erasures.py",
         "    lineage = entry.lineage\n",
         "    lineage = entry.lineage[:1]\n",
     ),
@@ -89,7 +89,7 @@ ERASURES: tuple[Mutation, ...] = (
         "an older version's tables are forgotten in by their subject",
         (
             Edit(
-                "segments/erasures.py",
+                "entries/segments/erasures.py",
                 "    return tables_of(erasure, entry) or _of_subject(erasure, entry, record)\n",
                 "    return tables_of(erasure, entry)\n",
             ),
@@ -98,14 +98,14 @@ ERASURES: tuple[Mutation, ...] = (
     mutation(
         "the feed tells of erased rows",
         "a feed is that of the versions as whoever reads them now sees them",
-        "changes/state.py",
+        "rows/changes/state.py",
         "        younger = [erasure for erasure in erasures if erasure.ts > manifest.commit_ts]\n",
         "        younger: list[Erasure] = []\n",
     ),
     mutation(
         "erased rows stay with whoever follows the feed",
         "the commit that erased rows is fed as deletes with their keys",
-        "changes/changed_files.py",
+        "rows/changes/changed_files.py",
         "        erasures = [erasure for erasure in self._erasures if erasure.ts > first.commit_ts]\n",
         "        erasures: list[Erasure] = []\n",
     ),
@@ -119,7 +119,7 @@ ERASURES: tuple[Mutation, ...] = (
     mutation(
         "erasures that have left the root are forgotten",
         "the list is that of the root and of its segments",
-        "segments/erasures.py",
+        "entries/segments/erasures.py",
         "    spilled = [segment for segment in segments if segment.greatest > after]\n",
         "    spilled = [segment for segment in segments if segment.least > segment.greatest]\n",
     ),

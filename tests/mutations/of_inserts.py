@@ -29,14 +29,14 @@ INSERTS: tuple[Mutation, ...] = (
     mutation(
         "an insert takes no part in its transaction",
         "an insert sees what the earlier statements of its change do",
-        "insertion.py",
+        "transactions/insertion.py",
         "        manifest = msgspec.structs.replace(draft.base, tables=dict(draft.tables))\n",
         "        manifest = draft.base\n",
     ),
     mutation(
         "a key that was hidden is taken for one that is there",
         "an insert compares its keys with visible rows alone",
-        "scan/lookup.py",
+        "rows/scan/lookup.py",
         "            keep = row_mask(group, columns.read(group.tests))\n",
         "            keep = None\n",
     ),
@@ -45,7 +45,7 @@ INSERTS: tuple[Mutation, ...] = (
         "files without a part of the index are searched",
         (
             Edit(
-                "scan/lookup.py",
+                "rows/scan/lookup.py",
                 "        files = [file for file in scan.files if file.file.uuid not in index.covered "
                 "or file.file.uuid in places]\n",
                 "        files = [file for file in scan.files if not index.parts or file.file.uuid in places]\n",

@@ -38,7 +38,7 @@ RENAMES: tuple[Mutation, ...] = (
     mutation(
         "what was read after a rename is not compared",
         "what a transaction has read is compared by the table's uuid, whatever it called it",
-        "unit_of_work.py",
+        "transactions/unit_of_work.py",
         "        known = self.base.name_of(self.manifest.table(name).uuid)\n",
         "        known = name if name in self.base.tables else None\n",
     ),

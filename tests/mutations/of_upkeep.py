@@ -67,7 +67,7 @@ UPKEEP: tuple[Mutation, ...] = (
     mutation(
         "a snapshot's second table is read from the newest version",
         "a snapshot is one version, of all its tables",
-        "snapshot.py",
+        "transactions/snapshot.py",
         "        return PinnedTable(self._context, name, self._manifest, settled=self.settled)\n",
         "        newest = self._context.head.refresh().manifest\n"
         "        first = name == min(self._manifest.tables) or name not in newest.tables\n"
@@ -76,7 +76,7 @@ UPKEEP: tuple[Mutation, ...] = (
     mutation(
         "a transaction reads each table as it is by now",
         "a transaction sees one version and its own statements",
-        "transaction_table.py",
+        "transactions/transaction_table.py",
         "        return self._transaction.manifest\n",
         "        newest = self._transaction.context.head.refresh().manifest\n"
         "        own = self._transaction.changes(self.name) or self.name not in newest.tables\n"
@@ -231,7 +231,7 @@ UPKEEP: tuple[Mutation, ...] = (
     mutation(
         "an expired version is read all the same",
         "a change that reads a version before the horizon gets VersionExpiredError",
-        "context.py",
+        "commit/context.py",
         "            if error.is_missing:\n                self.head.check_kept(version, last)\n",
         "            if error.is_missing and version < 0:\n                self.head.check_kept(version, last)\n",
     ),

@@ -9,8 +9,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from dolmen.database import Database
-from dolmen.database import open as open_database
+from dolmen.api.database import Database
+from dolmen.api.database import open as open_database
 from support.functions import SCHEMA
 from support.ministack import endpoint_environment
 from support.rie import Emulator, Start

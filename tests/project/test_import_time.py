@@ -22,7 +22,7 @@ def test_each_name_is_there_when_it_is_asked_for() -> None:
     for name in dolmen.__all__:
         assert getattr(dolmen, name) is not None
     assert dolmen.Error is dolmen.errors.Error
-    assert dolmen.open is dolmen.database.open
+    assert dolmen.open is dolmen.api.database.open
 
 
 @pytest.mark.parametrize("name", ["opne", "_nothing", "__wrapped__"])

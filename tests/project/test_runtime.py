@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from dolmen.runtime import Runtime
+from dolmen.base.runtime import Runtime
 
 THREADS = [1, 4]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dolmen.functions.deliveries import FIRST_WAIT_SECONDS
 from dolmen.ingest.announcements import MAX_TABLE_TRIES
+from dolmen.service.functions.deliveries import FIRST_WAIT_SECONDS
 from support.template import KEY, PARAMETERS, TEMPLATE, arn, deployed, sub
 
 STACK = deployed()

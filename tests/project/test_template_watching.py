@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dolmen.functions.deliveries import FIRST_WAIT_SECONDS, MAX_FAILURES, MAX_WAIT_SECONDS
+from dolmen.service.functions.deliveries import FIRST_WAIT_SECONDS, MAX_FAILURES, MAX_WAIT_SECONDS
 from support.template import KEY, PARAMETERS, TEMPLATE, deployed, references
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -223,7 +223,7 @@ def reported() -> dict[str, set[str]]:
     telling = (ROOT / "shared/dolmen/maintenance/measures.py").read_text()
     of_debt, of_collection = telling.index("def measures_of_debt"), telling.index("def measures_of_collection")
     code = {name: (ROOT / "functions" / name / "app.py").read_text() for name in ("ingest", "delete", "compact", "gc")}
-    deliveries = (ROOT / "shared/dolmen/functions/deliveries.py").read_text()
+    deliveries = (ROOT / "shared/dolmen/service/functions/deliveries.py").read_text()
     code["ingest"] += deliveries
     code["delete"] += deliveries
     code["compact"] += telling[:of_collection]

@@ -19,8 +19,8 @@ ROOT = Path(__file__).resolve().parents[2]
 MAPPINGS = {
     "dolmen.format.values:FROM_JSON": "plain",
     "dolmen.predicate.domain:Domain": "domain",
-    "dolmen.scan.key_codes:WORDS": "codes",
-    "dolmen.scan.lazy:LITERALS": "polars",
+    "dolmen.rows.scan.key_codes:WORDS": "codes",
+    "dolmen.rows.scan.lazy:LITERALS": "polars",
     "dolmen.ingest.formats.text.cells:PARSERS": "text",
     "dolmen.ingest.formats.text.export:WRITERS": "text",
     "dolmen.ingest.formats.text.export:JSON_WRITERS": "json",

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 import dolmen
-from dolmen.database import Database
-from dolmen.runtime import Runtime
+from dolmen.api.database import Database
+from dolmen.base.runtime import Runtime
 from dolmen.store.memory import MemoryBucket, MemoryStore
 from support.oracle import connect_oracle
 from support.random_predicates import random_predicate

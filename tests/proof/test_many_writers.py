@@ -11,8 +11,8 @@ from multiprocessing.connection import Connection
 import pytest
 
 import dolmen
-from dolmen.database import Database
-from dolmen.runtime import shared_runtime
+from dolmen.api.database import Database
+from dolmen.base.runtime import shared_runtime
 from dolmen.store.counting import CountingStore
 from dolmen.store.url import open_store
 from support.writers import SCHEMA, context, rows, start

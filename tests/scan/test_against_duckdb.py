@@ -10,8 +10,8 @@ import duckdb
 import pyarrow as pa
 import pytest
 
+from dolmen.base.runtime import Runtime
 from dolmen.format.values import to_plain
-from dolmen.runtime import Runtime
 from support.oracle import connect_oracle
 from support.random_predicates import random_predicate
 from support.random_tables import random_table

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dolmen.runtime import Runtime
+from dolmen.base.runtime import Runtime
 from support.tables import World
 
 VALUES: dict[str, tuple[pa.DataType, Any, Any]] = {

@@ -14,7 +14,7 @@ import dolmen
 from dolmen.commit.loop import submit
 from dolmen.commit.statements.background import MoveFence
 from dolmen.errors import InputError, TableNotFoundError, VersionExpiredError
-from dolmen.scan.scan import Scan
+from dolmen.rows.scan.scan import Scan
 
 ROWS = pa.table({"id": list(range(10)), "name": [f"n{i}" for i in range(10)]})
 

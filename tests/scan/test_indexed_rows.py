@@ -8,8 +8,8 @@ import random
 import numpy as np
 import pyarrow as pa
 
-from dolmen.database import Database
-from dolmen.runtime import Runtime
+from dolmen.api.database import Database
+from dolmen.base.runtime import Runtime
 from dolmen.store import MemoryBucket, MemoryStore
 from dolmen.store.counting import CountingStore
 

@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 
 from dolmen.format.page_places import PagePlaces
-from dolmen.scan.file_bytes import FileBytes
-from dolmen.scan.footers import DataFileFooter
-from dolmen.scan.picked_pages import picked_pages
-from dolmen.write.options import WriteOptions
+from dolmen.rows.scan.file_bytes import FileBytes
+from dolmen.rows.scan.footers import DataFileFooter
+from dolmen.rows.scan.picked_pages import picked_pages
+from dolmen.rows.write.options import WriteOptions
 from support.random_tables import random_table
 from support.written import Written, events, write
 
@@ -34,8 +34,8 @@ def shown(values: pa.Array) -> tuple[pa.DataType, str]:
 def test_picked_rows_of_any_type_are_those_of_the_whole_chunk(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = random.Random(f"{SEED}, {number}")
     for name, value in (("PAGE_BYTES", 256), ("PAGE_ROWS", 40), ("_MOST_BATCH_ROWS", 16)):
-        monkeypatch.setattr(f"dolmen.write.parquet_object.{name}", value)
-    monkeypatch.setattr("dolmen.write.parquet_object.has_index", lambda entry: True)
+        monkeypatch.setattr(f"dolmen.rows.write.parquet_object.{name}", value)
+    monkeypatch.setattr("dolmen.rows.write.parquet_object.has_index", lambda entry: True)
     written = write(random_table(rng, rng.choice([1, 300, 900])), options=WriteOptions(run_rows=500))
     alone = 0
     for place, file in enumerate(written.files):

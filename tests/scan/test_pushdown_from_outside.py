@@ -14,9 +14,9 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
+from dolmen.base.runtime import Runtime
 from dolmen.predicate import Predicate, to_sql
-from dolmen.runtime import Runtime
-from dolmen.scan.scan import Scan
+from dolmen.rows.scan.scan import Scan
 from support.random_predicates import random_predicate
 from support.random_tables import FLAT, random_table
 from support.tables import World

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dolmen.scan.ranges import GAP_BYTES, MERGED_BYTES, FetchedFile, Range, coalesce
-from dolmen.scan.scan import Scan
+from dolmen.rows.scan.ranges import GAP_BYTES, MERGED_BYTES, FetchedFile, Range, coalesce
+from dolmen.rows.scan.scan import Scan
 from dolmen.store.cache import ObjectCache
 from dolmen.store.local.store import LocalStore
 from support.tables import World

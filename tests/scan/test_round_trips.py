@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 from bench.round_trips import DistantStore, TimedRuntime, Timeline
 
-from dolmen.database import Database
-from dolmen.runtime import Runtime
-from dolmen.scan.ranges import GAP_BYTES
+from dolmen.api.database import Database
+from dolmen.base.runtime import Runtime
+from dolmen.rows.scan.ranges import GAP_BYTES
 from dolmen.store.memory import MemoryBucket, MemoryStore
 from support.tables import World
 from support.written import events

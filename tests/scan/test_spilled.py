@@ -10,19 +10,19 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from dolmen.context import Context
+from dolmen.base.runtime import Runtime
+from dolmen.commit.context import Context
+from dolmen.entries.segments.live import LiveFiles
+from dolmen.entries.segments.tombstones import TombstoneJudge
 from dolmen.format.entries import Blob, KeysTombstone, Tombstone
 from dolmen.format.manifest import Manifest
 from dolmen.format.schema import Schema
 from dolmen.format.segments import encode
 from dolmen.format.values import to_plain
-from dolmen.runtime import Runtime
-from dolmen.scan.plan import FilePlan
-from dolmen.scan.positions import matching_positions
-from dolmen.segments.live import LiveFiles
-from dolmen.segments.tombstones import TombstoneJudge
-from dolmen.snapshot import Snapshot
+from dolmen.rows.scan.plan import FilePlan
+from dolmen.rows.scan.positions import matching_positions
 from dolmen.store.cache import ObjectCache
+from dolmen.transactions.snapshot import Snapshot
 from support.random_entries import random_file
 from support.random_predicates import random_predicate
 from support.random_tables import random_table

@@ -12,11 +12,11 @@ import msgspec
 import pyarrow as pa
 import pytest
 
+from dolmen.base.runtime import Runtime
 from dolmen.errors import CorruptionError, InputError, SchemaError, TableNotFoundError
 from dolmen.predicate import to_sql
-from dolmen.runtime import Runtime
-from dolmen.scan.sql import Parameters, SqlResult
-from dolmen.snapshot import Snapshot
+from dolmen.rows.scan.sql import Parameters, SqlResult
+from dolmen.transactions.snapshot import Snapshot
 from support.random_queries import Queries, hostile_table
 from support.tables import World
 

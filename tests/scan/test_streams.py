@@ -137,7 +137,7 @@ def test_a_scan_of_a_large_table_takes_little_memory(tmp_path: Path) -> None:
     code = f"""
         import msgspec, psutil, pyarrow as pa
         from dolmen.commit.statements.rows import Write
-        from dolmen.runtime import Runtime
+        from dolmen.base.runtime import Runtime
         from dolmen.store.local.store import LocalStore
         from support.written import events
         from support.tables import World

@@ -14,9 +14,9 @@ import pyarrow as pa
 import pytest
 
 import dolmen
-from dolmen.runtime import Runtime
-from dolmen.scan.read import RowGroupColumns
-from dolmen.scan.row_groups import RowGroup
+from dolmen.base.runtime import Runtime
+from dolmen.rows.scan.read import RowGroupColumns
+from dolmen.rows.scan.row_groups import RowGroup
 from dolmen.store.base import Object
 from dolmen.store.local.store import LocalStore
 

@@ -9,14 +9,14 @@ import msgspec
 import pyarrow as pa
 import pytest
 
+from dolmen.base.runtime import Runtime
+from dolmen.entries.segments.reader import SegmentReader
 from dolmen.errors import CorruptionError, UnsupportedFormatError
 from dolmen.format.checksum import crc32, seal
 from dolmen.format.entries import Blob, DataFile, Overlay, Vector, WhereTombstone
 from dolmen.format.manifest import AppliedId, Segment, SegmentKind, TableEntry
 from dolmen.format.schema import Schema
 from dolmen.format.segments import encode
-from dolmen.runtime import Runtime
-from dolmen.segments.reader import SegmentReader
 from dolmen.store.cache import ObjectCache
 from dolmen.store.counting import CountingStore
 from dolmen.store.memory import MemoryStore

@@ -16,11 +16,11 @@ import pyarrow as pa
 import pytest
 
 import dolmen
+from dolmen.base.runtime import Runtime
+from dolmen.entries.segments.reader import SegmentReader
 from dolmen.errors import CorruptionError
 from dolmen.format.manifest import AppliedId
 from dolmen.format.segments import encode
-from dolmen.runtime import Runtime
-from dolmen.segments.reader import SegmentReader
 from dolmen.store.cache import ObjectCache
 from dolmen.store.counting import CountingStore
 from dolmen.store.disk_cache import DiskCache
@@ -175,7 +175,7 @@ def test_a_body_that_fails_its_check_is_neither_kept_nor_believed(tmp_path: Path
 
 _WRITER = """
 import sys
-from dolmen.runtime import Runtime
+from dolmen.base.runtime import Runtime
 from dolmen.store.disk_cache import DiskCache
 number = int(sys.argv[2])
 cache = DiskCache(sys.argv[1], "s3://bucket/a", Runtime(), 200_000)

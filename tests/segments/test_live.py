@@ -8,16 +8,16 @@ import random
 import msgspec
 import pyarrow as pa
 
+from dolmen.base.runtime import Runtime
+from dolmen.entries.segments.judging import known_bounds, may_match
+from dolmen.entries.segments.live import LiveFiles, tombstones_of
+from dolmen.entries.segments.reader import SegmentReader
 from dolmen.format.entries import DataFile, Overlay, WhereTombstone
 from dolmen.format.layout import segment_key
 from dolmen.format.manifest import SegmentKind, TableEntry
 from dolmen.format.schema import Schema
 from dolmen.format.segments import encode
 from dolmen.predicate import StatsVerdict, columns, judge, parse
-from dolmen.runtime import Runtime
-from dolmen.segments.judging import known_bounds, may_match
-from dolmen.segments.live import LiveFiles, tombstones_of
-from dolmen.segments.reader import SegmentReader
 from dolmen.store.cache import ObjectCache
 from dolmen.store.counting import CountingStore
 from dolmen.store.memory import MemoryStore

@@ -8,18 +8,18 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from dolmen.database import Database
+from dolmen.api.database import Database
+from dolmen.base.runtime import Runtime
+from dolmen.entries.segments.live import LiveFiles
+from dolmen.entries.segments.reader import SegmentReader
 from dolmen.format.entries import Overlay, Vector
 from dolmen.format.layout import POINTER
 from dolmen.format.manifest import Manifest
 from dolmen.format.pointer import Pointer
-from dolmen.health.files import FilesSurvey
+from dolmen.maintenance.health.files import FilesSurvey
 from dolmen.predicate import parse
-from dolmen.runtime import Runtime
-from dolmen.scan.plan import ScanPlan, plan
-from dolmen.scan.scan import Scan
-from dolmen.segments.live import LiveFiles
-from dolmen.segments.reader import SegmentReader
+from dolmen.rows.scan.plan import ScanPlan, plan
+from dolmen.rows.scan.scan import Scan
 from dolmen.store.cache import ObjectCache
 from dolmen.store.counting import CountingStore
 from dolmen.store.memory import MemoryStore

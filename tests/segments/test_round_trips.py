@@ -11,6 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from dolmen.entries.segments.file_table import FileTable
+from dolmen.entries.segments.uuids import Uuids
 from dolmen.format import bloom
 from dolmen.format.entries import Blob, ColumnStats, DataFile, KeysTombstone, Overlay, WhereTombstone
 from dolmen.format.erasures import ErasedTable, Erasure
@@ -19,8 +21,6 @@ from dolmen.format.schema import Schema
 from dolmen.format.segments import check, check_bloom, decode, encode
 from dolmen.format.statistics import bounds
 from dolmen.predicate import StatsVerdict, judge, parse
-from dolmen.segments.file_table import FileTable
-from dolmen.segments.uuids import Uuids
 from support.random_entries import random_file, random_vector, uuid
 from support.random_tables import random_table
 

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from dolmen.errors import ConflictError, TableNotFoundError, UnknownOutcomeError
-from dolmen.results import Commit
+from dolmen.transactions.results import Commit
 from dolmen_simulator.actors.writers import arrow
 from dolmen_simulator.judge import model
 from dolmen_simulator.judge.model import OperationRun, Row

@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator, Sequence
 import pyarrow as pa
 import pytest
 
-from dolmen.database import Database
+from dolmen.api.database import Database
+from dolmen.base.runtime import Runtime
 from dolmen.errors import TableNotFoundError, UnsettledTimestampError
 from dolmen.maintenance.gc.collection import collect
-from dolmen.runtime import Runtime
 from dolmen.store.base import Buffer, Deleted, ObjectInfo, PutOutcome
 from dolmen.store.memory import MemoryBucket, MemoryStore
-from dolmen.transaction import Transaction
+from dolmen.transactions.transaction import Transaction
 from simulation.interrupted import Interrupted
 
 SCHEMA = pa.schema([("k", pa.int64())])

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from dolmen.database import Database
+from dolmen.api.database import Database
+from dolmen.base.runtime import Runtime
 from dolmen.errors import StoreUnavailableError, VersionExpiredError
 from dolmen.ingest.drops.modes import upsert_in_portions
 from dolmen.maintenance.gc.collection import collect
 from dolmen.maintenance.resolve.resolution import resolve
-from dolmen.runtime import Runtime
 from dolmen.store.memory import MemoryBucket, MemoryStore
-from dolmen.transaction import Transaction
+from dolmen.transactions.transaction import Transaction
 from simulation.interrupted import Interrupted
 
 SCHEMA = pa.schema([("k", pa.int64())])

@@ -10,11 +10,11 @@ from itertools import count
 
 import pytest
 
+from dolmen.base.runtime import Runtime
 from dolmen.cli import main
 from dolmen.commit.draft import Draft
 from dolmen.commit.statements.background import Compact, Group
 from dolmen.errors import InputError
-from dolmen.runtime import Runtime
 from dolmen_simulator import shrinking
 from dolmen_simulator.judge.never import Never
 from dolmen_simulator.simulation import KINDS, simulate

@@ -10,7 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dolmen.database import Database
+from dolmen.api.database import Database
+from dolmen.base.runtime import Runtime
 from dolmen.errors import (
     CorruptionError,
     InputError,
@@ -19,7 +20,6 @@ from dolmen.errors import (
     StoreUnavailableError,
     UnknownOutcomeError,
 )
-from dolmen.runtime import Runtime
 from dolmen.store.base import Deleted, PreconditionFailed, Stored, Unknown
 from dolmen.store.memory import MemoryBucket
 from dolmen_simulator.world.fates import Answer, Crash, Fate, Refusal, StoreRequest, Verb, Wire, fates_of

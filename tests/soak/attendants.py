@@ -8,9 +8,9 @@ import signal
 import time
 
 from dolmen.errors import RetryableError, UnknownOutcomeError, VersionExpiredError
-from dolmen.local import LocalEvent, run_local
 from dolmen.maintenance.gc.mark import needed_keys
-from dolmen.snapshot import Snapshot
+from dolmen.service.local import LocalEvent, run_local
+from dolmen.transactions.snapshot import Snapshot
 from soak import judge
 from soak.actor import Actor
 from soak.journal import journals

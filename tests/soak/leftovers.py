@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dolmen.database import Database
+from dolmen.api.database import Database
 from dolmen.format.layout import POINTER
 from dolmen.maintenance.gc.mark import needed_keys
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pyarrow as pa
 
 import dolmen
-from dolmen.database import Database
-from dolmen.local import LocalLayout
+from dolmen.api.database import Database
+from dolmen.service.local import LocalLayout
 
 ROOT = Path(__file__).parents[2]
 FUNCTIONS = ROOT / "functions"

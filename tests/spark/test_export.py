@@ -16,8 +16,8 @@ import pytest
 from jobs.export import main as export_main
 from pyspark.sql import SparkSession
 
+from dolmen.api.database import Database, Table
 from dolmen.cli.jobs import run_job
-from dolmen.database import Database, Table
 from dolmen.errors import InputError, PredicateError, SchemaError
 from dolmen.ingest.formats.formats import SourceFile, detect, read
 from dolmen.spark.export import FORMATS, Format, export

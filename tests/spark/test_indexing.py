@@ -15,8 +15,8 @@ from jobs.compact import main as compact_main
 from pyspark.sql import SparkSession
 
 import dolmen
+from dolmen.api.database import Database
 from dolmen.cli.jobs import run_job
-from dolmen.database import Database
 from dolmen.errors import CorruptionError, InputError, TableNotFoundError
 from dolmen.format.manifest import Segment
 from dolmen.maintenance import index_version

@@ -21,15 +21,15 @@ from pyspark import inheritable_thread_target
 from pyspark.sql import DataFrame, SparkSession
 
 import dolmen
-from dolmen.database import Database
+from dolmen.api.database import Database
+from dolmen.base.runtime import shared_runtime
 from dolmen.errors import ConflictError
-from dolmen.results import Commit
-from dolmen.runtime import shared_runtime
 from dolmen.spark.compact.compaction import compact
 from dolmen.spark.merge.merge import merge
 from dolmen.spark.read.frame import to_spark
 from dolmen.spark.write.frame import append, delete, overwrite, upsert
 from dolmen.store.url import open_store
+from dolmen.transactions.results import Commit
 from support.spark_races import Meeting, MeetingStore
 
 SEED = int(os.environ.get("DOLMEN_TEST_SEED", "0")) or random.randrange(1, 2**32)

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 
 import dolmen
+from dolmen.base.runtime import Runtime
 from dolmen.cli.jobs import SPARK_FAILED
 from dolmen.errors import RetryableError
-from dolmen.runtime import Runtime
 from dolmen.spark.session import PATIENCE_SECONDS, call_on
 from support.ministack import free_port
 from support.spark import require_java

@@ -13,7 +13,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from dolmen.database import Database
+from dolmen.api.database import Database
 from dolmen.errors import CorruptionError
 from dolmen.ingest.drops.backfill import DropSource
 from dolmen.spark.compact.compaction import compact

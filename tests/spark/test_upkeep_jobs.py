@@ -19,8 +19,8 @@ from jobs.gc import main as gc_main
 from pyspark.sql import SparkSession
 
 import dolmen
+from dolmen.api.database import Database
 from dolmen.cli.jobs import run_job
-from dolmen.database import Database
 from support.killed_streams import Kill
 
 ROOT = Path(__file__).parents[2]

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import dolmen
-from dolmen.database import Database
+from dolmen.api.database import Database
 from support.spark import SparkProcess
 from support.spark_checks import BY_WORKERS, NATIVE, read, read_without
 from support.spark_history import History, sorted_rows

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from dolmen.base.runtime import Runtime
 from dolmen.errors import InputError
-from dolmen.runtime import Runtime
 from dolmen.store.s3.client import bucket_owners
 from dolmen.store.s3.store import S3Store
 from support.stores import PART_BYTES

@@ -10,12 +10,12 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from dolmen.database import Database
-from dolmen.runtime import Runtime
+from dolmen.api.database import Database
+from dolmen.base.runtime import Runtime
+from dolmen.base.units import SECOND_US, utc
 from dolmen.store import open_store
 from dolmen.store.clock import ServerClock
 from dolmen.store.local.store import LocalStore
-from dolmen.units import SECOND_US, utc
 from support.proxy import Proxy
 
 START_US = 1_760_000_000_600_000

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from dolmen.check_store.contract import Check, Load, Sandbox
-from dolmen.check_store.run import CHECKS
-from dolmen.check_store.site import Others, open_client
+from dolmen.base.runtime import Runtime
 from dolmen.errors import ObjectNotFoundError
-from dolmen.runtime import Runtime
+from dolmen.service.check_store.contract import Check, Load, Sandbox
+from dolmen.service.check_store.run import CHECKS
+from dolmen.service.check_store.site import Others, open_client
 from dolmen.store import MemoryStore, ObjectStore
 from support.stores import KINDS, RUNTIME, keys, make_store, put, reopen
 

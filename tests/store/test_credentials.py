@@ -8,10 +8,10 @@ from collections.abc import Callable
 import pytest
 
 import dolmen
+from dolmen.base.runtime import Runtime
 from dolmen.errors import Error, InputError, RowError, without_credentials
 from dolmen.ingest.drops.backfill import DropSource
 from dolmen.ingest.queues.url import open_queue
-from dolmen.runtime import Runtime
 from dolmen.store.url import open_store
 
 SECRET = "s3cr3t"

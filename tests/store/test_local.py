@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from dolmen.base.runtime import Runtime
 from dolmen.errors import AccessDeniedError, InputError, ObjectChangedError, ObjectNotFoundError
-from dolmen.runtime import Runtime
 from dolmen.store import LocalStore, PreconditionFailed, Stored, open_store
 from dolmen.store.keys import TEMPORARY
 from support.stores import keys, put

@@ -12,6 +12,7 @@ from contextlib import closing
 
 import pytest
 
+from dolmen.base.runtime import Runtime
 from dolmen.errors import (
     AccessDeniedError,
     ClockError,
@@ -21,7 +22,6 @@ from dolmen.errors import (
     ObjectNotFoundError,
     StoreUnavailableError,
 )
-from dolmen.runtime import Runtime
 from dolmen.store import ObjectStore, PreconditionFailed, Stored, Unknown, create, open_store
 from dolmen.store.s3.store import S3Store
 from support.proxy import Proxy

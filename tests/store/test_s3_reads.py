@@ -21,6 +21,7 @@ from botocore.config import Config
 from botocore.credentials import Credentials, RefreshableCredentials
 from botocore.session import Session
 
+from dolmen.base.runtime import Runtime
 from dolmen.errors import (
     AccessDeniedError,
     NotFoundError,
@@ -28,7 +29,6 @@ from dolmen.errors import (
     ObjectNotFoundError,
     StoreUnavailableError,
 )
-from dolmen.runtime import Runtime
 from dolmen.store.s3.pattern import RequestPattern, quoted
 from dolmen.store.s3.signature import Signer
 from dolmen.store.s3.store import S3Store

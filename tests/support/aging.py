@@ -7,15 +7,15 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from dolmen.context import Context
-from dolmen.database import Database
+from dolmen.api.database import Database
+from dolmen.base.runtime import Runtime
+from dolmen.commit.context import Context
 from dolmen.errors import Error
 from dolmen.format.manifest import EMPTY, Manifest
 from dolmen.format.properties import DatabaseSettings
 from dolmen.maintenance.gc.collection import collect
 from dolmen.maintenance.gc.mark import needed_keys
 from dolmen.maintenance.gc.report import Collected
-from dolmen.runtime import Runtime
 from dolmen.store.base import ObjectStore
 from dolmen.store.memory import MemoryBucket, MemoryStore
 

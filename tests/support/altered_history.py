@@ -22,8 +22,8 @@ from typing import Any
 import pyarrow as pa
 
 import dolmen
-from dolmen.database import Database
-from dolmen.runtime import Runtime
+from dolmen.api.database import Database
+from dolmen.base.runtime import Runtime
 from dolmen.store.memory import MemoryStore
 from support.oracle import connect_oracle
 

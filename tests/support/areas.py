@@ -16,35 +16,15 @@ PACKAGE = TESTS.parent / "shared" / "dolmen"
 ALWAYS = ("tests/project/test_imports.py", "tests/project/test_runtime.py")
 """What any change to the package can break: the arrows between its parts, and who may ask for the time."""
 
-OF_TABLES = ("tests/api",)
 ELSEWHERE = {
-    "arguments": ("tests/api",),
-    "check_store": ("tests/store", "tests/cli/test_check_store.py"),
-    "context": OF_TABLES,
-    "cursor": ("tests/api", "tests/changes"),
-    "autocommit": OF_TABLES,
-    "database": OF_TABLES,
-    "maintaining": ("tests/api", "tests/maintenance/test_run.py"),
-    "errors": OF_TABLES,
+    "base": ("tests/api", "tests/commit", "tests/segments", "tests/simulation/test_determinism.py"),
+    "entries": ("tests/segments", "tests/index"),
+    "errors": ("tests/api",),
     "format": ("tests/docs/test_format_examples.py", "tests/commit", "tests/segments", "tests/write"),
-    "insertion": OF_TABLES,
-    "lookup": OF_TABLES,
-    "mutation": OF_TABLES,
-    "erasures": (*OF_TABLES, "tests/maintenance/gc"),
-    "past": (*OF_TABLES, "tests/maintenance/gc"),
-    "reading": OF_TABLES,
-    "replay": (*OF_TABLES, "tests/commit"),
-    "results": OF_TABLES,
-    "cached": ("tests/segments", "tests/simulation/test_determinism.py"),
-    "runtime": ("tests/commit", "tests/simulation/test_determinism.py"),
-    "snapshot": OF_TABLES,
-    "table": OF_TABLES,
+    "rows": ("tests/scan", "tests/write", "tests/changes"),
+    "service": ("tests/functions", "tests/local", "tests/handover", "tests/store", "tests/cli/test_check_store.py"),
     "simulator": ("tests/simulation", "tests/interleavings"),
-    "transaction": OF_TABLES,
-    "transaction_table": OF_TABLES,
-    "unit_of_work": OF_TABLES,
-    "units": OF_TABLES,
-    "writer": OF_TABLES,
+    "transactions": ("tests/api", "tests/merge", "tests/maintenance/gc"),
 }
 """Parts of the project that have no folder of tests of their own name."""
 

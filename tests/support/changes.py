@@ -11,13 +11,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from dolmen.database import Database
+from dolmen.api.database import Database
 from dolmen.format.ingest_properties import IngestSettings
 from dolmen.ingest.batch import BatchRequest, BatchResult, Decision, apply_together
 from dolmen.ingest.cdc.apply import ChangeCounts, ingest_changes
 from dolmen.ingest.formats.formats import ReadOptions, SourceFile, detect
 from dolmen.ingest.formats.options import BadRow
-from dolmen.transaction import Transaction
+from dolmen.transactions.transaction import Transaction
 from support.aging import Place
 
 COLUMNS = pa.schema([("id", pa.int64()), ("v", pa.string()), ("seq", pa.int64())])

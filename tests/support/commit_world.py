@@ -11,6 +11,7 @@ import msgspec
 import pyarrow as pa
 from pyroaring import BitMap
 
+from dolmen.base.runtime import Runtime
 from dolmen.commit.change import Change
 from dolmen.commit.group import Committed
 from dolmen.commit.head import Head
@@ -26,7 +27,6 @@ from dolmen.format.layout import POINTER
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.pointer import Pointer
 from dolmen.format.schema import Schema
-from dolmen.runtime import Runtime
 from dolmen.store.base import Object, PreconditionFailed, PutOutcome, Stored, Unknown
 from dolmen.store.memory import MemoryBucket, MemoryStore
 

@@ -14,9 +14,9 @@ from pyspark.sql import SparkSession
 
 import dolmen
 import dolmen.spark as engine
-from dolmen.database import Database
+from dolmen.api.database import Database
 from dolmen.errors import Error
-from dolmen.results import Commit
+from dolmen.transactions.results import Commit
 
 NO_JAVA = "/nowhere"
 

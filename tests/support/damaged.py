@@ -7,15 +7,15 @@ from typing import Any
 
 import msgspec
 
+from dolmen.base.runtime import Runtime
+from dolmen.commit.context import Context
 from dolmen.commit.head import Head
-from dolmen.context import Context
 from dolmen.format.entries import DataFile
 from dolmen.format.layout import POINTER
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.pointer import Pointer
 from dolmen.maintenance.verify.report import VerifyReport
 from dolmen.maintenance.verify.verification import verify
-from dolmen.runtime import Runtime
 from dolmen.store.counting import CountingStore
 from dolmen.store.memory import MemoryBucket, MemoryObject, MemoryStore
 

@@ -15,8 +15,8 @@ from decimal import Decimal
 import duckdb
 import pyarrow as pa
 
+from dolmen.base.runtime import Runtime
 from dolmen.errors import InputError
-from dolmen.runtime import Runtime
 from support.tables import World
 
 Rng = random.Random

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from dolmen.api.database import Database
 from dolmen.commit.change import Change
 from dolmen.commit.loop import commit
 from dolmen.commit.statements.background import MoveFence
 from dolmen.commit.uploads import PendingUploads
-from dolmen.database import Database
 
 
 def move_fence(db: Database, horizon: int | None = None, revoke: Sequence[str] = ()) -> None:

@@ -12,8 +12,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from dolmen.database import Database
-from dolmen.runtime import Runtime
+from dolmen.api.database import Database
+from dolmen.base.runtime import Runtime
 from dolmen.store.base import ObjectStore, Stored
 from dolmen.store.url import open_store
 from support.event_builders import notification, s3_record, sqs_event

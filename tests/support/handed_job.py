@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dolmen.database import Database
-from dolmen.handover.records import HandoverRecords
+from dolmen.api.database import Database
 from dolmen.ingest.drops.ingest import ingest_drops
 from dolmen.ingest.landing import Landing
+from dolmen.service.handover.records import HandoverRecords
 
 
 def ingest_handed(database: Database, landing: Landing, records: HandoverRecords) -> list[str]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from dolmen.health.health import Health, Pipeline, QueuePlace, RejectsPlace
+from dolmen.maintenance.health.health import Health, Pipeline, QueuePlace, RejectsPlace
 from support.aging import DAY_US, HOUR_US, Place
 
 SECRET = "s3cr3t"

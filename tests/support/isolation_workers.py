@@ -16,12 +16,12 @@ from typing import Any, TextIO
 import pyarrow as pa
 
 import dolmen
+from dolmen.api.database import Database
 from dolmen.commit.statements.rows import Claim
-from dolmen.database import Database
 from dolmen.errors import ConflictError, RetryableError, UnknownOutcomeError, VersionExpiredError
 from dolmen.format.schema import COMMIT_TS
-from dolmen.reading import ReadableTable
-from dolmen.transaction import Transaction
+from dolmen.transactions.reading import ReadableTable
+from dolmen.transactions.transaction import Transaction
 from support.porcupine import RecordedTransaction, Step
 
 PAIR = pa.schema([pa.field("key", pa.int64(), nullable=False), ("balance", pa.int64()), ("call", pa.string())])

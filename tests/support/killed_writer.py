@@ -8,7 +8,7 @@ from multiprocessing.connection import Connection
 import pyarrow as pa
 
 import dolmen
-from dolmen.writer import BufferedWriter
+from dolmen.api.writer import BufferedWriter
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("request", pa.string())])
 THREADS, ROWS = 4, 20

@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 
 _SCRIPT = """
 import json, sys
-from dolmen.local import pipeline
+from dolmen.service.local import pipeline
 pipeline.MAX_TRIES = 1
 database, root, functions = sys.argv[1:]
 told = []

@@ -58,8 +58,8 @@ class Publishers:
 
 
 def _work(work: dict[str, Any]) -> None:
-    from dolmen.database import Database
-    from dolmen.runtime import Runtime
+    from dolmen.api.database import Database
+    from dolmen.base.runtime import Runtime
     from dolmen.store.url import open_store
     from support.crashing_store import Countdown, CrashingStore
 

@@ -81,7 +81,7 @@ def quick_command(*left_out: str) -> Iterator[Path]:
 def main(address: str, *left_out: str) -> None:
     """Serves until standard input ends; in each forked process, runs its command."""
     run_command = import_module("dolmen.cli").main
-    import_module("dolmen.database")
+    import_module("dolmen.api.database")
     for name in LIBRARIES:
         if name not in left_out:
             import_module(name)

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
-from dolmen.runtime import Runtime
+from dolmen.base.runtime import Runtime
 from dolmen.store import LocalStore, MemoryBucket, MemoryStore, ObjectStore, Stored, open_store
 
 T = TypeVar("T")

@@ -7,25 +7,25 @@ from dataclasses import replace
 
 import pyarrow as pa
 
+from dolmen.api.database import Database
+from dolmen.base.runtime import Runtime
+from dolmen.commit.context import Context
 from dolmen.commit.head import Head
 from dolmen.commit.statements.rows import Write
-from dolmen.context import Context
-from dolmen.database import Database
 from dolmen.format.entries import DataFile
 from dolmen.format.layout import data_key
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.predicate import Predicate, parse
-from dolmen.runtime import Runtime
-from dolmen.scan.scan import Scan
-from dolmen.scan.view import View
+from dolmen.rows.scan.scan import Scan
+from dolmen.rows.scan.view import View
+from dolmen.rows.write.conform import conform
+from dolmen.rows.write.options import DEFAULT
+from dolmen.rows.write.parquet_object import WritePlan, write_object
+from dolmen.rows.write.runs import prepare
 from dolmen.store.base import ObjectStore
 from dolmen.store.cache import ObjectCache
 from dolmen.store.counting import CountingStore
 from dolmen.store.memory import MemoryStore
-from dolmen.write.conform import conform
-from dolmen.write.options import DEFAULT
-from dolmen.write.parquet_object import WritePlan, write_object
-from dolmen.write.runs import prepare
 
 
 class World:

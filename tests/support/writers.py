@@ -18,7 +18,7 @@ SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("writer", pa.in
 
 # Forked from a server that has imported everything: a start takes milliseconds, and no threads are copied.
 context = multiprocessing.get_context("forkserver")
-context.set_forkserver_preload(["dolmen.database", "dolmen.scan.scan", "boto3", "sqlglot", "support.writers"])
+context.set_forkserver_preload(["dolmen.api.database", "dolmen.rows.scan.scan", "boto3", "sqlglot", "support.writers"])
 
 
 def rows(*ids: int, writer: int, value: int = 0) -> pa.Table:

@@ -11,14 +11,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from dolmen.base.runtime import Runtime
 from dolmen.format.entries import DataFile
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Schema
-from dolmen.runtime import Runtime
+from dolmen.rows.write.conform import conform
+from dolmen.rows.write.data_file import write_data_files
+from dolmen.rows.write.options import WriteOptions
 from dolmen.store import MemoryStore
-from dolmen.write.conform import conform
-from dolmen.write.data_file import write_data_files
-from dolmen.write.options import WriteOptions
 
 #: Runs of a few thousand rows, so that small tables have many.
 SMALL_RUNS = WriteOptions(run_bytes=64 << 10)

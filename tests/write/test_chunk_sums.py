@@ -12,9 +12,9 @@ import pytest
 from dolmen.errors import CorruptionError
 from dolmen.format.chunk_sums import MAGIC, ChunkSums
 from dolmen.format.entries import DataFile
-from dolmen.scan.file_bytes import FileBytes
-from dolmen.scan.footers import DataFileFooter
-from dolmen.write.options import WriteOptions
+from dolmen.rows.scan.file_bytes import FileBytes
+from dolmen.rows.scan.footers import DataFileFooter
+from dolmen.rows.write.options import WriteOptions
 from support.random_tables import random_table
 from support.written import events, write
 

@@ -14,8 +14,8 @@ import pytest
 
 from dolmen.errors import RowError, SchemaError
 from dolmen.format.schema import Schema
-from dolmen.write import conform as conform_module
-from dolmen.write.conform import conform
+from dolmen.rows.write import conform as conform_module
+from dolmen.rows.write.conform import conform
 
 
 def _conform(table: pa.Table | pa.RecordBatch, schema: pa.Schema) -> pa.Table:

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 
 import dolmen
+from dolmen.api.table import Table
 from dolmen.errors import Error, SchemaError
 from dolmen.format.schema import Schema
-from dolmen.table import Table
 
 ID = pa.field("id", pa.int64(), nullable=False)
 BASE = pa.schema([ID, ("c", pa.list_(pa.int64()))])

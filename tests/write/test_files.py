@@ -19,15 +19,15 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
+from dolmen.base.runtime import Runtime
 from dolmen.errors import RowError, StoreUnavailableError
 from dolmen.format.schema import is_nested
 from dolmen.format.values import to_plain
-from dolmen.runtime import Runtime
+from dolmen.rows.write.data_file import write_data_files
+from dolmen.rows.write.options import WriteOptions
 from dolmen.store import MemoryBucket, MemoryStore
 from dolmen.store.base import Buffer
 from dolmen.store.memory import MemoryOutput
-from dolmen.write.data_file import write_data_files
-from dolmen.write.options import WriteOptions
 from support.random_tables import ALL, random_column
 from support.written import SMALL_RUNS, entry_for, events, write
 

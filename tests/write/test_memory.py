@@ -18,9 +18,9 @@ MEASURE = """
 import sys, threading, time
 import psutil
 import dolmen
-from dolmen.runtime import Runtime
+from dolmen.base.runtime import Runtime
 from dolmen.store import LocalStore
-from dolmen.write.data_file import write_data_files
+from dolmen.rows.write.data_file import write_data_files
 from support.written import entry_for, events
 
 process, peak, stop = psutil.Process(), 0, threading.Event()

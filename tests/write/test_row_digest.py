@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dolmen.write.row_digest import RowDigest
+from dolmen.rows.write.row_digest import RowDigest
 
 TYPES = {
     "i": pa.int64(),

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dolmen.write import runs
+from dolmen.rows.write import runs
 from support.random_tables import FLAT, random_column
 from support.written import SMALL_RUNS, events, write
 

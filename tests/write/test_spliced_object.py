@@ -21,10 +21,10 @@ from dolmen.format.page_places import PagePlaces
 from dolmen.format.parquet_footer import FooterParts
 from dolmen.format.splice_source import SpliceSource
 from dolmen.format.thrift import ThriftCursor, ThriftStruct
-from dolmen.write.options import WriteOptions
-from dolmen.write.parquet_object import WritePlan
-from dolmen.write.runs import Run, prepare
-from dolmen.write.spliced_object import CopiedGroup, CopiedGroups, EncodedGroups, SplicedObject, written_frame
+from dolmen.rows.write.options import WriteOptions
+from dolmen.rows.write.parquet_object import WritePlan
+from dolmen.rows.write.runs import Run, prepare
+from dolmen.rows.write.spliced_object import CopiedGroup, CopiedGroups, EncodedGroups, SplicedObject, written_frame
 from support.random_tables import random_table
 from support.written import Written, write
 

@@ -20,7 +20,7 @@ import pytest
 from dolmen.format.entries import DataFile
 from dolmen.format.statistics import Bounds, bounds
 from dolmen.format.values import to_plain
-from dolmen.write.options import WriteOptions
+from dolmen.rows.write.options import WriteOptions
 from support.random_tables import ALL, TYPES, random_column
 from support.written import SMALL_RUNS, Written, write
 

@@ -14,8 +14,8 @@ import pytest
 from dolmen.errors import InputError, LimitError, RowError
 from dolmen.format.schema import Schema
 from dolmen.format.values import to_plain
-from dolmen.write import upsert
-from dolmen.write.upsert import dedupe_last
+from dolmen.rows.write import upsert
+from dolmen.rows.write.upsert import dedupe_last
 from support.random_tables import random_column
 
 SEED = int(os.environ.get("DOLMEN_TEST_SEED", "0")) or random.randrange(1, 2**32)

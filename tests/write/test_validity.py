@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 
 import dolmen
+from dolmen.api.table import Table
 from dolmen.errors import InputError, RowError, SchemaError
-from dolmen.table import Table
-from dolmen.write.validity import first_invalid
+from dolmen.rows.write.validity import first_invalid
 
 NOT_UTF8 = "the text is not UTF-8"
 TEXTS = pa.Array.from_buffers(pa.string(), 5, pa.array([b"a", b"bb", None, b"x\xff", b"z"]).buffers())

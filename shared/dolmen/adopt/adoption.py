@@ -11,12 +11,12 @@ from typing import Any, TypeAlias
 import msgspec
 from pyroaring import BitMap
 
-from dolmen import arguments, mutation
 from dolmen.adopt.columns import AdoptedColumns, FilesOfShape, columns_of_files, ids_by_name
 from dolmen.adopt.facts import FileFacts, FileShape, read_facts, reasons
 from dolmen.adopt.faults import AdoptionFaults
 from dolmen.adopt.iceberg.table import IcebergSource, find_iceberg
 from dolmen.adopt.places import HIDDEN, FilePlace, parse_place
+from dolmen.base import arguments
 from dolmen.commit.statements.adopt import AdoptTable
 from dolmen.errors import AdoptionError, Error, SchemaError
 from dolmen.format.entries import DataFile
@@ -24,11 +24,12 @@ from dolmen.format.layout import check_table_name
 from dolmen.format.manifest import TableEntry
 from dolmen.format.properties import check_table_properties
 from dolmen.format.schema import Schema
-from dolmen.results import Commit
-from dolmen.scan.data_objects import is_local
-from dolmen.transaction import Transaction
-from dolmen.write.probe import check_storable
-from dolmen.write.row_digest import content_digest
+from dolmen.rows.scan.data_objects import is_local
+from dolmen.rows.write.probe import check_storable
+from dolmen.rows.write.row_digest import content_digest
+from dolmen.transactions import row_statements
+from dolmen.transactions.results import Commit
+from dolmen.transactions.transaction import Transaction
 
 AdoptionProgress: TypeAlias = Callable[[int, int], None]
 """Called with the number of footers that were read, and the number of files."""
@@ -232,8 +233,8 @@ class _Adopter:
         """The new table's entry, without files. Reasons against its keys are noted."""
         settings = self._settings
         try:
-            key = mutation.check_key(tuple(schema.field(column) for column in settings.primary_key))
-            order = mutation.check_sortable(tuple(schema.field(column) for column in settings.sort_key))
+            key = row_statements.check_key(tuple(schema.field(column) for column in settings.primary_key))
+            order = row_statements.check_sortable(tuple(schema.field(column) for column in settings.sort_key))
             ids = [field.id for field in key]
             properties = check_table_properties(settings.properties or {}, schema, ids)
             entry = TableEntry(

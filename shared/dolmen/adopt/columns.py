@@ -16,7 +16,7 @@ from dolmen.errors import SchemaError
 from dolmen.format.adopted import ColumnsBy, MappedColumn
 from dolmen.format.schema import COMMIT_TS_ID, Field, Schema, TypeJson, check_column_names, field_id
 from dolmen.format.types import short_type
-from dolmen.scan.adopted_columns import AdoptedColumn, column_named
+from dolmen.rows.scan.adopted_columns import AdoptedColumn, column_named
 
 _GREATEST_ID = 2_147_483_447
 """Iceberg reserves greater field ids for columns of its own, such as the ids of rows."""

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dolmen.adopt.places import FilePlace
+from dolmen.base.units import KIB
 from dolmen.errors import AdoptionError, Error, ObjectNotFoundError, SchemaError
 from dolmen.format.adopted import key_fault
 from dolmen.format.checksum import crc32
@@ -18,9 +19,8 @@ from dolmen.format.entries import ColumnStats
 from dolmen.format.julian_days import JULIAN, julian_leaves
 from dolmen.format.schema import Field, field_id, is_nested
 from dolmen.format.statistics import Bounds, column_stats
-from dolmen.scan.adopted_columns import AdoptedColumn, adopted_column, leaf_count, microseconds_per_unit
-from dolmen.scan.footers import DataFileFooter, FileColumn
-from dolmen.units import KIB
+from dolmen.rows.scan.adopted_columns import AdoptedColumn, adopted_column, leaf_count, microseconds_per_unit
+from dolmen.rows.scan.footers import DataFileFooter, FileColumn
 
 TAIL_BYTES = 64 * KIB
 """The end of a file that is read first: most footers are smaller."""

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from urllib.parse import unquote
 
-from dolmen import arguments
+from dolmen.base import arguments
 from dolmen.errors import InputError
 from dolmen.format.adopted import OWN, AdoptedPath, ColumnsBy
-from dolmen.scan.data_objects import check_same_kind
+from dolmen.rows.scan.data_objects import check_same_kind
 from dolmen.store.base import ObjectInfo, ObjectStore
 from dolmen.store.schemes import FILE, MEMORY, S3, scheme_of
 

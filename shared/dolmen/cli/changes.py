@@ -14,6 +14,7 @@ import pyarrow as pa
 import typer
 
 import dolmen
+from dolmen.base.units import MIB
 from dolmen.cli.interrupts import Stop, check_interval, stopping_at_interrupt
 from dolmen.cli.options import DatabaseUrl, Form, Json, Output, TableName, app, open_existing
 from dolmen.cli.output import destination, send_rows
@@ -23,7 +24,6 @@ from dolmen.ingest.formats.export import check_target, export_stream
 from dolmen.ingest.formats.formats import Format
 from dolmen.predicate import columns as columns_of
 from dolmen.predicate import parse
-from dolmen.units import MIB
 
 _HELD_BYTES = 32 * MIB
 """A longer commit waits in a temporary file until it is whole."""

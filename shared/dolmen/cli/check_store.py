@@ -14,7 +14,7 @@ from dolmen.cli.options import Json, app
 from dolmen.cli.output import console, errors, print_json
 
 if TYPE_CHECKING:
-    from dolmen.check_store.run import CheckResult, StoreReport
+    from dolmen.service.check_store.run import CheckResult, StoreReport
 
 _COLOURS = {"ok": "green", "FAILED": "bold red", "DENIED": "bold red", "differs": "yellow", "lacks": "yellow"}
 
@@ -32,8 +32,8 @@ def check_store(
 
     It writes under a fresh prefix below the URL, and removes its objects, also after Ctrl-C.
     """
-    from dolmen.check_store.contract import Load
-    from dolmen.check_store.run import check_store as run
+    from dolmen.service.check_store.contract import Load
+    from dolmen.service.check_store.run import check_store as run
 
     with _showing_progress(as_json) as progress:
         report = run(url, load=Load(writers=writers, increments=commits, commits=commits), progress=progress)

@@ -8,9 +8,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from dolmen.base.units import DAY_US, duration_text
 from dolmen.cli.output import console, print_rows
 from dolmen.maintenance.debt import Debts, TableDebt
-from dolmen.units import DAY_US, duration_text
 
 _BAR_WIDTH = 24
 _SLOW_TOMBSTONES = 1_000

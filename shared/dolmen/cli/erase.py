@@ -14,8 +14,8 @@ from dolmen.cli.inputs import INPUT_HELP, open_inputs
 from dolmen.cli.keys import parse_keys
 from dolmen.cli.options import DatabaseUrl, InputForm, Json, Message, Request, TableName, Yes, app, open_existing
 from dolmen.cli.output import commit_facts, console, errors, print_commit, print_json
-from dolmen.erasures import ErasureResult
 from dolmen.errors import InputError
+from dolmen.transactions.erase import ErasureResult
 
 Within: TypeAlias = Annotated[
     Optional[str],  # noqa: UP045

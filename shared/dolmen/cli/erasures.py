@@ -8,12 +8,12 @@ import typer
 from rich.markup import escape
 
 import dolmen
+from dolmen.base.units import utc
 from dolmen.cli.erase import ask
 from dolmen.cli.exit_codes import DAMAGED
 from dolmen.cli.options import DatabaseUrl, Json, Yes, app, open_existing
 from dolmen.cli.output import console, print_json, print_rows
 from dolmen.errors import InputError
-from dolmen.units import utc
 
 _ACTIONS = ("list", "show", "verify", "hurry")
 

@@ -18,6 +18,7 @@ from typing import BinaryIO, cast
 
 import pyarrow as pa
 
+from dolmen.base.units import MIB
 from dolmen.errors import InputError, ObjectNotFoundError
 from dolmen.format.file_formats import FORMATS, FileKind, kind_of
 from dolmen.format.ingest_properties import INGEST_PROPERTIES
@@ -25,9 +26,8 @@ from dolmen.format.manifest import TableEntry
 from dolmen.format.property import value_of
 from dolmen.ingest.formats.options import ReadOptions
 from dolmen.ingest.formats.source import Format, SourceFile
-from dolmen.reading import ReadableTable
 from dolmen.store.url import open_store
-from dolmen.units import MIB
+from dolmen.transactions.reading import ReadableTable
 
 STANDARD_INPUT = "-"
 INPUT_HELP = "a file, s3://bucket/key, or - for standard input (with --format)"

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from dolmen.arguments import short_repr
-from dolmen.database import Database
+from dolmen.api.database import Database
+from dolmen.base.arguments import short_repr
 from dolmen.errors import InputError, PredicateError
 from dolmen.format.values import to_array
-from dolmen.mutation import key_fields
 from dolmen.predicate.constants import from_text
+from dolmen.transactions.row_statements import key_fields
 
 
 def parse_keys(database: Database, table: str, texts: str, on: Sequence[str] | None) -> pa.Table:

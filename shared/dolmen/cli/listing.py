@@ -14,7 +14,7 @@ from dolmen.cli.output import commit_facts, counts, print_json, print_rows
 from dolmen.cli.terminal import cell_text
 from dolmen.cli.versions import At, Tag, Version, snapshot_of
 from dolmen.format.values import Json, from_json, to_scalar
-from dolmen.results import Commit
+from dolmen.transactions.results import Commit
 
 
 @app.command()

@@ -13,8 +13,8 @@ import typer
 from typer.core import TyperGroup
 
 import dolmen
+from dolmen.api.database import Database
 from dolmen.cli.exit_codes import BROKEN_PIPE, INTERRUPTED
-from dolmen.database import Database
 from dolmen.errors import DatabaseNotFoundError, Error
 from dolmen.format.file_formats import WRITTEN, listed
 

@@ -26,7 +26,7 @@ from rich.text import Text
 from dolmen.errors import InputError
 from dolmen.format.file_formats import FORMATS
 from dolmen.ingest.formats.source import Format
-from dolmen.results import Commit
+from dolmen.transactions.results import Commit
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer as Buffer

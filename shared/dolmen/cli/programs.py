@@ -45,7 +45,7 @@ def local(
     as_json: Json = False,
 ) -> None:
     """Run the whole pipeline on this machine: ingest files in landing/<table>/, and apply deletes in queue/*.json."""
-    from dolmen.local import LocalEvent, LocalLayout, run_local
+    from dolmen.service.local import LocalEvent, LocalLayout, run_local
 
     layout = LocalLayout.under(root, database)
 

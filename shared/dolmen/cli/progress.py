@@ -19,9 +19,9 @@ from rich.progress import (
 )
 from rich.progress import Progress as RichProgress
 
+from dolmen.base.units import MIB
 from dolmen.cli.inputs import Input
 from dolmen.cli.output import errors
-from dolmen.units import MIB
 
 
 class InputProgress:

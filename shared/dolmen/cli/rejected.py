@@ -12,6 +12,8 @@ from typing import Annotated, Any, Optional
 import typer
 from rich.markup import escape
 
+from dolmen.base.runtime import shared_runtime
+from dolmen.base.units import utc
 from dolmen.cli.options import Json, app
 from dolmen.cli.output import console, print_json, print_rows, print_text, printable
 from dolmen.errors import InputError, ObjectChangedError, ObjectNotFoundError
@@ -28,10 +30,8 @@ from dolmen.ingest.rejects.listing import (
 from dolmen.ingest.rejects.listing import earlier_retries as retries
 from dolmen.ingest.rejects.quarantine import ROWS_SUFFIX
 from dolmen.ingest.rejects.retry import retry as put_back
-from dolmen.runtime import shared_runtime
 from dolmen.store.base import ObjectStore
 from dolmen.store.url import open_store
-from dolmen.units import utc
 
 rejected = typer.Typer(help="Files and rows that could not be ingested: list, show, try again.", no_args_is_help=True)
 app.add_typer(rejected, name="rejected")

@@ -12,10 +12,10 @@ from rich.markup import escape
 from dolmen.cli.options import DatabaseUrl, Json, app, open_existing
 from dolmen.cli.output import console, print_json, printable
 from dolmen.errors import InputError
-from dolmen.health.health import Level
-from dolmen.health.page.document import draw_page
 from dolmen.ingest.formats.export import open_whole
 from dolmen.ingest.pipeline_health import look_at_pipeline
+from dolmen.maintenance.health.health import Level
+from dolmen.maintenance.health.page.document import draw_page
 
 DEFAULT_PAGE = Path("report.html")
 

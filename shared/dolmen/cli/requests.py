@@ -8,6 +8,7 @@ from typing import Annotated, Any, Optional
 import typer
 
 import dolmen
+from dolmen.base.runtime import shared_runtime
 from dolmen.cli.exit_codes import exit_code
 from dolmen.cli.inputs import INPUT_HELP, open_inputs
 from dolmen.cli.keys import parse_keys
@@ -18,7 +19,6 @@ from dolmen.ingest.deletes.requests import parse_request
 from dolmen.ingest.deletes.tracking import RequestStatus, check, check_size, compose, status_of
 from dolmen.ingest.queues.base import Queue, QueueDepth
 from dolmen.ingest.queues.url import open_queue
-from dolmen.runtime import shared_runtime
 
 DeleteQueue = Annotated[
     str,

@@ -15,7 +15,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from dolmen.cli.output import console, print_text, printable
-from dolmen.scan.scan import Scan
+from dolmen.rows.scan.scan import Scan
 
 SHOWN_ROWS = 20
 """The number of first rows, and of last rows, that are shown."""

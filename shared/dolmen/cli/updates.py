@@ -11,7 +11,7 @@ from dolmen.cli.inputs import INPUT_HELP, Input, open_inputs
 from dolmen.cli.options import DatabaseUrl, Delimiter, InputForm, Json, Message, Request, TableName, app, open_existing
 from dolmen.cli.output import print_commit
 from dolmen.errors import InputError
-from dolmen.merge.row_template import Expression
+from dolmen.transactions.merge.row_template import Expression
 
 _NOTHING = "nothing"
 

@@ -10,7 +10,7 @@ import dolmen
 from dolmen.cli.options import complete
 from dolmen.cli.output import errors
 from dolmen.errors import InputError, UnsettledTimestampError
-from dolmen.snapshot import Snapshot
+from dolmen.transactions.snapshot import Snapshot
 
 
 def complete_tag(context: typer.Context, incomplete: str) -> list[str]:

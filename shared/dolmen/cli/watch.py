@@ -16,11 +16,11 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 import dolmen
+from dolmen.base.units import utc
 from dolmen.cli.debts import debt_bar, debt_lines
 from dolmen.cli.interrupts import check_interval, stopping_at_interrupt
 from dolmen.cli.output import console, print_json
 from dolmen.maintenance.debt import Debts, TableDebt, debts_of
-from dolmen.units import utc
 
 _WIDE = 72
 """Columns of a terminal that has room for bars and for the list of tables."""

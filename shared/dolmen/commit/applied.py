@@ -13,9 +13,9 @@ from uuid import UUID
 
 import pyarrow as pa
 
+from dolmen.entries.segments.reader import SegmentReader
 from dolmen.errors import InputError
 from dolmen.format.manifest import AppliedId, Manifest
-from dolmen.segments.reader import SegmentReader
 
 
 def find_applied(manifest: Manifest, ids: Collection[str], segments: SegmentReader) -> dict[str, AppliedId]:

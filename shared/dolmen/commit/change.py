@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from dolmen import arguments
+from dolmen.base import arguments
 from dolmen.commit.applied import find_applied
 from dolmen.commit.deeds import deed_of, summarize
 from dolmen.commit.draft import Draft
@@ -13,9 +13,9 @@ from dolmen.commit.statements.base import Statement, is_prepared
 from dolmen.commit.statements.names import ColumnsClaim, NamesClaim
 from dolmen.commit.statements.rows import Claim, DeletePositions, Write
 from dolmen.commit.uploads import PendingUploads
+from dolmen.entries.segments.reader import SegmentReader
 from dolmen.errors import AppliedIdError, ConflictError, StaleWriterError
 from dolmen.format.manifest import AppliedId, Counts, Deed, Manifest
-from dolmen.segments.reader import SegmentReader
 
 GROUP = "group"
 """The operation of a version with changes of different operations."""

@@ -7,6 +7,9 @@ from typing import Any
 
 import msgspec
 
+from dolmen.entries.segments.erasures import listed_erasures
+from dolmen.entries.segments.held import least_held
+from dolmen.entries.segments.reader import SegmentReader
 from dolmen.errors import ConflictError, VersionExpiredError
 from dolmen.format.erasures import Erasure, LeavingErasures, RewrittenErasures
 from dolmen.format.manifest import (
@@ -22,9 +25,6 @@ from dolmen.format.manifest import (
 )
 from dolmen.format.pointer import FORMAT_VERSION
 from dolmen.format.tags import Cursor, Tag
-from dolmen.segments.erasures import listed_erasures
-from dolmen.segments.held import least_held
-from dolmen.segments.reader import SegmentReader
 
 
 class Draft:

@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from dolmen import arguments
+from dolmen.base import arguments
+from dolmen.base.runtime import Signal
 from dolmen.commit.change import Change, Effects, join_messages
 from dolmen.commit.deeds import summarize
 from dolmen.commit.uploads import PendingUploads
 from dolmen.errors import Error, UnknownOutcomeError
 from dolmen.format.manifest import HistoryEntry, Manifest
-from dolmen.runtime import Signal
 
 MOST_CHANGES = 256
 """The most changes in one version. Each adds an entry to the manifest, and some a ``.del`` object to what is uploaded

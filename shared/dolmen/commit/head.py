@@ -6,17 +6,17 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
+from dolmen.base.runtime import Instant, Runtime
+from dolmen.base.units import DAY_US, SECOND_US
 from dolmen.commit.group import CommitQueue
+from dolmen.entries.segments.reader import SegmentReader
 from dolmen.errors import ClockError, CorruptionError, ObjectNotFoundError, VersionExpiredError
 from dolmen.format.layout import POINTER, manifest_key
 from dolmen.format.manifest import EMPTY, Manifest
 from dolmen.format.pointer import Pointer, Turn
-from dolmen.runtime import Instant, Runtime
-from dolmen.segments.reader import SegmentReader
 from dolmen.store.base import ObjectStore, Stored
 from dolmen.store.cache import ObjectCache
 from dolmen.store.disk_cache import DiskCache
-from dolmen.units import DAY_US, SECOND_US
 
 STAMP_SECONDS = 240.0
 """Seconds within which a pointer PUT must be signed after the time that the version is dated with. S3 accepts a

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Self
 
+from dolmen.base.units import MIB
 from dolmen.store.base import Buffer, ObjectStore, StreamedOutput
-from dolmen.units import MIB
 
 MOST_HELD_BYTES = MIB
 """The most bytes of data files that one commit holds in memory. A larger file is uploaded while it is written."""

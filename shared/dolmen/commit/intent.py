@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
+from dolmen.base.runtime import Runtime
 from dolmen.errors import CorruptionError, Error
 from dolmen.format.checksum import seal, unseal
 from dolmen.format.decoding import prepare
 from dolmen.format.pointer import FORMAT_VERSION, check_format_version
-from dolmen.runtime import Runtime
 from dolmen.store.base import ObjectStore
 from dolmen.store.create import create
 

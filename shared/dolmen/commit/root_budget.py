@@ -14,15 +14,15 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from dolmen.base.runtime import Runtime
+from dolmen.base.units import KIB
 from dolmen.commit.tails import Entries, Tail, idle_tables, new_files, tails
+from dolmen.entries.segments.reader import SegmentReader
 from dolmen.errors import Error
 from dolmen.format.layout import segment_key
 from dolmen.format.manifest import HISTORY_LENGTH, SHORT_HISTORY, Manifest, Released, Segment, SegmentKind, TableEntry
 from dolmen.format.properties import has_own_root_bytes, root_bytes
 from dolmen.format.segments import encode_checked
-from dolmen.runtime import Runtime
-from dolmen.segments.reader import SegmentReader
-from dolmen.units import KIB
 
 LEAST_PART = 16
 """A tail is moved only if it takes at least this part of the budget. Otherwise every commit of a crowded root would

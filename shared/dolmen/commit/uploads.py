@@ -6,15 +6,15 @@ from collections.abc import Iterable, Sequence
 
 from pyroaring import BitMap
 
+from dolmen.base.runtime import Runtime
 from dolmen.commit.held_files import HeldFiles
 from dolmen.commit.root_budget import RootBudget
+from dolmen.entries.segments.reader import SegmentReader
 from dolmen.errors import CorruptionError, ObjectNotFoundError
 from dolmen.format import vectors
 from dolmen.format.entries import Blob, Vector
 from dolmen.format.layout import tombstone_key
 from dolmen.format.tombstone_object import TombstoneObject, check_blob, read_footer
-from dolmen.runtime import Runtime
-from dolmen.segments.reader import SegmentReader
 from dolmen.store.base import ObjectStore
 from dolmen.store.create import create
 

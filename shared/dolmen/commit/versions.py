@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import chain
 
+from dolmen.base.units import DAY_US, MINUTE_US, SECOND_US
 from dolmen.commit.head import Base, Head
 from dolmen.errors import (
     CorruptionError,
@@ -16,7 +17,6 @@ from dolmen.errors import (
     VersionNotFoundError,
 )
 from dolmen.format.manifest import HistoryEntry, Manifest, Segment
-from dolmen.units import DAY_US, MINUTE_US, SECOND_US
 
 SETTLED_AFTER_US = 20 * MINUTE_US
 """Age by the server's clock, in microseconds, after which a point in time gets no more versions (docs/protocol.md)."""

@@ -1,6 +1,6 @@
 """Declares tables in a file: ``plan`` says what that would change, ``apply`` makes the database match.
 
-It imports ``dolmen.database`` and what lies below that, but not ``dolmen.ingest``.
+It imports ``dolmen.api.database`` and what lies below that, but not ``dolmen.ingest``.
 Begin with ``dolmen.declaration.plan``; ``dolmen.declaration.reading`` checks the file. docs/tables.md shows one.
 """
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from dolmen.arguments import short_repr
+from dolmen.base.arguments import short_repr
 from dolmen.errors import SchemaError
 from dolmen.format.schema import MAX_DEPTH
 from dolmen.format.types import TYPES, type_of

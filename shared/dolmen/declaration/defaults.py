@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from dolmen import arguments
+from dolmen.base import arguments
 from dolmen.errors import InputError, PredicateError
 from dolmen.format.schema import Field, is_nested, storable
 from dolmen.format.types import short_type

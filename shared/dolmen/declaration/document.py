@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, TypeVar
 
+from dolmen.base.units import MIB
 from dolmen.errors import Error, InputError, LimitError
-from dolmen.units import MIB
 
 T = TypeVar("T")
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from dolmen.api.database import Database
 from dolmen.commit.statements.expect import Expect
 from dolmen.commit.statements.schema import AlterTable
-from dolmen.database import Database
 from dolmen.declaration.alterations import (
     DeclaredChange,
     TableAlteration,
@@ -25,8 +25,8 @@ from dolmen.format.manifest import TableEntry
 from dolmen.format.properties import DATABASE_PROPERTIES, TABLE_PROPERTIES
 from dolmen.format.property import Property, value_of
 from dolmen.format.schema import Schema
-from dolmen.results import Commit
-from dolmen.transaction import Transaction
+from dolmen.transactions.results import Commit
+from dolmen.transactions.transaction import Transaction
 
 ROUNDS = 5
 """How often ``apply`` looks again because somebody else has changed what it goes by."""

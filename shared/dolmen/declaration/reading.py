@@ -36,7 +36,7 @@ from dolmen.format.properties import DATABASE_PROPERTIES, TABLE_PROPERTIES, chec
 from dolmen.format.property import check_properties
 from dolmen.format.schema import Schema
 from dolmen.format.values import Json
-from dolmen.mutation import check_key, check_sortable, default_json
+from dolmen.transactions.row_statements import check_key, check_sortable, default_json
 
 MAX_TABLES = 1000
 MAX_COLUMNS = 2000

@@ -23,10 +23,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from dolmen.base.units import KIB
 from dolmen.format.checksum import crc32
 from dolmen.format.chunk_sums import ChunkSums, States, chunk_place
 from dolmen.format.thrift import BINARY, I32, I64, LIST, STRUCT, EmptyFooter, array, binary, integer, struct
-from dolmen.units import KIB
 
 MOST_GROUP_BYTES = 512 * KIB
 """The most bytes of a row group whose whole column chunks are worth reading for a row."""

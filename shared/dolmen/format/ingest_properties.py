@@ -9,14 +9,14 @@ from typing import Any, Literal, cast
 
 import pyarrow as pa
 
-from dolmen.arguments import short_repr
+from dolmen.base.arguments import short_repr
+from dolmen.base.units import parse_duration
 from dolmen.errors import InputError, SchemaError
 from dolmen.format.file_formats import FORMATS, FileKind
 from dolmen.format.manifest import TableEntry
 from dolmen.format.property import Property, count, name, one_of, truth, value_of, words
 from dolmen.format.schema import Schema, is_nested
 from dolmen.format.time_pattern import UNIT_DIGITS, parse_time_pattern
-from dolmen.units import parse_duration
 
 IngestMode = Literal["append", "upsert", "cdc"]
 LandingPolicy = Literal["keep", "tag", "expire"]

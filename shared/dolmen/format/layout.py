@@ -9,10 +9,10 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime
 
-from dolmen import arguments
+from dolmen.base import arguments
+from dolmen.base.units import SECOND_US
 from dolmen.errors import CorruptionError, InvalidNameError
 from dolmen.format.adopted import AdoptedPath, is_adopted
-from dolmen.units import SECOND_US
 
 POINTER = "_latest_manifest"
 

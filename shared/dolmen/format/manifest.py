@@ -6,7 +6,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from dolmen import arguments
+from dolmen.base import arguments
 from dolmen.errors import CorruptionError, Error, InputError, TableNotFoundError
 from dolmen.format.adopted import ADOPTED_FILES
 from dolmen.format.checksum import seal, unseal
@@ -121,7 +121,8 @@ SegmentKind: TypeAlias = Literal[
 class Segment(msgspec.Struct, frozen=True, omit_defaults=True):
     """Entries that have left the manifest's inline tail, in an object of their own (format/segments.py).
 
-    A segment of kind ``index`` is a part of a table's index (dolmen/index), whose entries were never in a manifest.
+    A segment of kind ``index`` is a part of a table's index (dolmen/entries/index), whose entries were never in a
+    manifest.
 
     Args:
         kind: what its entries are. ``files``, ``overlays``, ``removed``, ``tombstones`` and ``index`` belong to a

@@ -25,9 +25,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from dolmen.base.units import MIB
 from dolmen.format.chunk_sums import ChunkSums, States, chunk_place
 from dolmen.format.thrift import page_rows
-from dolmen.units import MIB
 
 MAGIC = b"DPGS"
 _HEAD = struct.Struct("<II")

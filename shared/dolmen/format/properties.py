@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from dolmen.base.units import GIB, KIB, MIB, parse_duration
 from dolmen.errors import InputError, SchemaError
 from dolmen.format.ingest_properties import INGEST_PROPERTIES, IngestSettings
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.property import Property, check_properties, count, name, one_of, sized, truth, value_of
 from dolmen.format.schema import Schema
 from dolmen.format.types import can_be_key, short_type
-from dolmen.units import GIB, KIB, MIB, parse_duration
 
 
 class TimeToLive(NamedTuple):

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dolmen import arguments
+from dolmen.base import arguments
+from dolmen.base.units import parse_size
 from dolmen.errors import InputError
-from dolmen.units import parse_size
 
 
 @dataclass(frozen=True)

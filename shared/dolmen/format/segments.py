@@ -22,6 +22,7 @@ from typing import Any, Generic, TypeVar, cast
 import msgspec
 import pyarrow as pa
 
+from dolmen.base.units import GIB
 from dolmen.errors import CorruptionError
 from dolmen.format import bloom
 from dolmen.format.checksum import crc32, seal, unseal
@@ -34,7 +35,6 @@ from dolmen.format.pointer import FORMAT_VERSION, check_format_version
 from dolmen.format.schema import Schema
 from dolmen.format.segment_bounds import bounds_of_all
 from dolmen.format.segment_files import write_files
-from dolmen.units import GIB
 
 _HEAD = struct.Struct("<4sQQ")
 _MAGIC = b"DSG1"

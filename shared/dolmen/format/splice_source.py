@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dolmen.cached import cached_property
+from dolmen.base.cached import cached_property
 from dolmen.errors import CorruptionError
 from dolmen.format.chunk_sums import ChunkSums, States, chunk_place
 from dolmen.format.crc_shift import Numbers, carried, carried_difference

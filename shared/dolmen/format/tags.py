@@ -6,7 +6,7 @@ import re
 
 import msgspec
 
-from dolmen import arguments
+from dolmen.base import arguments
 from dolmen.errors import InvalidNameError
 
 RESERVED_TAGS = "iceberg."

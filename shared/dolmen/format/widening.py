@@ -13,11 +13,11 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from dolmen.base.units import DAY_US
 from dolmen.format.entries import ColumnStats, DataFile
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Schema
 from dolmen.format.types import DATE, DECIMAL, TIMESTAMP, type_of
-from dolmen.units import DAY_US
 
 LAST_DAY = (2**63 - 1) // DAY_US
 """The last day, counted from 1970-01-01, whose midnight is a timestamp; the first one is as far before."""

@@ -12,12 +12,12 @@ from decimal import Context, Decimal
 
 import pyarrow as pa
 
+from dolmen.entries.segments.judging import column_bounds
 from dolmen.format.entries import DataFile
 from dolmen.format.schema import Field, is_nested
 from dolmen.format.statistics import Bounds
 from dolmen.format.types import type_of
 from dolmen.format.values import Plain
-from dolmen.segments.judging import column_bounds
 
 _LITTLE_ENDIAN = {"bool": "<?", "int8": "<i", "int16": "<i", "int32": "<i", "float": "<f", "double": "<d", "date": "<i"}
 """The layout of values; integers of 64 bits and timestamps are ``<q``."""

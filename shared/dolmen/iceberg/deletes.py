@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from pyroaring import BitMap
 
+from dolmen.base.runtime import Runtime
 from dolmen.format.entries import DataFile
 from dolmen.iceberg.base import BaseManifests
 from dolmen.iceberg.bounds import Metrics
@@ -20,7 +21,6 @@ from dolmen.iceberg.manifests import POSITION_DELETES, FileEntry, ManifestFile
 from dolmen.iceberg.position_deletes import FILE_PATH_ID, position_delete_file
 from dolmen.iceberg.puffin import BLOB_OFFSET, puffin_file, vector_blob
 from dolmen.iceberg.writer import ManifestWriter
-from dolmen.runtime import Runtime
 
 MOST_DELETE_FILES = 8
 """Position-delete files are written anew, as one, when there would be more of them than this."""

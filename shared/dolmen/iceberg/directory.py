@@ -12,10 +12,10 @@ import threading
 from dataclasses import dataclass
 from urllib.parse import unquote
 
+from dolmen.base.runtime import Runtime
 from dolmen.errors import CorruptionError, ObjectNotFoundError, StoreUnavailableError
 from dolmen.format.adopted import OWN, AdoptedPath
 from dolmen.iceberg.metadata import TableMetadata
-from dolmen.runtime import Runtime
 from dolmen.store.backoff import attempts
 from dolmen.store.base import ObjectStore, Stored
 from dolmen.store.create import create

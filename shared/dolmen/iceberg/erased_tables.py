@@ -6,12 +6,12 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from dolmen.context import Context
+from dolmen.commit.context import Context
+from dolmen.entries.segments.erasures import erasures_of, reaches
 from dolmen.errors import Error
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.properties import TableSettings
 from dolmen.iceberg.pins import pins_of, published_tables
-from dolmen.segments.erasures import erasures_of, reaches
 
 if TYPE_CHECKING:
     from dolmen.iceberg.publication import IcebergPublication

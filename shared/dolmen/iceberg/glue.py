@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from dolmen.base.runtime import Runtime
 from dolmen.errors import (
     ConflictError,
     Error,
@@ -24,7 +25,6 @@ from dolmen.errors import (
 )
 from dolmen.iceberg.directory import PublicationDirectory
 from dolmen.iceberg.metadata import TableMetadata
-from dolmen.runtime import Runtime
 from dolmen.store.backoff import attempts
 from dolmen.store.s3.services import AwsService
 from dolmen.store.schemes import S3, scheme_of

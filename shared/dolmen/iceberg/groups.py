@@ -10,13 +10,13 @@ import numpy as np
 import numpy.typing as npt
 from pyroaring import BitMap
 
-from dolmen.context import Context
+from dolmen.commit.context import Context
+from dolmen.entries.segments.live import LiveFiles
+from dolmen.entries.segments.live_segment import LiveSegment
 from dolmen.format.entries import DataFile
 from dolmen.format.layout import uuid_of
 from dolmen.format.manifest import Manifest, Segment, TableEntry
 from dolmen.iceberg.hidden import HiddenPositions
-from dolmen.segments.live import LiveFiles
-from dolmen.segments.live_segment import LiveSegment
 
 
 @dataclass(frozen=True)

@@ -7,19 +7,19 @@ from collections.abc import Iterable, Iterator
 
 from pyroaring import BitMap
 
-from dolmen.cached import cached_property
-from dolmen.context import Context
+from dolmen.base.cached import cached_property
+from dolmen.commit.context import Context
+from dolmen.entries.segments.live import tombstones_of
+from dolmen.entries.segments.tombstones import TombstoneJudge
 from dolmen.errors import LimitError
 from dolmen.format.entries import DataFile
 from dolmen.format.manifest import Manifest, TableEntry
-from dolmen.scan.blobs import BlobReader
-from dolmen.scan.deletes import Deletes, load_deletes
-from dolmen.scan.hidden_rows import hidden_rows, whole_groups
-from dolmen.scan.plan import FilePlan, ScanPlan
-from dolmen.scan.read import PlanReader
-from dolmen.scan.row_groups import RowGroup, row_groups
-from dolmen.segments.live import tombstones_of
-from dolmen.segments.tombstones import TombstoneJudge
+from dolmen.rows.scan.blobs import BlobReader
+from dolmen.rows.scan.deletes import Deletes, load_deletes
+from dolmen.rows.scan.hidden_rows import hidden_rows, whole_groups
+from dolmen.rows.scan.plan import FilePlan, ScanPlan
+from dolmen.rows.scan.read import PlanReader
+from dolmen.rows.scan.row_groups import RowGroup, row_groups
 
 
 class HiddenPositions:

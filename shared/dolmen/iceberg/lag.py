@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from dolmen.base.units import SECOND_US
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.iceberg.pins import pins_of
-from dolmen.units import SECOND_US
 
 _CLOCKS_DIFFER_US = 10 * SECOND_US
 """The timestamp of a commit may be so far ahead of the time of its version, in microseconds."""

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dolmen.commit.context import Context
 from dolmen.commit.draft import Draft
 from dolmen.commit.loop import submit
 from dolmen.commit.statements.tags import PutTag
-from dolmen.context import Context
 from dolmen.format.manifest import Manifest
 from dolmen.format.tags import RESERVED_TAGS, Tag
 

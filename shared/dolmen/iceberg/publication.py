@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
+from dolmen.commit.context import Context
 from dolmen.commit.statements.index_parts import without_index
-from dolmen.context import Context
+from dolmen.entries.segments.erasures import erasures_of, reaches
 from dolmen.errors import ConflictError, CorruptionError, VersionExpiredError
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.properties import DatabaseSettings, TableSettings
@@ -29,8 +30,7 @@ from dolmen.iceberg.metadata import PublishedSnapshot, TableMetadata
 from dolmen.iceberg.pins import pin_version, pins_of, unpin_versions
 from dolmen.iceberg.schemas import FormatVersion, PublishedSchema, keeps_types
 from dolmen.iceberg.writer import ManifestWriter
-from dolmen.scan.display import html, text
-from dolmen.segments.erasures import erasures_of, reaches
+from dolmen.rows.scan.display import html, text
 from dolmen.store.backoff import attempts
 
 MOST_SNAPSHOTS = 100

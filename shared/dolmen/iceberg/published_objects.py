@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dolmen.context import Context
+from dolmen.commit.context import Context
 from dolmen.errors import CorruptionError
 from dolmen.iceberg.directory import PREFIX, PublicationDirectory
 from dolmen.iceberg.manifests import ManifestBody, decode_manifest_list

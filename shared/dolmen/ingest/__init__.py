@@ -1,7 +1,8 @@
 """Turns files and messages into commits, each of them applied exactly once.
 
 The Lambda functions, the local pipeline, the command line and Spark's load all use it.
-It imports ``dolmen.database`` and what lies below that, but neither ``dolmen.handover`` nor ``dolmen.functions``.
+It imports ``dolmen.api.database`` and what lies below that, but neither ``dolmen.service.handover`` nor
+``dolmen.service.functions``.
 Begin with ``dolmen.ingest.announcements`` (events), then ``dolmen.ingest.drops.ingest`` (files) and
 ``dolmen.ingest.deletes.apply`` (delete requests). ``dolmen.ingest.batch`` makes one commit of many requests.
 """

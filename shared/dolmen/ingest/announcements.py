@@ -9,8 +9,8 @@ These are read, each directly or as the body of an SQS record (and there also in
 * ``s3:TestEvent``, which S3 sends once when notifications are switched on: announces nothing.
 
 Events other than the creation of an object announce nothing either. ``write_record`` and ``write_notification`` write
-the first form, for files that were there before (``backfill``) and files of this machine (``dolmen.local``). Pure: this
-module makes no request.
+the first form, for files that were there before (``backfill``) and files of this machine (``dolmen.service.local``).
+Pure: this module makes no request.
 
 Events are not trusted. A bucket's name must be a valid one, a key must be Unicode text that S3 would take, and ETag,
 version and sequencer must be short printable ASCII, because the drop's id is made of them, with ``#`` between. Keys are
@@ -27,8 +27,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import quote_plus, unquote_plus
 
+from dolmen.base.units import MIB
 from dolmen.ingest.redaction import MessageError
-from dolmen.units import MIB
 
 MAX_BODY_BYTES = MIB
 """The largest notification that is read: the maximum size of an SQS message."""

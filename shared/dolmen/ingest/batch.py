@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from dolmen.database import Database
+from dolmen.api.database import Database
 from dolmen.errors import (
     AppliedIdError,
     ConflictError,
@@ -15,8 +15,8 @@ from dolmen.errors import (
     StaleWriterError,
     TableNotFoundError,
 )
-from dolmen.results import Commit
-from dolmen.transaction import Transaction
+from dolmen.transactions.results import Commit
+from dolmen.transactions.transaction import Transaction
 
 MAX_ROUNDS = 5
 """The most times that a batch is built: it is built again when its base is no longer the newest version."""

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 from urllib.parse import unquote
 
+from dolmen.base.runtime import Runtime, shared_runtime
 from dolmen.errors import InputError, ObjectNotFoundError
 from dolmen.format.layout import check_table_name
 from dolmen.ingest.announcements import Drop
-from dolmen.runtime import Runtime, shared_runtime
 from dolmen.store.base import ObjectStore
 from dolmen.store.local.store import LocalStore
 from dolmen.store.url import open_store

@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dolmen.commit.statements.expect_erasures import ExpectErasures
+from dolmen.entries.segments.erasures import SUBJECT, erasures_of, tables_of
 from dolmen.errors import RowError, SchemaError
 from dolmen.format.column_names import Names, placed_since
 from dolmen.format.erasures import CLOCK_STEP_US, Erasure
@@ -28,10 +29,9 @@ from dolmen.ingest.formats.formats import SourceFile, read
 from dolmen.ingest.formats.options import BadRow, OnBadRow
 from dolmen.ingest.late_names import LateNames
 from dolmen.ingest.new_columns import find_columns
-from dolmen.scan.erased_rows import ErasureMatcher
-from dolmen.scan.row_masks import Mask, to_arrow
-from dolmen.segments.erasures import SUBJECT, erasures_of, tables_of
-from dolmen.transaction import Transaction
+from dolmen.rows.scan.erased_rows import ErasureMatcher
+from dolmen.rows.scan.row_masks import Mask, to_arrow
+from dolmen.transactions.transaction import Transaction
 
 RowIds: TypeAlias = npt.NDArray[np.int64]
 """Numbers of rows in their file, from 1."""

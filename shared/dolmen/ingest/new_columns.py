@@ -24,7 +24,7 @@ from dolmen.format.schema import Schema, own_names
 from dolmen.format.widening import narrowing
 from dolmen.ingest.formats.columnar.typed import without_nulls
 from dolmen.ingest.formats.formats import SourceFile, survey
-from dolmen.transaction import Transaction
+from dolmen.transactions.transaction import Transaction
 
 MAX_COLUMNS = 1_000
 """The most columns of a table that files may add columns to: keys that are data must not become columns."""

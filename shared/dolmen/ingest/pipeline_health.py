@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 
+from dolmen.base.runtime import Runtime
 from dolmen.errors import Error
-from dolmen.health.health import Pipeline, QueuePlace, RejectsPlace
 from dolmen.ingest.queues.url import open_queue
 from dolmen.ingest.rejects.listing import RETRIED_SUFFIX
 from dolmen.ingest.rejects.report import ERROR_SUFFIX
-from dolmen.runtime import Runtime
+from dolmen.maintenance.health.health import Pipeline, QueuePlace, RejectsPlace
 from dolmen.store.url import open_store
 
 MOST_OBJECTS = 100_000

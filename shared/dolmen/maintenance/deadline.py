@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from dolmen.runtime import Runtime
+from dolmen.base.runtime import Runtime
 
 MARGIN_SECONDS = 10.0
 """Seconds that are always kept free: for a commit whose answer is lost, and for the end of a Lambda invocation."""

@@ -13,12 +13,12 @@ from typing import Any
 
 import msgspec
 
-from dolmen.context import Context
+from dolmen.commit.context import Context
+from dolmen.entries.segments.live import LiveFiles, tombstones_of
 from dolmen.format.entries import DataFile, Tombstone, WhereTombstone
 from dolmen.format.manifest import Manifest, Segment, SegmentKind, TableEntry
 from dolmen.format.properties import DatabaseSettings, TableSettings
 from dolmen.iceberg.lag import publication_lag
-from dolmen.segments.live import LiveFiles, tombstones_of
 
 TABLE_TAILS: tuple[SegmentKind, ...] = ("files", "tombstones", "overlays", "removed")
 DATABASE_TAILS: tuple[SegmentKind, ...] = ("history", "applied", "released", "erasures")

@@ -13,9 +13,12 @@ from dataclasses import dataclass, field
 import msgspec
 import pyarrow as pa
 
+from dolmen.base.units import DAY_US, HOUR_US, MINUTE_US, SECOND_US
+from dolmen.commit.context import Context
 from dolmen.commit.statements.background import SetProperties
 from dolmen.commit.statements.expect import Expect
-from dolmen.context import Context
+from dolmen.entries.segments.judging import known_bounds
+from dolmen.entries.segments.live import LiveFiles
 from dolmen.errors import ConflictError, Error, NotFoundError
 from dolmen.format.decoding import prepare
 from dolmen.format.entries import DataFile
@@ -24,11 +27,8 @@ from dolmen.format.properties import TableSettings, TimeToLive, check_ttl_column
 from dolmen.maintenance import never
 from dolmen.predicate import Predicate, StatsVerdict, columns, judge, parse
 from dolmen.predicate.temporal import format_date, format_timestamp
-from dolmen.results import Commit
-from dolmen.segments.judging import known_bounds
-from dolmen.segments.live import LiveFiles
-from dolmen.transaction import Transaction
-from dolmen.units import DAY_US, HOUR_US, MINUTE_US, SECOND_US
+from dolmen.transactions.results import Commit
+from dolmen.transactions.transaction import Transaction
 
 EXPIRED = "ttl_expired"
 """The property that remembers the last expiry of a table."""

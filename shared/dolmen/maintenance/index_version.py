@@ -10,29 +10,29 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dolmen.cached import cached_property
+from dolmen.base.cached import cached_property
+from dolmen.base.units import MIB
+from dolmen.commit.context import Context
 from dolmen.commit.statements.index_parts import PutIndexParts
-from dolmen.context import Context
+from dolmen.entries.index.key_bytes import KeyEncoding, Keys
+from dolmen.entries.index.pages import LeafPage, Places
+from dolmen.entries.index.parts import IndexReader, OpenPart, write_part
+from dolmen.entries.index.root_block import MOST_CHUNKS
+from dolmen.entries.index.sorting import EntrySorter, large_blocks, merge, renumber
+from dolmen.entries.index.table_index import encoding_of
+from dolmen.entries.segments.erasures import erasure_timestamps
+from dolmen.entries.segments.live import LiveFiles, tombstones_of
 from dolmen.format.chunk_places import ChunkPlaces
 from dolmen.format.entries import DataFile
 from dolmen.format.layout import segment_key
 from dolmen.format.manifest import Manifest, Segment, TableEntry
 from dolmen.format.properties import has_index
-from dolmen.index.key_bytes import KeyEncoding, Keys
-from dolmen.index.pages import LeafPage, Places
-from dolmen.index.parts import IndexReader, OpenPart, write_part
-from dolmen.index.root_block import MOST_CHUNKS
-from dolmen.index.sorting import EntrySorter, large_blocks, merge, renumber
-from dolmen.index.table_index import encoding_of
 from dolmen.maintenance.resolve.unresolved import table_reader
-from dolmen.scan.plan import FilePlan
-from dolmen.scan.read import RowGroupColumns
-from dolmen.scan.row_groups import RowGroup
-from dolmen.scan.row_masks import column_of
-from dolmen.segments.erasures import erasure_timestamps
-from dolmen.segments.live import LiveFiles, tombstones_of
+from dolmen.rows.scan.plan import FilePlan
+from dolmen.rows.scan.read import RowGroupColumns
+from dolmen.rows.scan.row_groups import RowGroup
+from dolmen.rows.scan.row_masks import column_of
 from dolmen.store.cache import ObjectCache
-from dolmen.units import MIB
 
 FAN_IN = 4
 """The number of parts of similar size that become one."""

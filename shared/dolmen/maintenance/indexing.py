@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from dolmen.commit.context import Context
 from dolmen.commit.loop import submit
-from dolmen.context import Context
 from dolmen.format.manifest import Manifest, Segment
 from dolmen.format.properties import has_index
 from dolmen.maintenance import never

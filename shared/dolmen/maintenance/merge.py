@@ -14,9 +14,12 @@ from typing import Any
 
 import msgspec
 
+from dolmen.commit.context import Context
 from dolmen.commit.loop import submit
 from dolmen.commit.statements.background import MergeSegments
-from dolmen.context import Context
+from dolmen.entries.segments.changes import pair_of
+from dolmen.entries.segments.live import LiveFiles
+from dolmen.entries.segments.uuids import Uuids
 from dolmen.format.entries import DataFile, Overlay
 from dolmen.format.layout import segment_key
 from dolmen.format.manifest import Manifest, Segment, SegmentKind, TableEntry
@@ -24,9 +27,6 @@ from dolmen.format.schema import Schema
 from dolmen.format.segments import encode_checked
 from dolmen.maintenance import never
 from dolmen.maintenance.erasures.times import rewrite_through
-from dolmen.segments.changes import pair_of
-from dolmen.segments.live import LiveFiles
-from dolmen.segments.uuids import Uuids
 from dolmen.store.create import create
 
 FAN_IN = 4

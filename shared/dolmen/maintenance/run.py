@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, TypeAlias
 
-from dolmen.context import Context
+from dolmen.commit.context import Context
 from dolmen.errors import TableNotFoundError
 from dolmen.format.manifest import TableEntry
 from dolmen.format.properties import TableSettings

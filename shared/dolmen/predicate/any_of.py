@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dolmen.cached import cached_property
+from dolmen.base.cached import cached_property
 from dolmen.predicate.ast import (
     And,
     Compare,

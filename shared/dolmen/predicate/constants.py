@@ -16,13 +16,13 @@ from typing import NamedTuple, TypeAlias
 
 import pyarrow as pa
 
+from dolmen.base.units import DAY_US
 from dolmen.errors import PredicateError
 from dolmen.format.values import Plain, to_scalar
 from dolmen.predicate import temporal
 from dolmen.predicate.domain import Domain, domain_of, fit, grid, into, join, nearest_float32
 from dolmen.predicate.limits import MAX_NUMBER, check_number, short_repr
 from dolmen.predicate.temporal import Interval
-from dolmen.units import DAY_US
 
 MAX_DIGITS = 38
 """Exact numbers with more digits become doubles, as in DuckDB."""

@@ -18,9 +18,9 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 import pyarrow as pa
 
+from dolmen.base.units import DAY_US
 from dolmen.format.types import type_of
 from dolmen.format.values import Plain
-from dolmen.units import DAY_US
 
 #: A comparison, as it is written in SQL.
 Op: TypeAlias = Literal["=", "<>", "<", "<=", ">", ">="]

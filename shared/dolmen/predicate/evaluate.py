@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dolmen.base.units import DAY_US
 from dolmen.errors import PredicateError, SchemaError
 from dolmen.format.values import Plain, to_array, to_scalar
 from dolmen.predicate import like
@@ -49,7 +50,6 @@ from dolmen.predicate.domain import (
     rounds_to,
 )
 from dolmen.predicate.functions import compute, result_of, to_floats
-from dolmen.units import DAY_US
 
 Columns: TypeAlias = Mapping[int, pa.Array | pa.ChunkedArray]
 

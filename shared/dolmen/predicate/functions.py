@@ -16,10 +16,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dolmen.base.units import DAY_US, HOUR_US, MINUTE_US
 from dolmen.errors import PredicateError
 from dolmen.predicate import like
 from dolmen.predicate.domain import Domain, domain_of, grid, join
-from dolmen.units import DAY_US, HOUR_US, MINUTE_US
 
 Function: TypeAlias = Choice[
     "+", "-", "*", "/", "%", "negate", "lower", "upper", "cast", "year", "month", "day", "hour", "minute"

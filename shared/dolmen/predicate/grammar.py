@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from dolmen.base.units import DAY_US
 from dolmen.errors import LimitError, PredicateError
 from dolmen.format.schema import Field, Schema
 from dolmen.format.types import TYPES
@@ -26,7 +27,6 @@ from dolmen.predicate.limits import MAX_CONDITIONS, MAX_MEMBERS, check_count
 from dolmen.predicate.mapping import LISTS, from_python
 from dolmen.predicate.mistakes import adding_position, refusal
 from dolmen.predicate.temporal import Interval
-from dolmen.units import DAY_US
 
 if TYPE_CHECKING:
     from sqlglot import exp

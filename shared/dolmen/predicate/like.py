@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dolmen.cached import cached_property
+from dolmen.base.cached import cached_property
 from dolmen.errors import PredicateError
 from dolmen.predicate.limits import short_repr
 

@@ -6,7 +6,8 @@ makes NOT, NULL and NaN simple: each is just one more outcome that is possible o
 
 What is possible is a ``Fact``: a bool for one file, a mask for many. The reasoning here is the same for both, because
 ``&`` and ``|`` work on both, and nothing is ever negated but by exchanging TRUE and FALSE. ``Statistics`` tells the
-spread of a column: this module has that of one file; ``dolmen.segments.mask`` has that of a table of many files.
+spread of a column: this module has that of one file; ``dolmen.entries.segments.mask`` has that of a table of many
+files.
 """
 
 from __future__ import annotations

@@ -10,9 +10,9 @@ import re
 from calendar import monthrange
 from typing import NamedTuple
 
+from dolmen.base.units import DAY_US, HOUR_US, MINUTE_US, SECOND_US
 from dolmen.errors import PredicateError
 from dolmen.predicate.limits import check_number, short_repr
-from dolmen.units import DAY_US, HOUR_US, MINUTE_US, SECOND_US
 
 _DATE = r"(?P<year>[+-]?\d{1,7})-(?P<month>\d{1,2})-(?P<day>\d{1,2})"
 _TIME = r"(?P<hour>\d{1,2}):(?P<minute>\d{1,2})(?::(?P<second>\d{1,2})(?:\.(?P<fraction>\d{0,18}))?)?"

@@ -1,7 +1,7 @@
 """dolmen on Spark: reads tables as DataFrames, writes DataFrames into tables, and runs large jobs.
 
-It imports everything but ``dolmen.cli`` and ``dolmen.check_store``; in the package only a table's ``to_spark`` imports
-it, when it is called.
+It imports everything but ``dolmen.cli`` and ``dolmen.service.check_store``; in the package only a table's ``to_spark``
+imports it, when it is called.
 Begin with ``dolmen.spark.read.frame``, then ``dolmen.spark.write.frame``. docs/spark.md shows how to use it.
 """
 
@@ -12,7 +12,6 @@ import pyspark
 from dolmen.spark.supported import check_supported
 
 try:
-    from dolmen.merge.clauses import Delete, Insert, Update
     from dolmen.spark.collection import gc
     from dolmen.spark.compact.compaction import compact
     from dolmen.spark.export import export
@@ -26,6 +25,7 @@ try:
     from dolmen.spark.sql.run import sql
     from dolmen.spark.stream.batches import batches_into
     from dolmen.spark.write.frame import append, delete, overwrite, upsert
+    from dolmen.transactions.merge.clauses import Delete, Insert, Update
 except ImportError:
     check_supported(pyspark.__version__)
     raise

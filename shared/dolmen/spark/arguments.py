@@ -6,11 +6,11 @@ from typing import TypeVar
 
 from pyspark.sql import SparkSession
 
-from dolmen.arguments import short_repr
-from dolmen.database import Database
+from dolmen.api.database import Database
+from dolmen.api.table import Table
+from dolmen.base.arguments import short_repr
 from dolmen.errors import InputError
-from dolmen.reading import ReadableTable
-from dolmen.table import Table
+from dolmen.transactions.reading import ReadableTable
 
 T = TypeVar("T")
 

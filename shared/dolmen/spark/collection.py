@@ -24,11 +24,14 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from dolmen import arguments
+from dolmen.api.database import Database
+from dolmen.base import arguments
+from dolmen.base.runtime import Runtime, shared_runtime
+from dolmen.base.units import MIB
+from dolmen.commit.context import Context
 from dolmen.commit.head import Head
 from dolmen.commit.versions import manifest_at_version
-from dolmen.context import Context
-from dolmen.database import Database
+from dolmen.entries.segments.reader import SegmentReader
 from dolmen.format.manifest import Manifest
 from dolmen.format.properties import DatabaseSettings
 from dolmen.maintenance import never
@@ -36,13 +39,10 @@ from dolmen.maintenance.gc.collection import collect
 from dolmen.maintenance.gc.keyset import Codes, KeySet, stable_code, stable_codes
 from dolmen.maintenance.gc.mark_parts import MarkPart, keys_of_part, split_mark
 from dolmen.maintenance.gc.report import Collected
-from dolmen.runtime import Runtime, shared_runtime
-from dolmen.segments.reader import SegmentReader
 from dolmen.spark import arguments as given
 from dolmen.spark.failures import FAILURES, dolmen_error, mark_errors
 from dolmen.spark.paths import worker_url
 from dolmen.store.url import open_store
-from dolmen.units import MIB
 
 _MARKED = "part INT, piece INT, pieces INT, probe BIGINT, codes BINARY"
 _COLUMNS = pa.schema(

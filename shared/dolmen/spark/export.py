@@ -16,15 +16,15 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
 
-from dolmen import arguments
+from dolmen.base import arguments
 from dolmen.errors import InputError, SchemaError
 from dolmen.format.schema import is_nested
 from dolmen.predicate import Where
-from dolmen.reading import ReadableTable
 from dolmen.spark import arguments as given
 from dolmen.spark.paths import S3A, is_on_class_path
 from dolmen.spark.py4j_errors import Py4JJavaError
 from dolmen.spark.read.frame import active_session, to_spark
+from dolmen.transactions.reading import ReadableTable
 
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaObject

@@ -14,12 +14,12 @@ import msgspec
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from dolmen import arguments
+from dolmen.api.database import Database
+from dolmen.base import arguments
+from dolmen.commit.context import Context
 from dolmen.commit.head import Head
 from dolmen.commit.loop import submit
 from dolmen.commit.versions import manifest_at_version
-from dolmen.context import Context
-from dolmen.database import Database
 from dolmen.format.manifest import Segment
 from dolmen.format.properties import has_index
 from dolmen.maintenance import never

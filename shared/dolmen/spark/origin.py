@@ -14,12 +14,12 @@ import msgspec
 from pyspark.sql import DataFrame
 from pyspark.sql import types as s
 
-from dolmen import arguments
+from dolmen.base import arguments
 from dolmen.commit.statements.rows import Claim
 from dolmen.errors import ConflictError
 from dolmen.format.manifest import Manifest, TableEntry
-from dolmen.snapshot import pin
-from dolmen.transaction import Transaction
+from dolmen.transactions.snapshot import pin
+from dolmen.transactions.transaction import Transaction
 
 _KEY = "dolmen"
 

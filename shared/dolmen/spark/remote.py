@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from pyspark.sql import DataFrame, SparkSession
 
 from dolmen.commit.applied import find_applied
+from dolmen.commit.context import Context
 from dolmen.commit.versions import commit_of
-from dolmen.context import Context
 from dolmen.format.schema import COMMIT_TS
 from dolmen.predicate import Where, to_sql
-from dolmen.reading import ReadableTable
-from dolmen.results import Commit
 from dolmen.spark.failures import raising_dolmen_errors
 from dolmen.spark.paths import worker_url
 from dolmen.spark.types import quoted, spark_schema
+from dolmen.transactions.reading import ReadableTable
+from dolmen.transactions.results import Commit
 
 
 def read_remotely(

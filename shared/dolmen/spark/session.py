@@ -12,8 +12,8 @@ import socket
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
+from dolmen.base.runtime import Runtime, shared_runtime
 from dolmen.errors import RetryableError
-from dolmen.runtime import Runtime, shared_runtime
 
 ANSWER_SECONDS = 3.0
 """How long a master may take to answer each call."""

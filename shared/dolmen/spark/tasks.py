@@ -13,23 +13,23 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from dolmen.cached import cached_property
-from dolmen.database import open as open_database
+from dolmen.api.database import open as open_database
+from dolmen.base.cached import cached_property
+from dolmen.base.runtime import Runtime, shared_runtime
 from dolmen.format.entries import DataFile
 from dolmen.format.layout import POINTER
 from dolmen.format.manifest import TableEntry
 from dolmen.predicate import Predicate
-from dolmen.runtime import Runtime, shared_runtime
-from dolmen.scan.positions import rows_with_positions
-from dolmen.scan.scan import Scan
+from dolmen.rows.scan.positions import rows_with_positions
+from dolmen.rows.scan.scan import Scan
+from dolmen.rows.write.conform import conform
+from dolmen.rows.write.data_file import write_data_files
+from dolmen.rows.write.options import DEFAULT, WriteOptions
 from dolmen.spark.failures import mark_errors
 from dolmen.spark.types import carried_schema
 from dolmen.spark.write.row_sums import RowSums
 from dolmen.store.base import ObjectStore
 from dolmen.store.url import open_store
-from dolmen.write.conform import conform
-from dolmen.write.data_file import write_data_files
-from dolmen.write.options import DEFAULT, WriteOptions
 
 _THREADS = 4
 """Threads for the requests of a task; it computes on one processor, as Spark gives it one."""

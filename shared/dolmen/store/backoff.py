@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dolmen.runtime import Runtime
+from dolmen.base.runtime import Runtime
 
 
 def attempts(

@@ -10,9 +10,9 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
+from dolmen.base.units import MIB
 from dolmen.errors import CorruptionError
 from dolmen.store.disk_cache import CacheKey, DiskCache
-from dolmen.units import MIB
 
 __all__ = ["DEFAULT_BYTES", "CacheKey", "ObjectCache"]
 

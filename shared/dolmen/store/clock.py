@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from dolmen.runtime import Instant, Runtime
-from dolmen.units import SECOND_US
+from dolmen.base.runtime import Instant, Runtime
+from dolmen.base.units import SECOND_US
 
 _LONGEST_SECONDS = 30.0
 """An answer whose way took longer makes the server's time no more uncertain than this."""

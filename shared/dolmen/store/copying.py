@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from dolmen.base.units import MIB
 from dolmen.errors import InputError
-from dolmen.units import MIB
 
 if TYPE_CHECKING:
     from dolmen.store.base import ObjectStore

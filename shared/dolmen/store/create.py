@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from dolmen.base.runtime import Runtime
 from dolmen.errors import CorruptionError, ObjectNotFoundError, StoreUnavailableError
-from dolmen.runtime import Runtime
 from dolmen.store.backoff import attempts
 from dolmen.store.base import Buffer, ObjectStore, PreconditionFailed, Stored, Unknown
 

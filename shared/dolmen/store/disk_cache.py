@@ -20,8 +20,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import NamedTuple, TypeAlias
 
-from dolmen.runtime import Runtime
-from dolmen.units import GIB
+from dolmen.base.runtime import Runtime
+from dolmen.base.units import GIB
 
 CacheKey: TypeAlias = tuple[str, str, int]
 """(what it is, the object's key, the offset in it)."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from typing import TYPE_CHECKING, BinaryIO
 
-from dolmen.units import KIB, MIB
+from dolmen.base.units import KIB, MIB
 
 if TYPE_CHECKING:
     from dolmen.store.base import ObjectStore

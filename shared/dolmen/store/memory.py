@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO, Self
 
+from dolmen.base.runtime import Runtime, shared_runtime
 from dolmen.errors import InputError, ObjectChangedError, ObjectNotFoundError
-from dolmen.runtime import Runtime, shared_runtime
 from dolmen.store.base import (
     Buffer,
     Deleted,

@@ -7,9 +7,9 @@ import re
 from collections.abc import Callable
 from urllib.parse import unquote
 
-from dolmen import arguments
+from dolmen.base import arguments
+from dolmen.base.runtime import Runtime, shared_runtime
 from dolmen.errors import InputError
-from dolmen.runtime import Runtime, shared_runtime
 from dolmen.store.base import ObjectStore
 from dolmen.store.local.store import LocalStore
 from dolmen.store.memory import MemoryStore, shared_bucket

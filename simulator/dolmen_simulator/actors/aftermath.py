@@ -10,11 +10,11 @@ from __future__ import annotations
 import random
 from collections.abc import Collection
 
-from dolmen.database import Database
+from dolmen.api.database import Database
+from dolmen.base.runtime import Runtime
 from dolmen.format.layout import POINTER
 from dolmen.maintenance.gc.collection import collect
 from dolmen.maintenance.verify.verification import verify
-from dolmen.runtime import Runtime
 from dolmen.store.memory import MemoryStore
 from dolmen_simulator.judge.model import Operation, OperationRun
 from dolmen_simulator.judge.never import Never, ViolationError, raising_unreadable

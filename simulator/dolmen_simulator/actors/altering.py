@@ -7,8 +7,8 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
-from dolmen.transaction import Transaction
-from dolmen.transaction_table import TransactionTable
+from dolmen.transactions.transaction import Transaction
+from dolmen.transactions.transaction_table import TransactionTable
 from dolmen_simulator.actors.writers import TABLES, Actor, arrow
 from dolmen_simulator.judge import model
 from dolmen_simulator.judge.altering import AddStep, AlterEffect, ChangeStep, DropStep, OrderStep, Step

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pyarrow as pa
 
-from dolmen.database import Database
+from dolmen.api.database import Database
 from dolmen.predicate import Where
 from dolmen.store.memory import MemoryStore
 from dolmen_simulator.actors.aftermath import runtime_without_faults

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from dolmen.context import Context
-from dolmen.database import Database
+from dolmen.api.database import Database
+from dolmen.commit.context import Context
 from dolmen.errors import InputError
-from dolmen.results import Commit
-from dolmen.transaction import Transaction
+from dolmen.transactions.results import Commit
+from dolmen.transactions.transaction import Transaction
 from dolmen_simulator.judge.erasing import SUBJECT
 from dolmen_simulator.judge.model import Effect, OperationRun
 from dolmen_simulator.judge.never import Never, ViolationError, unexpected_error

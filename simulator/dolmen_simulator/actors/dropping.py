@@ -12,13 +12,13 @@ from datetime import UTC, datetime
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dolmen.database import Database
+from dolmen.api.database import Database
 from dolmen.ingest.announcements import Drop, Message, isolate, read_drops
 from dolmen.ingest.drops.ingest import ingest_drops
 from dolmen.ingest.drops.outcomes import DropOutcome
 from dolmen.ingest.landing import PREFIX, REJECTED
 from dolmen.ingest.rejects.report import ERROR_SUFFIX, reject_key
-from dolmen.results import Commit
+from dolmen.transactions.results import Commit
 from dolmen_simulator.actors.batches import Answer, serve
 from dolmen_simulator.actors.writers import PLAIN, Actor, arrow
 from dolmen_simulator.judge.ingesting import DroppedColumn, IngestEffect

@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from dolmen.database import Database
+from dolmen.api.database import Database
 from dolmen.format.erasures import erasure_id
 from dolmen.iceberg.erased_tables import publish_erasures
 from dolmen.ingest.announcements import Message, isolate
 from dolmen.ingest.deletes.apply import apply_deletes
 from dolmen.ingest.deletes.requests import DeleteRequest, parse_request
 from dolmen.ingest.redaction import MessageError
-from dolmen.results import Commit
+from dolmen.transactions.results import Commit
 from dolmen_simulator.actors.batches import Answer, serve
 from dolmen_simulator.actors.writers import KEYS, NAMES, PLAIN, Actor
 from dolmen_simulator.judge import model

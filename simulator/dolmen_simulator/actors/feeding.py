@@ -13,8 +13,8 @@ from dolmen.commit.statements.sequence import Advance
 from dolmen.format.ingest_properties import CdcSettings, IngestSettings
 from dolmen.ingest.cdc.apply import ingest_changes
 from dolmen.ingest.formats.formats import ReadOptions, SourceFile, detect
-from dolmen.transaction import Transaction
-from dolmen.transaction_table import TransactionTable
+from dolmen.transactions.transaction import Transaction
+from dolmen.transactions.transaction_table import TransactionTable
 from dolmen_simulator.actors.writers import KEYS, Worker, World
 from dolmen_simulator.judge import model
 from dolmen_simulator.judge.model import Row

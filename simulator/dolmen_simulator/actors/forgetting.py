@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from dolmen.errors import InputError
 from dolmen.iceberg.erased_tables import publish_erasures
 from dolmen.predicate import Where
-from dolmen.results import Commit
-from dolmen.write.row_digest import content_digest
+from dolmen.rows.write.row_digest import content_digest
+from dolmen.transactions.results import Commit
 from dolmen_simulator.actors.writers import KEYS, NAMES, Actor, World
 from dolmen_simulator.judge.erasing import SUBJECT, EraseEffect, ForgetEffect
 from dolmen_simulator.judge.ingesting import IngestEffect

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dolmen import mutation
 from dolmen.commit.statements.rows import Overwrite
 from dolmen.errors import ConflictError, TableNotFoundError
-from dolmen.results import Commit
-from dolmen.transaction import Transaction
+from dolmen.transactions import row_statements
+from dolmen.transactions.results import Commit
+from dolmen.transactions.transaction import Transaction
 from dolmen_simulator.actors.declaring import create_table_in
 from dolmen_simulator.actors.writers import PLAIN, TABLES, Actor, add, arrow
 from dolmen_simulator.judge import model
@@ -156,7 +156,7 @@ class TableRewriter(Actor):
             if own.uuid != entry.uuid:
                 raise ConflictError(f"table {name!r} was dropped and created again after version {seen.version}")
             transaction.begin_upload()
-            written = mutation.append(context, name, entry, arrow(rows), None, transaction.intent)
+            written = row_statements.append(context, name, entry, arrow(rows), None, transaction.intent)
             transaction.add(
                 Overwrite(name, entry.uuid, own.epoch, seen.manifest.commit_ts, written.files, schema=entry.schema)
             )

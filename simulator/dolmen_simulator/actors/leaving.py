@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from dolmen.database import Database
+from dolmen.api.database import Database
+from dolmen.entries.segments.live import LiveFiles
 from dolmen.maintenance.erasures.status import ErasureStatus
-from dolmen.segments.live import LiveFiles
 from dolmen.store.memory import MemoryBucket, MemoryStore
 from dolmen_simulator.actors.aftermath import runtime_without_faults
 from dolmen_simulator.judge.chronicle import Chronicle

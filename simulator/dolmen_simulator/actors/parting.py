@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from dolmen.database import Database
+from dolmen.api.database import Database
 from dolmen.store.memory import MemoryBucket, MemoryStore
 from dolmen_simulator.actors.aftermath import runtime_without_faults
 from dolmen_simulator.actors.leaving import SOON, see_erasures_gone

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
-from dolmen.merge.clauses import Insert
-from dolmen.merge.row_template import Expression
-from dolmen.transaction import Transaction
-from dolmen.transaction_table import TransactionTable
+from dolmen.transactions.merge.clauses import Insert
+from dolmen.transactions.merge.row_template import Expression
+from dolmen.transactions.transaction import Transaction
+from dolmen.transactions.transaction_table import TransactionTable
 from dolmen_simulator.actors.writers import KEYS, Actor
 from dolmen_simulator.judge.columns import GENERATION
 from dolmen_simulator.judge.effects import MergeEffect, UpdateEffect, numbered

@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from dolmen import mutation
+from dolmen.base.units import GIB, MIB
 from dolmen.commit.statements.rows import Write
 from dolmen.maintenance import never
 from dolmen.maintenance.compact.compaction import CompactionOptions, compact
@@ -19,11 +19,11 @@ from dolmen.maintenance.expire import expire_rows
 from dolmen.maintenance.gc.collection import collect
 from dolmen.maintenance.merge import merge_segments
 from dolmen.maintenance.resolve.resolution import resolve
-from dolmen.results import Commit
-from dolmen.transaction import Transaction
-from dolmen.units import GIB, MIB
-from dolmen.write.data_file import write_data_files
-from dolmen.write.options import WriteOptions
+from dolmen.rows.write.data_file import write_data_files
+from dolmen.rows.write.options import WriteOptions
+from dolmen.transactions import row_statements
+from dolmen.transactions.results import Commit
+from dolmen.transactions.transaction import Transaction
 from dolmen_simulator.actors.writers import NAMES, TABLES, Actor, arrow
 from dolmen_simulator.judge import model
 from dolmen_simulator.judge.model import OperationRun, Row
@@ -203,7 +203,7 @@ class Loader(Actor):
             entry = transaction.entry(name)
             transaction.begin_upload()
             intent = transaction.intent()
-            data = pa.Table.from_batches(mutation.rows_of(entry, data))
+            data = pa.Table.from_batches(row_statements.rows_of(entry, data))
             stream = pa.RecordBatchReader.from_batches(data.schema, batches())
             files = write_data_files(
                 context.store, name, entry, stream, context.runtime, _ONE_FILE, name=intent.name, beat=intent.beat

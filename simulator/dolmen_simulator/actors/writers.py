@@ -12,10 +12,10 @@ from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
 
-from dolmen.results import Commit
-from dolmen.transaction import Transaction
-from dolmen.transaction_table import TransactionTable
-from dolmen.write.row_digest import RowDigest, content_digest
+from dolmen.rows.write.row_digest import RowDigest, content_digest
+from dolmen.transactions.results import Commit
+from dolmen.transactions.transaction import Transaction
+from dolmen.transactions.transaction_table import TransactionTable
 from dolmen_simulator.judge import model
 from dolmen_simulator.judge.model import SCHEMA, Effect, Matches, OperationRun, Row
 from dolmen_simulator.world.process import Process

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from io import BytesIO
 
-from dolmen.database import Database
+from dolmen.api.database import Database
 from dolmen.format.ingest_properties import CdcSettings, IngestSettings
 from dolmen.ingest.cdc.apply import ingest_changes
 from dolmen.ingest.formats.formats import SourceFile, detect

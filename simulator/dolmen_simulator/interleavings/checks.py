@@ -14,8 +14,9 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from dolmen.context import Context
-from dolmen.database import Database
+from dolmen.api.database import Database
+from dolmen.base.runtime import Runtime
+from dolmen.commit.context import Context
 from dolmen.errors import CorruptionError, Error, StoreUnavailableError
 from dolmen.format.layout import POINTER, memory_name
 from dolmen.format.receipts import parse_receipt_key
@@ -23,7 +24,6 @@ from dolmen.maintenance.compact.compaction import compact
 from dolmen.maintenance.erasures.check import check_receipt
 from dolmen.maintenance.resolve.resolution import resolve
 from dolmen.maintenance.verify.verification import verify
-from dolmen.runtime import Runtime
 from dolmen.store.memory import MemoryBucket, MemoryObject, MemoryStore
 from dolmen_simulator.interleavings.execution import Execution, Task
 from dolmen_simulator.interleavings.steps import TaskOutcome

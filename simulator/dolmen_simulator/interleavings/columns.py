@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from dolmen.database import Database
+from dolmen.api.database import Database
 from dolmen.errors import ConflictError, Error, PredicateError, SchemaError
 from dolmen_simulator.interleavings.checks import ExpectedTables, Pair, PairedCall, Row
 from dolmen_simulator.interleavings.execution import Execution, Peer

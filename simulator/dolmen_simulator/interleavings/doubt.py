@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from dolmen.database import Database
+from dolmen.api.database import Database
+from dolmen.base.units import utc
 from dolmen.errors import UnknownOutcomeError, UnsettledTimestampError
 from dolmen.maintenance.gc.collection import collect
 from dolmen.store.memory import MemoryBucket
-from dolmen.units import utc
 from dolmen_simulator.interleavings.checks import (
     SCHEMA,
     ExpectedTables,

@@ -9,14 +9,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from dolmen.database import Database
+from dolmen.api.database import Database
 from dolmen.errors import PredicateError, TableExistsError
 from dolmen.format.ingest_properties import IngestSettings
 from dolmen.ingest.batch import BatchRequest, Decision
 from dolmen.ingest.formats.bad_rows import RowNumbers
 from dolmen.ingest.formats.formats import SourceFile, detect, read
 from dolmen.ingest.late import ErasedRows, expect_erasures
-from dolmen.transaction import Transaction
+from dolmen.transactions.transaction import Transaction
 from dolmen_simulator.interleavings.checks import SCHEMA, ExpectedTables, Pair, PairedCall, Row, arrow, rows_of
 from dolmen_simulator.interleavings.columns import MOVED, add_column, drop_column
 from dolmen_simulator.interleavings.execution import Peer

@@ -13,10 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from dolmen.context import Context
-from dolmen.database import Database
+from dolmen.api.database import Database
+from dolmen.base.runtime import Runtime
+from dolmen.commit.context import Context
 from dolmen.errors import UnknownOutcomeError
-from dolmen.runtime import Runtime
 from dolmen.store.clock import DatedAnswer, ServerClock
 from dolmen.store.memory import MemoryBucket, MemoryObject
 from dolmen.store.s3.client import Connection

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from dolmen.database import Database
+from dolmen.api.database import Database
 from dolmen.maintenance.compact.compaction import compact
 from dolmen_simulator.interleavings.checks import ExpectedTables, Pair, PairedCall, Row, arrow, rows_of
 from dolmen_simulator.interleavings.execution import Peer

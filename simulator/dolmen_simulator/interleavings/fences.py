@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from dolmen.database import Database
+from dolmen.api.database import Database
 from dolmen.errors import StaleWriterError, TableExistsError, VersionExpiredError
 from dolmen.maintenance.gc.collection import collect
 from dolmen.store.memory import MemoryBucket

@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace as altered
 from typing import Any, TypeAlias
 
+from dolmen.api.database import Database
 from dolmen.commit.group import Committed, Member
 from dolmen.commit.loop import Leader
-from dolmen.database import Database
 from dolmen.errors import AppliedIdError, ConflictError, DuplicateKeyError, Error, UnknownOutcomeError
-from dolmen.results import Commit
-from dolmen.transaction import Transaction
+from dolmen.transactions.results import Commit
+from dolmen.transactions.transaction import Transaction
 from dolmen_simulator.interleavings.checks import ExpectedTables, Pair, PairedCall, Row, arrow
 from dolmen_simulator.interleavings.doubt import FOR_GOOD, MOMENT
 from dolmen_simulator.interleavings.execution import Peer

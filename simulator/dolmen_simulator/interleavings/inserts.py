@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from dolmen.database import Database
+from dolmen.api.database import Database
 from dolmen.errors import DuplicateKeyError
 from dolmen.maintenance.compact.compaction import compact
 from dolmen.maintenance.indexing import index_table

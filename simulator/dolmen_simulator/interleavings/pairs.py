@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace as altered
 from typing import Any
 
-from dolmen.database import Database
+from dolmen.api.database import Database
 from dolmen.errors import ConflictError, Error, TableExistsError, TableNotFoundError
 from dolmen.ingest.batch import BatchRequest, Decision, apply_together
-from dolmen.transaction import Transaction
+from dolmen.transactions.transaction import Transaction
 from dolmen_simulator.interleavings.checks import SCHEMA, ExpectedTables, Pair, PairedCall, Row, arrow, rows_of
 from dolmen_simulator.interleavings.execution import Execution, Peer
 from dolmen_simulator.interleavings.steps import TaskOutcome

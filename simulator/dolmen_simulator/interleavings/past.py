@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace as altered
 from typing import Any
 
-from dolmen.database import Database
+from dolmen.api.database import Database
 from dolmen.errors import Error, TableExistsError, TagExistsError, TagNotFoundError, VersionExpiredError
 from dolmen.format.properties import DatabaseSettings
 from dolmen.maintenance.compact.compaction import CompactionOptions, compact

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dolmen.database import Database
+from dolmen.api.database import Database
 from dolmen.iceberg.publication import publish
 from dolmen_simulator.interleavings.checks import Pair, PairedCall, Row, arrow
 from dolmen_simulator.interleavings.columns import add_column

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dolmen.database import Database
+from dolmen.api.database import Database
 from dolmen.maintenance.merge import merge_segments
 from dolmen.maintenance.resolve.resolution import resolve
-from dolmen.transaction import Transaction
+from dolmen.transactions.transaction import Transaction
 from dolmen_simulator.interleavings.checks import SCHEMA, ExpectedTables, Pair, PairedCall, Row, arrow
 from dolmen_simulator.interleavings.execution import Peer
 from dolmen_simulator.interleavings.pairs import append, delete, one_table, positions

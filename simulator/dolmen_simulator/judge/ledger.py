@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from dolmen.format.layout import memory_name
-from dolmen.results import Commit
 from dolmen.store.memory import MemoryBucket
+from dolmen.transactions.results import Commit
 from dolmen_simulator.judge.account import check_size, count_merges, count_upkeep
 from dolmen_simulator.judge.answers import has_reason
 from dolmen_simulator.judge.chronicle import Chronicle, LandedVersion

@@ -15,8 +15,8 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dolmen.results import Commit
 from dolmen.store.memory import MemoryBucket
+from dolmen.transactions.results import Commit
 
 _HEAD = struct.Struct("<4sQQ")
 

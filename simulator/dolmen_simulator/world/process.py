@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TypeVar
 
-from dolmen.context import Context
-from dolmen.database import Database
+from dolmen.api.database import Database
+from dolmen.base.runtime import Runtime
+from dolmen.commit.context import Context
 from dolmen.errors import (
     AppliedIdError,
     DuplicateKeyError,
@@ -23,9 +24,8 @@ from dolmen.errors import (
     UnsettledTimestampError,
     VersionExpiredError,
 )
-from dolmen.results import Commit
-from dolmen.runtime import Runtime
-from dolmen.transaction import Transaction
+from dolmen.transactions.results import Commit
+from dolmen.transactions.transaction import Transaction
 from dolmen_simulator.judge.ledger import CommitLedger
 from dolmen_simulator.judge.model import Effect, Operation, OperationRun
 from dolmen_simulator.judge.never import Never, ViolationError, unexpected_error

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, Protocol, Self, TypeVar
 
-from dolmen.transaction_table import TransactionTable
+from dolmen.transactions.transaction_table import TransactionTable
 from dolmen_simulator.judge.model import Effect
 
 _PENDING = 8

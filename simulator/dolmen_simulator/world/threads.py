@@ -8,7 +8,7 @@ from dolmen_simulator.world.scheduler import Scheduler, Task
 
 
 class ThreadSignal:
-    """A signal between threads of one process: one waits until another one sets it; see ``dolmen.runtime.Signal``.
+    """A signal between threads of one process: one waits until another one sets it; see ``dolmen.base.runtime.Signal``.
 
     Args:
         scheduler: lets others run meanwhile.

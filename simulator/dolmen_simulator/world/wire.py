@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 from botocore.exceptions import ClientError, EndpointConnectionError, ReadTimeoutError
 
-from dolmen.runtime import Runtime
+from dolmen.base.runtime import Runtime
 from dolmen.store.s3.store import S3Store
 from dolmen.store.s3.upload import PART_BYTES, THRESHOLD_BYTES
 from dolmen_simulator.world.fates import Crash, Fate, Refusal, StoreRequest, Verb

@@ -14,7 +14,7 @@ import pytest
 from dolmen.errors import InputError, RowError
 from dolmen.format.schema import Schema
 from dolmen.ingest.formats.formats import SourceFile, detect, infer, read
-from dolmen.write.conform import conform
+from dolmen.rows.write.conform import conform
 
 EXACT = Context(prec=6000)
 TYPES = [pa.decimal128(precision, scale) for precision, scale in [(5, 2), (9, 0), (18, 6), (28, 28), (38, 0), (38, 19), (38, 38)]]  # fmt: skip  # noqa: E501

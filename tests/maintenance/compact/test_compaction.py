@@ -14,16 +14,16 @@ import pyarrow.parquet as pq
 import pytest
 
 import dolmen
+from dolmen.api.database import Database
+from dolmen.base.runtime import Runtime
 from dolmen.commit.loop import submit
 from dolmen.commit.statements.background import MoveFence
-from dolmen.database import Database
 from dolmen.errors import StaleWriterError, TableNotFoundError
 from dolmen.format.schema import COMMIT_TS, COMMIT_TS_ID
 from dolmen.maintenance.compact import compaction
 from dolmen.maintenance.compact.compaction import Compacted, CompactionOptions, compact
 from dolmen.maintenance.compact.rows import LiveRows
 from dolmen.maintenance.resolve.resolution import resolve
-from dolmen.runtime import Runtime
 from dolmen.store import LocalStore
 from support.tables import World
 from support.written import events

@@ -11,10 +11,10 @@ from pathlib import Path
 import duckdb
 import pyarrow as pa
 
-from dolmen.database import Database
+from dolmen.api.database import Database
+from dolmen.base.runtime import Runtime
 from dolmen.maintenance.compact.compaction import CompactionOptions, compact
 from dolmen.maintenance.resolve.resolution import resolve
-from dolmen.runtime import Runtime
 from dolmen.store import LocalStore
 from dolmen.store.memory import MemoryBucket, MemoryStore
 from support.random_predicates import random_predicate

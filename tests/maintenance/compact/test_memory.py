@@ -19,7 +19,7 @@ import sys, threading
 import msgspec, psutil, pyarrow as pa
 from dolmen.commit.statements.rows import Write
 from dolmen.maintenance.compact.compaction import CompactionOptions, compact
-from dolmen.runtime import Runtime
+from dolmen.base.runtime import Runtime
 from dolmen.store.local.store import LocalStore
 from support.tables import World
 from support.written import events

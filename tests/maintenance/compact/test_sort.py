@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from dolmen.base.runtime import Runtime
 from dolmen.format.values import to_plain, to_scalar
 from dolmen.maintenance.compact.sort import Bound, Sorter
-from dolmen.runtime import Runtime
 from support.random_tables import FLAT, random_column
 
 SEED = int(os.environ.get("DOLMEN_TEST_SEED", "0")) or random.randrange(1, 2**32)

@@ -19,11 +19,11 @@ import pyarrow.parquet as pq
 import pytest
 
 import dolmen
-from dolmen.database import Database
+from dolmen.api.database import Database
+from dolmen.base.runtime import Runtime
 from dolmen.errors import CorruptionError
 from dolmen.format.entries import DataFile
 from dolmen.maintenance.compact.compaction import Compacted, CompactionOptions, compact
-from dolmen.runtime import Runtime
 from dolmen.store.counting import CountingStore
 from dolmen.store.memory import MemoryBucket, MemoryStore
 from support.crashing_store import Countdown, Crash, CrashingStore

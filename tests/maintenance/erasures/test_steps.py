@@ -12,9 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from dolmen.commit.context import Context
 from dolmen.commit.head import Head
 from dolmen.commit.loop import submit
-from dolmen.context import Context
+from dolmen.entries.segments.live import LiveFiles
 from dolmen.errors import CorruptionError, InputError, NotFoundError
 from dolmen.format.manifest import Segment, TableEntry
 from dolmen.format.receipts import Outside, Receipt, receipt_key
@@ -25,7 +26,6 @@ from dolmen.maintenance.measures import measures_of_collection
 from dolmen.maintenance.merge import merge_segments, plan_merges, upload_merge
 from dolmen.maintenance.resolve.resolution import resolve
 from dolmen.maintenance.verify.verification import verify
-from dolmen.segments.live import LiveFiles
 from dolmen.store.counting import CountingStore
 from dolmen.store.memory import MemoryStore
 from support.aging import Place

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from dolmen.api.database import Database
 from dolmen.commit.intent import Intent
-from dolmen.database import Database
 from dolmen.errors import StoreUnavailableError, UnknownOutcomeError
 from dolmen.maintenance.gc.collection import collect
 from dolmen.maintenance.gc.mark import needed_keys

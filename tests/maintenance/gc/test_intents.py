@@ -8,19 +8,19 @@ from functools import partial
 import pyarrow as pa
 import pytest
 
-from dolmen import mutation
+from dolmen.api.database import Database
 from dolmen.commit.intent import BEAT_SECONDS, Heartbeat, Intent, parse_intent_key
 from dolmen.commit.loop import submit
 from dolmen.commit.statements.background import MoveFence
 from dolmen.commit.statements.rows import Write
-from dolmen.database import Database
 from dolmen.errors import ConflictError, CorruptionError, StaleWriterError, StoreUnavailableError, UnknownOutcomeError
 from dolmen.format.layout import POINTER
+from dolmen.rows.write.data_file import write_data_files
+from dolmen.rows.write.options import WriteOptions
 from dolmen.store.base import PutOutcome, Unknown
 from dolmen.store.counting import CountingStore
 from dolmen.store.memory import MemoryStore
-from dolmen.write.data_file import write_data_files
-from dolmen.write.options import WriteOptions
+from dolmen.transactions import row_statements
 from support.aging import DEFAULTS, HOUR_US, SCHEMA, Place, rows
 from support.written import SMALL_RUNS, entry_for, events
 
@@ -30,7 +30,7 @@ FILE_ROWS = 1_000
 @pytest.fixture
 def place(monkeypatch: pytest.MonkeyPatch) -> Place:
     options = WriteOptions(target_file_bytes=1, run_rows=FILE_ROWS)
-    monkeypatch.setattr(mutation, "write_data_files", partial(write_data_files, options=options))
+    monkeypatch.setattr(row_statements, "write_data_files", partial(write_data_files, options=options))
     place = Place()
     place.db.create_table("t", SCHEMA)
     return place

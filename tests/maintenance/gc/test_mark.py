@@ -7,6 +7,7 @@ import random
 
 import pytest
 
+from dolmen.entries.segments.reader import SegmentReader
 from dolmen.format.manifest import Manifest
 from dolmen.maintenance.gc import mark_parts as gc_mark_parts
 from dolmen.maintenance.gc.collection import collect
@@ -20,7 +21,6 @@ from dolmen.maintenance.gc.mark import (
     tagged_manifests,
 )
 from dolmen.maintenance.gc.mark_parts import keys_of_part, split_mark
-from dolmen.segments.reader import SegmentReader
 from support.aging import EAGER
 from support.life import Life
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from dolmen.database import Database
+from dolmen.api.database import Database
 from dolmen.errors import StaleWriterError
 from dolmen.maintenance.gc.collection import collect
 from dolmen.maintenance.gc.keyset import KeySet

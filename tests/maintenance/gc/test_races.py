@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from dolmen.context import Context
+from dolmen.commit.context import Context
 from dolmen.errors import RetryableError, StaleWriterError
 from dolmen.maintenance.compact.compaction import compact
 from dolmen.maintenance.gc.collection import collect
@@ -74,13 +74,13 @@ def prepared() -> Place:
 
 
 def positions(context: Context) -> None:
-    from dolmen.table import Table
+    from dolmen.api.table import Table
 
     Table(context, "t").delete("k BETWEEN 20 AND 30", mode="positions")
 
 
 def append(context: Context) -> None:
-    from dolmen.table import Table
+    from dolmen.api.table import Table
 
     Table(context, "t").append(rows(500, 501), request="once")
 

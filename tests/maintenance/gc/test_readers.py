@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from dolmen.database import Database
+from dolmen.api.database import Database
 from dolmen.errors import CorruptionError, VersionExpiredError
 from dolmen.maintenance.gc.collection import collect
-from dolmen.snapshot import Snapshot
 from dolmen.store.local.store import LocalStore
+from dolmen.transactions.snapshot import Snapshot
 from support.aging import EAGER, SCHEMA, Place, busy, rows
 from support.stores import RUNTIME
 

@@ -9,6 +9,8 @@ import pytest
 
 from dolmen.commit.loop import submit
 from dolmen.commit.statements.tags import PutCursor
+from dolmen.entries.segments.live import LiveFiles
+from dolmen.entries.segments.reader import SegmentReader
 from dolmen.errors import ConflictError, CorruptionError, TagNotFoundError, VersionExpiredError
 from dolmen.format.manifest import Manifest
 from dolmen.format.tags import Cursor
@@ -18,8 +20,6 @@ from dolmen.maintenance.gc.keyset import KeySet
 from dolmen.maintenance.gc.mark import manifest_keys, mark, tagged_manifests
 from dolmen.maintenance.merge import merge_segments
 from dolmen.maintenance.verify.verification import verify
-from dolmen.segments.live import LiveFiles
-from dolmen.segments.reader import SegmentReader
 from dolmen.store.memory import MemoryStore
 from support.aging import DAY_US, EAGER, HOUR_US, Place, busy, rows
 from support.crashing_store import Countdown, Crash, CrashingStore
@@ -218,7 +218,7 @@ def test_what_expires_while_it_is_tagged_restored_or_cloned_is_refused() -> None
         db = place.open()
         transaction = db.transaction()
         if what == "tag":
-            from dolmen.past import Moment, put_tag
+            from dolmen.transactions.restore_and_clone import Moment, put_tag
 
             put_tag(transaction, "late", Moment(TAGGED), None, move=False, request=None)
         elif what == "restore":

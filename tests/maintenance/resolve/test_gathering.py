@@ -6,11 +6,11 @@ import pyarrow as pa
 import pytest
 
 import dolmen
-from dolmen.database import Database
+from dolmen.api.database import Database
+from dolmen.base.runtime import Runtime
+from dolmen.entries.segments.live import LiveFiles
 from dolmen.maintenance.resolve.gather import MOST_OBJECTS, gather_vectors
 from dolmen.maintenance.resolve.resolution import resolve
-from dolmen.runtime import Runtime
-from dolmen.segments.live import LiveFiles
 from dolmen.store.counting import CountingStore
 from dolmen.store.memory import MemoryBucket, MemoryStore
 

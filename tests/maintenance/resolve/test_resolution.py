@@ -11,13 +11,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dolmen.database import Database
+from dolmen.api.database import Database
+from dolmen.base.runtime import Runtime
 from dolmen.format import vectors
 from dolmen.format.manifest import Counts
 from dolmen.maintenance.resolve import resolution
 from dolmen.maintenance.resolve.resolution import Resolved, resolve
-from dolmen.runtime import Runtime
-from dolmen.scan.ranges import Range, coalesce
+from dolmen.rows.scan.ranges import Range, coalesce
 from dolmen.store.base import Object
 from dolmen.store.counting import CountingStore
 from dolmen.store.memory import MemoryBucket, MemoryStore

@@ -7,12 +7,12 @@ import pyarrow as pa
 import pytest
 
 import dolmen
-from dolmen.database import Database
+from dolmen.api.database import Database
+from dolmen.base.runtime import Runtime
 from dolmen.format.entries import KeysTombstone, WhereTombstone
-from dolmen.runtime import Runtime
+from dolmen.rows.write import runs
+from dolmen.rows.write.data_file import write_data_files
 from dolmen.store.memory import MemoryStore
-from dolmen.write import runs
-from dolmen.write.data_file import write_data_files
 from maintenance.verify.harms import SCHEMA, damage, edit_stats, edit_tombstone, rows, tombstone, vector_file, vector_of
 from support.damaged import Damaged
 from support.tables import write_file

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from dolmen.runtime import Runtime
+from dolmen.base.runtime import Runtime
 from support.tables import World
 
 

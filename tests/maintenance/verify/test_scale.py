@@ -7,12 +7,12 @@ import time
 import pyarrow as pa
 import pytest
 
-from dolmen.database import Database
+from dolmen.api.database import Database
+from dolmen.base.runtime import Runtime
 from dolmen.format.checksum import crc32
 from dolmen.format.entries import ColumnStats, DataFile
 from dolmen.format.segments import encode
 from dolmen.maintenance.verify.verification import SAMPLED_FOOTERS
-from dolmen.runtime import Runtime
 from dolmen.store.memory import MemoryBucket, MemoryObject, MemoryStore
 from support.damaged import Damaged, copy_of
 

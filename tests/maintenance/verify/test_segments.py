@@ -9,12 +9,12 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from dolmen.database import Database
+from dolmen.api.database import Database
+from dolmen.base.runtime import Runtime
+from dolmen.entries.segments.live import LiveFiles
 from dolmen.format.entries import ColumnStats
 from dolmen.format.manifest import Segment, TableEntry
 from dolmen.format.segments import encode
-from dolmen.runtime import Runtime
-from dolmen.segments.live import LiveFiles
 from dolmen.store.memory import MemoryBucket, MemoryStore
 from support.damaged import Damaged, copy_of
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from dolmen.database import Database
+from dolmen.api.database import Database
+from dolmen.base.runtime import Runtime
 from dolmen.maintenance.merge import merge_segments
-from dolmen.runtime import Runtime
 from dolmen.store.memory import MemoryBucket, MemoryStore
 from support.damaged import Damaged, copy_of
 

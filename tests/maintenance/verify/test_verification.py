@@ -10,9 +10,9 @@ import msgspec
 import pyarrow as pa
 import pytest
 
+from dolmen.base.runtime import Runtime
 from dolmen.errors import DatabaseNotFoundError, VersionNotFoundError
 from dolmen.maintenance.verify.kinds import KINDS
-from dolmen.runtime import Runtime
 from dolmen.store.memory import MemoryBucket, MemoryStore
 from maintenance.verify import harms_to_manifests, harms_to_objects  # noqa: F401  # they register what they do
 from maintenance.verify.harms import HARMS, SCHEMA, Harm, rows

@@ -17,9 +17,9 @@ from pyspark.sql import SparkSession
 import dolmen
 from dolmen.cli.jobs import SPARK_FAILED, run_job
 from dolmen.errors import StoreUnavailableError
-from dolmen.handover.records import HandoverRecords
 from dolmen.ingest.drops.backfill import DropSource
 from dolmen.ingest.drops.ingest import ingest_drops
+from dolmen.service.handover.records import HandoverRecords
 from dolmen.store.url import open_store
 from support.landing_files import FORMATS, SCHEMA, drops_in, rows_of
 from support.ministack import boto3_client, endpoint_environment

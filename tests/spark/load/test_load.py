@@ -16,12 +16,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 import dolmen
-from dolmen.database import Database, Table
+from dolmen.api.database import Database, Table
 from dolmen.errors import InputError
-from dolmen.handover.records import HandoverRecords
 from dolmen.ingest.announcements import Drop
 from dolmen.ingest.drops.backfill import DropSource
 from dolmen.ingest.drops.ingest import ingest_drops
+from dolmen.service.handover.records import HandoverRecords
 from dolmen.spark.load import portion as load_portion
 from dolmen.spark.load.load import Loaded, load
 from dolmen.store.url import open_store

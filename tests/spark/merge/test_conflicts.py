@@ -11,10 +11,10 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import dolmen
-from dolmen.database import Database, Table
+from dolmen.api.database import Database, Table
 from dolmen.errors import TableNotFoundError
-from dolmen.merge.clauses import Delete, Update
 from dolmen.spark.merge.merge import merge
+from dolmen.transactions.merge.clauses import Delete, Update
 
 SCHEMA = pa.schema([("id", pa.int64()), ("n", pa.int64())])
 PLUS = {"n": "target.n + source.n"}

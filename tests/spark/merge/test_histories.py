@@ -14,9 +14,9 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 import dolmen
-from dolmen.merge.clauses import Clauses, Delete, Insert, Update
 from dolmen.spark.merge.merge import merge
 from dolmen.spark.write.frame import delete, upsert
+from dolmen.transactions.merge.clauses import Clauses, Delete, Insert, Update
 
 SEED = int(os.environ.get("DOLMEN_TEST_SEED", "0")) or random.randrange(1, 2**32)
 HISTORIES, STEPS = (12, 25) if os.environ.get("DOLMEN_LONG") else (1, 7)

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import dolmen
-from dolmen.database import Database, Table
+from dolmen.api.database import Database, Table
 from dolmen.errors import SchemaError
 from dolmen.spark.compact.compaction import compact
 from dolmen.spark.merge.merge import merge

@@ -12,7 +12,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from dolmen.database import Database, Table
+from dolmen.api.database import Database, Table
 from dolmen.errors import CorruptionError, Error, PredicateError, SchemaError
 from dolmen.spark.failures import raising_dolmen_errors
 from dolmen.spark.read import native as reading

@@ -12,7 +12,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from dolmen.database import Database, Table
+from dolmen.api.database import Database, Table
 from dolmen.format.entries import DataFile
 from dolmen.spark.source.read import groups_of
 from support.spark_history import History, rows_of, sorted_rows

@@ -15,11 +15,11 @@ from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users w
 from pyspark.sql.types import LongType, StructField, StructType
 
 import dolmen
+from dolmen.api.database import Database, Table
+from dolmen.base.runtime import Runtime
 from dolmen.commit.intent import parse_intent_key
-from dolmen.database import Database, Table
 from dolmen.errors import ConflictError, RowError, SchemaError, StaleWriterError
 from dolmen.maintenance.gc.intents import dead_jobs, intents
-from dolmen.runtime import Runtime
 from dolmen.spark.failures import raising_dolmen_errors
 from dolmen.spark.source.options import WRITE, Options
 from dolmen.spark.source.pulse import Pulse

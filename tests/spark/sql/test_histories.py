@@ -21,7 +21,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 import dolmen
-from dolmen.database import Database
+from dolmen.api.database import Database
 from dolmen.errors import InputError
 from dolmen.spark import attach, sql
 from dolmen.spark.sql.agreement import agreed_predicate, wider_predicate

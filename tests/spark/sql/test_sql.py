@@ -11,7 +11,8 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import dolmen
-from dolmen.database import Database
+from dolmen.api.database import Database
+from dolmen.base.runtime import Runtime
 from dolmen.errors import (
     AppliedIdError,
     DuplicateKeyError,
@@ -21,13 +22,12 @@ from dolmen.errors import (
     TagNotFoundError,
     VersionNotFoundError,
 )
-from dolmen.results import Commit
-from dolmen.runtime import Runtime
 from dolmen.spark import attach, sql
 from dolmen.spark.sql.attachment import Attachment
 from dolmen.spark.sql.change import RowChange
 from dolmen.store.counting import CountingStore
 from dolmen.store.url import open_store
+from dolmen.transactions.results import Commit
 from support.changes import COLUMNS, Change, Feed, File
 
 pytestmark = pytest.mark.usefixtures("attached")

@@ -15,7 +15,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import dolmen
-from dolmen.database import Database, Table
+from dolmen.api.database import Database, Table
 from dolmen.errors import ConflictError, InputError, SchemaError, VersionExpiredError
 from dolmen.spark.failures import raising_dolmen_errors
 from dolmen.spark.origin import origins_of

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import DataStreamWriter
 
 import dolmen
-from dolmen.database import Database, Table
+from dolmen.api.database import Database, Table
 from dolmen.errors import ConflictError, InputError, UnsettledTimestampError, VersionExpiredError
 from dolmen.format.schema import COMMIT_TS
 from dolmen.spark.failures import raising_dolmen_errors

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from dolmen.database import Database, Table
+from dolmen.api.database import Database, Table
 from dolmen.errors import SchemaError
 from dolmen.spark import append, delete, merge, overwrite, upsert
 

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as s
 
 import dolmen
-from dolmen.database import Database, Table
+from dolmen.api.database import Database, Table
 from dolmen.errors import ConflictError, Error, InputError, RowError, SchemaError
 from dolmen.spark import append, batches_into, overwrite, raising_dolmen_errors, upsert
 from dolmen.spark.source.write import writer

@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
 
 import dolmen
-from dolmen.database import Database, Table
+from dolmen.api.database import Database, Table
 from dolmen.errors import ConflictError, InputError, TableNotFoundError
 from dolmen.spark.failures import raising_dolmen_errors
 from dolmen.spark.origin import Origin, origins_of, origins_read

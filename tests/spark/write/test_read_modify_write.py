@@ -11,12 +11,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
 
 import dolmen
-from dolmen.database import Database, Table
+from dolmen.api.database import Database, Table
 from dolmen.errors import ConflictError, InputError, VersionNotFoundError
-from dolmen.results import Commit
 from dolmen.spark.merge.merge import merge
 from dolmen.spark.read.frame import to_spark
 from dolmen.spark.write.frame import apply_batch, delete, upsert
+from dolmen.transactions.results import Commit
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("n", pa.int64())])
 

@@ -10,8 +10,8 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
 
+from dolmen.api.database import Database, Table
 from dolmen.commit.delete_records import MAX_KEYS
-from dolmen.database import Database, Table
 from dolmen.errors import InputError, RowError, SchemaError
 from dolmen.spark.write.frame import upsert
 

@@ -14,9 +14,9 @@ from pyroaring import BitMap
 
 from dolmen.adopt.faults import AdoptionFaults
 from dolmen.adopt.iceberg.manifests import IcebergFile
+from dolmen.base.runtime import Runtime
 from dolmen.errors import ObjectNotFoundError
 from dolmen.format.checksum import crc32
-from dolmen.runtime import Runtime
 
 _VECTOR_MAGIC = b"\xd1\xd3\x39\x64"
 _EMPTY = 16

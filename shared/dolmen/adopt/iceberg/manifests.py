@@ -17,8 +17,8 @@ import msgspec
 from fastavro.schema import SchemaParseException, UnknownType
 
 from dolmen.adopt.faults import READ_BY_ENGINE
+from dolmen.base.runtime import Runtime
 from dolmen.errors import AdoptionError
-from dolmen.runtime import Runtime
 
 R = TypeVar("R")
 

@@ -23,7 +23,7 @@ from dolmen.format.types import DATE, TIMESTAMP, TIMESTAMP_ZONED, type_of
 from dolmen.format.values import Json, from_json
 from dolmen.format.widening import is_date_to_timestamp, narrowing
 from dolmen.iceberg.name_mapping import NAME_MAPPING, decode_mapping
-from dolmen.scan.adopted_columns import AdoptedColumn, adopted_column, column_named
+from dolmen.rows.scan.adopted_columns import AdoptedColumn, adopted_column, column_named
 
 _TYPES = {
     "boolean": "bool", "int": "int32", "long": "int64", "float": "float", "double": "double", "string": "string",

@@ -18,10 +18,10 @@ from dolmen.adopt.iceberg.deletes import deleted_positions
 from dolmen.adopt.iceberg.manifests import DATA, EQUALITY_DELETES, IcebergFile, snapshot_files
 from dolmen.adopt.iceberg.schema import IcebergColumns, has_column
 from dolmen.adopt.places import FilePlace, parse_place
-from dolmen.arguments import short_repr
+from dolmen.base.arguments import short_repr
+from dolmen.base.runtime import Runtime
 from dolmen.errors import AdoptionError, InputError, ObjectNotFoundError
 from dolmen.format.schema import Schema
-from dolmen.runtime import Runtime
 from dolmen.store.base import ObjectStore
 
 _METADATA = re.compile(r"(?P<name>[^/]+?)(?:\.gz)?\.metadata\.json(?:\.gz)?")

@@ -16,6 +16,7 @@ from dolmen.commit.draft import Draft
 from dolmen.commit.statements.file_entries import with_pairs, without_files
 from dolmen.commit.statements.tombstones import put_entry
 from dolmen.commit.uploads import PendingUploads
+from dolmen.entries.segments.live import LiveFiles
 from dolmen.errors import ConflictError, InputError
 from dolmen.format.entries import DataFile, Overlay, Vector, least_erasing
 from dolmen.format.layout import uuid_of
@@ -23,7 +24,6 @@ from dolmen.format.manifest import Counts, Segment, TableEntry
 from dolmen.format.properties import DatabaseSettings, check_table_properties, columns_named
 from dolmen.format.schema import Schema
 from dolmen.format.widening import changed_forms, widened_files, widened_stats
-from dolmen.segments.live import LiveFiles
 
 
 @dataclass(frozen=True)

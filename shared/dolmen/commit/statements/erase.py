@@ -13,6 +13,8 @@ from dolmen.commit.draft import Draft
 from dolmen.commit.statements.index_parts import without_index
 from dolmen.commit.statements.remembered_keys import delete_remembered
 from dolmen.commit.uploads import PendingUploads
+from dolmen.entries.segments.erasures import SUBJECT, fitting_values, subject_predicate, tables_of, with_deletes
+from dolmen.entries.segments.remembered_keys import RememberedKeys
 from dolmen.errors import ConflictError, InputError
 from dolmen.format.entries import Tombstone
 from dolmen.format.erasures import ErasedTable, Erasure
@@ -21,8 +23,6 @@ from dolmen.format.manifest import ERASURES, Counts, TableEntry
 from dolmen.format.properties import erase_within_us
 from dolmen.format.schema import Field, Schema
 from dolmen.format.values import Json
-from dolmen.segments.erasures import SUBJECT, fitting_values, subject_predicate, tables_of, with_deletes
-from dolmen.segments.remembered_keys import RememberedKeys
 
 
 @dataclass(frozen=True)

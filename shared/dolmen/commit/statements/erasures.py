@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import msgspec
 
 from dolmen.commit.draft import Draft
+from dolmen.entries.segments.erasures import erasures_of
+from dolmen.entries.segments.held import least_held
 from dolmen.format.erasures import Erasure, LeavingErasures, RewrittenErasures
-from dolmen.segments.erasures import erasures_of
-from dolmen.segments.held import least_held
 
 LEAVE_PART = 8
 """Versions that list an erasure expire when 1/LEAVE_PART of its time is left."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dolmen.commit.draft import Draft
+from dolmen.entries.segments.erasures import reaches
 from dolmen.errors import ConflictError
-from dolmen.segments.erasures import reaches
 
 
 class ErasedMeanwhileError(ConflictError):

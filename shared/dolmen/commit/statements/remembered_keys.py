@@ -6,9 +6,9 @@ from functools import partial
 
 from dolmen.commit.delete_records import record_keys, record_predicate
 from dolmen.commit.uploads import PendingUploads
+from dolmen.entries.segments.remembered_keys import RememberedKeys
 from dolmen.format.entries import KeysTombstone, Tombstone
 from dolmen.format.erasures import ErasedTable
-from dolmen.segments.remembered_keys import RememberedKeys
 
 
 def delete_remembered(memory: RememberedKeys, erased: ErasedTable, uploads: PendingUploads) -> ErasedTable:

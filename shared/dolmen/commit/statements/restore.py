@@ -18,6 +18,8 @@ from dolmen.commit.statements.index_parts import without_index
 from dolmen.commit.statements.remembered_keys import delete_remembered
 from dolmen.commit.statements.rows import _file_count
 from dolmen.commit.uploads import PendingUploads
+from dolmen.entries.segments.erasures import deletes_of, reaches, tables_of, with_deletes, with_erasures
+from dolmen.entries.segments.remembered_keys import RememberedKeys
 from dolmen.errors import TableExistsError
 from dolmen.format.column_names import record_names
 from dolmen.format.entries import Tombstone
@@ -25,8 +27,6 @@ from dolmen.format.erasures import ErasedTable, Erasure
 from dolmen.format.layout import check_table_name, memory_name
 from dolmen.format.manifest import Counts, TableEntry
 from dolmen.predicate import Predicate
-from dolmen.segments.erasures import deletes_of, reaches, tables_of, with_deletes, with_erasures
-from dolmen.segments.remembered_keys import RememberedKeys
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,8 @@ from pyroaring import BitMap
 from dolmen.commit.draft import Draft
 from dolmen.commit.statements.file_entries import with_pairs
 from dolmen.commit.uploads import PendingUploads
+from dolmen.entries.segments.live import LiveFiles
+from dolmen.entries.segments.widening import check_days, rounds_otherwise
 from dolmen.errors import ConflictError, SchemaError
 from dolmen.format.entries import DataFile, Tombstone, Vector
 from dolmen.format.evolution import check_written_under, same_column
@@ -18,8 +20,6 @@ from dolmen.format.layout import uuid_of
 from dolmen.format.manifest import Counts, Segment, TableEntry
 from dolmen.format.schema import Schema
 from dolmen.format.widening import changed_forms, widened_files
-from dolmen.segments.live import LiveFiles
-from dolmen.segments.widening import check_days, rounds_otherwise
 
 
 @dataclass(frozen=True)

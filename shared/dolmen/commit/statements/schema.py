@@ -7,13 +7,13 @@ from dataclasses import dataclass
 import msgspec
 
 from dolmen.commit.draft import Draft
+from dolmen.entries.segments.widening import check_days_of_table
 from dolmen.errors import ConflictError
 from dolmen.format.column_names import record_names
 from dolmen.format.evolution import SchemaChange, WidenColumn, needed_features
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Schema
 from dolmen.format.widening import is_date_to_timestamp
-from dolmen.segments.widening import check_days_of_table
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ from __future__ import annotations
 import msgspec
 
 from dolmen.commit.draft import Draft
+from dolmen.entries.segments.judging import may_match
 from dolmen.format.entries import DataFile, Tombstone
 from dolmen.format.manifest import Counts, Segment, TableEntry
-from dolmen.segments.judging import may_match
 
 
 def put_entry(draft: Draft, name: str, before: TableEntry, after: TableEntry) -> None:

@@ -36,7 +36,7 @@ from dolmen.ingest.cdc.unavailable import UnavailableValue
 from dolmen.ingest.formats.formats import FileKind, SourceFile, read
 from dolmen.ingest.formats.options import OnBadRow
 from dolmen.ingest.late import ErasedRows, RowIds
-from dolmen.transaction import Transaction
+from dolmen.transactions.transaction import Transaction
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from dolmen.predicate import Predicate
 from dolmen.predicate.bind import compare, conjunction, one_of
 from dolmen.predicate.constants import Value
 from dolmen.predicate.domain import domain_of
-from dolmen.transaction import Transaction
+from dolmen.transactions.transaction import Transaction
 
 LIVE, SEQUENCE, TS, KNOWN = "live", "sequence", "ts", "known"
 KEPT_COLUMN, KEPT_SINCE = "kept_column", "kept_since"

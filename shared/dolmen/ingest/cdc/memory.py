@@ -26,8 +26,8 @@ from dolmen.ingest.cdc.current import KEPT_COLUMN, KEPT_SINCE
 from dolmen.predicate.bind import compare
 from dolmen.predicate.constants import Value
 from dolmen.predicate.domain import domain_of
-from dolmen.transaction import Transaction
-from dolmen.transaction_table import TransactionTable
+from dolmen.transactions.transaction import Transaction
+from dolmen.transactions.transaction_table import TransactionTable
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dolmen.base.units import MIB
 from dolmen.ingest.cdc.changes import CREATED, DELETED, ROW
-from dolmen.units import MIB
 
 PORTION_ROWS = 500_000
 PORTION_BYTES = 128 * MIB

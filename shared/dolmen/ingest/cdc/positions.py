@@ -14,9 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types as t
 
+from dolmen.base.units import MIB
 from dolmen.errors import InputError
 from dolmen.ingest.formats.formats import SourceFile, infer
-from dolmen.units import MIB
 
 Form: TypeAlias = Literal["number", "text"]
 

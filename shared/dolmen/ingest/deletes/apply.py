@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dolmen.database import Database
+from dolmen.api.database import Database
+from dolmen.entries.segments.erasures import SUBJECT
 from dolmen.ingest.batch import BatchRequest, Decision, RequestOutcome, apply_together
 from dolmen.ingest.deletes.requests import DeleteRequest
-from dolmen.results import Commit
-from dolmen.segments.erasures import SUBJECT
-from dolmen.transaction import Transaction
+from dolmen.transactions.results import Commit
+from dolmen.transactions.transaction import Transaction
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,14 +40,14 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, get_args
 
+from dolmen.base.units import MIB
 from dolmen.commit.applied import digest_of
 from dolmen.commit.delete_records import MAX_KEYS
-from dolmen.erasures import MOST_SUBJECTS
 from dolmen.errors import InvalidNameError, LimitError
 from dolmen.format.layout import check_table_name
 from dolmen.ingest.redaction import MessageError
-from dolmen.mutation import Mode
-from dolmen.units import MIB
+from dolmen.transactions.erase import MOST_SUBJECTS
+from dolmen.transactions.row_statements import Mode
 
 MAX_BODY_BYTES = 64 * MIB
 MAX_TABLES = 100

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from dolmen.database import Database
+from dolmen.api.database import Database
 from dolmen.errors import AppliedIdError, InputError, LimitError
 from dolmen.ingest.deletes.apply import add_request
 from dolmen.ingest.deletes.requests import DeleteRequest, parse_request

@@ -11,14 +11,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from dolmen.base.runtime import Runtime, shared_runtime
+from dolmen.base.units import KIB, MIB
 from dolmen.errors import InputError, NotFoundError
 from dolmen.format.layout import check_table_name
 from dolmen.ingest.announcements import DIRECTORY_BUCKET, Drop, write_notification, write_record
 from dolmen.ingest.landing import PREFIX, REJECTED, Landing
-from dolmen.runtime import Runtime, shared_runtime
 from dolmen.store.local.store import LocalStore
 from dolmen.store.url import open_store
-from dolmen.units import KIB, MIB
 
 MAX_RECORDS = 20
 """The most drops of one message. The function takes 100 messages at a time, and has half of its time for them."""

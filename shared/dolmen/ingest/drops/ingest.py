@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from dolmen.database import Database
+from dolmen.api.database import Database
 from dolmen.errors import Error
 from dolmen.format.ingest_properties import IngestSettings, LandingPolicy
 from dolmen.ingest.announcements import Drop
@@ -25,7 +25,7 @@ from dolmen.ingest.drops.ingestion import Ingestion
 from dolmen.ingest.drops.outcomes import DropOutcome, IngestResult
 from dolmen.ingest.landing import Landing
 from dolmen.store.backoff import attempts
-from dolmen.transaction import Transaction
+from dolmen.transactions.transaction import Transaction
 
 
 def ingest_drops(

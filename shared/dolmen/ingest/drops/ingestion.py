@@ -9,8 +9,9 @@ from typing import Any, BinaryIO
 
 import pyarrow as pa
 
+from dolmen.api.database import Database
+from dolmen.base.runtime import Runtime
 from dolmen.commit.statements.expect import Expect
-from dolmen.database import Database
 from dolmen.errors import (
     ConflictError,
     Error,
@@ -37,10 +38,9 @@ from dolmen.ingest.new_columns import NO_NEW_COLUMNS, NewColumns, ingest_with_ne
 from dolmen.ingest.redaction import UnforeseenError
 from dolmen.ingest.rejects.quarantine import Quarantine, header_of
 from dolmen.ingest.rejects.report import Reject, find_reject, reject_drop
-from dolmen.runtime import Runtime
-from dolmen.transaction import Transaction
-from dolmen.transaction_table import TransactionTable
-from dolmen.unit_of_work import leaves_out_erased
+from dolmen.transactions.transaction import Transaction
+from dolmen.transactions.transaction_table import TransactionTable
+from dolmen.transactions.unit_of_work import leaves_out_erased
 
 COPIED_A_SECOND = 30_000_000
 """The least speed at which a reject is copied, bytes per second."""

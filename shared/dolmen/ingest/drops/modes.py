@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
-from dolmen.transaction_table import TransactionTable
-from dolmen.units import MIB
+from dolmen.base.units import MIB
+from dolmen.transactions.transaction_table import TransactionTable
 
 UPSERT_ROWS = 1_000_000
 UPSERT_BYTES = 128 * MIB

@@ -7,7 +7,7 @@ from typing import Literal
 
 from dolmen.ingest.announcements import Drop
 from dolmen.ingest.rejects.report import Reject
-from dolmen.results import Commit
+from dolmen.transactions.results import Commit
 
 DropStatus = Literal[
     "ingested", "duplicate", "rejected", "superseded", "ignored", "handed", "waiting", "postponed", "failed"

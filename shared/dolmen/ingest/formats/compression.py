@@ -15,9 +15,9 @@ from typing import BinaryIO, Protocol
 
 import pyarrow as pa
 
+from dolmen.base.units import MIB
 from dolmen.errors import InputError, LimitError
 from dolmen.format.file_formats import Compression
-from dolmen.units import MIB
 
 _MAGIC = {
     b"\x1f\x8b": "gzip",

@@ -33,8 +33,8 @@ from dolmen.format.file_formats import WRITTEN, listed
 from dolmen.ingest.formats.columnar.typed import stored_schema
 from dolmen.ingest.formats.source import Format
 from dolmen.ingest.formats.text.export import Unsayable, csv_header, csv_lines, has_text, json_lines
-from dolmen.write.conform import conform
-from dolmen.write.hidden import fill_hidden_of_batch
+from dolmen.rows.write.conform import conform
+from dolmen.rows.write.hidden import fill_hidden_of_batch
 
 _HOLDS_ALL = "parquet and arrow hold it"
 

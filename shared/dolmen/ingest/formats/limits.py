@@ -10,9 +10,9 @@ from __future__ import annotations
 import pyarrow as pa
 from pyarrow import types as t
 
+from dolmen.base.units import KIB, MIB
 from dolmen.errors import LimitError
 from dolmen.format.schema import is_nested, plain_type
-from dolmen.units import KIB, MIB
 
 MAX_FIXED_BYTES = 64 * KIB
 """The widest values of fixed size in Avro: a NULL takes as much memory as any other."""

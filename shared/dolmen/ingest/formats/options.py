@@ -8,12 +8,12 @@ from typing import Literal, TypeAlias
 
 import pyarrow as pa
 
+from dolmen.base.units import GIB
 from dolmen.errors import InputError
 from dolmen.format.ingest_properties import MAX_COLUMNS, IngestSettings
 from dolmen.format.schema import Schema
 from dolmen.format.values import Json
 from dolmen.ingest.formats.text.times import TimeFormat
-from dolmen.units import GIB
 
 CLOSED = {b"dolmen": b"closed"}
 """Metadata of a field in whose structs nothing that is extra is skipped, whatever the options say."""

@@ -10,11 +10,11 @@ from typing import BinaryIO, TypeAlias
 
 import pyarrow as pa
 
+from dolmen.base.units import MIB
 from dolmen.errors import InputError
 from dolmen.format.file_formats import FORMATS, Compression, FileFormat, FileKind
 from dolmen.ingest.formats.compression import ByteStream, Decompressed, TextStream, unpack
 from dolmen.ingest.formats.options import ReadOptions
-from dolmen.units import MIB
 
 OpenFile: TypeAlias = Callable[[], BinaryIO]
 

@@ -15,11 +15,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from dolmen.base.runtime import Runtime
+from dolmen.base.units import MIB
 from dolmen.errors import NotFoundError
 from dolmen.ingest.queues.base import QueueDepth, check_sizes
 from dolmen.ingest.queues.files import FileWatch, Letter, letter_id, list_files, write_whole
-from dolmen.runtime import Runtime
-from dolmen.units import MIB
 
 MAX_FILE_BYTES = 64 * MIB
 """The most bytes of one message: as many as a delete request may have."""

@@ -12,13 +12,13 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
-from dolmen.cached import cached_property
+from dolmen.base.cached import cached_property
+from dolmen.base.runtime import Runtime
+from dolmen.base.units import MIB
 from dolmen.errors import AccessDeniedError, Error, InputError, LimitError, NotFoundError, StoreUnavailableError
 from dolmen.ingest.queues.base import OutgoingMessage, QueueDepth, check_sizes
-from dolmen.runtime import Runtime
 from dolmen.store.backoff import attempts
 from dolmen.store.s3.services import AwsService
-from dolmen.units import MIB
 
 MAX_SQS_BYTES = MIB
 """The most bytes of one message, and of all messages in one request."""

@@ -6,11 +6,11 @@ import os
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from dolmen.base.runtime import Runtime, shared_runtime
 from dolmen.errors import InputError
 from dolmen.ingest.queues.base import Queue
 from dolmen.ingest.queues.directory import DirectoryQueue
 from dolmen.ingest.queues.sqs import SqsQueue
-from dolmen.runtime import Runtime, shared_runtime
 
 
 def open_queue(url: str | os.PathLike[str], runtime: Runtime | None = None, *, hurried: bool = False) -> Queue:

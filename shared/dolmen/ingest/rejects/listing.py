@@ -17,14 +17,14 @@ from urllib.parse import unquote
 
 import msgspec
 
+from dolmen.base.runtime import Runtime
+from dolmen.base.units import MIB, utc
 from dolmen.errors import CorruptionError, InputError, NotFoundError, ObjectNotFoundError, StoreUnavailableError
 from dolmen.ingest.landing import etag_in, exists
 from dolmen.ingest.rejects.quarantine import ROWS_SUFFIX
 from dolmen.ingest.rejects.report import ERROR_SUFFIX, dropped_name
-from dolmen.runtime import Runtime
 from dolmen.store.base import ObjectStore, PreconditionFailed, Stored
 from dolmen.store.url import open_store
-from dolmen.units import MIB, utc
 
 RETRIED_SUFFIX = ".retried.json"
 _DIGEST = re.compile(r"[0-9a-f]{8}")

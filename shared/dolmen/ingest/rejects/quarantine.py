@@ -24,6 +24,7 @@ from tempfile import SpooledTemporaryFile
 from types import TracebackType
 from typing import Any, Self
 
+from dolmen.base.units import MIB
 from dolmen.errors import RowError
 from dolmen.ingest.announcements import Drop
 from dolmen.ingest.formats.csv.quoting import Records, last_record_end
@@ -32,7 +33,6 @@ from dolmen.ingest.formats.source import Format, SourceFile
 from dolmen.ingest.formats.text.blocks import blocks
 from dolmen.ingest.landing import Landing, LandingPath, exists
 from dolmen.ingest.rejects.report import Reject, copy_drop, copy_once, drop_facts, rows_key, split_name, write_report
-from dolmen.units import MIB
 
 ROWS_SUFFIX = ".rows.jsonl"
 MAX_BYTES = 256 * MIB

@@ -22,15 +22,15 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from dolmen.base.runtime import Runtime
+from dolmen.base.units import MIB, utc
 from dolmen.errors import CorruptionError, Error, InputError, ObjectChangedError, RowError, StoreUnavailableError
 from dolmen.ingest.announcements import Drop
 from dolmen.ingest.formats.compression import ByteStream
 from dolmen.ingest.landing import Landing, LandingPath, etag_of_drop, exists
-from dolmen.runtime import Runtime
 from dolmen.store.backoff import attempts
 from dolmen.store.base import ObjectStore, Unknown
 from dolmen.store.keys import MAX_KEY_BYTES
-from dolmen.units import MIB, utc
 
 ERROR_SUFFIX = ".error.json"
 _COPY_BYTES = MIB

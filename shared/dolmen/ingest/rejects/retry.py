@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, cast
 
+from dolmen.base.runtime import Runtime
 from dolmen.errors import CorruptionError, InputError
 from dolmen.format.file_formats import FORMATS, FileKind
 from dolmen.ingest.announcements import retry_name
@@ -12,7 +13,6 @@ from dolmen.ingest.landing import exists
 from dolmen.ingest.rejects.listing import BadRows, Retry, earlier_retries, note_retry, open_reject, read_report, text_of
 from dolmen.ingest.rejects.quarantine import ROWS_SUFFIX
 from dolmen.ingest.rejects.report import copy_once, split_name
-from dolmen.runtime import Runtime
 from dolmen.store.base import ObjectOutput, ObjectStore
 from dolmen.store.url import open_store
 

@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from dolmen.commit.context import Context
 from dolmen.commit.intent import Intent
 from dolmen.commit.loop import submit
 from dolmen.commit.statements.background import Compact, Group
-from dolmen.context import Context
 from dolmen.format.manifest import TableEntry
 from dolmen.format.properties import TableSettings
 from dolmen.maintenance import never
@@ -23,7 +23,7 @@ from dolmen.maintenance.compact.pending import PendingGroups
 from dolmen.maintenance.compact.plan import CompactionOptions, CompactionPlan, PlannedGroup, plan_compaction
 from dolmen.maintenance.compact.rewrite import GroupRewriter, TableVersion
 from dolmen.maintenance.erasures.times import rewrite_through
-from dolmen.scan.display import html, text
+from dolmen.rows.scan.display import html, text
 
 __all__ = ["Compacted", "CompactionOptions", "CompactionPlan", "PlannedGroup", "compact", "plan_compaction"]
 

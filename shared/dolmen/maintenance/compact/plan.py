@@ -21,13 +21,13 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from dolmen.base.units import MIB
+from dolmen.entries.segments.judging import column_bounds
 from dolmen.format.entries import DataFile
 from dolmen.format.manifest import TableEntry
 from dolmen.format.statistics import TEXT_LIMIT
-from dolmen.scan.display import html, text
-from dolmen.scan.ranges import GAP_BYTES
-from dolmen.segments.judging import column_bounds
-from dolmen.units import MIB
+from dolmen.rows.scan.display import html, text
+from dolmen.rows.scan.ranges import GAP_BYTES
 
 MOST_FILES = 50_000
 """The most candidates of a plan. Further ones come with the next plan."""

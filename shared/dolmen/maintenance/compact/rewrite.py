@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 import msgspec
 import pyarrow as pa
 
-from dolmen.cached import cached_property
-from dolmen.context import Context
+from dolmen.base.cached import cached_property
+from dolmen.commit.context import Context
+from dolmen.entries.segments.live import LiveFiles, tombstones_of
 from dolmen.format.entries import DataFile
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.maintenance.compact.plan import CompactionOptions
@@ -17,11 +18,10 @@ from dolmen.maintenance.compact.rows import LiveRows, Unit
 from dolmen.maintenance.compact.sort import Bound, Sorter
 from dolmen.maintenance.compact.splice import Splicing
 from dolmen.maintenance.resolve.unresolved import Unresolved, table_reader
-from dolmen.scan.plan import FilePlan
-from dolmen.segments.live import LiveFiles, tombstones_of
-from dolmen.write.data_file import with_commit_ts, write_data_files, write_spliced_files
-from dolmen.write.options import DEFAULT, WriteOptions
-from dolmen.write.spliced_object import CopiedGroups
+from dolmen.rows.scan.plan import FilePlan
+from dolmen.rows.write.data_file import with_commit_ts, write_data_files, write_spliced_files
+from dolmen.rows.write.options import DEFAULT, WriteOptions
+from dolmen.rows.write.spliced_object import CopiedGroups
 
 _REQUESTS_AT_ONCE = 4
 """Each reads up to 8 MB ahead, which bounds memory."""

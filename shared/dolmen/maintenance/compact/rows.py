@@ -10,18 +10,18 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from dolmen.entries.segments.judging import column_bounds
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Field
 from dolmen.format.statistics import Bounds
 from dolmen.format.values import to_scalar
 from dolmen.maintenance.compact.sort import Bound
 from dolmen.maintenance.resolve.unresolved import Unresolved
-from dolmen.scan.plan import FilePlan
-from dolmen.scan.ranges import GAP_BYTES
-from dolmen.scan.read import PlanReader, RowGroupColumns
-from dolmen.scan.row_groups import OpenFile, RowGroup, row_groups
-from dolmen.scan.row_masks import column_of, live_mask, to_arrow
-from dolmen.segments.judging import column_bounds
+from dolmen.rows.scan.plan import FilePlan
+from dolmen.rows.scan.ranges import GAP_BYTES
+from dolmen.rows.scan.read import PlanReader, RowGroupColumns
+from dolmen.rows.scan.row_groups import OpenFile, RowGroup, row_groups
+from dolmen.rows.scan.row_masks import column_of, live_mask, to_arrow
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, TypeAlias
 
-from dolmen.context import Context
+from dolmen.commit.context import Context
+from dolmen.entries.segments.judging import column_bounds
 from dolmen.errors import CorruptionError, ObjectNotFoundError
 from dolmen.format.adopted import is_adopted
 from dolmen.format.entries import DataFile
@@ -25,12 +26,11 @@ from dolmen.format.statistics import Bounds
 from dolmen.maintenance.compact.plan import CompactionOptions
 from dolmen.maintenance.compact.rows import Unit
 from dolmen.maintenance.compact.spliceable import Spliceable
-from dolmen.scan.data_objects import missing_file_error
-from dolmen.scan.footers import check_footer
-from dolmen.scan.row_groups import OpenFile, RowGroup
-from dolmen.segments.judging import column_bounds
-from dolmen.write.options import DEFAULT
-from dolmen.write.spliced_object import CopiedGroup, CopiedGroups, written_frame
+from dolmen.rows.scan.data_objects import missing_file_error
+from dolmen.rows.scan.footers import check_footer
+from dolmen.rows.scan.row_groups import OpenFile, RowGroup
+from dolmen.rows.write.options import DEFAULT
+from dolmen.rows.write.spliced_object import CopiedGroup, CopiedGroups, written_frame
 
 Segments: TypeAlias = list[CopiedGroups | list[Unit]]
 """The parts of an output in order: row groups that are copied, and units that are encoded anew."""

@@ -10,12 +10,12 @@ from dolmen.format.manifest import TableEntry
 from dolmen.format.properties import key_filter_bits
 from dolmen.format.schema import COMMIT_TS_ID, Field, is_nested
 from dolmen.maintenance.compact.plan import CompactionOptions
-from dolmen.scan.footers import DataFileFooter
-from dolmen.scan.row_groups import OpenFile, RowGroup
-from dolmen.write.encodings import WRITTEN_CODECS, Leaf, leaves
-from dolmen.write.extent import Extent
-from dolmen.write.options import DEFAULT
-from dolmen.write.parquet_object import (
+from dolmen.rows.scan.footers import DataFileFooter
+from dolmen.rows.scan.row_groups import OpenFile, RowGroup
+from dolmen.rows.write.encodings import WRITTEN_CODECS, Leaf, leaves
+from dolmen.rows.write.extent import Extent
+from dolmen.rows.write.options import DEFAULT
+from dolmen.rows.write.parquet_object import (
     BLOOM_FALSE_POSITIVES,
     MAX_GROUP_ROWS,
     PAGE_BYTES,
@@ -23,7 +23,7 @@ from dolmen.write.parquet_object import (
     sorting_columns,
     statistics_columns,
 )
-from dolmen.write.spliced_object import CopiedGroup, written_metadata
+from dolmen.rows.write.spliced_object import CopiedGroup, written_metadata
 
 _SHARE = 2
 """A row group of a full one's size, divided by this, is large enough."""

@@ -6,17 +6,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from dolmen.context import Context
+from dolmen.commit.context import Context
+from dolmen.entries.segments.erasures import erasures_of
+from dolmen.entries.segments.held import least_held
 from dolmen.errors import ObjectNotFoundError
 from dolmen.format.layout import parse_manifest_key
 from dolmen.format.manifest import Manifest
 from dolmen.format.receipts import Receipt
 from dolmen.maintenance.erasures.progress import rewritten_through
 from dolmen.maintenance.erasures.status import ErasureStatus, status_of
-from dolmen.scan.data_objects import data_object
-from dolmen.scan.display import html, text
-from dolmen.segments.erasures import erasures_of
-from dolmen.segments.held import least_held
+from dolmen.rows.scan.data_objects import data_object
+from dolmen.rows.scan.display import html, text
 
 
 @dataclass(frozen=True, repr=False)

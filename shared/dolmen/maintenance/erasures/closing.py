@@ -11,7 +11,9 @@ from functools import partial
 
 import msgspec
 
-from dolmen.context import Context
+from dolmen.commit.context import Context
+from dolmen.entries.segments.erasures import SUBJECT
+from dolmen.entries.segments.live import LiveFiles
 from dolmen.errors import AccessDeniedError, CorruptionError, ObjectNotFoundError
 from dolmen.format.adopted import is_adopted
 from dolmen.format.erasures import LeavingErasures
@@ -26,9 +28,7 @@ from dolmen.maintenance.erasures.remains import noncurrent_remains, outside_rema
 from dolmen.maintenance.gc.intents import KnownIntent
 from dolmen.maintenance.gc.keyset import KeySet
 from dolmen.maintenance.gc.mark import released_since
-from dolmen.scan.data_objects import data_object
-from dolmen.segments.erasures import SUBJECT
-from dolmen.segments.live import LiveFiles
+from dolmen.rows.scan.data_objects import data_object
 
 
 class Closing:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dolmen.entries.segments.erasures import erasures_of
+from dolmen.entries.segments.reader import SegmentReader
 from dolmen.format.manifest import Manifest
-from dolmen.segments.erasures import erasures_of
-from dolmen.segments.reader import SegmentReader
 
 _DANGER_PART = 16
 """An erasure is in danger when less than 1/_DANGER_PART of its time is left."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from dolmen.commit.context import Context
 from dolmen.commit.loop import submit
 from dolmen.commit.statements.erasures import HurryErasure
-from dolmen.context import Context
 from dolmen.maintenance.erasures.status import ErasureStatus, status_of
 from dolmen.maintenance.gc.collection import collect
 from dolmen.maintenance.run import maintain

@@ -12,16 +12,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from dolmen.base.units import HOUR_US
 from dolmen.commit.statements.base import Statement
 from dolmen.commit.statements.erasures import ForgetErasures, NoteRewritten, WakeTables, forgettable
+from dolmen.entries.segments.erasures import erasures_of
+from dolmen.entries.segments.held import least_held, stale_sections
+from dolmen.entries.segments.reader import SegmentReader
 from dolmen.format.erasures import Erasure
 from dolmen.format.manifest import Manifest
 from dolmen.format.properties import DatabaseSettings
 from dolmen.maintenance.erasures.times import expire_at, rewrite_at
-from dolmen.segments.erasures import erasures_of
-from dolmen.segments.held import least_held, stale_sections
-from dolmen.segments.reader import SegmentReader
-from dolmen.units import HOUR_US
 
 MOST_FORGOTTEN = 1_000
 """The most erasures that leave the list with one commit: the receipt of each is written before."""

@@ -8,14 +8,14 @@ from functools import partial
 
 import msgspec
 
-from dolmen.context import Context
+from dolmen.base.runtime import Runtime
+from dolmen.commit.context import Context
 from dolmen.errors import CorruptionError, ObjectNotFoundError, StoreUnavailableError
 from dolmen.format.erasures import Erasure
 from dolmen.format.manifest import Manifest
 from dolmen.format.pointer import FORMAT_VERSION
 from dolmen.format.receipts import HeldFile, Receipt, receipt_key, receipt_of
 from dolmen.maintenance.erasures.progress import ErasureWork
-from dolmen.runtime import Runtime
 from dolmen.store.backoff import attempts
 from dolmen.store.base import Object, ObjectStore, Stored
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
+from dolmen.base.runtime import Runtime
 from dolmen.errors import Error
 from dolmen.format.receipts import MOST_OUTSIDE, Outside, Remains
-from dolmen.runtime import Runtime
 from dolmen.store.base import ObjectInfo, ObjectStore
 from dolmen.store.schemes import S3, scheme_of
 from dolmen.store.url import open_store

@@ -8,7 +8,9 @@ from typing import Any
 
 import msgspec
 
-from dolmen.context import Context
+from dolmen.base.units import utc
+from dolmen.commit.context import Context
+from dolmen.entries.segments.erasures import erasures_of
 from dolmen.errors import InputError, NotFoundError
 from dolmen.format.erasures import Erasure, LeavingErasures
 from dolmen.format.manifest import Manifest
@@ -18,9 +20,7 @@ from dolmen.format.receipts import MOST_OUTSIDE, PREFIX, Outside, Receipt, State
 from dolmen.maintenance.erasures.progress import rewritten_through
 from dolmen.maintenance.erasures.receipts import load_receipt
 from dolmen.maintenance.erasures.times import expire_at, rewrite_at
-from dolmen.scan.display import html, text
-from dolmen.segments.erasures import erasures_of
-from dolmen.units import utc
+from dolmen.rows.scan.display import html, text
 
 
 @dataclass(frozen=True, repr=False)

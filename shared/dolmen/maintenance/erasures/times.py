@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dolmen.context import Context
+from dolmen.base.units import DAY_US
+from dolmen.commit.context import Context
+from dolmen.entries.segments.erasures import erasures_of
 from dolmen.format.erasures import Erasure
 from dolmen.format.manifest import Manifest
 from dolmen.format.properties import DatabaseSettings
-from dolmen.segments.erasures import erasures_of
-from dolmen.units import DAY_US
 
 _SPARE_US = 3 * DAY_US
 """Time for rounds that come late, or fail."""

@@ -12,12 +12,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
-from dolmen.cached import cached_property
+from dolmen.base.cached import cached_property
+from dolmen.commit.context import Context
 from dolmen.commit.loop import submit
 from dolmen.commit.statements.background import CollectionProgress, MoveFence
 from dolmen.commit.statements.base import Statement
 from dolmen.commit.statements.erasures import CloseErasures
-from dolmen.context import Context
 from dolmen.errors import ConflictError
 from dolmen.format.manifest import Manifest
 from dolmen.format.properties import DatabaseSettings

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from dolmen.base.units import HOUR_US
 from dolmen.commit.intent import PREFIX, Heartbeat, parse_intent_key
 from dolmen.errors import CorruptionError, ObjectNotFoundError, UnsupportedFormatError
 from dolmen.format.manifest import Manifest
@@ -12,7 +13,6 @@ from dolmen.maintenance.gc.eraser import ObjectEraser
 from dolmen.maintenance.gc.keyset import KeySet
 from dolmen.maintenance.gc.names import directories, hour_floor, hour_prefix
 from dolmen.store.base import ObjectInfo, ObjectStore
-from dolmen.units import HOUR_US
 
 SLACK_US = HOUR_US
 """An object counts as older than a moment only if it is older by this much, as clocks of servers differ."""

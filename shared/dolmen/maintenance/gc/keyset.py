@@ -9,7 +9,7 @@ from hashlib import blake2b
 import numpy as np
 import numpy.typing as npt
 
-from dolmen.cached import cached_property
+from dolmen.base.cached import cached_property
 
 Codes = npt.NDArray[np.int64]
 

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeAlias
 
+from dolmen.entries.segments.live import LiveFiles
+from dolmen.entries.segments.reader import SegmentReader
 from dolmen.errors import CorruptionError
 from dolmen.format.layout import SEGMENTS
 from dolmen.format.manifest import Manifest, Released, Segment, TableEntry
 from dolmen.format.references import references
 from dolmen.maintenance.gc.keyset import KeySet
-from dolmen.segments.live import LiveFiles
-from dolmen.segments.reader import SegmentReader
 
 Marker: TypeAlias = Callable[[Manifest, SegmentReader, int], KeySet]
 """``mark``, or a function with the same result. Objects that it leaves out are deleted."""

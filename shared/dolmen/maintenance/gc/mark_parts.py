@@ -11,11 +11,11 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from dolmen.entries.segments.live import LiveFiles
+from dolmen.entries.segments.reader import SegmentReader
 from dolmen.format.manifest import Manifest, Segment
 from dolmen.format.references import references
 from dolmen.maintenance.gc.mark import manifest_keys, tagged_keys, tagged_manifests, tree_keys
-from dolmen.segments.live import LiveFiles
-from dolmen.segments.reader import SegmentReader
 
 ENTRIES_TOGETHER = 200_000
 """The approximate number of entries of one part. A segment is never divided."""

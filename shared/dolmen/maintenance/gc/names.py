@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
+from dolmen.base.units import HOUR_US, SECOND_US
 from dolmen.format.layout import data_key, tombstone_key
 from dolmen.store.base import ObjectStore
-from dolmen.units import HOUR_US, SECOND_US
 
 _DATED = re.compile(r"(?:data|tombstone)/[a-z0-9_]{1,64}/(\d{4})/(\d\d)/(\d\d)/(\d\d)/[^/]+")
 _AFTER_DATES = "~"  # sorts after every digit

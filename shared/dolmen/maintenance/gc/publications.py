@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from dolmen.context import Context
+from dolmen.commit.context import Context
 from dolmen.errors import CorruptionError
 from dolmen.format.manifest import Manifest
 from dolmen.format.properties import DatabaseSettings

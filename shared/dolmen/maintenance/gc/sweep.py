@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from heapq import merge
 
+from dolmen.base.units import HOUR_US
 from dolmen.commit.head import Head
 from dolmen.commit.versions import commits
 from dolmen.format.layout import manifest_key, parse_manifest_key
@@ -18,7 +19,6 @@ from dolmen.maintenance.gc.eraser import BATCH, Amount, ObjectEraser
 from dolmen.maintenance.gc.keyset import KeySet
 from dolmen.maintenance.gc.names import directories, hour_floor, hour_of, hour_prefix
 from dolmen.store.base import ObjectInfo, ObjectStore
-from dolmen.units import HOUR_US
 
 MARGIN_US = 48 * HOUR_US
 """How much older a name may be than its upload (a slow upload, an idle process) to be found by an ordinary sweep. Older

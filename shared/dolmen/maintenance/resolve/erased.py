@@ -11,18 +11,18 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from dolmen.context import Context
+from dolmen.commit.context import Context
+from dolmen.entries.segments.judging import KeyRanges, known_bounds
 from dolmen.format.entries import Blob, DataFile, KeysTombstone, Tombstone, WhereTombstone
 from dolmen.format.manifest import TableEntry
 from dolmen.format.statistics import Bounds
 from dolmen.predicate import StatsVerdict, judge, matches
-from dolmen.scan.blobs import BlobReader
-from dolmen.scan.deletes import Deletes, load_deletes
-from dolmen.scan.keys_lookup import KeysLookup, Tuples
-from dolmen.scan.read import RowGroupColumns
-from dolmen.scan.row_groups import OpenFile, RowGroup
-from dolmen.scan.row_masks import as_bound, to_arrow, to_mask
-from dolmen.segments.judging import KeyRanges, known_bounds
+from dolmen.rows.scan.blobs import BlobReader
+from dolmen.rows.scan.deletes import Deletes, load_deletes
+from dolmen.rows.scan.keys_lookup import KeysLookup, Tuples
+from dolmen.rows.scan.read import RowGroupColumns
+from dolmen.rows.scan.row_groups import OpenFile, RowGroup
+from dolmen.rows.scan.row_masks import as_bound, to_arrow, to_mask
 
 
 class ErasureMatches:

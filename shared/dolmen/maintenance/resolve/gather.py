@@ -12,13 +12,13 @@ from collections.abc import Callable
 
 from pyroaring import BitMap
 
+from dolmen.base.units import KIB, MIB
+from dolmen.commit.context import Context
 from dolmen.commit.loop import submit
 from dolmen.commit.statements.background import Resolve
-from dolmen.context import Context
+from dolmen.entries.segments.live import LiveFiles
 from dolmen.format.entries import DataFile
 from dolmen.maintenance import never
-from dolmen.segments.live import LiveFiles
-from dolmen.units import KIB, MIB
 
 MOST_OBJECTS = 32
 """Vectors are gathered when they are spread over more ``.del`` objects than this."""

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dolmen.context import Context
+from dolmen.commit.context import Context
+from dolmen.entries.segments.judging import known_bounds
 from dolmen.format.entries import DataFile, KeysTombstone, Tombstone, WhereTombstone
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.schema import Field
 from dolmen.format.statistics import Bounds
 from dolmen.predicate import StatsVerdict, judge
-from dolmen.scan.blobs import BlobReader
-from dolmen.scan.deletes import load_deletes
-from dolmen.scan.plan import FilePlan, ScanPlan
-from dolmen.scan.read import PlanReader
-from dolmen.segments.judging import known_bounds
+from dolmen.rows.scan.blobs import BlobReader
+from dolmen.rows.scan.deletes import load_deletes
+from dolmen.rows.scan.plan import FilePlan, ScanPlan
+from dolmen.rows.scan.read import PlanReader
 
 
 class Unresolved:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 
-from dolmen.context import Context
+from dolmen.commit.context import Context
 from dolmen.errors import (
     AccessDeniedError,
     CorruptionError,

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dolmen.context import Context
+from dolmen.commit.context import Context
 from dolmen.errors import CorruptionError, ObjectNotFoundError
 from dolmen.format.adopted import file_label
 from dolmen.format.checksum import crc32
@@ -24,12 +24,12 @@ from dolmen.format.types import short_type
 from dolmen.format.values import Plain, to_plain
 from dolmen.format.widening import narrowing
 from dolmen.maintenance.verify.report import FindingLog
-from dolmen.scan.data_objects import data_object, local_path
-from dolmen.scan.file_bytes import FileBytes
-from dolmen.scan.footers import DataFileFooter, first_request
-from dolmen.scan.key_filters import filters_place
-from dolmen.scan.ranges import coalesce
-from dolmen.write.validity import first_invalid
+from dolmen.rows.scan.data_objects import data_object, local_path
+from dolmen.rows.scan.file_bytes import FileBytes
+from dolmen.rows.scan.footers import DataFileFooter, first_request
+from dolmen.rows.scan.key_filters import filters_place
+from dolmen.rows.scan.ranges import coalesce
+from dolmen.rows.write.validity import first_invalid
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,8 @@ from typing import BinaryIO
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dolmen.context import Context
+from dolmen.base.units import MIB
+from dolmen.commit.context import Context
 from dolmen.errors import CorruptionError, Error, ObjectNotFoundError, UnsupportedFormatError
 from dolmen.format import vectors
 from dolmen.format.checksum import crc32
@@ -22,7 +23,6 @@ from dolmen.format.tombstone_object import BlobInfo, TombstoneFooter, check_blob
 from dolmen.format.values import to_plain
 from dolmen.maintenance.verify.report import FindingLog
 from dolmen.predicate import from_builtins, from_json
-from dolmen.units import MIB
 
 WHOLE_BYTES = 32 * MIB
 """Objects larger than this, in bytes, are read blob by blob and not held in memory as a whole."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
-from dolmen.cached import cached_property
+from dolmen.base.cached import cached_property
 from dolmen.errors import SchemaError
 from dolmen.format.entries import DataFile, Tombstone
 from dolmen.format.manifest import AppliedId, Manifest, TableEntry

@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from dolmen.context import Context
+from dolmen.commit.context import Context
+from dolmen.entries.segments.erasures import erasures_of, tables_of
+from dolmen.entries.segments.live import LiveFiles, tombstones_of
 from dolmen.errors import CorruptionError
 from dolmen.format.erasures import ErasedTable, Erasure
 from dolmen.format.manifest import Manifest, TableEntry
@@ -13,8 +15,6 @@ from dolmen.format.receipts import PREFIX, Receipt, parse_receipt_key, receipt_k
 from dolmen.maintenance.erasures.receipts import load_receipt
 from dolmen.maintenance.resolve.erased import ErasureMatches
 from dolmen.maintenance.verify.report import FindingLog
-from dolmen.segments.erasures import erasures_of, tables_of
-from dolmen.segments.live import LiveFiles, tombstones_of
 
 _ID = re.compile(r"[0-9a-f]{32}")
 

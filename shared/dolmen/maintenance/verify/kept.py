@@ -6,8 +6,8 @@ import sys
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
+from dolmen.commit.context import Context
 from dolmen.commit.intent import PREFIX, Heartbeat, parse_intent_key
-from dolmen.context import Context
 from dolmen.errors import CorruptionError, ObjectNotFoundError, UnsupportedFormatError
 from dolmen.format.entries import DataFile, Vector
 from dolmen.format.manifest import Manifest, TableEntry

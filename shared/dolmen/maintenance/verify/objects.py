@@ -10,12 +10,12 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dolmen.base.runtime import Runtime
 from dolmen.errors import CorruptionError, ObjectNotFoundError
 from dolmen.format.layout import parse_manifest_key
 from dolmen.format.manifest import Manifest
 from dolmen.maintenance.verify.report import FindingLog, Unreferenced
-from dolmen.runtime import Runtime
-from dolmen.scan.data_objects import data_object
+from dolmen.rows.scan.data_objects import data_object
 from dolmen.store.base import ObjectInfo, ObjectStore
 
 PREFIXES = ("data/", "index/", "manifest/", "segment/", "tombstone/")

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyroaring import BitMap
 
+from dolmen.commit.context import Context
 from dolmen.commit.versions import manifest_at_version
-from dolmen.context import Context
 from dolmen.errors import CorruptionError, NotFoundError
 from dolmen.format.manifest import Manifest
 from dolmen.iceberg.directory import Newest, PublicationDirectory

@@ -8,8 +8,10 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from dolmen.cached import cached_property
-from dolmen.context import Context
+from dolmen.base.cached import cached_property
+from dolmen.commit.context import Context
+from dolmen.entries.index.parts import IndexReader
+from dolmen.entries.segments.file_table import FileTable
 from dolmen.errors import (
     AccessDeniedError,
     CorruptionError,
@@ -23,9 +25,7 @@ from dolmen.format.entries import ColumnStats, DataFile, Overlay, Tombstone, Vec
 from dolmen.format.manifest import Manifest, Segment, SegmentKind, TableEntry
 from dolmen.format.schema import is_nested
 from dolmen.format.statistics import bounds
-from dolmen.index.parts import IndexReader
 from dolmen.maintenance.verify.report import FindingLog
-from dolmen.segments.file_table import FileTable
 
 T = TypeVar("T")
 

@@ -22,8 +22,11 @@ from typing import Any
 
 import msgspec
 
+from dolmen.base.units import MIB
+from dolmen.commit.context import Context
 from dolmen.commit.head import Head
-from dolmen.context import Context
+from dolmen.entries.index.parts import OpenPart
+from dolmen.entries.segments.file_table import FileTable
 from dolmen.errors import (
     CorruptionError,
     DatabaseNotFoundError,
@@ -35,7 +38,6 @@ from dolmen.format.adopted import file_label
 from dolmen.format.entries import DataFile, Overlay, Tombstone, Vector
 from dolmen.format.layout import POINTER
 from dolmen.format.manifest import HistoryEntry, Manifest, Segment, SegmentKind, TableEntry
-from dolmen.index.parts import OpenPart
 from dolmen.maintenance.gc.mark import manifest_keys
 from dolmen.maintenance.verify.chain import check_chain, last_listed, newest_manifest, read_manifest
 from dolmen.maintenance.verify.data import DataCheck
@@ -47,9 +49,7 @@ from dolmen.maintenance.verify.objects import Missing, Need, References, check_o
 from dolmen.maintenance.verify.publications import check_publications
 from dolmen.maintenance.verify.report import FindingLog, Progress, Unreferenced, VerifyReport
 from dolmen.maintenance.verify.segments import TableContents, check_dated, read_segment
-from dolmen.segments.file_table import FileTable
 from dolmen.store.cache import ObjectCache
-from dolmen.units import MIB
 
 SAMPLED_FOOTERS = 256
 """The number of data files per table that are opened, evenly spread, unless all are read."""

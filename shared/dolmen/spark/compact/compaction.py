@@ -15,9 +15,9 @@ from functools import partial
 import msgspec
 from pyspark.sql import SparkSession
 
-from dolmen import arguments
-from dolmen.context import Context
-from dolmen.database import Database
+from dolmen.api.database import Database
+from dolmen.base import arguments
+from dolmen.commit.context import Context
 from dolmen.errors import InputError
 from dolmen.format.entries import DataFile
 from dolmen.maintenance import never

@@ -9,19 +9,19 @@ import msgspec
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
 
-from dolmen.context import Context
+from dolmen.commit.context import Context
 from dolmen.errors import SchemaError
 from dolmen.format.entries import DataFile
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.maintenance.compact.rewrite import Rewritten, TableVersion
-from dolmen.scan.scan import Scan
-from dolmen.snapshot import PinnedTable
+from dolmen.rows.scan.scan import Scan
 from dolmen.spark.compact.run import Job, Work
 from dolmen.spark.compact.tasks import REWRITTEN, CompactionTask, write_sorted
 from dolmen.spark.read.frame import to_spark
 from dolmen.spark.tasks import map_in_tasks
 from dolmen.spark.types import spark_schema
 from dolmen.spark.write.frame import without_files
+from dolmen.transactions.snapshot import PinnedTable
 
 
 def can_recluster(entry: TableEntry) -> bool:

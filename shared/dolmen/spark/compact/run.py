@@ -10,17 +10,17 @@ from typing import TypeAlias
 from pyspark import inheritable_thread_target
 from pyspark.sql import SparkSession
 
+from dolmen.commit.context import Context
 from dolmen.commit.intent import BEAT_SECONDS, Intent
 from dolmen.commit.loop import submit
 from dolmen.commit.statements.background import Compact, Group
-from dolmen.context import Context
+from dolmen.entries.segments.live import LiveFiles
 from dolmen.format.entries import DataFile
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.maintenance.compact.compaction import Compacted, same_table
 from dolmen.maintenance.compact.pending import PendingGroup, PendingGroups
 from dolmen.maintenance.compact.plan import CompactionOptions
 from dolmen.maintenance.compact.rewrite import Rewritten, TableVersion
-from dolmen.segments.live import LiveFiles
 from dolmen.spark.compact.tasks import CompactionTask
 from dolmen.spark.failures import FAILURES, dolmen_error
 from dolmen.spark.paths import worker_url

@@ -8,18 +8,18 @@ from dataclasses import dataclass
 import msgspec
 import pyarrow as pa
 
+from dolmen.commit.context import Context
 from dolmen.commit.head import Head
 from dolmen.commit.versions import manifest_at_version
-from dolmen.context import Context
 from dolmen.format.entries import DataFile
 from dolmen.format.manifest import TableEntry
 from dolmen.maintenance.compact.plan import CompactionOptions
 from dolmen.maintenance.compact.rewrite import GroupRewriter, Rewritten, TableVersion, write_options
+from dolmen.rows.write.conform import conform
+from dolmen.rows.write.data_file import write_data_files
 from dolmen.spark.failures import mark_errors
 from dolmen.spark.tasks import chain_batches, open_to_write, task_runtime
 from dolmen.store.url import open_store
-from dolmen.write.conform import conform
-from dolmen.write.data_file import write_data_files
 
 REWRITTEN = "place INT, files BINARY, spilled_bytes BIGINT, copied_bytes BIGINT"
 """The report of a task: the group that it has rewritten, and the entries of the new files, encoded."""

@@ -17,20 +17,20 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from dolmen import arguments
-from dolmen.database import Database
+from dolmen.api.database import Database
+from dolmen.base import arguments
+from dolmen.base.units import GIB
 from dolmen.errors import Error, InputError
 from dolmen.format.ingest_properties import IngestSettings
-from dolmen.handover.records import HandoverRecord, HandoverRecords
 from dolmen.ingest.announcements import Drop
 from dolmen.ingest.drops.backfill import DropSource, group_drops
 from dolmen.ingest.drops.ingest import ingest_with_retries
 from dolmen.ingest.drops.outcomes import DropOutcome
 from dolmen.ingest.landing import Landing
-from dolmen.results import Commit
+from dolmen.service.handover.records import HandoverRecord, HandoverRecords
 from dolmen.spark import arguments as given
 from dolmen.spark.load.portion import PortionLoader, is_loaded_by_tasks
-from dolmen.units import GIB
+from dolmen.transactions.results import Commit
 
 MAX_FILES, MAX_BYTES = 1000, 8 * GIB
 """The most files and bytes of one portion, which is one commit.

@@ -20,9 +20,10 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
 
+from dolmen.api.database import Database
+from dolmen.base.units import MIB, megabytes_text
 from dolmen.commit.statements.expect import Expect
 from dolmen.commit.statements.rows import Write
-from dolmen.database import Database
 from dolmen.errors import AppliedIdError, ConflictError
 from dolmen.format.entries import DataFile
 from dolmen.format.ingest_properties import INGEST_PROPERTIES, IngestSettings
@@ -36,7 +37,6 @@ from dolmen.ingest.drops.outcomes import DropOutcome, RowCounts
 from dolmen.ingest.formats.options import ReadOptions
 from dolmen.ingest.landing import Landing
 from dolmen.ingest.late import ErasedRows, expect_erasures
-from dolmen.results import Commit
 from dolmen.spark.failures import mark_errors
 from dolmen.spark.load.order import Ranges
 from dolmen.spark.load.read import FileReport, ReadDrops
@@ -54,9 +54,9 @@ from dolmen.spark.load.tasks import (
 )
 from dolmen.spark.paths import worker_url
 from dolmen.spark.write.frame import collect_keeping_alive, collect_rows, without_files
-from dolmen.transaction import Transaction
-from dolmen.unit_of_work import leaves_out_erased
-from dolmen.units import MIB, megabytes_text
+from dolmen.transactions.results import Commit
+from dolmen.transactions.transaction import Transaction
+from dolmen.transactions.unit_of_work import leaves_out_erased
 
 HELD_BYTES = 32 * MIB
 """The most bytes of a file's rows that a task holds back until it has seen the file's end."""

@@ -20,14 +20,14 @@ from typing import Any, TypeAlias
 import msgspec
 import pyarrow as pa
 
+from dolmen.base.runtime import shared_runtime
+from dolmen.base.units import MIB
 from dolmen.format.manifest import TableEntry
-from dolmen.runtime import shared_runtime
+from dolmen.rows.write.options import WriteOptions
+from dolmen.rows.write.runs import cut, sort_columns
 from dolmen.spark.load.order import Keys, Ranges
 from dolmen.spark.load.read import FileReport, ReadDrops
 from dolmen.spark.tasks import WriteTask, open_to_write
-from dolmen.units import MIB
-from dolmen.write.options import WriteOptions
-from dolmen.write.runs import cut, sort_columns
 
 Batches: TypeAlias = Iterator[pa.RecordBatch]
 

@@ -15,18 +15,16 @@ from pyroaring import BitMap
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
 
+from dolmen.api.replay import replay
+from dolmen.api.table import Table
 from dolmen.commit.statements.rows import DeletePositions, Write
+from dolmen.entries.segments.live import LiveFiles
 from dolmen.errors import RowError, SchemaError
 from dolmen.format.entries import KeysTombstone
 from dolmen.format.layout import uuid_of
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Field
-from dolmen.insertion import add_inserts
-from dolmen.merge.clauses import Clauses, WhenMatched, WhenNotMatched, WhenNotMatchedBySource
-from dolmen.mutation import key_fields
-from dolmen.replay import replay
-from dolmen.results import Commit
-from dolmen.segments.live import LiveFiles
+from dolmen.rows.write.row_digest import content_digest
 from dolmen.spark import arguments as given
 from dolmen.spark.merge.plan import MergePlan
 from dolmen.spark.merge.source import Source
@@ -45,9 +43,11 @@ from dolmen.spark.write.frame import (
 )
 from dolmen.spark.write.keys import spell, tombstones, twice
 from dolmen.spark.write.reports import REPORT, Reported
-from dolmen.table import Table
-from dolmen.transaction import Transaction
-from dolmen.write.row_digest import content_digest
+from dolmen.transactions.insertion import add_inserts
+from dolmen.transactions.merge.clauses import Clauses, WhenMatched, WhenNotMatched, WhenNotMatchedBySource
+from dolmen.transactions.results import Commit
+from dolmen.transactions.row_statements import key_fields
+from dolmen.transactions.transaction import Transaction
 
 
 def merge(

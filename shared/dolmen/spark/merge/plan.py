@@ -10,16 +10,16 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
 from pyspark.sql import types as s
 
-from dolmen.cached import cached_property
+from dolmen.base.cached import cached_property
 from dolmen.errors import InputError
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import COMMIT_TS, Field
-from dolmen.merge.clauses import Clause, Clauses, Delete, Insert, Update
+from dolmen.rows.write.conform import plan_conform
 from dolmen.spark.merge.source import Source, SourceSummary
 from dolmen.spark.merge.tasks import ACTION, Action, computed_casts
 from dolmen.spark.tasks import FILE, ROW
 from dolmen.spark.types import handed_schema, quoted, spark_schema
-from dolmen.write.conform import plan_conform
+from dolmen.transactions.merge.clauses import Clause, Clauses, Delete, Insert, Update
 
 _COUNTS, _FIRST = "__counts", "__first"
 MOST_BROADCAST = 1_000_000

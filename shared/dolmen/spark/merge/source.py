@@ -13,14 +13,14 @@ from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users w
 
 from dolmen.format.keys import Keys, keys_from_arrow
 from dolmen.format.schema import Field
-from dolmen.merge.keys import keys_predicate
 from dolmen.predicate import Constant, Predicate
+from dolmen.rows.write.conform import conform
 from dolmen.spark.failures import mark_errors, raising_dolmen_errors
 from dolmen.spark.tasks import chain_batches, map_in_tasks
 from dolmen.spark.types import quoted
 from dolmen.spark.write.keys import key_columns, only, repeated
 from dolmen.spark.write.row_sums import RowSums
-from dolmen.write.conform import conform
+from dolmen.transactions.merge.keys import keys_predicate
 
 LISTED = 100
 """The most keys that are listed one by one; of more, only the range is known."""

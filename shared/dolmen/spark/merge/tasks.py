@@ -10,15 +10,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap
 
+from dolmen.base.runtime import shared_runtime
 from dolmen.errors import InputError
-from dolmen.merge.computed_casts import NO_LITERALS, casts_of
-from dolmen.runtime import shared_runtime
+from dolmen.rows.write.conform import conform
+from dolmen.rows.write.lossless import FindCast
 from dolmen.spark.failures import mark_errors
 from dolmen.spark.tasks import FILE, ROW, chain_batches, open_to_write
 from dolmen.spark.write.keys import KeySink, KeysTask, only
 from dolmen.spark.write.reports import Reported
-from dolmen.write.conform import conform
-from dolmen.write.lossless import FindCast
+from dolmen.transactions.merge.computed_casts import NO_LITERALS, casts_of
 
 ACTION = "__action"
 """The column with the number of a row's action."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
-from dolmen.scan.plan import FilePlan
+from dolmen.rows.scan.plan import FilePlan
 from dolmen.spark.tasks import FILE
 
 SIZE = "__size"

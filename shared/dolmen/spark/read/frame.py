@@ -10,12 +10,11 @@ from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as s
 
-from dolmen import arguments
+from dolmen.base import arguments
 from dolmen.errors import InputError, SchemaError
 from dolmen.format.schema import COMMIT_TS
 from dolmen.predicate import Where
-from dolmen.reading import ReadableTable
-from dolmen.scan.plan import FilePlan
+from dolmen.rows.scan.plan import FilePlan
 from dolmen.spark import arguments as given
 from dolmen.spark.origin import Origin
 from dolmen.spark.paths import spark_paths
@@ -23,6 +22,7 @@ from dolmen.spark.read.native import native_frames
 from dolmen.spark.remote import read_remotely
 from dolmen.spark.tasks import FILE, ROW, ReadTask, read_files
 from dolmen.spark.types import is_own, spark_schema, to_frame
+from dolmen.transactions.reading import ReadableTable
 
 
 def to_spark(

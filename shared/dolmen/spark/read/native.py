@@ -24,15 +24,15 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
 from pyspark.sql import types as s
 
+from dolmen.entries.segments.tombstones import Suspects
 from dolmen.errors import SchemaError
 from dolmen.format.adopted import is_adopted
 from dolmen.format.entries import WhereTombstone
 from dolmen.format.schema import COMMIT_TS, COMMIT_TS_ID, Field
 from dolmen.predicate import columns
-from dolmen.scan.deletes import Deletes
-from dolmen.scan.plan import FilePlan
-from dolmen.scan.scan import Scan
-from dolmen.segments.tombstones import Suspects
+from dolmen.rows.scan.deletes import Deletes
+from dolmen.rows.scan.plan import FilePlan
+from dolmen.rows.scan.scan import Scan
 from dolmen.spark.origin import Origin
 from dolmen.spark.read.by_file import SOURCES, ByFile
 from dolmen.spark.read.deleted_bits import is_deleted

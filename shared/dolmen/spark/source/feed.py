@@ -15,17 +15,16 @@ import pyarrow as pa
 from pyspark.sql import types as s
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from dolmen.changes.feed import FEED_FIELDS, ChangeFeed, check_names
-from dolmen.changes.parts import FeedPart, PartReader, VersionKey, parts_of
+from dolmen.api.database import Database
+from dolmen.api.database import open as open_database
+from dolmen.base.runtime import shared_runtime
+from dolmen.commit.context import Context
 from dolmen.commit.head import Head
-from dolmen.context import Context
-from dolmen.database import Database
-from dolmen.database import open as open_database
 from dolmen.errors import InputError
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.predicate import Predicate
-from dolmen.runtime import shared_runtime
-from dolmen.snapshot import manifest_at
+from dolmen.rows.changes.feed import FEED_FIELDS, ChangeFeed, check_names
+from dolmen.rows.changes.parts import FeedPart, PartReader, VersionKey, parts_of
 from dolmen.spark.failures import marking_dolmen_errors
 from dolmen.spark.origin import Origin
 from dolmen.spark.source.options import CHANGES_READ, Options
@@ -34,6 +33,7 @@ from dolmen.spark.source.source import check_types
 from dolmen.spark.types import carried_schema, handed_schema, spark_schema
 from dolmen.spark.write.frame import without_files
 from dolmen.store.url import open_store
+from dolmen.transactions.snapshot import manifest_at
 
 ADDED = tuple(field.name for field in FEED_FIELDS)
 _ADDED_TYPES = s.StructType(

@@ -6,10 +6,10 @@ not mind: it goes by how old the newest one is.
 
 from __future__ import annotations
 
+from dolmen.base.runtime import Runtime
 from dolmen.commit.intent import BEAT_SECONDS, PREFIX, Heartbeat
 from dolmen.errors import Error
 from dolmen.format.pointer import FORMAT_VERSION
-from dolmen.runtime import Runtime
 from dolmen.store.base import ObjectStore
 from dolmen.store.create import create
 

@@ -12,22 +12,22 @@ import pyarrow as pa
 from pyspark.sql import types as s
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
+from dolmen.base.runtime import shared_runtime
+from dolmen.base.units import MIB
+from dolmen.commit.context import Context
 from dolmen.commit.head import Head
-from dolmen.context import Context
+from dolmen.entries.segments.erasures import with_erasures
 from dolmen.errors import CorruptionError, ObjectNotFoundError
 from dolmen.format.schema import COMMIT_TS, Schema
 from dolmen.predicate import Predicate, parse
 from dolmen.predicate.bind import conjunction
-from dolmen.runtime import shared_runtime
-from dolmen.scan.scan import Scan
-from dolmen.segments.erasures import with_erasures
-from dolmen.snapshot import PinnedTable
+from dolmen.rows.scan.scan import Scan
 from dolmen.spark.failures import marking_dolmen_errors
 from dolmen.spark.source.options import READ, Options
 from dolmen.spark.source.source import SourceTable
 from dolmen.spark.types import carried_schema, handed_schema
 from dolmen.store.url import open_store
-from dolmen.units import MIB
+from dolmen.transactions.snapshot import PinnedTable
 
 PARTITION_BYTES = 128 * MIB
 """The most bytes of files that are read together; a larger file is read by itself."""

@@ -18,6 +18,8 @@ import pyarrow as pa
 from pyspark.sql import types as s
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceWriter, WriterCommitMessage
 
+from dolmen.api.database import open as open_database
+from dolmen.base.runtime import shared_runtime
 from dolmen.commit.applied import find_applied
 from dolmen.commit.change import Change
 from dolmen.commit.intent import BEAT_SECONDS
@@ -25,13 +27,11 @@ from dolmen.commit.loop import commit as commit_change
 from dolmen.commit.statements.base import Statement
 from dolmen.commit.statements.rows import Overwrite, Write
 from dolmen.commit.uploads import PendingUploads
-from dolmen.database import open as open_database
 from dolmen.errors import ConflictError, InputError
 from dolmen.format.entries import DataFile
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Schema
-from dolmen.runtime import shared_runtime
-from dolmen.snapshot import pin
+from dolmen.rows.write.row_digest import content_digest
 from dolmen.spark.failures import marking_dolmen_errors
 from dolmen.spark.origin import entry_then, origins_of
 from dolmen.spark.paths import worker_url
@@ -42,7 +42,7 @@ from dolmen.spark.write.frame import Asked, without_files
 from dolmen.spark.write.new_columns import add_new_columns, check_columns
 from dolmen.spark.write.row_sums import RowSums
 from dolmen.store.url import open_store
-from dolmen.write.row_digest import content_digest
+from dolmen.transactions.snapshot import pin
 
 
 @dataclass(frozen=True)

@@ -11,16 +11,16 @@ from threading import RLock
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
-from dolmen import arguments
-from dolmen.arguments import short_repr
-from dolmen.database import Database
+from dolmen.api.database import Database
+from dolmen.base import arguments
+from dolmen.base.arguments import short_repr
 from dolmen.errors import InputError, SchemaError, TableNotFoundError
 from dolmen.format.manifest import Manifest, TableEntry
-from dolmen.snapshot import Snapshot
 from dolmen.spark import arguments as given
 from dolmen.spark.origin import Origin, origins_of
 from dolmen.spark.read.frame import active_session, to_spark
 from dolmen.spark.types import quoted
+from dolmen.transactions.snapshot import Snapshot
 
 _PREFIX = re.compile(r"[A-Za-z0-9_]{0,64}")
 _log = logging.getLogger("dolmen")

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from pyspark.sql import DataFrame
 
-from dolmen.cached import cached_property
+from dolmen.base.cached import cached_property
 from dolmen.commit.statements.rows import DeletePositions, Write
 from dolmen.errors import InputError, SchemaError
 from dolmen.format.manifest import TableEntry
@@ -26,7 +26,7 @@ from dolmen.spark.tasks import FILE, ROW
 from dolmen.spark.types import is_own, quoted, spark_schema
 from dolmen.spark.write.frame import begin_uploads, collect_keeping_alive, without_files
 from dolmen.spark.write.reports import REPORT, Reported
-from dolmen.transaction import Transaction
+from dolmen.transactions.transaction import Transaction
 
 _PLAIN = {"Project", "Filter", "SubqueryAlias", "View", "Join"}
 """Nodes of a plan under which each row of the target stays one row."""

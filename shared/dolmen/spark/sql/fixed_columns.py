@@ -12,8 +12,8 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from dolmen.format.schema import Field
-from dolmen.merge.clauses import check_updatable
 from dolmen.spark.sql.change import RowChange
+from dolmen.transactions.merge.clauses import check_updatable
 
 
 def check_updates(

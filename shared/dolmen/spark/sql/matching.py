@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
 
-from dolmen.cached import cached_property
+from dolmen.base.cached import cached_property
 from dolmen.errors import InputError, SchemaError
 from dolmen.format.schema import Field
 from dolmen.predicate import Predicate

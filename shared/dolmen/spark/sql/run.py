@@ -7,12 +7,12 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from dolmen import arguments
-from dolmen.arguments import short_repr
+from dolmen.api.replay import replay
+from dolmen.base import arguments
+from dolmen.base.arguments import short_repr
 from dolmen.errors import InputError, SchemaError
 from dolmen.format.schema import Field
-from dolmen.replay import replay
-from dolmen.results import Commit
+from dolmen.rows.write.row_digest import content_digest
 from dolmen.spark.arguments import is_remote
 from dolmen.spark.remote import write_remotely
 from dolmen.spark.sql.attachment import Attachment, Attachments, attachments_of, session_of
@@ -31,8 +31,8 @@ from dolmen.spark.sql.store_casts import StoreCasts
 from dolmen.spark.sql.travel import with_versions
 from dolmen.spark.sql.views import VIEW, Args, Views
 from dolmen.spark.write.frame import append, is_compared, overwrite
-from dolmen.transaction import Transaction
-from dolmen.write.row_digest import content_digest
+from dolmen.transactions.results import Commit
+from dolmen.transactions.transaction import Transaction
 
 
 def sql(

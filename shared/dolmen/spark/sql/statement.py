@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from dolmen.arguments import short_repr
+from dolmen.base.arguments import short_repr
 from dolmen.errors import InputError
 from dolmen.spark.sql.tokens import SqlReader, Token, tokenize
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dolmen.arguments import short_repr
+from dolmen.base.arguments import short_repr
 from dolmen.errors import InputError
 
 _TOKEN = re.compile(

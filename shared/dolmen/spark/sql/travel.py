@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from pyspark.sql import Row
 
-from dolmen.arguments import short_repr
+from dolmen.base.arguments import short_repr
 from dolmen.errors import InputError
-from dolmen.snapshot import Snapshot
 from dolmen.spark.sql.attachment import Attachment, Attachments, frame_of
 from dolmen.spark.sql.tokens import SqlReader, Token, tokenize
 from dolmen.spark.sql.views import Views
+from dolmen.transactions.snapshot import Snapshot
 
 _VERSION, _TIME = ("VERSION", "SYSTEM_VERSION"), ("TIMESTAMP", "SYSTEM_TIME")
 _OPERATORS = {"+", "-", "*", "/", "%", "||", "|", "&", "^", "::", ".", "[", "("}

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import DataFrame, SparkSession
 
-from dolmen.arguments import short_repr
+from dolmen.base.arguments import short_repr
 from dolmen.errors import InputError
 from dolmen.spark.arguments import is_remote
 from dolmen.spark.failures import raising_dolmen_errors

@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from pyspark.sql import DataFrame
 from pyspark.sql.utils import is_remote
 
-from dolmen import arguments
+from dolmen.api.table import Table
+from dolmen.base import arguments
 from dolmen.errors import InputError
 from dolmen.spark import arguments as given
 from dolmen.spark.stream.write import QUERY_ID, request_id
 from dolmen.spark.write.frame import Mode, apply_batch
-from dolmen.table import Table
 
 
 def batches_into(

@@ -14,13 +14,13 @@ import pyarrow as pa
 from pyspark.sql import types as s
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
+from dolmen.api.cursor import ChangeCursor
+from dolmen.base.units import utc
 from dolmen.commit.versions import manifest_at_time, manifest_at_version
-from dolmen.cursor import ChangeCursor
 from dolmen.errors import ConflictError, SchemaError, VersionExpiredError
 from dolmen.format.manifest import EMPTY, Manifest, TableEntry
 from dolmen.format.schema import Field
 from dolmen.predicate import columns
-from dolmen.snapshot import microseconds
 from dolmen.spark.failures import marking_dolmen_errors
 from dolmen.spark.origin import origins_of
 from dolmen.spark.source.feed import ADDED, FeedPartition, SourceFeed, feed_partitions
@@ -28,7 +28,7 @@ from dolmen.spark.source.options import CHANGES_STREAM_READ, reads_changes
 from dolmen.spark.stream.offsets import Offset
 from dolmen.spark.stream.read import TableStreamReader
 from dolmen.spark.types import handed_schema
-from dolmen.units import utc
+from dolmen.transactions.snapshot import microseconds
 
 _IDLE = timedelta(hours=1)
 """A cursor moves this often where other tables' commits make versions and this table does not change."""

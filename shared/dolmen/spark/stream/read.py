@@ -15,21 +15,21 @@ import pyarrow.compute as pc
 from pyspark.sql import types as s
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
+from dolmen.api.database import Database
+from dolmen.api.database import open as open_database
 from dolmen.commit.versions import commit_of, manifest_at_time, manifest_at_version
-from dolmen.database import Database
-from dolmen.database import open as open_database
+from dolmen.entries.segments.live import LiveFiles
 from dolmen.errors import InputError, VersionExpiredError
 from dolmen.format.entries import DataFile
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.schema import COMMIT_TS
-from dolmen.segments.live import LiveFiles
-from dolmen.snapshot import microseconds
 from dolmen.spark.failures import marking_dolmen_errors
 from dolmen.spark.source.options import STREAM_READ, Options
 from dolmen.spark.source.read import SharedScan, bound, groups_of
 from dolmen.spark.source.source import SourceTable, pin_table
 from dolmen.spark.stream.offsets import Offset
 from dolmen.spark.types import handed_schema
+from dolmen.transactions.snapshot import microseconds
 
 try:
     from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow

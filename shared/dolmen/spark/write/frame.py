@@ -16,7 +16,8 @@ import msgspec
 from pyspark import inheritable_thread_target
 from pyspark.sql import DataFrame, Row
 
-from dolmen import arguments
+from dolmen.api.table import Table
+from dolmen.base import arguments
 from dolmen.commit.delete_records import MAX_KEYS
 from dolmen.commit.intent import BEAT_SECONDS
 from dolmen.commit.statements.base import Statement
@@ -25,10 +26,9 @@ from dolmen.errors import InputError, SchemaError
 from dolmen.format.entries import DataFile
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Field
-from dolmen.mutation import delete_keys, key_fields, keys_content, take_keys
 from dolmen.predicate import Where
-from dolmen.results import Commit
-from dolmen.snapshot import pin
+from dolmen.rows.write.conform import plan_conform
+from dolmen.rows.write.row_digest import content_digest
 from dolmen.spark import arguments as given
 from dolmen.spark.failures import FAILURES, dolmen_error, raising_dolmen_errors
 from dolmen.spark.origin import Reliance, entry_then
@@ -49,10 +49,10 @@ from dolmen.spark.write.keys import (
 from dolmen.spark.write.new_columns import add_new_columns, check_columns
 from dolmen.spark.write.reports import REPORT, Reported
 from dolmen.spark.write.row_sums import RowSums
-from dolmen.table import Table
-from dolmen.transaction import Transaction
-from dolmen.write.conform import plan_conform
-from dolmen.write.row_digest import content_digest
+from dolmen.transactions.results import Commit
+from dolmen.transactions.row_statements import delete_keys, key_fields, keys_content, take_keys
+from dolmen.transactions.snapshot import pin
+from dolmen.transactions.transaction import Transaction
 
 Mode: TypeAlias = Literal["append", "upsert"]
 Made: TypeAlias = tuple[Statement | None, list[Any]]

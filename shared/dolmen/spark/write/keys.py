@@ -16,6 +16,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
 from pyspark.sql import types as s
 
+from dolmen.base.runtime import Runtime, shared_runtime
+from dolmen.base.units import MIB
 from dolmen.commit.delete_records import MAX_KEYS
 from dolmen.commit.uploads import PendingUploads
 from dolmen.errors import InputError, RowError, SchemaError
@@ -24,15 +26,13 @@ from dolmen.format.keys import Keys, add_keys, keys_from_arrow
 from dolmen.format.layout import tombstone_key
 from dolmen.format.schema import Field, Schema, own_names, same_names
 from dolmen.format.tombstone_object import TombstoneObject
-from dolmen.runtime import Runtime, shared_runtime
+from dolmen.rows.write.conform import conform
 from dolmen.spark.failures import mark_errors
 from dolmen.spark.tasks import WriteTask, chain_batches, open_to_write
 from dolmen.spark.types import quoted, spark_type
 from dolmen.spark.write.reports import Reported
 from dolmen.store.base import ObjectStore
 from dolmen.store.create import create
-from dolmen.units import MIB
-from dolmen.write.conform import conform
 
 FEW_KEYS = 2_000
 """The most keys of a partition, and the most bytes, that are left to the driver: they need no object of their own."""

@@ -1,8 +1,8 @@
 """A digest of rows in any order, which tasks make each of their own rows: whatever partitions these come in, the sum
 over all tasks is the same. So the content of a request can be told from another's (docs/protocol.md).
 
-Each row gets 64 bits (``dolmen.write.row_hashes``), of its values as they fit the table. Summed are these, and a second
-function of them.
+Each row gets 64 bits (``dolmen.rows.write.row_hashes``), of its values as they fit the table. Summed are these, and a
+second function of them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dolmen.write.row_hashes import mix, row_hashes
+from dolmen.rows.write.row_hashes import mix, row_hashes
 
 _MASK = (1 << 64) - 1
 _SECOND = 0xD6E8FEB86659FD93

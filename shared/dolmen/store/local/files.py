@@ -9,9 +9,9 @@ import os
 from contextlib import suppress
 from typing import BinaryIO, Self
 
+from dolmen.base.units import HOUR_US, MIB
 from dolmen.errors import ObjectChangedError
 from dolmen.store.base import Buffer
-from dolmen.units import HOUR_US, MIB
 
 #: A left-over must be this old to be swept: a file just made is not locked yet.
 SWEEP_AGE_US = HOUR_US

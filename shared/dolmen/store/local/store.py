@@ -11,7 +11,9 @@ from contextlib import contextmanager, suppress
 from typing import BinaryIO, Self
 from urllib.parse import quote
 
-from dolmen.cached import cached_property
+from dolmen.base.cached import cached_property
+from dolmen.base.runtime import Runtime, shared_runtime
+from dolmen.base.units import SECOND_US
 from dolmen.errors import (
     AccessDeniedError,
     CorruptionError,
@@ -21,7 +23,6 @@ from dolmen.errors import (
     ObjectNotFoundError,
     StoreUnavailableError,
 )
-from dolmen.runtime import Runtime, shared_runtime
 from dolmen.store.base import (
     Buffer,
     Deleted,
@@ -37,7 +38,6 @@ from dolmen.store.copying import beyond_end, check_range
 from dolmen.store.keys import TEMPORARY, check_key
 from dolmen.store.local.files import TemporaryFile, open_pinned_file, sweep
 from dolmen.store.schemes import FILE
-from dolmen.units import SECOND_US
 
 #: Files up to this size have the MD5 of their content as ETag, larger ones (inode, mtime, size): see ``etag_of``.
 CONTENT_ETAG_BYTES = 4096

@@ -16,12 +16,12 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ResponseStreamingError
 from urllib3.exceptions import HTTPError
 
+from dolmen.base.runtime import Instant, Runtime
+from dolmen.base.units import SECOND_US
 from dolmen.errors import InputError
-from dolmen.runtime import Instant, Runtime
 from dolmen.store.clock import ServerClock
 from dolmen.store.s3.errors import hide_credentials
 from dolmen.store.s3.reader import ObjectReader
-from dolmen.units import SECOND_US
 
 #: Seconds to wait for a connection, and for each answer or part of one; adjustable by these environment variables.
 TIMEOUTS = {"connect": ("DOLMEN_S3_CONNECT_TIMEOUT", 5.0), "read": ("DOLMEN_S3_READ_TIMEOUT", 30.0)}

@@ -14,9 +14,9 @@ from botocore.httpchecksum import handle_checksum_body
 from botocore.parsers import create_parser
 from botocore.response import StreamingBody
 
-from dolmen.runtime import Instant, Runtime
+from dolmen.base.runtime import Instant, Runtime
+from dolmen.base.units import SECOND_US
 from dolmen.store.s3.pattern import RequestPattern
-from dolmen.units import SECOND_US
 
 _OPERATION = "GetObject"
 _CONDITIONS = {"Range": "Range", "IfMatch": "If-Match"}

@@ -9,9 +9,10 @@ from typing import Any, BinaryIO
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from dolmen.cached import cached_property
+from dolmen.base.cached import cached_property
+from dolmen.base.runtime import Runtime, shared_runtime
+from dolmen.base.units import SECOND_US
 from dolmen.errors import InputError, ObjectChangedError, StoreUnavailableError
-from dolmen.runtime import Runtime, shared_runtime
 from dolmen.store.backoff import attempts
 from dolmen.store.base import (
     Buffer,
@@ -38,7 +39,6 @@ from dolmen.store.s3.upload import (
     S3Output,
 )
 from dolmen.store.schemes import S3
-from dolmen.units import SECOND_US
 
 #: The most keys that DeleteObjects takes (docs.aws.amazon.com/AmazonS3/latest/API/API_DeleteObjects.html).
 DELETE_BATCH = 1000

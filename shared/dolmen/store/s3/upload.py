@@ -11,6 +11,8 @@ from typing import Any, Protocol, Self
 
 from botocore.exceptions import BotoCoreError, ClientError
 
+from dolmen.base.runtime import Runtime
+from dolmen.base.units import MIB
 from dolmen.errors import (
     AccessDeniedError,
     CorruptionError,
@@ -20,14 +22,12 @@ from dolmen.errors import (
     ObjectNotFoundError,
     StoreUnavailableError,
 )
-from dolmen.runtime import Runtime
 from dolmen.store.backoff import attempts
 from dolmen.store.base import Buffer, ObjectStore
 from dolmen.store.copying import check_range, read_range
 from dolmen.store.create import create
 from dolmen.store.s3.client import Connection
 from dolmen.store.s3.errors import PutVerdict, denied_in_passing, describe, translated, upload_is_gone, verdict
-from dolmen.units import MIB
 
 #: How often an object's creation is asked for, as long as each answer says that nothing has landed.
 CREATE_ATTEMPTS = 6

@@ -7,11 +7,11 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
+from dolmen.base.units import SECOND_US
 from dolmen.errors import AccessDeniedError, InputError
 from dolmen.store.base import ObjectInfo
 from dolmen.store.s3.errors import status_and_code
 from dolmen.store.s3.store import LIST_PAGE, S3Store
-from dolmen.units import SECOND_US
 
 _NONE = "null"
 """Version id of what was written while the bucket kept no versions."""

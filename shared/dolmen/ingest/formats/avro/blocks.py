@@ -16,9 +16,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from dolmen.base.units import MIB
 from dolmen.errors import InputError
 from dolmen.ingest.formats.compression import ByteStream
-from dolmen.units import MIB
 
 MAX_BLOCK_BYTES = 64 * MIB
 MAX_SCHEMA_BYTES = 4 * MIB

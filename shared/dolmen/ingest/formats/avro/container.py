@@ -12,6 +12,7 @@ from contextlib import contextmanager
 import pyarrow as pa
 from pyarrow import types as t
 
+from dolmen.base.units import MIB
 from dolmen.errors import InputError
 from dolmen.ingest.formats.avro.blocks import Container
 from dolmen.ingest.formats.avro.items import item_bytes, widest_item
@@ -29,8 +30,7 @@ from dolmen.ingest.formats.limits import BYTES_AT_ONCE, check_lists, rows_at_onc
 from dolmen.ingest.formats.options import OnBadRow
 from dolmen.ingest.formats.source import SourceFile
 from dolmen.ingest.formats.text.cells import text_cast
-from dolmen.units import MIB
-from dolmen.write.lossless import Cast, lossless
+from dolmen.rows.write.lossless import Cast, lossless
 
 BATCH_ROWS = 8192
 _BATCH_BYTES = 8 * MIB

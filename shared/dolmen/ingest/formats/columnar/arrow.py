@@ -16,12 +16,12 @@ from typing import BinaryIO, cast
 import pyarrow as pa
 from pyarrow import ipc
 
+from dolmen.base.units import MIB
 from dolmen.errors import InputError
 from dolmen.ingest.formats.columnar.typed import check_schema, conform_file, stored_schema, surveyed_schema
 from dolmen.ingest.formats.compression import ByteStream
 from dolmen.ingest.formats.options import OnBadRow
 from dolmen.ingest.formats.source import SourceFile
-from dolmen.units import MIB
 
 MAX_MESSAGE_BYTES = 256 * MIB
 

@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager, contextmanager
 import pyarrow as pa
 from pyarrow import parquet
 
+from dolmen.base.units import MIB
 from dolmen.errors import InputError
 from dolmen.format.julian_days import JULIAN, julian_leaves
 from dolmen.ingest.formats.columnar.typed import (
@@ -31,7 +32,6 @@ from dolmen.ingest.formats.limits import (
 )
 from dolmen.ingest.formats.options import OnBadRow
 from dolmen.ingest.formats.source import SourceFile
-from dolmen.units import MIB
 
 _BUFFER_BYTES = MIB
 

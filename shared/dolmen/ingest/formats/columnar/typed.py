@@ -1,7 +1,7 @@
 """Files that know the types of their columns (Parquet, Arrow, Avro): their batches made to fit a table.
 
-Types are as they are, or cast without loss to the declared ones (``dolmen.write.lossless``); text is never parsed, but
-times with a zone that Kafka Connect writes into Avro.
+Types are as they are, or cast without loss to the declared ones (``dolmen.rows.write.lossless``); text is never parsed,
+but times with a zone that Kafka Connect writes into Avro.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from dolmen.ingest.formats.bad_rows import good_rows
 from dolmen.ingest.formats.limits import check_columns, count_columns, rows_at_once
 from dolmen.ingest.formats.options import OnBadRow, is_closed
 from dolmen.ingest.formats.source import SourceFile
-from dolmen.write.conform import conform
-from dolmen.write.lossless import FindCast, lossless
+from dolmen.rows.write.conform import conform
+from dolmen.rows.write.lossless import FindCast, lossless
 
 _DECIMAL_DIGITS = {32: 9, 64: 18, 128: 38, 256: 76}
 

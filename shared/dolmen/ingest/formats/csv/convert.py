@@ -17,7 +17,7 @@ from dolmen.ingest.formats.csv.native import SUSPECTS, cell_cast, native_type, w
 from dolmen.ingest.formats.csv.quoting import Records
 from dolmen.ingest.formats.options import BadRow, OnBadRow, ReadOptions, mark_name
 from dolmen.ingest.formats.text.blocks import Block
-from dolmen.write.conform import CastPlan, conform_batch, plan_conform
+from dolmen.rows.write.conform import CastPlan, conform_batch, plan_conform
 
 
 @dataclass(frozen=True)

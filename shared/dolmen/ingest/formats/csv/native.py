@@ -16,7 +16,7 @@ from dolmen.ingest.formats.json.values import nested_parse
 from dolmen.ingest.formats.text.cells import precision_check, text_cast, within_years
 from dolmen.ingest.formats.text.decimals import may_be_tiny, native_decimal
 from dolmen.ingest.formats.text.times import TimeFormat
-from dolmen.write.lossless import Cast, Misfit
+from dolmen.rows.write.lossless import Cast, Misfit
 
 _LOWER_CASE = 0x20
 

@@ -39,7 +39,7 @@ from dolmen.ingest.formats.json.values import json_cast, parse_objects, parser_t
 from dolmen.ingest.formats.options import OnBadRow, ReadOptions, is_closed
 from dolmen.ingest.formats.source import SourceFile
 from dolmen.ingest.formats.text.blocks import Block
-from dolmen.write.conform import CastPlan, conform_batch, plan_conform
+from dolmen.rows.write.conform import CastPlan, conform_batch, plan_conform
 
 __all__ = ["infer", "read", "survey"]
 

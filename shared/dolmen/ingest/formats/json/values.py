@@ -24,8 +24,8 @@ from dolmen.ingest.formats.text.cells import Parse, precision_check, text_cast
 from dolmen.ingest.formats.text.decimals import has_decimals, has_quoted_tiny, may_be_tiny, native_decimal, without_tiny
 from dolmen.ingest.formats.text.export import join_lines
 from dolmen.ingest.formats.text.times import TimeFormat
-from dolmen.write.conform import CastPlan, conform_batch, plan_conform
-from dolmen.write.lossless import Cast, FindCast, Misfit
+from dolmen.rows.write.conform import CastPlan, conform_batch, plan_conform
+from dolmen.rows.write.lossless import Cast, FindCast, Misfit
 
 _PARSER_WORDS = re.compile(r"^JSON parse error: |[.]? in row \d+$")
 

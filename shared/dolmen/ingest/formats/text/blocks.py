@@ -8,9 +8,9 @@ from typing import TypeAlias
 
 import numpy as np
 
+from dolmen.base.units import KIB, MIB
 from dolmen.errors import RowError
 from dolmen.ingest.formats.compression import ByteStream
-from dolmen.units import KIB, MIB
 
 MAX_RECORD_BYTES = 64 * MIB
 """The longest record. Without a limit, one quote that is never closed would gather a whole file in memory."""

@@ -31,10 +31,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types as t
 
+from dolmen.base.units import DAY_US
 from dolmen.format.types import TextKind, type_of
 from dolmen.ingest.formats.text.decimals import parse_decimal
-from dolmen.units import DAY_US
-from dolmen.write.lossless import Cast, Misfit, shown
+from dolmen.rows.write.lossless import Cast, Misfit, shown
 
 Parse: TypeAlias = Callable[[pa.Array], pa.Array]
 

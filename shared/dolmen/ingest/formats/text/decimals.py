@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types as t
 
-from dolmen.write.lossless import Misfit
+from dolmen.rows.write.lossless import Misfit
 
 _DIGITS = 38
 _MAX_EXPONENT, _EXPONENT_DIGITS = 1000, 8

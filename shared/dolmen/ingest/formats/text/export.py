@@ -25,10 +25,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types as t
 
+from dolmen.base.units import DAY_US
 from dolmen.format.types import JsonKind, TextKind, type_of
 from dolmen.ingest.formats.text.cells import FIRST_DAY, LAST_DAY
-from dolmen.units import DAY_US
-from dolmen.write.lossless import flattened_offsets
+from dolmen.rows.write.lossless import flattened_offsets
 
 _ALPHABET = np.frombuffer(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/", np.uint8)
 _NAMED_ESCAPES = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}

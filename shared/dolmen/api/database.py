@@ -1,0 +1,560 @@
+"""Databases: open one, find its tables, and commit to them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+import pyarrow as pa
+
+from dolmen.api.cursor import ChangeCursor, open_cursor
+from dolmen.api.replay import replay
+from dolmen.api.table import Table
+from dolmen.api.upkeep import MaintainableDatabase
+from dolmen.base import arguments
+from dolmen.base.runtime import Runtime, shared_runtime
+from dolmen.commit.applied import applied_by
+from dolmen.commit.context import Context
+from dolmen.commit.head import Head
+from dolmen.commit.versions import commits
+from dolmen.errors import InputError
+from dolmen.format.layout import check_table_name
+from dolmen.format.properties import DATABASE_PROPERTIES, shown
+from dolmen.store.base import ObjectStore
+from dolmen.store.url import open_store, portable_url
+from dolmen.transactions.erase import ErasureResult, ListedErasure, Subject, listed_erasure, listed_erasures
+from dolmen.transactions.restore_and_clone import Moment, TaggedVersion, drop_tag, put_tag, restore_tables
+from dolmen.transactions.results import Commit
+from dolmen.transactions.snapshot import Snapshot, pin
+from dolmen.transactions.transaction import Transaction
+
+if TYPE_CHECKING:  # imported only when needed
+    from dolmen.adopt.adoption import Adoption, AdoptionProgress
+    from dolmen.maintenance.verify.report import Progress, VerifyReport
+    from dolmen.rows.scan.sql import Parameters, SqlResult
+
+T = TypeVar("T")
+
+
+def open(url: str, *, runtime: Runtime | None = None, trust_clock: bool = False) -> Database:
+    """Opens a database: sends no request before its first use, and creates nothing before the first commit.
+
+    Args:
+        url: ``s3://bucket/prefix``, a path or ``file:///path``, or ``memory://name``. S3 takes endpoint, region and
+            credentials from the ordinary AWS configuration.
+        runtime: clock, randomness, sleep and threads, for tests.
+        trust_clock: accept a store's clock that is a day away from all other clocks.
+    """
+    runtime = runtime or shared_runtime()
+    return Database(open_store(url, runtime), runtime, trust_clock=trust_clock)
+
+
+def verify(
+    url: str,
+    *,
+    version: int | None = None,
+    deep: bool = False,
+    all_versions: bool = False,
+    progress: Progress | None = None,
+    runtime: Runtime | None = None,
+) -> VerifyReport:
+    """Like ``Database.verify``, without opening the database first, which fails if its manifest is damaged."""
+    from dolmen.maintenance.verify import verification
+
+    runtime = runtime or shared_runtime()
+    store = open_store(url, runtime)
+    context = Context(store, runtime, Head(store, runtime))
+    return verification.verify(context, version=version, deep=deep, all_versions=all_versions, progress=progress)
+
+
+class Database(MaintainableDatabase):
+    """Tables under one pointer: they commit together, and readers always see whole commits.
+
+    Args:
+        store: the object store of the database.
+        runtime: clock, randomness, sleep and threads.
+        trust_clock: see ``open``.
+    """
+
+    def __init__(self, store: ObjectStore, runtime: Runtime, *, trust_clock: bool = False) -> None:
+        arguments.flag("trust_clock", trust_clock)
+        super().__init__(Context(store, runtime, Head(store, runtime, trust_clock=trust_clock)))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Other processes open the database anew, by its URL."""
+        return _reopen, (portable_url(self._context.store), self._context.head.trust_clock)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Does nothing: connections and threads belong to the process, for all databases that it opens."""
+
+    def __getitem__(self, name: str) -> Table:
+        """Short for ``table(name)``."""
+        return self.table(name)
+
+    def __contains__(self, name: object) -> bool:
+        """Whether the newest version has a table of this name."""
+        return isinstance(name, str) and name in self._context.head.refresh().manifest.tables
+
+    def __iter__(self) -> Iterator[str]:
+        """Iterates over the names of the tables."""
+        return iter(self.tables())
+
+    @property
+    def context(self) -> Context:
+        """The database's store, head and caches."""
+        return self._context
+
+    @property
+    def url(self) -> str:
+        """The database's URL."""
+        return self._context.store.url
+
+    @property
+    def runtime(self) -> Runtime:
+        """The database's clock, randomness, sleep and threads."""
+        return self._context.runtime
+
+    @property
+    def version(self) -> int:
+        """The newest version seen so far; 0 before the first commit. ``refresh`` looks for a newer one."""
+        return self._context.head.known().manifest.version
+
+    @property
+    def manifest_bytes(self) -> int:
+        """Size of the newest manifest seen so far, which every commit uploads; 0 before the first commit."""
+        manifest = self._context.head.known().manifest
+        return len(manifest.encode()) if manifest.version else 0
+
+    def refresh(self) -> int:
+        """Looks for the newest version, with one request, or two if there is a new version. Returns its number."""
+        return self._context.head.refresh().manifest.version
+
+    def tables(self) -> list[str]:
+        """Names of the tables of the newest version, sorted."""
+        return sorted(self._context.head.refresh().manifest.tables)
+
+    def table(self, name: str) -> Table:
+        """The table with this name, which follows the newest version.
+
+        Raises:
+            TableNotFoundError: there is no such table. If nothing has been read since the database was opened, the
+                table's first use says so: so the newest version is looked for once, and not twice.
+        """
+        arguments.text("table", name)
+        cached = self._context.head.cached
+        if cached is not None and name not in cached.manifest.tables:
+            self._context.head.refresh().manifest.table(name)
+        return Table(self._context, name)
+
+    def create_table(
+        self,
+        name: str,
+        schema: pa.Schema,
+        primary_key: str | Sequence[str] | None = None,
+        sort_key: str | Sequence[str] | None = None,
+        properties: Mapping[str, Any] | None = None,
+        *,
+        request: str | None = None,
+        message: str | None = None,
+    ) -> Table:
+        """Creates a table.
+
+        Args:
+            name: 1 to 64 characters of ``a-z``, ``0-9`` and ``_``.
+            schema: columns and types. Dictionaries are stored as their values, times in microseconds.
+            primary_key: the key columns of ``upsert`` and ``delete(keys=...)``; ``append`` does not enforce them.
+            sort_key: the columns that rows in a file are sorted by: best those in most filters.
+            properties: settings (see ``Table.set``).
+            request, message: as for ``Table.append``. A table that was created under this id, and was dropped or
+                renamed since, is not created again.
+
+        Raises:
+            TableExistsError: the name is taken.
+            SchemaError: a type cannot be stored, or a column cannot be part of a key.
+            InputError: a setting is unknown, or its value is not allowed.
+            AppliedIdError: another table was created under this id, or the id was used for something else.
+        """
+        check_table_name(name)
+        with Transaction(self._context, "create_table", message=message) as transaction:
+            if name in transaction.base.tables:
+                transaction.refresh()  # it may have been dropped meanwhile
+            transaction.create_table(name, schema, primary_key, sort_key, properties, request=request)
+        return Table(self._context, name)
+
+    def adopt(
+        self,
+        name: str,
+        source: str | Sequence[str],
+        primary_key: str | Sequence[str] | None = None,
+        sort_key: str | Sequence[str] | None = None,
+        properties: Mapping[str, Any] | None = None,
+        *,
+        dry_run: bool = False,
+        progress: AdoptionProgress | None = None,
+        request: str | None = None,
+        message: str | None = None,
+    ) -> Adoption:
+        """Makes a table of Parquet files that are already there, or of an Iceberg table, without copying data.
+
+        The files stay where they are, and dolmen never changes or deletes them. It reads their footers, and no rows.
+
+        Args:
+            name: the new table's name; see ``create_table``.
+            source: a folder, files, or the folder or metadata of an Iceberg table, whose current snapshot is taken; as
+                a URL, or relative to the database.
+            primary_key, sort_key, properties: see ``create_table``.
+            dry_run: look at everything, and commit nothing.
+            progress: called with the number of footers that were read, and of all files.
+            request, message: as for ``Table.append``. When it is tried again, files that came since are not adopted.
+
+        Raises:
+            AdoptionError: the files are not what dolmen needs; it lists all reasons.
+            TableExistsError: the name is taken.
+            InputError: the source is in a store of another kind than the database.
+        """
+        from dolmen.adopt.adoption import NewTableSettings, adopt  # imports what reads Iceberg's metadata
+
+        transaction = Transaction(self._context, "adopt", message=message)
+        settings = NewTableSettings.of(primary_key, sort_key, properties)
+        return adopt(transaction, name, source, settings, request, progress, dry_run=arguments.flag("dry_run", dry_run))
+
+    def drop_table(self, name: str, *, request: str | None = None, message: str | None = None) -> Commit:
+        """Drops a table. Older versions still read it until they expire.
+
+        Args:
+            request, message: as for ``Table.append``. When it is tried again, a new table of this name is not dropped.
+
+        Raises:
+            TableNotFoundError: there is no such table, and none was dropped under this id.
+            AppliedIdError: another table was dropped under this id, or the id was used for something else.
+        """
+        with Transaction(self._context, "drop_table", message=message) as transaction:
+            transaction.drop_table(name, request=request)
+            return transaction.commit()
+
+    def rename_table(self, old: str, new: str, *, request: str | None = None, message: str | None = None) -> Commit:
+        """Renames a table. Its rows, settings and history stay; older versions show it under its old name.
+
+        The memory of a table of changes (``<old>__deleted``) is renamed with it. The old name finds no table any more:
+        this affects handles, declarations, delete requests, and files dropped for it.
+
+        Args:
+            new: the new name; see ``create_table``.
+            request, message: as for ``Table.append``. When it is tried again, a new table with the old name is not
+                renamed.
+
+        Raises:
+            TableNotFoundError: there is no table ``old``, and none was renamed under this id.
+            AppliedIdError: the id was used for something else.
+            TableExistsError: the new name, or that of the memory, is taken.
+            InputError: the new name is the old one.
+            InvalidNameError: the new name is not allowed, or leaves no room for the memory's name.
+        """
+        check_table_name(new)
+        with Transaction(self._context, "rename_table", message=message) as transaction:
+            if new in transaction.base.tables:
+                transaction.refresh()  # it may have been dropped meanwhile
+            transaction.rename_table(old, new, request=request)
+            return transaction.commit()
+
+    def set(self, *, request: str | None = None, message: str | None = None, **changes: Any) -> Commit:
+        """Changes settings of this database, in one commit: ``set(retention="7d")``.
+
+        Args:
+            changes: values by name (``settings`` lists them); None unsets a setting, so that its default holds.
+            request, message: as for ``Table.append``. When it is tried again, settings that were changed since stay so.
+
+        Raises:
+            InputError: a setting is unknown, or its value is not allowed.
+            AppliedIdError: other settings were changed under this id, or the id was used for something else.
+        """
+        with Transaction(self._context, "set", message=message) as transaction:
+            transaction.set(request=request, **changes)
+            return transaction.commit()
+
+    def settings(self) -> dict[str, Any]:
+        """All settings of this database with their values, as they were given, or their defaults."""
+        return shown(self._context.head.refresh().manifest.properties, DATABASE_PROPERTIES)
+
+    def at(
+        self,
+        version: int | None = None,
+        *,
+        timestamp: datetime | int | str | None = None,
+        tag: str | None = None,
+        settled: bool = False,
+    ) -> Snapshot:
+        """The database as it was at a version or a time, or at the version that a tag names.
+
+        Args:
+            version: the number of the version.
+            timestamp: a time: a datetime (naive means UTC), an ISO 8601 text, or microseconds since the epoch. For 20
+                minutes a commit under way may still be dated before it, unless there is a later commit: then
+                ``Snapshot.settled`` is False.
+            tag: the name of the version (see ``tag``).
+            settled: refuse a time that is not settled.
+
+        Raises:
+            InputError: none of version, timestamp and tag is given, or several are.
+            VersionNotFoundError, VersionExpiredError: the version does not exist, or has expired and has no tag.
+            TagNotFoundError: there is no such tag.
+            UnsettledTimestampError: the time is in the future, or not settled although ``settled`` is True.
+        """
+        return pin(self._context, version, timestamp, tag, settled=settled)
+
+    def tag(
+        self,
+        name: str,
+        version: int | None = None,
+        *,
+        timestamp: datetime | int | str | None = None,
+        until: datetime | int | str | None = None,
+        move: bool = False,
+        request: str | None = None,
+        message: str | None = None,
+    ) -> Commit:
+        """Gives a name to a version, which is kept with all that it needs as long as it has a tag.
+
+        Args:
+            name: 1 to 64 characters of ``A-Z``, ``a-z``, ``0-9``, ``_``, ``.`` and ``-``, with no ``.`` or ``-``
+                first. Names that begin with ``iceberg.`` are dolmen's own.
+            version, timestamp: the version; the newest if none is given.
+            until: the end of the tag, as a time up to the year 9999, or as a duration from now (``"90d"``). The next
+                collection after it removes the tag.
+            move: let the name leave the version that it names so far.
+            request, message: as for ``Table.append``.
+
+        Raises:
+            TagExistsError: the name is taken, and ``move`` is False.
+            VersionNotFoundError, VersionExpiredError: the version does not exist, or has expired.
+            LimitError: there are 1,000 tags.
+        """
+        with Transaction(self._context, "tag", message=message) as transaction:
+            transaction.refresh()
+            put_tag(transaction, name, Moment(version, timestamp), until, move=move, request=request)
+            return transaction.commit()
+
+    def drop_tag(self, name: str, *, request: str | None = None, message: str | None = None) -> Commit:
+        """Takes a name from its version, which may expire from now on. Raises TagNotFoundError."""
+        with Transaction(self._context, "drop_tag", message=message) as transaction:
+            transaction.refresh()
+            drop_tag(transaction, name, request)
+            return transaction.commit()
+
+    def tags(self) -> dict[str, TaggedVersion]:
+        """The versions that have names, by name."""
+        tags = self._context.head.refresh().manifest.tags
+        return {name: TaggedVersion.of(tag) for name, tag in sorted(tags.items())}
+
+    def forget(
+        self,
+        subject: Subject | Iterable[Subject],
+        *,
+        dropped: bool = False,
+        within: str | None = None,
+        request: str | None = None,
+        message: str | None = None,
+    ) -> ErasureResult:
+        """Erases all rows about somebody, in every table with the property ``subject``, in ONE commit.
+
+        Older versions, clones, and tables that were dropped since show them no more either. See ``Table.erase``.
+
+        Args:
+            subject: the value of that column, a whole number or a text; or a list of up to 1,000 values. Where tables
+                have it in different types, give it in each of them: ``[42, "42"]``. Columns of UUIDs, dates and times
+                are named by texts, as in predicates.
+            dropped: also if no table that is there now can have such a subject, as only older versions, with tables
+                that were dropped since, have rows about them.
+            within: as for ``Table.erase``.
+            request, message: as for ``Table.append``. The same request has the same erasure.
+
+        Raises:
+            InputError: a table's subject has another type than all values, or a value fits no table's subject, and
+                ``dropped`` does not say that this may be.
+        """
+        with Transaction(self._context, "forget", message=message) as transaction:
+            id_ = transaction.forget(subject, dropped=dropped, within=within, request=request)
+            return ErasureResult.of(id_, transaction.commit(), self._context)
+
+    def erasures(self) -> list[ListedErasure]:
+        """The erasures that older versions, late drops or the disk must still heed, oldest first."""
+        return listed_erasures(self._context)
+
+    def erasure(self, id: str) -> ListedErasure:
+        """One of them. Raises ErasureNotFoundError."""
+        return listed_erasure(self._context, id)
+
+    def cursor(
+        self, name: str, *, start: int | datetime | str | None = None, age: str | None = None, create: bool = True
+    ) -> ChangeCursor:
+        """The place of a reader of changes, which the database keeps under a name. It is made if there is none.
+
+        No version from its place on expires, so that its reader finds all changes however late it comes, up to ``age``.
+        A cursor that has ended stays where it is: its reader gets VersionExpiredError, and no gap.
+
+        Args:
+            name: 1 to 64 characters of ``A-Z``, ``a-z``, ``0-9``, ``_``, ``.`` and ``-``, with no ``.`` or ``-``
+                first.
+            start: of a new cursor: the version after which changes begin, or a time (see ``Table.changes``); the newest
+                by default.
+            age: of a new cursor: it ends when it has not moved for so long; 30 days by default.
+            create: whether a new cursor may be made.
+
+        Raises:
+            TagNotFoundError: there is no such cursor, and ``create`` is False.
+            VersionNotFoundError, VersionExpiredError: there is no version ``start`` any more.
+            LimitError: there are 1,000 cursors.
+        """
+        return open_cursor(self._context, name, start, age, create=arguments.flag("create", create))
+
+    def cursors(self) -> list[str]:
+        """Names of the cursors, sorted."""
+        return sorted(self._context.head.refresh().manifest.cursors)
+
+    def restore(
+        self,
+        version: int | None = None,
+        *,
+        timestamp: datetime | int | str | None = None,
+        tag: str | None = None,
+        settled: bool = True,
+        tables: str | Sequence[str] | None = None,
+        request: str | None = None,
+        message: str | None = None,
+    ) -> Commit:
+        """Makes tables what they were in an earlier version, in one commit that copies and deletes nothing.
+
+        Rows, columns, names and settings are those of then. Tables that were dropped since come back. Settings of the
+        database, tags, and the memory of applied requests stay as they are.
+
+        Args:
+            version, timestamp, tag: the version; see ``at``.
+            settled: refuse a time to which a commit under way may still be dated. Without this, the newest version so
+                far is restored.
+            tables: names of tables in that version. By default all: then tables that were created since are dropped.
+            request, message: as for ``Table.append``.
+
+        Raises:
+            UnsettledTimestampError: the time is in the future, or not settled although ``settled`` is True.
+            VersionNotFoundError, VersionExpiredError, TagNotFoundError: there is no such version any more.
+            TableNotFoundError: that version has no such table.
+            TableExistsError: another table has the name of one that is to come back.
+        """
+        with Transaction(self._context, "restore", message=message) as transaction:
+            transaction.refresh()
+            restore_tables(transaction, Moment(version, timestamp, tag, settled), tables, request)
+            return transaction.commit()
+
+    def clone(
+        self,
+        source: str,
+        name: str,
+        version: int | None = None,
+        *,
+        timestamp: datetime | int | str | None = None,
+        tag: str | None = None,
+        request: str | None = None,
+        message: str | None = None,
+    ) -> Table:
+        """Makes a second table of a table, in one commit that copies no data: both have the same files from then on.
+
+        What is written to one of them is not seen in the other. Files are deleted when neither needs them.
+
+        Args:
+            source: the table, under its name in that version.
+            name: the new table's name; see ``create_table``.
+            version, timestamp, tag: the version of the source, the newest by default. It may have been dropped since.
+            request, message: as for ``Table.append``.
+
+        Raises:
+            TableNotFoundError: that version has no table ``source``.
+            TableExistsError: the name is taken.
+            VersionNotFoundError, VersionExpiredError, TagNotFoundError: there is no such version any more.
+        """
+        with Transaction(self._context, "clone", message=message) as transaction:
+            transaction.refresh()
+            transaction.clone(source, name, version, timestamp=timestamp, tag=tag, request=request)
+        return Table(self._context, name)
+
+    def history(self, limit: int | None = None) -> list[Commit]:
+        """Commits, newest first, with what each did to which tables, its requests, and its message.
+
+        Costs one request per 64 commits beyond the newest 65, and one for each segment with ids of their requests.
+
+        Args:
+            limit: the most commits to return; all kept ones by default.
+        """
+        if limit is not None:
+            arguments.number("limit", limit, 0)
+        newest = self._context.head.refresh().manifest
+        entries: Iterator[Any] = commits(self._context.head, newest)
+        with self._context.reading(newest.version):
+            told = list(islice(entries, limit))
+            versions = range(told[-1].version, told[0].version + 1) if told else range(0)
+            requests = applied_by(newest, versions, self._context.segments)
+        return [Commit.of(entry, requests.get(entry.version, ())) for entry in told]
+
+    def transaction(self, operation: str = "transaction", *, message: str | None = None) -> Transaction:
+        """Begins a transaction over any tables, which becomes one version: ``with db.transaction() as tx: ...``.
+
+        Args:
+            operation: a word for ``history``.
+            message: a message for ``history``, of at most 256 bytes. It stays when rows are deleted: no personal data.
+
+        Raises ConflictError at its end if something it read has changed; ``run`` would repeat it.
+        """
+        transaction = Transaction(self._context, operation, message=message)
+        transaction.refresh()
+        return transaction
+
+    def run(self, function: Callable[[Transaction], T], *, message: str | None = None) -> T:
+        """Calls ``function`` with a transaction and commits. On a conflict it does both again, on the newest version.
+
+        Args:
+            message: see ``transaction``.
+
+        Returns:
+            the result of ``function`` in the run that was committed.
+        """
+        if not callable(function):
+            raise InputError(
+                f"function={arguments.short_repr(function)} is not callable: give a function of a transaction"
+            )
+        return replay(self._context, function, message=message).value
+
+    def sql(self, query: str, parameters: Parameters = None) -> SqlResult:
+        """Runs a query over the tables on DuckDB. All tables are read in the same version.
+
+        Columns and conditions that DuckDB's planner pushes down are applied by the scans.
+
+        Args:
+            query: one statement that reads, in DuckDB's dialect: a SELECT, ``DESCRIBE table``, ``SHOW TABLES``, or one
+                of these after EXPLAIN, which shows what each scan reads and skips.
+            parameters: values for ``?``, in order, or for ``$name``, by name.
+
+        Raises:
+            InputError: it is another kind of statement, or does not fit the tables or the parameters.
+            TableNotFoundError: it names a table that does not exist.
+        """
+        return Snapshot(self._context, self._context.head.refresh().manifest).sql(query, parameters)
+
+    def __repr__(self) -> str:
+        cached = self._context.head.cached
+        if cached is None:
+            return f"<Database {self.url}>"
+        tables = ", ".join(sorted(cached.manifest.tables)) or "none"
+        return f"<Database {self.url}: version {cached.manifest.version}, tables {tables}>"
+
+    def _repr_html_(self) -> str:
+        from html import escape
+
+        return f"<code>{escape(repr(self))}</code>"
+
+
+def _reopen(url: str, trust_clock: bool) -> Database:
+    return open(url, trust_clock=trust_clock)

@@ -1,0 +1,282 @@
+"""The maintenance side of a database: background work that a program may start by itself.
+
+The scheduled functions use the same code in ``dolmen.maintenance``, which is imported when a method is called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
+
+from dolmen.base import arguments
+from dolmen.commit.context import Context
+from dolmen.errors import InputError, TableNotFoundError
+from dolmen.store.url import open_store
+
+if TYPE_CHECKING:
+    from dolmen.iceberg.publication import IcebergPublication
+    from dolmen.maintenance.compact.compaction import Compacted
+    from dolmen.maintenance.deadline import Deadline
+    from dolmen.maintenance.debt import Debts
+    from dolmen.maintenance.erasures.check import ReceiptCheck
+    from dolmen.maintenance.erasures.status import ErasureStatus
+    from dolmen.maintenance.expire import Expired
+    from dolmen.maintenance.gc.report import Collected
+    from dolmen.maintenance.health.health import Health, Pipeline
+    from dolmen.maintenance.merge import Merged
+    from dolmen.maintenance.resolve.resolution import Resolved
+    from dolmen.maintenance.run import Done, Round, Step, StepFailure
+    from dolmen.maintenance.verify.report import Progress, VerifyReport
+
+T = TypeVar("T")
+
+
+class MaintainableDatabase:
+    """A database with methods that resolve deletes, compact files, collect garbage, and verify objects."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def resolve(self, table: str | None = None) -> dict[str, Resolved]:
+        """Turns unresolved deletes of one table, or of all, into deletion vectors, which makes scans fast again.
+
+        Returns:
+            results by table. Safe at any time, and beside anything; readers see no change.
+        """
+        from dolmen.maintenance.resolve.resolution import resolve
+
+        return self._each(table, lambda name: resolve(self._context, name))
+
+    def compact(self, table: str | None = None, *, dry_run: bool = False) -> dict[str, Compacted]:
+        """Rewrites small and mostly deleted files of one table, or of all, into full ones, where that pays.
+
+        Args:
+            dry_run: plan only; the result says what would be done, why, and what it would save.
+
+        Returns:
+            plans and results by table. Safe at any time, and beside anything; readers see no change.
+        """
+        from dolmen.maintenance.compact.compaction import compact
+
+        arguments.flag("dry_run", dry_run)
+        return self._each(table, lambda name: compact(self._context, name, dry_run=dry_run))
+
+    def merge(self) -> Merged:
+        """Merges segments, so that entries that have left the manifest are in few objects. See ``compact``."""
+        from dolmen.maintenance.merge import merge_segments
+
+        return merge_segments(self._context)
+
+    def expire(self) -> Expired:
+        """Deletes rows that are older than their table's ``ttl`` (see ``Table.set``), in one commit."""
+        from dolmen.maintenance.expire import expire_rows
+
+        return expire_rows(self._context)
+
+    def publish_iceberg(
+        self, table: str | None = None, *, glue: str | None = None, anew: bool = False, dry_run: bool = False
+    ) -> dict[str, IcebergPublication]:
+        """Publishes one table, or all whose setting ``iceberg`` is set, as Iceberg snapshots. See
+        ``Table.publish_iceberg``.
+
+        Returns:
+            results by table. Safe at any time, and beside anything.
+        """
+        from dolmen.format.properties import TableSettings
+        from dolmen.iceberg.publication import publish
+
+        run = partial(
+            publish,
+            self._context,
+            glue=glue,
+            anew=arguments.flag("anew", anew),
+            dry_run=arguments.flag("dry_run", dry_run),
+        )
+        if table is not None:
+            return self._each(table, run)
+        manifest = self._context.head.refresh().manifest
+        whole = {name: self._context.segments.whole(entry) for name, entry in sorted(manifest.tables.items())}
+        names = [name for name, entry in whole.items() if TableSettings.of(entry).iceberg is not None]
+        return {name: run(name) for name in names}
+
+    def maintain(
+        self,
+        tables: Collection[str] | None = None,
+        *,
+        steps: Collection[Step] | None = None,
+        compacted_elsewhere: Collection[str] = (),
+        deadline: Deadline | None = None,
+        progress: Callable[[Done | StepFailure], None] = lambda ended: None,
+    ) -> Round:
+        """Runs one round of expire, resolve, compact, index, merge and publish, as the compact function does.
+
+        Args:
+            tables: names of tables; all by default.
+            steps: some of ``dolmen.maintenance.run.STEPS``; all by default.
+            compacted_elsewhere: tables that are not compacted here, because a job does it.
+            deadline: when to stop; the next round goes on.
+            progress: called after each step.
+
+        Returns:
+            the steps that were done, and those that failed: a failure does not stop the others.
+        """
+        from dolmen.maintenance.run import STEPS, maintain
+
+        chosen = arguments.names("steps", steps) if steps is not None else []
+        if unknown := sorted(set(chosen) - set(STEPS)):
+            raise InputError(f"no step {arguments.short_repr(unknown[0])}; there are: {', '.join(STEPS)}")
+        return maintain(
+            self._context,
+            tables=None if tables is None else arguments.names("tables", tables),
+            steps=[step for step in STEPS if step in chosen or not chosen],
+            compacted_elsewhere=arguments.names("compacted_elsewhere", compacted_elsewhere),
+            deadline=deadline,
+            progress=progress,
+        )
+
+    def gc(
+        self,
+        *,
+        dry_run: bool = False,
+        full: bool = False,
+        deadline: Callable[[], bool] = lambda: False,
+        outside: Collection[str] = (),
+    ) -> Collected:
+        """Lets old versions expire, and deletes what no kept version needs. Settings say how long versions are kept.
+
+        Args:
+            dry_run: report what would be deleted, and delete nothing.
+            full: look for orphans among all objects, not only among those since the last run.
+            deadline: True = stop; the next run goes on.
+            outside: URLs of places whose objects the receipts of erasures tell: dropped and rejected files, exports.
+                Nothing is changed there.
+        """
+        from dolmen.maintenance.gc.collection import collect
+
+        arguments.flag("dry_run", dry_run)
+        arguments.flag("full", full)
+        places = arguments.names("outside", outside)
+        for url in places:
+            open_store(url, self._context.runtime)  # a wrong one is refused before anything is done
+        return collect(self._context, dry_run=dry_run, full=full, deadline=deadline, outside=places)
+
+    def verify(
+        self,
+        *,
+        version: int | None = None,
+        deep: bool = False,
+        all_versions: bool = False,
+        progress: Progress | None = None,
+    ) -> VerifyReport:
+        """Checks that all objects exist and are correct; changes nothing. For a database that cannot be opened, see
+        ``dolmen.verify``.
+
+        Args:
+            version: the version to check; the newest by default.
+            deep: read all data, and compare it with its entries.
+            all_versions: check that all objects of every kept version exist; with ``deep`` read them too.
+            progress: called with a kind of thing, the number checked so far, and the total.
+        """
+        from dolmen.maintenance.verify import verification
+
+        if version is not None:
+            arguments.number("version", version)
+        arguments.flag("deep", deep)
+        arguments.flag("all_versions", all_versions)
+        return verification.verify(
+            self._context, version=version, deep=deep, all_versions=all_versions, progress=progress
+        )
+
+    def stats(self, *, exact: bool = False) -> Debts:
+        """Computes the background work that is left: unresolved deletes, small files, dead rows, the manifest's size.
+
+        Args:
+            exact: also read segments, where their entries in the manifest are not enough.
+        """
+        from dolmen.maintenance.debt import debts
+
+        return debts(self._context, exact=arguments.flag("exact", exact))
+
+    def health(self, pipeline: Pipeline | None = None) -> Health:
+        """Looks at the newest version: sizes, versions, deletes, overlap, deadlines, the work that is due, and what
+        needs attention. Reads metadata only, and tells no value of a row.
+
+        Args:
+            pipeline: rejects and queues, which the database does not know
+                (``dolmen.ingest.pipeline_health.look_at_pipeline``).
+
+        Raises:
+            CorruptionError: pointer, manifest or a segment is damaged or missing.
+        """
+        from dolmen.maintenance.health.look import look
+
+        return look(self._context, pipeline)
+
+    def report(self, pipeline: Pipeline | None = None) -> str:
+        """The text of one HTML page that shows ``health``: it needs no other file, and holds no value of a row.
+
+        Args:
+            pipeline: see ``health``.
+        """
+        from dolmen.maintenance.health.page.document import draw_page
+
+        return draw_page(self.health(pipeline))
+
+    def receipts(self, *, gone: bool = False) -> list[ErasureStatus]:
+        """How far erasures have come, oldest first: those of which some object still holds rows.
+
+        Args:
+            gone: those that are gone, too.
+        """
+        from dolmen.maintenance.erasures.status import list_statuses
+
+        return list_statuses(self._context, gone=arguments.flag("gone", gone))
+
+    def receipt(self, id: str) -> ErasureStatus:
+        """How far one erasure has come, with its receipt. Raises NotFoundError."""
+        from dolmen.maintenance.erasures.status import status_of
+
+        return status_of(self._context, id)
+
+    def hurry_erasure(self, id: str) -> ErasureStatus:
+        """Makes the rows of an erasure leave the disk as soon as running readers allow, and does what can be done now.
+
+        It rewrites the files that hold rows, and lets all versions before that expire, with their tags. The files are
+        deleted by the first collection after ``reader_grace``, and the receipt says "gone" after ``orphan_age``. It
+        costs reading and writing these files, the versions up to now, and the memory of late drops: once the erasure
+        has left the list, a file that was dropped before it brings its rows back.
+
+        Returns:
+            how far it has come.
+
+        Raises:
+            NotFoundError: there is no such erasure.
+        """
+        from dolmen.maintenance.erasures.hurry import hurry_erasure
+
+        return hurry_erasure(self._context, id)
+
+    def verify_receipt(self, id: str) -> ReceiptCheck:
+        """Checks that the database holds nothing of what the receipt of an erasure says is gone.
+
+        Raises:
+            NotFoundError: there is neither an erasure nor a receipt of this id.
+            CorruptionError: the receipt is damaged.
+        """
+        from dolmen.maintenance.erasures.check import check_receipt
+
+        return check_receipt(self._context, id)
+
+    def _each(self, table: str | None, run: Callable[[str], T]) -> dict[str, T]:
+        """Runs a step for one table or for all. Of all, a table that is dropped before its turn is left out."""
+        manifest, done = self._context.head.refresh().manifest, dict[str, T]()
+        if table is not None:
+            manifest.table(table)
+            return {table: run(table)}
+        for name in sorted(manifest.tables):
+            try:
+                done[name] = run(name)
+            except TableNotFoundError:
+                continue
+        return done

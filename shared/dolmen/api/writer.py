@@ -1,0 +1,484 @@
+"""Buffered writers: rows and deletes from any thread, committed together and acknowledged when they are committed."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from itertools import groupby
+from types import TracebackType
+from typing import Any, Self
+
+import pyarrow as pa
+
+from dolmen.base import arguments
+from dolmen.base.units import MIB
+from dolmen.commit.context import Context
+from dolmen.commit.group import copy_error
+from dolmen.commit.statements.expect_erasures import ExpectErasures
+from dolmen.commit.statements.rows import Write
+from dolmen.errors import (
+    AppliedIdError,
+    ConflictError,
+    Error,
+    InputError,
+    LimitError,
+    PredicateError,
+    SchemaError,
+    StaleWriterError,
+)
+from dolmen.format.evolution import check_written_under, same_column
+from dolmen.format.keys import Keys
+from dolmen.format.manifest import TableEntry
+from dolmen.format.schema import Schema
+from dolmen.predicate import Parameters, Predicate, Where, columns, with_parameters
+from dolmen.rows.write.row_digest import RowDigest, content_digest
+from dolmen.transactions import row_statements
+from dolmen.transactions.results import Commit
+from dolmen.transactions.transaction import Transaction
+from dolmen.transactions.unit_of_work import leaves_out_erased
+
+MAX_ROWS, MAX_SECONDS, MAX_BYTES = 1_000_000, 1.0, 256 * MIB
+_DELETE_BYTES = 1_024
+"""Bytes that a delete counts for at least."""
+_MOST_KEYS = 100_000
+"""The most keys of several calls that become one delete."""
+_REPLAYS = 10
+_MOST_FAILED = 1_000
+
+
+class Acknowledgement(Future[Commit]):
+    """A promise of the commit that has the rows, or the delete, of one call. Waiting for it hurries the writer."""
+
+    def __init__(self, writer: BufferedWriter) -> None:
+        super().__init__()
+        self._writer, self.was_asked = writer, False
+
+    def result(self, timeout: float | None = None) -> Commit:
+        """The commit. Its counts are those of all calls that were committed together.
+
+        Args:
+            timeout: seconds to wait; for ever by default.
+
+        Raises:
+            TimeoutError: it was not committed within this time; it goes on.
+            Error: the error of the commit. Without an acknowledgement nothing is certain but that: after
+                UnknownOutcomeError the rows may be there.
+        """
+        self.was_asked = True
+        self._writer.hurry(self)
+        return super().result(timeout)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """The error of the commit; None if it is committed. Waits as ``result`` does."""
+        self.was_asked = True
+        self._writer.hurry(self)
+        return super().exception(timeout)
+
+
+@dataclass
+class _BufferedCall:
+    """The rows, or the delete, of one call.
+
+    Args:
+        entry: the table as it was then.
+        batches: rows that fit it.
+        where: a predicate bound to its columns.
+        keys: the keys to delete, by the ids of their columns.
+        digest: of the content of ``request``.
+    """
+
+    acknowledgement: Acknowledgement
+    entry: TableEntry
+    batches: tuple[pa.RecordBatch, ...] = ()
+    where: Predicate | None = None
+    keys: Keys | None = None
+    request: str | None = None
+    digest: str = ""
+    size_bytes: int = 0
+    rows: int = 0
+
+    @property
+    def is_delete(self) -> bool:
+        """True if it deletes rows, False if it adds them."""
+        return self.where is not None or self.keys is not None
+
+
+@dataclass
+class _Buffer:
+    """The calls that wait for the next commit."""
+
+    calls: list[_BufferedCall] = field(default_factory=list)
+    rows: int = 0
+    size_bytes: int = 0
+    since: float = 0.0
+
+
+class BufferedWriter:
+    """Collects rows and deletes of one table from any thread, and commits them as few large files.
+
+    A commit has all calls so far, in their order: a delete hides the rows that its thread has written before, and not
+    those that it writes later. Call ``close``, or use it in ``with``. What is not acknowledged may be lost with the
+    process.
+
+    Args:
+        table: name of the table.
+        max_rows: begins a commit when so many rows wait.
+        max_seconds: begins a commit when the first call has waited so long.
+        max_bytes: rows that may be held in memory; beyond that, calls wait for commits.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        table: str,
+        max_rows: int = MAX_ROWS,
+        max_seconds: float = MAX_SECONDS,
+        max_bytes: int = MAX_BYTES,
+    ) -> None:
+        self._context, self._table = context, table
+        self._max_rows = arguments.number("max_rows", max_rows, 1)
+        self._max_bytes = arguments.number("max_bytes", max_bytes, 1)
+        if isinstance(max_seconds, bool) or not isinstance(max_seconds, int | float) or not max_seconds >= 0:
+            raise InputError(f"max_seconds={arguments.short_repr(max_seconds)}: give seconds, 0 or more")
+        self._max_seconds = max_seconds
+        self._changed, self._committing = threading.Condition(), threading.Lock()
+        self._buffer = _Buffer()
+        self._under_way: list[_BufferedCall] = []
+        self._requests: dict[str, _BufferedCall] = {}
+        self._held_bytes = 0
+        self._is_hurried = self._is_closed = False
+        self._failed: list[Acknowledgement] = []
+        self._uuid = Transaction(context).entry(table).uuid  # raises TableNotFoundError
+        self._has_thread = context.runtime.threads > 1
+        if self._has_thread:
+            context.runtime.start(self._work, f"dolmen-writer-{table}")
+
+    def append(self, data: Any, *, cast: bool = False, request: str | None = None) -> Acknowledgement:
+        """Adds rows. Waits while too many bytes are held.
+
+        Args:
+            data, cast: as for ``Table.append``. The rows are held in memory until they are committed.
+            request: an id under which this is applied once, however often it is tried, here or by ``Table.append``.
+
+        Raises:
+            SchemaError, RowError: the rows do not fit the table; none of them is added.
+            AppliedIdError: other rows wait under this id.
+            ConflictError: the table's name is another table's by now. The acknowledgement says so, too.
+            LimitError: the rows are larger than ``max_bytes``: ``Table.append`` streams them.
+        """
+        entry = self._table_entry()
+        arguments.flag("cast", cast)
+        digest = None if request is None else RowDigest(entry.schema.arrow)
+        if request is not None:
+            arguments.request_id(request)
+        call = _BufferedCall(Acknowledgement(self), entry, request=request)
+        batches = list[pa.RecordBatch]()
+        for batch in row_statements.rows_of(entry, row_statements.cast_rows(entry, data) if cast else data, digest):
+            batches.append(batch)
+            call.size_bytes += batch.nbytes
+            call.rows += batch.num_rows
+            if call.size_bytes > self._max_bytes:
+                raise LimitError(f"rows of more than max_bytes={self._max_bytes:,}: Table.append streams them")
+        call.batches = tuple(batches)
+        if digest:
+            call.digest = content_digest("append", self._table, None, digest.hexdigest())
+        return self._add(call)
+
+    def delete(
+        self,
+        where: Where = None,
+        *,
+        parameters: Parameters | None = None,
+        keys: Any = None,
+        on: Sequence[str] | None = None,
+    ) -> Acknowledgement:
+        """Deletes rows that are committed, or were added before by this thread. Waits as ``append`` does.
+
+        Args:
+            where, parameters, keys, on: as for ``Table.delete``. ``now()`` is the time of this call.
+
+        Raises:
+            PredicateError, SchemaError, InputError: the predicate or the keys do not fit the table.
+        """
+        entry, where = self._table_entry(), with_parameters(where, parameters)
+        if (keys is None) == (where is None):
+            raise InputError("delete takes either a predicate or keys=...")
+        call = _BufferedCall(Acknowledgement(self), entry, size_bytes=_DELETE_BYTES)
+        if keys is None:
+            call.where = row_statements.parse_where(self._context, entry, where)
+        else:
+            call.keys = row_statements.take_keys(entry, keys, on)
+            call.size_bytes += call.keys.nbytes
+        return self._add(call)
+
+    def flush(self) -> None:
+        """Commits all that was handed over so far. Raises the first error that nobody has asked for."""
+        with self._changed:
+            waiting = [call.acknowledgement for call in (*self._under_way, *self._buffer.calls)]
+        for acknowledgement in waiting:
+            self.hurry(acknowledgement)
+        with self._changed:
+            while any(not each.done() for each in waiting):
+                self._changed.wait()
+            failed, self._failed = [each for each in self._failed if not each.was_asked], []
+        for each in failed:
+            each.result()
+
+    def close(self) -> None:
+        """Commits all that was handed over, and ends. Raises the first error that nobody has asked for."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+        self.flush()
+
+    def hurry(self, acknowledgement: Acknowledgement) -> None:
+        """Begins a commit as soon as the one under way has ended, if this one is not committed yet."""
+        if acknowledgement.done():
+            return
+        with self._changed:
+            self._is_hurried = True
+            self._changed.notify_all()
+        if not self._has_thread:
+            self._commit_here()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        """Commits what was handed over, even when the block has raised an error, which then stays the error."""
+        try:
+            self.close()
+        except Error:
+            if kind is None:
+                raise
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise InputError("a writer belongs to one process: open one in each")
+
+    def __repr__(self) -> str:
+        state = "closed" if self._is_closed else "open"
+        return f"<BufferedWriter {self._table}, {state}: {self._buffer.rows} rows wait, {self._held_bytes} bytes held>"
+
+    def _table_entry(self) -> TableEntry:
+        """The table as this process knows it; rows and deletes are checked against its columns."""
+        cached = self._context.head.cached
+        found = cached.manifest.tables.get(self._table) if cached else None
+        entry = self._context.segments.whole(found) if found else Transaction(self._context).entry(self._table)
+        self._check(entry)
+        return entry
+
+    def _check(self, entry: TableEntry) -> None:
+        if entry.uuid != self._uuid:
+            raise ConflictError(
+                f"table {self._table!r} is another one than that which this writer was opened for: open another writer"
+            )
+
+    def _add(self, call: _BufferedCall) -> Acknowledgement:
+        runtime = self._context.runtime
+        with self._changed:
+            while True:
+                if self._is_closed:
+                    raise InputError("this writer is closed: open another one")
+                if call.request is not None and (twin := self._requests.get(call.request)):
+                    if twin.digest != call.digest:
+                        raise AppliedIdError(f"other rows wait under the id {call.request!r}: use a new id")
+                    return twin.acknowledgement
+                if not self._held_bytes or self._held_bytes + call.size_bytes <= self._max_bytes:
+                    break
+                self._is_hurried = True
+                self._changed.notify_all()
+                if not self._has_thread:
+                    break
+                self._changed.wait()
+            if not self._buffer.calls:
+                self._buffer.since = runtime.monotonic()
+            self._buffer.calls.append(call)
+            self._buffer.rows += call.rows
+            self._buffer.size_bytes += call.size_bytes
+            self._held_bytes += call.size_bytes
+            if call.request is not None:
+                self._requests[call.request] = call
+            self._changed.notify_all()
+            is_due = self._wait_seconds() <= 0
+        if is_due and not self._has_thread:
+            self._commit_here()
+        return call.acknowledgement
+
+    def _wait_seconds(self) -> float:
+        """Seconds until the next commit is due; not positive if it is due now. Only with calls in the buffer."""
+        full = self._buffer.rows >= self._max_rows or self._buffer.size_bytes >= self._max_bytes // 2
+        if full or self._is_hurried or self._is_closed:
+            return 0.0
+        return self._buffer.since + self._max_seconds - self._context.runtime.monotonic()
+
+    def _take(self) -> list[_BufferedCall]:
+        """Takes all calls out of the buffer; the next ones wait for the next commit."""
+        with self._changed:
+            calls, self._buffer, self._is_hurried = self._buffer.calls, _Buffer(), False
+            self._under_way = [call for call in calls if call.acknowledgement.set_running_or_notify_cancel()]
+            for call in calls:
+                if call.acknowledgement.cancelled():
+                    self._release(call)
+            return self._under_way
+
+    def _release(self, call: _BufferedCall) -> None:
+        self._held_bytes -= call.size_bytes
+        if call.request is not None:
+            self._requests.pop(call.request, None)
+
+    def _work(self) -> None:
+        """Commits whenever a commit is due, in the writer's own thread, until it is closed and empty."""
+        while True:
+            with self._changed:
+                while not self._buffer.calls or (seconds := self._wait_seconds()) > 0:
+                    if self._is_closed and not self._buffer.calls:
+                        return
+                    self._changed.wait(seconds if self._buffer.calls else None)
+            self._commit(self._take())
+
+    def _commit_here(self) -> None:
+        """Commits all calls so far in the caller's thread, after those that another thread commits."""
+        with self._committing:
+            self._commit(self._take())
+
+    def _commit(self, calls: list[_BufferedCall]) -> None:
+        """Commits calls, and tells each its commit or its error."""
+        if not calls:
+            return
+        try:
+            outcomes: list[Commit | BaseException] = self._commit_calls(calls)
+        except BaseException as error:  # noqa: BLE001 - belongs to those who wait for it
+            outcomes = [copy_error(error) if isinstance(error, Error) else error for _ in calls]
+        with self._changed:
+            for call, outcome in zip(calls, outcomes, strict=True):
+                self._release(call)
+                if isinstance(outcome, Commit):
+                    call.acknowledgement.set_result(outcome)
+                else:
+                    call.acknowledgement.set_exception(outcome)
+                    self._failed.append(call.acknowledgement)
+            self._failed = [each for each in self._failed if not each.was_asked][:_MOST_FAILED]
+            self._under_way = []
+            self._changed.notify_all()
+
+    def _commit_calls(self, calls: Sequence[_BufferedCall]) -> list[Commit | BaseException]:
+        """Makes one commit of calls, without those whose requests were applied before."""
+        for last in (*[False] * _REPLAYS, True):
+            transaction = Transaction(self._context, "write")
+            known = transaction.find_applied([call.request for call in calls if call.request is not None])
+            new = [call for call in calls if call.request not in known]
+            if new:
+                self._check(transaction.entry(self._table))
+            try:
+                for statement in self._runs(new):
+                    self._state(transaction, statement)
+                commit = transaction.commit()
+            except (ConflictError, AppliedIdError, StaleWriterError):
+                if last:
+                    raise
+                self._context.head.refresh()  # what others have applied meanwhile is left out
+                continue
+            except (SchemaError, PredicateError) as error:  # each call fitted the columns of its time
+                raise ConflictError(
+                    f"the columns of table {self._table!r} have changed since rows and deletes were handed over; hand "
+                    f"them over again: {error}"
+                ) from error
+            outcomes = list[Commit | BaseException]()
+            for call in calls:
+                entry = known.get(call.request) if call.request is not None else None
+                if entry is None:
+                    outcomes.append(commit)
+                elif entry.digest and entry.digest != call.digest:
+                    outcomes.append(
+                        AppliedIdError(f"id {entry.id!r} was applied by version {entry.version} with other content")
+                    )
+                else:
+                    outcomes.append(Commit.nothing(transaction.base.as_history(), {entry.id: entry.version}))
+            return outcomes
+        raise AssertionError("unreachable")
+
+    def _runs(self, calls: Sequence[_BufferedCall]) -> Iterator[list[_BufferedCall]]:
+        """Yields calls that can be one statement. Rows do not change places with deletes."""
+        for is_delete, run in groupby(calls, key=lambda call: call.is_delete):
+            if is_delete:
+                yield from self._delete_runs(list(run))
+                continue
+            rows = list(run)
+            for with_request in (False, True):  # rows of a request can be taken out of a commit, others cannot
+                some = [call for call in rows if call.rows and (call.request is not None) is with_request]
+                yield from (list(alike) for _, alike in groupby(some, key=lambda call: call.entry.schema))
+            yield from ([call] for call in rows if not call.rows and call.request is not None)
+
+    def _delete_runs(self, deletes: list[_BufferedCall]) -> Iterator[list[_BufferedCall]]:
+        run, keys = list[_BufferedCall](), 0
+        for call in deletes:
+            if call.keys is None:
+                yield [call]
+                continue
+            keys += call.keys.num_rows
+            if run and (not _have_same_keys(run[0], call) or keys > _MOST_KEYS):
+                yield run
+                run, keys = [], call.keys.num_rows
+            run = [*run, call]
+        if run:
+            yield run
+
+    def _state(self, transaction: Transaction, run: Sequence[_BufferedCall]) -> None:
+        """Adds one statement for calls that can be one."""
+        first, table, entry = run[0], transaction.table(self._table), transaction.entry(self._table)
+        then, base_ts = first.entry.schema, transaction.base.commit_ts
+        if first.where is not None:
+            _find_columns(then, columns(first.where), entry, base_ts)
+            table.delete(first.where)
+        elif first.keys is not None:
+            names = _find_columns(then, map(int, first.keys.column_names), entry, base_ts)
+            keys = pa.concat_tables([call.keys for call in run if call.keys is not None])
+            table.delete(keys=keys.rename_columns(names), on=names)
+        else:
+            check_written_under(then, entry, base_ts)  # before anything is uploaded
+            transaction.begin_upload()
+            leaves_out = leaves_out_erased(entry)
+            handed = [batch for call in run for batch in call.batches]
+            passed = transaction.passing(first.entry, handed, leaves_out)
+            batches = [batch for batch in passed if batch.num_rows]
+            requests = frozenset(call.request for call in run if call.request is not None)
+            if batches:
+                files = row_statements.write_rows(self._context, self._table, first.entry, batches, transaction.intent)
+                if leaves_out:
+                    transaction.add(ExpectErasures(self._table, entry.uuid, base_ts, None))
+                transaction.add(Write(self._table, entry.uuid, files, requests=requests, schema=then))
+            for call in run:
+                if call.request is not None:
+                    transaction.bind(call.request, call.digest)
+
+
+def _have_same_keys(one: _BufferedCall, other: _BufferedCall) -> bool:
+    """Whether the keys of two calls are of the same columns, as they were at the same time."""
+    assert one.keys is not None
+    assert other.keys is not None
+    return one.keys.column_names == other.keys.column_names and one.entry.schema == other.entry.schema
+
+
+def _find_columns(then: Schema, ids: Iterable[int], entry: TableEntry, base_ts: int) -> list[str]:
+    """Finds columns of older ones in a table, by what they are and not by their names of then.
+
+    Args:
+        then: the older columns.
+        base_ts: ``commit_ts`` of the version that the table is read in.
+
+    Returns:
+        Their names of now.
+
+    Raises:
+        SchemaError: one is gone.
+    """
+    names = []
+    for id_ in ids:
+        column = then.by_id[id_]
+        there = same_column(entry.schema, column, base_ts)
+        if there is None:
+            raise SchemaError(f"column {column.name!r} was dropped meanwhile")
+        names.append(there.name)
+    return names

@@ -1,0 +1,263 @@
+"""The seam for determinism: everything that is not a function of its arguments comes from here.
+
+Clock, randomness, sleep and threads are injected everywhere, so that production code runs unchanged under a
+simulation that decides all four from one seed.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import TimeoutError as FuturesTimeoutError
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, Protocol, TypeVar
+
+from dolmen.base.cached import cached_property
+
+_FAR_SECONDS = 0.002
+"""Opening a small file of a disk that is near takes less than this: 0.1 to 0.3 ms (measured)."""
+
+_CLOCKS_DISAGREE_SECONDS = 1.0
+"""A wall clock that is corrected without a jump stays within this for half an hour: by 0.5 ms a second at most."""
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+def _local_clock_us() -> int:
+    return time.time_ns() // 1_000
+
+
+def _monotonic() -> float:
+    """Seconds that also pass while the machine sleeps, unlike ``time.monotonic`` on Linux and macOS."""
+    if hasattr(time, "clock_gettime"):
+        return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+    return time.monotonic()
+
+
+@dataclass(frozen=True, slots=True)
+class Instant:
+    """A point in time by both clocks of this machine.
+
+    Args:
+        clock_us: its wall clock, in microseconds since the epoch.
+        monotonic: seconds by ``Runtime.monotonic``.
+    """
+
+    clock_us: int
+    monotonic: float
+
+
+class Signal(Protocol):
+    """Lets one thread wait for another. It is set once."""
+
+    def set(self) -> None:
+        """Ends the waiting."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Waits until it is set, or for this many seconds. Returns whether it is set."""
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """The clock, randomness, sleep and threads of a process.
+
+    Args:
+        clock_us: this machine's wall clock in microseconds since the epoch; never orders commits.
+        monotonic: seconds that never decrease and pass while the machine sleeps; measures the age of responses.
+        sleep: waits for this many seconds.
+        random: the source of uuids and jitter.
+        threads: the most concurrent requests; 1 runs everything inline. They wait much and compute little, so that many
+            of them hide how long a request takes; what they hold is bounded by ``map``.
+        cores: number of threads that decode or encode; at most one per processor, as each keeps memory of its own.
+        signal: makes what one thread waits for until another one sets it.
+        few_requests: nobody waits, and each request is paid for: large objects go up in fewer, larger parts.
+    """
+
+    clock_us: Callable[[], int] = _local_clock_us
+    monotonic: Callable[[], float] = _monotonic
+    sleep: Callable[[float], None] = time.sleep
+    random: random.Random = field(default_factory=random.SystemRandom)
+    threads: int = 32
+    cores: int = field(default_factory=lambda: os.cpu_count() or 1)
+    signal: Callable[[], Signal] = threading.Event
+    few_requests: bool = False
+
+    def instant(self) -> Instant:
+        """This point in time."""
+        return Instant(self.clock_us(), self.monotonic())
+
+    def elapsed(self, since: Instant) -> float:
+        """Seconds since an instant; infinite if the clocks disagree, so that they are not known.
+
+        A virtual machine or a function that was frozen may go on with its monotonic clock where it stood. Its wall
+        clock is set again.
+        """
+        seconds = self.monotonic() - since.monotonic
+        clock_seconds = (self.clock_us() - since.clock_us) / 1_000_000
+        return seconds if abs(clock_seconds - seconds) <= _CLOCKS_DISAGREE_SECONDS else float("inf")
+
+    def uuid(self) -> str:
+        """32 hexadecimal digits of a fresh random (version 4) UUID."""
+        return uuid.UUID(int=self.random.getrandbits(128), version=4).hex
+
+    def attempt(self) -> str:
+        """8 hexadecimal digits that identify one commit attempt."""
+        return f"{self.random.getrandbits(32):08x}"
+
+    def map(
+        self,
+        function: Callable[[T], R],
+        items: Iterable[T],
+        *,
+        ahead: int | None = None,
+        size: Callable[[T], int] = lambda _: 0,
+        most: int = 0,
+    ) -> Iterator[R]:
+        """Like ``map``, in order, with up to ``ahead`` (default ``threads``) concurrent items.
+
+        An error is raised when its item's turn comes, and items that have not begun by then do not begin.
+
+        Args:
+            size: the bytes that the result of an item takes. Items that are larger together than ``most`` are not
+                concurrent, but for the last of them: this bounds memory.
+        """
+        if self.threads == 1:
+            return map(function, items)
+        return _map(self._pool, function, items, ahead or self.threads, size, most)
+
+    def near(
+        self, function: Callable[[T], R], items: Iterator[T], *, count: Callable[[T], int] = lambda _: 1
+    ) -> Iterator[R]:
+        """Like ``map``, one item after the other in the caller's thread, while that is fast; leaves the other items.
+
+        Use it before ``map`` for files of this machine: to open a small one is work in short steps of Python and C, for
+        which threads wait for each other. They help only where it takes longer: the disk is far, or the work is long.
+
+        Args:
+            count: how many files an item is.
+        """
+        seconds, files = 0.0, 0
+        for item in items:
+            began = self.monotonic()
+            found = function(item)
+            seconds += self.monotonic() - began
+            files += count(item)
+            yield found
+            if seconds > files * _FAR_SECONDS:
+                return
+
+    def compute(
+        self,
+        function: Callable[[T], R],
+        items: Iterable[T],
+        *,
+        ahead: int | None = None,
+        here: Callable[[T], bool] = lambda _: False,
+    ) -> Iterator[R]:
+        """Like ``map``, for work that keeps a processor busy: on ``cores`` threads.
+
+        Args:
+            ahead: concurrent items at most; ``cores`` and one more by default.
+            here: whether the caller's thread does an item when its turn comes: work in short steps of Python and C,
+                for which threads would wait for each other.
+        """
+        if self.threads == 1:
+            return map(function, items)
+        return _map(self._processors, function, items, ahead or self.cores + 1, here=here)
+
+    def ahead(self, items: Iterable[T]) -> Iterator[T]:
+        """Yields the same items in order, and makes the next one in the background.
+
+        Use it for items that may be made in another thread. When the caller stops, the item under way ends first.
+        """
+        if self.threads == 1:
+            yield from items
+            return
+        iterator, end = iter(items), object()
+        following: Future[Any] = self._pool.submit(next, iterator, end)
+        try:
+            while (item := following.result()) is not end:
+                following = self._pool.submit(next, iterator, end)
+                yield item
+        finally:
+            wait([following])
+
+    def attend(self, function: Callable[[], R], seconds: float, meanwhile: Callable[[], None]) -> R:
+        """Runs ``function`` in a thread, and calls ``meanwhile`` at this interval in seconds until it ends.
+
+        An error of ``meanwhile`` is raised at once; ``function`` then goes on in its thread.
+        """
+        if self.threads == 1:
+            return function()
+        future = self._pool.submit(function)
+        while True:
+            try:
+                return future.result(seconds)
+            except FuturesTimeoutError:
+                if future.done():
+                    raise  # raised by the function itself
+                meanwhile()
+
+    def start(self, function: Callable[[], None], name: str) -> None:
+        """Runs a function in a thread of its own until it returns. The thread does not keep the process alive."""
+        threading.Thread(target=function, name=name, daemon=True).start()
+
+    @cached_property
+    def _pool(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(self.threads, thread_name_prefix="dolmen")
+
+    @cached_property
+    def _processors(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(self.cores, thread_name_prefix="dolmen-core")
+
+
+def shared_runtime() -> Runtime:
+    """The runtime of this process, shared by all databases that are opened without one: its threads and connections."""
+    return _runtime_of(os.getpid())
+
+
+@cache
+def _runtime_of(process: int) -> Runtime:
+    """One per process, as threads do not survive a fork."""
+    return Runtime()
+
+
+def _map(
+    pool: ThreadPoolExecutor,
+    function: Callable[[T], R],
+    items: Iterable[T],
+    window: int,
+    size: Callable[[T], int] = lambda _: 0,
+    most: int = 0,
+    here: Callable[[T], bool] = lambda _: False,
+) -> Iterator[R]:
+    pending: deque[tuple[Future[R] | None, T, int]] = deque()
+    held = 0
+
+    def take() -> R:
+        nonlocal held
+        future, item, own = pending.popleft()
+        held -= own
+        return function(item) if future is None else future.result()
+
+    try:
+        for item in items:
+            own = size(item)
+            pending.append((None if here(item) else pool.submit(function, item), item, own))
+            held += own
+            while pending and (len(pending) >= window or held > most):
+                yield take()
+        while pending:
+            yield take()
+    finally:
+        for future, _, _ in pending:
+            if future:
+                future.cancel()

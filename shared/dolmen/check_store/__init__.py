@@ -1,6 +1,0 @@
-"""Checks that an object store does what dolmen relies on.
-
-The tests check dolmen's own stores with it; ``dolmen check-store`` checks any other.
-It imports everything but ``dolmen.cli`` and ``dolmen.spark``.
-Begin with ``dolmen.check_store.contract`` (the promises), then ``dolmen.check_store.run``.
-"""

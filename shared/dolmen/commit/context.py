@@ -1,0 +1,62 @@
+"""The context that all objects of one open database share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from dolmen.base.runtime import Runtime, shared_runtime
+from dolmen.commit.head import Head
+from dolmen.entries.segments.reader import SegmentReader
+from dolmen.errors import CorruptionError
+from dolmen.store.base import ObjectStore
+from dolmen.store.cache import ObjectCache
+from dolmen.store.url import open_store, portable_url
+
+
+@dataclass(frozen=True)
+class Context:
+    """The store of a database, its newest known version, and the cache of its immutable objects."""
+
+    store: ObjectStore
+    runtime: Runtime
+    head: Head
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Other processes open the store by its URL, with their own clock, threads and caches."""
+        return _reopen, (portable_url(self.store), self.head.trust_clock)
+
+    @property
+    def cache(self) -> ObjectCache:
+        """The cache of immutable objects."""
+        return self.head.cache
+
+    @property
+    def segments(self) -> SegmentReader:
+        """Reads entries that have left the manifest."""
+        return self.head.segments
+
+    @contextmanager
+    def reading(self, version: int, last: int | None = None) -> Iterator[None]:
+        """Wraps work that reads a version's objects: if one is missing because the version expired, that is no damage.
+
+        Args:
+            last: the last version, if the work reads several; those between may expire though a tag keeps the first.
+
+        Raises:
+            VersionExpiredError: in place of CorruptionError, if one of the versions has expired.
+        """
+        try:
+            yield
+        except CorruptionError as error:
+            if error.is_missing:
+                self.head.check_kept(version, last)
+            raise
+
+
+def _reopen(url: str, trust_clock: bool) -> Context:
+    runtime = shared_runtime()
+    store = open_store(url, runtime)
+    return Context(store, runtime, Head(store, runtime, trust_clock=trust_clock))

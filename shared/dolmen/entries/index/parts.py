@@ -1,0 +1,221 @@
+"""Index objects: a tree in an object of its own, written once and never changed, and read page by page.
+
+::
+
+    "DIX1"                   4 bytes
+    page, page, ...          back to back; which is which and where is said by the pages above them
+    root block               where the manifest says (index/root_block.py)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from dolmen.base.runtime import Runtime
+from dolmen.base.units import MIB
+from dolmen.entries.index.key_bytes import KeyEncoding
+from dolmen.entries.index.pages import LeafPage, PageRef, decode_page
+from dolmen.entries.index.root_block import IndexHead, decode_root, encode_root, place
+from dolmen.entries.index.tree import Page, Tree
+from dolmen.entries.index.tree_writer import TreeWriter
+from dolmen.errors import CorruptionError, ObjectNotFoundError
+from dolmen.format.checksum import crc32
+from dolmen.format.chunk_places import ChunkPlaces
+from dolmen.format.manifest import Segment
+from dolmen.store.base import ObjectOutput, ObjectStore
+from dolmen.store.cache import ObjectCache
+
+MAGIC = b"DIX1"
+_REQUEST_BYTES = 4 * MIB
+"""Neighbouring pages are fetched together up to this."""
+_AHEAD_BYTES = 16 * MIB
+"""Pages that are asked for at once have no more bytes, but for the last of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenPart:
+    """A part whose root block was read."""
+
+    part: Segment
+    head: IndexHead
+    tree: Tree
+
+    def fits(self, columns: tuple[int, ...], kinds: tuple[str, ...]) -> bool:
+        """Whether its keys consist of these columns, and are encoded as values of these kinds."""
+        return (self.head.columns, self.head.kinds) == (columns, kinds)
+
+
+@dataclass
+class IndexTally:
+    """Counts what was fetched of indexes."""
+
+    requests: int = 0
+    bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class IndexReader:
+    """Reads parts of indexes. Safe to use from several threads.
+
+    Args:
+        cache: keeps decoded pages.
+        tally: counts fetches.
+    """
+
+    store: ObjectStore
+    runtime: Runtime
+    cache: ObjectCache
+    tally: IndexTally = field(default_factory=IndexTally)
+
+    def fetch(self, key: str, start: int, end: int) -> bytes:
+        """Bytes of a part. Raises CorruptionError if the object is missing."""
+        try:
+            body = self.store.get(key, (start, end)).body
+        except ObjectNotFoundError as error:
+            raise CorruptionError(key, "the object is missing; it holds a part of an index") from error
+        self.tally.requests += 1
+        self.tally.bytes += len(body)
+        return body
+
+    def open(self, part: Segment) -> OpenPart:
+        """Reads the root block of a part, with one request unless it is cached.
+
+        Raises:
+            CorruptionError: the object is missing, or not what its reference says.
+            UnsupportedFormatError: written by a newer dolmen.
+        """
+        offset, length, _ = place(part)
+        key = ("index", part.object, offset)
+        found: tuple[IndexHead, Page] | None = self.cache.get(key)
+        if found is None:
+            found = decode_root(self.fetch(part.object, offset, offset + length), part)
+            self.cache.put(key, found, found[0].nbytes + found[1].nbytes)
+        return OpenPart(part, found[0], Tree(found[1], _PartPages(self, part)))
+
+    def pages(self, wanted: Iterable[tuple[Segment, PageRef]]) -> Iterator[Page]:
+        """Pages of parts, in this order; neighbours that are not cached take one request.
+
+        Raises:
+            CorruptionError: a page is missing, or not what its reference says.
+        """
+        groups = self._groups(wanted)
+        for pages in self.runtime.map(self._read, groups, size=lambda group: group.length, most=_AHEAD_BYTES):
+            yield from pages
+
+    def _groups(self, wanted: Iterable[tuple[Segment, PageRef]]) -> Iterator[_PageGroup]:
+        held: _PageGroup | None = None
+        for part, reference in wanted:
+            page: Page | None = self.cache.get(("index", part.object, reference.offset))
+            if held is not None and (page is not None or not held.goes_on(part, reference)):
+                yield held
+                held = None
+            if page is not None:
+                yield _PageGroup(part, [reference], page)
+            elif held is None:
+                held = _PageGroup(part, [reference])
+            else:
+                held.references.append(reference)
+        if held is not None:
+            yield held
+
+    def _read(self, group: _PageGroup) -> list[Page]:
+        if group.cached is not None:
+            return [group.cached]
+        key, start = group.part.object, group.references[0].offset
+        body = self.fetch(key, start, start + group.length)
+        pages = []
+        for reference in group.references:
+            page = _checked(body[reference.offset - start :][: reference.length], reference, key)
+            self.cache.put(("index", key, reference.offset), page, page.nbytes)
+            pages.append(page)
+        return pages
+
+
+@dataclass(frozen=True, slots=True)
+class _PageGroup:
+    """Neighbouring pages, or one that is cached."""
+
+    part: Segment
+    references: list[PageRef]
+    cached: Page | None = None
+
+    @property
+    def length(self) -> int:
+        """The bytes to fetch."""
+        last = self.references[-1]
+        return 0 if self.cached is not None else last.offset + last.length - self.references[0].offset
+
+    def goes_on(self, part: Segment, reference: PageRef) -> bool:
+        """Whether a page follows these, and is fetched with them."""
+        length = self.length
+        follows = part.object == self.part.object and reference.offset == self.references[0].offset + length
+        return follows and length + reference.length <= _REQUEST_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class _PartPages:
+    """The pages of one part."""
+
+    reader: IndexReader
+    part: Segment
+
+    def pages(self, references: Sequence[PageRef]) -> Iterator[Page]:
+        """The pages, in the order of their references."""
+        return self.reader.pages((self.part, reference) for reference in references)
+
+
+def write_part(
+    store: ObjectStore,
+    key: str,
+    columns: tuple[int, ...],
+    encoding: KeyEncoding,
+    files: tuple[str, ...],
+    blocks: Iterable[LeafPage],
+    places: Mapping[str, ChunkPlaces],
+) -> Segment | None:
+    """Writes a part; without entries it writes nothing, and returns None.
+
+    Args:
+        key: what the object will be called.
+        columns: ids of the columns of the keys.
+        files: uuids of the data files, by their number in the entries.
+        blocks: the entries, in the order of their keys.
+        places: of the column chunks of files, by uuid, as far as they are known; read when the blocks have ended.
+
+    Raises:
+        StoreUnavailableError, AccessDeniedError: from the upload; and whatever ``blocks`` raises.
+    """
+    with store.open_output(key) as output:
+        summed = _SummedOutput(output)
+        summed.write(MAGIC)
+        writer = TreeWriter(summed, len(MAGIC), encoding.width)
+        for block in blocks:
+            writer.add(block.keys, block.places)
+        if not writer.entries:
+            return None
+        root = encode_root(columns, encoding.kinds, files, writer.finish(), places)
+        summed.write(root)
+        size = output.commit()
+    return Segment("index", key, size, summed.crc32, writer.entries, root=(writer.offset, len(root), crc32(root)))
+
+
+class _SummedOutput:
+    """Passes bytes on, and keeps the CRC-32 of all of them."""
+
+    def __init__(self, output: ObjectOutput) -> None:
+        self._output, self.crc32 = output, 0
+
+    def write(self, data: bytes, /) -> int:
+        """Appends ``data``; returns how many bytes were taken (all)."""
+        self.crc32 = crc32(data, self.crc32)
+        return self._output.write(data)
+
+
+def _checked(body: bytes, reference: PageRef, key: str) -> Page:
+    if len(body) != reference.length or crc32(body) != reference.crc32:
+        raise CorruptionError(key, f"page at byte {reference.offset}: checksum differs")
+    try:
+        return decode_page(body)
+    except ValueError as error:
+        raise CorruptionError(key, f"page at byte {reference.offset}: {error}") from error

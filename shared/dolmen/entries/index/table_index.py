@@ -1,0 +1,146 @@
+"""The index of a table in one version: all its parts together."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyroaring import BitMap
+
+from dolmen.base.cached import cached_property
+from dolmen.base.units import KIB
+from dolmen.entries.index.key_bytes import KeyEncoding, Keys
+from dolmen.entries.index.pages import PageRef
+from dolmen.entries.index.parts import IndexReader, OpenPart
+from dolmen.entries.index.tree import Page, find_all
+from dolmen.format.chunk_places import ChunkPlaces
+from dolmen.format.manifest import Segment, TableEntry
+
+_POSITION_BITS = np.uint64(32)
+_POSITION = np.uint64((1 << 32) - 1)
+
+
+_LEAF_BYTES = 48 * KIB
+"""About the bytes of a leaf, compressed."""
+_LEAVES_TOGETHER = 64
+"""About so many neighbouring leaves are fetched together."""
+
+
+@dataclass(frozen=True)
+class Hits:
+    """Some entries of keys that were looked up.
+
+    Args:
+        uuids: of the files, by number.
+        at: for each entry the place of its key among those that were looked up.
+        files: the number of its file.
+        positions: of its row there.
+    """
+
+    uuids: tuple[str, ...]
+    at: npt.NDArray[np.int64]
+    files: npt.NDArray[np.int64]
+    positions: npt.NDArray[np.uint32]
+
+
+@dataclass(frozen=True)
+class TableIndex:
+    """The parts that fit the table's primary key.
+
+    Args:
+        encoding: how keys are encoded.
+        parts: their heads and trees.
+        reader: reads their pages.
+    """
+
+    encoding: KeyEncoding
+    parts: tuple[OpenPart, ...]
+    reader: IndexReader
+
+    @classmethod
+    def of(cls, entry: TableEntry, reader: IndexReader) -> TableIndex:
+        """Opens the index of a table, with one request for each part that is not cached.
+
+        Args:
+            entry: the table's whole entry.
+
+        Raises:
+            CorruptionError: a part is missing or damaged.
+        """
+        encoding = encoding_of(entry)
+        opened = reader.runtime.map(reader.open, entry.segments_of("index"))
+        fitting = tuple(part for part in opened if part.fits(entry.primary_key, encoding.kinds))
+        return cls(encoding, fitting, reader)
+
+    @cached_property
+    def covered(self) -> frozenset[str]:
+        """Uuids of the files all of whose keys it knows, live or not."""
+        return frozenset(uuid for part in self.parts for uuid in part.head.files)
+
+    def chunk_places(self, uuid: str) -> ChunkPlaces | None:
+        """Where the column chunks of a file are, if a part says so."""
+        for part in self.parts:
+            if part.head.chunks and uuid in part.head.files:
+                found = part.head.chunk_places(part.head.files.index(uuid))
+                if found is not None:
+                    return found
+        return None
+
+    def find(self, keys: Keys) -> dict[str, BitMap]:
+        """The positions of rows with these keys, hidden rows included, by the uuid of their file.
+
+        Args:
+            keys: distinct, in ascending order.
+
+        Raises:
+            CorruptionError: a page is missing or damaged.
+        """
+        found: dict[str, BitMap] = defaultdict(BitMap)
+        for hits in self.hits(keys):
+            for number in np.unique(hits.files).tolist():
+                found[hits.uuids[number]].update(BitMap(hits.positions[hits.files == number]))
+        return dict(found)
+
+    def hits(self, keys: Keys) -> Iterator[Hits]:
+        """The entries of these keys, page by page. Pages of one level of all parts are asked for together.
+
+        Args:
+            keys: distinct, in ascending order.
+
+        Raises:
+            CorruptionError: a page is missing or damaged.
+        """
+        roots = [part.tree.root for part in self.parts]
+        for number, at, places in find_all(roots, keys, self._pages):
+            files = (places >> _POSITION_BITS).astype(np.int64)
+            yield Hits(self.parts[number].head.files, at, files, (places & _POSITION).astype(np.uint32))
+
+    def _pages(self, wanted: Iterable[tuple[int, PageRef]]) -> Iterator[Page]:
+        return self.reader.pages((self.parts[number].part, reference) for number, reference in wanted)
+
+
+def expected_cost(part: Segment, keys: int, request_bytes: int) -> int:
+    """Bytes that a look-up of some keys is expected to fetch of a part, which are anywhere among its keys.
+
+    Args:
+        request_bytes: what a request is worth in bytes, which is added for each.
+    """
+    leaves = max(1, -(-part.size // _LEAF_BYTES))
+    asked = leaves * (1 - (1 - 1 / leaves) ** keys)
+    requests = 1 + asked * (1 - asked / leaves) + asked / _LEAVES_TOGETHER
+    root = 0 if part.root is None else part.root[1]
+    return int(root + asked * part.size / leaves + requests * request_bytes)
+
+
+def encoding_of(entry: TableEntry) -> KeyEncoding:
+    """How the keys of a table's index are encoded."""
+    return KeyEncoding.of(key_types(entry))
+
+
+def key_types(entry: TableEntry) -> list[pa.DataType]:
+    """The types of the primary key's columns."""
+    return [entry.schema.by_id[id_].arrow_type for id_ in entry.primary_key]

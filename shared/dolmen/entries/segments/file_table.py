@@ -1,0 +1,223 @@
+"""One segment of data-file entries as a table, which decodes only the columns that are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from dolmen.base.cached import cached_property
+from dolmen.entries.segments.uuids import Uuids, codes_of_paths
+from dolmen.errors import CorruptionError
+from dolmen.format.entries import DataFile
+from dolmen.format.layout import check_reference, uuid_of
+from dolmen.format.manifest import Segment
+from dolmen.format.segment_files import BASE_COLUMNS, OPTIONAL_COLUMNS, stats_columns, stats_ids, to_entries
+from dolmen.format.widening import widened_ends
+
+Positions = npt.NDArray[np.int64]
+Numbers = npt.NDArray[np.int64]
+_Choice = tuple[frozenset[int], frozenset[tuple[int, pa.DataType]]]
+
+_UNKNOWN = -1
+_FEW = 512
+"""Segments with at most so many entries are decoded once: opening the object costs as much as all that it holds."""
+_MOST_DECODED = 8
+"""Choices of bounds with which the entries of such a segment are kept."""
+_ENTRY_BYTES, _STATS_BYTES = 800, 200
+"""The bytes of a decoded entry, about, and of the bounds of one of its columns."""
+
+
+class FileTable:
+    """The entries of a segment of kind ``files``.
+
+    Args:
+        segment: its reference in the manifest.
+        body: the object, checked.
+        grown: called whenever it takes more memory than before.
+
+    Raises:
+        CorruptionError: it is not Parquet with the columns of a segment, or has another number of entries.
+    """
+
+    def __init__(self, segment: Segment, body: bytes, grown: Callable[[FileTable], None] = lambda _: None) -> None:
+        self.segment, self._body, self._grown = segment, body, grown
+        self._columns: dict[str, pa.Array] = {}
+        self._whole: pa.Table | None = None
+        self._uuids: list[str] | None = None
+        self._decoded: dict[_Choice, list[DataFile]] = {}
+        self.nbytes = len(body)
+        try:
+            parquet = pq.ParquetFile(pa.BufferReader(body))
+        except (pa.ArrowException, OSError) as error:
+            raise CorruptionError(segment.object, f"not a segment of files: {error}") from error
+        self._names = frozenset(parquet.schema_arrow.names)
+        if missing := set(BASE_COLUMNS) - self._names:
+            raise CorruptionError(segment.object, f"not a segment of files: no columns {sorted(missing)}")
+        self.ids = frozenset(stats_ids(self._names))
+        self._metadata = parquet.metadata
+        if self._metadata.num_rows != segment.count:
+            raise CorruptionError(segment.object, f"it has {self._metadata.num_rows} entries, not {segment.count}")
+        self.nbytes += self._metadata.serialized_size * 4
+        self._is_small = len(self) <= _FEW and self._metadata.num_row_groups <= 1
+
+    def __len__(self) -> int:
+        return self.segment.count
+
+    def column(self, name: str) -> pa.Array | None:
+        """A whole column; None if there is no such column."""
+        found = self._columns.get(name)
+        if found is None and name in self._names:
+            found = _one(self._read([name])[name])
+            self._columns[name] = found
+            self.nbytes += found.nbytes
+            self._grown(self)
+        return found
+
+    def numbers(self, name: str) -> Numbers:
+        """A whole column of integers; -1 where it is NULL."""
+        column = self.column(name)
+        if column is None:
+            return np.full(len(self), _UNKNOWN, np.int64)
+        numbers: Numbers = column.fill_null(_UNKNOWN).to_numpy()
+        return numbers
+
+    @cached_property
+    def sorted_uuids(self) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int32]]:
+        """Codes of its files' uuids, ascending, and the place of each file."""
+        paths = _one(self._read(["path"])["path"])
+        for path in pc.filter(paths, pc.invert(pc.match_substring_regex(paths, r"^data/[A-Za-z0-9_./-]{1,200}$"))):
+            check_reference(path.as_py(), self.segment.object)
+        codes = codes_of_paths(paths)
+        order = np.argsort(codes, kind="stable").astype(np.int32)
+        self.nbytes += 12 * len(order)
+        self._grown(self)
+        return codes[order], order
+
+    def find(self, uuids: Uuids) -> tuple[Positions, Positions]:
+        """The entries of these files: their places here, ascending, and the place of each in ``uuids``."""
+        codes, order = self.sorted_uuids
+        first, last = np.searchsorted(codes, uuids.codes, "left"), np.searchsorted(codes, uuids.codes, "right")
+        hits = np.flatnonzero(last > first)
+        if not len(hits):
+            return np.empty(0, np.int64), np.empty(0, np.int64)
+        lengths = (last - first)[hits]
+        which = np.repeat(hits, lengths)
+        offsets = np.arange(len(which)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+        places = order[first[which] + offsets].astype(np.int64)
+        names = self._names_of(places)
+        same = np.fromiter(
+            (name == uuids.names[place] for name, place in zip(names, which, strict=True)), np.bool_, len(names)
+        )
+        places, which = places[same], which[same]
+        ascending = np.argsort(places, kind="stable")
+        return places[ascending], which[ascending]
+
+    def entries(
+        self,
+        places: Positions | None = None,
+        ids: Collection[int] | None = None,
+        types: Mapping[int, pa.DataType] | None = None,
+    ) -> Iterator[list[DataFile]]:
+        """Entries as they stand in the object, some at a time.
+
+        Args:
+            places: places of the wanted entries, ascending; all by default.
+            ids: columns whose bounds the entries have; all by default. The others are unknown then.
+            types: by id, types that columns have now and in whose form bounds are wanted.
+        """
+        wanted = self.ids if ids is None else self.ids & frozenset(ids)
+        if not self._is_small:
+            yield from self._decode(places, wanted, types or {})
+            return
+        choice = wanted, frozenset((id_, known) for id_, known in (types or {}).items() if id_ in wanted)
+        found = self._decoded.get(choice)
+        if found is None:
+            found = [entry for some in self._decode(None, wanted, types or {}) for entry in some]
+            if len(self._decoded) < _MOST_DECODED:
+                self._decoded[choice] = found
+                self.nbytes += len(found) * (_ENTRY_BYTES + _STATS_BYTES * len(wanted))
+                self._grown(self)
+        if places is None or len(places):
+            yield found if places is None else [found[place] for place in places.tolist()]
+
+    def _decode(
+        self, places: Positions | None, wanted: Collection[int], types: Mapping[int, pa.DataType]
+    ) -> Iterator[list[DataFile]]:
+        optional = [name for name in OPTIONAL_COLUMNS if name in self._names]
+        names = [*BASE_COLUMNS, *optional, *(name for id_ in sorted(wanted) for name in stats_columns(id_))]
+        for group, first, last in self._groups():
+            own = None
+            if places is not None:
+                own = places[np.searchsorted(places, first) : np.searchsorted(places, last)] - first
+                if not len(own):
+                    continue
+            table = _widened(self._read(names, [group]), types)
+            found = to_entries(table if own is None else table.take(pa.array(own)))
+            for entry in found:
+                check_reference(entry.path, self.segment.object)
+                if entry.vector:
+                    check_reference(entry.vector.object, self.segment.object)
+            yield found
+
+    def _groups(self) -> Iterator[tuple[int, int, int]]:
+        """Number, first and end of each row group."""
+        rows = [self._metadata.row_group(group).num_rows for group in range(self._metadata.num_row_groups)]
+        ends = np.cumsum([0, *rows]).tolist()
+        for group, (first, last) in enumerate(pairwise(ends)):
+            yield group, first, last
+
+    def _names_of(self, places: Positions) -> list[str]:
+        if self._is_small:
+            if self._uuids is None:
+                self._uuids = list(map(uuid_of, self._read(["path"])["path"].to_pylist()))
+            return [self._uuids[place] for place in places.tolist()]
+        found: list[str] = []
+        order = np.argsort(places, kind="stable")
+        ascending = places[order]
+        for group, first, last in self._groups():
+            own = ascending[np.searchsorted(ascending, first) : np.searchsorted(ascending, last)] - first
+            if len(own):
+                found += map(uuid_of, _one(self._read(["path"], [group])["path"]).take(pa.array(own)).to_pylist())
+        names = [""] * len(found)
+        for place, name in zip(order.tolist(), found, strict=True):
+            names[place] = name
+        return names
+
+    def _read(self, names: Sequence[str], groups: Sequence[int] | None = None) -> pa.Table:
+        if self._is_small:
+            if self._whole is None:
+                self._whole = self._fetch(None, None)
+                self.nbytes += self._whole.nbytes
+                self._grown(self)
+            return self._whole.select(list(names))
+        return self._fetch(list(names), groups)
+
+    def _fetch(self, names: list[str] | None, groups: Sequence[int] | None) -> pa.Table:
+        try:
+            parquet = pq.ParquetFile(pa.BufferReader(self._body), metadata=self._metadata)
+            if groups is None:
+                return parquet.read(names, use_threads=False)
+            return parquet.read_row_groups(list(groups), names, use_threads=False)
+        except (pa.ArrowException, OSError) as error:
+            raise CorruptionError(self.segment.object, f"not a segment of files: {error}") from error
+
+
+def _widened(table: pa.Table, types: Mapping[int, pa.DataType]) -> pa.Table:
+    """The table with the bounds of columns that were written under a narrower type in the form of their type now."""
+    for id_ in types.keys() & set(stats_ids(table.column_names)):
+        for name in stats_columns(id_)[:2]:
+            ends = _one(table[name])
+            changed = widened_ends(ends, types[id_])
+            if changed is not ends:
+                table = table.set_column(table.column_names.index(name), name, changed)
+    return table
+
+
+def _one(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()

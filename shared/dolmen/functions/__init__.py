@@ -1,6 +1,0 @@
-"""Shared by the four Lambda handlers: settings from the environment, and redelivery of messages that are not done.
-
-The handlers themselves are in ``functions/`` at the top of the repository; the package does not import them.
-It imports ``dolmen.handover``, ``dolmen.ingest`` and what lies below those, but nothing of Lambda.
-Begin with ``dolmen.functions.deliveries``; ``dolmen.functions.settings`` reads the variables.
-"""

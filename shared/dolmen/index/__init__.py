@@ -1,5 +1,0 @@
-"""Finds rows by key: B+ trees of pages, from the bytes of keys to files and positions.
-
-It imports ``dolmen.format``, ``dolmen.store`` and what lies below those.
-Begin with ``dolmen.index.tree``, then ``dolmen.index.pages``; docs/index.md specifies the bytes.
-"""

@@ -1,0 +1,272 @@
+"""The sections about the whole database: versions, erasures, the pipeline, background work, and what is not known."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dolmen.base.units import duration_text
+from dolmen.maintenance.health.health import Health, PendingErasure, Pipeline, QueuePlace, RejectsPlace
+from dolmen.maintenance.health.page.charts import meter, version_strip
+from dolmen.maintenance.health.page.grid import GridColumn, grid
+from dolmen.maintenance.health.page.markup import Html, element, join
+from dolmen.maintenance.health.words import ago_text, time_text
+
+
+def versions(health: Health) -> Html | None:
+    """The kept versions, tags and cursors."""
+    kept = health.versions
+    if not kept.newest:
+        return None
+    since = f", since {time_text(kept.oldest_at)}" if kept.oldest_at else ""
+    told = (
+        f"Versions {kept.oldest:,} to {kept.newest:,} can be read{since}. A version expires when it is older than "
+        f"{duration_text(kept.retention_us)} and not among the newest {kept.keep_versions:,}, unless a tag or a cursor "
+        "keeps it."
+    )
+    pins = (
+        element(
+            "p", f"{kept.pins:,} more kept for readers of tables that are published as Iceberg.", class_="small-print"
+        )
+        if kept.pins
+        else None
+    )
+    legend = element(
+        "div",
+        element("span", element("span", class_="key tag-key", aria_hidden="true"), f"tags: {len(kept.tags):,}, above"),
+        element(
+            "span",
+            element("span", class_="key cursor-key", aria_hidden="true"),
+            f"cursors: {len(kept.cursors):,}, below",
+        ),
+        class_="legend",
+    )
+    return _section(
+        "Versions",
+        element("div", element("p", told), version_strip(kept), legend, pins, class_="card"),
+        _tags(health),
+        _cursors(health),
+    )
+
+
+def _tags(health: Health) -> Html | None:
+    kept = health.versions
+    columns = (
+        GridColumn("tag"),
+        GridColumn("version", "number"),
+        GridColumn("of", "time"),
+        GridColumn("kept until", "time"),
+    )
+    rows = [
+        (tag.name, f"{tag.version:,}", time_text(tag.created_at), time_text(tag.until) or "for ever")
+        for tag in kept.tags
+    ]
+    return grid(_with_rest("Tags", kept.tags_left_out), columns, rows) if rows else None
+
+
+def _cursors(health: Health) -> Html | None:
+    kept = health.versions
+    columns = (
+        GridColumn("cursor"),
+        GridColumn("version", "number"),
+        GridColumn("versions behind", "number"),
+        GridColumn("moved", "time"),
+        GridColumn("ends", "time"),
+    )
+    rows = [
+        (
+            cursor.name,
+            f"{cursor.version:,}",
+            f"{kept.newest - cursor.version:,}",
+            ago_text(cursor.moved_at, health.looked_at),
+            ago_text(cursor.ends_at, health.looked_at),
+        )
+        for cursor in kept.cursors
+    ]
+    return (
+        grid(_with_rest("Cursors: places of readers of changes", kept.cursors_left_out), columns, rows)
+        if rows
+        else None
+    )
+
+
+def erasures(health: Health) -> Html:
+    """Pending erasures and their deadlines."""
+    if not health.erasures:
+        return _section("Erasures", element("p", "No erasure is pending: what was erased is gone from the disk."))
+    columns = (
+        GridColumn("erasure", "id"),
+        GridColumn("deadline", "time"),
+        GridColumn("time used"),
+        GridColumn("state"),
+        GridColumn("tables", "words"),
+        GridColumn("next", "words"),
+    )
+    rows = [_erasure(each, health.looked_at) for each in health.erasures]
+    caption = _with_rest("Erasures of which some object may still hold rows, by deadline", health.erasures_left_out)
+    return _section("Erasures", grid(caption, columns, rows))
+
+
+def _erasure(each: PendingErasure, now_us: int) -> tuple[object, ...]:
+    used, whole = now_us - each.requested_at, max(each.due_at - each.requested_at, 1)
+    sign = element("span", "✖ in danger", class_="badge danger") if each.in_danger else None
+    if each.due_at < now_us:
+        sign = element("span", "✖ past", class_="badge danger")
+    when = "was due" if each.next_at < now_us else "by"
+    step = each.next_step + (f", {when} {time_text(each.next_at)}" if each.next_at else "")
+    return (
+        element("code", each.id),
+        join((time_text(each.due_at), element("br"), ago_text(each.due_at, now_us), " " if sign else None, sign)),
+        meter(used, whole, "danger" if each.in_danger else ""),
+        each.state,
+        ", ".join(each.tables) or "not in the manifest any more",
+        step,
+    )
+
+
+def pipeline(health: Health) -> Html:
+    """Rejects and queues, as far as they were named."""
+    beside = health.pipeline
+    return _section("Rejects and dead letters", *_places(beside, health.looked_at))
+
+
+def _places(beside: Pipeline, now_us: int) -> Iterator[Html]:
+    if beside.rejects is None:
+        yield element(
+            "p",
+            "The database does not know where rejected files lie, and no place was named: ",
+            element("code", "dolmen report --rejected URL"),
+            " counts them.",
+        )
+    else:
+        yield _rejects(beside.rejects, now_us)
+    if not beside.queues:
+        yield element(
+            "p",
+            "It knows no queue, either: ",
+            element("code", "--ingest-queue URL --queue URL"),
+            " count waiting messages and dead letters.",
+        )
+    else:
+        columns = (
+            GridColumn("queue"),
+            GridColumn("waiting", "number"),
+            GridColumn("under way", "number"),
+            GridColumn("given up", "number"),
+            GridColumn("place", "words"),
+        )
+        yield grid("Queues: approximate numbers of messages", columns, [_queue(each) for each in beside.queues])
+
+
+def _rejects(place: RejectsPlace, now_us: int) -> Html:
+    where = element("p", "Place: ", element("code", place.url), class_="small-print")
+    if place.problem:
+        return element("div", element("p", f"It could not be looked at: {place.problem}"), where, class_="card")
+    retried = f" {place.retried:,} more were put back." if place.retried else ""
+    if not place.waiting:
+        return element("div", element("p", f"No reject waits.{retried}"), where, class_="card")
+    rows = [(table or "(no table)", f"{count:,}") for table, count in place.waiting.items()]
+    newest = f"The newest was rejected {ago_text(place.newest_at, now_us)}.{retried}"
+    least = "" if place.complete else " There are more: counting stopped."
+    counted = grid("Rejects that wait, by table", (GridColumn("table"), GridColumn("rejects", "number")), rows)
+    return join((counted, element("p", newest + least, class_="small-print"), where))
+
+
+def _queue(queue: QueuePlace) -> tuple[object, ...]:
+    numbers = [
+        "not known" if number is None else f"{number:,}" for number in (queue.waiting, queue.under_way, queue.dead)
+    ]
+    dead = f"; dead letters: {queue.dead_letters}" if queue.dead_letters else ""
+    return (queue.name, *numbers, queue.problem or f"{queue.url}{dead}")
+
+
+def background(health: Health) -> Html:
+    """The work that is due, and recent commits."""
+    return _section("Background work", _planned(health), _last_runs(health), _past(health))
+
+
+def _planned(health: Health) -> Html:
+    if not health.planned:
+        return element("p", "Nothing is due: a round of maintenance, or a collection, would find nothing to do.")
+    columns = (GridColumn("step"), GridColumn("table"), GridColumn("work", "words"), GridColumn("command", "words"))
+    rows = [
+        (
+            work.step,
+            work.table or "the database",
+            work.what + (f", from {time_text(work.due_at)} on" if work.due_at else ""),
+            element("code", work.command),
+        )
+        for work in health.planned
+    ]
+    return grid("What the next round of maintenance, and the next collection, will do", columns, rows)
+
+
+def _last_runs(health: Health) -> Html | None:
+    if not health.past:
+        return None
+    last: dict[str, int] = {}
+    for work in health.past:
+        if work.upkeep:
+            last.setdefault(work.operation, work.at)
+    if not last:
+        told = f"None of the last {len(health.past):,} commits is background work."
+    else:
+        runs = ", ".join(f"{operation} {ago_text(at, health.looked_at)}" for operation, at in last.items())
+        told = f"Last commits of background work: {runs}. A round that finds nothing to do makes no commit."
+    return element("p", told, class_="small-print")
+
+
+def _past(health: Health) -> Html | None:
+    if not health.past:
+        return None
+    columns = (
+        GridColumn("version", "number"),
+        GridColumn("time", "time"),
+        GridColumn("did", "words"),
+        GridColumn("rows added", "number"),
+        GridColumn("files", "number"),
+        GridColumn("message and requests", "words"),
+    )
+    rows = [
+        (
+            f"{work.version:,}",
+            time_text(work.at),
+            join((work.done or work.operation, element("span", "background", class_="tag") if work.upkeep else None)),
+            f"{work.rows_added:,}" if work.rows_added else "",
+            _files(work.files_added, work.files_removed),
+            "; ".join(text for text in (work.message, ", ".join(work.requests)) if text),
+        )
+        for work in health.past
+    ]
+    return grid("Recent commits", columns, rows)
+
+
+def _files(added: int, removed: int) -> str:
+    return " ".join(f"{sign}{count:,}" for sign, count in (("+", added), ("−", removed)) if count)
+
+
+def unknown(health: Health) -> Html:
+    """A list of things that the page does not know, so that nobody takes its silence for good news."""
+    told: list[tuple[str, str]] = [
+        ("Whether every object is there and intact: ", "dolmen verify"),
+        ("Uploads that no commit names (orphans), which take space until a collection: ", "dolmen gc --dry-run"),
+        ("How many rows unresolved deletes hide. Figures of rows count them: ", "dolmen scan TABLE --count"),
+        ("Older versions of objects that the bucket itself keeps, and what else lies in it.", ""),
+        (
+            "Rounds of maintenance that failed or found nothing: they leave no commit. The log of the functions tells.",
+            "",
+        ),
+        ("Who reads the database, and what that costs.", ""),
+    ]
+    if health.pipeline.rejects is None or not health.pipeline.queues:
+        told.append(("Rejected files and dead letters of places that were not named: see above.", ""))
+    items = [element("li", text, element("code", command) if command else None) for text, command in told]
+    return _section("What this page does not know", element("ul", *items, class_="unknown"))
+
+
+def _section(title: str, *content: object) -> Html:
+    name = title.lower().replace(" ", "-")
+    return element("section", element("h2", title, id=name), *content, aria_labelledby=name)
+
+
+def _with_rest(caption: str, left_out: int) -> str:
+    return f"{caption}; {left_out:,} more are not shown" if left_out else caption

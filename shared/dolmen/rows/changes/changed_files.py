@@ -1,0 +1,277 @@
+"""Plans from metadata alone which files the changes between two versions are read from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import pyarrow as pa
+
+from dolmen.commit.context import Context
+from dolmen.entries.segments.erasures import with_erasures
+from dolmen.format.entries import DataFile, KeysTombstone, Tombstone
+from dolmen.format.erasures import Erasure
+from dolmen.format.manifest import Manifest, TableEntry
+from dolmen.format.schema import Field
+from dolmen.predicate import Predicate
+from dolmen.rows.changes.hits import (
+    FileHit,
+    FilePlanner,
+    hits_between,
+    hits_of_commit,
+    hits_of_deletes,
+    unlike_files,
+    younger_files,
+)
+from dolmen.rows.changes.matching import Changed, RowMatcher
+from dolmen.rows.changes.rows import read_schema, taken_rows, visible_rows
+from dolmen.rows.changes.state import FeedColumns, TableState
+from dolmen.rows.scan.plan import FilePlan
+
+LosingFile: TypeAlias = FileHit | FilePlan
+ReadLost: TypeAlias = Callable[[FeedColumns, Sequence[LosingFile]], Iterator[pa.RecordBatch]]
+ReadNew: TypeAlias = Callable[[FeedColumns, Sequence[FilePlan]], Iterator[pa.RecordBatch]]
+
+
+@dataclass(frozen=True)
+class ChangedFiles:
+    """The files of a change: those that may have lost rows, and those that may have new ones.
+
+    Args:
+        columns: to be read.
+        lost, new: these files.
+        read_lost, read_new: stream the rows that some of these files have lost, or that are new in them.
+        is_difference: whether a row on both sides is no change.
+    """
+
+    columns: FeedColumns
+    lost: tuple[LosingFile, ...]
+    new: tuple[FilePlan, ...]
+    read_lost: ReadLost
+    read_new: ReadNew
+    is_difference: bool = False
+
+    @property
+    def is_paired(self) -> bool:
+        """Whether rows of one file may have to be paired with rows of another, so that all files are read together."""
+        return bool(self.lost and self.new and (self.columns.key or self.is_difference))
+
+    @property
+    def sizes(self) -> tuple[list[tuple[str, int]], list[tuple[str, int]]]:
+        """Paths and sizes, in bytes, of the files that may have lost rows, and of those that may have new ones."""
+        before = [_file_before(plan) for plan in self.lost]
+        return [(file.path, file.size) for file in before], [(plan.file.path, plan.file.size) for plan in self.new]
+
+    def only(self, lost: AbstractSet[str], new: AbstractSet[str]) -> ChangedFiles:
+        """The same change with some of its files alone, by their paths; no rows of it may have to be paired."""
+        return replace(
+            self,
+            columns=replace(self.columns, key=()),
+            lost=tuple(plan for plan in self.lost if _file_before(plan).path in lost),
+            new=tuple(plan for plan in self.new if plan.file.path in new),
+            is_difference=False,
+        )
+
+    def deleted(self) -> Iterator[pa.RecordBatch]:
+        """Streams the rows that were taken away."""
+        return self.read_lost(self.columns, self.lost)
+
+    def inserted(self) -> Iterator[pa.RecordBatch]:
+        """Streams the rows that were added."""
+        return self.read_new(self.columns, self.new)
+
+    def match(self) -> Iterator[Changed]:
+        """Streams the changes: tells rows that replace others from rows that are new."""
+        if not self.is_paired:
+            yield from (("delete", batch) for batch in self.deleted())
+            yield from (("insert", batch) for batch in self.inserted())
+            return
+        yield from matcher(self.columns, is_difference=self.is_difference).match(self.deleted(), self.inserted())
+
+
+def matcher(columns: FeedColumns, *, is_difference: bool) -> RowMatcher:
+    """A matcher of rows with these columns."""
+    key = [field.name for field in columns.key]
+    return RowMatcher(read_schema(columns), key, drop_equal=is_difference)
+
+
+class ChangePlanner:
+    """Plans changes of one table.
+
+    Args:
+        entry: says the table's uuid, primary key, and the columns of the feed.
+        output: columns of the result.
+        where: bound to the columns of ``entry``: the feed of the rows for which it is TRUE.
+        erasures: of rows of the table, oldest first: changes are those of the versions as whoever reads them now sees
+            them.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        entry: TableEntry,
+        output: tuple[Field, ...],
+        where: Predicate | None,
+        erasures: tuple[Erasure, ...] = (),
+    ) -> None:
+        self._context, self._entry, self._erasures = context, entry, erasures
+        self._columns = FeedColumns(entry.schema, output, (), where)
+
+    @property
+    def key_columns(self) -> FeedColumns:
+        """The columns with those of the primary key."""
+        return self._keyed_by(self._entry.primary_key)
+
+    def of_commit(self, first: Manifest, last: Manifest, columns: FeedColumns | None = None) -> ChangedFiles:
+        """The rows that one commit took away and added.
+
+        Args:
+            first, last: the version before the commit, and its own.
+            columns: to be read; by default those of the result, and of the key by which rows are to be paired.
+        """
+        before, after = self._state(first), self._state(last)
+        if before is None or after is None or not self._is_in_epoch(before, after):
+            return self._difference(before, after)
+        deletes = after.tombstones_since(before.commit_ts)
+        new = list(younger_files(after, self._columns, before.commit_ts))
+        hits = tuple(hits_of_commit(before, after, self._columns))
+        if columns is None:
+            ids = self._entry.primary_key or _upserted_by(deletes, new) if new and hits else ()
+            columns = self._keyed_by(ids)
+        planner = FilePlanner(after, columns, deletes)
+        return _in_epoch(columns, before, after, hits, tuple(_plans(planner, new)), deletes)
+
+    def net(self, first: Manifest, last: Manifest) -> ChangedFiles | None:
+        """The difference of two versions.
+
+        Returns:
+            None if compaction has replaced files of which rows may be gone: only the commits tell the difference then.
+        """
+        before, after = self._state(first), self._state(last)
+        if before is None or after is None or not self._is_in_epoch(before, after):
+            return self._difference(before, after)
+        columns = self.key_columns
+        planner = FilePlanner(after, columns)
+        has_deletes = after.entry.last_delete_ts > before.commit_ts
+        hits = hits_between(before, after, columns, planner) if has_deletes else iter(())
+        if hits is None:
+            return None
+        new = tuple(_plans(planner, younger_files(after, columns, before.commit_ts)))
+        return _in_epoch(columns, before, after, tuple(hits), new, planner.tombstones, is_net=True)
+
+    def erased(self, first: Manifest, last: Manifest, *, net: bool = False) -> ChangedFiles | None:
+        """The rows that a commit took away and that nobody sees any more, as deletes for whoever has them from before.
+
+        They have values in the columns of the primary key alone; without one, in those that the erasures name. Some may
+        be of rows that are erased by a later commit, in a file of which this one took others.
+
+        Args:
+            net: whether other commits may have come between the two versions.
+
+        Returns:
+            None if there are none.
+        """
+        erasures = [erasure for erasure in self._erasures if erasure.ts > first.commit_ts]
+        state = self._stored(first) if erasures else None
+        if state is None:
+            return None
+        marked = with_erasures(state.entry, erasures, self._context.segments)
+        deletes = marked.tombstones[len(state.entry.tombstones) :]
+        named = self._entry.primary_key or {id_ for delete in deletes for id_ in delete.columns}
+        kept = tuple(field for field in self._entry.schema.fields if field.id in named)
+        if not deletes or not kept:
+            return None
+        told = tuple(field for field in self._columns.output if field.id in named)
+        columns = FeedColumns(self._entry.schema, told, kept, self._columns.where)
+        hits = hits_of_deletes(state, deletes, marked.schema, columns)
+        now = None if net else self._stored(last)
+        if now is not None and now.entry.epoch == state.entry.epoch:
+            touched = {hit.after.path for hit in hits_of_commit(state, now, columns)}
+            hits = (hit for hit in hits if hit.after.path in touched)
+
+        def read_lost(_: FeedColumns, files: Sequence[LosingFile]) -> Iterator[pa.RecordBatch]:
+            losing = [hit for hit in files if isinstance(hit, FileHit)]
+            for batch in taken_rows(state, state.with_entry(marked), columns, losing, deletes):
+                arrays = [
+                    batch.column(field.name) if field in told else pa.nulls(batch.num_rows, field.arrow_type)
+                    for field in self._columns.output
+                ]
+                yield pa.RecordBatch.from_arrays(arrays, [field.name for field in self._columns.output])
+
+        def read_new(_: FeedColumns, files: Sequence[FilePlan]) -> Iterator[pa.RecordBatch]:
+            return iter(())
+
+        return ChangedFiles(columns, tuple(hits), (), read_lost, read_new)
+
+    def _difference(self, before: TableState | None, after: TableState | None) -> ChangedFiles:
+        """The rows that only one of two versions shows, whatever happened in between."""
+        both = before is not None and after is not None
+        columns = self.key_columns if both else self._columns
+
+        def read(state: TableState | None) -> ReadLost:
+            def rows(columns: FeedColumns, files: Sequence[LosingFile]) -> Iterator[pa.RecordBatch]:
+                plans = [plan for plan in files if isinstance(plan, FilePlan)]
+                return iter(()) if state is None else visible_rows(state, columns, plans, state.tombstones)
+
+            return rows
+
+        are_alike = before is not None and after is not None and before.hides_like(after, columns)
+        lost = () if before is None else tuple(unlike_files(before, after if are_alike else None, columns))
+        new = () if after is None else tuple(unlike_files(after, before if are_alike else None, columns))
+        return ChangedFiles(columns, lost, new, read(before), read(after), is_difference=both)
+
+    def _is_in_epoch(self, before: TableState, after: TableState) -> bool:
+        """Whether the table was not overwritten or restored in between, and lost none of the feed's columns."""
+        return before.entry.epoch == after.entry.epoch and before.hides_like(after, self.key_columns)
+
+    def _state(self, manifest: Manifest) -> TableState | None:
+        """The table in a version, as whoever reads it now sees it."""
+        return TableState.of(self._context, manifest, self._entry.uuid, self._entry.schema, self._erasures)
+
+    def _stored(self, manifest: Manifest) -> TableState | None:
+        """The table in a version, as it was read before anything was erased."""
+        return TableState.of(self._context, manifest, self._entry.uuid, self._entry.schema, hide=False)
+
+    def _keyed_by(self, ids: Sequence[int]) -> FeedColumns:
+        """The columns with those of a key; without, if the table no longer has one of them."""
+        there = {field.id: field for field in self._entry.schema.fields}
+        key = tuple(there[id_] for id_ in ids) if there.keys() >= set(ids) else ()
+        return replace(self._columns, key=key)
+
+
+def _in_epoch(
+    columns: FeedColumns,
+    before: TableState,
+    after: TableState,
+    hits: tuple[FileHit, ...],
+    new: tuple[FilePlan, ...],
+    deletes: tuple[Tombstone, ...],
+    *,
+    is_net: bool = False,
+) -> ChangedFiles:
+    """The changed files of two versions of one epoch."""
+
+    def read_lost(columns: FeedColumns, files: Sequence[LosingFile]) -> Iterator[pa.RecordBatch]:
+        return taken_rows(before, after, columns, [hit for hit in files if isinstance(hit, FileHit)], deletes)
+
+    def read_new(columns: FeedColumns, files: Sequence[FilePlan]) -> Iterator[pa.RecordBatch]:
+        return visible_rows(after, columns, files, deletes, since=before.commit_ts if is_net else 0)
+
+    return ChangedFiles(columns, hits, new, read_lost, read_new, is_difference=is_net)
+
+
+def _file_before(plan: LosingFile) -> DataFile:
+    return plan.before.file if isinstance(plan, FileHit) else plan.file
+
+
+def _plans(planner: FilePlanner, files: Iterable[DataFile]) -> Iterator[FilePlan]:
+    return (plan for file in files if (plan := planner.plan(file)) is not None)
+
+
+def _upserted_by(deletes: Iterable[Tombstone], files: Iterable[DataFile]) -> tuple[int, ...]:
+    """The columns by which a commit replaced rows; none if it replaced none, or by different columns."""
+    added = {file.row_ts for file in files}
+    found = {each.columns for each in deletes if isinstance(each, KeysTombstone) and each.ts in added}
+    return found.pop() if len(found) == 1 else ()

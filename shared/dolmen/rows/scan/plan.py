@@ -1,0 +1,336 @@
+"""The plan of a scan: what has to be read, found from the manifest and its segments alone."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from dolmen.base.cached import cached_property
+from dolmen.entries.segments.judging import greatest_ts, known_bounds
+from dolmen.entries.segments.live import LiveFiles, tombstones_of
+from dolmen.entries.segments.live_segment import LiveSegment
+from dolmen.entries.segments.mask import always_mask, may_match_mask
+from dolmen.entries.segments.tombstones import Suspects, TombstoneJudge
+from dolmen.errors import InputError, SchemaError
+from dolmen.format.entries import DataFile, Tombstone
+from dolmen.format.manifest import Segment, TableEntry
+from dolmen.format.schema import COMMIT_TS_FIELD, Field
+from dolmen.predicate import Predicate, StatsVerdict, columns, judge, to_sql
+from dolmen.rows.scan.display import html, text
+from dolmen.rows.scan.view import View
+
+Reason: TypeAlias = Literal["filter", "deleted", "limit"]
+
+_WORDS: dict[Reason, str] = {"filter": "statistics", "deleted": "deletes of all rows", "limit": "the limit"}
+
+
+@dataclass(frozen=True)
+class FilePlan:
+    """A data file to read.
+
+    Args:
+        file: its entry.
+        filter: whether its rows have to be tested against the scan's predicate; False when all of them match.
+        tombstones: deletes that may hide rows of it, as far as statistics can tell.
+    """
+
+    file: DataFile
+    filter: bool
+    tombstones: Suspects | tuple[Tombstone, ...]
+
+    @property
+    def exact_rows(self) -> int | None:
+        """Number of rows that the scan gets from it; None where metadata does not tell."""
+        return None if self.filter or self.tombstones else self.file.live_rows
+
+
+@dataclass(frozen=True)
+class SegmentUse:
+    """Use of the table's segments: how many segments of data files were read or pruned, and what planning fetched.
+
+    Args:
+        kept: segments that were looked into.
+        pruned: segments that their bounds in the root, or the limit, made unnecessary; or whose rows the root counts.
+        requests, bytes: fetched; what the cache had is not among them.
+    """
+
+    kept: int = 0
+    pruned: int = 0
+    requests: int = 0
+    bytes: int = 0
+
+
+@dataclass(frozen=True, repr=False)
+class ScanPlan:
+    """The files and columns that a scan reads, and the deletes that it applies.
+
+    Args:
+        table: its name.
+        version: of the snapshot.
+        entry: the table in that snapshot.
+        output: columns of the result, in order.
+        where: the scan's predicate.
+        limit: at most so many rows.
+        files: to read, oldest first.
+        pruned: how many files are not to be read, by reason: nothing matches, all is deleted, the limit is reached.
+        unresolved: all tombstones of the table, oldest first.
+        segments: what planning took.
+        counted_files, counted_rows: files that are not listed, as metadata alone knew how many rows the scan gets from
+            them; only in plans for counting.
+    """
+
+    table: str
+    version: int
+    entry: TableEntry
+    output: tuple[Field, ...]
+    where: Predicate | None
+    limit: int | None
+    files: tuple[FilePlan, ...]
+    pruned: Mapping[Reason, int]
+    unresolved: tuple[Tombstone, ...] = ()
+    segments: SegmentUse = SegmentUse()
+    counted_files: int = 0
+    counted_rows: int = 0
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        """Arrow schema of the result."""
+        return pa.schema([pa.field(field.name, field.arrow_type, field.nullable) for field in self.output])
+
+    @cached_property
+    def output_ids(self) -> frozenset[int]:
+        """Ids of the result's columns."""
+        return frozenset(field.id for field in self.output)
+
+    def facts(self) -> list[tuple[str, str]]:
+        """The lines of ``repr``, all of them known from the manifest and its segments alone."""
+        reasons = ", ".join(f"{count:,} by {_WORDS[reason]}" for reason, count in sorted(self.pruned.items()))
+        files = len(self.files) + self.counted_files + sum(self.pruned.values())
+        use = self.segments
+        facts = [
+            ("scan", f"{self.table}, version {self.version}"),
+            ("columns", ", ".join(field.name for field in self.output) or "none"),
+            ("where", to_sql(self.where, self.entry.schema) if self.where is not None else ""),
+            ("limit", "" if self.limit is None else f"{self.limit:,}"),
+            (
+                "files",
+                f"{len(self.files):,} of {files:,}, "
+                f"{sum(file.file.size for file in self.files):,} bytes{f'; pruned {reasons}' if reasons else ''}",
+            ),
+            (
+                "segments",
+                f"{use.kept:,} of {use.kept + use.pruned:,} looked into, fetched with {use.requests:,} requests, "
+                f"{use.bytes:,} bytes"
+                if use.kept + use.pruned + use.requests
+                else "",
+            ),
+            ("rows in them", f"{sum(file.file.live_rows for file in self.files):,}"),
+            ("tombstones", f"{len(self.tombstones):,} of {len(self.unresolved):,} to be checked"),
+        ]
+        return [(name, value) for name, value in facts if value]
+
+    def __repr__(self) -> str:
+        return text(self.facts())
+
+    def _repr_html_(self) -> str:
+        return html(self.facts())
+
+    @cached_property
+    def tombstones(self) -> tuple[Tombstone, ...]:
+        """All tombstones that some file has to be checked against, oldest first."""
+        needed = np.zeros(len(self.unresolved), np.bool_)
+        for file in self.files:
+            if isinstance(
+                file.tombstones, Suspects
+            ):  # those of ``unresolved``; other lists come with their own deletes
+                needed[file.tombstones.places()] = True
+        return tuple(self.unresolved[place] for place in np.flatnonzero(needed).tolist())
+
+
+def plan(
+    view: View,
+    *,
+    columns: Sequence[str] | None = None,
+    where: Predicate | None = None,
+    limit: int | None = None,
+    with_commit_ts: bool = False,
+    counting: bool = False,
+    newer_than: int = -1,
+) -> ScanPlan:
+    """Plans a scan of one table in one version. Reads at most segments.
+
+    Args:
+        view: the table, and the version of it.
+        columns: names of the result's columns; all by default. None at all is allowed (for counting).
+        where: a predicate bound to the table's schema.
+        limit: at most so many rows, any.
+        with_commit_ts: adds the column ``_commit_ts`` at the end.
+        counting: sum up the files that metadata can count instead of listing them, many at a time.
+        newer_than: a commit timestamp: leaves out files all of whose rows are of this time or before.
+
+    Raises:
+        TableNotFoundError, SchemaError: no such table or column.
+        InputError: a negative limit.
+        CorruptionError: a segment is missing or damaged.
+    """
+    reader = view.context.segments.tallied()
+    entry = reader.whole(view.manifest.table(view.table))
+    check_limit(limit)
+    live, tombstones = LiveFiles.of(entry, reader), tombstones_of(entry, reader)
+    planner = _ScanPlanner(live, tombstones, where, limit, counting, newer_than)
+    planner.run()
+    return ScanPlan(
+        table=view.table,
+        version=view.manifest.version,
+        entry=entry,
+        output=output_fields(entry, columns, with_commit_ts),
+        where=where,
+        limit=limit,
+        files=tuple(planner.files),
+        pruned={reason: count for reason, count in planner.pruned.items() if count},
+        unresolved=planner.tombstones,
+        segments=SegmentUse(
+            planner.looked_into,
+            len(planner.live.segments) - planner.looked_into,
+            reader.tally.requests,
+            reader.tally.bytes,
+        ),
+        counted_files=planner.counted_files,
+        counted_rows=planner.counted_rows,
+    )
+
+
+def check_limit(limit: int | None) -> None:
+    """Raises InputError for a negative limit."""
+    if limit is not None and limit < 0:
+        raise InputError(f"limit {limit}: it can't be negative")
+
+
+def output_fields(entry: TableEntry, names: Sequence[str] | None, with_commit_ts: bool) -> tuple[Field, ...]:
+    """The columns of a result. Raises SchemaError, InputError."""
+    if names is None:
+        fields = entry.schema.shown
+    else:
+        if isinstance(names, str):
+            raise InputError(f"columns={names!r}: give a list of names")
+        shown = {field.id: field for field in entry.schema.shown}
+        fields = tuple(shown[entry.schema.field(name).id] for name in names)
+        if len({field.id for field in fields}) < len(fields):
+            raise SchemaError(f"a column is there twice in {list(names)}")
+    return (*fields, COMMIT_TS_FIELD) if with_commit_ts else fields
+
+
+class _ScanPlanner:
+    """Goes through a table's files, oldest first, a segment at a time where they have left the manifest."""
+
+    def __init__(
+        self,
+        live: LiveFiles,
+        tombstones: tuple[Tombstone, ...],
+        where: Predicate | None,
+        limit: int | None,
+        counting: bool,
+        newer_than: int,
+    ) -> None:
+        self.live, self.tombstones = live, tombstones
+        self._where, self._limit, self._counting, self._newer_than = where, limit, counting, newer_than
+        self._schema = live.entry.schema
+        self._deletes = TombstoneJudge(tombstones, self._schema)
+        self._filtered: frozenset[int] = columns(where) if where is not None else frozenset()
+        self.files: list[FilePlan] = []
+        self.pruned: Counter[Reason] = Counter()
+        self.looked_into = self.counted_files = self.counted_rows = 0
+        self._exact = 0
+
+    def run(self) -> None:
+        """Fills in what the plan is made of."""
+        wanted: list[Segment] = []
+        for segment in self.live.segments:
+            verdict = self._verdict(segment)
+            if verdict is StatsVerdict.NEVER:
+                self.pruned["filter"] += segment.count
+            elif verdict is StatsVerdict.ALWAYS and self._known_by_root(segment):
+                self.counted_files += segment.count
+                self.counted_rows += segment.rows - segment.deleted
+            else:
+                wanted.append(segment)
+        left = len(wanted)
+        live_segments = self.live.live_segments(wanted, ahead=1 if self._limit is not None else None)
+        while left and not self._enough():  # asked before the next one is fetched
+            self.looked_into += 1
+            left -= 1
+            self._add_segment(next(live_segments))
+        self.pruned["limit"] += sum(segment.count for segment in wanted[len(wanted) - left :])
+        inline = self.live.entry.files
+        for place, file in enumerate(inline):
+            if self._enough():
+                self.pruned["limit"] += len(inline) - place
+                break
+            self._add(file, partial(self._deletes.of_file, file))
+        self._correct()
+
+    def _correct(self) -> None:
+        """Files of segments that were not looked into were counted with those of them that are gone."""
+        there = len(self.files) + self.counted_files + sum(self.pruned.values())
+        for reason in ("filter", "limit"):
+            over = min(self.pruned[reason], max(0, there - self.live.count))
+            self.pruned[reason] -= over
+            there -= over
+
+    def _known_by_root(self, segment: Segment) -> bool:
+        """Whether the root alone tells how many rows there are in a segment all of whose rows match."""
+        return self._counting and not len(self.live.changes.uuids) and not self._deletes.of_segment(segment)
+
+    def _enough(self) -> bool:
+        return self._limit is not None and self._exact + self.counted_rows >= self._limit
+
+    def _add_segment(self, segment: LiveSegment) -> None:
+        where, table = self._where, segment.table
+        places = segment.places(None if where is None else may_match_mask(where, table))
+        self.pruned["filter"] += segment.files - len(places)
+        tombstones = self._deletes.of_segment(segment.segment)
+        if self._counting and len(places):
+            exact = ~tombstones.mask(segment)
+            if where is not None:
+                exact &= always_mask(where, table)
+            counted = places[exact[places]]
+            totals = segment.totals(counted)
+            self.counted_files += totals.files
+            self.counted_rows += totals.rows - totals.deleted
+            places = places[~exact[places]]
+        ids = self._filtered | tombstones.ids
+        files = tombstones.of_files(segment, places, segment.entries(places, ids))
+        for left in range(len(places), 0, -1):
+            if self._enough():
+                self.pruned["limit"] += left
+                return
+            self._add(*next(files))
+
+    def _verdict(self, file: DataFile | Segment) -> StatsVerdict:
+        if greatest_ts(file) <= self._newer_than:
+            return StatsVerdict.NEVER
+        if self._where is None:
+            return StatsVerdict.ALWAYS
+        return judge(self._where, known_bounds(file, self._schema, self._filtered), file.rows)
+
+    def _add(self, file: DataFile, find: Callable[[], Suspects | None]) -> None:
+        if not file.live_rows:
+            self.pruned["deleted"] += 1
+            return
+        verdict = self._verdict(file)
+        if verdict is StatsVerdict.NEVER:
+            self.pruned["filter"] += 1
+            return
+        tombstones = find()
+        if tombstones is None:
+            self.pruned["deleted"] += 1
+            return
+        plan = FilePlan(file, verdict is StatsVerdict.MAYBE, tombstones)
+        self.files.append(plan)
+        self._exact += plan.exact_rows or 0

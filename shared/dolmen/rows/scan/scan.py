@@ -1,0 +1,287 @@
+"""A scan: what ``table.scan(...)`` returns. It can explain itself, stream, count, or become a data frame."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from dolmen.errors import InputError
+from dolmen.format.schema import COMMIT_TS
+from dolmen.predicate import Predicate, bind
+from dolmen.rows.scan import plan as planning
+from dolmen.rows.scan.count import count_rows
+from dolmen.rows.scan.explain import Explanation, explain
+from dolmen.rows.scan.frames import to_pandas, to_polars
+from dolmen.rows.scan.optional import optional
+from dolmen.rows.scan.plan import ScanPlan
+from dolmen.rows.scan.read import PlanReader, RowGroupColumns
+from dolmen.rows.scan.row_groups import RowGroup
+from dolmen.rows.scan.row_masks import column_of, row_mask, to_arrow
+from dolmen.rows.scan.view import View
+
+if TYPE_CHECKING:
+    import duckdb
+    import pandas as pd
+    import polars as pl
+
+
+class Scan:
+    """Rows of one table in one version. Nothing is read before it is asked for; each use reads anew.
+
+    Rows come in the order of the files, in any number of batches; ``limit`` takes any rows and then stops reading.
+
+    Args:
+        view: the table, and the version of it.
+        columns: names of the result's columns, in order; all by default.
+        where: only rows for which this is TRUE.
+        limit: at most so many rows.
+        order_by: columns to sort by, descending with a leading ``-``; NULLs and NaN come last. Sorts in memory.
+        with_commit_ts: adds the column ``_commit_ts``: when each row was committed.
+
+    Raises:
+        TableNotFoundError, SchemaError, InputError: the arguments don't fit the table.
+    """
+
+    def __init__(
+        self,
+        view: View,
+        *,
+        columns: Sequence[str] | None = None,
+        where: Predicate | None = None,
+        limit: int | None = None,
+        order_by: str | Sequence[str] | None = None,
+        with_commit_ts: bool = False,
+    ) -> None:
+        if columns is not None and not columns:
+            raise InputError("columns=[]: name at least one, or use count()")
+        self._view, self._columns, self._where = view, columns, where
+        self._with_commit_ts = with_commit_ts
+        entry = view.entry()
+        self._order_by = order_by
+        asked = _order([order_by] if isinstance(order_by, str) else order_by or ())
+        order = [entry.schema.field(name) for name, _ in asked]
+        self._order = [(field.name, way) for field, (_, way) in zip(order, asked, strict=True)]
+        self._limit = limit
+        planning.check_limit(limit)
+        output = planning.output_fields(entry, columns, with_commit_ts)
+        self.schema: pa.Schema = pa.schema([pa.field(field.name, field.arrow_type, field.nullable) for field in output])
+        ids = {field.id for field in output}
+        self._extra = tuple(field for field in order if field.id not in ids)
+        self._stored_schema = entry.schema
+        self._planned: ScanPlan | None = None
+        self._paths: frozenset[str] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The state for another process, which opens the store by its URL and plans the scan itself."""
+        return {**self.__dict__, "_planned": None}
+
+    @property
+    def plan(self) -> ScanPlan:
+        """The plan of what to read. The first access makes it, and fetches only segments."""
+        if self._planned is None:
+            with self._view.reading():
+                found = self._plan()
+            if self._paths is not None:
+                found = replace(found, files=tuple(file for file in found.files if file.file.path in self._paths))
+            self._planned = replace(found, output=(*found.output, *self._extra)) if self._extra else found
+        return self._planned
+
+    def _plan(self, *, counting: bool = False) -> ScanPlan:
+        return planning.plan(
+            self._view,
+            columns=self._columns,
+            where=self._where,
+            limit=None if self._order else self._limit,
+            with_commit_ts=self._with_commit_ts,
+            counting=counting,
+        )
+
+    def to_batches(self) -> Iterator[pa.RecordBatch]:
+        """Streams the rows with bounded memory: at most a few row groups are held at once."""
+        if self._order:
+            return iter(self._sorted().to_batches())
+        return self._batches()
+
+    def to_reader(self) -> pa.RecordBatchReader:
+        """The same stream as a ``pyarrow.RecordBatchReader``."""
+        return pa.RecordBatchReader.from_batches(self.schema, self.to_batches())
+
+    def to_arrow(self) -> pa.Table:
+        """All rows in memory."""
+        return self._sorted() if self._order else pa.Table.from_batches(self._batches(), self.schema)
+
+    def to_pandas(self, **options: Any) -> pd.DataFrame:
+        """All rows as a pandas frame; ``options`` go to ``pyarrow.Table.to_pandas``."""
+        return to_pandas(self.to_arrow(), **options)
+
+    def to_polars(self) -> pl.DataFrame:
+        """All rows as a Polars frame."""
+        return to_polars(self.to_arrow())
+
+    def to_duckdb(self, connection: duckdb.DuckDBPyConnection | None = None) -> duckdb.DuckDBPyRelation:
+        """A DuckDB relation that streams the scan whenever it is executed.
+
+        A query over it reads the columns that it needs and those files and row groups that its conditions leave,
+        unless the scan has a limit: which rows these are does not depend on what is asked of them.
+
+        Args:
+            connection: where the relation lives; DuckDB's default connection otherwise.
+        """
+        from dolmen.rows.scan.boxes import needs_boxes
+        from dolmen.rows.scan.dataset import ScanDataset  # pyarrow's datasets: only for those who ask
+
+        duckdb = optional("duckdb", "dolmen[sql]")
+        connection = connection or duckdb.default_connection()
+        if self.is_limited and not needs_boxes():
+            return connection.from_arrow(self)
+        schema, filters = self._stored_schema, not self.is_limited
+        return ScanDataset(self._view.table, self.schema, schema, self.only, filters=filters).relation(connection)
+
+    def to_polars_lazy(self) -> pl.LazyFrame:
+        """A lazy frame of Polars that scans when it is collected.
+
+        It reads the columns that the query needs, and those files and row groups that its conditions leave; conditions
+        that dolmen does not understand are left to Polars.
+        """
+        from dolmen.rows.scan.lazy import lazy_frame  # only for those who ask
+
+        return lazy_frame(self, self._stored_schema)
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        """The stream by the Arrow PyCapsule interface, for anything that reads it."""
+        return self.to_reader().__arrow_c_stream__(requested_schema)
+
+    def count(self) -> int:
+        """Counts the rows that ``to_arrow`` would give, from metadata alone where that is exact."""
+        with self._view.reading():
+            rows = count_rows(self._reader(self.plan if self._paths is not None else self._plan(counting=True)))
+        return rows if self._limit is None else min(rows, self._limit)
+
+    def explain(self) -> Explanation:
+        """Explains what the scan reads and what it skips, to the byte. Fetches footers and tombstones for that."""
+        with self._view.reading():
+            return explain(self._reader(self.plan))
+
+    def of_files(self, paths: Collection[str]) -> Scan:
+        """The same scan over some of its files: the part that one of several tasks reads."""
+        part = self._like()
+        part._paths = frozenset(paths)
+        part._planned = replace(self.plan, files=tuple(f for f in self.plan.files if f.file.path in part._paths))
+        return part
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether it has a limit. Which rows it takes is not known in advance, so no condition may be added to it."""
+        return self._limit is not None
+
+    def only(self, columns: Sequence[str], where: Predicate | None, limit: int | None = None) -> Scan:
+        """The same scan of some of its columns, and of rows that fulfil one more condition.
+
+        Args:
+            columns: names, in this order; ``_commit_ts`` comes last, and never alone.
+            where: bound to the table's schema; None if the scan is limited.
+            limit: at most so many of its rows.
+        """
+        assert where is None or not self.is_limited
+        limits = [most for most in (self._limit, limit) if most is not None]
+        conditions = [condition for condition in (self._where, where) if condition is not None]
+        part = self._like(
+            columns=[name for name in columns if name != COMMIT_TS] or self.schema.names[:1],
+            with_commit_ts=COMMIT_TS in columns,
+            where=bind.conjunction(conditions) if conditions else None,
+            limit=min(limits) if limits else None,
+        )
+        part._paths = self._paths
+        return part
+
+    def _like(self, **changes: Any) -> Scan:
+        arguments = {
+            "columns": self._columns,
+            "where": self._where,
+            "limit": self._limit,
+            "order_by": self._order_by,
+            "with_commit_ts": self._with_commit_ts,
+        }
+        return Scan(self._view, **{**arguments, **changes})
+
+    def reading(self) -> AbstractContextManager[None]:
+        """Surrounds work with ``reader``, and tells objects that have expired from damage. See ``Context.reading``."""
+        return self._view.reading()
+
+    def reader(self) -> PlanReader:
+        """A new reader of the plan's files, vectors and tombstones."""
+        return self._reader(self.plan)
+
+    def _reader(self, plan: ScanPlan) -> PlanReader:
+        limited = plan.limit is not None
+        return PlanReader(self._view.context, plan, self._view.pending, cautious=limited, by_index=not limited)
+
+    def _batches(self) -> Iterator[pa.RecordBatch]:
+        with self._view.reading():
+            yield from self._read()
+
+    def _read(self) -> Iterator[pa.RecordBatch]:
+        plan, reader = self.plan, self._reader(self.plan)
+        if plan.limit is None:
+            for batch in reader.read(self._decode, reader.groups(), plan.output_ids):
+                if batch is not None:
+                    yield batch
+            return
+        left, inexact, groups = plan.limit, 1, reader.groups()
+        while left and (wave := _wave(groups, left, inexact)):
+            for batch in reader.read(self._decode, wave, plan.output_ids):
+                if batch is not None:
+                    yield batch.slice(0, left)
+                    left -= min(left, batch.num_rows)
+                if not left:
+                    break
+            inexact *= 2
+
+    def _decode(self, group: RowGroup, columns: RowGroupColumns) -> pa.RecordBatch | None:
+        """The scan's rows of one row group; None if there are none."""
+        keep = row_mask(group, columns.read(group.tests))
+        if keep is not None:
+            kept = int(np.count_nonzero(keep))
+            if kept == 0:
+                return None
+            if kept == len(keep):
+                keep = None
+        arrays = columns.read(self.plan.output_ids)
+        output = [column_of(group, field, arrays) for field in self.plan.output]
+        if keep is not None:
+            kept_rows = to_arrow(keep)
+            output = [array.filter(kept_rows) for array in output]
+        return pa.record_batch(output, self.plan.schema)
+
+    def _sorted(self) -> pa.Table:
+        table = pa.Table.from_batches(self._batches(), self.plan.schema).sort_by(self._order)
+        return table.select(self.schema.names).slice(0, self._limit)
+
+    def __repr__(self) -> str:
+        return f"<Scan of {self.plan!r}>"
+
+    def _repr_html_(self) -> str:
+        return self.plan._repr_html_()
+
+
+def _order(order_by: Sequence[str]) -> list[tuple[str, str]]:
+    return [(name[1:], "descending") if name.startswith("-") else (name, "ascending") for name in order_by]
+
+
+def _wave(groups: Iterator[RowGroup], left: int, inexact: int) -> list[RowGroup]:
+    """The next row groups: as many as surely hold ``left`` rows, but at most ``inexact`` of unknown rows."""
+    wave: list[RowGroup] = []
+    for group in groups:
+        wave.append(group)
+        if group.exact_rows is None:
+            inexact -= 1
+        else:
+            left -= group.exact_rows
+        if left <= 0 or inexact <= 0:
+            break
+    return wave

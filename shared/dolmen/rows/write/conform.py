@@ -1,0 +1,186 @@
+"""Record batches of any origin made to fit a table: columns by name, lossless casts, bounded batches.
+
+Columns come in any order. A missing column has its default in all rows, which is NULL where no other was set. An extra
+column, and a missing one that has no default and is not nullable, is a ``SchemaError`` before any row is looked at.
+Values are cast only where nothing is lost (``lossless``); the first one that does not fit is a ``RowError`` naming its
+row and column.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+import pyarrow as pa
+from pyarrow import types as t
+
+from dolmen.base.units import MIB
+from dolmen.errors import RowError, SchemaError
+from dolmen.format.schema import Schema, constant, readable_names
+from dolmen.format.values import Json
+from dolmen.rows.write.lossless import Cast, FindCast, Misfit, first_misfit, lossless, matching
+from dolmen.rows.write.validity import check_values
+
+MAX_BATCH_ROWS = 131_072
+MAX_BATCH_BYTES = 64 * MIB
+"""Batches above either limit are handed out in parts; a single row is never cut."""
+
+
+@dataclass(frozen=True)
+class CastColumn:
+    """How one column of the target is made.
+
+    Args:
+        place: of the input column; None for one that is missing.
+        cast: None = its values are taken as they are.
+        default: JSON form of the value of a column that is missing.
+    """
+
+    field: pa.Field
+    place: int | None
+    cast: Cast | None
+    default: Json = None
+
+
+@dataclass(frozen=True)
+class CastPlan:
+    """How batches of one schema become batches of a table's schema."""
+
+    target: pa.Schema
+    columns: tuple[CastColumn, ...]
+
+
+def plan_conform(
+    source: pa.Schema,
+    target: Schema | pa.Schema,
+    find: FindCast = lossless,
+    defaults: Mapping[str, Json] | None = None,
+    finds: Mapping[str, FindCast] | None = None,
+) -> CastPlan:
+    """How batches of ``source`` are made to fit ``target`` (a table's schema, or an Arrow schema of stored types).
+
+    Args:
+        find: how values without children are cast.
+        defaults: JSON forms of the values of columns that are missing, by name; by default those of a table's schema.
+        finds: how values of some columns are cast instead, by name.
+
+    Raises:
+        SchemaError: a column is there twice, is unknown, is missing and not nullable, or is of another kind.
+    """
+    schema = target.arrow if isinstance(target, Schema) else target
+    if defaults is None:
+        defaults = target.write_defaults if isinstance(target, Schema) else {}
+    with readable_names():
+        matched = matching(list(source), list(schema), find, defaults, finds or {})
+    columns = (
+        CastColumn(field, place, cast, defaults.get(field.name))
+        for field, (cast, place) in zip(schema, matched, strict=True)
+    )
+    return CastPlan(schema, tuple(columns))
+
+
+def conform(
+    batches: pa.RecordBatchReader,
+    schema: Schema | pa.Schema,
+    find: FindCast = lossless,
+    defaults: Mapping[str, Json] | None = None,
+    finds: Mapping[str, FindCast] | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """The rows of ``batches`` as batches of exactly ``schema``, neither too long nor too large.
+
+    The batches may come from anywhere: every value is looked at, whether it is one of its own type at all.
+
+    Args:
+        find: how values without children are cast.
+        defaults, finds: see ``plan_conform``.
+
+    Raises:
+        SchemaError: the columns do not match; raised by the call, before any row is read.
+        RowError: a value does not fit, or is none of its type; ``row`` counts from 1 over the whole stream. Rows
+            before its batch have been handed out by then.
+    """
+    return _conform(batches, plan_conform(batches.schema, schema, find, defaults, finds))
+
+
+def _conform(batches: Iterable[pa.RecordBatch], plan: CastPlan) -> Iterator[pa.RecordBatch]:
+    row = 1
+    for batch in batches:
+        check_values(batch, first_row=row)
+        for part in _parts(batch):
+            yield conform_batch(part, plan, first_row=row)
+            row += part.num_rows
+
+
+def conform_batch(batch: pa.RecordBatch, plan: CastPlan, *, first_row: int = 1) -> pa.RecordBatch:
+    """One batch made to fit. ``first_row`` is the 1-based number of its first row, for errors.
+
+    Raises:
+        RowError: the first value that does not fit, by row and then by column.
+    """
+    arrays, faults = [], []
+    for column in plan.columns:
+        if column.place is None:
+            array = constant(column.default, column.field.type, batch.num_rows)
+        else:
+            array = batch.column(column.place)
+        try:
+            arrays.append(_fit(array, column))
+        except Misfit:
+            place, reason = first_misfit(array, partial(_fit, column=column))
+            faults.append((place, column.field.name, reason))
+    if faults:
+        place, name, reason = min(faults, key=lambda fault: fault[0])
+        raise RowError(reason, row=first_row + place, column=name)
+    if not arrays:
+        raise SchemaError("a table needs at least one column")
+    return pa.RecordBatch.from_arrays(arrays, schema=plan.target)
+
+
+def _fit(array: pa.Array, column: CastColumn) -> pa.Array:
+    values = column.cast(array) if column.cast else array
+    if not column.field.nullable and values.null_count:  # asked of the decoded values: dictionaries may hold NULLs
+        raise Misfit("NULL in a column that is not nullable")
+    return values
+
+
+def _parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """The batch in parts within the limits: decoding and 32-bit offsets then never overflow."""
+    for start in range(0, batch.num_rows, MAX_BATCH_ROWS):
+        yield from _halves(_without_views(batch.slice(start, MAX_BATCH_ROWS)))
+
+
+def _halves(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    if batch.num_rows == 1 or batch.nbytes <= MAX_BATCH_BYTES:
+        yield batch
+        return
+    middle = batch.num_rows // 2
+    yield from _halves(batch.slice(0, middle))
+    yield from _halves(batch.slice(middle))
+
+
+def _without_views(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The batch with views copied out: a slice of them would count the bytes of all the values they share."""
+    types = [_without_view(field.type) for field in batch.schema]
+    if types == batch.schema.types:
+        return batch
+    arrays = [column.cast(kind) for column, kind in zip(batch.columns, types, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, names=batch.schema.names)
+
+
+def _without_view(kind: pa.DataType) -> pa.DataType:
+    if t.is_string_view(kind):
+        return pa.large_string()
+    if t.is_binary_view(kind):
+        return pa.large_binary()
+    if t.is_list(kind):
+        return pa.list_(_inner_without_view(kind.value_field))
+    if t.is_large_list(kind):
+        return pa.large_list(_inner_without_view(kind.value_field))
+    if t.is_struct(kind):
+        return pa.struct([_inner_without_view(field) for field in kind])
+    return kind
+
+
+def _inner_without_view(field: pa.Field) -> pa.Field:
+    return field.with_type(_without_view(field.type))

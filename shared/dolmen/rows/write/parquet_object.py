@@ -1,0 +1,327 @@
+"""Runs encoded as Parquet: a file of one of them, and the entry that describes a file."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from dolmen.base.units import KIB, MIB
+from dolmen.format.checksum import crc32
+from dolmen.format.chunk_sums import ChunkSums
+from dolmen.format.entries import ColumnStats, DataFile
+from dolmen.format.manifest import TableEntry
+from dolmen.format.page_places import PagePlaces
+from dolmen.format.properties import has_index, key_filter_bits
+from dolmen.format.schema import COMMIT_TS_ID
+from dolmen.rows.write.encodings import Encodings, choose, leaves
+from dolmen.rows.write.extent import Extent
+from dolmen.rows.write.options import WriteOptions
+from dolmen.rows.write.runs import Run
+from dolmen.store.base import Buffer, StreamedOutput
+
+STATISTICS_COLUMNS = 64
+"""The number of columns with statistics in the entry: the key columns, then others in the schema's order."""
+
+#: With such a rate 2^n rows take this many bits of filter each: it is a little greater than that of a filter of this
+#: size, since sizes are powers of two.
+BLOOM_FALSE_POSITIVES = {8: 0.03, 16: 7e-4, 32: 7e-6, 64: 4.6e-8}
+#: A column with few values in the first row group may have more in others; all their filters are of one size.
+_BLOOM_HEADROOM = 2
+
+MIN_GROUP_ROWS = 1 << 14
+MAX_GROUP_ROWS = 1 << 18
+"""Rows of a full row group: enough for a column chunk to be worth a request, few enough to decode many at once."""
+
+LOOKED_UP_GROUP_BYTES = 128 * KIB
+"""A row group of a table with an index has about so many bytes, as a look-up reads one with one request."""
+LOOKED_UP_CHUNK_BYTES = 8 * KIB
+"""But so many for each column, since a footer has about 120 bytes for each column chunk."""
+MIN_LOOKED_UP_ROWS, MAX_LOOKED_UP_ROWS = 1 << 8, 1 << 13
+
+PAGE_BYTES = 16 * KIB
+"""A page of a table with an index is finished when it has so many bytes before compression: a look-up reads one
+of each column. Files are 4 % larger than with pages of up to 1 MB, and take a third more time to decode."""
+PAGE_ROWS = 4096
+"""And when it has so many rows: the writer does not know how many bytes packed integers have."""
+_LEAST_BATCH_ROWS, _MOST_BATCH_ROWS = 16, 1024
+"""The writer asks after so many rows whether a page is full."""
+_UNKNOWN_ROW_BYTES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class WritePlan:
+    """The settings that all files of one write have in common.
+
+    Args:
+        group_rows: rows of a row group at most.
+    """
+
+    encodings: Encodings
+    group_rows: int
+    compression_level: int
+
+    @classmethod
+    def of(cls, first: Run, options: WriteOptions, *, looked_up: bool = False) -> WritePlan:
+        """The settings that suit the first run.
+
+        Args:
+            looked_up: rows will be looked up one by one.
+        """
+        encodings = choose(first.table, options.compression_level)
+        most_bytes, least, most = options.row_group_bytes, MIN_GROUP_ROWS, MAX_GROUP_ROWS
+        if looked_up:
+            together = max(LOOKED_UP_GROUP_BYTES, LOOKED_UP_CHUNK_BYTES * len(leaves(first.table.schema)))
+            most_bytes, least, most = min(most_bytes, together), MIN_LOOKED_UP_ROWS, MAX_LOOKED_UP_ROWS
+            encodings = replace(encodings, uncompressed=frozenset())  # the index knows compressed column chunks only
+        rows = most_bytes / encodings.row_bytes if encodings.row_bytes else most
+        # A power of two, because bloom filters come in such sizes.
+        group_rows = 1 << int(math.log2(min(most, max(least, rows))))
+        return cls(encodings, group_rows, options.compression_level)
+
+    def small_pages(self) -> dict[str, int]:
+        """The arguments of pyarrow's writer for files whose rows are looked up one by one."""
+        rows = PAGE_BYTES / (self.encodings.row_bytes or _UNKNOWN_ROW_BYTES)
+        batch = 1 << int(math.log2(min(_MOST_BATCH_ROWS, max(_LEAST_BATCH_ROWS, rows))))
+        return {"data_page_size": PAGE_BYTES, "max_rows_per_page": PAGE_ROWS, "write_batch_size": batch}
+
+
+#: Page headers and small pages are collected to this much before they go to the store.
+_BUFFER_BYTES = MIB
+_MOST_HEADER_BYTES = 128
+"""Headers of pages are shorter, as statistics of pages are in the page index."""
+
+
+@dataclass(frozen=True)
+class EncodedRun:
+    """A run that was encoded as a Parquet file; its column chunks have gone to ``write`` of ``encode``.
+
+    Args:
+        size: bytes of the column chunks, and of the magic before them.
+        behind: Bloom filters and page index, which stand behind them.
+        footer: what an entry calls so.
+        metadata: the footer as pyarrow has it.
+        extents: of the columns, by column id.
+    """
+
+    rows: int
+    size: int
+    behind: bytes
+    footer: bytes
+    metadata: pq.FileMetaData
+    extents: Mapping[int, Extent]
+
+
+def encode(write: Callable[[bytes], object], entry: TableEntry, plan: WritePlan, run: Run) -> EncodedRun:
+    """Encodes a run as the row groups, of about equal size, of a Parquet file.
+
+    A float column with NaN gets no Parquet statistics: their min and max pass over NaN, so that engines which order
+    NaN as a value, as Spark and DuckDB do, would prune rows away by them. Leaves of nested columns that are floats
+    never have any.
+
+    Args:
+        write: takes the bytes, piece by piece.
+    """
+    sink, schema = _Sink(write), entry.schema.arrow
+    writer = pq.ParquetWriter(
+        pa.PythonFile(sink, "w"),
+        schema,
+        data_page_version="1.0",  # what every reader knows
+        write_page_index=True,
+        write_page_checksum=True,
+        write_statistics=_statistics_paths(entry, run.columns_with_nan()),
+        sorting_columns=sorting_columns(entry),
+        bloom_filter_options=_bloom_filters(entry, run.table, plan.group_rows) or None,
+        **(plan.small_pages() if has_index(entry) else {}),
+        **plan.encodings.options(schema, plan.compression_level),
+    )
+    try:
+        rows = run.table.num_rows
+        writer.write_table(run.table, row_group_size=-(-rows // -(-rows // plan.group_rows)))
+        sink.keep_tail()
+        writer.close()
+    except BaseException:
+        sink.closed = True
+        writer.is_open = False  # else its destructor would write a footer
+        raise
+    metadata = writer.writer.metadata
+    behind, footer = sink.finish(metadata, [not leaf.nested for leaf in leaves(schema)])
+    return EncodedRun(rows, sink.size, behind, footer, metadata, _complete_extents(run.extents, entry, metadata))
+
+
+def _complete_extents(extents: Mapping[int, Extent], entry: TableEntry, metadata: pq.FileMetaData) -> dict[int, Extent]:
+    """The extents, with those ends that only the footer knows."""
+    columns = [leaf.column for leaf in leaves(entry.schema.arrow)]
+    complete = dict(extents)
+    for id_, total in extents.items():
+        if not total.in_footer:
+            continue
+        place = columns.index(entry.schema.by_id[id_].name)
+        for group in range(metadata.num_row_groups):
+            found = metadata.row_group(group).column(place).statistics
+            if found is not None and found.has_min_max:
+                total = total.merged(Extent(found.min, found.max))
+            elif found is None or found.num_values:  # values, but nobody knows which
+                total = Extent(None, None, total.nulls, total.nans)
+                break
+        complete[id_] = total
+    return complete
+
+
+def _statistics_paths(entry: TableEntry, without: Set[int]) -> list[str]:
+    names = {entry.schema.by_id[id_].name for id_ in without}
+    there = leaves(entry.schema.arrow)
+    bad = {
+        leaf.path
+        for leaf in there
+        if leaf.column in names or (leaf.nested and leaf.physical_type in ("FLOAT", "DOUBLE"))
+    }
+    return [leaf.path for leaf in there if leaf.path not in bad]  # two leaves may have one path
+
+
+def _bloom_filters(entry: TableEntry, rows: pa.Table, group_rows: int) -> dict[str, dict[str, Any]]:
+    """For the primary key, sized by the values in the first row group, as it is for each row group alike."""
+    filters, bits = {}, key_filter_bits(entry)
+    for id_ in entry.primary_key:
+        field = entry.schema.by_id[id_]
+        if not pa.types.is_boolean(field.arrow_type):  # Parquet has none for them
+            distinct = pc.count_distinct(rows[field.name].slice(0, group_rows)).as_py()
+            ndv = max(1, min(group_rows, _BLOOM_HEADROOM * distinct))
+            filters[field.name] = {"ndv": ndv, "fpp": BLOOM_FALSE_POSITIVES[bits]}
+    return filters
+
+
+def write_object(output: StreamedOutput, path: str, entry: TableEntry, plan: WritePlan, run: Run) -> DataFile:
+    """Writes a run as one Parquet object. Returns its entry, not yet stamped. On an error the upload is given up.
+
+    Args:
+        output: the upload; belongs to this function from here on.
+        path: its key.
+    """
+    with output:
+        encoded = encode(output.write, entry, plan, run)
+        output.write(encoded.behind + encoded.footer)
+        size = commit_output(output, path, encoded.size + len(encoded.behind) + len(encoded.footer))
+    filters = encoded.size if has_filters(encoded.metadata) else 0
+    return file_entry(path, size, encoded.rows, encoded.footer, encoded.extents, filters, entry)
+
+
+def commit_output(output: StreamedOutput, path: str, size: int) -> int:
+    """Makes an object visible that has to be of this size, which is returned."""
+    stored = output.commit()
+    if stored != size:
+        raise AssertionError(f"{path}: {size} bytes were written, {stored} were stored")
+    return size
+
+
+def statistics_columns(entry: TableEntry) -> list[int]:
+    """Ids of the columns that have statistics in an entry. The bounds of ``_commit_ts`` have a place of their own."""
+    keys = {*entry.primary_key, *entry.sort_key}
+    columns = [field.id for field in entry.schema.fields if field.id != COMMIT_TS_ID]
+    return sorted(sorted(columns, key=lambda id_: id_ not in keys)[:STATISTICS_COLUMNS])
+
+
+def sorting_columns(entry: TableEntry) -> list[pq.SortingColumn] | None:
+    """The order of rows, as a row group says it: ascending, NULLs last; None if there is none."""
+    columns = [leaf.column for leaf in leaves(entry.schema.arrow)]
+    names = [entry.schema.by_id[id_].name for id_ in entry.sort_key]
+    return [pq.SortingColumn(columns.index(name)) for name in names] or None
+
+
+def has_filters(metadata: pq.FileMetaData) -> bool:
+    """Whether a file has Bloom filters."""
+    group = metadata.row_group(0)
+    return any(group.column(leaf).bloom_filter_offset is not None for leaf in range(group.num_columns))
+
+
+def file_entry(
+    path: str, size: int, rows: int, footer: bytes, extents: Mapping[int, Extent], filters: int, entry: TableEntry
+) -> DataFile:
+    """The entry of a file, not yet stamped.
+
+    Args:
+        footer: all that the entry calls so.
+        extents: of all columns.
+        filters: the first byte of its Bloom filters; 0 without any.
+    """
+    place = (size - len(footer), len(footer), crc32(footer))
+    stats: dict[int, ColumnStats] = {id_: extents[id_].stats() for id_ in statistics_columns(entry)}
+    written = DataFile(path, size, rows, place, stats=stats, filters=filters)
+    hidden = extents.get(COMMIT_TS_ID)
+    if hidden is None:
+        return written
+    return msgspec.structs.replace(written, row_ts=None, row_ts_bounds=(hidden.least, hidden.greatest))
+
+
+class _Sink:
+    """A file as pyarrow's writer sees it: passes bytes on in larger pieces, and at the end keeps them.
+
+    Args:
+        write: takes the bytes.
+    """
+
+    def __init__(self, write: Callable[[bytes], object]) -> None:
+        self._write, self.size, self.closed = write, 0, False
+        self._held: list[bytes] = []
+        self._held_bytes = 0
+        self._most = _BUFFER_BYTES
+        self._state = 0  # CRC-32 of all bytes so far
+        self._states: dict[int, int] = {}
+        self._headers: dict[int, bytes] = {}
+
+    def write(self, data: Buffer, /) -> int:
+        if self.closed:  # given up: what the writer's destructor still writes goes nowhere
+            return len(data)
+        self._states[self.size] = self._state
+        if len(data) <= _MOST_HEADER_BYTES:
+            self._headers[self.size] = bytes(data)
+        self._state = crc32(data, self._state)
+        self.size += len(data)
+        self._held.append(bytes(data))
+        self._held_bytes += len(data)
+        if self._held_bytes > self._most:
+            self._pass_on()
+        return len(data)
+
+    def _pass_on(self) -> None:
+        body, self._held, self._held_bytes = b"".join(self._held), [], 0
+        if body:
+            self._write(body)
+
+    def flush(self) -> None:
+        """Does nothing: the bytes held back are few."""
+
+    def close(self) -> None:
+        """The file is ended by its owner."""
+
+    def keep_tail(self) -> None:
+        """Keeps all bytes written from here on: page index, Bloom filters and footer."""
+        self._pass_on()
+        self._most = sys.maxsize
+
+    def finish(self, metadata: pq.FileMetaData, flat: Sequence[bool]) -> tuple[bytes, bytes]:
+        """Returns what was kept, with places of pages and checksums of column chunks in front of the footer.
+
+        Args:
+            flat: of each leaf, whether it has one value for each row.
+
+        Returns:
+            what stands before the places; the places, the checksums and the Parquet footer that was written last, its
+            8 bytes of length and magic included.
+        """
+        tail = b"".join(self._held)
+        length = int.from_bytes(tail[-8:-4], "little") + 8
+        if tail[-4:] != b"PAR1" or length > len(tail):
+            raise AssertionError("the Parquet writer did not end with a footer")
+        sums = ChunkSums.collect(metadata, self._states, self.size - length)
+        pages = PagePlaces.collect(metadata, self._states, self._headers, flat) if sums else None
+        block = (pages.encode() if pages else b"") + (sums.encode() if sums else b"")
+        self.size -= len(tail)
+        return tail[:-length], block + tail[-length:]

@@ -1,0 +1,183 @@
+"""The contract of an object store, as named checks: the tests run them on every store, ``dolmen check-store`` on yours.
+
+A check is a function of a ``Sandbox``. It raises ``BrokenError`` with a sentence when a promise does not hold. No check
+asks more of a store than dolmen itself does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from enum import Enum
+from threading import Event
+from typing import Any, TypeVar
+
+from dolmen.base.runtime import Runtime
+from dolmen.errors import Error
+from dolmen.store.base import ObjectStore, PreconditionFailed, Stored, Unknown
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class Need(Enum):
+    """A permission: its name on S3, what fails without it, and whether dolmen can still be used."""
+
+    PUT = ("s3:PutObject", "nobody can write", False)
+    GET = ("s3:GetObject", "nobody can read", False)
+    LIST = ("s3:ListBucket", "what is missing is answered as forbidden, and gc and ingest see no objects", False)
+    DELETE = ("s3:DeleteObject", "gc cannot remove what nobody needs; others do better without it", True)
+    ABORT = ("s3:AbortMultipartUpload", "uploads that fail leave parts behind, which cost money", True)
+
+    def __init__(self, permission: str, without: str, harmless: bool) -> None:
+        self.permission, self.without, self.harmless = permission, without, harmless
+
+
+class BrokenError(AssertionError):
+    """A promise does not hold: says what was found and what was expected."""
+
+
+@dataclass(frozen=True)
+class Load:
+    """The amount of concurrent work.
+
+    Args:
+        writers: number of threads, each with its own client.
+        increments: increments of one counter by each writer.
+        creators: number of threads that create the same key.
+        commits: commits to a database by each of 8 writers.
+        listed: number of objects in a listing of several pages.
+    """
+
+    writers: int = 8
+    increments: int = 10
+    creators: int = 32
+    commits: int = 10
+    listed: int = 1_100
+
+
+@dataclass
+class Sandbox:
+    """The empty store that one check works in.
+
+    Args:
+        store: an empty store that nobody else uses.
+        again: opens another client of the same store, on the given runtime or a new one.
+        elsewhere: calls a function of a module with such a client, in another process if the store can be reached from
+            there, and returns its result.
+        load: the amount of concurrent work.
+        stopped: set when nobody waits for the threads of the check any more.
+    """
+
+    store: ObjectStore
+    again: Callable[[Runtime | None], ObjectStore]
+    elsewhere: Callable[..., Any]
+    load: Load = field(default_factory=Load)
+    stopped: Event = field(default_factory=Event)
+
+    def at_once(self, function: Callable[[int], R], count: int) -> list[R]:
+        """Calls ``function(0)`` to ``function(count - 1)`` in threads of their own; returns their results or raises.
+
+        No thread is left at work, also when the caller is interrupted: it would write to a store that is cleared.
+        """
+        with ThreadPoolExecutor(count) as pool:
+            try:
+                return list(pool.map(function, range(count)))
+            except BaseException:
+                self.stopped.set()
+                raise
+
+    def go_on(self) -> None:
+        """Ends a long-running thread when nobody waits for it any more."""
+        if self.stopped.is_set():
+            raise BrokenError("it was stopped")
+
+
+@dataclass(frozen=True)
+class Check:
+    """A promise that must hold.
+
+    Args:
+        name: the check's name.
+        holds: the sentence that must be true.
+        means: the consequence for dolmen when it does not hold.
+        harmless: whether dolmen can still be used then.
+        needs: permissions it needs beside putting and getting objects.
+    """
+
+    name: str
+    holds: str
+    means: str
+    harmless: bool
+    needs: frozenset[Need]
+    run: Callable[[Sandbox], None]
+
+
+def collector(checks: list[Check]) -> Callable[..., Callable[[Callable[[Sandbox], None]], Check]]:
+    """A decorator that makes checks of functions and adds them to ``checks``."""
+
+    def check(
+        means: str, *, harmless: bool = False, needs: Collection[Need] = ()
+    ) -> Callable[[Callable[[Sandbox], None]], Check]:
+        def make(function: Callable[[Sandbox], None]) -> Check:
+            name = function.__name__.replace("_", " ")
+            holds = " ".join((function.__doc__ or "").split())
+            made = Check(name, holds, means, harmless, frozenset(needs), function)
+            checks.append(made)
+            return made
+
+        return make
+
+    return check
+
+
+def expect(holds: object, told: str) -> None:
+    """Raises BrokenError with ``told`` unless ``holds`` is true."""
+    if not holds:
+        raise BrokenError(told)
+
+
+def equal(found: object, expected: object, what: str) -> None:
+    """Raises BrokenError unless both are equal."""
+    if found != expected:
+        raise BrokenError(f"{what}: {_short(found)} instead of {_short(expected)}")
+
+
+def raises(kind: type[Error], what: str, call: Callable[[], object]) -> Error:
+    """Returns the error that ``call`` must raise."""
+    try:
+        found = call()
+    except kind as error:
+        return error
+    raise BrokenError(f"{what}: no {kind.__name__}, but {_short(found)}")
+
+
+def put(store: ObjectStore, key: str, body: bytes = b"x", if_match: str | None = None) -> str:
+    """Creates or replaces an object, which must succeed. Returns its ETag."""
+    outcome = store.put(key, body, if_match=if_match)
+    if not isinstance(outcome, Stored):
+        raise BrokenError(f"{'creating' if if_match is None else 'replacing'} {key!r}: {_short(outcome)}")
+    return outcome.etag
+
+
+def keys(store: ObjectStore, prefix: str = "", start_after: str = "") -> list[str]:
+    """The keys in a listing."""
+    return [found.key for found in store.list(prefix, start_after)]
+
+
+def errors(outcomes: Iterable[Any]) -> list[str | None]:
+    """The errors in a delete's outcomes."""
+    return [outcome.error for outcome in outcomes]
+
+
+def _short(value: object) -> str:
+    match value:
+        case Stored():
+            return "done"
+        case PreconditionFailed():
+            return "refused"
+        case Unknown():
+            return f"an unclear answer ({value.reason})"
+    text = repr(value)
+    return text if len(text) <= 200 else f"{text[:120]} ... ({len(text)} characters)"

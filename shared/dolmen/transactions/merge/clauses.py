@@ -1,0 +1,286 @@
+"""The clauses of a merge: what to do with rows that match, and with rows that do not."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeAlias, TypeVar
+
+from dolmen.base.arguments import short_repr, text
+from dolmen.errors import InputError, SchemaError
+from dolmen.format.manifest import TableEntry
+from dolmen.format.properties import sequence_column
+from dolmen.format.schema import Field, Schema, own_names, same_names
+
+Values: TypeAlias = Mapping[str, str | None]
+"""SQL expressions over ``target.<column>`` and ``source.<column>``, by column of the table: DuckDB's SQL in
+``Table.merge``, Spark's in ``dolmen.spark.merge``. None is NULL."""
+
+
+@dataclass(frozen=True)
+class Update:
+    """Updates a target row.
+
+    Args:
+        values: the new values; by default, those of all columns that the source has.
+        when: an SQL expression; only rows for which it is TRUE.
+    """
+
+    values: Values | None = None
+    when: str | None = None
+
+
+@dataclass(frozen=True)
+class Delete:
+    """Deletes a target row.
+
+    Args:
+        when: an SQL expression; only rows for which it is TRUE.
+    """
+
+    when: str | None = None
+
+
+@dataclass(frozen=True)
+class Insert:
+    """Adds a row.
+
+    Args:
+        values: its values, over ``source.<column>``; other columns have their defaults, which are NULL where no other
+            was set. By default, the source's.
+        when: an SQL expression; only source rows for which it is TRUE.
+    """
+
+    values: Values | None = None
+    when: str | None = None
+
+
+Clause: TypeAlias = Update | Delete | Insert
+ClauseT = TypeVar("ClauseT", Update | Delete, Insert)
+WhenMatched: TypeAlias = Literal["update", "delete"] | Values | Update | Delete | Sequence[Update | Delete] | None
+WhenNotMatched: TypeAlias = Literal["insert"] | Values | Insert | Sequence[Insert] | None
+WhenNotMatchedBySource: TypeAlias = Literal["delete"] | Values | Update | Delete | Sequence[Update | Delete] | None
+
+_FORMS = {
+    "when_matched": "'update', 'delete'",
+    "when_not_matched": "'insert'",
+    "when_not_matched_by_source": "'delete'",
+}
+
+
+@dataclass(frozen=True)
+class Clauses:
+    """All clauses of a merge. For each row, the first clause of its kind whose condition is TRUE is applied."""
+
+    matched: tuple[Update | Delete, ...]
+    not_matched: tuple[Insert, ...]
+    by_source: tuple[Update | Delete, ...]
+
+    @classmethod
+    def of(cls, matched: WhenMatched, not_matched: WhenNotMatched, by_source: WhenNotMatchedBySource) -> Clauses:
+        """Reads the arguments of ``merge``.
+
+        Raises:
+            InputError: an argument is no clause, or a clause can never be reached.
+        """
+        found = cls(
+            tuple(_clauses("when_matched", matched, Update, (Update, Delete))),  # type: ignore[arg-type]
+            tuple(_clauses("when_not_matched", not_matched, Insert, (Insert,))),  # type: ignore[arg-type]
+            tuple(_clauses("when_not_matched_by_source", by_source, Update, (Update, Delete))),  # type: ignore[arg-type]
+        )
+        if not found.all:
+            raise InputError("a merge that does nothing: say when_matched=... or when_not_matched=...")
+        for clause in found.by_source:
+            if isinstance(clause, Update) and clause.values is None:
+                raise InputError("when_not_matched_by_source: there is no source row: say which columns change")
+        return found
+
+    def named_as(self, schema: Schema) -> Clauses:
+        """The clauses with the names of columns that they set in a table's spelling.
+
+        Raises:
+            InputError: one sets a column twice.
+        """
+        return Clauses(
+            tuple(_named_as(clause, schema) for clause in self.matched),
+            tuple(_named_as(clause, schema) for clause in self.not_matched),
+            tuple(_named_as(clause, schema) for clause in self.by_source),
+        )
+
+    @property
+    def all(self) -> tuple[Clause, ...]:
+        """All clauses in order: a clause's place is the number of its action."""
+        return (*self.matched, *self.not_matched, *self.by_source)
+
+    @property
+    def is_upsert(self) -> bool:
+        """Whether each source row replaces all rows that match it."""
+        return (self.matched, self.not_matched, self.by_source) == ((Update(),), (Insert(),), ())
+
+    @property
+    def is_delete(self) -> bool:
+        """Whether the merge only deletes all matched rows."""
+        return self == Clauses((Delete(),), (), ())
+
+    @property
+    def takes_all_matched(self) -> bool:
+        """Whether exactly the matched target rows change."""
+        return bool(self.matched) and self.matched[-1].when is None and not self.by_source
+
+    @property
+    def deletes_only(self) -> bool:
+        """Whether several source rows may match one target row."""
+        return self.matched == (Delete(),)
+
+    @property
+    def texts(self) -> list[str]:
+        """The SQL expressions of all clauses."""
+        texts = [clause.when for clause in self.all if clause.when is not None]
+        for clause in self.all:
+            texts += (getattr(clause, "values", None) or {}).values()
+        return texts
+
+    def name(self, column: str) -> bool:
+        """Whether some expression may name a column: the name is in it as a word."""
+        word = re.compile(rf"(?<!\w){re.escape(column)}(?!\w)", re.IGNORECASE)
+        return any(word.search(text.replace("``", "`").replace('""', '"')) for text in self.texts)
+
+    def check_columns(self, names: Collection[str], given: Collection[str]) -> None:
+        """Checks the columns that clauses name.
+
+        Args:
+            names: of the table's columns.
+            given: of the source's.
+
+        Raises:
+            SchemaError: a clause names a column that the table has not, or the source has one that nothing names.
+        """
+        for clause in self.all:
+            if isinstance(clause, Delete):
+                continue
+            for name in clause.values or ():
+                if name not in names:
+                    raise SchemaError(f"no column {name!r} in the table; there are: {', '.join(sorted(names))}")
+            extra = [name for name in given if name not in names and not self.name(name)]
+            if clause.values is None and extra:
+                raise SchemaError(
+                    f"no column {extra[0]!r} in the table, and no expression of the merge names it; drop it, or name "
+                    "the columns that are to be written"
+                )
+
+    def check_updates(self, entry: TableEntry, on: Collection[str], given: Collection[str]) -> None:
+        """Checks that no row gets another primary key, or another place in the order of changes (CDC).
+
+        Args:
+            entry: the table's entry.
+            on: names of the columns by which rows match, whose values are equal in the source.
+            given: of the source's columns.
+
+        Raises:
+            SchemaError: an update sets such a column to what may be another value.
+        """
+        primary = [entry.schema.by_id[id_].name for id_ in entry.primary_key]
+        for clause in (*self.matched, *self.by_source):
+            if isinstance(clause, Delete):
+                continue
+            if clause.values is None:
+                if others := [name for name in given if name in primary and name not in on]:
+                    raise SchemaError(
+                        f"column {others[0]!r} is part of the primary key, by which a row is known, and rows do not "
+                        "match by it: say which columns an update sets, when_matched={...}, or leave it out of the "
+                        "source"
+                    )
+                continue
+            for name, expression in clause.values.items():
+                sides = ("target", "source") if name in on and clause in self.matched else ("target",)
+                if not any(_is_column(expression, side, name) for side in sides):
+                    check_updatable(entry, entry.schema.field(name))
+
+    def may_insert_twice(self, entry: TableEntry, on: Collection[str]) -> bool:
+        """Whether rows that match nothing may still get a primary key that the table, or another of them, has.
+
+        Args:
+            on: names of the columns by which rows match, of which the source has each tuple once if it is the key.
+        """
+        primary = [entry.schema.by_id[id_].name for id_ in entry.primary_key]
+        if not primary or set(on) != set(primary):
+            return bool(primary and self.not_matched)
+        values = [clause.values for clause in self.not_matched if clause.values is not None]
+        return not all(_is_column(each.get(name), "source", name) for each in values for name in primary)
+
+    def content(self) -> list[Any]:
+        """The content of the clauses, for the digest of a request."""
+        values = [None if isinstance(c, Delete) or c.values is None else dict(c.values) for c in self.all]
+        said = [[type(c).__name__, c.when, of] for c, of in zip(self.all, values, strict=True)]
+        return [[len(self.matched), len(self.not_matched), len(self.by_source)], said]
+
+
+def check_updatable(entry: TableEntry, field: Field) -> None:
+    """Raises SchemaError if an update can't give a column other values: it is part of the key, or orders changes."""
+    if field.id in entry.primary_key:
+        raise SchemaError(
+            f"column {field.name!r} is part of the primary key, by which a row is known: delete the row and append "
+            "another one, in a transaction"
+        )
+    if entry.sequences is not None and field.name == sequence_column(entry.properties):
+        raise SchemaError(f"column {field.name!r} orders the changes (CDC) of the table, and belongs to them")
+
+
+def _is_column(expression: str | None, side: str, name: str) -> bool:
+    """Whether an expression is a column of one side."""
+    same = [f"{side}.{quote}{name}{quote}".lower() for quote in ("", '"', "`")]
+    return (expression or "").strip().lower() in same
+
+
+def _clauses(
+    what: str, given: object, of_values: type[Update | Insert], allowed: tuple[type, ...]
+) -> Iterable[Update | Delete | Insert]:
+    listed = list(given) if isinstance(given, (list, tuple)) else [] if given is None else [given]
+    words = {"update": Update(), "delete": Delete(), "insert": Insert()}
+    clauses = [
+        words.get(one, one) if isinstance(one, str) else of_values(one) if isinstance(one, Mapping) else one
+        for one in listed
+    ]
+    for one, clause in zip(listed, clauses, strict=True):
+        if not isinstance(clause, allowed):
+            kinds = ", ".join(kind.__name__ for kind in allowed)
+            said = f"{what}={short_repr(one)}"
+            raise InputError(f"{said}: give {_FORMS[what]}, columns with expressions, {kinds}, or a list")
+        _check_texts(what, clause)  # type: ignore[arg-type]
+    clauses = [_with_nulls(clause) for clause in clauses]  # type: ignore[arg-type]
+    for clause in clauses[:-1]:
+        if clause.when is None:  # type: ignore[union-attr]
+            raise InputError(f"{what}: nothing is left for clauses behind one without a condition ({clause!r})")
+    return clauses  # type: ignore[return-value]
+
+
+def _named_as(clause: ClauseT, schema: Schema) -> ClauseT:
+    if isinstance(clause, Delete) or clause.values is None:
+        return clause
+    names = own_names(clause.values, schema)
+    if alike := same_names(names):
+        raise InputError(f"a clause sets column {alike[0]!r} twice")
+    return replace(clause, values=dict(zip(names, clause.values.values(), strict=True)))
+
+
+def _check_texts(what: str, clause: Clause) -> None:
+    """Raises InputError for names and expressions that are no texts."""
+    if clause.when is not None:
+        text(f"{what}: when", clause.when)
+    values = getattr(clause, "values", None)
+    if not (values is None or isinstance(values, Mapping)):
+        raise InputError(f"{what}: values={short_repr(values)}: give columns with expressions")
+    if values is not None and not values:
+        raise InputError(f"{what}: values={{}} name no column: leave them out for those of the source")
+    for column, expression in (values or {}).items():
+        text(f"{what}: a column", column)
+        if expression is not None:
+            text(f"{what}: an expression", expression)
+
+
+def _with_nulls(clause: Clause) -> Clause:
+    """The clause with the SQL of None."""
+    if isinstance(clause, Delete) or clause.values is None:
+        return clause
+    return replace(clause, values={name: "NULL" if sql is None else sql for name, sql in clause.values.items()})

@@ -1,0 +1,207 @@
+"""MERGE: joins a source with a table, and updates, deletes and inserts rows in one commit.
+
+The source is in memory; the target's rows that may have its keys are streamed past it. Rows that change are hidden by
+their positions and written anew, all others stay as they are in their files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import chain
+
+import numpy as np
+import pyarrow as pa
+
+from dolmen.base import arguments
+from dolmen.errors import InputError, RowError
+from dolmen.format.manifest import TableEntry
+from dolmen.format.schema import Field, own_names
+from dolmen.rows.scan.expressions import Evaluator
+from dolmen.rows.write.row_digest import content_digest
+from dolmen.transactions import row_statements
+from dolmen.transactions.insertion import insert_rows
+from dolmen.transactions.merge.clauses import Clauses
+from dolmen.transactions.merge.latest_rows import LatestRows, RepeatedKeyError
+from dolmen.transactions.merge.plan import SOURCE, TARGET, ClausesPlan, choose
+from dolmen.transactions.merge.rewriting import STEP, HiddenRows, PlacedRows, Places, claimed_rows, replace_rows
+from dolmen.transactions.merge.source import MAX_PAIRS, PAIR_BYTES, KeyIndex, SourceRows
+from dolmen.transactions.unit_of_work import UnitOfWork
+
+
+def merge_rows(
+    transaction: UnitOfWork,
+    name: str,
+    source: SourceRows,
+    on: str | Sequence[str],
+    clauses: Clauses,
+    request: str | None,
+) -> None:
+    """Adds the statements of a merge to a transaction, unless its request was applied before.
+
+    Raises:
+        InputError: several source rows match one target row, or DuckDB refuses an expression.
+        SchemaError, RowError: columns or values do not fit.
+        DuplicateKeyError: a row that it inserts has a primary key that the table, or another such row, has.
+    """
+    entry = transaction.entry(name)
+    fields, clauses = row_statements.key_fields(entry, on), clauses.named_as(entry.schema)
+    asked = transaction.needs_content(request)
+    if not transaction.has_applied(request):
+        evaluator = Evaluator() if clauses.texts else None
+        try:
+            merging = _StreamedMerge(transaction, name, entry, fields, source, clauses, evaluator)
+            try:
+                with transaction.savepoint():
+                    merging.run(request)
+            except RepeatedKeyError:
+                with transaction.savepoint():
+                    merging.run(request, once=True)
+        finally:
+            if evaluator:
+                evaluator.close()
+    if request is not None and asked:
+        names = sorted(field.name for field in fields)
+        content = content_digest("merge", name, names, *clauses.content(), source.digest())
+        transaction.add_content(request, content)
+
+
+def is_upsert(entry: TableEntry, source: SourceRows, on: str | Sequence[str], clauses: Clauses) -> bool:
+    """Whether a merge only replaces whole rows by their primary key, which needs no reading."""
+    primary = {entry.schema.by_id[id_].name for id_ in entry.primary_key}
+    whole = set(source.rows.schema.names) == {field.name for field in entry.schema.fields}
+    return clauses.is_upsert and whole and set(own_names(arguments.names("on", on), entry.schema)) == primary
+
+
+def check_once(entry: TableEntry, source: SourceRows, on: str | Sequence[str]) -> None:
+    """Raises InputError if a key is in the source twice: no row of a merge is the last."""
+    fields = row_statements.key_fields(entry, on)
+    if KeyIndex(source.keys(fields), fields).repeated:
+        raise _key_twice(fields)
+
+
+class _StreamedMerge:
+    """A merge in one transaction."""
+
+    def __init__(
+        self,
+        transaction: UnitOfWork,
+        name: str,
+        entry: TableEntry,
+        fields: tuple[Field, ...],
+        source: SourceRows,
+        clauses: Clauses,
+        evaluator: Evaluator | None,
+    ) -> None:
+        self._transaction, self._name, self._entry, self._fields = transaction, name, entry, fields
+        self._source, self._clauses = source, clauses
+        self._index = KeyIndex(source.keys(fields), fields)
+        self._plan = ClausesPlan(clauses, entry, fields, source, evaluator)
+
+    def run(self, request: str | None, *, once: bool = False) -> None:
+        """Reads, and adds the statements.
+
+        Args:
+            once: several rows of the table may have one primary key.
+
+        Raises:
+            RepeatedKeyError: several have, and one of them would change.
+        """
+        count = self._source.rows.num_rows
+        self._hidden, self._latest = HiddenRows(), None
+        self._met, self._changed = np.zeros(count, np.bool_), np.zeros(count, np.bool_)
+        if self._clauses.not_matched and _is_primary(self._fields, self._entry):
+            if self._index.nulls:
+                raise RowError("NULL in the primary key: it equals nothing", column=self._fields[0].name)
+            if self._index.repeated:
+                raise _key_twice(self._fields)
+        if self._index.rows == 0 and not self._clauses.by_source:
+            return
+        where = None if self._clauses.by_source else self._index.predicate()
+        found = claimed_rows(self._transaction, self._name, self._plan.needed(), where)
+        if once:
+            keys = [field.name for field in self._fields]
+            rows_with_ts = claimed_rows(self._transaction, self._name, keys, where, with_commit_ts=True)
+            self._latest = LatestRows(self._index, count, self._fields, rows_with_ts)
+        ids = tuple(sorted(field.id for field in self._fields))
+        rows = self._changes(found)
+        checked = self._clauses.may_insert_twice(self._entry, [field.name for field in self._fields])
+        if self._clauses.not_matched and not checked:
+            rows = chain(rows, self._insert())
+        replace_rows(self._transaction, self._name, self._entry, rows, self._hidden, request, ids)
+        if checked:  # behind the rows that go: one of these may have the key
+            new = pa.RecordBatchReader.from_batches(self._entry.schema.arrow, self._insert())
+            if inserts := insert_rows(self._transaction, self._name, self._entry, new, request, None):
+                self._transaction.add(inserts)
+
+    def _changes(self, found: Iterator[PlacedRows]) -> Iterator[pa.RecordBatch]:
+        for placed in found:
+            yield from self._change(placed)
+        if self._latest:
+            self._latest.hide_others(self._hidden, self._changed)
+
+    def _change(self, placed: PlacedRows) -> Iterator[pa.RecordBatch]:
+        """Applies the clauses for rows of the target."""
+        target = placed.rows
+        keys = [target[field.name] for field in self._fields]
+        alone = np.ones(target.num_rows, np.bool_)
+        for first, last, left, right in self._index.pairs(keys, self._most_pairs(target)):
+            alone[left] = False
+            if self._plan.matched and _is_primary(self._fields, self._entry):
+                left, right = self._once(placed, left, right)
+            self._met[right] = True
+            if not self._plan.matched or len(left) == 0:
+                continue
+            sides = {TARGET: target.take(pa.array(left)), SOURCE: self._source.rows.take(pa.array(right))}
+            changed = np.zeros(last - first, np.int64)
+            for plan, places, own in choose(self._plan.matched, sides):
+                np.add.at(changed, left[places] - first, 1)
+                self._changed[right[places]] = True
+                yield from plan.make(own)
+            if not self._clauses.deletes_only and (changed > 1).any():
+                raise _matched_twice()
+            self._hidden.add(placed, first + np.flatnonzero(changed))
+        if self._plan.by_source and alone.any():
+            places = np.flatnonzero(alone)
+            for plan, chosen, own in choose(self._plan.by_source, {TARGET: target.take(pa.array(places))}):
+                self._hidden.add(placed, places[chosen])
+                yield from plan.make(own)
+
+    def _once(self, placed: PlacedRows, left: Places, right: Places) -> tuple[Places, Places]:
+        """The pairs of which the target row is the only one of its key, or the last one of several."""
+        if self._latest:
+            return self._latest.choose(placed, left, right)
+        if self._met[right].any() or len(np.unique(right)) < len(right):
+            raise RepeatedKeyError
+        return left, right
+
+    def _most_pairs(self, target: pa.RecordBatch) -> int:
+        """The number of pairs whose rows take about ``PAIR_BYTES``."""
+        source = self._source.rows
+        row_bytes = target.nbytes / target.num_rows + source.nbytes / max(1, source.num_rows)
+        return max(1, min(MAX_PAIRS, int(PAIR_BYTES / max(1.0, row_bytes))))
+
+    def _insert(self) -> Iterator[pa.RecordBatch]:
+        """Applies the clauses for rows of the source that match nothing."""
+        new = np.flatnonzero(~self._met)
+        for start in range(0, len(new), STEP):
+            rows = self._source.rows.take(pa.array(new[start : start + STEP]))
+            for plan, _, own in choose(self._plan.not_matched, {SOURCE: rows}):
+                yield from plan.make(own)
+
+
+def _is_primary(fields: Sequence[Field], entry: TableEntry) -> bool:
+    return {field.id for field in fields} == set(entry.primary_key)
+
+
+def _matched_twice() -> InputError:
+    return InputError(
+        "several source rows match one row of the table, and would each update or delete it: keep one source row of "
+        "each key, or tell them apart by conditions"
+    )
+
+
+def _key_twice(fields: Sequence[Field]) -> InputError:
+    listed = ", ".join(repr(field.name) for field in fields)
+    return InputError(
+        f"several rows of the source have the same key (columns {listed}), and none is the last: keep one of each"
+    )

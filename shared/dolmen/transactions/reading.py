@@ -1,0 +1,285 @@
+"""The reading side of a table: the same for the newest version, an old one, and inside a transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pyarrow as pa
+
+from dolmen.base import arguments
+from dolmen.commit.context import Context
+from dolmen.entries.segments.live import LiveFiles, tombstones_of
+from dolmen.format.entries import Tombstone, WhereTombstone
+from dolmen.format.manifest import Manifest, TableEntry
+from dolmen.format.properties import has_index
+from dolmen.format.schema import Schema
+from dolmen.predicate import Parameters, Predicate, Where, from_builtins, parse, to_sql, with_parameters
+from dolmen.rows.scan.optional import optional
+from dolmen.rows.scan.plan import output_fields
+from dolmen.rows.scan.scan import Scan
+from dolmen.rows.scan.view import View
+from dolmen.rows.write.row_digest import content_digest
+
+if TYPE_CHECKING:
+    import duckdb
+    import pandas as pd
+    import polars as pl
+    from pyspark.sql import DataFrame, SparkSession
+
+
+class ReadableTable:
+    """A table in one version; subclasses decide which version."""
+
+    def __init__(self, context: Context, name: str) -> None:
+        self._context, self.name = context, name
+
+    def _snapshot(self) -> Manifest:
+        """The version to read now."""
+        raise NotImplementedError
+
+    def _cached_snapshot(self) -> Manifest:
+        """A known version, without a request to the store if possible."""
+        return self._snapshot()
+
+    def _view(self) -> View:
+        """The table and the version to read now."""
+        return View(self._context, self._snapshot(), self.name)
+
+    def _note_read(self, predicate: Predicate | None) -> None:
+        """Notes a read. A transaction remembers it; other tables do nothing."""
+
+    @property
+    def context(self) -> Context:
+        """The database's store, head and caches."""
+        return self._context
+
+    @property
+    def _entry(self) -> TableEntry:
+        return self._context.segments.whole(self._cached_snapshot().table(self.name))
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Columns and their types."""
+        return self._entry.schema.arrow.remove_metadata()
+
+    @property
+    def stored_schema(self) -> Schema:
+        """Columns with their ids and stored types, as predicates are bound to them."""
+        schema = self._entry.schema
+        return msgspec.structs.replace(schema, fields=schema.shown, narrower=()) if schema.narrower else schema
+
+    @property
+    def primary_key(self) -> tuple[str, ...]:
+        """Names of the key columns of ``upsert`` and ``delete(keys=...)``; empty if there are none."""
+        return self._names(self._entry.primary_key)
+
+    @property
+    def sort_key(self) -> tuple[str, ...]:
+        """Names of the columns that rows in a file are sorted by."""
+        return self._names(self._entry.sort_key)
+
+    def identity(self, columns: Sequence[str] | None = None) -> str:
+        """A short text that says which table this is and which columns it has, for whoever keeps a copy of the rows.
+
+        It is another one in a version in which another table has the name, or in which a column was added, dropped,
+        renamed, moved, or got another type; also if one was dropped and another one added under its name. As long as
+        it stays the same, what ``Table.changes`` feeds fits the copy.
+
+        Args:
+            columns: names of the columns that count; all by default.
+
+        Raises:
+            SchemaError: there is no such column.
+        """
+        entry = self._entry
+        fields = output_fields(entry, columns, with_commit_ts=False)
+        told = [[field.id, field.added_ts, field.name, field.type] for field in fields]
+        return f"{entry.uuid}/{content_digest(told)}"
+
+    def _names(self, ids: tuple[int, ...]) -> tuple[str, ...]:
+        return tuple(self._entry.schema.by_id[id_].name for id_ in ids)
+
+    def scan(
+        self,
+        columns: Sequence[str] | None = None,
+        where: Where = None,
+        limit: int | None = None,
+        *,
+        parameters: Parameters | None = None,
+        order_by: str | Sequence[str] | None = None,
+        with_commit_ts: bool = False,
+    ) -> Scan:
+        """Begins a scan of this version's rows, which can explain itself, stream, or become a data frame.
+
+        Args:
+            columns: names of columns, in the wanted order; all by default.
+            where: a predicate: only rows for which it is TRUE. It may be bound to this schema already.
+            parameters: values for ``?`` in the text of ``where``, in order, or for ``:name``, by name.
+            limit: the most rows to read: any, or the first by ``order_by``.
+            order_by: columns to sort by, descending with a leading ``-``; NaN and then NULLs come last either way.
+                Sorts in memory.
+            with_commit_ts: add the column ``_commit_ts``, each row's commit timestamp.
+
+        Raises:
+            PredicateError: ``where`` cannot be parsed.
+            SchemaError: there is no such column.
+        """
+        view = self._view()
+        where = with_parameters(where, parameters)
+        now_us = self._context.store.clock.current_us
+        predicate = None if where is None else parse(where, view.entry().schema, now_us=now_us)
+        self._note_read(predicate)
+        return Scan(
+            view,
+            columns=None if columns is None else arguments.names("columns", columns),
+            where=predicate,
+            limit=None if limit is None else arguments.number("limit", limit, 0),
+            order_by=None if order_by is None else arguments.names("order_by", order_by),
+            with_commit_ts=arguments.flag("with_commit_ts", with_commit_ts),
+        )
+
+    def count(self, where: Where = None, *, parameters: Parameters | None = None) -> int:
+        """Counts the rows, or those for which ``where`` is TRUE. Uses only metadata where that is exact."""
+        return self.scan(where=where, parameters=parameters).count()
+
+    def to_arrow(self) -> pa.Table:
+        """All rows. Short for ``scan().to_arrow()``."""
+        return self.scan().to_arrow()
+
+    def to_pandas(self, **options: Any) -> pd.DataFrame:
+        """All rows as a pandas frame. Short for ``scan().to_pandas()``."""
+        return self.scan().to_pandas(**options)
+
+    def to_polars(self) -> pl.DataFrame:
+        """All rows as a Polars frame. Short for ``scan().to_polars()``."""
+        return self.scan().to_polars()
+
+    def scan_polars(self) -> pl.LazyFrame:
+        """The rows of this version as a lazy frame of Polars, which stays at this version. See
+        ``Scan.to_polars_lazy``."""
+        return self.scan().to_polars_lazy()
+
+    def to_duckdb(self, connection: duckdb.DuckDBPyConnection | None = None) -> duckdb.DuckDBPyRelation:
+        """The rows of this version as a DuckDB relation, which stays at this version. See ``Scan.to_duckdb``."""
+        return self.scan().to_duckdb(connection)
+
+    def head(self, rows: int = 5) -> pa.Table:
+        """A few rows to look at: the first ones read."""
+        return self.scan(limit=rows).to_arrow()
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        """All rows, for anything that reads Arrow streams (DuckDB, Polars, pandas, ...)."""
+        return self.scan().__arrow_c_stream__(requested_schema)
+
+    def to_spark(
+        self,
+        columns: Sequence[str] | None = None,
+        where: Where = None,
+        *,
+        with_commit_ts: bool = False,
+        spark: SparkSession | None = None,
+    ) -> DataFrame:
+        """The rows of this version as a Spark DataFrame, which stays at this version. See ``dolmen.spark.to_spark``.
+
+        Args:
+            spark: the session; the active one by default.
+
+        Raises:
+            InputError: PySpark is not installed, or there is no session.
+        """
+        engine = optional("dolmen.spark", "dolmen[spark]")
+        frame: DataFrame = engine.to_spark(self, columns, where, with_commit_ts=with_commit_ts, spark=spark)
+        return frame
+
+    def describe(self) -> dict[str, Any]:
+        """Describes the table from the manifest and its segments, without reading data.
+
+        Returns:
+            ``table``, ``version``, ``rows_in_files`` (including rows that unresolved deletes may hide), ``files``,
+            ``bytes``, ``primary_key``, ``sort_key``, ``columns`` (types by name), ``defaults`` (in JSON form, of rows
+            that are written without a column; without those that are NULL) and ``comments`` by column,
+            ``properties``, ``index`` (its ``parts``, ``bytes``, ``entries``, those of rows that are gone included, and
+            ``lag_rows``, which it does not know yet, at least; empty without an index), and ``unresolved_deletes``
+            (each with ``commit_ts``, and ``rows``: the deleted rows in words).
+        """
+        manifest = self._cached_snapshot()
+        segments = self._context.segments
+        live = LiveFiles.of(manifest.table(self.name), segments)
+        entry, totals = live.entry, live.totals()
+        return {
+            "table": self.name,
+            "version": manifest.version,
+            "rows_in_files": totals.rows - totals.deleted,
+            "files": totals.files,
+            "bytes": totals.bytes,
+            "primary_key": list(self.primary_key),
+            "sort_key": list(self.sort_key),
+            "columns": {f.name: f"{f.type}{'' if f.nullable else ' not null'}" for f in entry.schema.arrow},
+            "defaults": entry.schema.write_defaults,
+            "comments": {field.name: field.comment for field in entry.schema.fields if field.comment},
+            "properties": entry.properties,
+            "index": _index_facts(entry, totals.rows),
+            "unresolved_deletes": [
+                {"commit_ts": tombstone.ts, "rows": _in_words(tombstone, entry)}
+                for tombstone in tombstones_of(entry, segments)
+            ],
+        }
+
+    def _headline(self) -> list[tuple[str, str]]:
+        told = self.describe()
+        deletes = len(told["unresolved_deletes"])
+        facts = [
+            ("version", str(told["version"])),
+            ("rows", f"{told['rows_in_files']:,}" + (f" less {deletes} unresolved deletes" if deletes else "")),
+            ("files", f"{told['files']:,} ({told['bytes']:,} bytes)"),
+        ]
+        return facts + [
+            (n, ", ".join(told[n.replace(" ", "_")])) for n in ("primary key", "sort key") if told[n.replace(" ", "_")]
+        ]
+
+    def __repr__(self) -> str:
+        facts = ", ".join(f"{name} {value}" for name, value in self._headline())
+        columns = "\n".join(f"  {name}: {type_}" for name, type_ in self.describe()["columns"].items())
+        return f"<{type(self).__name__} {self.name}: {facts}>\n{columns}"
+
+    def _repr_html_(self) -> str:
+        def rows(pairs: Iterable[tuple[str, str]]) -> str:
+            return "".join(f"<tr><td>{escape(name)}</td><td>{escape(value)}</td></tr>" for name, value in pairs)
+
+        columns = self.describe()["columns"].items()
+        return f"<b>{escape(self.name)}</b><table>{rows(self._headline())}</table><table>{rows(columns)}</table>"
+
+
+def _index_facts(entry: TableEntry, rows: int) -> dict[str, int]:
+    """How far the index of a table has come, by the manifest alone.
+
+    Args:
+        rows: of all files.
+    """
+    parts = entry.segments_of("index")
+    if not parts and not has_index(entry):
+        return {}
+    entries = sum(part.count for part in parts)
+    return {
+        "parts": len(parts),
+        "entries": entries,
+        "bytes": sum(part.size for part in parts),
+        "lag_rows": max(0, rows - entries),
+    }
+
+
+def _in_words(tombstone: Tombstone, entry: TableEntry) -> str:
+    if isinstance(tombstone, WhereTombstone):
+        if tombstone.predicate is not None:
+            return to_sql(from_builtins(tombstone.predicate), entry.schema)
+        return f"a predicate of {tombstone.blob.length:,} bytes"
+    names = ", ".join(entry.schema.by_id[id_].name for id_ in tombstone.columns)
+    if tombstone.count == 1 and tombstone.values is not None:
+        return " AND ".join(
+            f"{entry.schema.by_id[id_].name} = {values[0]}"
+            for id_, values in zip(tombstone.columns, tombstone.values, strict=True)
+        )
+    return f"{tombstone.count:,} keys of {names}"

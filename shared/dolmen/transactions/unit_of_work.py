@@ -1,0 +1,400 @@
+"""Units of work: statements on one version, collected and committed together."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from types import TracebackType
+from typing import Any, Self
+
+import pyarrow as pa
+
+from dolmen.base import arguments
+from dolmen.commit.applied import find_applied
+from dolmen.commit.change import Change
+from dolmen.commit.context import Context
+from dolmen.commit.draft import Draft
+from dolmen.commit.group import Committed
+from dolmen.commit.head import STAMP_SECONDS
+from dolmen.commit.intent import Intent
+from dolmen.commit.loop import commit as commit_change
+from dolmen.commit.statements.base import Statement, is_prepared
+from dolmen.commit.statements.insert import InsertRows
+from dolmen.commit.statements.names import ColumnsClaim, NamesClaim
+from dolmen.commit.statements.rows import Claim
+from dolmen.commit.uploads import PendingUploads
+from dolmen.entries.segments.erasures import erasures_of
+from dolmen.entries.segments.judging import known_bounds
+from dolmen.errors import InputError, VersionExpiredError
+from dolmen.format.entries import DataFile
+from dolmen.format.manifest import AppliedId, Manifest, Segment, TableEntry
+from dolmen.format.properties import TableSettings
+from dolmen.predicate import Predicate, StatsVerdict, columns, judge
+from dolmen.rows.scan.erased_rows import ErasedRowsFilter, ErasureMatcher
+from dolmen.rows.write.row_digest import content_digest
+from dolmen.transactions.results import Commit
+
+
+def leaves_out_erased(entry: TableEntry, leave_out: bool | None = None) -> bool:
+    """Whether erased rows are left out when rows are written to a table.
+
+    Args:
+        leave_out: what a call says; None = as the table's setting says.
+    """
+    return TableSettings.of(entry).leave_out_erased if leave_out is None else leave_out
+
+
+class UnitOfWork:
+    """Collects statements on one version; ``commit`` makes a version of them. The engine below ``Transaction``.
+
+    It holds the base (the version that it is made on), the statements with the draft that they make, claims about what
+    was read, and the content of each request for its digest.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        operation: str = "transaction",
+        *,
+        message: str | None = None,
+        base: Manifest | None = None,
+    ) -> None:
+        self.context, self._operation = context, arguments.operation(operation)
+        self._message = "" if message is None else arguments.message(message)
+        self.uploads = PendingUploads(context.store, context.runtime, context.segments)
+        self._base = base
+        self._statements: list[Statement] = []
+        self._claims: list[Claim | ColumnsClaim | NamesClaim] = []
+        self._looked_up: set[str] = set()
+        self._applied: dict[str, str] = {}
+        self._excluded: set[str] = set()
+        self._content: dict[str, tuple[str, ...]] = {}
+        self._bound_later: str | None = None
+        self._first_upload_us: int | None = None
+        self._intent: Intent | None = None
+        self._draft: Draft | None = None
+        self._seen: Manifest | None = None
+        self._known: tuple[Manifest, dict[str, bool]] | None = None
+        self._pinned = base is not None
+        self._done = False
+        self._filters: list[ErasedRowsFilter] = []
+
+    @property
+    def base(self) -> Manifest:
+        """The version that this is made on: the newest known at first use."""
+        if self._base is None:
+            cached = self.context.head.cached
+            self._base = (cached or self.context.head.refresh()).manifest
+        return self._base
+
+    def refresh(self) -> None:
+        """Takes the newest version as the base. Only before the first statement."""
+        self._base = self.context.head.refresh().manifest
+
+    @property
+    def _is_free(self) -> bool:
+        """Whether nothing depends on the base yet."""
+        return self._draft is None and not self._claims and not self._pinned
+
+    def renew(self) -> bool:
+        """Takes the newest version as the base, if nothing depends on the base yet; returns whether it is another."""
+        if not self._is_free:
+            return False
+        known = self.base
+        self.refresh()
+        return self.base is not known
+
+    def pin(self) -> None:
+        """Keeps the base from now on, because something was looked up in it that leaves neither statement nor claim."""
+        self._pinned = True
+
+    @property
+    def manifest(self) -> Manifest:
+        """The base with the statements so far applied, under provisional timestamps."""
+        if self._draft is None:
+            return self.base
+        if self._seen is None:
+            self._seen = self._draft.finish(
+                attempt="00000000",
+                commit_id="",
+                operation="draft",
+                commit_ts=self.base.commit_ts + len(self._statements),
+                created_at=self.base.created_at,
+                applied=(),
+            )
+        return self._seen
+
+    def entry(self, name: str) -> TableEntry:
+        """The table's entry with the statements so far. Looks for a newer base before it reports a missing table."""
+        arguments.text("table", name)
+        free = self._is_free
+        tables = self._draft.tables if self._draft else self.base.tables
+        if name not in tables and free:
+            self.refresh()
+        try:
+            with self.context.reading(self.base.version):
+                return self.context.segments.whole(self.manifest.table(name))
+        except VersionExpiredError:  # reading an idle table's section in an old version
+            if not free:
+                raise
+            self.refresh()
+            return self.context.segments.whole(self.manifest.table(name))
+
+    @property
+    def now_us(self) -> int:
+        """Microseconds by the server's clock."""
+        return self.context.store.clock.now_us
+
+    @property
+    def next_ts(self) -> int:
+        """The provisional commit timestamp of the next statement, which its rows show until the commit."""
+        return self.base.commit_ts + 1 + len(self._statements)
+
+    def begin_upload(self) -> None:
+        """Notes the time before the first upload of this transaction, which the fence is compared with."""
+        self._open()
+        if self._first_upload_us is None:
+            if self.context.store.clock.age_seconds > STAMP_SECONDS:  # after a long idle time the fence may be later
+                self.context.head.refresh()
+            self._first_upload_us = self.context.store.clock.now_us
+
+    def intent(self) -> Intent:
+        """The intent of this attempt. It begins at first use, when one append turns out to need many files."""
+        if self._intent is None:
+            self._intent = Intent.begin(self.context.store, self.context.runtime, self._operation)
+        return self._intent
+
+    def add(self, statement: Statement) -> None:
+        """Adds a statement and applies it to the draft. If that raises, the statement is left out."""
+        self._open()
+        draft = self._draft or Draft(self.base, self.context.segments)
+        if is_prepared(statement):
+            with self.context.reading(self.base.version):
+                statement = statement.prepare(draft, self.uploads)
+        statement.apply(draft, self.next_ts)
+        self._statements.append(statement)
+        self._draft, self._seen = draft, None
+
+    def erased_filter(self, entry: TableEntry, leave_out: bool | None = None) -> ErasedRowsFilter | None:
+        """A filter that counts rows which were erased, for ``Commit``; None if no erasure in force reaches the table.
+
+        Without erasures it costs nothing.
+
+        Args:
+            leave_out: whether such rows are left out; None = as the table's setting ``leave_out_erased`` says.
+        """
+        with self.context.reading(self.base.version):
+            erasures = erasures_of(self.base, self.context.segments)
+            matcher = ErasureMatcher.of(self.context, entry, erasures) if erasures else None
+        if matcher is None:
+            return None
+        made = ErasedRowsFilter(matcher, leaves_out_erased(entry, leave_out))
+        self._filters.append(made)
+        return made
+
+    def passing(
+        self, entry: TableEntry, batches: Iterable[pa.RecordBatch], leave_out: bool | None = None
+    ) -> Iterable[pa.RecordBatch]:
+        """Rows on their way to a table, which ``erased_filter`` counts."""
+        found = self.erased_filter(entry, leave_out)
+        return batches if found is None else found.passing(batches)
+
+    def fit(self, statement: InsertRows) -> InsertRows:
+        """Fits a statement to the statements so far, as ``add`` does, without adding it. Raises what that raises."""
+        with self.context.reading(self.base.version):
+            return statement.prepare(self._draft or Draft(self.base, self.context.segments), self.uploads)
+
+    def changes(self, uuid: str) -> bool:
+        """Whether a statement so far changes this table, whatever its name was then."""
+        return any(statement.uuid == uuid for statement in self._statements)
+
+    @contextmanager
+    def savepoint(self, bound_later: str | None = None) -> Iterator[None]:
+        """Adds all statements of this block or, when it raises, none of them. What it has read stays noted.
+
+        Args:
+            bound_later: a request id that the caller binds to a digest (``bind``) after these statements.
+        """
+        draft = self._draft.copy() if self._draft else None
+        statements, said, filters = len(self._statements), dict(self._content), len(self._filters)
+        outer = self._bound_later
+        self._bound_later = bound_later or outer
+        try:
+            yield
+        except BaseException:
+            self._draft, self._seen, self._content = draft, None, said
+            del self._statements[statements:], self._filters[filters:]
+            raise
+        finally:
+            self._bound_later = outer
+
+    def claim(self, name: str, predicate: Predicate | None) -> None:
+        """Notes a read: the commit is valid only if no later version changes its answer."""
+        known = self.base.name_of(self.manifest.table(name).uuid)
+        if known is None:
+            return  # created by this transaction, so that nobody else can have changed it
+        entry = self.base.tables[known]
+        schema = self.context.segments.whole(entry).schema
+
+        def may_match(file: DataFile | Segment) -> bool:
+            if predicate is None:
+                return True
+            return judge(predicate, known_bounds(file, schema, columns(predicate)), file.rows) is not StatsVerdict.NEVER
+
+        self._claims.append(Claim(known, entry.uuid, entry.epoch, self.base.commit_ts, may_match, schema=schema))
+
+    def claim_columns(self, name: str) -> None:
+        """Notes that names of columns of this table were used: the commit is valid only if they name the same still."""
+        entry = self.context.segments.whole(self.base.table(name))
+        self._claims.append(ColumnsClaim(name, entry.uuid, self.base.commit_ts, entry.schema))
+
+    def note_table(self, entry: TableEntry) -> None:
+        """Notes that the transaction has seen that there is this table, even if it does nothing else with it."""
+        self._looked_up.add(entry.uuid)
+
+    def claim_names(self, name: str | None = None) -> None:
+        """Notes that the transaction has seen whether there is a table of this name, or the names of all tables."""
+        seen, among = frozenset(self.base.tables), None if name is None else frozenset({name})
+        claim = NamesClaim(seen if among is None else seen & among, among)
+        if claim not in self._claims:
+            self._claims.append(claim)
+
+    def rely_on(self, claim: Claim) -> None:
+        """Notes a read in an older version than the base: the commit is valid only if it still holds.
+
+        Raises:
+            ConflictError: it does not hold in the base.
+        """
+        self._open()
+        with self.context.reading(self.base.version):
+            claim.check(Draft(self.base, self.context.segments))
+        self._claims.append(claim)
+
+    def bind(self, request: str, digest: str) -> None:
+        """Makes this transaction apply a request exactly once, by a digest of its content that the caller knows.
+
+        Otherwise, the statements of a request make up its content: their operations, tables, rows and predicates.
+
+        Args:
+            request: the request id; its statements must have it too.
+            digest: the digest of its content. Another digest for the same id is refused; "" matches any.
+
+        Raises:
+            InputError: the id is invalid, or bound to another digest.
+        """
+        request, digest = arguments.request_id(request), arguments.text("digest", digest)
+        if self._applied.setdefault(request, digest) != digest:
+            raise InputError(f"request {request!r} is in this transaction twice with different content: use a new id")
+
+    def exclude(self, request: str) -> None:
+        """Makes ``commit`` raise ConflictError if a version has applied this request: only one of the two may be.
+
+        Both sides must exclude each other. Then whichever commits first is applied.
+        """
+        self._excluded.add(arguments.request_id(request))
+
+    def needs_content(self, request: str | None) -> bool:
+        """Whether statements of this request add to its content: yes, unless the caller binds it to a digest."""
+        if request is None or arguments.request_id(request) == self._bound_later:
+            return False
+        return request not in self._applied
+
+    def add_content(self, request: str, content: str) -> None:
+        """Adds the digest of a statement to the content of its request."""
+        self._open()
+        self._content[request] = (*self._content.get(request, ()), content)
+
+    def find_applied(self, requests: Collection[str]) -> dict[str, AppliedId]:
+        """Finds those of the requests (ids) that the base has applied, whatever their content.
+
+        It only saves work, as ``commit`` looks again in the newest version.
+        """
+        found = find_applied(self.base, requests, self.context.segments)
+        self._known_applied().update((id_, id_ in found) for id_ in requests)
+        return found
+
+    def has_applied(self, request: str | None) -> bool:
+        """Whether the base has applied this request, so that its statements must not be added again."""
+        if request is None:
+            return False
+        request = arguments.request_id(request)
+        if request not in self._known_applied():
+            self.find_applied([request])
+        return self._known_applied()[request]
+
+    def _known_applied(self) -> dict[str, bool]:
+        """Whether the base has applied an id, for ids that were looked up."""
+        if self._known is None or self._known[0] is not self.base:
+            self._known = self.base, {}
+        return self._known[1]
+
+    def commit(self) -> Commit:
+        """Makes one version of the statements. Without statements, it costs no request.
+
+        Raises:
+            ConflictError: something that was read has changed: repeat the transaction, as ``Database.run`` does.
+            UnknownOutcomeError: the commit may have landed.
+        """
+        change = self.end()
+        if change is None:
+            left_out = sum(each.count for each in self._filters if each.leave_out)
+            return replace(Commit.nothing(self.base.as_history()), erased_rows_left_out=left_out)
+        return self.result(change, commit_change(self.context.head, change, self.uploads))
+
+    def end(self) -> Change | None:
+        """Ends this transaction. Returns its change, to be committed; None if there is nothing to commit."""
+        self._open()
+        self._done = True
+        said = {id_: parts[0] if len(parts) == 1 else content_digest(*parts) for id_, parts in self._content.items()}
+        applied = {**said, **self._applied}
+        if not self._statements and not applied:
+            return None
+        for uuid in sorted(self._looked_up - {each.uuid for each in (*self._statements, *self._claims)}):
+            if (known := self.base.name_of(uuid)) is not None:
+                self.claim_names(known)
+        return Change(
+            commit_id=self.context.runtime.uuid(),
+            operation=self._operation,
+            statements=tuple(self._statements),
+            applied=applied,
+            claims=tuple(self._claims),
+            first_upload_us=self._first_upload_us,
+            txid=self._intent.txid if self._intent else None,
+            message=self._message,
+            excluded=frozenset(self._excluded),
+        )
+
+    def result(self, change: Change, done: Committed) -> Commit:
+        """The commit of the change that this transaction ended with."""
+        if self._intent and done.manifest is not None:
+            self._intent.finish()
+        left_out = sum(each.count for each in self._filters if each.leave_out)
+        if done.entry is None:
+            return replace(Commit.nothing(self.base.as_history(), done.already), erased_rows_left_out=left_out)
+        requests = [id_ for id_ in change.applied if id_ not in done.already]
+        commit = Commit.of(done.entry, requests, attempts=done.attempts, already=done.already)
+        written = sum(each.count for each in self._filters if not each.leave_out)
+        return replace(commit, erased_rows_written=written, erased_rows_left_out=left_out)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if kind is None and not self._done:
+            self.commit()
+        self._done = True
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise InputError("a transaction belongs to one process: send rows to the other, or the arguments of the call")
+
+    def __repr__(self) -> str:
+        tables = sorted({statement.name for statement in self._statements if statement.name})
+        state = "ended" if self._done else "open"
+        about = f" about {', '.join(tables)}" if tables else ""
+        base = "" if self._base is None else f" on version {self._base.version}"
+        return f"<Transaction {self._operation}, {state}{base}: {len(self._statements)} statements{about}>"
+
+    def _open(self) -> None:
+        if self._done:
+            raise InputError("this transaction has ended: begin another one")
