@@ -18,7 +18,7 @@ from pathlib import Path
 
 from bench.peers.servers import BUCKET, s3_server
 from dolmen.base.units import KIB, MIB
-from dolmen.store.s3.store import S3Store
+from dolmen.store.s3.bucket_store import S3Store
 
 OBJECT_BYTES = 64 * MIB
 _KEY = "data/0123456789abcdef.parquet"

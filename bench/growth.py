@@ -20,7 +20,7 @@ from dolmen.format.entries import ColumnStats, DataFile
 from dolmen.format.layout import segment_key
 from dolmen.format.manifest import Segment
 from dolmen.format.segments import encode
-from dolmen.maintenance.merge import MOST_ENTRIES
+from dolmen.maintenance.segment_merging import MOST_ENTRIES
 from dolmen.store.counting import CountingStore
 from dolmen.store.memory import MemoryBucket, MemoryStore
 

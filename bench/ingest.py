@@ -34,7 +34,7 @@ from bench.dataset import SCHEMA
 from bench.measure import compare, seconds
 from bench.places import Local
 from dolmen.ingest.announcements import Drop
-from dolmen.ingest.drops.ingest import ingest_drops
+from dolmen.ingest.drops.ingest_drops import ingest_drops
 from dolmen.ingest.formats.formats import SourceFile, detect
 from dolmen.ingest.formats.formats import read as read_rows
 from dolmen.ingest.landing import Landing

@@ -9,8 +9,7 @@ import pyarrow.parquet as pq
 
 from bench.dataset import SCHEMA
 from dolmen.format.schema import Schema
-from dolmen.rows.write.encodings import choose
-from dolmen.rows.write.options import DEFAULT
+from dolmen.rows.write.encodings import DEFAULT, choose
 
 GROUP_ROWS = 1 << 17
 

@@ -42,7 +42,7 @@ def main() -> None:
     from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
 
     import dolmen
-    from dolmen.ingest.drops.backfill import DropSource
+    from dolmen.ingest.drops.announce_files import DropSource
     from dolmen.spark import delete, load, merge, to_spark
 
     place = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / ".local" / "spark"

@@ -15,8 +15,7 @@ from pyspark.sql import SparkSession
 import dolmen
 from dolmen.api.database import Database
 from dolmen.base.units import GIB
-from dolmen.cli.exit_codes import INCOMPLETE
-from dolmen.cli.jobs import StatusLine, run_job
+from dolmen.cli.exit_codes import INCOMPLETE, StatusLine, run_job
 from dolmen.cli.options import DatabaseUrl, Json
 from dolmen.cli.output import console, errors, print_json, print_rows
 from dolmen.errors import Error, InputError
@@ -24,10 +23,10 @@ from dolmen.maintenance.compact.compaction import Compacted
 from dolmen.maintenance.indexing import Indexed
 from dolmen.maintenance.measures import facts_of
 from dolmen.maintenance.resolve.resolution import resolve
-from dolmen.spark.compact.compaction import compact
+from dolmen.spark.compact.spark_compaction import compact
 from dolmen.spark.failures import FAILURES
-from dolmen.spark.indexing import index
-from dolmen.spark.session import job_session
+from dolmen.spark.sessions import job_session
+from dolmen.spark.spark_indexing import index
 
 STEPS = "resolve", "compact", "index", "merge"
 RESOLVE_BYTES = 4 * GIB

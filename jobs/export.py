@@ -10,12 +10,12 @@ from typing import Annotated, Optional, cast
 import typer
 
 import dolmen
-from dolmen.cli.jobs import run_job
+from dolmen.cli.exit_codes import run_job
 from dolmen.cli.options import DatabaseUrl, Json
 from dolmen.cli.output import console, print_json
-from dolmen.cli.versions import At, Tag, Version, snapshot_of
-from dolmen.spark.export import Format, export
-from dolmen.spark.session import job_session
+from dolmen.cli.past_versions import At, Tag, Version, snapshot_of
+from dolmen.spark.sessions import job_session
+from dolmen.spark.spark_export import Format, export
 
 
 def main(

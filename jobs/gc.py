@@ -10,14 +10,13 @@ from typing import Annotated
 import typer
 
 import dolmen
-from dolmen.cli.exit_codes import INCOMPLETE
-from dolmen.cli.jobs import StatusLine, run_job
+from dolmen.cli.exit_codes import INCOMPLETE, StatusLine, run_job
 from dolmen.cli.options import DatabaseUrl, Json
 from dolmen.cli.output import console, print_json
-from dolmen.maintenance.gc.report import Collected
+from dolmen.maintenance.gc.collection import Collected
 from dolmen.maintenance.measures import facts_of
-from dolmen.spark.collection import gc
-from dolmen.spark.session import job_session
+from dolmen.spark.sessions import job_session
+from dolmen.spark.spark_gc import gc
 
 
 def main(

@@ -13,16 +13,15 @@ import typer
 
 import dolmen
 from dolmen.base.units import parse_size
-from dolmen.cli.exit_codes import INCOMPLETE
-from dolmen.cli.jobs import StatusLine, run_job
+from dolmen.cli.exit_codes import INCOMPLETE, StatusLine, run_job
 from dolmen.cli.options import DatabaseUrl, Json
 from dolmen.cli.output import console, errors, print_json, print_rows
 from dolmen.errors import InputError
-from dolmen.ingest.drops.backfill import DropSource
-from dolmen.service.functions.settings import FunctionSettings
-from dolmen.service.handover.records import HandoverRecords
+from dolmen.ingest.drops.announce_files import DropSource
+from dolmen.service.functions.function_settings import FunctionSettings
+from dolmen.service.handover.handover_records import HandoverRecords
 from dolmen.spark.load.load import MAX_FILES, Loaded, load
-from dolmen.spark.session import job_session
+from dolmen.spark.sessions import job_session
 from dolmen.store.url import open_store
 
 

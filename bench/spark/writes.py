@@ -12,9 +12,9 @@ import dolmen
 from bench.spark.cpu import Spent, spend
 from bench.spark.ours import Dolmen
 from bench.spark.source import FILES, SCHEMA
-from dolmen.ingest.drops.backfill import DropSource as Landed
+from dolmen.ingest.drops.announce_files import DropSource as Landed
 from dolmen.spark import append
-from dolmen.spark.compact.compaction import compact
+from dolmen.spark.compact.spark_compaction import compact
 from dolmen.spark.load.load import load
 
 PIECES = 4

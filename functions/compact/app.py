@@ -1,17 +1,17 @@
 """Keeps a database fast: expires, resolves, compacts, merges and publishes. A schedule calls it.
 
 It runs until all is done or its time is nearly over; the next call continues. The events that it takes are described
-in ``dolmen.maintenance.schedule``, the settings in ``dolmen.service.functions.settings``. A table that fails does not
-stop the others; the invocation fails in the end, and names all of them. The calls, from event to commit::
+in ``dolmen.maintenance.round``, the settings in ``dolmen.service.functions.function_settings``. A table that fails does
+not stop the others; the invocation fails in the end, and names all of them. The calls, from event to commit::
 
     lambda_handler
       CompactRequest.of                 the event: tables and steps
       handover.round.job_round          starts jobs: for tables too large for a function, for drops handed over
-      Database.maintain                 the other tables: dolmen.maintenance.run, step by step
+      Database.maintain                 the other tables: dolmen.maintenance.round, step by step
         expire, resolve, compact, index, merge, publish   each a commit, or several
       measures_of_round, Database.stats the metrics
 
-Jobs are only started where there is an application for them (``dolmen.service.handover.settings``).
+Jobs are only started where there is an application for them (``dolmen.service.handover.job_settings``).
 """
 
 from __future__ import annotations
@@ -30,12 +30,11 @@ from dolmen.errors import Error
 from dolmen.ingest.redaction import facts_for_log, reason_for_log
 from dolmen.maintenance.deadline import Deadline
 from dolmen.maintenance.measures import changed_anything, facts_of, measures_of_debt, measures_of_round
-from dolmen.maintenance.run import Done, StepFailure
-from dolmen.maintenance.schedule import CompactRequest
-from dolmen.service.functions.settings import FunctionSettings
+from dolmen.maintenance.round import CompactRequest, Done, StepFailure
+from dolmen.service.functions.function_settings import FunctionSettings
 from dolmen.service.handover.emr_serverless import EmrServerless
+from dolmen.service.handover.handover_records import HandoverRecords
 from dolmen.service.handover.jobs import JobAttempt, log_record, metric_name
-from dolmen.service.handover.records import HandoverRecords
 from dolmen.service.handover.round import job_round
 from dolmen.store.url import open_store
 

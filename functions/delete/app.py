@@ -2,8 +2,8 @@
 
 It takes SQS batches of requests, and reports partial batch failures. It also takes one request without a queue, and
 then raises when it fails, so that Lambda tries again. The messages are described in
-``dolmen.ingest.deletes.requests``, the settings in ``dolmen.service.functions.settings``. The calls, from event to
-commit::
+``dolmen.ingest.deletes.delete_requests``, the settings in ``dolmen.service.functions.function_settings``. The calls,
+from event to commit::
 
     lambda_handler
       announcements.read_messages       the event as messages
@@ -32,11 +32,17 @@ from aws_lambda_powertools.utilities.typing import LambdaContext
 from dolmen.api.database import Database
 from dolmen.format.erasures import erasure_id
 from dolmen.ingest.announcements import Message, read_messages
-from dolmen.ingest.deletes.apply import apply_deletes, request_names, request_tables, request_values
-from dolmen.ingest.deletes.requests import DeleteRequest, parse_request
+from dolmen.ingest.deletes.delete_requests import (
+    DeleteRequest,
+    apply_deletes,
+    parse_request,
+    request_names,
+    request_tables,
+    request_values,
+)
 from dolmen.ingest.redaction import RequestContent, facts_for_log
 from dolmen.service.functions.deliveries import Deliveries, DeliveryQueues, HalfTimeDeadline, open_queues
-from dolmen.service.functions.settings import FunctionSettings
+from dolmen.service.functions.function_settings import FunctionSettings
 from dolmen.transactions.results import Commit
 
 if TYPE_CHECKING:  # all of Powertools' batches and the event sources would come with it

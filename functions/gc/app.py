@@ -1,9 +1,9 @@
 """Deletes objects that no kept version of the database needs. A schedule calls it.
 
 No other function may delete objects. It runs until all is done or its time is nearly over; the next call continues.
-The events that it takes are described in ``dolmen.maintenance.schedule``, the settings in
-``dolmen.service.functions.settings``; how long versions are kept is a setting of the database (``dolmen settings``).
-The calls, from event to deletes::
+The events that it takes are described in ``dolmen.maintenance.round``, the settings in
+``dolmen.service.functions.function_settings``; how long versions are kept is a setting of the database (``dolmen
+settings``). The calls, from event to deletes::
 
     lambda_handler
       GcRequest.of                      the event: whether to delete, or only to count
@@ -25,8 +25,8 @@ from aws_lambda_powertools.utilities.typing import LambdaContext
 from dolmen.api.database import Database
 from dolmen.maintenance.deadline import Deadline
 from dolmen.maintenance.measures import facts_of, measures_of_collection
-from dolmen.maintenance.schedule import GcRequest
-from dolmen.service.functions.settings import FunctionSettings
+from dolmen.maintenance.round import GcRequest
+from dolmen.service.functions.function_settings import FunctionSettings
 
 logger = Logger(service="gc")
 metrics = Metrics(namespace=os.environ.get("POWERTOOLS_METRICS_NAMESPACE", "dolmen"), service="gc")

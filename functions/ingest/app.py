@@ -2,7 +2,7 @@
 
 It takes SQS batches of S3 notifications or EventBridge events, and reports partial batch failures. It also takes one
 notification without a queue, and then raises when a file fails, so that Lambda tries again. The settings are in
-``dolmen.service.functions.settings``. The calls, from event to commit::
+``dolmen.service.functions.function_settings``. The calls, from event to commit::
 
     lambda_handler
       announcements.read_messages       the event as messages
@@ -22,8 +22,8 @@ notification without a queue, and then raises when a file fails, so that Lambda 
       Deliveries.settle                 sends messages that are not done again, gives hopeless ones up
       handover.jobs.ask_for_job         starts a job for the records, if none is running
 
-Where there is an application for jobs (``dolmen.service.handover.settings``), a message is acknowledged once the record
-of its drops is written.
+Where there is an application for jobs (``dolmen.service.handover.job_settings``), a message is acknowledged once the
+record of its drops is written.
 """
 
 from __future__ import annotations
@@ -41,18 +41,17 @@ from aws_lambda_powertools.utilities.typing import LambdaContext
 from dolmen.api.database import Database
 from dolmen.errors import Error
 from dolmen.ingest.announcements import MAX_TABLE_TRIES, Drop, Message, read_drops, read_messages
-from dolmen.ingest.drops.ingest import ingest_drops
-from dolmen.ingest.drops.outcomes import DropOutcome
+from dolmen.ingest.drops.drop_outcomes import DropOutcome
+from dolmen.ingest.drops.ingest_drops import ingest_drops
 from dolmen.ingest.landing import Landing
-from dolmen.ingest.queues.base import Queue
-from dolmen.ingest.queues.url import open_queue
+from dolmen.ingest.queues.open_queue import open_queue
+from dolmen.ingest.queues.queue import Queue
 from dolmen.ingest.redaction import facts_for_log
 from dolmen.service.functions.deliveries import Deliveries, DeliveryQueues, HalfTimeDeadline, open_queues
-from dolmen.service.functions.settings import FunctionSettings
-from dolmen.service.handover.drops import hand_over
+from dolmen.service.functions.function_settings import FunctionSettings
 from dolmen.service.handover.emr_serverless import EmrServerless
+from dolmen.service.handover.handover_records import HandoverRecords, hand_over
 from dolmen.service.handover.jobs import ask_for_job, load_job, log_record, metric_name
-from dolmen.service.handover.records import HandoverRecords
 from dolmen.store.url import open_store
 from dolmen.transactions.results import Commit
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     )
     from pyspark.sql.types import StructType
 
-    from dolmen.spark.source.feed import PinnedFeed
+    from dolmen.spark.source.feed_reader import PinnedFeed
     from dolmen.spark.source.source import SourceTable
 
 
@@ -54,7 +54,7 @@ class DefaultSource(DataSource):  # type: ignore[misc]
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Writes rows in one commit."""
         from dolmen.spark.failures import marking_dolmen_errors
-        from dolmen.spark.source.write import writer
+        from dolmen.spark.source.batch_writer import writer
 
         with marking_dolmen_errors():
             return writer(self.options, schema, overwrite)
@@ -62,7 +62,7 @@ class DefaultSource(DataSource):  # type: ignore[misc]
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """Reads appended rows, or all changes, commit by commit."""
         from dolmen.spark.failures import marking_dolmen_errors
-        from dolmen.spark.stream.feed import stream_reader
+        from dolmen.spark.stream.feed_stream import stream_reader
 
         with marking_dolmen_errors():
             return stream_reader(self.options, schema)
@@ -70,7 +70,7 @@ class DefaultSource(DataSource):  # type: ignore[misc]
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
         """Writes each micro-batch in one commit, once."""
         from dolmen.spark.failures import marking_dolmen_errors
-        from dolmen.spark.stream.write import stream_writer
+        from dolmen.spark.stream.stream_writer import stream_writer
 
         with marking_dolmen_errors():
             return stream_writer(self.options, schema, overwrite)

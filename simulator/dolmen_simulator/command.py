@@ -19,8 +19,7 @@ from rich.progress import Progress as RichProgress
 from rich.text import Text
 
 from dolmen.base.runtime import shared_runtime
-from dolmen.cli.examples import add_examples
-from dolmen.cli.options import Json
+from dolmen.cli.options import Json, add_examples
 from dolmen.cli.output import console, errors, print_json
 from dolmen.errors import InputError
 

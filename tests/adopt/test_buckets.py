@@ -8,7 +8,7 @@ import pytest
 
 import dolmen
 from dolmen.errors import CorruptionError
-from dolmen.store.s3.store import S3Store
+from dolmen.store.s3.bucket_store import S3Store
 
 
 def put(store: S3Store, key: str, table: pa.Table) -> bytes:

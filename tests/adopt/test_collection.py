@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dolmen.format.adopted import is_adopted
-from dolmen.maintenance.gc.eraser import ObjectEraser
+from dolmen.format.adopted_files import is_adopted
+from dolmen.maintenance.gc.deleting import ObjectEraser
 from dolmen.maintenance.gc.mark import needed_keys
 from dolmen.store.memory import MemoryBucket, MemoryStore, shared_bucket
 from support.aging import Place

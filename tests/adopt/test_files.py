@@ -17,9 +17,9 @@ import dolmen
 from dolmen.api.database import Database
 from dolmen.base.runtime import Runtime
 from dolmen.errors import AppliedIdError, TableExistsError
-from dolmen.format.adopted import ADOPTED_FILES, is_adopted
+from dolmen.format.adopted_files import ADOPTED_FILES, is_adopted
 from dolmen.store.counting import CountingStore
-from dolmen.store.local.store import LocalStore
+from dolmen.store.local_store import LocalStore
 from dolmen.store.memory import MemoryStore
 from support.lake import digests, write_duckdb, write_plain, write_polars
 

@@ -16,7 +16,7 @@ from pyarrow.parquet import encryption
 import dolmen
 from dolmen.api.database import Database
 from dolmen.errors import AdoptionError, CorruptionError, Error, InputError
-from dolmen.format.adopted import AdoptedPath
+from dolmen.format.adopted_files import AdoptedPath
 from dolmen.format.layout import check_reference
 from dolmen.format.manifest import FEATURES, Manifest
 from dolmen.format.pointer import check_format_version
@@ -222,7 +222,7 @@ def test_a_manifest_cannot_make_readers_look_into_other_kinds_of_stores(db: Data
     path = Path(db.url.removeprefix("file://")) / key
     document = path.read_bytes()
     forged = document.rpartition(b',"crc32"')[0].replace(b"/names/file/", b"/names/s3/") + b"}"
-    from dolmen.format.checksum import seal
+    from dolmen.format.checksums import seal
 
     path.write_bytes(seal(forged))
     with pytest.raises(CorruptionError, match="cannot have adopted it"):

@@ -15,7 +15,7 @@ from dolmen.api.table import Table
 from dolmen.base.runtime import Runtime
 from dolmen.errors import ConflictError, InputError
 from dolmen.ingest.announcements import Drop
-from dolmen.ingest.drops.ingest import ingest_drops
+from dolmen.ingest.drops.ingest_drops import ingest_drops
 from dolmen.ingest.landing import Landing
 from dolmen.store.counting import CountingStore
 from dolmen.store.memory import MemoryBucket, MemoryStore

@@ -10,7 +10,7 @@ import dolmen
 from dolmen.api.database import Database
 from dolmen.base.runtime import Runtime
 from dolmen.errors import InputError
-from dolmen.format.checksum import seal, unseal
+from dolmen.format.checksums import seal, unseal
 from dolmen.format.manifest import HistoryEntry, Manifest
 from dolmen.format.pointer import Pointer
 from dolmen.store.counting import CountingStore

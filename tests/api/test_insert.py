@@ -14,8 +14,8 @@ import pytest
 from dolmen.api.database import Database
 from dolmen.api.table import Table
 from dolmen.base.runtime import Runtime
-from dolmen.entries.index import key_runs
-from dolmen.entries.index.key_runs import KeyRuns
+from dolmen.entries.index import sorting
+from dolmen.entries.index.sorting import KeyRuns
 from dolmen.errors import (
     AppliedIdError,
     ConflictError,
@@ -26,7 +26,7 @@ from dolmen.errors import (
     TableNotFoundError,
 )
 from dolmen.format.layout import POINTER
-from dolmen.rows.scan import existing_keys
+from dolmen.rows.scan.by_key import lookup
 from dolmen.store import MemoryBucket, MemoryStore
 from dolmen.store.base import PutOutcome
 from dolmen.store.counting import CountingStore
@@ -395,8 +395,8 @@ def test_an_index_finds_keys_in_few_pages() -> None:
 def test_rows_are_streamed_and_their_keys_wait_in_files(monkeypatch: pytest.MonkeyPatch, held: int) -> None:
     monkeypatch.setattr(insertion, "HELD_BYTES", held)
     monkeypatch.setattr(insertion, "KeyRuns", lambda schema: KeyRuns(schema, run_bytes=4_000))
-    monkeypatch.setattr(key_runs, "_BLOCK_ROWS", 300)
-    monkeypatch.setattr(existing_keys, "LISTED", 100)
+    monkeypatch.setattr(sorting, "_BLOCK_ROWS", 300)
+    monkeypatch.setattr(lookup, "LISTED", 100)
     world = World()
     source = np.random.default_rng(7)
     ids = source.permutation(20_000)

@@ -12,7 +12,7 @@ import pytest
 
 import dolmen
 from dolmen.api.database import Database
-from dolmen.commit.statements.tags import PutTag
+from dolmen.commit.statements.tags_and_cursors import PutTag
 from dolmen.errors import (
     AppliedIdError,
     ConflictError,
@@ -26,7 +26,7 @@ from dolmen.errors import (
     UnsettledTimestampError,
     VersionNotFoundError,
 )
-from dolmen.format.tags import Tag
+from dolmen.format.pointer import Tag
 from dolmen.store.counting import CountingStore
 from dolmen.store.memory import MemoryBucket, MemoryStore
 from support.stores import RUNTIME

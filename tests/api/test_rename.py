@@ -18,9 +18,9 @@ from dolmen.errors import (
     TableNotFoundError,
 )
 from dolmen.maintenance.compact.compaction import CompactionOptions, compact
-from dolmen.maintenance.gc.names import hour_prefix
+from dolmen.maintenance.gc.deleting import hour_prefix
 from dolmen.maintenance.resolve.resolution import resolve
-from dolmen.maintenance.run import maintain
+from dolmen.maintenance.round import maintain
 from dolmen.store.counting import CountingStore
 from dolmen.store.memory import MemoryBucket
 from dolmen.transactions.reading import ReadableTable

@@ -12,7 +12,7 @@ import pytest
 
 import dolmen
 from dolmen.api.database import Database
-from dolmen.commit.applied import digest_of
+from dolmen.commit.change import digest_of
 from dolmen.errors import AppliedIdError, ConflictError, InputError, TableNotFoundError
 from dolmen.store.counting import CountingStore
 from dolmen.transactions.results import Commit

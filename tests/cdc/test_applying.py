@@ -10,8 +10,8 @@ from dolmen.errors import InputError, InvalidNameError, RowError, SchemaError
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Field
 from dolmen.ingest.batch import BatchRequest, Decision
-from dolmen.ingest.cdc import current
-from dolmen.ingest.cdc.apply import ChangeCounts
+from dolmen.ingest.cdc import deleted_keys
+from dolmen.ingest.cdc.apply_changes import ChangeCounts
 from dolmen.store.counting import CountingStore
 from dolmen.store.memory import MemoryStore
 from dolmen.transactions.transaction import Transaction
@@ -261,7 +261,7 @@ def test_many_changes_at_both_ends_of_a_table_read_no_more_than_their_rows_if_an
         table.append({"id": ids, "v": [f"value {id_:>40}" for id_ in ids], "seq": [0] * len(ids)})
     feed.place.open().maintain(steps=["index"])
     keys = [*range(700), *range(99_300, 100_000)]
-    assert len(keys) > current.LIST
+    assert len(keys) > deleted_keys.LIST
     store = CountingStore(MemoryStore(feed.place.bucket, feed.place.runtime()))
     db = Database(store, feed.place.runtime())
     with db.transaction() as transaction:
@@ -269,7 +269,7 @@ def test_many_changes_at_both_ends_of_a_table_read_no_more_than_their_rows_if_an
         store.reset()
         entry_ = transaction.entry("t")
         sequence = entry_.schema.field("seq")
-        latest = current.latest_sequences(transaction, "t", None, wanted, (feed_key(transaction),), sequence)
+        latest = deleted_keys.latest_sequences(transaction, "t", None, wanted, (feed_key(transaction),), sequence)
         assert latest.rows.num_rows == len(keys)
     opened = store.gets
     assert opened <= 8 if index else opened >= 10, "files in between are left out"

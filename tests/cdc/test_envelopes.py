@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dolmen.errors import InputError, RowError, SchemaError
-from dolmen.ingest.cdc.apply import ChangeCounts
+from dolmen.ingest.cdc.apply_changes import ChangeCounts
 from support.changes import Feed
 
 CUSTOMERS = pa.schema(

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from dolmen.errors import RowError
-from dolmen.ingest.cdc.apply import ChangeCounts
+from dolmen.ingest.cdc.apply_changes import ChangeCounts
 from support.changes import COLUMNS, Feed
 
 OLD: dict[int, Any] = {1: (1, "old")}

@@ -14,9 +14,9 @@ import pytest
 
 from dolmen.errors import RowError, SchemaError
 from dolmen.format.ingest_properties import IngestSettings
-from dolmen.ingest.cdc.apply import ChangeCounts, ingest_changes
+from dolmen.ingest.cdc.apply_changes import ChangeCounts, ingest_changes
 from dolmen.ingest.formats.formats import SourceFile, detect
-from dolmen.ingest.formats.options import ReadOptions
+from dolmen.ingest.formats.reader_options import ReadOptions
 from dolmen.ingest.new_columns import NewColumns, ingest_with_new_columns
 from support.changes import Place
 

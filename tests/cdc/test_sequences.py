@@ -14,7 +14,7 @@ from dolmen.api.database import Database
 from dolmen.commit.statements.sequence import Advance, all_above, forgettable
 from dolmen.errors import ConflictError, SchemaError
 from dolmen.format.manifest import Mark, Sequences
-from dolmen.ingest.cdc.apply import ChangeCounts
+from dolmen.ingest.cdc.apply_changes import ChangeCounts
 from dolmen.store.counting import CountingStore
 from dolmen.store.memory import MemoryStore
 from support.changes import Feed

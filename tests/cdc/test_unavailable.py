@@ -17,7 +17,7 @@ import pytest
 from dolmen.api.database import Database
 from dolmen.errors import InputError, RowError
 from dolmen.ingest.batch import BatchRequest, Decision
-from dolmen.ingest.cdc.apply import ChangeCounts
+from dolmen.ingest.cdc.apply_changes import ChangeCounts
 from dolmen.store.counting import CountingStore
 from dolmen.store.memory import MemoryStore
 from dolmen.transactions.transaction import Transaction

@@ -15,8 +15,7 @@ import pytest
 import dolmen
 from dolmen.commit.versions import manifest_at_version
 from dolmen.predicate import parse
-from dolmen.rows.changes.feed import ChangeFeed
-from dolmen.rows.changes.parts import PartReader, parts_of
+from dolmen.rows.changes.feed import ChangeFeed, PartReader, parts_of
 from support.feed_history import History, Rows, counted
 
 SEED = os.environ["DOLMEN_TEST_SEED"]

@@ -10,9 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dolmen.rows.changes.equality import equal_rows
-from dolmen.rows.changes.matching import RowMatcher
-from dolmen.rows.write.row_hashes import row_hashes
+from dolmen.rows.changes.row_matching import RowMatcher, equal_rows
+from dolmen.rows.write.row_digest import row_hashes
 from support.random_tables import TYPES, random_column
 
 SEED = os.environ["DOLMEN_TEST_SEED"]
@@ -87,7 +86,9 @@ def plain(column: pa.Array) -> list[object]:
 
 
 def test_equal_numbers_of_different_rows_are_no_match(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dolmen.rows.changes.matching.row_hashes", lambda batch: np.zeros(batch.num_rows, np.uint64))
+    monkeypatch.setattr(
+        "dolmen.rows.changes.row_matching.row_hashes", lambda batch: np.zeros(batch.num_rows, np.uint64)
+    )
     schema = pa.schema([("id", pa.int64()), ("v", pa.int64())])
     one, other = ([{"id": id_, "v": v}] for id_, v in ((1, 1), (2, 2)))
     matcher = RowMatcher(schema, ["id"], drop_equal=True)

@@ -9,10 +9,9 @@ import pytest
 
 from dolmen.api.database import Database
 from dolmen.api.table import Table
-from dolmen.commit.statements.rows import Write
+from dolmen.commit.statements.row_changes import Write
 from dolmen.commit.versions import manifest_at_version
-from dolmen.rows.changes.feed import ChangeFeed
-from dolmen.rows.changes.parts import FeedPart, PartReader, parts_of
+from dolmen.rows.changes.feed import ChangeFeed, FeedPart, PartReader, parts_of
 from support.tables import World, write_file
 
 FILES, ROWS = 1_000, 40
@@ -124,7 +123,7 @@ def test_history_that_says_nothing_is_read_in_full(world: World, monkeypatch: py
     since = world.db.version
     for number in range(3):
         world.db.table("t").append(user_rows(number))
-    monkeypatch.setattr("dolmen.rows.changes.commits._says_changes", lambda entry, names: False)
+    monkeypatch.setattr("dolmen.rows.changes.table_state._says_changes", lambda entry, names: False)
     assert world.db.table("t").changes(since).read_all().num_rows == 3 * ROWS
 
 

@@ -17,7 +17,7 @@ import pytest
 
 import dolmen
 from dolmen import declaration
-from dolmen.cli import apply as command
+from dolmen.cli import declare as command
 from dolmen.declaration import Declaration, DeclarationPlan, plan
 from dolmen.errors import ConflictError, Error, InputError, SchemaError
 from dolmen.format.ingest_properties import IngestSettings

@@ -21,11 +21,11 @@ import dolmen
 from dolmen.base.runtime import shared_runtime
 from dolmen.errors import AccessDeniedError, StoreUnavailableError
 from dolmen.ingest.announcements import DIRECTORY_BUCKET, Drop, Message, read_drops
-from dolmen.ingest.drops import backfill
-from dolmen.ingest.drops.backfill import MAX_MESSAGE_BYTES, DropSource, announce
-from dolmen.ingest.drops.ingest import ingest_drops
+from dolmen.ingest.drops import announce_files
+from dolmen.ingest.drops.announce_files import MAX_MESSAGE_BYTES, DropSource, announce
+from dolmen.ingest.drops.ingest_drops import ingest_drops
 from dolmen.ingest.landing import Landing
-from dolmen.ingest.queues.directory import DirectoryQueue
+from dolmen.ingest.queues.directory_queue import DirectoryQueue
 from support.local_once import local_once
 from support.ministack import boto3_client, endpoint_environment
 from support.proxy import Proxy
@@ -167,7 +167,7 @@ def test_tables_folders_and_prefixes_narrow_what_is_announced(
 def test_more_objects_than_a_page_are_announced_once_each_in_messages_of_a_few(
     cli: Cli, ministack: str, bucket: str, put: Callable[..., None], queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from dolmen.store.s3 import versions as s3_versions
+    from dolmen.store.s3 import bucket_store as s3_versions
 
     monkeypatch.setattr(s3_versions, "LIST_PAGE", 7)
     s3 = client("s3", ministack)
@@ -236,7 +236,7 @@ def test_symbolic_links_bring_nothing_in_from_outside(cli: Cli, landing: Path, t
     assert (done["ingested"], done.get("rejected", 0)) == (4, 0), done
     drop = Drop(DIRECTORY_BUCKET, "events/file.csv", 1, "0")
     for key in ("events/file.csv", "events/folder/secret.csv", "linked/secret.csv", "../outside/secret.csv"):
-        assert backfill.DropSource.of(str(landing)).landing.place(replace(drop, key=key)) is None
+        assert announce_files.DropSource.of(str(landing)).landing.place(replace(drop, key=key)) is None
     db = dolmen.open(str(tmp_path / "db"))
     assert "secret" not in str([db.table(name).scan().to_arrow().to_pylist() for name in db.tables()])
     assert not list(tmp_path.rglob("*.error.json"))

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from dolmen.base.runtime import Runtime
+from dolmen.service.check_store.check_run import CHECKS, CheckOutcome, check_store
+from dolmen.service.check_store.check_site import Site
 from dolmen.service.check_store.contract import Check, Load, Sandbox
-from dolmen.service.check_store.run import CHECKS, CheckOutcome, check_store
-from dolmen.service.check_store.site import Site
 from dolmen.store import MemoryStore, Stored, open_store
 from dolmen.store.base import Buffer, PutOutcome
 from dolmen.store.memory import shared_bucket

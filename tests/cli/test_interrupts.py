@@ -13,11 +13,11 @@ from collections.abc import Iterator
 import pytest
 
 from dolmen.cli import commands
-from dolmen.cli.interrupts import Stop, stopping_at_interrupt
+from dolmen.cli.output import Stop, stopping_at_interrupt
 
 SIGNAL_AT_EACH_LINE = """
 import os, signal, sys
-from dolmen.cli.interrupts import stopping_at_interrupt
+from dolmen.cli.output import stopping_at_interrupt
 
 def stop_at(line, wait):
     lines = 0

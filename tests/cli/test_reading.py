@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import dolmen
-from dolmen.cli.terminal import SHOWN_ROWS, ends_of
+from dolmen.cli.output import SHOWN_ROWS, ends_of
 from dolmen.ingest.formats.export import export_file
 from dolmen.ingest.formats.formats import detect
 

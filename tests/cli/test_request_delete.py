@@ -16,10 +16,9 @@ import pytest
 import dolmen
 from dolmen.base.runtime import Runtime
 from dolmen.errors import StoreUnavailableError
-from dolmen.ingest.deletes.apply import apply_deletes
-from dolmen.ingest.deletes.requests import parse_request
+from dolmen.ingest.deletes.delete_requests import apply_deletes, parse_request
 from dolmen.ingest.deletes.tracking import compose
-from dolmen.ingest.queues.directory import DirectoryQueue
+from dolmen.ingest.queues.directory_queue import DirectoryQueue
 from dolmen.ingest.queues.sqs import MAX_SQS_BYTES
 from support.local_once import local_once
 from support.ministack import boto3_client, endpoint_environment

@@ -16,7 +16,7 @@ from dolmen.errors import (
 from dolmen.format import vectors
 from dolmen.format.layout import manifest_key
 from dolmen.format.manifest import TableEntry
-from dolmen.format.tags import Tag
+from dolmen.format.pointer import Tag
 from support.commit_world import (
     SCHEMA,
     Behaviour,

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from dolmen.commit.loop import _RESENDS
-from dolmen.commit.statements.rows import Write
+from dolmen.commit.statements.row_changes import Write
 from dolmen.errors import AppliedIdError, ConflictError, UnknownOutcomeError
 from support.commit_world import (
     World,

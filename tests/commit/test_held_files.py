@@ -15,8 +15,8 @@ from bench.round_trips import DistantStore, TimedRuntime, Timeline
 from dolmen.api.database import Database
 from dolmen.base.runtime import Runtime
 from dolmen.commit.group import Committed, Member
-from dolmen.commit.held_files import MOST_HELD_BYTES, HeldFiles
 from dolmen.commit.loop import Leader
+from dolmen.commit.uploads import MOST_HELD_BYTES, HeldFiles
 from dolmen.errors import AccessDeniedError, DuplicateKeyError, Error, StoreUnavailableError, TableNotFoundError
 from dolmen.format.layout import POINTER
 from dolmen.store.memory import MemoryBucket, MemoryStore

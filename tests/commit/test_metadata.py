@@ -16,9 +16,8 @@ from dolmen.base.runtime import Runtime
 from dolmen.base.units import KIB
 from dolmen.commit.change import Change
 from dolmen.commit.loop import commit
-from dolmen.commit.root_budget import MOST_JOINED
-from dolmen.commit.statements.rows import Write
-from dolmen.commit.tails import LEAST_WORN
+from dolmen.commit.root_budget import LEAST_WORN, MOST_JOINED
+from dolmen.commit.statements.row_changes import Write
 from dolmen.commit.uploads import PendingUploads
 from dolmen.format.manifest import HISTORY_LENGTH, SHORT_HISTORY, Segment
 from dolmen.store.base import Buffer, PutOutcome

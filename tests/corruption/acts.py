@@ -20,7 +20,7 @@ from corruption.worlds import World, few_rows, rows_of_many_types
 from dolmen.api.database import Database
 from dolmen.base.runtime import Runtime
 from dolmen.maintenance.compact.compaction import compact
-from dolmen.maintenance.compact.plan import CompactionOptions
+from dolmen.maintenance.compact.compaction_plan import CompactionOptions
 from dolmen.maintenance.verify.verification import verify
 from dolmen.store.base import Object, ObjectInfo
 from dolmen.store.memory import MemoryBucket, MemoryStore

@@ -11,7 +11,7 @@ import pytest
 
 from dolmen.api.database import Database
 from dolmen.errors import CorruptionError
-from dolmen.iceberg.directory import PREFIX
+from dolmen.iceberg.publication_directory import PREFIX
 from dolmen.maintenance.gc.collection import collect
 from dolmen.maintenance.verify.verification import verify
 from dolmen.store.memory import MemoryBucket, MemoryObject

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 import dolmen
-from dolmen.rows.scan.footers import open_file
+from dolmen.rows.scan.read.footers import open_file
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

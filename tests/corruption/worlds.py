@@ -21,11 +21,11 @@ import pyarrow as pa
 
 from dolmen.api.database import Database
 from dolmen.commit.intent import Intent
-from dolmen.commit.statements.rows import Write
+from dolmen.commit.statements.row_changes import Write
 from dolmen.format.layout import POINTER
 from dolmen.format.schema import Field
 from dolmen.maintenance.compact.compaction import compact
-from dolmen.maintenance.compact.plan import CompactionOptions
+from dolmen.maintenance.compact.compaction_plan import CompactionOptions
 from dolmen.store.memory import MemoryBucket, MemoryObject, MemoryStore
 from support.aging import Place
 from support.damaged import copy_of

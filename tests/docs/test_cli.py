@@ -17,7 +17,7 @@ import typer
 
 from dolmen.cli import exit_codes
 from dolmen.cli.commands import COMMANDS, command_line
-from dolmen.cli.examples import EXAMPLES
+from dolmen.cli.options import EXAMPLES
 from dolmen_simulator.command import app as simulator
 from support.quick_command import quick_command
 

@@ -11,14 +11,14 @@ import pyarrow as pa
 import pytest
 
 import dolmen
-from dolmen.format.checksum import seal, unseal
+from dolmen.format.checksums import seal, unseal
 from dolmen.format.layout import POINTER
 from dolmen.format.manifest import Manifest
 from dolmen.format.pointer import Pointer
 from dolmen.service.functions import deliveries
 from dolmen.service.handover import emr_serverless
-from dolmen.service.handover import settings as job_settings
-from dolmen.store.local.store import LocalStore
+from dolmen.service.handover import job_settings as job_settings
+from dolmen.store.local_store import LocalStore
 from support.template import TEMPLATE
 
 SCHEMA = pa.schema([("id", pa.int64())])

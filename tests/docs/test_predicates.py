@@ -15,7 +15,7 @@ import pytest
 import sqlglot
 
 import dolmen
-from dolmen.commit.delete_records import MAX_REQUEST_BYTES
+from dolmen.commit.uploads import MAX_REQUEST_BYTES
 from dolmen.format.schema import Schema
 from dolmen.predicate import Predicate, grammar, limits, parse
 from dolmen.predicate.ast import Call, children, terms_of

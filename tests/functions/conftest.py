@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dolmen.store.local.store import LocalStore
+from dolmen.store.local_store import LocalStore
 from dolmen.store.url import open_store
 from support.functions import World
 

@@ -8,7 +8,7 @@ import pytest
 
 from dolmen.errors import LimitError
 from dolmen.ingest.announcements import Drop
-from dolmen.ingest.drops.disposal import dispose
+from dolmen.ingest.drops.drop_outcomes import dispose
 from dolmen.ingest.landing import Landing
 from dolmen.store.base import Stored
 from support.functions import World

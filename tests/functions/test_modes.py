@@ -10,8 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dolmen.ingest.drops import modes
-from dolmen.ingest.drops.modes import upsert_in_portions
+from dolmen.ingest.drops import one_drop
+from dolmen.ingest.drops.one_drop import upsert_in_portions
 from dolmen.ingest.formats.formats import SourceFile
 from support.functions import World
 from support.ministack import boto3_client
@@ -56,9 +56,9 @@ def test_a_file_too_large_for_one_upsert_is_several_of_one_commit(
     world.database.table("events").set(ingest_mode="upsert")
     options = {f"max_{name.removeprefix('UPSERT_').lower()}": limit for name, limit in limits.items()}
     limited = lambda *arguments: upsert_in_portions(*arguments, **options)  # noqa: E731
-    monkeypatch.setattr("dolmen.ingest.drops.ingestion.upsert_in_portions", limited)
+    monkeypatch.setattr("dolmen.ingest.drops.one_drop.upsert_in_portions", limited)
     body = "".join(f'{{"id": {n % 8}, "user_id": {n}}}\n' for n in range(20))
-    monkeypatch.setattr("dolmen.ingest.drops.ingestion.SourceFile", partial(SourceFile, block_bytes=100))
+    monkeypatch.setattr("dolmen.ingest.drops.one_drop.SourceFile", partial(SourceFile, block_bytes=100))
     assert world.ingest(world.drop("events/a.jsonl", body)) == []
     assert {row["id"]: row["user_id"] for row in world.rows()} == {n % 8: n for n in range(12, 20)}
     assert world.versions("ingest") == 1
@@ -93,7 +93,7 @@ def test_a_key_that_is_null_rejects_the_file_with_its_place_also_in_a_later_port
 ) -> None:
     world.create()
     world.database.table("events").set(ingest_mode="upsert")
-    monkeypatch.setattr(modes, "UPSERT_ROWS", 2)
+    monkeypatch.setattr(one_drop, "UPSERT_ROWS", 2)
     assert world.ingest(world.drop("events/a.csv", f"{HEAD}1,1,x\n2,2,x\n3,3,x\n,4,x\n")) == []
     [report] = world.rejects().values()
     assert (report["line"], report["row"], report["column"]) == (5, 4, "id")

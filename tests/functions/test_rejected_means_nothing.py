@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 from pyarrow import ipc, parquet
 
-from dolmen.ingest.drops.backfill import DropSource
-from dolmen.ingest.drops.ingest import ingest_with_retries
+from dolmen.ingest.drops.announce_files import DropSource
+from dolmen.ingest.drops.ingest_drops import ingest_with_retries
 from support.functions import World
 
 TABLE = pa.table({"wrong": ["x" * 50] * 100})

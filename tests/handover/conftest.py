@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from dolmen.base.runtime import Runtime
-from dolmen.service.handover.records import HandoverRecords
-from dolmen.store.local.store import LocalStore
+from dolmen.service.handover.handover_records import HandoverRecords
+from dolmen.store.local_store import LocalStore
 from dolmen.store.url import open_store
 from support.emr_serverless import ROLE, EmrServerlessServer, StartedRun
 from support.functions import World

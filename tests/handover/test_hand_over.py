@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from dolmen.ingest.announcements import Drop, read_drops, read_messages
-from dolmen.service.functions.settings import FunctionSettings
-from dolmen.service.handover.records import HandoverRecords
+from dolmen.service.functions.function_settings import FunctionSettings
+from dolmen.service.handover.handover_records import HandoverRecords
 from handover.conftest import LARGE_BYTES, Handing
 from support.crashing_store import Countdown, Crash, CrashingStore
 from support.event_builders import notification, sqs_event

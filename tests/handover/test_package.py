@@ -16,7 +16,7 @@ import pyspark
 import pytest
 
 from dolmen.base.runtime import Runtime
-from dolmen.store.local.store import LocalStore
+from dolmen.store.local_store import LocalStore
 from dolmen.store.url import open_store
 from handover.conftest import Handing
 

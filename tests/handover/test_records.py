@@ -12,9 +12,9 @@ import pytest
 
 from dolmen.errors import CorruptionError, InputError, UnsupportedFormatError
 from dolmen.ingest.announcements import Drop
-from dolmen.service.handover.records import HandoverRecord, HandoverRecords
+from dolmen.service.handover.handover_records import HandoverRecord, HandoverRecords
 from dolmen.store.base import Stored
-from dolmen.store.local.store import LocalStore
+from dolmen.store.local_store import LocalStore
 from dolmen.store.memory import MemoryBucket, MemoryStore
 from dolmen.store.url import open_store
 from support.crashing_store import Countdown, Crash, CrashingStore

@@ -246,7 +246,7 @@ def test_what_maintenance_will_do_is_planned_and_gone_once_it_is_done() -> None:
 
 
 def test_a_plan_of_very_many_files_is_by_their_sums(monkeypatch: pytest.MonkeyPatch, world: World) -> None:
-    monkeypatch.setattr("dolmen.maintenance.health.plan.MOST_PLANNED_FILES", 5)
+    monkeypatch.setattr("dolmen.maintenance.health.look.MOST_PLANNED_FILES", 5)
     [work] = world.db.health().planned
     assert (work.step, work.command) == ("compact", "dolmen compact t")
     assert "5 fewer" in work.what

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dolmen.maintenance.health.overlap import MOST_PARTS, BoundsCollector
+from dolmen.maintenance.health.file_figures import MOST_PARTS, BoundsCollector
 from support.tables import World
 
 VALUES: dict[str, tuple[pa.DataType, Any]] = {
@@ -139,7 +139,7 @@ def test_many_places_are_drawn_as_few_parts_with_the_same_mean_and_depth() -> No
 
 
 def test_bounds_that_take_too_much_memory_are_counted_and_not_ranked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dolmen.maintenance.health.overlap.MOST_BOUNDS_BYTES", 20)
+    monkeypatch.setattr("dolmen.maintenance.health.file_figures.MOST_BOUNDS_BYTES", 20)
     world = World()
     world.db.create_table("t", pa.schema([("s", pa.int64())]), sort_key="s")
     world.db.set(root_bytes="4KB")

@@ -16,25 +16,30 @@ import pytest
 from pyroaring import BitMap
 
 from dolmen.errors import CorruptionError
-from dolmen.format.entries import ColumnStats, DataFile
+from dolmen.format.entries import ColumnStats, DataFile, column_stats
 from dolmen.format.schema import Field, Schema
-from dolmen.format.statistics import column_stats
-from dolmen.format.types import TYPES
-from dolmen.format.values import Plain
-from dolmen.iceberg.avro_schemas import manifest_entry_schema, manifest_list_schema
-from dolmen.iceberg.bounds import Metrics, metrics, single_value
+from dolmen.format.types import TYPES, Plain
+from dolmen.iceberg.delete_encodings import position_delete_file, puffin_file, vector_blob
 from dolmen.iceberg.manifests import (
     FileEntry,
     ManifestBody,
     ManifestTally,
+    Metrics,
     decode_manifest_list,
     encode_manifest,
     encode_manifest_list,
+    metrics,
+    single_value,
 )
 from dolmen.iceberg.metadata import PublishedSnapshot, TableMetadata
-from dolmen.iceberg.position_deletes import position_delete_file
-from dolmen.iceberg.puffin import puffin_file, vector_blob
-from dolmen.iceberg.schemas import WORDS, PublishedSchema, default_json, keeps_types
+from dolmen.iceberg.schemas import (
+    WORDS,
+    PublishedSchema,
+    default_json,
+    keeps_types,
+    manifest_entry_schema,
+    manifest_list_schema,
+)
 
 UNSIGNED_OR_TIME = {"uint8", "uint16", "uint32", "uint64", "time"}
 

@@ -219,7 +219,7 @@ def test_an_older_publication_never_replaces_a_newer_one(lake: Lake) -> None:
 
 def publication_of(db: Database, found: IcebergPublication) -> tuple[Any, Any]:
     """The directory and the metadata of a publication."""
-    from dolmen.iceberg.directory import PublicationDirectory
+    from dolmen.iceberg.publication_directory import PublicationDirectory
 
     directory = PublicationDirectory(db.context.store, db.runtime, db.table(found.table)._entry.uuid)
     return directory, directory.newest().metadata

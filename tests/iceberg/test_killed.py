@@ -10,8 +10,8 @@ import pytest
 
 import dolmen
 from dolmen.api.database import Database
-from dolmen.format.tags import RESERVED_TAGS
-from dolmen.iceberg.directory import PublicationDirectory
+from dolmen.format.pointer import RESERVED_TAGS
+from dolmen.iceberg.publication_directory import PublicationDirectory
 from support.iceberg_readers import IcebergReaders, on_s3
 from support.publishers import Publishers
 

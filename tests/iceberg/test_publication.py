@@ -15,14 +15,14 @@ import pytest
 import dolmen
 from dolmen.api.database import Database
 from dolmen.base.runtime import Runtime
-from dolmen.commit.statements.rows import Write
+from dolmen.commit.statements.row_changes import Write
 from dolmen.errors import SchemaError
 from dolmen.format.entries import ColumnStats, DataFile
-from dolmen.format.tags import RESERVED_TAGS
+from dolmen.format.pointer import RESERVED_TAGS
 from dolmen.iceberg.metadata import TableMetadata
 from dolmen.iceberg.publication import _Publisher
 from dolmen.store.counting import CountingStore
-from dolmen.store.local.store import LocalStore
+from dolmen.store.local_store import LocalStore
 from dolmen.store.memory import MemoryStore
 from support.crashing_store import Countdown, Crash, CrashingStore
 from support.iceberg_readers import READERS, IcebergReaders

@@ -12,8 +12,8 @@ import pytest
 import dolmen
 from dolmen.api.database import Database
 from dolmen.iceberg.metadata import TableMetadata
-from dolmen.maintenance.verify.publications import check_publications
-from dolmen.maintenance.verify.report import FindingLog
+from dolmen.maintenance.verify.verify_objects import check_publications
+from dolmen.maintenance.verify.verify_report import FindingLog
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False)])
 

@@ -9,8 +9,8 @@ from collections import Counter
 import pyarrow as pa
 import pytest
 
-from dolmen.entries.index import key_runs
-from dolmen.entries.index.key_runs import KeyRuns
+from dolmen.entries.index import sorting
+from dolmen.entries.index.sorting import KeyRuns
 
 SEED = int(os.environ.get("DOLMEN_TEST_SEED", "4711"))
 SCHEMA = pa.schema([("a", pa.string()), ("b", pa.int32())])
@@ -20,7 +20,7 @@ SCHEMA = pa.schema([("a", pa.string()), ("b", pa.int32())])
 def test_runs_have_all_keys_in_order_and_repeated_ones_are_found_once(
     run_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(key_runs, "_BLOCK_ROWS", 7)
+    monkeypatch.setattr(sorting, "_BLOCK_ROWS", 7)
     rng = random.Random(SEED)
     for _ in range(40):
         some = range(rng.randrange(300))

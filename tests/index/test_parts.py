@@ -12,17 +12,16 @@ import pyarrow.parquet as pq
 import pytest
 
 from dolmen.base.runtime import Runtime
-from dolmen.entries.index import pages, root_block, tree_writer
+from dolmen.entries.index import index_parts, pages, tree_writer
+from dolmen.entries.index.index_parts import IndexHead, IndexReader, write_part
 from dolmen.entries.index.key_bytes import KeyEncoding, order
 from dolmen.entries.index.pages import LeafPage
-from dolmen.entries.index.parts import IndexReader, write_part
-from dolmen.entries.index.root_block import IndexHead
 from dolmen.errors import CorruptionError
-from dolmen.format.checksum import crc32
-from dolmen.format.chunk_places import ChunkPlaces
-from dolmen.format.chunk_sums import ChunkSums
+from dolmen.format.checksums import crc32
+from dolmen.format.chunk_locations import ChunkPlaces
 from dolmen.format.manifest import Segment
-from dolmen.rows.scan.footers import DataFileFooter
+from dolmen.format.page_locations import ChunkSums
+from dolmen.rows.scan.read.footers import DataFileFooter
 from dolmen.store import MemoryBucket, MemoryStore, ObjectStore
 from dolmen.store.cache import ObjectCache
 from dolmen.store.counting import CountingStore
@@ -139,9 +138,9 @@ def test_places_of_column_chunks_come_back_as_far_as_they_fit(monkeypatch: pytes
     for uuid, there in found.all_places().items():
         assert there.encode() == kept[uuid].encode()
         assert there.schema == kept[uuid].schema
-    monkeypatch.setattr(root_block, "MOST_CHUNKS", kept["a"].states.size + 1)
+    monkeypatch.setattr(index_parts, "MOST_CHUNKS", kept["a"].states.size + 1)
     assert [known is None for known in read_again(store, files, kept).chunks] == [False, True, True, False]
-    monkeypatch.setattr(root_block, "MOST_CHUNKS", 0)
+    monkeypatch.setattr(index_parts, "MOST_CHUNKS", 0)
     assert read_again(store, files, kept).chunks == ()
 
 

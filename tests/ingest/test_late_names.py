@@ -23,15 +23,14 @@ import pytest
 
 import dolmen
 from dolmen.base.runtime import Runtime
-from dolmen.commit.statements import schema as schema_statement
+from dolmen.commit.statements import tables as schema_statement
 from dolmen.errors import Error, InputError
-from dolmen.format.column_names import MOST_FORMER_NAMES
+from dolmen.format.column_history import MOST_FORMER_NAMES
 from dolmen.ingest.announcements import Drop
-from dolmen.ingest.drops.ingest import ingest_drops
-from dolmen.ingest.drops.outcomes import DropOutcome
+from dolmen.ingest.drops.drop_outcomes import DropOutcome
+from dolmen.ingest.drops.ingest_drops import ingest_drops
 from dolmen.ingest.landing import Landing
-from dolmen.ingest.rejects.listing import list_rejects
-from dolmen.ingest.rejects.retry import retry
+from dolmen.ingest.rejects.reject_listing import list_rejects, retry
 from dolmen.store.url import open_store
 
 SEED = int(os.environ.get("DOLMEN_TEST_SEED", random.SystemRandom().randrange(2**32)))

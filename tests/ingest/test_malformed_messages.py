@@ -9,8 +9,8 @@ import pytest
 
 from dolmen.errors import InputError, LimitError
 from dolmen.ingest.announcements import Message, read_drops
-from dolmen.ingest.deletes import requests
-from dolmen.ingest.deletes.requests import parse_request
+from dolmen.ingest.deletes import delete_requests
+from dolmen.ingest.deletes.delete_requests import parse_request
 from support.malformed_events import MALFORMED_EVENTS, MalformedEvent
 from support.malformed_requests import MALFORMED_REQUESTS, MalformedRequest
 
@@ -39,7 +39,7 @@ def test_a_malformed_request_is_refused_with_its_reason(request_: MalformedReque
 
 
 def test_a_request_larger_than_the_limit_is_refused_unread(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(requests, "MAX_BODY_BYTES", 1000)
+    monkeypatch.setattr(delete_requests, "MAX_BODY_BYTES", 1000)
     with pytest.raises(LimitError):
         parse_request(json.dumps({"table": "a", "where": "x" * 1000}), "message-1")
 

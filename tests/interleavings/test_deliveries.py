@@ -17,15 +17,15 @@ import pytest
 
 from dolmen.api.database import Database
 from dolmen.base.runtime import Runtime
-from dolmen.commit.statements.expect import Expect
+from dolmen.commit.statements.claims import Expect
 from dolmen.errors import TableNotFoundError
 from dolmen.ingest.announcements import Drop
-from dolmen.ingest.drops.ingest import ingest_drops
-from dolmen.ingest.drops.outcomes import IngestResult
+from dolmen.ingest.drops.drop_outcomes import IngestResult
+from dolmen.ingest.drops.ingest_drops import ingest_drops
 from dolmen.ingest.landing import Landing
 from dolmen.store.base import ObjectStore
 from dolmen.store.memory import MemoryBucket, MemoryStore
-from dolmen.store.s3.store import S3Store
+from dolmen.store.s3.bucket_store import S3Store
 from dolmen.transactions.unit_of_work import UnitOfWork
 from dolmen_simulator.interleavings.checks import SCHEMA, Pair, PairedCall, rows_of, undisturbed_database
 from dolmen_simulator.interleavings.enumeration import Enumeration

@@ -35,7 +35,7 @@ SELDOM_NEEDED = [
     "dolmen.cli",
     "dolmen.service.local",
     "dolmen.declaration",
-    "dolmen.rows.scan.sql",
+    "dolmen.rows.scan.engines.sql",
 ]
 ONLY_INGEST = ["pyarrow.csv", "pyarrow.json"]
 

@@ -18,11 +18,10 @@ from dolmen.base.runtime import Runtime
 from dolmen.cli.commands import command_line
 from dolmen.errors import InputError
 from dolmen.ingest.deletes.tracking import status_of
-from dolmen.ingest.queues.url import open_queue
-from dolmen.ingest.rejects.listing import list_rejects
-from dolmen.ingest.rejects.retry import retry
+from dolmen.ingest.queues.open_queue import open_queue
+from dolmen.ingest.rejects.reject_listing import list_rejects, retry
 from dolmen.service.local import LocalEvent, LocalLayout, run_local
-from dolmen.store.local.store import LocalStore
+from dolmen.store.local_store import LocalStore
 from support.functions import FUNCTIONS, SCHEMA
 
 HEAD = "id,user_id,kind\n"

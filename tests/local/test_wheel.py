@@ -53,7 +53,7 @@ def test_the_pipeline_runs_from_the_wheel(installed: Path, tmp_path: Path) -> No
     (tmp_path / ".local/queue/1.json").write_text('{"table": "events", "keys": [42], "on": ["user_id"]}')
     assert dolmen(installed, tmp_path, "local", "--once").returncode == 0
     assert dolmen(installed, tmp_path, "scan", "events", "--json").stdout == '{"id":2,"user_id":7}\n'
-    where = "import dolmen.service.local.functions as f; print(f.functions_directory())"
+    where = "import dolmen.service.local.local_functions as f; print(f.functions_directory())"
     environment = os.environ | {"PYTHONPATH": str(installed)}
     found = subprocess.run(
         [sys.executable, "-c", where], env=environment, cwd=tmp_path, capture_output=True, text=True, check=True

@@ -13,7 +13,7 @@ from dolmen.api.table import Table
 from dolmen.base.runtime import Runtime
 from dolmen.commit.statements.background import SetProperties
 from dolmen.format.properties import TimeToLive
-from dolmen.maintenance.expire import Expired, cutoff_of, expire_rows
+from dolmen.maintenance.ttl import Expired, cutoff_of, expire_rows
 from dolmen.store.memory import MemoryBucket, MemoryStore
 from dolmen.transactions.transaction import Transaction
 

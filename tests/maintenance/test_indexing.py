@@ -8,13 +8,12 @@ import pytest
 
 from dolmen.api.database import Database
 from dolmen.commit.loop import submit
-from dolmen.commit.statements.index_parts import PutIndexParts
-from dolmen.entries.index.parts import IndexReader
+from dolmen.commit.statements.background import PutIndexParts
+from dolmen.entries.index.index_parts import IndexReader
 from dolmen.errors import CorruptionError
 from dolmen.format.manifest import Segment
 from dolmen.maintenance.deadline import Deadline
-from dolmen.maintenance.index_version import FAN_IN, parts_to_merge
-from dolmen.maintenance.indexing import index_table
+from dolmen.maintenance.indexing import FAN_IN, index_table, parts_to_merge
 from dolmen.maintenance.measures import measures_of_debt, measures_of_round
 from dolmen.store.memory import MemoryObject, MemoryStore
 from support.aging import SCHEMA, Place, rows

@@ -11,12 +11,12 @@ from pyroaring import BitMap
 from dolmen.commit.context import Context
 from dolmen.commit.loop import submit
 from dolmen.commit.statements.background import Compact, Group, Resolve
-from dolmen.commit.statements.rows import Overwrite
+from dolmen.commit.statements.row_changes import Overwrite
 from dolmen.commit.statements.tables import DropTable
 from dolmen.commit.versions import commits
 from dolmen.entries.segments.live import LiveFiles, tombstones_of
 from dolmen.format.entries import DataFile
-from dolmen.maintenance.merge import FAN_IN, Merge, merge_segments, plan_merges, tiers, upload_merge
+from dolmen.maintenance.segment_merging import FAN_IN, Merge, merge_segments, plan_merges, tiers, upload_merge
 from support.commit_world import World, Writer, append, delete, delete_positions, file, meanwhile, table
 
 SEED = int(os.environ.get("DOLMEN_TEST_SEED", "4711"))

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from dolmen.errors import InputError
-from dolmen.rows.scan.expressions import Evaluator
+from dolmen.rows.scan.engines.expressions import Evaluator
 
 TARGET = pa.record_batch(
     {
@@ -150,6 +150,6 @@ def test_a_process_that_was_forked_evaluates_too() -> None:
 
 def test_a_process_that_has_evaluated_ends_without_a_word() -> None:
     """Even if Python's collector is off, so that it finds nothing at the end either."""
-    source = "import gc; gc.disable(); from dolmen.rows.scan.expressions import Evaluator; Evaluator().close()"
+    source = "import gc; gc.disable(); from dolmen.rows.scan.engines.expressions import Evaluator; Evaluator().close()"
     done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("", "")

@@ -13,7 +13,7 @@ from dolmen import Delete, Insert, Update
 from dolmen.api.database import Database, Table
 from dolmen.errors import AppliedIdError, DuplicateKeyError, InputError, LimitError, RowError, SchemaError
 from dolmen.transactions.merge import merge as merging
-from dolmen.transactions.merge import source as merge_source
+from dolmen.transactions.merge import merge_source as merge_source
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string()), ("n", pa.int32()), ("u", pa.uint64())])
 

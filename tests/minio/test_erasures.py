@@ -17,7 +17,7 @@ import pytest
 from dolmen.api.database import Database
 from dolmen.base.runtime import Runtime, shared_runtime
 from dolmen.store.clock import DatedAnswer, ServerClock
-from dolmen.store.s3.store import S3Store
+from dolmen.store.s3.bucket_store import S3Store
 from support.erased import SCHEMA, holding, people
 from support.ministack import boto3_client, endpoint_environment
 

@@ -24,7 +24,7 @@ HARMLESS: tuple[Harmless, ...] = (
         mutation(
             "a spill may hold the commit's own entries",
             "a spill takes only entries of the base",
-            "commit/tails.py",
+            "commit/root_budget.py",
             "            shared = _common_front(getattr(before, kind), getattr(entry, kind))\n",
             "            shared = getattr(entry, kind)\n",
         ),
@@ -35,7 +35,7 @@ HARMLESS: tuple[Harmless, ...] = (
         mutation(
             "a manifest is put without If-None-Match",
             "every object but the pointer is created with If-None-Match",
-            "store/s3/store.py",
+            "store/s3/bucket_store.py",
             '            request["IfNoneMatch"] = "*"\n',
             '            request.pop("IfMatch", None)\n',
         ),
@@ -68,7 +68,7 @@ HARMLESS: tuple[Harmless, ...] = (
         mutation(
             "a listing ends with its first page",
             "a listing is read to its end",
-            "store/s3/store.py",
+            "store/s3/bucket_store.py",
             '            if not page.get("IsTruncated"):\n',
             "            if page:\n",
         ),
@@ -80,11 +80,11 @@ HARMLESS: tuple[Harmless, ...] = (
             "a released segment takes along what it names",
             "a merged-away segment is released alone, a dropped one with all that it reaches",
             "commit/statements/background.py",
-            "        draft.release(self.inputs)\n        draft.tables[self.name]",
+            "        draft.release(self.inputs)\n        draft.tables[self.name] = msgspec.structs.replace(\n",
             "        for segment in entry.segments:\n"
             "            if segment.object in self.inputs:\n"
             "                draft.release_tree(segment)\n"
-            "        draft.tables[self.name]",
+            "        draft.tables[self.name] = msgspec.structs.replace(\n",
         ),
         "what a merged segment names and the newest version does not was released by an earlier commit, so that it may "
         "go as well; what is named still, or was released by a kept version, is held back by the mark. It costs a GET.",

@@ -17,7 +17,7 @@ COLUMNS: tuple[Mutation, ...] = (
     mutation(
         "a delete by a column that was dropped meanwhile is committed",
         "a tombstone lands on a version that has its columns",
-        "commit/statements/rows.py",
+        "commit/statements/row_changes.py",
         "            if gone := set(tombstone.columns) - there:\n",
         "            if gone := set(tombstone.columns) - there - set(tombstone.columns):\n",
     ),
@@ -31,7 +31,7 @@ COLUMNS: tuple[Mutation, ...] = (
     mutation(
         "rows of days that were appended meanwhile keep the bounds of days",
         "bounds are in the form of the column's type now",
-        "commit/statements/rows.py",
+        "commit/statements/row_changes.py",
         "    return changed, widened_files(files, schema, now)\n",
         "    return changed, widened_files(files, None, now)\n",
     ),
@@ -45,7 +45,7 @@ COLUMNS: tuple[Mutation, ...] = (
     mutation(
         "fields of a struct go by their places",
         "fields inside a column are known by ids",
-        "format/nested_values.py",
+        "format/nesting.py",
         "        place = places.get(field_id(field))\n",
         "        place = wanted.get_field_index(field.name) if wanted.num_fields == own.num_fields else None\n",
     ),

@@ -10,7 +10,7 @@ DELETES: tuple[Mutation, ...] = (
     mutation(
         "a tombstone hides its own upsert's rows",
         "a tombstone hides rows in files with applied_through < T, and not those with <= T",
-        "rows/scan/row_masks.py",
+        "rows/scan/hide/row_masks.py",
         "lookup.hidden_mask(rows[lookup.columns], group.file.file.applied_through)",
         "lookup.hidden_mask(rows[lookup.columns], group.file.file.applied_through - 1)",
     ),
@@ -24,42 +24,42 @@ DELETES: tuple[Mutation, ...] = (
     mutation(
         "fresh files have every delete behind them",
         "a fresh file's applied_through is its own statement's T, so that later deletes of the same commit hide its rows",
-        "commit/statements/rows.py",
+        "commit/statements/row_changes.py",
         "            files=(*entry.files, *(file.stamped(ts) for file in files)),\n",
         "            files=(*entry.files, *(file.stamped(ts + 16) for file in files)),\n",
     ),
     mutation(
         "keys deleted twice are remembered by their first delete",
         "all keys tombstones are one lookup, value -> GREATEST T",
-        "rows/scan/sorted_keys.py",
+        "rows/scan/by_key/key_codes.py",
         "            ts, found, order = np.maximum.reduceat(ts, firsts), found[firsts], order[firsts]\n",
         "            ts, found, order = np.minimum.reduceat(ts, firsts), found[firsts], order[firsts]\n",
     ),
     mutation(
         "the first of equal keys wins in an upsert",
         "of duplicates within one upsert the last wins",
-        "format/key_order.py",
+        "format/keys.py",
         "        last[:-1] = ~reduce(pc.and_, same).to_numpy()\n",
         "        last[1:] = ~reduce(pc.and_, same).to_numpy()\n",
     ),
     mutation(
         "a tombstone is dropped once one file is past it",
         "a tombstone is dropped only when EVERY live file has applied_through >= T or cannot match",
-        "commit/statements/tombstones.py",
+        "commit/statements/statement.py",
         "    settled = min((file.applied_through for file in lagging), default=None)\n",
         "    settled = max((file.applied_through for file in lagging), default=None)\n",
     ),
     mutation(
         "a tombstone is dropped without a look into segments",
         "a segment that is not loaded counts as a live file with the least applied_through of its files",
-        "commit/statements/tombstones.py",
+        "commit/statements/statement.py",
         '    lagging: list[DataFile | Segment] = [*entry.segments_of("files"), *entry.files]\n',
         "    lagging: list[DataFile | Segment] = [*entry.files]\n",
     ),
     mutation(
         "a segment of tombstones goes with its oldest",
         "a segment of tombstones is dropped only when the youngest in it is resolved",
-        "commit/statements/tombstones.py",
+        "commit/statements/statement.py",
         'gone = [s for s in entry.segments_of("tombstones") if settled is None or s.greatest <= settled]',
         'gone = [s for s in entry.segments_of("tombstones") if settled is None or s.least <= settled]',
     ),
@@ -88,7 +88,7 @@ DELETES: tuple[Mutation, ...] = (
     mutation(
         "a delete by position puts its vector in the place of another's",
         "vectors only grow: concurrent deletes by position of the same file merge by OR",
-        "commit/statements/rows.py",
+        "commit/statements/row_changes.py",
         "            merged = positions | uploads.read_vector(file.vector, file.rows) if file.vector else positions\n",
         "            merged = positions\n",
     ),
@@ -102,7 +102,7 @@ DELETES: tuple[Mutation, ...] = (
     mutation(
         "a delete by position leaves out files that were compacted meanwhile",
         "a delete by position whose files were replaced is planned again",
-        "commit/statements/rows.py",
+        "commit/statements/row_changes.py",
         "        if gone := self.positions.keys() - files.keys():\n"
         "            raise ConflictError(\n"
         '                f"table {self.name!r}: {len(gone)} files, {min(gone)} first, were replaced since the delete was planned"\n'
@@ -117,7 +117,7 @@ DELETES: tuple[Mutation, ...] = (
     mutation(
         "a delete by position of compacted files takes the same positions of another file",
         "a delete by position whose files were replaced is planned again",
-        "commit/statements/rows.py",
+        "commit/statements/row_changes.py",
         "        if gone := self.positions.keys() - files.keys():\n"
         "            raise ConflictError(\n"
         '                f"table {self.name!r}: {len(gone)} files, {min(gone)} first, were replaced since the delete was planned"\n'
@@ -165,35 +165,35 @@ DELETES: tuple[Mutation, ...] = (
     mutation(
         "the first of several deletes of a file is left out",
         "every tombstone with a later timestamp hides the rows it matches, whoever reads: scans, compaction, resolution",
-        "rows/scan/row_masks.py",
+        "rows/scan/hide/row_masks.py",
         "        yield from ((predicate, None) for predicate in first)\n",
         "        yield from ((predicate, None) for predicate in first[1:])\n",
     ),
     mutation(
         "of two pairs of a file the older counts",
         "of two pairs of a file the one with the greater (applied_through, cardinality) is newer",
-        "entries/segments/changes.py",
+        "entries/segments/live.py",
         "        if known is None or pair_of(known) < pair_of(overlay):\n",
         "        if known is None or pair_of(known) > pair_of(overlay):\n",
     ),
     mutation(
         "a pair is replaced by a smaller one",
         "a pair is replaced only by a greater one: a file's applied_through never falls",
-        "commit/statements/file_entries.py",
+        "commit/statements/statement.py",
         "            through = max(file.applied_through, newer.applied_through)\n",
         "            through = newer.applied_through\n",
     ),
     mutation(
         "rows expire by a time to live that holds no more",
         "an expiry is held to the time to live that it was made by",
-        "maintenance/expire.py",
+        "maintenance/ttl.py",
         '    transaction.add(Expect(name, entry.uuid, entry.properties, ["ttl"]))  # rows with a longer ttl now must live\n',
         "",
     ),
     mutation(
         "of equal sequences the later change holds",
         "a change applies only if its sequence is GREATER than what its key has come to",
-        "ingest/cdc/apply.py",
+        "ingest/cdc/apply_changes.py",
         "pc.or_(pc.greater(own, theirs), again)",
         "pc.or_(pc.greater_equal(own, theirs), again)",
     ),
@@ -207,7 +207,7 @@ DELETES: tuple[Mutation, ...] = (
     mutation(
         "deletes of changes are not remembered",
         "a delete that arrives before an older change of its key is remembered",
-        "ingest/cdc/apply.py",
+        "ingest/cdc/apply_changes.py",
         "        if remember.num_rows:\n            remembered",
         "        if remember.num_rows > 1:\n            remembered",
     ),
@@ -221,7 +221,7 @@ DELETES: tuple[Mutation, ...] = (
     mutation(
         "that a value was kept is not remembered",
         "of each value that is older than its row, the memory says since when it is kept",
-        "ingest/cdc/apply.py",
+        "ingest/cdc/apply_changes.py",
         "(kept := previous.kept_of(upserts)).num_rows:\n",
         "(kept := previous.kept_of(upserts)).num_rows > 99:\n",
     ),

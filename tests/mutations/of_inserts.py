@@ -8,21 +8,21 @@ INSERTS: tuple[Mutation, ...] = (
     mutation(
         "an insert is compared once",
         "an insert compares its keys with every version that it may land on",
-        "commit/statements/insert.py",
+        "commit/statements/row_changes.py",
         "        if self.checked_on == committed.key and unchanged:\n            return self\n",
         "        if self.checked is not None:\n            return replace(self, checked_on=committed.key)\n",
     ),
     mutation(
         "an insert is not compared with what is committed together with it",
         "an insert compares its keys with rows of the changes that are committed together with it",
-        "commit/statements/insert.py",
+        "commit/statements/row_changes.py",
         "        unchanged = draft.tables.get(self.name) is committed.tables.get(self.name)\n",
         "        unchanged = draft.tables.get(self.name) is draft.base.tables.get(self.name)\n",
     ),
     mutation(
         "an insert compares with new rows alone after a restore",
         "when the epoch has changed, an insert compares its keys with all rows",
-        "commit/statements/insert.py",
+        "commit/statements/row_changes.py",
         "        known = self.checked is not None and self.checked[0] == epoch\n",
         "        known = self.checked is not None\n",
     ),
@@ -36,7 +36,7 @@ INSERTS: tuple[Mutation, ...] = (
     mutation(
         "a key that was hidden is taken for one that is there",
         "an insert compares its keys with visible rows alone",
-        "rows/scan/lookup.py",
+        "rows/scan/by_key/lookup.py",
         "            keep = row_mask(group, columns.read(group.tests))\n",
         "            keep = None\n",
     ),
@@ -45,7 +45,7 @@ INSERTS: tuple[Mutation, ...] = (
         "files without a part of the index are searched",
         (
             Edit(
-                "rows/scan/lookup.py",
+                "rows/scan/by_key/lookup.py",
                 "        files = [file for file in scan.files if file.file.uuid not in index.covered "
                 "or file.file.uuid in places]\n",
                 "        files = [file for file in scan.files if not index.parts or file.file.uuid in places]\n",

@@ -24,7 +24,7 @@ PAST: tuple[Mutation, ...] = (
     mutation(
         "a version that has expired is tagged",
         "a tag lands on a version in which the tagged one is kept",
-        "commit/statements/tags.py",
+        "commit/statements/tags_and_cursors.py",
         "        draft.check_kept(self.value.version)\n",
         "",
     ),

@@ -17,7 +17,7 @@ PUBLICATIONS: tuple[Mutation, ...] = (
     mutation(
         "the pin of the published version goes with those before it",
         "only pins of versions before the published one are removed",
-        "iceberg/pins.py",
+        "iceberg/published_versions.py",
         "(self.before is None or tag.version < self.before)",
         "(self.before is None or tag.version <= self.before)",
     ),
@@ -31,14 +31,14 @@ PUBLICATIONS: tuple[Mutation, ...] = (
     mutation(
         "delete files are carried over whatever they hide",
         "a delete file is carried over if it hides as many rows of each of its data files as the version",
-        "iceberg/deletes.py",
+        "iceberg/delete_files.py",
         "if covered.get(uuid) != count}",
         "if not covered.get(uuid)}",
     ),
     mutation(
         "deletion vectors are carried over whatever they hide",
         "a deletion vector is carried over if it hides as many rows as the version",
-        "iceberg/deletes.py",
+        "iceberg/delete_files.py",
         " and group.deleted.get(file.uuid) == entry.rows:",
         " and file.uuid in group.deleted:",
     ),
@@ -66,14 +66,14 @@ PUBLICATIONS: tuple[Mutation, ...] = (
     mutation(
         "deletes have the sequence number of the files",
         "deletes apply to data files with the same or a lower sequence number",
-        "iceberg/deletes.py",
+        "iceberg/delete_files.py",
         "            self.writer.snapshot,\n            self.writer.sequence,\n            POSITION_DELETES,\n            bounds,\n",
         "            self.writer.snapshot,\n            1,\n            POSITION_DELETES,\n            bounds,\n",
     ),
     mutation(
         "a publication replaces whatever is there",
         "the metadata is created with If-None-Match: of two publishers with one number one wins",
-        "iceberg/directory.py",
+        "iceberg/publication_directory.py",
         "            if found is not None:\n                return False\n",
         "            if found is not None:\n                break\n",
     ),
@@ -101,7 +101,7 @@ PUBLICATIONS: tuple[Mutation, ...] = (
     mutation(
         "bounds are one too small",
         "bounds hold for all rows of a file",
-        "iceberg/bounds.py",
+        "iceberg/manifests.py",
         "    least, greatest = known.min, known.max\n",
         "    least, greatest = known.min, known.max - 1 if type(known.max) is int else known.max\n",
     ),
@@ -115,14 +115,14 @@ PUBLICATIONS: tuple[Mutation, ...] = (
     mutation(
         "all vectors are of the first data file",
         "a Puffin file names the data file whose rows it deletes",
-        "iceberg/deletes.py",
+        "iceberg/delete_files.py",
         "        body = puffin_file(blob, data_file, len(positions))\n",
         "        body = puffin_file(blob, self.directory.path(file.path[:-8]), len(positions))\n",
     ),
     mutation(
         "collection takes delete files for unneeded",
         "what the newest metadata names is kept: manifests, and the delete files in them",
-        "iceberg/published_objects.py",
+        "iceberg/published_versions.py",
         "                needed.update(directory.key(entry.path) for entry in body.entries)\n",
         "                needed.update(directory.key(entry.path) for entry in body.entries[1:])\n",
     ),

@@ -8,14 +8,14 @@ UPDATES: tuple[Mutation, ...] = (
     mutation(
         "an update commits whatever has changed",
         "what an update or a merge read is claimed: nobody has changed it by the commit",
-        "transactions/merge/rewriting.py",
+        "transactions/merge/update.py",
         "    transaction.claim(name, predicate)\n",
         "    transaction.pin()\n",
     ),
     mutation(
         "rows that are updated stay beside the new ones",
         "a row that is updated is hidden in the commit that writes it anew",
-        "transactions/merge/rewriting.py",
+        "transactions/merge/update.py",
         "    if hidden.positions or transaction.changes(entry.uuid):\n",
         "    if transaction.changes(entry.uuid):\n",
     ),
@@ -29,7 +29,7 @@ UPDATES: tuple[Mutation, ...] = (
     mutation(
         "rows of joined files are hidden in the first of them",
         "a position is one of the file that the row is in",
-        "transactions/merge/rewriting.py",
+        "transactions/merge/update.py",
         "            self.positions.setdefault(placed.paths[file], BitMap()).update(BitMap(own))\n",
         "            self.positions.setdefault(placed.paths[0], BitMap()).update(BitMap(own))\n",
     ),

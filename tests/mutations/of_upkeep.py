@@ -39,7 +39,7 @@ UPKEEP: tuple[Mutation, ...] = (
     mutation(
         "a merge drops overlays of files that it does not fold",
         "overlays and removals of files that a merge did not fold stay",
-        "maintenance/merge.py",
+        "maintenance/segment_merging.py",
         "        frozenset(overlay for overlay in overlays if overlay.file in folded),\n",
         "        frozenset(overlays),\n",
     ),
@@ -85,7 +85,7 @@ UPKEEP: tuple[Mutation, ...] = (
     mutation(
         "collection goes by the local clock",
         "collection goes by the server's clock",
-        "maintenance/gc/plan.py",
+        "maintenance/gc/gc_plan.py",
         "    now_us = head.server_now(manifest)\n",
         "    now_us = head.runtime.clock_us()\n",
     ),
@@ -129,12 +129,12 @@ UPKEEP: tuple[Mutation, ...] = (
                 "        draft.revoked = ()\n",
             ),
             Edit(
-                "maintenance/gc/intents.py",
+                "maintenance/gc/gc_plan.py",
                 "    return [intent for intent in known.values() if intent.done or intent.txid in manifest.revoked_intents]\n",
                 "    return list(known.values())\n",
             ),
             Edit(
-                "maintenance/gc/intents.py",
+                "maintenance/gc/gc_plan.py",
                 "        before_us = manifest.revoked_intents[intent.txid] - SLACK_US\n",
                 "        before_us = manifest.created_at - SLACK_US // 4\n",
             ),
@@ -143,14 +143,14 @@ UPKEEP: tuple[Mutation, ...] = (
     mutation(
         "a revoked job's objects go though a version names them",
         "of a revoked job's objects those go that no kept version references",
-        "maintenance/gc/intents.py",
+        "maintenance/gc/gc_plan.py",
         "zip(left, held.tolist(), strict=True) if not needed]\n        failed",
         "zip(left, held.tolist(), strict=True)]\n        failed",
     ),
     mutation(
         "readers have no grace",
         "objects of expired versions go after reader_grace",
-        "maintenance/gc/plan.py",
+        "maintenance/gc/gc_plan.py",
         "    over = manifest.horizon_at + settings.reader_grace_us <= now_us\n",
         "    over = manifest.horizon_at <= now_us\n",
     ),
@@ -187,14 +187,14 @@ UPKEEP: tuple[Mutation, ...] = (
     mutation(
         "the newest versions expire by their age",
         "a version expires when it is old enough AND not among the newest keep_versions",
-        "maintenance/gc/plan.py",
+        "maintenance/gc/gc_plan.py",
         "manifest.version - settings.keep_versions + 1,",
         "manifest.version,",
     ),
     mutation(
         "young versions expire by their number",
         "a version expires when it is older than the retention AND not among the newest",
-        "maintenance/gc/plan.py",
+        "maintenance/gc/gc_plan.py",
         "        oldest_kept = min(oldest_kept, newest_at(head, manifest, now_us - settings.retention_us))\n",
         "        oldest_kept = min(oldest_kept, manifest.version)\n",
     ),
@@ -210,7 +210,7 @@ UPKEEP: tuple[Mutation, ...] = (
         "neither orphan_cutoff nor the horizon ever moves back",
         (
             Edit(
-                "maintenance/gc/plan.py",
+                "maintenance/gc/gc_plan.py",
                 "    orphan_cutoff = max(manifest.orphan_cutoff, now_us - settings.orphan_age_us)\n",
                 "    orphan_cutoff = now_us - settings.orphan_age_us\n",
             ),
@@ -240,7 +240,7 @@ UPKEEP: tuple[Mutation, ...] = (
         "only row groups all of whose rows are live are copied as they are, and rows out are rows in less deleted ones",
         (
             Edit(
-                "maintenance/compact/spliceable.py",
+                "maintenance/compact/splice.py",
                 "        if group.gone or group.tests or not self._file_fits(group.file):\n",
                 "        if group.tests or not self._file_fits(group.file):\n",
             ),
@@ -255,7 +255,7 @@ UPKEEP: tuple[Mutation, ...] = (
     mutation(
         "row groups with rows that a tombstone may hide are copied",
         "only row groups all of whose rows are live are copied as they are",
-        "maintenance/compact/spliceable.py",
+        "maintenance/compact/splice.py",
         "        if group.gone or group.tests or not self._file_fits(group.file):\n",
         "        if group.gone or not self._file_fits(group.file):\n",
     ),

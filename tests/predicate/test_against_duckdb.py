@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from dolmen.format.entries import Bounds, bounds, column_stats
 from dolmen.format.schema import Schema
-from dolmen.format.statistics import Bounds, bounds, column_stats
-from dolmen.format.values import to_plain
+from dolmen.format.types import to_plain
 from dolmen.predicate import (
     Predicate,
     StatsVerdict,

@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from dolmen.format.entries import UNKNOWN, Bounds, bounds, column_stats
 from dolmen.format.schema import Schema
-from dolmen.format.statistics import UNKNOWN, Bounds, bounds, column_stats
 from dolmen.predicate import StatsVerdict, judge, parse
 
 NEVER, MAYBE, ALWAYS = StatsVerdict.NEVER, StatsVerdict.MAYBE, StatsVerdict.ALWAYS

@@ -13,14 +13,13 @@ import pytest
 from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 
+from dolmen.format.column_history import LAST_DAY, narrowing, widened, widened_keys, widened_stats
+from dolmen.format.entries import Bounds, bounds, column_stats
 from dolmen.format.schema import Schema
-from dolmen.format.statistics import Bounds, bounds, column_stats
-from dolmen.format.values import to_array, to_plain
-from dolmen.format.widening import LAST_DAY, narrowing, widened, widened_keys, widened_stats
+from dolmen.format.types import to_array, to_plain
 from dolmen.predicate import Predicate, StatsVerdict, days_to_timestamps, evaluate, judge
 from dolmen.predicate.bind import compare
-from dolmen.predicate.constants import Value
-from dolmen.predicate.domain import domain_of
+from dolmen.predicate.constants import Value, domain_of
 
 SEED = int(os.environ["DOLMEN_TEST_SEED"])
 _INTEGERS = st.sampled_from([0, 1, -1, 5, 127, -128])

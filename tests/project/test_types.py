@@ -17,14 +17,14 @@ from dolmen.format.types import BOOL, TYPES, ColumnType, type_of
 ROOT = Path(__file__).resolve().parents[2]
 
 MAPPINGS = {
-    "dolmen.format.values:FROM_JSON": "plain",
-    "dolmen.predicate.domain:Domain": "domain",
-    "dolmen.rows.scan.key_codes:WORDS": "codes",
-    "dolmen.rows.scan.lazy:LITERALS": "polars",
+    "dolmen.format.types:FROM_JSON": "plain",
+    "dolmen.predicate.constants:Domain": "domain",
+    "dolmen.rows.scan.by_key.key_codes:WORDS": "codes",
+    "dolmen.rows.scan.engines.dataframes:LITERALS": "polars",
     "dolmen.ingest.formats.text.cells:PARSERS": "text",
-    "dolmen.ingest.formats.text.export:WRITERS": "text",
-    "dolmen.ingest.formats.text.export:JSON_WRITERS": "json",
-    "dolmen.ingest.formats.csv.native:NATIVE": "text",
+    "dolmen.ingest.formats.text.text_export:WRITERS": "text",
+    "dolmen.ingest.formats.text.text_export:JSON_WRITERS": "json",
+    "dolmen.ingest.formats.csv.quoting:NATIVE": "text",
 }
 """Which column of the table each mapping is keyed by."""
 
@@ -33,11 +33,11 @@ ELSEWHERE = {"dolmen.ingest.formats.text.cells:PARSERS": {"json"}}
 
 PARAMETRIC = {
     "dolmen.format.schema:STORABLE": "stored",
-    "dolmen.spark.types:PARAMETRIC": "spark",
+    "dolmen.spark.spark_types:PARAMETRIC": "spark",
 }
 """Mappings keyed by the types themselves, of those without a value in this column."""
 
-WITHOUT = {"dolmen.spark.types:PARAMETRIC": {"time"}}
+WITHOUT = {"dolmen.spark.spark_types:PARAMETRIC": {"time"}}
 """Types that a place refuses."""
 
 
@@ -81,11 +81,11 @@ def test_a_new_type_without_a_parser_is_named_with_the_place_that_lacks_it() -> 
     point = replace(BOOL, name="point", stored=None, text="point", json="pair", domain="PLANE", plain=complex)
     lines = missing_kinds([*TYPES, point])
     assert "type point: dolmen.ingest.formats.text.cells:PARSERS lacks text kind 'point'" in lines
-    assert "type point: dolmen.predicate.domain:Domain lacks domain kind 'PLANE'" in lines
+    assert "type point: dolmen.predicate.constants:Domain lacks domain kind 'PLANE'" in lines
     assert "type point has no 'stored': dolmen.format.schema:STORABLE lacks the type" in lines
     assert {line.split(" lacks ")[0].split(": ")[-1] for line in lines} >= {
-        "dolmen.format.values:FROM_JSON", "dolmen.ingest.formats.text.export:JSON_WRITERS",
-        "dolmen.ingest.formats.csv.native:NATIVE",
+        "dolmen.format.types:FROM_JSON", "dolmen.ingest.formats.text.text_export:JSON_WRITERS",
+        "dolmen.ingest.formats.csv.quoting:NATIVE",
     }  # fmt: skip
 
 

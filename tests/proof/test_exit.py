@@ -18,12 +18,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from dolmen.format.delete_object import TombstoneObject
 from dolmen.format.keys import add_keys, decode_keys
-from dolmen.format.tombstone_object import TombstoneObject
-from dolmen.ingest.formats.columnar import parquet
-from dolmen.ingest.formats.csv.file import DelimitedFile
-from dolmen.ingest.formats.json.values import parse_objects
-from dolmen.ingest.formats.source import Format, SourceFile
+from dolmen.ingest.formats.columnar import parquet_reader
+from dolmen.ingest.formats.csv.delimited_file import DelimitedFile
+from dolmen.ingest.formats.json.json_values import parse_objects
+from dolmen.ingest.formats.source_file import Format, SourceFile
 
 UUID = "0197fbe0-0000-7000-8000-000000000001"
 TIMES = 300
@@ -62,7 +62,7 @@ def json_lines(rows: pa.Table) -> Callable[[], object]:
 def parquet_file(rows: pa.Table) -> Callable[[], object]:
     pq.write_table(rows, sink := io.BytesIO(), row_group_size=100)
     source = SourceFile(partial(Reads, sink.getvalue()), Format("parquet"), "rows.parquet")
-    return lambda: list(parquet.read(source, rows.schema))
+    return lambda: list(parquet_reader.read(source, rows.schema))
 
 
 def keys(rows: pa.Table) -> Callable[[], object]:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from dolmen.base.runtime import Runtime
-from dolmen.format.values import to_plain
+from dolmen.format.types import to_plain
 from support.oracle import connect_oracle
 from support.random_predicates import random_predicate
 from support.random_tables import random_table

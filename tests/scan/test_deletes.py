@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyroaring import BitMap
 
-from dolmen.format.checksum import crc32
+from dolmen.format.checksums import crc32
 from dolmen.format.entries import DataFile
 from dolmen.format.manifest import Manifest
 from dolmen.format.schema import COMMIT_TS, COMMIT_TS_ID

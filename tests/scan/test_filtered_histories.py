@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 
 from dolmen.predicate import Where
-from dolmen.rows.scan import filter_choice
-from dolmen.rows.scan.filter_choice import FilterUse
+from dolmen.rows.scan.by_key import filter_choice
+from dolmen.rows.scan.by_key.filter_choice import FilterUse
 from support.altered_history import in_memory
 from support.tables import World
 

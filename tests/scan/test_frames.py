@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from dolmen.errors import InputError
-from dolmen.rows.scan.frames import to_pandas, to_polars
+from dolmen.rows.scan.engines.dataframes import to_pandas, to_polars
 from support.random_tables import random_table
 from support.tables import World
 

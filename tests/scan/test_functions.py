@@ -11,7 +11,7 @@ import pytest
 
 from dolmen import Expression
 from dolmen.errors import InputError
-from dolmen.rows.scan.functions import ALLOWED
+from dolmen.rows.scan.engines.sandbox import ALLOWED
 from support.older_duckdb import run_with_older_duckdb
 from support.tables import World
 

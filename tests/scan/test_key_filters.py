@@ -10,12 +10,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dolmen.commit.statements.rows import Write
+from dolmen.commit.statements.row_changes import Write
 from dolmen.entries.segments.live import LiveFiles
 from dolmen.format import xxhash64
-from dolmen.format.bloom import maybe_mask
+from dolmen.format.bloom_filters import decode, false_positives, hashes_in_file, maybe_mask
 from dolmen.format.entries import DataFile
-from dolmen.format.key_filters import decode, false_positives, hashes_in_file
 from dolmen.rows.scan.scan import Scan
 from dolmen.store.cache import ObjectCache
 from support.tables import World, write_file

@@ -13,16 +13,13 @@ import pyarrow as pa
 import pytest
 
 from dolmen.errors import LimitError
-from dolmen.format.entries import Blob, KeysTombstone
+from dolmen.format.entries import Blob, Bounds, KeysTombstone, column_stats
 from dolmen.format.keys import keys_from_arrow
 from dolmen.format.schema import Schema
-from dolmen.format.statistics import Bounds, column_stats
-from dolmen.format.values import to_plain
+from dolmen.format.types import to_plain
 from dolmen.predicate import StatsVerdict
-from dolmen.rows.scan.key_codes import codes, is_exact
-from dolmen.rows.scan.keys_gathering import KeysGathering
-from dolmen.rows.scan.keys_lookup import KeysLookup, Tuples
-from dolmen.rows.scan.sorted_keys import Mask
+from dolmen.rows.scan.by_key.key_codes import Mask, codes, is_exact
+from dolmen.rows.scan.by_key.keys_lookup import KeysGathering, KeysLookup, Tuples
 from support.random_tables import FLAT, random_column
 
 KEYS = [kind for kind in FLAT if not kind.startswith("float")]
@@ -66,9 +63,9 @@ def lookups(*lists: tuple[int, pa.Table]) -> list[KeysLookup]:
 def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Where keys are: the files' fences, spans and blocks are so small that a few keys have many of them."""
     if request.param != "in memory":
-        monkeypatch.setattr("dolmen.rows.scan.keys_gathering.HELD_BYTES", 0 if request.param == "in files" else 400)
+        monkeypatch.setattr("dolmen.rows.scan.by_key.keys_lookup.HELD_BYTES", 0 if request.param == "in files" else 400)
         for name, value in (("_FENCE", 3), ("_SPAN", 6), ("_BLOCK_BYTES", 50)):
-            monkeypatch.setattr(f"dolmen.rows.scan.sorted_keys.{name}", value)
+            monkeypatch.setattr(f"dolmen.rows.scan.by_key.key_codes.{name}", value)
     return str(request.param)
 
 
@@ -221,9 +218,10 @@ def test_codes_of_a_tuple_do_not_depend_on_its_neighbours() -> None:
 
 
 def test_colliding_codes_are_compared_by_value(monkeypatch: pytest.MonkeyPatch, place: str) -> None:
-    for module in ("keys_lookup", "sorted_keys"):
+    for module in ("keys_lookup", "key_codes"):
         monkeypatch.setattr(
-            f"dolmen.rows.scan.{module}.codes", lambda arrays: np.array([len(str(v)) for v in arrays[0]], np.int64)
+            f"dolmen.rows.scan.by_key.{module}.codes",
+            lambda arrays: np.array([len(str(v)) for v in arrays[0]], np.int64),
         )
     found = lookups((5, pa.table({"k": ["ab", "cd", "e", "ef"]})), (9, pa.table({"k": ["cd", "gh"]})))
     rows = pa.array(["ab", "xx", "cd", "e", "f", None, "gh", "ef"])
@@ -296,7 +294,7 @@ def test_rows_that_all_have_one_deleted_tuple_need_not_be_read(seed: int, place:
 
 
 def test_keys_that_find_no_room_on_the_disk_are_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dolmen.rows.scan.keys_gathering.HELD_BYTES", 0)
+    monkeypatch.setattr("dolmen.rows.scan.by_key.keys_lookup.HELD_BYTES", 0)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 14, hard))
     try:

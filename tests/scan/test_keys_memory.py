@@ -63,7 +63,7 @@ print(int((ids >= lists * keys).sum()), len(db._context.head.refresh().manifest.
 
 USE = """
 from dolmen.maintenance.compact.compaction import CompactionOptions, compact
-from dolmen.store.local.store import LocalStore
+from dolmen.store.local_store import LocalStore
 
 LocalStore.local_path = lambda self, key: None  # as if it were far away
 what = sys.argv[6]

@@ -23,11 +23,10 @@ from dolmen.api.database import Database
 from dolmen.base.runtime import Runtime
 from dolmen.entries.segments.judging import KeyRanges, key_bounds, known_bounds, may_hold_keys
 from dolmen.entries.segments.live import LiveFiles, tombstones_of
-from dolmen.entries.segments.tombstones import TombstoneJudge
-from dolmen.format.entries import Blob, KeysTombstone, Tombstone
+from dolmen.entries.segments.tombstone_judge import TombstoneJudge
+from dolmen.format.entries import Blob, Bounds, KeysTombstone, Tombstone
 from dolmen.format.schema import Schema
-from dolmen.format.statistics import Bounds
-from dolmen.format.values import to_json
+from dolmen.format.types import to_json
 from dolmen.predicate import matches, parse
 from dolmen.store.cache import ObjectCache
 from dolmen.store.counting import CountingStore
@@ -365,7 +364,7 @@ def test_suspects_of_mixed_kinds_come_oldest_first() -> None:
 
 @pytest.mark.parametrize("held", [0, 32 << 20])
 def test_keys_take_the_same_requests_in_memory_and_in_files(held: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dolmen.rows.scan.keys_gathering.HELD_BYTES", held)
+    monkeypatch.setattr("dolmen.rows.scan.by_key.keys_lookup.HELD_BYTES", held)
     world = World(runtime=Runtime(threads=4))
     world.create(pa.table({"k": range(20_000), "s": [f"{n:05}" for n in range(20_000)]}), group_rows=2_000)
     for number in range(5):

@@ -9,11 +9,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dolmen.format.page_places import PagePlaces
-from dolmen.rows.scan.file_bytes import FileBytes
-from dolmen.rows.scan.footers import DataFileFooter
-from dolmen.rows.scan.picked_pages import picked_pages
-from dolmen.rows.write.options import WriteOptions
+from dolmen.format.page_locations import PagePlaces
+from dolmen.rows.scan.read.file_bytes import FileBytes
+from dolmen.rows.scan.read.footers import DataFileFooter
+from dolmen.rows.scan.read.single_pages import picked_pages
+from dolmen.rows.write.encodings import WriteOptions
 from support.random_tables import random_table
 from support.written import Written, events, write
 

@@ -10,11 +10,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dolmen.format import chunk_places
-from dolmen.format.chunk_places import ChunkPlaces
-from dolmen.rows.scan.file_bytes import FileBytes
-from dolmen.rows.scan.footers import DataFileFooter
-from dolmen.rows.write.options import WriteOptions
+from dolmen.format import chunk_locations
+from dolmen.format.chunk_locations import ChunkPlaces
+from dolmen.rows.scan.read.file_bytes import FileBytes
+from dolmen.rows.scan.read.footers import DataFileFooter
+from dolmen.rows.write.encodings import WriteOptions
 from support.random_tables import random_table
 from support.written import Written, events, write
 
@@ -86,7 +86,7 @@ def test_places_are_not_kept_of_files_where_they_say_too_little_or_do_not_pay(mo
     assert ChunkPlaces.collect(footer.metadata, None) is None, "without checksums"
     shifted = replace(footer.sums, states=(footer.sums.states[0]._replace(start=1), *footer.sums.states[1:]))
     assert ChunkPlaces.collect(footer.metadata, shifted) is None, "something stands between two chunks"
-    monkeypatch.setattr(chunk_places, "MOST_GROUP_BYTES", 100)
+    monkeypatch.setattr(chunk_locations, "MOST_GROUP_BYTES", 100)
     assert ChunkPlaces.collect(footer.metadata, footer.sums) is None, "single pages of large row groups are read"
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dolmen.rows.scan.ranges import GAP_BYTES, MERGED_BYTES, FetchedFile, Range, coalesce
+from dolmen.rows.scan.read.byte_ranges import GAP_BYTES, MERGED_BYTES, FetchedFile, Range, coalesce
 from dolmen.rows.scan.scan import Scan
 from dolmen.store.cache import ObjectCache
-from dolmen.store.local.store import LocalStore
+from dolmen.store.local_store import LocalStore
 from support.tables import World
 from support.written import events
 

@@ -11,7 +11,7 @@ from bench.round_trips import DistantStore, TimedRuntime, Timeline
 
 from dolmen.api.database import Database
 from dolmen.base.runtime import Runtime
-from dolmen.rows.scan.ranges import GAP_BYTES
+from dolmen.rows.scan.read.byte_ranges import GAP_BYTES
 from dolmen.store.memory import MemoryBucket, MemoryStore
 from support.tables import World
 from support.written import events

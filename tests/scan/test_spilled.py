@@ -13,12 +13,12 @@ import pytest
 from dolmen.base.runtime import Runtime
 from dolmen.commit.context import Context
 from dolmen.entries.segments.live import LiveFiles
-from dolmen.entries.segments.tombstones import TombstoneJudge
+from dolmen.entries.segments.tombstone_judge import TombstoneJudge
 from dolmen.format.entries import Blob, KeysTombstone, Tombstone
 from dolmen.format.manifest import Manifest
 from dolmen.format.schema import Schema
 from dolmen.format.segments import encode
-from dolmen.format.values import to_plain
+from dolmen.format.types import to_plain
 from dolmen.rows.scan.plan import FilePlan
 from dolmen.rows.scan.positions import matching_positions
 from dolmen.store.cache import ObjectCache

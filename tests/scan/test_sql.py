@@ -15,7 +15,7 @@ import pytest
 from dolmen.base.runtime import Runtime
 from dolmen.errors import CorruptionError, InputError, SchemaError, TableNotFoundError
 from dolmen.predicate import to_sql
-from dolmen.rows.scan.sql import Parameters, SqlResult
+from dolmen.rows.scan.engines.sql import Parameters, SqlResult
 from dolmen.transactions.snapshot import Snapshot
 from support.random_queries import Queries, hostile_table
 from support.tables import World

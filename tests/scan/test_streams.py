@@ -136,9 +136,9 @@ def test_a_scan_of_a_large_table_takes_little_memory(tmp_path: Path) -> None:
     """600 MB of rows, through 4 requests and 3 row groups at a time; most of what is taken is kept by allocators."""
     code = f"""
         import msgspec, psutil, pyarrow as pa
-        from dolmen.commit.statements.rows import Write
+        from dolmen.commit.statements.row_changes import Write
         from dolmen.base.runtime import Runtime
-        from dolmen.store.local.store import LocalStore
+        from dolmen.store.local_store import LocalStore
         from support.written import events
         from support.tables import World
 

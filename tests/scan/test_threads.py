@@ -15,10 +15,10 @@ import pytest
 
 import dolmen
 from dolmen.base.runtime import Runtime
-from dolmen.rows.scan.read import RowGroupColumns
-from dolmen.rows.scan.row_groups import RowGroup
+from dolmen.rows.scan.read.reading import RowGroupColumns
+from dolmen.rows.scan.read.row_groups import RowGroup
 from dolmen.store.base import Object
-from dolmen.store.local.store import LocalStore
+from dolmen.store.local_store import LocalStore
 
 FILES = 100
 

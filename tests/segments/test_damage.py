@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 
 from dolmen.base.runtime import Runtime
-from dolmen.entries.segments.reader import SegmentReader
+from dolmen.entries.segments.segment_reader import SegmentReader
 from dolmen.errors import CorruptionError, UnsupportedFormatError
-from dolmen.format.checksum import crc32, seal
+from dolmen.format.checksums import crc32, seal
 from dolmen.format.entries import Blob, DataFile, Overlay, Vector, WhereTombstone
 from dolmen.format.manifest import AppliedId, Segment, SegmentKind, TableEntry
 from dolmen.format.schema import Schema

@@ -17,13 +17,12 @@ import pytest
 
 import dolmen
 from dolmen.base.runtime import Runtime
-from dolmen.entries.segments.reader import SegmentReader
+from dolmen.entries.segments.segment_reader import SegmentReader
 from dolmen.errors import CorruptionError
 from dolmen.format.manifest import AppliedId
 from dolmen.format.segments import encode
-from dolmen.store.cache import ObjectCache
+from dolmen.store.cache import DiskCache, ObjectCache
 from dolmen.store.counting import CountingStore
-from dolmen.store.disk_cache import DiskCache
 from dolmen.store.memory import MemoryStore
 from support.tables import World
 
@@ -176,7 +175,7 @@ def test_a_body_that_fails_its_check_is_neither_kept_nor_believed(tmp_path: Path
 _WRITER = """
 import sys
 from dolmen.base.runtime import Runtime
-from dolmen.store.disk_cache import DiskCache
+from dolmen.store.cache import DiskCache
 number = int(sys.argv[2])
 cache = DiskCache(sys.argv[1], "s3://bucket/a", Runtime(), 200_000)
 for step in range(400):

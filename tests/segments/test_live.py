@@ -11,7 +11,7 @@ import pyarrow as pa
 from dolmen.base.runtime import Runtime
 from dolmen.entries.segments.judging import known_bounds, may_match
 from dolmen.entries.segments.live import LiveFiles, tombstones_of
-from dolmen.entries.segments.reader import SegmentReader
+from dolmen.entries.segments.segment_reader import SegmentReader
 from dolmen.format.entries import DataFile, Overlay, WhereTombstone
 from dolmen.format.layout import segment_key
 from dolmen.format.manifest import SegmentKind, TableEntry

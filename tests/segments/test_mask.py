@@ -12,16 +12,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from dolmen.entries.segments.file_masks import always_mask, may_match_mask
 from dolmen.entries.segments.file_table import FileTable
-from dolmen.entries.segments.mask import always_mask, may_match_mask
-from dolmen.format.entries import DataFile
+from dolmen.format.entries import DataFile, bounds
 from dolmen.format.schema import Schema, type_from_json
 from dolmen.format.segments import encode
-from dolmen.format.statistics import bounds
-from dolmen.format.values import to_array, to_json
+from dolmen.format.types import to_array, to_json
 from dolmen.predicate import Column, Compare, In, Literal, Not, Predicate, StatsVerdict, columns, judge, parse
 from dolmen.predicate.ast import children, computes, terms_of
-from dolmen.predicate.domain import Domain, domain_of
+from dolmen.predicate.constants import Domain, domain_of
 from support.random_entries import random_file
 from support.random_predicates import random_predicate
 from support.random_tables import FLAT, random_table

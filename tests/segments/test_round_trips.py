@@ -11,15 +11,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dolmen.entries.segments.file_table import FileTable
-from dolmen.entries.segments.uuids import Uuids
-from dolmen.format import bloom
-from dolmen.format.entries import Blob, ColumnStats, DataFile, KeysTombstone, Overlay, WhereTombstone
+from dolmen.entries.segments.file_table import FileTable, Uuids
+from dolmen.format import bloom_filters
+from dolmen.format.entries import Blob, ColumnStats, DataFile, KeysTombstone, Overlay, WhereTombstone, bounds
 from dolmen.format.erasures import ErasedTable, Erasure
 from dolmen.format.manifest import AppliedId, Counts, HistoryEntry, Released, Segment, SegmentKind, TableEntry
 from dolmen.format.schema import Schema
 from dolmen.format.segments import check, check_bloom, decode, encode
-from dolmen.format.statistics import bounds
 from dolmen.predicate import StatsVerdict, judge, parse
 from support.random_entries import random_file, random_vector, uuid
 from support.random_tables import random_table
@@ -217,13 +215,13 @@ def test_the_bloom_filter_knows_every_id_and_hardly_any_other() -> None:
     offset, length, _ = segment.bloom
     filter_ = body[offset : offset + length]
     check_bloom(segment, filter_)
-    assert bloom.maybe(filter_, ids) == ids
-    assert len(bloom.maybe(filter_, [f"other {n}" for n in range(20_000)])) < 400
-    assert bloom.maybe(filter_, []) == []
+    assert bloom_filters.maybe(filter_, ids) == ids
+    assert len(bloom_filters.maybe(filter_, [f"other {n}" for n in range(20_000)])) < 400
+    assert bloom_filters.maybe(filter_, []) == []
 
 
 def test_bloom_filters_are_the_same_for_ever() -> None:
-    assert bloom.build(["a", "b"]).hex() == "00008010080000100000080410400000000002010000000c2000000200001200"
+    assert bloom_filters.build(["a", "b"]).hex() == "00008010080000100000080410400000000002010000000c2000000200001200"
 
 
 def test_a_segment_without_erased_rows_has_no_column_for_them_and_one_with_them_names_the_earliest() -> None:

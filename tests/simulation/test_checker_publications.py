@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from dolmen.iceberg import publication
-from dolmen.iceberg.pins import unpin_versions
 from dolmen.iceberg.publication import publish
+from dolmen.iceberg.published_versions import unpin_versions
 from dolmen_simulator.judge import model
 from dolmen_simulator.judge.never import Never, ViolationError
 from dolmen_simulator.judge.past import RestoreAllEffect

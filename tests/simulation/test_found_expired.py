@@ -8,7 +8,7 @@ import pytest
 from dolmen.api.database import Database
 from dolmen.base.runtime import Runtime
 from dolmen.errors import StoreUnavailableError, VersionExpiredError
-from dolmen.ingest.drops.modes import upsert_in_portions
+from dolmen.ingest.drops.one_drop import upsert_in_portions
 from dolmen.maintenance.gc.collection import collect
 from dolmen.maintenance.resolve.resolution import resolve
 from dolmen.store.memory import MemoryBucket, MemoryStore

@@ -24,7 +24,7 @@ from pyspark.sql import SparkSession
 import dolmen
 import dolmen.spark as public
 from dolmen.errors import Error
-from dolmen.ingest.drops.backfill import DropSource
+from dolmen.ingest.drops.announce_files import DropSource
 from dolmen.spark import Delete, Insert, Update, raising_dolmen_errors
 
 CASES = 1_000 if os.environ.get("DOLMEN_LONG") else 15

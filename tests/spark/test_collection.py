@@ -18,11 +18,9 @@ import dolmen
 from dolmen.api.database import Database
 from dolmen.errors import CorruptionError, InputError, VersionExpiredError
 from dolmen.maintenance.gc.collection import collect
-from dolmen.maintenance.gc.keyset import stable_code, stable_codes
-from dolmen.maintenance.gc.mark import mark
-from dolmen.maintenance.gc.mark_parts import split_mark
-from dolmen.spark import collection
-from dolmen.spark.collection import SparkMarker, checked, gc
+from dolmen.maintenance.gc.mark import mark, split_mark, stable_code, stable_codes
+from dolmen.spark import spark_gc
+from dolmen.spark.spark_gc import SparkMarker, checked, gc
 from support.aging import DEFAULTS
 from support.life import Life, copy_to_directory
 
@@ -77,7 +75,7 @@ def test_spark_marks_what_the_core_marks_and_the_same_objects_go(
 ) -> None:
     seed = SEED + place
     print(f"DOLMEN_TEST_SEED={seed}")
-    monkeypatch.setattr("dolmen.maintenance.gc.mark_parts.ENTRIES_TOGETHER", 20)
+    monkeypatch.setattr("dolmen.maintenance.gc.mark.ENTRIES_TOGETHER", 20)
     life = life if seed == FIXED else grown(seed)
     db, other = directory(life, tmp_path), directory(life, tmp_path, "other")
     manifest, segments = db.context.head.refresh().manifest, db.context.segments
@@ -143,7 +141,7 @@ def test_nothing_is_deleted_when_a_part_does_not_come_back(
 ) -> None:
     db = directory(life, tmp_path)
     before = there(tmp_path)
-    make = collection.mark_parts
+    make = spark_gc.mark_parts
 
     def forgetful(task: Any) -> Any:
         run = make(task)
@@ -153,7 +151,7 @@ def test_nothing_is_deleted_when_a_part_does_not_come_back(
 
         return without_the_first
 
-    monkeypatch.setattr(collection, "mark_parts", forgetful)
+    monkeypatch.setattr(spark_gc, "mark_parts", forgetful)
     with pytest.raises(AssertionError, match=r"1 of .* parts of the mark did not come back: nothing is deleted"):
         gc(spark, db, settings=AT_ONCE, full=True)
     assert there(tmp_path) >= before
@@ -175,7 +173,7 @@ def reported(*rows: tuple[int, int, int, int, bytes]) -> pa.Table:
 
 
 def test_a_mark_is_used_only_when_every_part_came_back_whole_and_once() -> None:
-    probe, codes = stable_code(collection._PROBE), stable_codes(["data/x", "data/y"])
+    probe, codes = stable_code(spark_gc._PROBE), stable_codes(["data/x", "data/y"])
     one, two = codes[:1].tobytes(), codes[1:].tobytes()
     whole = [(0, 0, 2, probe, one), (1, 0, 1, probe, b""), (0, 1, 2, probe, two)]
     found = checked(reported(*whole), 2)

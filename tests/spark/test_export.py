@@ -17,10 +17,10 @@ from jobs.export import main as export_main
 from pyspark.sql import SparkSession
 
 from dolmen.api.database import Database, Table
-from dolmen.cli.jobs import run_job
+from dolmen.cli.exit_codes import run_job
 from dolmen.errors import InputError, PredicateError, SchemaError
 from dolmen.ingest.formats.formats import SourceFile, detect, read
-from dolmen.spark.export import FORMATS, Format, export
+from dolmen.spark.spark_export import FORMATS, Format, export
 
 ROOT = Path(__file__).parents[2]
 SUBMIT = Path(sys.executable).with_name("spark-submit")

@@ -16,12 +16,11 @@ from pyspark.sql import SparkSession
 
 import dolmen
 from dolmen.api.database import Database
-from dolmen.cli.jobs import run_job
+from dolmen.cli.exit_codes import run_job
 from dolmen.errors import CorruptionError, InputError, TableNotFoundError
 from dolmen.format.manifest import Segment
-from dolmen.maintenance import index_version
-from dolmen.maintenance.index_version import FAN_IN, IndexVersion
-from dolmen.maintenance.indexing import Indexed, index_table
+from dolmen.maintenance import indexing
+from dolmen.maintenance.indexing import FAN_IN, Indexed, IndexVersion, index_table
 from dolmen.spark import index
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("text", pa.string())])
@@ -39,7 +38,7 @@ def bodies(db: Database) -> list[bytes]:
 @pytest.fixture
 def table(db: Database, monkeypatch: pytest.MonkeyPatch) -> dolmen.Table:
     """Ten files whose keys overlap. Two of them make a part."""
-    monkeypatch.setattr(index_version, "_ROWS_AT_ONCE", 1_000)
+    monkeypatch.setattr(indexing, "_ROWS_AT_ONCE", 1_000)
     made = db.create_table("t", SCHEMA, primary_key="id", properties={"index": True})
     ids = np.random.default_rng(3).permutation(5_000)
     for some in np.split(ids, 10):
@@ -79,7 +78,7 @@ def test_an_index_that_others_change_meanwhile_is_left_to_them(
 ) -> None:
     stopped = index(spark, db, "t", deadline=lambda: True)["t"]
     assert (stopped.commits, stopped.finished, parts(db)) == (0, False, ())
-    put, others = index_version.IndexVersion.put, list[Indexed]()
+    put, others = indexing.IndexVersion.put, list[Indexed]()
 
     def late(version: IndexVersion, *args: Any) -> Any:
         if not others:
@@ -87,7 +86,7 @@ def test_an_index_that_others_change_meanwhile_is_left_to_them(
             others.append(index_table(dolmen.open(db.url).context, "t"))
         return put(version, *args)
 
-    monkeypatch.setattr(index_version.IndexVersion, "put", late)
+    monkeypatch.setattr(indexing.IndexVersion, "put", late)
     done = index(spark, db, "t")["t"]
     one_job = min(10, 2 * spark.sparkContext.defaultParallelism)
     assert (done.files, done.entries, done.commits, done.finished) == (one_job, 0, 0, True)
@@ -98,14 +97,14 @@ def test_an_index_that_others_change_meanwhile_is_left_to_them(
 def test_rows_that_are_erased_while_a_job_runs_are_in_no_part(
     spark: SparkSession, db: Database, table: dolmen.Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    put, erased = index_version.IndexVersion.put, list[str]()
+    put, erased = indexing.IndexVersion.put, list[str]()
 
     def late(version: IndexVersion, *args: Any) -> Any:
         if not erased:
             erased.append(table.erase("id = 11").id)
         return put(version, *args)
 
-    monkeypatch.setattr(index_version.IndexVersion, "put", late)
+    monkeypatch.setattr(indexing.IndexVersion, "put", late)
     done = index(spark, db, "t")["t"]
     assert (len(erased), done.commits, done.finished) == (1, 0, True)
     assert parts(db) == (), "files that may hold the row are indexed when they have been rewritten"

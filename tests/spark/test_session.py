@@ -13,9 +13,9 @@ import pytest
 
 import dolmen
 from dolmen.base.runtime import Runtime
-from dolmen.cli.jobs import SPARK_FAILED
+from dolmen.cli.exit_codes import SPARK_FAILED
 from dolmen.errors import RetryableError
-from dolmen.spark.session import PATIENCE_SECONDS, call_on
+from dolmen.spark.sessions import PATIENCE_SECONDS, call_on
 from support.ministack import free_port
 from support.spark import require_java
 

@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 
 import dolmen
 from dolmen.api.database import Database
-from dolmen.cli.jobs import run_job
+from dolmen.cli.exit_codes import run_job
 from support.killed_streams import Kill
 
 ROOT = Path(__file__).parents[2]

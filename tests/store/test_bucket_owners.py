@@ -8,8 +8,8 @@ import pytest
 
 from dolmen.base.runtime import Runtime
 from dolmen.errors import InputError
-from dolmen.store.s3.client import bucket_owners
-from dolmen.store.s3.store import S3Store
+from dolmen.store.s3.bucket_store import S3Store
+from dolmen.store.s3.clients import bucket_owners
 from support.stores import PART_BYTES
 
 OWNER = "111122223333"

@@ -15,7 +15,7 @@ from dolmen.base.runtime import Runtime
 from dolmen.base.units import SECOND_US, utc
 from dolmen.store import open_store
 from dolmen.store.clock import ServerClock
-from dolmen.store.local.store import LocalStore
+from dolmen.store.local_store import LocalStore
 from support.proxy import Proxy
 
 START_US = 1_760_000_000_600_000

@@ -23,7 +23,7 @@ from dolmen.errors import (
     StoreUnavailableError,
 )
 from dolmen.store import ObjectStore, PreconditionFailed, Stored, Unknown, create, open_store
-from dolmen.store.s3.store import S3Store
+from dolmen.store.s3.bucket_store import S3Store
 from support.proxy import Proxy
 from support.stores import PART_BYTES, Naps, keys, put, run_in_threads
 
@@ -330,7 +330,7 @@ def test_a_delete_of_many_keys_goes_in_batches_and_a_failed_batch_is_told_for_it
 def test_a_listing_of_many_objects_comes_in_pages(
     store: S3Store, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dolmen.store.s3.store.LIST_PAGE", 10)
+    monkeypatch.setattr("dolmen.store.s3.bucket_store.LIST_PAGE", 10)
     names = [f"k &+%/{number:04d}" for number in range(25)]
     for name in names:
         put(store, name)

@@ -29,9 +29,8 @@ from dolmen.errors import (
     ObjectNotFoundError,
     StoreUnavailableError,
 )
-from dolmen.store.s3.pattern import RequestPattern, quoted
-from dolmen.store.s3.signature import Signer
-from dolmen.store.s3.store import S3Store
+from dolmen.store.s3.bucket_store import S3Store
+from dolmen.store.s3.reads import RequestPattern, Signer, quoted
 from support.proxy import Proxy
 from support.stores import Naps, put, run_in_threads
 

@@ -6,7 +6,7 @@ import pytest
 from botocore.exceptions import ClientError, EndpointConnectionError, NoCredentialsError
 
 from dolmen.errors import AccessDeniedError, Error, InputError, NotFoundError, StoreUnavailableError
-from dolmen.store.s3.errors import service_error
+from dolmen.store.s3.failures import service_error
 
 
 def refused(status: int, code: str) -> ClientError:

@@ -11,7 +11,7 @@ import pytest
 import dolmen
 from dolmen.errors import InputError
 from dolmen.store import LocalStore, MemoryBucket, MemoryStore, open_store
-from dolmen.store.s3.store import S3Store
+from dolmen.store.s3.bucket_store import S3Store
 from support.stores import put
 
 

@@ -13,9 +13,8 @@ from dolmen.commit.context import Context
 from dolmen.errors import Error
 from dolmen.format.manifest import EMPTY, Manifest
 from dolmen.format.properties import DatabaseSettings
-from dolmen.maintenance.gc.collection import collect
+from dolmen.maintenance.gc.collection import Collected, collect
 from dolmen.maintenance.gc.mark import needed_keys
-from dolmen.maintenance.gc.report import Collected
 from dolmen.store.base import ObjectStore
 from dolmen.store.memory import MemoryBucket, MemoryStore
 

@@ -14,9 +14,9 @@ import pyarrow as pa
 from dolmen.api.database import Database
 from dolmen.format.ingest_properties import IngestSettings
 from dolmen.ingest.batch import BatchRequest, BatchResult, Decision, apply_together
-from dolmen.ingest.cdc.apply import ChangeCounts, ingest_changes
+from dolmen.ingest.cdc.apply_changes import ChangeCounts, ingest_changes
 from dolmen.ingest.formats.formats import ReadOptions, SourceFile, detect
-from dolmen.ingest.formats.options import BadRow
+from dolmen.ingest.formats.reader_options import BadRow
 from dolmen.transactions.transaction import Transaction
 from support.aging import Place
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dolmen.api.database import Database
-from dolmen.ingest.drops.ingest import ingest_drops
+from dolmen.ingest.drops.ingest_drops import ingest_drops
 from dolmen.ingest.landing import Landing
-from dolmen.service.handover.records import HandoverRecords
+from dolmen.service.handover.handover_records import HandoverRecords
 
 
 def ingest_handed(database: Database, landing: Landing, records: HandoverRecords) -> list[str]:

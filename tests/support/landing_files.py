@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dolmen.ingest.announcements import Drop
-from dolmen.ingest.drops.backfill import DropSource
+from dolmen.ingest.drops.announce_files import DropSource
 
 SCHEMA = pa.schema([("id", pa.int64()), ("at", pa.timestamp("us", tz="UTC")), ("name", pa.string())])
 START = 1_700_000_000_000_000

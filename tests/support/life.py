@@ -12,8 +12,8 @@ from typing import Any
 from dolmen.errors import TableNotFoundError
 from dolmen.maintenance.compact.compaction import compact
 from dolmen.maintenance.gc.mark import manifest_keys, needed_keys, tagged_manifests
-from dolmen.maintenance.merge import merge_segments
 from dolmen.maintenance.resolve.resolution import resolve
+from dolmen.maintenance.segment_merging import merge_segments
 from dolmen.transactions.snapshot import Snapshot
 from support.aging import SCHEMA, Place, rows
 

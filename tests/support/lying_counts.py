@@ -23,7 +23,7 @@ from pyarrow import ipc, parquet
 
 from dolmen.cli import main
 from dolmen.errors import InputError
-from dolmen.format.thrift import LIST, STRUCT, ThriftStruct, array
+from dolmen.format.parquet_footer import LIST, STRUCT, ThriftStruct, array
 from dolmen.ingest.formats.formats import SourceFile, detect, read
 
 ROWS = 60

@@ -9,12 +9,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dolmen.format.checksum import crc32
+from dolmen.format.checksums import crc32
 from dolmen.format.entries import ColumnStats, DataFile
 from dolmen.format.layout import segment_key
 from dolmen.format.manifest import EMPTY, Manifest, Segment, TableEntry
 from dolmen.format.schema import Schema
-from dolmen.format.segment_files import ROW_GROUP, to_table
+from dolmen.format.segments import ROW_GROUP, to_table
 from dolmen.store.base import ObjectStore
 
 ROWS = 1_000

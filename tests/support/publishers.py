@@ -89,7 +89,7 @@ def _serve() -> None:
     import fastavro  # noqa: F401 - imported once, for all processes
 
     import dolmen.iceberg.publication
-    import dolmen.store.s3.store  # noqa: F401
+    import dolmen.store.s3.bucket_store  # noqa: F401
 
     for line in sys.stdin:
         processes = [_run(work) for work in json.loads(line)]

@@ -7,10 +7,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from dolmen.format.entries import ColumnStats, DataFile, Vector
+from dolmen.format.entries import ColumnStats, DataFile, Vector, column_stats
 from dolmen.format.schema import Schema, is_nested
-from dolmen.format.statistics import column_stats
-from dolmen.format.values import to_plain
+from dolmen.format.types import to_plain
 
 Rng = random.Random
 

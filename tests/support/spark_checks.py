@@ -18,7 +18,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users w
 
 import dolmen
 from dolmen.spark import to_spark
-from dolmen.spark.write.frame import append, delete, overwrite, upsert
+from dolmen.spark.write.from_frame import append, delete, overwrite, upsert
 from dolmen.transactions.results import Commit
 
 NATIVE = "FileScan parquet"

@@ -30,7 +30,7 @@ def make_store(kind: str, directory: Path, url: Callable[[str], str], runtime: R
         return MemoryStore(MemoryBucket(), runtime)
     if kind == "local":
         return LocalStore(directory / "a store", runtime)
-    from dolmen.store.s3.store import S3Store
+    from dolmen.store.s3.bucket_store import S3Store
 
     bucket, _, prefix = url(kind).removeprefix("s3://").partition("/")
     return S3Store(bucket, prefix, runtime=runtime or RUNTIME, threshold_bytes=6 << 20, part_bytes=PART_BYTES)

@@ -11,7 +11,7 @@ from dolmen.api.database import Database
 from dolmen.base.runtime import Runtime
 from dolmen.commit.context import Context
 from dolmen.commit.head import Head
-from dolmen.commit.statements.rows import Write
+from dolmen.commit.statements.row_changes import Write
 from dolmen.format.entries import DataFile
 from dolmen.format.layout import data_key
 from dolmen.format.manifest import Manifest, TableEntry
@@ -19,7 +19,7 @@ from dolmen.predicate import Predicate, parse
 from dolmen.rows.scan.scan import Scan
 from dolmen.rows.scan.view import View
 from dolmen.rows.write.conform import conform
-from dolmen.rows.write.options import DEFAULT
+from dolmen.rows.write.encodings import DEFAULT
 from dolmen.rows.write.parquet_object import WritePlan, write_object
 from dolmen.rows.write.runs import prepare
 from dolmen.store.base import ObjectStore

@@ -10,11 +10,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from dolmen.errors import CorruptionError
-from dolmen.format.chunk_sums import MAGIC, ChunkSums
 from dolmen.format.entries import DataFile
-from dolmen.rows.scan.file_bytes import FileBytes
-from dolmen.rows.scan.footers import DataFileFooter
-from dolmen.rows.write.options import WriteOptions
+from dolmen.format.page_locations import SUMS_MAGIC, ChunkSums
+from dolmen.rows.scan.read.file_bytes import FileBytes
+from dolmen.rows.scan.read.footers import DataFileFooter
+from dolmen.rows.write.encodings import WriteOptions
 from support.random_tables import random_table
 from support.written import events, write
 
@@ -88,7 +88,7 @@ def test_files_without_checksums_are_read_by_those_of_their_pages() -> None:
         FileBytes.from_ranges([(0, bytes(damaged))], len(body), footer).read(0, [0])
 
 
-@pytest.mark.parametrize("before", [MAGIC, b"\0" * 8, b"\0" * 16 + b"DSUX", b"\0" * 24 + MAGIC])
+@pytest.mark.parametrize("before", [SUMS_MAGIC, b"\0" * 8, b"\0" * 16 + b"DSUX", b"\0" * 24 + SUMS_MAGIC])
 def test_something_else_in_front_of_the_footer_is_damage(before: bytes) -> None:
     written = write(events(40), primary_key=["id"])
     (file,), body = written.files, written.body()

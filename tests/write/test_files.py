@@ -22,9 +22,9 @@ import pytest
 from dolmen.base.runtime import Runtime
 from dolmen.errors import RowError, StoreUnavailableError
 from dolmen.format.schema import is_nested
-from dolmen.format.values import to_plain
+from dolmen.format.types import to_plain
 from dolmen.rows.write.data_file import write_data_files
-from dolmen.rows.write.options import WriteOptions
+from dolmen.rows.write.encodings import WriteOptions
 from dolmen.store import MemoryBucket, MemoryStore
 from dolmen.store.base import Buffer
 from dolmen.store.memory import MemoryOutput

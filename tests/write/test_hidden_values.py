@@ -12,7 +12,7 @@ import pytest
 import dolmen
 from dolmen.errors import RowError
 from dolmen.maintenance.compact.compaction import compact
-from dolmen.maintenance.compact.plan import CompactionOptions
+from dolmen.maintenance.compact.compaction_plan import CompactionOptions
 
 _LEAVES = [pa.int64(), pa.string(), pa.bool_(), pa.float64(), pa.binary(3), pa.decimal128(9, 2), pa.timestamp("us")]
 

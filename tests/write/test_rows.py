@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dolmen.errors import InputError, RowError
-from dolmen.rows.write.rows import as_batches
+from dolmen.rows.write.row_input import as_batches
 
 ROWS = {"id": [1, 2, 3], "name": ["a", None, "ç"]}
 TABLE = pa.table(ROWS)

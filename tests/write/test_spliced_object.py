@@ -14,14 +14,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dolmen.format.chunk_sums import ChunkSums, chunk_place
-from dolmen.format.crc_shift import carried, carried_difference
+from dolmen.format.checksums import carried, carried_difference
+from dolmen.format.chunk_locations import SpliceSource
 from dolmen.format.entries import DataFile
-from dolmen.format.page_places import PagePlaces
-from dolmen.format.parquet_footer import FooterParts
-from dolmen.format.splice_source import SpliceSource
-from dolmen.format.thrift import ThriftCursor, ThriftStruct
-from dolmen.rows.write.options import WriteOptions
+from dolmen.format.page_locations import ChunkSums, PagePlaces, chunk_place
+from dolmen.format.parquet_footer import FooterParts, ThriftCursor, ThriftStruct
+from dolmen.rows.write.encodings import WriteOptions
 from dolmen.rows.write.parquet_object import WritePlan
 from dolmen.rows.write.runs import Run, prepare
 from dolmen.rows.write.spliced_object import CopiedGroup, CopiedGroups, EncodedGroups, SplicedObject, written_frame

@@ -17,10 +17,9 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pytest
 
-from dolmen.format.entries import DataFile
-from dolmen.format.statistics import Bounds, bounds
-from dolmen.format.values import to_plain
-from dolmen.rows.write.options import WriteOptions
+from dolmen.format.entries import Bounds, DataFile, bounds
+from dolmen.format.types import to_plain
+from dolmen.rows.write.encodings import WriteOptions
 from support.random_tables import ALL, TYPES, random_column
 from support.written import SMALL_RUNS, Written, write
 

@@ -13,7 +13,7 @@ import pytest
 
 from dolmen.errors import InputError, LimitError, RowError
 from dolmen.format.schema import Schema
-from dolmen.format.values import to_plain
+from dolmen.format.types import to_plain
 from dolmen.rows.write import upsert
 from dolmen.rows.write.upsert import dedupe_last
 from support.random_tables import random_column

@@ -11,21 +11,20 @@ from typing import Any, TypeAlias
 import msgspec
 from pyroaring import BitMap
 
-from dolmen.adopt.columns import AdoptedColumns, FilesOfShape, columns_of_files, ids_by_name
+from dolmen.adopt.columns import AdoptedColumns, AdoptionFaults, FilesOfShape, columns_of_files, ids_by_name
 from dolmen.adopt.facts import FileFacts, FileShape, read_facts, reasons
-from dolmen.adopt.faults import AdoptionFaults
-from dolmen.adopt.iceberg.table import IcebergSource, find_iceberg
-from dolmen.adopt.places import HIDDEN, FilePlace, parse_place
+from dolmen.adopt.iceberg_table import IcebergSource, find_iceberg
+from dolmen.adopt.locations import HIDDEN, FilePlace, parse_place
 from dolmen.base import arguments
-from dolmen.commit.statements.adopt import AdoptTable
+from dolmen.commit.statements.tables import AdoptTable
 from dolmen.errors import AdoptionError, Error, SchemaError
 from dolmen.format.entries import DataFile
 from dolmen.format.layout import check_table_name
 from dolmen.format.manifest import TableEntry
 from dolmen.format.properties import check_table_properties
 from dolmen.format.schema import Schema
-from dolmen.rows.scan.data_objects import is_local
-from dolmen.rows.write.probe import check_storable
+from dolmen.rows.scan.read.byte_ranges import is_local
+from dolmen.rows.write.conform import check_storable
 from dolmen.rows.write.row_digest import content_digest
 from dolmen.transactions import row_statements
 from dolmen.transactions.results import Commit

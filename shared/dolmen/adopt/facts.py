@@ -10,17 +10,15 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dolmen.adopt.places import FilePlace
+from dolmen.adopt.locations import FilePlace
 from dolmen.base.units import KIB
 from dolmen.errors import AdoptionError, Error, ObjectNotFoundError, SchemaError
-from dolmen.format.adopted import key_fault
-from dolmen.format.checksum import crc32
-from dolmen.format.entries import ColumnStats
-from dolmen.format.julian_days import JULIAN, julian_leaves
+from dolmen.format.adopted_files import JULIAN, julian_leaves, key_fault
+from dolmen.format.checksums import crc32
+from dolmen.format.entries import Bounds, ColumnStats, column_stats
 from dolmen.format.schema import Field, field_id, is_nested
-from dolmen.format.statistics import Bounds, column_stats
-from dolmen.rows.scan.adopted_columns import AdoptedColumn, adopted_column, leaf_count, microseconds_per_unit
-from dolmen.rows.scan.footers import DataFileFooter, FileColumn
+from dolmen.rows.scan.read.adopted_columns import AdoptedColumn, adopted_column, leaf_count, microseconds_per_unit
+from dolmen.rows.scan.read.footers import DataFileFooter, FileColumn
 
 TAIL_BYTES = 64 * KIB
 """The end of a file that is read first: most footers are smaller."""

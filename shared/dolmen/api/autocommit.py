@@ -1,27 +1,69 @@
-"""Autocommit: a statement of a table's handle is one commit, by the columns that the table has when it lands."""
+"""Autocommit: a statement of a table's handle is one commit, by the columns that the table has when it lands.
+
+Read-modify-write: runs a function in transactions on ever newer versions until nothing it read has changed.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
-from dolmen.api.replay import replay
 from dolmen.base import arguments
-from dolmen.commit.applied import find_applied
+from dolmen.commit.change import find_applied
 from dolmen.commit.context import Context
-from dolmen.commit.statements.expect_erasures import ErasedMeanwhileError
-from dolmen.commit.statements.names import ColumnsMovedError
+from dolmen.commit.statements.claims import ColumnsMovedError, ErasedMeanwhileError
 from dolmen.commit.versions import manifest_at_version
-from dolmen.errors import AppliedIdError, ConflictError, Error, InputError, NotFoundError
+from dolmen.errors import AppliedIdError, ConflictError, Error, InputError, NotFoundError, VersionExpiredError
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.schema import Schema
+from dolmen.store.base import attempts
 from dolmen.transactions.results import Commit
 from dolmen.transactions.transaction import Transaction
 from dolmen.transactions.transaction_table import TransactionTable
+
+T = TypeVar("T")
+
+
+_REPLAYS = 100
+
+
+@dataclass(frozen=True)
+class Replayed(Generic[T]):
+    """The result of a function, and the commit of the run that succeeded."""
+
+    value: T
+    commit: Commit
+
+
+def replay(
+    context: Context,
+    function: Callable[[Transaction], T],
+    operation: str = "transaction",
+    *,
+    message: str | None = None,
+) -> Replayed[T]:
+    """Runs ``function`` in transactions on ever newer versions until one commits."""
+    conflict: Error
+    for _ in attempts(context.runtime, _REPLAYS):
+        transaction = Transaction(context, operation, message=message)
+        transaction.refresh()
+        try:
+            value = function(transaction)
+        except VersionExpiredError as error:
+            if transaction.base.version >= context.head.refresh().manifest.horizon:
+                raise  # of another version, which the function chose to read
+            conflict = error
+            continue
+        try:
+            return Replayed(value, transaction.commit())
+        except ConflictError as error:
+            conflict = error
+    raise conflict
+
 
 _ROUNDS = 10
 

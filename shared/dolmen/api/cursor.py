@@ -11,12 +11,12 @@ from dolmen.api.table import Table
 from dolmen.base import arguments
 from dolmen.base.units import duration_text, parse_duration, utc
 from dolmen.commit.context import Context
-from dolmen.commit.statements.tags import PutCursor
+from dolmen.commit.statements.tags_and_cursors import PutCursor
 from dolmen.errors import ConflictError, TagNotFoundError, VersionExpiredError
 from dolmen.format.manifest import Manifest
-from dolmen.format.tags import Cursor, check_tag_name
+from dolmen.format.pointer import Cursor, check_tag_name
 from dolmen.predicate import Parameters, Where
-from dolmen.store.backoff import attempts
+from dolmen.store.base import attempts
 from dolmen.transactions.results import Commit
 from dolmen.transactions.snapshot import manifest_at
 from dolmen.transactions.transaction import Transaction

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import pyarrow as pa
 
+from dolmen.api.autocommit import replay
 from dolmen.api.cursor import ChangeCursor, open_cursor
-from dolmen.api.replay import replay
 from dolmen.api.table import Table
 from dolmen.api.upkeep import MaintainableDatabase
 from dolmen.base import arguments
 from dolmen.base.runtime import Runtime, shared_runtime
-from dolmen.commit.applied import applied_by
+from dolmen.commit.change import applied_by
 from dolmen.commit.context import Context
 from dolmen.commit.head import Head
 from dolmen.commit.versions import commits
@@ -32,8 +32,8 @@ from dolmen.transactions.transaction import Transaction
 
 if TYPE_CHECKING:  # imported only when needed
     from dolmen.adopt.adoption import Adoption, AdoptionProgress
-    from dolmen.maintenance.verify.report import Progress, VerifyReport
-    from dolmen.rows.scan.sql import Parameters, SqlResult
+    from dolmen.maintenance.verify.verify_report import Progress, VerifyReport
+    from dolmen.rows.scan.engines.sql import Parameters, SqlResult
 
 T = TypeVar("T")
 

@@ -17,11 +17,11 @@ from dolmen.format.properties import TABLE_PROPERTIES, shown
 from dolmen.predicate import Parameters, Where, parse, with_parameters
 from dolmen.rows.changes.feed import ChangeFeed
 from dolmen.transactions.erase import ErasureResult
-from dolmen.transactions.key_lookup import KeyedTable
-from dolmen.transactions.merge.assignments import NewValues
 from dolmen.transactions.merge.clauses import Clauses, WhenMatched, WhenNotMatched, WhenNotMatchedBySource
 from dolmen.transactions.merge.merge import is_upsert
-from dolmen.transactions.merge.source import SourceRows
+from dolmen.transactions.merge.merge_source import SourceRows
+from dolmen.transactions.merge.update import NewValues
+from dolmen.transactions.reading import KeyedTable
 from dolmen.transactions.results import Commit
 from dolmen.transactions.row_statements import Mode
 from dolmen.transactions.snapshot import PinnedTable, manifest_at, pin
@@ -160,7 +160,7 @@ class Table(KeyedTable):
         Args:
             data: an Arrow table, batch or reader, a pandas or Polars frame, a list of dicts, or anything with an Arrow
                 stream. Columns go by name, in any order. Rows are streamed in bounded memory.
-            cast: round, parse or cut values that do not fit (see ``dolmen.rows.write.lossy``), instead of refusing
+            cast: round, parse or cut values that do not fit (see ``dolmen.rows.write.casts``), instead of refusing
             them.
                 Casts without a loss are always made, for a pandas frame also of floats that are all integers or NaN,
                 and of midnights to dates (``dolmen.rows.write.frames``; NaN of pandas is NULL).

@@ -19,15 +19,14 @@ if TYPE_CHECKING:
     from dolmen.maintenance.compact.compaction import Compacted
     from dolmen.maintenance.deadline import Deadline
     from dolmen.maintenance.debt import Debts
-    from dolmen.maintenance.erasures.check import ReceiptCheck
-    from dolmen.maintenance.erasures.status import ErasureStatus
-    from dolmen.maintenance.expire import Expired
-    from dolmen.maintenance.gc.report import Collected
+    from dolmen.maintenance.erasures.status import ErasureStatus, ReceiptCheck
+    from dolmen.maintenance.gc.collection import Collected
     from dolmen.maintenance.health.health import Health, Pipeline
-    from dolmen.maintenance.merge import Merged
     from dolmen.maintenance.resolve.resolution import Resolved
-    from dolmen.maintenance.run import Done, Round, Step, StepFailure
-    from dolmen.maintenance.verify.report import Progress, VerifyReport
+    from dolmen.maintenance.round import Done, Round, Step, StepFailure
+    from dolmen.maintenance.segment_merging import Merged
+    from dolmen.maintenance.ttl import Expired
+    from dolmen.maintenance.verify.verify_report import Progress, VerifyReport
 
 T = TypeVar("T")
 
@@ -64,13 +63,13 @@ class MaintainableDatabase:
 
     def merge(self) -> Merged:
         """Merges segments, so that entries that have left the manifest are in few objects. See ``compact``."""
-        from dolmen.maintenance.merge import merge_segments
+        from dolmen.maintenance.segment_merging import merge_segments
 
         return merge_segments(self._context)
 
     def expire(self) -> Expired:
         """Deletes rows that are older than their table's ``ttl`` (see ``Table.set``), in one commit."""
-        from dolmen.maintenance.expire import expire_rows
+        from dolmen.maintenance.ttl import expire_rows
 
         return expire_rows(self._context)
 
@@ -113,7 +112,7 @@ class MaintainableDatabase:
 
         Args:
             tables: names of tables; all by default.
-            steps: some of ``dolmen.maintenance.run.STEPS``; all by default.
+            steps: some of ``dolmen.maintenance.round.STEPS``; all by default.
             compacted_elsewhere: tables that are not compacted here, because a job does it.
             deadline: when to stop; the next round goes on.
             progress: called after each step.
@@ -121,7 +120,7 @@ class MaintainableDatabase:
         Returns:
             the steps that were done, and those that failed: a failure does not stop the others.
         """
-        from dolmen.maintenance.run import STEPS, maintain
+        from dolmen.maintenance.round import STEPS, maintain
 
         chosen = arguments.names("steps", steps) if steps is not None else []
         if unknown := sorted(set(chosen) - set(STEPS)):
@@ -219,7 +218,7 @@ class MaintainableDatabase:
         Args:
             pipeline: see ``health``.
         """
-        from dolmen.maintenance.health.page.document import draw_page
+        from dolmen.maintenance.health.page.page import draw_page
 
         return draw_page(self.health(pipeline))
 
@@ -253,7 +252,7 @@ class MaintainableDatabase:
         Raises:
             NotFoundError: there is no such erasure.
         """
-        from dolmen.maintenance.erasures.hurry import hurry_erasure
+        from dolmen.maintenance.round import hurry_erasure
 
         return hurry_erasure(self._context, id)
 
@@ -264,7 +263,7 @@ class MaintainableDatabase:
             NotFoundError: there is neither an erasure nor a receipt of this id.
             CorruptionError: the receipt is damaged.
         """
-        from dolmen.maintenance.erasures.check import check_receipt
+        from dolmen.maintenance.erasures.status import check_receipt
 
         return check_receipt(self._context, id)
 

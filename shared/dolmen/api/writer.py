@@ -16,8 +16,8 @@ from dolmen.base import arguments
 from dolmen.base.units import MIB
 from dolmen.commit.context import Context
 from dolmen.commit.group import copy_error
-from dolmen.commit.statements.expect_erasures import ExpectErasures
-from dolmen.commit.statements.rows import Write
+from dolmen.commit.statements.claims import ExpectErasures
+from dolmen.commit.statements.row_changes import Write
 from dolmen.errors import (
     AppliedIdError,
     ConflictError,

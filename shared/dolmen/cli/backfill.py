@@ -21,12 +21,12 @@ from dolmen.cli.options import Json, app
 from dolmen.cli.output import console, errors, print_json, print_rows
 from dolmen.errors import InputError
 from dolmen.ingest.announcements import Drop
-from dolmen.ingest.drops.backfill import MAX_RECORDS, Announcement, DropSource, announce, group_drops
-from dolmen.ingest.drops.ingest import ingest_with_retries
-from dolmen.ingest.queues.base import Queue
+from dolmen.ingest.drops.announce_files import MAX_RECORDS, Announcement, DropSource, announce, group_drops
+from dolmen.ingest.drops.ingest_drops import ingest_with_retries
+from dolmen.ingest.queues.open_queue import open_queue
+from dolmen.ingest.queues.queue import Queue
 from dolmen.ingest.queues.sqs import MAX_SQS_BATCH
-from dolmen.ingest.queues.url import open_queue
-from dolmen.service.functions.settings import FunctionSettings
+from dolmen.service.functions.function_settings import FunctionSettings
 
 HERE_FILES, HERE_BYTES = 100, GIB
 """The most files and bytes of one commit when files are ingested in this process."""

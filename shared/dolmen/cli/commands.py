@@ -10,31 +10,25 @@ from typing import Any
 import typer
 from rich.markup import escape
 
-from dolmen.cli.examples import add_examples
 from dolmen.cli.exit_codes import exit_code
-from dolmen.cli.options import app
+from dolmen.cli.options import add_examples, app
 from dolmen.cli.output import errors, print_json
 from dolmen.errors import Error
 
 COMMANDS = {
-    "adopt": ("adopt",),
-    "alter": ("alter",),
-    "apply": ("apply",),
+    "adopt_and_publish": ("adopt", "publish-iceberg"),
+    "declare": ("alter", "apply"),
     "backfill": ("backfill",),
-    "changes": ("changes",),
-    "check_store": ("check-store",),
-    "erase": ("erase", "forget"),
-    "erasures": ("erasures",),
-    "listing": ("history", "tables", "show"),
-    "past": ("tag", "tags", "restore", "clone"),
-    "programs": ("local", "simulate"),
+    "feed": ("changes",),
+    "erase": ("erase", "forget", "erasures"),
+    "show": ("history", "tables", "show"),
+    "past_versions": ("tag", "tags", "restore", "clone"),
+    "programs": ("local", "simulate", "check-store"),
     "rejected": ("rejected",),
     "report": ("report",),
     "requests": ("request-delete", "request-status"),
-    "publishing": ("publish-iceberg",),
-    "updates": ("update", "merge"),
     "upkeep": ("set", "settings", "resolve", "compact", "maintain", "gc", "verify", "stats"),
-    "app": ("create", "append", "delete", "drop", "rename", "scan", "get", "sql"),
+    "app": ("create", "append", "delete", "drop", "rename", "scan", "get", "sql", "update", "merge"),
 }
 """The commands of each module of ``dolmen.cli``, in the order of ``dolmen --help``."""
 

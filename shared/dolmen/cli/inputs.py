@@ -1,4 +1,9 @@
-"""Input files of commands: local files, objects of S3, and standard input."""
+"""Input files of commands: local files, objects of S3, and standard input.
+
+Keys on the command line: texts, which say values as in predicates.
+
+A progress bar over the bytes of input files, shown on standard error if that is a terminal.
+"""
 
 from __future__ import annotations
 
@@ -14,22 +19,34 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import BinaryIO, cast
+from types import TracebackType
+from typing import BinaryIO, Self, cast
 
 import pyarrow as pa
+from rich.markup import escape
+from rich.progress import BarColumn, DownloadColumn, TaskID, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+from rich.progress import Progress as RichProgress
 
+from dolmen.api.database import Database
+from dolmen.base.arguments import short_repr
 from dolmen.base.units import MIB
-from dolmen.errors import InputError, ObjectNotFoundError
+from dolmen.cli.output import errors
+from dolmen.errors import InputError, ObjectNotFoundError, PredicateError
 from dolmen.format.file_formats import FORMATS, FileKind, kind_of
 from dolmen.format.ingest_properties import INGEST_PROPERTIES
 from dolmen.format.manifest import TableEntry
 from dolmen.format.property import value_of
-from dolmen.ingest.formats.options import ReadOptions
-from dolmen.ingest.formats.source import Format, SourceFile
+from dolmen.format.types import to_array
+from dolmen.ingest.formats.reader_options import ReadOptions
+from dolmen.ingest.formats.source_file import Format, SourceFile
+from dolmen.predicate.constants import from_text
 from dolmen.store.url import open_store
 from dolmen.transactions.reading import ReadableTable
+from dolmen.transactions.row_statements import key_fields
 
 STANDARD_INPUT = "-"
+
+
 INPUT_HELP = "a file, s3://bucket/key, or - for standard input (with --format)"
 
 
@@ -181,3 +198,115 @@ class _StandardInput(io.RawIOBase):
         data = os.read(source, len(buffer))
         buffer[: len(data)] = data
         return len(data)
+
+
+def parse_keys(database: Database, table: str, texts: str, on: Sequence[str] | None) -> pa.Table:
+    """Parses keys of one column, with commas between them.
+
+    Args:
+        on: the key's column; the primary key by default.
+
+    Raises:
+        InputError: the key has several columns, or a text is no value of its column.
+    """
+    fields = key_fields(database.transaction().entry(table), on)
+    if len(fields) != 1:
+        raise InputError("--keys takes values of one column; give --keys-file for keys of several")
+    return key_rows(pa.schema([(fields[0].name, fields[0].arrow_type)]), [[text.strip()] for text in texts.split(",")])
+
+
+def key_rows(schema: pa.Schema, rows: Sequence[Sequence[str]]) -> pa.Table:
+    """Converts texts to keys: ``7`` is a number only in a column of numbers.
+
+    Args:
+        schema: the columns of the key.
+        rows: a text for each column.
+
+    Raises:
+        InputError: a text is no value of its column.
+    """
+    columns = zip(*rows, strict=True)
+    return pa.table([_array(texts, field) for texts, field in zip(columns, schema, strict=True)], schema=schema)
+
+
+def _array(texts: Sequence[str], field: pa.Field) -> pa.Array:
+    return pa.concat_arrays([_value(text, field) for text in texts])
+
+
+def _value(text: str, field: pa.Field) -> pa.Array:
+    try:
+        return to_array([from_text(text, field.type).value], field.type)  # type: ignore[list-item]  # no interval
+    except PredicateError as error:
+        is_number = pa.types.is_integer(field.type) or pa.types.is_decimal(field.type)
+        reason = "" if is_number else f": {error.reason}"
+        raise InputError(_misfit(text, field) + reason) from error
+    except (pa.ArrowException, ArithmeticError, ValueError) as error:
+        raise InputError(_misfit(text, field)) from error
+
+
+def _misfit(text: str, field: pa.Field) -> str:
+    return f"the key {short_repr(text)} does not fit column {field.name!r} of type {field.type}"
+
+
+class InputProgress:
+    """Shows how much of each file was read.
+
+    Args:
+        quiet: show nothing; also if standard error is no terminal.
+    """
+
+    def __init__(self, *, quiet: bool) -> None:
+        self._bar = RichProgress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            DownloadColumn(),
+            TransferSpeedColumn(),
+            TimeRemainingColumn(),
+            console=errors,
+            disable=quiet or not errors.is_terminal,
+            transient=True,
+        )
+
+    def watch(self, file: Input) -> Input:
+        """The same file, whose reads move the bar. Reading it a second time shows a second bar."""
+        return replace(file, source=replace(file.source, open=partial(self._open, file)))
+
+    def _open(self, file: Input) -> BinaryIO:
+        task = self._bar.add_task(escape(file.source.name), total=file.size)
+        return cast("BinaryIO", io.BufferedReader(_Counted(file.source.open(), self._bar, task), MIB))
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._bar.stop()
+
+
+class _Counted(io.RawIOBase):
+    def __init__(self, file: BinaryIO, bar: RichProgress, task: TaskID) -> None:
+        super().__init__()
+        self._file, self._bar, self._task, self._read = file, bar, task, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return self._file.seekable()
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        return self._file.seek(offset, whence)
+
+    def readinto(self, buffer: memoryview | bytearray) -> int:  # type: ignore[override]  # typeshed's WriteableBuffer
+        data = self._file.read(len(buffer))
+        buffer[: len(data)] = data
+        self._read += len(data)
+        self._bar.update(self._task, completed=self._read)
+        return len(data)
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()

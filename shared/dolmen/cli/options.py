@@ -1,4 +1,7 @@
-"""The application, and the options that commands share."""
+"""The application, and the options that commands share.
+
+Examples of the commands for ``--help``. docs/cli.md has all of them, and its test runs them.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, Optional
 
 import typer
+from rich.markup import escape
 from typer.core import TyperGroup
 
 import dolmen
@@ -70,6 +74,8 @@ DatabaseUrl = Annotated[
     str,
     typer.Option("--database", "-d", envvar="DOLMEN_DATABASE", help="s3://bucket/prefix or a directory."),
 ]
+
+
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -92,11 +98,19 @@ def _complete_table(context: typer.Context, incomplete: str) -> list[str]:
 
 
 TableName = Annotated[str, typer.Argument(help="Name of the table.", autocompletion=_complete_table)]
+
+
 Request = Annotated[
     Optional[str], typer.Option("--request-id", help="Apply this only once under this id, however often it is tried.")  # noqa: UP045
 ]
+
+
 Message = Annotated[Optional[str], typer.Option("--message", help="A message for the history.")]  # noqa: UP045
+
+
 Output = Annotated[Optional[Path], typer.Option("--output", "-o", help="Write to this file.")]  # noqa: UP045
+
+
 Form = Annotated[
     Optional[str],  # noqa: UP045
     typer.Option(
@@ -105,12 +119,107 @@ Form = Annotated[
         "without a file table on a terminal, and csv elsewhere.",
     ),
 ]
+
+
 InputForm = Annotated[
     Optional[str],  # noqa: UP045
     typer.Option("--format", help=f"{listed()}; by default the name decides."),
 ]
+
+
 Delimiter = Annotated[
     Optional[str],  # noqa: UP045
     typer.Option("--delimiter", help="The delimiter of CSV, if not a comma: ';', '|'."),
 ]
+
+
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask; needed without a terminal.")]
+
+
+EXAMPLES: dict[str, tuple[str, ...]] = {
+    "create": (
+        "dolmen create users --columns 'id BIGINT NOT NULL, name VARCHAR, at TIMESTAMPTZ' --primary-key id",
+        "dolmen create events --like examples/events.csv --primary-key id --sort-key event_time",
+    ),
+    "append": (
+        "dolmen append events examples/events.csv",
+        "dolmen append events examples/events.csv --upsert --request-id load-7",
+        "zcat -f examples/events.csv | dolmen append copies - --format csv --create",
+    ),
+    "delete": (
+        "dolmen delete events --where \"user_id = 13 AND event_time < '2026-01-01'\"",
+        "dolmen delete events --keys 1,2 --request-id erasure-17",
+    ),
+    "erase": ("dolmen erase events --where 'user_id = 13' --yes --request-id erasure-19",),
+    "forget": ("dolmen forget 42 --yes --request-id erasure-20",),
+    "update": (
+        "dolmen update events --set 'amount = round(amount * 1.19, 2)' --where \"kind = 'buy'\" --request-id vat-17",
+    ),
+    "merge": (
+        "dolmen merge events examples/events.csv --on id --set 'amount = coalesce(target.amount, source.amount)'",
+        "dolmen merge events examples/events.csv --on id --when-matched nothing",
+    ),
+    "scan": (
+        "dolmen scan events --where 'user_id = 42' --columns id,amount",
+        "dolmen scan events --order-by -event_time --limit 3 --json",
+        "dolmen scan events --version 3 -o events.parquet",
+        "dolmen scan events | head -3",
+    ),
+    "get": ("dolmen get events 3",),
+    "changes": (
+        "dolmen changes events --since 3 | head -3",
+        "dolmen changes events --since 2 --until 7 --net --where 'user_id = 42' --json",
+    ),
+    "adopt": ("dolmen adopt adopted events.parquet --primary-key id",),
+    "publish-iceberg": ("dolmen publish-iceberg --table events", "dolmen publish-iceberg --dry-run"),
+    "sql": (
+        "dolmen sql 'SELECT kind, count(*) AS n FROM events GROUP BY kind ORDER BY n DESC'",
+        "dolmen sql 'SELECT events.*, name FROM events LEFT JOIN users ON user_id = users.id' -o joined.csv.gz",
+    ),
+    "history": ("dolmen history --limit 5",),
+    "tables": ("dolmen tables", "dolmen tables --version 3 --json"),
+    "show": ("dolmen show events",),
+    "alter": (
+        "dolmen alter events --add 'channel VARCHAR' --default channel=web --comment channel='where it came from'",
+        "dolmen alter events --rename channel=source --request-id alter-17",
+        "dolmen alter events --add 'size INTEGER' --widen size=BIGINT",
+    ),
+    "tag": (
+        "dolmen tag before-import --until 90d --message 'ticket 18'",
+        "dolmen tag before-import --drop",
+    ),
+    "tags": ("dolmen tags",),
+    "clone": ("dolmen clone events experiment --tag before-import",),
+    "restore": ("dolmen restore events --tag before-import", "dolmen restore --version 12 --yes"),
+    "rename": ("dolmen rename copies archive --message 'ticket 17' --request-id rename-17",),
+    "drop": ("dolmen drop archive --yes",),
+    "set": ("dolmen set events target_file_bytes=256MB 'ttl=event_time 3650d'",),
+    "settings": ("dolmen settings events",),
+    "stats": ("dolmen stats",),
+    "report": ("dolmen report -o report.html", "dolmen report --json"),
+    "resolve": ("dolmen resolve events",),
+    "compact": ("dolmen compact --dry-run",),
+    "maintain": ("dolmen maintain",),
+    "gc": ("dolmen gc --dry-run",),
+    "erasures": ("dolmen erasures", "dolmen erasures --all --json"),
+    "verify": ("dolmen verify --deep",),
+    "apply": ("dolmen apply examples/tables.yaml -d declared --dry-run --exit-code || test $? -eq 9",),
+    "local": ("dolmen local --once",),
+    "backfill": ("dolmen backfill .local/landing --dry-run",),
+    "request-delete": (
+        "dolmen request-delete events --where 'user_id = 42' --queue .local/queue --request-id erasure-18",
+    ),
+    "request-status": ("dolmen request-status erasure-18 --queue .local/queue || test $? -eq 4",),
+    "check-store": ("dolmen check-store ./somewhere",),
+    "simulate": ("dolmen simulate --seed 1 --steps 300",),
+    "rejected": (),
+}
+"""Examples by command, in an order in which they can be run."""
+
+
+def add_examples(app: typer.Typer) -> None:
+    """Shows the examples below the help of each command."""
+    for command in app.registered_commands:
+        name = command.name or str(getattr(command.callback, "__name__", ""))
+        if lines := EXAMPLES.get(name):
+            command.epilog = "\n\n".join(["Examples:", *(escape(line) for line in lines)])

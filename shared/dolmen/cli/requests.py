@@ -10,15 +10,14 @@ import typer
 import dolmen
 from dolmen.base.runtime import shared_runtime
 from dolmen.cli.exit_codes import exit_code
-from dolmen.cli.inputs import INPUT_HELP, open_inputs
-from dolmen.cli.keys import parse_keys
+from dolmen.cli.inputs import INPUT_HELP, open_inputs, parse_keys
 from dolmen.cli.options import DatabaseUrl, InputForm, Json, app, open_existing
 from dolmen.cli.output import console, errors, print_json, print_rows
 from dolmen.errors import InputError, RetryableError
-from dolmen.ingest.deletes.requests import parse_request
+from dolmen.ingest.deletes.delete_requests import parse_request
 from dolmen.ingest.deletes.tracking import RequestStatus, check, check_size, compose, status_of
-from dolmen.ingest.queues.base import Queue, QueueDepth
-from dolmen.ingest.queues.url import open_queue
+from dolmen.ingest.queues.open_queue import open_queue
+from dolmen.ingest.queues.queue import Queue, QueueDepth
 
 DeleteQueue = Annotated[
     str,

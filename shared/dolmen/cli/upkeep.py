@@ -14,11 +14,11 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 import dolmen
-from dolmen.cli.debts import print_debts
 from dolmen.cli.exit_codes import DAMAGED, INCOMPLETE
 from dolmen.cli.options import DatabaseUrl, Json, Message, Request, app, open_existing
 from dolmen.cli.output import console, errors, print_commit, print_json, print_rows
-from dolmen.cli.versions import check_one, complete_tag
+from dolmen.cli.past_versions import check_one, complete_tag
+from dolmen.cli.watch import print_debts
 from dolmen.errors import InputError, TagNotFoundError
 from dolmen.format.properties import DATABASE_PROPERTIES, TABLE_PROPERTIES
 from dolmen.maintenance.compact.compaction import Compacted

@@ -1,21 +1,177 @@
-"""A change: the statements of one transaction as data, which can be applied to any base version."""
+"""A change: the statements of one transaction as data, which can be applied to any base version.
+
+Request ids that are applied exactly once: the digest of a request's content, and the search for applied ids.
+
+Deeds: short descriptions of statements for the history. They contain no value of any row.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+import json
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import date, time
+from decimal import Decimal
+from itertools import chain
+from typing import Any
+from uuid import UUID
+
+import pyarrow as pa
 
 from dolmen.base import arguments
-from dolmen.commit.applied import find_applied
-from dolmen.commit.deeds import deed_of, summarize
 from dolmen.commit.draft import Draft
-from dolmen.commit.statements.base import Statement, is_prepared
-from dolmen.commit.statements.names import ColumnsClaim, NamesClaim
-from dolmen.commit.statements.rows import Claim, DeletePositions, Write
+from dolmen.commit.statements.background import Compact, MergeSegments, PutIndexParts, Resolve, SetProperties
+from dolmen.commit.statements.claims import ColumnsClaim, NamesClaim
+from dolmen.commit.statements.erasures import Erase
+from dolmen.commit.statements.restore import CloneTable, Restore
+from dolmen.commit.statements.row_changes import Claim, DeletePositions, InsertRows, Overwrite, Write
+from dolmen.commit.statements.statement import Statement, is_prepared
+from dolmen.commit.statements.tables import AdoptTable, AlterTable, CreateTable, DropTable, RenameTable
+from dolmen.commit.statements.tags_and_cursors import DropTag, PutCursor, PutTag
 from dolmen.commit.uploads import PendingUploads
-from dolmen.entries.segments.reader import SegmentReader
-from dolmen.errors import AppliedIdError, ConflictError, StaleWriterError
+from dolmen.entries.segments.segment_reader import SegmentReader
+from dolmen.errors import AppliedIdError, ConflictError, InputError, StaleWriterError
 from dolmen.format.manifest import AppliedId, Counts, Deed, Manifest
+
+
+def find_applied(manifest: Manifest, ids: Collection[str], segments: SegmentReader) -> dict[str, AppliedId]:
+    """Finds those of ``ids`` that a version has applied.
+
+    A segment's Bloom filter rules an id out without a request. The segment's ids are fetched only on a hit.
+    """
+    if not ids:
+        return {}
+    known = {entry.id: entry for entry in manifest.applied if entry.id in ids}
+    for segment in reversed(manifest.segments_of("applied")):
+        if missing := [id_ for id_ in ids if id_ not in known]:
+            known |= {entry.id: entry for entry in segments.applied(segment, missing)}
+    return known
+
+
+def applied_by(manifest: Manifest, versions: range, segments: SegmentReader) -> dict[int, list[str]]:
+    """The request ids that some versions applied, by version. One GET for each segment that holds any of them."""
+    found: dict[int, list[str]] = {}
+    held = [s for s in manifest.segments_of("applied") if s.least < versions.stop and s.greatest >= versions.start]
+    for entry in chain(chain.from_iterable(map(segments.applied, held)), manifest.applied):
+        if entry.version in versions:
+            found.setdefault(entry.version, []).append(entry.id)
+    return found
+
+
+def digest_of(request: Any) -> str:
+    """The digest of a request's content: SHA-256 over canonical JSON (sorted keys, no spaces).
+
+    Raises:
+        InputError: the content can be read only once, or has no canonical form.
+    """
+    text = json.dumps(request, sort_keys=True, separators=(",", ":"), default=_canonical)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def is_raw_digest(digest: str, request: Any) -> bool:
+    """Whether a digest is that of a request's raw arguments. Digests of deletes were once made so."""
+    try:
+        return digest == digest_of(request)
+    except (InputError, TypeError, ValueError):
+        return False
+
+
+def _canonical(value: Any) -> Any:
+    if isinstance(value, (set, frozenset)):
+        return sorted(value)
+    if isinstance(value, (range, tuple)):
+        return list(value)
+    if isinstance(value, (pa.Table, pa.RecordBatch, pa.Array, pa.ChunkedArray)):
+        return value.to_pylist()
+    if isinstance(value, (date, time, Decimal, UUID)):
+        return str(value)
+    if isinstance(value, bytes):
+        return value.hex()
+    raise InputError(f"keys are {type(value).__name__}: with a request id, give them as a list or an Arrow table")
+
+
+MOST_DEEDS = 4
+
+
+MOST_NAMES = 4
+
+
+MOST_CHARACTERS = 64
+"""The most deeds in a commit, names in a deed, and characters in a name. A manifest holds 64 commits, so further
+deeds and names are only counted, and a longer name is cut."""
+
+
+def deed_of(statement: Statement, draft: Draft) -> Deed | None:
+    """Describes a statement; None for background work that is of no interest. A deed of the database has the table "".
+
+    Args:
+        draft: the draft after the statement was applied.
+    """
+    match statement:
+        case AdoptTable():
+            return Deed(statement.name, "adopt")
+        case CreateTable():
+            return Deed(statement.name, "create")
+        case DropTable():
+            return Deed(statement.name, "drop")
+        case RenameTable(to=to):
+            return Deed(statement.name, "rename", (to,))
+        case Overwrite():
+            return Deed(statement.name, "overwrite")
+        case Write(files=files, tombstones=tombstones) if files or tombstones:
+            ids = dict.fromkeys(id_ for tombstone in tombstones for id_ in tombstone.columns)
+            what = ("upsert" if files else "delete") if tombstones else "append"
+            return Deed(statement.name, what, _names(statement, list(ids), draft))
+        case InsertRows():
+            return Deed(statement.name, "insert")
+        case DeletePositions(vectors=vectors) if vectors:
+            return Deed(statement.name, "delete", _names(statement, statement.columns, draft))
+        case Erase(name=None):
+            return Deed("", "forget")
+        case Erase(tombstone=tombstone) if tombstone is not None:
+            return Deed(statement.name or "", "erase", _names(statement, tombstone.columns, draft))
+        case Restore():
+            return Deed(statement.name or "", "restore", (f"version {statement.version}",))
+        case CloneTable():
+            return Deed(statement.name, "clone", (f"version {statement.version}",))
+        case PutTag():
+            return Deed("", "tag", (statement.tag, f"version {statement.value.version}"))
+        case DropTag():
+            return Deed("", "drop tag", (statement.tag,))
+        case PutCursor():
+            return Deed("", "cursor", (statement.cursor,))
+        case AlterTable(changes=changes):
+            return Deed(statement.name, "alter", tuple(name for change in changes for name in change.columns))
+        case SetProperties():
+            return Deed(statement.name or "", "set", tuple(statement.changes))
+        case Resolve():
+            return Deed(statement.name, "resolve")
+        case Compact(fitting=fitting) if fitting:
+            return Deed(statement.name, "compact")
+        case MergeSegments():
+            return Deed(statement.name or "", "merge")
+        case PutIndexParts():
+            return Deed(statement.name, "index")
+    return None
+
+
+def summarize(deeds: Iterable[Deed]) -> tuple[tuple[Deed, ...], int]:
+    """Returns at most ``MOST_DEEDS`` different deeds for the manifest, and how many more there were."""
+    once = list(dict.fromkeys(deeds))
+    return tuple(map(_short, once[:MOST_DEEDS])), max(0, len(once) - MOST_DEEDS)
+
+
+def _short(deed: Deed) -> Deed:
+    over = tuple(name if len(name) <= MOST_CHARACTERS else f"{name[: MOST_CHARACTERS - 3]}..." for name in deed.over)
+    return Deed(deed.table, deed.what, over[:MOST_NAMES], max(0, len(over) - MOST_NAMES))
+
+
+def _names(statement: Statement, ids: Sequence[int], draft: Draft) -> tuple[str, ...]:
+    entry = draft.tables.get(statement.name or "")
+    columns = draft.segments.whole(entry).schema.by_id if entry else {}
+    return tuple(columns[id_].name for id_ in ids if id_ in columns)
+
 
 GROUP = "group"
 """The operation of a version with changes of different operations."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from dolmen.base.runtime import Runtime, shared_runtime
 from dolmen.commit.head import Head
-from dolmen.entries.segments.reader import SegmentReader
+from dolmen.entries.segments.segment_reader import SegmentReader
 from dolmen.errors import CorruptionError
 from dolmen.store.base import ObjectStore
 from dolmen.store.cache import ObjectCache

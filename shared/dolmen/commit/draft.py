@@ -7,9 +7,8 @@ from typing import Any
 
 import msgspec
 
-from dolmen.entries.segments.erasures import listed_erasures
-from dolmen.entries.segments.held import least_held
-from dolmen.entries.segments.reader import SegmentReader
+from dolmen.entries.segments.erasures_in_force import least_held, listed_erasures
+from dolmen.entries.segments.segment_reader import SegmentReader
 from dolmen.errors import ConflictError, VersionExpiredError
 from dolmen.format.erasures import Erasure, LeavingErasures, RewrittenErasures
 from dolmen.format.manifest import (
@@ -23,8 +22,7 @@ from dolmen.format.manifest import (
     Segment,
     TableEntry,
 )
-from dolmen.format.pointer import FORMAT_VERSION
-from dolmen.format.tags import Cursor, Tag
+from dolmen.format.pointer import FORMAT_VERSION, Cursor, Tag
 
 
 class Draft:

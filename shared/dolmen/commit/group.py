@@ -14,8 +14,7 @@ import msgspec
 
 from dolmen.base import arguments
 from dolmen.base.runtime import Signal
-from dolmen.commit.change import Change, Effects, join_messages
-from dolmen.commit.deeds import summarize
+from dolmen.commit.change import Change, Effects, join_messages, summarize
 from dolmen.commit.uploads import PendingUploads
 from dolmen.errors import Error, UnknownOutcomeError
 from dolmen.format.manifest import HistoryEntry, Manifest

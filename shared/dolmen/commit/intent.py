@@ -15,11 +15,9 @@ import msgspec
 
 from dolmen.base.runtime import Runtime
 from dolmen.errors import CorruptionError, Error
-from dolmen.format.checksum import seal, unseal
-from dolmen.format.decoding import prepare
+from dolmen.format.checksums import prepare, seal, unseal
 from dolmen.format.pointer import FORMAT_VERSION, check_format_version
-from dolmen.store.base import ObjectStore
-from dolmen.store.create import create
+from dolmen.store.base import ObjectStore, create
 
 PREFIX = "intent/"
 BEAT_SECONDS = 600.0

@@ -8,17 +8,15 @@ from dataclasses import dataclass
 from dolmen.commit.change import Change, Effects, make_version
 from dolmen.commit.draft import Draft
 from dolmen.commit.group import MOST_CHANGES, Committed, Member, copy_error
-from dolmen.commit.head import STAMP_SECONDS, Base, Head, Stamp
+from dolmen.commit.head import STAMP_SECONDS, Base, Head, Stamp, await_turn, turn_seconds
 from dolmen.commit.readback import Readback, read_back
-from dolmen.commit.statements.base import Statement
-from dolmen.commit.turns import await_turn, turn_seconds
+from dolmen.commit.statements.statement import Statement
 from dolmen.commit.uploads import PendingUploads
 from dolmen.errors import CorruptionError, Error, StoreUnavailableError, UnknownOutcomeError
 from dolmen.format.layout import POINTER
 from dolmen.format.manifest import Manifest
 from dolmen.format.pointer import Pointer
-from dolmen.store.backoff import attempts
-from dolmen.store.base import Stored, Unknown
+from dolmen.store.base import Stored, Unknown, attempts
 
 _RESENDS, _MOST_UNSTAMPED = 8, 100
 

@@ -1,22 +1,119 @@
-"""The small objects that one commit uploads together with its manifest."""
+"""The small objects that one commit uploads together with its manifest.
+
+Small data files that wait for their commit, which uploads them beside its manifest.
+
+Records what a delete names: in a ``.del`` object, and in the tombstone that refers to it. Reads no data.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Self, TypeAlias
 
+import pyarrow as pa
 from pyroaring import BitMap
 
 from dolmen.base.runtime import Runtime
-from dolmen.commit.held_files import HeldFiles
+from dolmen.base.units import MIB
 from dolmen.commit.root_budget import RootBudget
-from dolmen.entries.segments.reader import SegmentReader
-from dolmen.errors import CorruptionError, ObjectNotFoundError
+from dolmen.entries.segments.segment_reader import SegmentReader
+from dolmen.errors import CorruptionError, LimitError, ObjectNotFoundError
 from dolmen.format import vectors
-from dolmen.format.entries import Blob, Vector
+from dolmen.format.delete_object import TombstoneObject, check_blob, read_footer
+from dolmen.format.entries import Blob, KeysTombstone, Tombstone, Vector, WhereTombstone
+from dolmen.format.keys import Keys, add_keys, keys_from_arrow
 from dolmen.format.layout import tombstone_key
-from dolmen.format.tombstone_object import TombstoneObject, check_blob, read_footer
-from dolmen.store.base import ObjectStore
-from dolmen.store.create import create
+from dolmen.format.manifest import PREDICATE_EXPRESSIONS
+from dolmen.format.schema import Schema
+from dolmen.format.types import to_array
+from dolmen.predicate import Predicate, as_keys, check_evaluates, columns, to_builtins, to_json, uses_calls
+from dolmen.store.base import Buffer, ObjectStore, StreamedOutput, create
+
+MOST_HELD_BYTES = MIB
+"""The most bytes of data files that one commit holds in memory. A larger file is uploaded while it is written."""
+
+
+class HeldFiles:
+    """The data files of one commit that are written but not uploaded yet. Nobody can read them."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+        self._most_bytes = 0
+        self._bodies: dict[str, bytes] = {}
+
+    def allow(self) -> None:
+        """Lets small files wait. Only for a commit that reads nothing of what it has written; otherwise none waits."""
+        self._most_bytes = MOST_HELD_BYTES
+
+    def __bool__(self) -> bool:
+        return bool(self._bodies)
+
+    @property
+    def bodies(self) -> Mapping[str, bytes]:
+        """The bodies that are held, by key."""
+        return self._bodies
+
+    @property
+    def room_bytes(self) -> int:
+        """How many bytes more may be held."""
+        return self._most_bytes - sum(map(len, self._bodies.values()))
+
+    def open(self, key: str) -> StreamedOutput:
+        """An object to write a data file into. Its ``commit`` uploads the file, or holds it if there is room."""
+        return HeldOutput(self, self._store, key) if self.room_bytes > 0 else self._store.open_output(key)
+
+    def hold(self, key: str, body: bytes) -> None:
+        """Holds a file."""
+        self._bodies[key] = body
+
+    def release(self) -> None:
+        """Holds no file any more, as all are in the store."""
+        self._bodies.clear()
+
+
+class HeldOutput:
+    """Collects the bytes of a file to be held. When they become too many, it streams them like any other.
+
+    Args:
+        files: where they are held.
+    """
+
+    def __init__(self, files: HeldFiles, store: ObjectStore, key: str) -> None:
+        self._files, self._store, self._key = files, store, key
+        self._body = bytearray()
+        self._stream: StreamedOutput | None = None
+
+    def write(self, data: Buffer, /) -> int:
+        """See ``StreamedOutput.write``."""
+        if self._stream is not None:
+            return self._stream.write(data)
+        self._body += data
+        if len(self._body) > self._files.room_bytes:
+            self._stream = self._store.open_output(self._key).__enter__()
+            body, self._body = self._body, bytearray()
+            self._stream.write(body)
+        return memoryview(data).nbytes
+
+    def commit(self) -> int:
+        """See ``StreamedOutput.commit``. What is held is not visible yet."""
+        if self._stream is not None:
+            return self._stream.commit()
+        size = len(self._body)
+        self._files.hold(self._key, bytes(self._body))
+        self._body = bytearray()
+        return size
+
+    def abort(self) -> None:
+        """See ``StreamedOutput.abort``."""
+        self._body = bytearray()
+        if self._stream is not None:
+            self._stream.abort()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.abort()
 
 
 class PendingUploads:
@@ -137,3 +234,61 @@ class PendingUploads:
         self._uploaded |= bodies
         self._open.clear()
         return bodies
+
+
+MAX_KEYS = 1_000_000
+
+
+MAX_REQUEST_BYTES = 64 * 1024 * 1024
+
+
+INLINE_BYTES = 1024
+"""The longest predicate, as JSON, that is also in the manifest entry."""
+
+
+Target: TypeAlias = Callable[[], TombstoneObject]
+"""Opens the ``.del`` object that is written to; called only if there is something to write."""
+
+
+def record_predicate(target: Target, schema: Schema, predicate: Predicate) -> Tombstone | None:
+    """The tombstone of a predicate: of keys if it only compares key columns. None if no row can match it.
+
+    Args:
+        schema: the columns that it is bound to.
+
+    Raises:
+        LimitError: the predicate is too long, or has too many keys.
+    """
+    keys = keys_in(predicate, schema)
+    if keys is not None:
+        return record_keys(target, keys)
+    check_evaluates(predicate)
+    body = to_json(predicate)
+    if len(body) > MAX_REQUEST_BYTES:
+        raise LimitError(f"a predicate of {len(body):,} bytes: at most {MAX_REQUEST_BYTES:,} are allowed")
+    ids = tuple(sorted(columns(predicate)))
+    blob = target().add_where(body, ids)
+    inline = to_builtins(predicate) if len(body) <= INLINE_BYTES else None
+    needs = (PREDICATE_EXPRESSIONS,) if uses_calls(predicate) else ()
+    return WhereTombstone(ids, blob, inline, needs=needs)
+
+
+def record_keys(target: Target, keys: Keys) -> KeysTombstone | None:
+    """The tombstone of keys; None without any. Raises LimitError."""
+    if keys.num_rows == 0:  # also for equalities with NULL, which equals nothing
+        return None
+    if keys.num_rows > MAX_KEYS:
+        raise LimitError(f"{keys.num_rows:,} keys in one request: at most {MAX_KEYS:,} are allowed, so split it")
+    return add_keys(target(), keys)
+
+
+def keys_in(predicate: Predicate, schema: Schema) -> Keys | None:
+    """The keys in a predicate that only compares key columns; None for other predicates."""
+    tuples = as_keys(predicate)
+    if tuples is None:
+        return None
+    ids, values = tuples
+    fields = tuple(schema.by_id[id_] for id_ in ids)
+    by_column = zip(*values, strict=True) if values else [()] * len(fields)
+    arrays = [to_array(list(column), field.arrow_type) for field, column in zip(fields, by_column, strict=True)]
+    return keys_from_arrow(pa.table(arrays, names=[field.name for field in fields]), fields)

@@ -8,7 +8,7 @@ import msgspec
 
 from dolmen.format.entries import Tombstone
 from dolmen.format.schema import Field
-from dolmen.format.values import Json
+from dolmen.format.types import Json
 
 CLOCK_STEP_US = 1_000_000
 """Servers tell the time in whole seconds: what was dropped within this time after a request may have been before it."""

@@ -15,13 +15,12 @@ import msgspec
 import pyarrow as pa
 
 from dolmen.errors import InputError, SchemaError
+from dolmen.format.column_history import has_widened, is_date_to_timestamp, narrowing, widened, widened_entry
 from dolmen.format.manifest import COLUMN_DEFAULTS, WIDENED_COLUMNS, Mark, Sequences, TableEntry
 from dolmen.format.nesting import NestedPlace, check_nested_widening, is_successor
 from dolmen.format.properties import columns_named, sequence_column, with_renamed_column
 from dolmen.format.schema import Field, Schema, check_column_names, is_nested, number_field, storable
-from dolmen.format.types import short_type
-from dolmen.format.values import Json
-from dolmen.format.widening import has_widened, is_date_to_timestamp, narrowing, widened, widened_entry
+from dolmen.format.types import Json, short_type
 
 MAX_COMMENT = 1_000
 """Characters of a comment."""

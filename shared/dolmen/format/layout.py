@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from dolmen.base import arguments
 from dolmen.base.units import SECOND_US
 from dolmen.errors import CorruptionError, InvalidNameError
-from dolmen.format.adopted import AdoptedPath, is_adopted
+from dolmen.format.adopted_files import AdoptedPath, is_adopted
 
 POINTER = "_latest_manifest"
 

@@ -8,9 +8,8 @@ import msgspec
 
 from dolmen.base import arguments
 from dolmen.errors import CorruptionError, Error, InputError, TableNotFoundError
-from dolmen.format.adopted import ADOPTED_FILES
-from dolmen.format.checksum import seal, unseal
-from dolmen.format.decoding import prepare
+from dolmen.format.adopted_files import ADOPTED_FILES
+from dolmen.format.checksums import prepare, seal, unseal
 from dolmen.format.entries import ColumnStats, DataFile, Overlay, Tombstone
 from dolmen.format.erasures import Erasure, LeavingErasures, RewrittenErasures
 from dolmen.format.layout import (
@@ -20,10 +19,9 @@ from dolmen.format.layout import (
     manifest_key,
     parse_manifest_key,
 )
-from dolmen.format.pointer import FORMAT_VERSION, check_format_version
+from dolmen.format.pointer import FORMAT_VERSION, Cursor, Tag, check_format_version
 from dolmen.format.schema import Schema
-from dolmen.format.tags import Cursor, Tag
-from dolmen.format.values import Json
+from dolmen.format.types import Json
 
 HISTORY_LENGTH = 64
 """The earlier commits that stay in a manifest, whatever its size, if the database has a budget of its own for it."""

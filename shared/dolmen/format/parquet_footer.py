@@ -3,22 +3,307 @@
 A row group says where its column chunks, its Bloom filters and its page index are, by the bytes of the file. Where it
 moves, these places are written anew, and nothing else. Source: parquet.thrift of
 https://github.com/apache/parquet-format, whose numbers of fields stand here.
+
+Thrift's compact protocol, as far as single pages, row groups and the footers of Parquet need it.
+
+Source: https://github.com/apache/thrift/blob/master/doc/specs/thrift-compact-protocol.md, and parquet.thrift of
+https://github.com/apache/parquet-format.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Self
 
-from dolmen.format.thrift import I64, LIST, STRUCT, ThriftCursor, ThriftStruct, array, integer, struct
+I32, I64, BINARY, LIST, STRUCT = 5, 6, 8, 9, 12
+
+
+_TRUE, _FALSE, _BYTE, _I16, _DOUBLE, _SET, _MAP = 1, 2, 3, 4, 7, 10, 11
+
+
+_INTEGERS = frozenset({_I16, I32, I64})
+
+
+_DATA_PAGE_TYPE, _DICTIONARY_PAGE_TYPE = 0, 2
+
+
+def varint(value: int) -> bytes:
+    """A number of at least 0."""
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def integer(value: int) -> bytes:
+    """A number as i16, i32 and i64 have it."""
+    return varint(value << 1 if value >= 0 else (-value << 1) - 1)
+
+
+def binary(value: bytes) -> bytes:
+    """Bytes with their length."""
+    return varint(len(value)) + value
+
+
+def array(kind: int, items: Iterable[bytes]) -> bytes:
+    """A list of encoded items."""
+    listed = list(items)
+    head = bytes([len(listed) << 4 | kind]) if len(listed) < 15 else bytes([0xF0 | kind]) + varint(len(listed))
+    return head + b"".join(listed)
+
+
+def struct(fields: Iterable[tuple[int, int, bytes]], last: int = 0) -> bytes:
+    """A struct: number, kind and encoded value of each field, ascending.
+
+    Args:
+        last: the number of the field before the first, if these are the rest of a struct.
+    """
+    out = bytearray()
+    for number, kind, value in fields:
+        if 0 < number - last < 16:
+            out.append(number - last << 4 | kind)
+        else:
+            out.append(kind)
+            out += integer(number)
+        out += value
+        last = number
+    return bytes(out) + b"\0"
+
+
+class ThriftCursor:
+    """Goes through encoded bytes. Raises ValueError where they are none of this protocol, or end too early."""
+
+    def __init__(self, body: bytes, at: int = 0) -> None:
+        self._body, self.at = body, at
+
+    def byte(self) -> int:
+        """The next byte."""
+        if self.at >= len(self._body):
+            raise ValueError("the bytes end inside of a value")
+        self.at += 1
+        return self._body[self.at - 1]
+
+    def varint(self) -> int:
+        """A number of at least 0."""
+        try:
+            value, self.at = _varint(self._body, self.at)
+        except IndexError:
+            raise ValueError("the bytes end inside of a value") from None
+        return value
+
+    def integer(self) -> int:
+        """A number as i16, i32 and i64 have it."""
+        value = self.varint()
+        return value >> 1 ^ -(value & 1)
+
+    def field(self, last: int) -> tuple[int, int] | None:
+        """Number and kind of the next field of a struct; None at its end.
+
+        Args:
+            last: the number of the field before; 0 for the first.
+        """
+        byte = self.byte()
+        if not byte:
+            return None
+        return (last + (byte >> 4) if byte >> 4 else self.integer()), byte & 0x0F
+
+    def skip(self, kind: int) -> None:
+        """Passes over a value, which for a bool in a struct has no bytes."""
+        try:
+            self.at = _end(self._body, self.at, kind)
+        except IndexError:
+            raise ValueError("the bytes end inside of a value") from None
+
+
+def _end(body: bytes, at: int, kind: int) -> int:
+    """The place behind a value. Footers have many, so this calls nothing for most. Raises IndexError, ValueError."""
+    if kind == STRUCT:
+        while head := body[at]:
+            at += 1
+            if head <= 0x0F:  # the field's number stands by itself
+                while body[at] > 0x7F:
+                    at += 1
+                at += 1
+            kind = head & 0x0F
+            if kind in _INTEGERS:
+                while body[at] > 0x7F:
+                    at += 1
+                at += 1
+            elif kind not in (_TRUE, _FALSE):
+                at = _end(body, at, kind)
+        return at + 1
+    if kind in _INTEGERS:
+        while body[at] > 0x7F:
+            at += 1
+        return at + 1
+    if kind == BINARY:
+        length, at = _varint(body, at)
+        return at + length
+    if kind in (LIST, _SET):
+        head, at = body[at], at + 1
+        count, item = head >> 4, head & 0x0F
+        if count == 0x0F:
+            count, at = _varint(body, at)
+        if item in (_TRUE, _FALSE, _BYTE):
+            return at + count
+        for _ in range(count):
+            at = _end(body, at, item)
+        return at
+    if kind in (_TRUE, _FALSE):
+        return at
+    if kind in (_BYTE, _DOUBLE):
+        return at + (1 if kind == _BYTE else 8)
+    raise ValueError(f"a value of kind {kind}")
+
+
+def _varint(body: bytes, at: int) -> tuple[int, int]:
+    """A number of at least 0, and the place behind it."""
+    value = shift = 0
+    while (byte := body[at]) > 0x7F:
+        value |= (byte & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+    return value | byte << shift, at + 1
+
+
+@dataclass(frozen=True)
+class EmptyFooter:
+    """The metadata of a Parquet file without row groups, into which some can be put.
+
+    Args:
+        before: the version and the schema.
+        after: the bytes after the row groups.
+    """
+
+    before: bytes
+    after: bytes
+
+    @classmethod
+    def split(cls, body: bytes) -> EmptyFooter:
+        """Takes encoded metadata apart. Raises ValueError if it is something else."""
+        cursor = ThriftCursor(body)
+        before = last = 0
+        while last < 4:  # the version, the schema, the number of rows, and the row groups, which are none
+            found = cursor.field(last)
+            if found is None:
+                raise ValueError("there is no list of row groups")
+            last = found[0]
+            cursor.skip(found[1])
+            before = cursor.at if last == 2 else before
+        return cls(body[:before], body[cursor.at :])
+
+    def filled(self, rows: int, groups: Sequence[bytes]) -> bytes:
+        """The metadata with some encoded row groups, which have so many rows together."""
+        return (
+            self.before + struct([(3, I64, integer(rows)), (4, LIST, array(STRUCT, groups))], last=2)[:-1] + self.after
+        )
+
+
+class ThriftStruct:
+    """A struct whose fields can be replaced: what nobody knows stays as it is.
+
+    Args:
+        body: holds it.
+        at: where it begins.
+
+    Attributes:
+        fields: kind and encoded value of each field by its number, in the order of ``body``.
+        end: the place behind it.
+
+    Raises:
+        ValueError: there is none.
+    """
+
+    def __init__(self, body: bytes, at: int = 0) -> None:
+        cursor = ThriftCursor(body, at)
+        self.fields: dict[int, tuple[int, bytes]] = {}
+        last = 0
+        while (found := cursor.field(last)) is not None:
+            last, kind = found
+            start = cursor.at
+            cursor.skip(kind)
+            self.fields[last] = kind, body[start : cursor.at]
+        self.end = cursor.at
+        if self.end > len(body):
+            raise ValueError("the bytes end inside of a struct")
+
+    def number(self, field: int) -> int | None:
+        """The value of a field that is a number; None if it is not there."""
+        found = self.fields.get(field)
+        return None if found is None else ThriftCursor(found[1]).integer()
+
+    def set_number(self, field: int, value: int | None) -> None:
+        """Replaces the value of a field that is a number and is there, or takes the field away."""
+        if value is None:
+            self.fields.pop(field, None)
+        else:
+            self.fields[field] = self.fields[field][0], integer(value)
+
+    def structs(self, field: int) -> list[bytes]:
+        """The encoded items of a field that is a list of structs; none if it is not there."""
+        if field not in self.fields:
+            return []
+        body = self.fields[field][1]
+        cursor = ThriftCursor(body)
+        head = cursor.byte()
+        if head & 0x0F != STRUCT:
+            raise ValueError(f"field {field} is no list of structs")
+        found = []
+        for _ in range(cursor.varint() if head >> 4 == 0x0F else head >> 4):
+            start = cursor.at
+            cursor.skip(STRUCT)
+            found.append(body[start : cursor.at])
+        return found
+
+    def encode(self) -> bytes:
+        """The struct with its fields as they are now."""
+        return struct((number, kind, value) for number, (kind, value) in self.fields.items())
+
+
+def page_rows(header: bytes) -> int | None:
+    """The rows of a data page of a column that has one value for each row, by its header; 0 for a dictionary.
+
+    Returns:
+        None if the bytes are no header of a page, or of one of another kind.
+    """
+    cursor = ThriftCursor(header)
+    try:
+        last, page = 0, -1
+        while (found := cursor.field(last)) is not None:
+            last, kind = found
+            if last == 1:
+                page = cursor.integer()
+            elif last == 5 and page == _DATA_PAGE_TYPE and kind == STRUCT:
+                return cursor.integer() if cursor.field(0) == (1, I32) else None
+            elif last == 7 and page == _DICTIONARY_PAGE_TYPE:
+                return 0
+            else:
+                cursor.skip(kind)
+    except ValueError:
+        pass
+    return None
+
 
 _FILE_ROWS, _FILE_GROUPS = 3, 4
+
+
 _GROUP_CHUNKS, _GROUP_OFFSET, _GROUP_ORDINAL = 1, 5, 7
+
+
 _CHUNK_OFFSET, _CHUNK_META = 2, 3
+
+
 _OFFSET_INDEX, _OFFSET_INDEX_LENGTH, _COLUMN_INDEX, _COLUMN_INDEX_LENGTH = 4, 5, 6, 7
+
+
 _DATA_PAGE, _INDEX_PAGE, _DICTIONARY_PAGE, _FILTER, _FILTER_LENGTH = 9, 10, 11, 14, 15
+
+
 _INDEX_PAGES, _PAGE_OFFSET = 1, 1
+
+
 _MOST_ORDINAL = 2**15 - 1
 
 

@@ -12,8 +12,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from dolmen.errors import CorruptionError
-from dolmen.format.checksum import seal, unseal
-from dolmen.format.decoding import prepare
+from dolmen.format.checksums import prepare, seal, unseal
 from dolmen.format.erasures import Erasure
 from dolmen.format.manifest import Manifest
 from dolmen.format.pointer import FORMAT_VERSION, check_format_version

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from dolmen.errors import UnsupportedFormatError
-from dolmen.format.adopted import MappedColumn
+from dolmen.format.adopted_files import MappedColumn
 from dolmen.format.entries import Blob, ColumnStats, DataFile, KeysTombstone, Overlay, Vector, WhereTombstone
 from dolmen.format.erasures import ErasedTable, Erasure, LeavingErasures, RewrittenErasures
 from dolmen.format.manifest import (
@@ -28,8 +28,8 @@ from dolmen.format.manifest import (
     Sequences,
     TableEntry,
 )
+from dolmen.format.pointer import Cursor, Tag
 from dolmen.format.schema import Field, FormerName, Schema
-from dolmen.format.tags import Cursor, Tag
 
 KEYS: dict[type, tuple[str, ...]] = {
     Blob: ("object",),

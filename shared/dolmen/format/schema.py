@@ -16,10 +16,22 @@ import pyarrow as pa
 
 from dolmen.base.cached import cached_property
 from dolmen.errors import SchemaError
-from dolmen.format.adopted import MappedColumn
-from dolmen.format.decoding import prepare
-from dolmen.format.types import DECIMAL, FIXED_BINARY, LIST, MAP, STRUCT, TYPES, ColumnType, short_type, type_of
-from dolmen.format.values import Json, from_json, to_scalar
+from dolmen.format.adopted_files import MappedColumn
+from dolmen.format.checksums import prepare
+from dolmen.format.types import (
+    DECIMAL,
+    FIXED_BINARY,
+    LIST,
+    MAP,
+    STRUCT,
+    TYPES,
+    ColumnType,
+    Json,
+    from_json,
+    short_type,
+    to_scalar,
+    type_of,
+)
 
 TypeJson: TypeAlias = str | dict[str, Any]
 

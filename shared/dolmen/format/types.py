@@ -5,21 +5,54 @@ kinds differently has a mapping from each of them to a function; ``tests/project
 a kind. To add a type, add an entry, and run that test: it names the modules in which a kind is missing.
 
 This module imports nothing of dolmen.
+
+Single values, as statistics, predicates and keys hold them: one *plain* Python form and one JSON form per type.
+
+============================  =======================================  =================================
+stored type                   plain                                    JSON
+============================  =======================================  =================================
+bool                          bool                                     true, false
+int8 ... uint64               int                                      number (exact: not a double!)
+float32, float64              float                                    number, "NaN", "Infinity", "-Infinity"
+string                        str                                      string
+binary, fixed_size_binary     bytes                                    base64 string (RFC 4648, padded)
+decimal128                    decimal.Decimal                          string
+date32                        int, days since 1970-01-01               number
+time64[us]                    int, microseconds since midnight         number
+timestamp[us]                 int, microseconds since the epoch        number
+null                          None                                     null
+============================  =======================================  =================================
+
+Plain values of one type compare with ``<`` as dolmen orders them (strings by code point, which is also the byte
+order of UTF-8; NaN must be handled by the caller).
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from decimal import Decimal
-from typing import Literal
+from decimal import Decimal, InvalidOperation
+from typing import Any, Literal, TypeAlias
 
 import pyarrow as pa
 
+from dolmen.errors import SchemaError
+
 TextKind = Literal["string", "bool", "integer", "float", "decimal", "date", "time", "timestamp", "base64", "json"]
+
+
 JsonKind = Literal["bare", "float", "string", "quoted", "array", "object"]
+
+
 CodesKind = Literal["integer", "decimal", "fixed", "variable"]
 
+
 _SHOWN_CHARACTERS = 200
+
+
 _PACKED, _BYTES = "DELTA_BINARY_PACKED", "DELTA_BYTE_ARRAY"
 
 
@@ -95,21 +128,29 @@ BOOL = ColumnType(
     text="bool", json="bare", codes="integer", widest=pa.uint8(),
     sql="BOOLEAN", sql_tokens=("BOOLEAN",), avro=(("boolean", None, ""),), spark="boolean", polars="Boolean",
 )  # fmt: skip
+
+
 FLOAT = ColumnType(
     name="float", stored=pa.float32(), ids=(pa.float32().id,), plain=float, domain="FLOAT32", family="number",
     text="float", json="float", widest=pa.float64(),
     sql="FLOAT", sql_tokens=("FLOAT",), avro=(("float", None, ""),), spark="float", polars="Float32",
 )  # fmt: skip
+
+
 DOUBLE = ColumnType(
     name="double", stored=pa.float64(), ids=(pa.float64().id,), plain=float, domain="FLOAT64", family="number",
     text="float", json="float", widest=pa.float64(),
     sql="DOUBLE", sql_tokens=("DOUBLE",), avro=(("double", None, ""),), spark="double", polars="Float64",
 )  # fmt: skip
+
+
 DECIMAL = ColumnType(
     name="decimal", stored=None,
     ids=(pa.decimal32(1).id, pa.decimal64(1).id, pa.decimal128(1).id, pa.decimal256(1).id),
     plain=Decimal, domain="EXACT", family="number", text="decimal", json="quoted", codes="decimal", polars="Decimal",
 )  # fmt: skip
+
+
 STRING = ColumnType(
     name="string", stored=pa.string(), ids=(pa.string().id, pa.large_string().id, pa.string_view().id),
     plain=str, domain="TEXT", family="text",
@@ -117,26 +158,36 @@ STRING = ColumnType(
     sql="VARCHAR", sql_tokens=("VARCHAR", "TEXT"), sql_aliases=("CHAR",),
     avro=(("string", None, ""),), spark="string", polars="String",
 )  # fmt: skip
+
+
 BINARY = ColumnType(
     name="binary", stored=pa.binary(), ids=(pa.binary().id, pa.large_binary().id, pa.binary_view().id),
     plain=bytes, domain="BYTES", family="bytes",
     text="base64", json="quoted", codes="variable", key_encoding=_BYTES,
     sql="BLOB", sql_tokens=("VARBINARY", "BLOB"), avro=(("bytes", None, ""),), spark="binary", polars="Binary",
 )  # fmt: skip
+
+
 FIXED_BINARY = ColumnType(
     name="fixed_size_binary", stored=None, ids=(pa.binary(1).id,), plain=bytes, domain="BYTES", family="bytes",
     text="base64", json="quoted", codes="fixed", bounds=pa.binary(), spark="binary", spark_carrier=pa.binary(),
 )  # fmt: skip
+
+
 DATE = ColumnType(
     name="date", stored=pa.date32(), ids=(pa.date32().id, pa.date64().id), plain=int, domain="DATE", family="date",
     text="date", json="quoted", codes="integer", key_encoding=_PACKED, integers=pa.int32(),
     sql="DATE", sql_tokens=("DATE",), avro=(("int", "date", ""),), spark="date", polars="Date",
 )  # fmt: skip
+
+
 TIME = ColumnType(
     name="time", stored=pa.time64("us"), ids=(pa.time32("s").id, pa.time64("us").id), plain=int, domain="TIME",
     family="time", text="time", json="quoted", codes="integer", key_encoding=_PACKED, integers=pa.int64(),
     sql="TIME", sql_tokens=("TIME",), avro=(("int", "time-millis", "ms"), ("long", "time-micros", "us")), polars="Time",
 )  # fmt: skip
+
+
 TIMESTAMP = ColumnType(
     name="timestamp", stored=pa.timestamp("us"), ids=(pa.timestamp("us").id,), plain=int, domain="NAIVE",
     family="naive timestamp",
@@ -149,6 +200,8 @@ TIMESTAMP = ColumnType(
     ),
     spark="timestamp_ntz", polars="Datetime",
 )  # fmt: skip
+
+
 TIMESTAMP_ZONED = ColumnType(
     name="timestamp with zone", stored=pa.timestamp("us", tz="UTC"), ids=(pa.timestamp("us").id,), plain=int,
     domain="ZONED", family="timestamp",
@@ -161,12 +214,19 @@ TIMESTAMP_ZONED = ColumnType(
     ),
     spark="timestamp", polars="Datetime",
 )  # fmt: skip
+
+
 LIST = ColumnType(
     name="list", stored=None,
     ids=(pa.list_(pa.bool_()).id, pa.large_list(pa.bool_()).id, pa.list_(pa.bool_(), 1).id), text="json", json="array",
 )  # fmt: skip
+
+
 STRUCT = ColumnType(name="struct", stored=None, ids=(pa.struct([]).id,), text="json", json="object")
+
+
 MAP = ColumnType(name="map", stored=None, ids=(pa.map_(pa.bool_(), pa.bool_()).id,))
+
 
 TYPES: tuple[ColumnType, ...] = (
     BOOL,
@@ -194,7 +254,10 @@ TYPES: tuple[ColumnType, ...] = (
 )
 """All of them, in the order in which messages list them."""
 
+
 _BY_ID = {id_: found for found in TYPES for id_ in found.ids}
+
+
 _TIMESTAMP_ID = pa.timestamp("us").id
 
 
@@ -238,3 +301,91 @@ def is_text(arrow_type: pa.DataType) -> bool:
 def is_bytes(arrow_type: pa.DataType) -> bool:
     """Whether values are bytes, of a fixed size or not, in any of Arrow's layouts."""
     return type_of(arrow_type) in (BINARY, FIXED_BINARY)
+
+
+Plain: TypeAlias = bool | int | float | str | bytes | Decimal | None
+
+
+Json: TypeAlias = bool | int | float | str | None
+
+
+_NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
+
+def integer_form(arrow_type: pa.DataType) -> pa.DataType | None:
+    """The integer type with the same bits, for stored times, whose plain form is an integer; None for all others."""
+    found = type_of(arrow_type)
+    return None if found is None else found.integers
+
+
+def to_plain(array: pa.Array) -> list[Plain]:
+    """The plain values of an array of a stored, not nested type."""
+    integers = integer_form(array.type)
+    values: list[Plain] = (array.view(integers) if integers else array).to_pylist()
+    return values
+
+
+def to_array(values: list[Plain], arrow_type: pa.DataType) -> pa.Array:
+    """The array of these plain values; the inverse of ``to_plain``."""
+    integers = integer_form(arrow_type)
+    if integers:
+        return pa.array(values, integers).view(arrow_type)
+    return pa.array(values, arrow_type)
+
+
+def to_scalar(value: Plain, arrow_type: pa.DataType) -> pa.Scalar:
+    """The Arrow scalar of one plain value."""
+    return to_array([value], arrow_type)[0]
+
+
+def to_json(value: Plain) -> Json:
+    """The JSON form of one plain value."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, Decimal):
+        return str(value)
+    return value
+
+
+def from_json(json: Json, arrow_type: pa.DataType) -> Plain:
+    """The plain value of a JSON form.
+
+    Raises:
+        SchemaError: the JSON does not fit the type.
+    """
+    if json is None:
+        return None
+    found = type_of(arrow_type)
+    if found is not None and found.plain is not None:
+        forms, read = FROM_JSON[found.plain]
+        if type(json) in forms:
+            try:
+                return read(json)
+            except (KeyError, InvalidOperation, binascii.Error):
+                pass
+    raise SchemaError(f"{json!r} is not a stored value of type {arrow_type}")
+
+
+def _same(json: Any) -> Any:
+    return json
+
+
+def _float(json: Any) -> float:
+    return _NON_FINITE[json] if isinstance(json, str) else float(json)
+
+
+def _bytes(json: Any) -> bytes:
+    return base64.b64decode(json, validate=True)
+
+
+FROM_JSON: dict[type, tuple[tuple[type, ...], Callable[[Any], Plain]]] = {
+    bool: ((bool,), _same),
+    int: ((int,), _same),
+    float: ((int, float, str), _float),
+    str: ((str,), _same),
+    bytes: ((str,), _bytes),
+    Decimal: ((str,), Decimal),
+}
+"""By the class of plain values: the classes that their JSON may have, and how one is read."""

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from pyroaring import BitMap
 
 from dolmen.errors import CorruptionError
-from dolmen.format.checksum import crc32
+from dolmen.format.checksums import crc32
 from dolmen.format.entries import Vector
 
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from dolmen.commit.context import Context
-from dolmen.entries.segments.erasures import erasures_of, reaches
+from dolmen.entries.segments.erasures_in_force import erasures_of, reaches
 from dolmen.errors import Error
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.properties import TableSettings
-from dolmen.iceberg.pins import pins_of, published_tables
+from dolmen.iceberg.published_versions import pins_of, published_tables
 
 if TYPE_CHECKING:
     from dolmen.iceberg.publication import IcebergPublication

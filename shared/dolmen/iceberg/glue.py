@@ -23,11 +23,10 @@ from dolmen.errors import (
     StoreUnavailableError,
     TableExistsError,
 )
-from dolmen.iceberg.directory import PublicationDirectory
 from dolmen.iceberg.metadata import TableMetadata
-from dolmen.store.backoff import attempts
-from dolmen.store.s3.services import AwsService
-from dolmen.store.schemes import S3, scheme_of
+from dolmen.iceberg.publication_directory import PublicationDirectory
+from dolmen.store.base import S3, attempts, scheme_of
+from dolmen.store.s3.clients import AwsService
 
 VARIABLE = "DOLMEN_GLUE_DATABASE"
 """Environment variable with the Glue database for publications of databases in S3."""

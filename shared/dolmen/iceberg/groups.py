@@ -11,12 +11,11 @@ import numpy.typing as npt
 from pyroaring import BitMap
 
 from dolmen.commit.context import Context
-from dolmen.entries.segments.live import LiveFiles
-from dolmen.entries.segments.live_segment import LiveSegment
+from dolmen.entries.segments.live import LiveFiles, LiveSegment
 from dolmen.format.entries import DataFile
 from dolmen.format.layout import uuid_of
 from dolmen.format.manifest import Manifest, Segment, TableEntry
-from dolmen.iceberg.hidden import HiddenPositions
+from dolmen.iceberg.hidden_positions import HiddenPositions
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,8 @@ from uuid import UUID
 
 import msgspec
 
-from dolmen.format.adopted import MappedColumn
-from dolmen.iceberg.name_mapping import NAME_MAPPING, decode_mapping, encode_mapping
-from dolmen.iceberg.schemas import FormatVersion, PublishedSchema
+from dolmen.format.adopted_files import MappedColumn
+from dolmen.iceberg.schemas import NAME_MAPPING, FormatVersion, PublishedSchema, decode_mapping, encode_mapping
 
 MAIN = "main"
 VERSION, COMMIT_ID, STATE = "dolmen.version", "dolmen.commit-id", "dolmen.state"

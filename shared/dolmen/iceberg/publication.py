@@ -14,24 +14,22 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from dolmen.commit.context import Context
-from dolmen.commit.statements.index_parts import without_index
-from dolmen.entries.segments.erasures import erasures_of, reaches
+from dolmen.commit.statements.background import without_index
+from dolmen.entries.segments.erasures_in_force import erasures_of, reaches
 from dolmen.errors import ConflictError, CorruptionError, VersionExpiredError
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.properties import DatabaseSettings, TableSettings
-from dolmen.iceberg.base import BaseManifests
-from dolmen.iceberg.bounds import metrics
-from dolmen.iceberg.deletes import DeletesWriter, write_deletes
-from dolmen.iceberg.directory import PREFIX, Newest, PublicationDirectory
+from dolmen.iceberg.delete_files import DeletesWriter, write_deletes
 from dolmen.iceberg.glue import GlueCatalog
 from dolmen.iceberg.groups import FileGroup, FileGroups
-from dolmen.iceberg.manifests import FileEntry, ManifestFile, decode_manifest_list, encode_manifest_list
+from dolmen.iceberg.manifest_writing import BaseManifests, ManifestWriter
+from dolmen.iceberg.manifests import FileEntry, ManifestFile, decode_manifest_list, encode_manifest_list, metrics
 from dolmen.iceberg.metadata import PublishedSnapshot, TableMetadata
-from dolmen.iceberg.pins import pin_version, pins_of, unpin_versions
+from dolmen.iceberg.publication_directory import PREFIX, Newest, PublicationDirectory
+from dolmen.iceberg.published_versions import pin_version, pins_of, unpin_versions
 from dolmen.iceberg.schemas import FormatVersion, PublishedSchema, keeps_types
-from dolmen.iceberg.writer import ManifestWriter
-from dolmen.rows.scan.display import html, text
-from dolmen.store.backoff import attempts
+from dolmen.rows.scan.plan import html, text
+from dolmen.store.base import attempts
 
 MOST_SNAPSHOTS = 100
 """The most snapshots of a publication; the oldest are dropped."""

@@ -3,6 +3,6 @@
 The Lambda functions, the local pipeline, the command line and Spark's load all use it.
 It imports ``dolmen.api.database`` and what lies below that, but neither ``dolmen.service.handover`` nor
 ``dolmen.service.functions``.
-Begin with ``dolmen.ingest.announcements`` (events), then ``dolmen.ingest.drops.ingest`` (files) and
-``dolmen.ingest.deletes.apply`` (delete requests). ``dolmen.ingest.batch`` makes one commit of many requests.
+Begin with ``dolmen.ingest.announcements`` (events), then ``dolmen.ingest.drops.ingest_drops`` (files) and
+``dolmen.ingest.deletes.delete_requests`` (delete requests). ``dolmen.ingest.batch`` makes one commit of many requests.
 """

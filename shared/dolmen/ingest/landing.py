@@ -12,7 +12,7 @@ from dolmen.errors import InputError, ObjectNotFoundError
 from dolmen.format.layout import check_table_name
 from dolmen.ingest.announcements import Drop
 from dolmen.store.base import ObjectStore
-from dolmen.store.local.store import LocalStore
+from dolmen.store.local_store import LocalStore
 from dolmen.store.url import open_store
 
 PREFIX = "landing/"

@@ -16,13 +16,13 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 from pyarrow import types as t
 
-from dolmen.commit.statements.schema import AlterTable
+from dolmen.commit.statements.tables import AlterTable
 from dolmen.errors import InputError, LimitError, SchemaError
+from dolmen.format.column_history import narrowing
 from dolmen.format.evolution import AddColumn, WidenColumn
 from dolmen.format.ingest_properties import IngestSettings
 from dolmen.format.schema import Schema, own_names
-from dolmen.format.widening import narrowing
-from dolmen.ingest.formats.columnar.typed import without_nulls
+from dolmen.ingest.formats.columnar.typed_batches import without_nulls
 from dolmen.ingest.formats.formats import SourceFile, survey
 from dolmen.transactions.transaction import Transaction
 
@@ -118,7 +118,7 @@ def find_columns(source: SourceFile, settings: IngestSettings) -> list[pa.Field]
     """Finds the columns of a file's rows, with the types that hold all of it. Raises InputError."""
     skip_bad_rows = settings.on_bad_row == "quarantine"
     if settings.cdc is not None:
-        from dolmen.ingest.cdc.columns import image_columns  # only for those who have such tables
+        from dolmen.ingest.cdc.change_columns import image_columns  # only for those who have such tables
 
         return image_columns(source, settings.cdc, skip_bad_rows=skip_bad_rows)
     return list(survey(source, skip_bad_rows=skip_bad_rows))

@@ -6,9 +6,9 @@ from collections import Counter
 
 from dolmen.base.runtime import Runtime
 from dolmen.errors import Error
-from dolmen.ingest.queues.url import open_queue
-from dolmen.ingest.rejects.listing import RETRIED_SUFFIX
-from dolmen.ingest.rejects.report import ERROR_SUFFIX
+from dolmen.ingest.queues.open_queue import open_queue
+from dolmen.ingest.rejects.reject import ERROR_SUFFIX
+from dolmen.ingest.rejects.reject_listing import RETRIED_SUFFIX
 from dolmen.maintenance.health.health import Pipeline, QueuePlace, RejectsPlace
 from dolmen.store.url import open_store
 

@@ -3,7 +3,7 @@
 One round expires, resolves, compacts and merges; collection deletes objects, verification checks them.
 It imports ``dolmen.commit.context``, ``dolmen.transactions.transaction``, ``dolmen.commit``, ``dolmen.rows.scan``,
 ``dolmen.rows.write`` and what lies below those, but not ``dolmen.api.database``.
-Begin with ``dolmen.maintenance.run``; docs/maintenance.md explains the jobs.
+Begin with ``dolmen.maintenance.round``; docs/maintenance.md explains the jobs.
 """
 
 

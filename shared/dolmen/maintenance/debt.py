@@ -18,7 +18,7 @@ from dolmen.entries.segments.live import LiveFiles, tombstones_of
 from dolmen.format.entries import DataFile, Tombstone, WhereTombstone
 from dolmen.format.manifest import Manifest, Segment, SegmentKind, TableEntry
 from dolmen.format.properties import DatabaseSettings, TableSettings
-from dolmen.iceberg.lag import publication_lag
+from dolmen.iceberg.published_versions import publication_lag
 
 TABLE_TAILS: tuple[SegmentKind, ...] = ("files", "tombstones", "overlays", "removed")
 DATABASE_TAILS: tuple[SegmentKind, ...] = ("history", "applied", "released", "erasures")

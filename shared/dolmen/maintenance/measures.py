@@ -8,11 +8,11 @@ from typing import Any, Literal, TypeAlias
 from dolmen.iceberg.publication import IcebergPublication
 from dolmen.maintenance.compact.compaction import Compacted
 from dolmen.maintenance.debt import Debts
-from dolmen.maintenance.expire import Expired
-from dolmen.maintenance.gc.report import Collected
-from dolmen.maintenance.merge import Merged
+from dolmen.maintenance.gc.collection import Collected
 from dolmen.maintenance.resolve.resolution import Resolved
-from dolmen.maintenance.run import Round
+from dolmen.maintenance.round import Round
+from dolmen.maintenance.segment_merging import Merged
+from dolmen.maintenance.ttl import Expired
 
 Unit: TypeAlias = Literal["Count", "Bytes", "Seconds"]
 Measures: TypeAlias = dict[str, tuple[Unit, float]]

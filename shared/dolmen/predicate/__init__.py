@@ -47,14 +47,12 @@ from dolmen.predicate.ast import (
     to_json,
     uses_calls,
 )  # fmt: skip
-from dolmen.predicate.bind import find_column, rebind
-from dolmen.predicate.days import days_to_timestamps
-from dolmen.predicate.evaluate import evaluate, matches
-from dolmen.predicate.keys import as_keys
+from dolmen.predicate.bind import days_to_timestamps, find_column, rebind
+from dolmen.predicate.evaluate import check_evaluates, evaluate, matches
+from dolmen.predicate.key_tuples import as_keys
 from dolmen.predicate.parse import Parameters, Where, parse, with_parameters
 from dolmen.predicate.prune import StatsVerdict, judge
 from dolmen.predicate.text import to_sql
-from dolmen.predicate.trial import check_evaluates
 
 __all__ = [
     "And", "Column", "Compare", "Constant", "In", "IsNull", "Like", "Literal", "Not", "Or", "Parameters",

@@ -19,11 +19,11 @@ import pyarrow as pa
 
 from dolmen.base.cached import cached_property
 from dolmen.errors import PredicateError, SchemaError
-from dolmen.format.decoding import prepare
+from dolmen.format.checksums import prepare
 from dolmen.format.schema import type_from_json
-from dolmen.format.values import Json, Plain
-from dolmen.format.values import from_json as value_from_json
-from dolmen.predicate.domain import Op
+from dolmen.format.types import Json, Plain
+from dolmen.format.types import from_json as value_from_json
+from dolmen.predicate.constants import Op
 from dolmen.predicate.functions import Function, result_of
 from dolmen.predicate.limits import MAX_DEPTH
 

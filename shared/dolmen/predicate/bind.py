@@ -2,12 +2,16 @@
 
 A literal keeps a type of its own and need not fit the column, so nothing wraps: ``tiny < 300`` is TRUE for every
 int8, and means the same after the column has become an int16.
+
+Predicates that were bound to columns of dates, for columns that have become timestamps.
+
+Both are compared as midnights, so the predicate is TRUE for the same rows. But bounds of such a column are timestamps.
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, NamedTuple, TypeAlias
 
@@ -15,9 +19,9 @@ import msgspec
 import pyarrow as pa
 
 from dolmen.errors import PredicateError, SchemaError
+from dolmen.format.column_history import is_date_to_timestamp
 from dolmen.format.schema import Field, Schema, is_nested
-from dolmen.format.types import TYPES, short_type
-from dolmen.format.values import Plain, to_json
+from dolmen.format.types import TIMESTAMP, TYPES, Plain, short_type, to_json, type_of
 from dolmen.predicate import like as like_patterns
 from dolmen.predicate.ast import (
     FALSE,
@@ -37,22 +41,26 @@ from dolmen.predicate.ast import (
     Predicate,
     Term,
     Truth,
+    all_columns,
+    children,
     terms_of,
 )
-from dolmen.predicate.constants import MAX_DIGITS, Value, from_text
-from dolmen.predicate.constants import NULL as NULL_VALUE
-from dolmen.predicate.domain import (
+from dolmen.predicate.constants import (
     HOLDS,
+    MAX_DIGITS,
     Domain,
-    Op,  # fmt: skip
+    Op,
+    Value,
     domain_of,
     fit,
+    from_text,
     grid,
     into,
     join,
     order,
     plain_of,
 )
+from dolmen.predicate.constants import NULL as NULL_VALUE
 from dolmen.predicate.functions import Function, result_of
 from dolmen.predicate.limits import MAX_MEMBERS, MAX_PATTERN, check_count, short_repr
 
@@ -79,11 +87,17 @@ class Computed(NamedTuple):
 
 
 Named: TypeAlias = Field | Computed
+
+
 Side: TypeAlias = Named | Value
+
 
 _NAMED = (Field, Computed)
 
+
 _MIRROR: dict[Op, Op] = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
+
+
 _LITERAL_TYPES = {
     Domain[known.domain]: known.stored for known in TYPES if known.domain not in (None, "EXACT") and known.stored
 }
@@ -91,6 +105,8 @@ _LITERAL_TYPES = {
 
 
 _MOST_NAMES = 30
+
+
 _WORDS = {
     "none": "write IS NULL", "nil": "write IS NULL", "nan": "write 'nan'", "inf": "write 'inf'",
     "infinity": "write 'inf'",
@@ -422,3 +438,39 @@ def _exactly(values: Sequence[Any], arrow_type: pa.DataType) -> list[Plain]:
     cells = grid(arrow_type, Domain.EXACT)
     placed = [fit("=", value, cells) for value in values]
     return [plain_of(place[1], arrow_type) for place in placed if isinstance(place, tuple)]
+
+
+def days_to_timestamps(p: Predicate, types: Mapping[int, pa.DataType]) -> Predicate:
+    """The predicate with its columns of dates bound as timestamps, where they are that now.
+
+    Args:
+        types: the types of now of columns that had a narrower one, by id.
+    """
+    if not any(type_of(now) is TIMESTAMP for now in types.values()):
+        return p
+    changed = {
+        column: Column(column.id, str(types[column.id]))
+        for column in all_columns(p)
+        if column.id in types and is_date_to_timestamp(column.arrow_type, types[column.id])
+    }
+    return _with_columns(p, changed) if changed else p
+
+
+def _with_columns(p: Predicate, changed: Mapping[Column, Column]) -> Predicate:
+    if isinstance(p, Constant):
+        return p
+    if isinstance(p, Not):
+        return Not(_with_columns(p.arg, changed))
+    if children(p):
+        return msgspec.structs.replace(p, args=tuple(_with_columns(arg, changed) for arg in children(p)))
+    if isinstance(p, Compare):
+        right = p.right if isinstance(p.right, Literal) else _term(p.right, changed)
+        return Compare(p.op, _term(p.left, changed), right)
+    return msgspec.structs.replace(p, column=_term(p.column, changed))  # type: ignore[union-attr]
+
+
+def _term(term: Term, changed: Mapping[Column, Column]) -> Term:
+    if isinstance(term, Call):
+        args = tuple(arg if isinstance(arg, Literal) else _term(arg, changed) for arg in term.args)
+        return msgspec.structs.replace(term, args=args)
+    return changed.get(term, term)

@@ -3,6 +3,8 @@
 The columns come in the types of their file, which may be narrower than those the predicate was bound to. Where
 possible the literal is moved to the file's type (exactly, or the comparison is decided without looking at values);
 otherwise the column is cast, always to the wider type.
+
+Tries a predicate before it is committed: one that no reader could evaluate must never hide rows.
 """
 
 from __future__ import annotations
@@ -16,12 +18,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dolmen.base.units import DAY_US
-from dolmen.errors import PredicateError, SchemaError
-from dolmen.format.values import Plain, to_array, to_scalar
+from dolmen.errors import Error, PredicateError, SchemaError
+from dolmen.format.types import Plain, to_array, to_scalar
 from dolmen.predicate import like
 from dolmen.predicate.ast import (
     And,
     Call,
+    Column,
     Compare,
     Constant,
     In,
@@ -33,12 +36,15 @@ from dolmen.predicate.ast import (
     Predicate,
     Term,
     Truth,
+    all_columns,
     columns_in,
+    from_json,
+    to_json,
 )
-from dolmen.predicate.domain import (
+from dolmen.predicate.constants import (
     HOLDS,
     Domain,
-    Op,  # fmt: skip
+    Op,
     domain_of,
     exact_float,
     fit,
@@ -50,15 +56,23 @@ from dolmen.predicate.domain import (
     rounds_to,
 )
 from dolmen.predicate.functions import compute, result_of, to_floats
+from dolmen.predicate.prune import judge
 
 Columns: TypeAlias = Mapping[int, pa.Array | pa.ChunkedArray]
+
 
 _KERNELS = {
     "=": pc.equal, "<>": pc.not_equal, "<": pc.less, "<=": pc.less_equal, ">": pc.greater, ">=": pc.greater_equal,
 }  # fmt: skip
+
+
 _OPPOSITE: dict[Op, Op] = {">": "<=", ">=": "<"}
+
+
 _FEW = 16
 """Up to so many members of IN, comparing with each is faster than hashing."""
+
+
 _NULL, _TRUE, _FALSE = pa.Array.from_buffers(pa.bool_(), 3, [pa.py_buffer(b"\x06"), pa.py_buffer(b"\x02")])
 """Not by ``pa.scalar``, which imports pandas where it is installed, and this is run by whoever imports dolmen."""
 
@@ -362,3 +376,42 @@ def _value_set(p: In, arrow_type: pa.DataType, domain: Domain) -> pa.Array:
     placed = [fit("=", value, cells) for value in values]
     members: list[Plain] = [plain_of(place[1], arrow_type) for place in placed if isinstance(place, tuple)]
     return to_array(members, arrow_type)
+
+
+_SAMPLES: dict[Domain | None, Any] = {Domain.BOOLEAN: True, Domain.TEXT: "a", Domain.BYTES: b"a"}
+
+
+def check_evaluates(p: Predicate) -> None:
+    """Stores, reads back, evaluates and judges a predicate as readers will: on no row, on a row of NULLs, on values.
+
+    Raises:
+        PredicateError: one of these fails.
+    """
+    try:
+        stored = from_json(to_json(p))
+        by_id = {column.id: column for column in all_columns(p)}
+        for make in (_none, _null, _value):
+            rows = 0 if make is _none else 1
+            evaluate(stored, {id_: make(column) for id_, column in by_id.items()}, rows)
+        judge(stored, {}, 1)
+    except (Error, pa.ArrowException, ValueError, ArithmeticError, TypeError, RecursionError, MemoryError) as error:
+        reason = error.reason if isinstance(error, PredicateError) else str(error)
+        raise PredicateError(f"this predicate could not be evaluated by any reader: {reason}") from error
+    if stored != p:
+        raise PredicateError("this predicate would be read back as another one")
+
+
+def _none(column: Column) -> pa.Array:
+    return pa.array([], column.arrow_type)
+
+
+def _null(column: Column) -> pa.Array:
+    return pa.nulls(1, column.arrow_type)
+
+
+def _value(column: Column) -> pa.Array:
+    arrow_type = column.arrow_type
+    sample = _SAMPLES.get(domain_of(arrow_type), 0)
+    if pa.types.is_fixed_size_binary(arrow_type):
+        sample = bytes(arrow_type.byte_width)
+    return to_array([sample], arrow_type)

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from dolmen.base.units import DAY_US, HOUR_US, MINUTE_US
 from dolmen.errors import PredicateError
 from dolmen.predicate import like
-from dolmen.predicate.domain import Domain, domain_of, grid, join
+from dolmen.predicate.constants import Domain, domain_of, grid, join
 
 Function: TypeAlias = Choice[
     "+", "-", "*", "/", "%", "negate", "lower", "upper", "cast", "year", "month", "day", "hour", "minute"

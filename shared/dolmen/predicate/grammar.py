@@ -20,12 +20,11 @@ from dolmen.format.types import TYPES
 from dolmen.predicate import bind, constants, temporal
 from dolmen.predicate.ast import FALSE, Constant, Predicate
 from dolmen.predicate.bind import Side, find_column
-from dolmen.predicate.constants import Value
-from dolmen.predicate.domain import Domain, Op
+from dolmen.predicate.constants import Domain, Op, Value
 from dolmen.predicate.functions import NAMES
+from dolmen.predicate.lexing import adding_position, refusal
 from dolmen.predicate.limits import MAX_CONDITIONS, MAX_MEMBERS, check_count
 from dolmen.predicate.mapping import LISTS, from_python
-from dolmen.predicate.mistakes import adding_position, refusal
 from dolmen.predicate.temporal import Interval
 
 if TYPE_CHECKING:

@@ -17,8 +17,7 @@ from dolmen.format.schema import Field, Schema
 from dolmen.predicate import bind, constants
 from dolmen.predicate.ast import Predicate
 from dolmen.predicate.bind import find_column
-from dolmen.predicate.constants import Value
-from dolmen.predicate.domain import Domain, Op
+from dolmen.predicate.constants import Domain, Op, Value
 from dolmen.predicate.limits import MAX_MEMBERS, check_characters, check_count, short_repr
 
 LISTS = (list, tuple, set, frozenset, range)

@@ -13,11 +13,9 @@ from dolmen.errors import LimitError, PredicateError
 from dolmen.format.schema import Schema
 from dolmen.predicate.ast import Predicate, columns
 from dolmen.predicate.grammar import TreeReader
+from dolmen.predicate.lexing import parse_shape, syntax_error, tokenize
 from dolmen.predicate.limits import MAX_DEPTH, check_characters, short_repr
 from dolmen.predicate.mapping import parse_mapping
-from dolmen.predicate.mistakes import syntax_error
-from dolmen.predicate.shapes import parse_shape
-from dolmen.predicate.tokens import tokenize
 
 if TYPE_CHECKING:
     from sqlglot import exp

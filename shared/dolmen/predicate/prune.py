@@ -6,7 +6,7 @@ makes NOT, NULL and NaN simple: each is just one more outcome that is possible o
 
 What is possible is a ``Fact``: a bool for one file, a mask for many. The reasoning here is the same for both, because
 ``&`` and ``|`` work on both, and nothing is ever negated but by exchanging TRUE and FALSE. ``Statistics`` tells the
-spread of a column: this module has that of one file; ``dolmen.entries.segments.mask`` has that of a table of many
+spread of a column: this module has that of one file; ``dolmen.entries.segments.file_masks`` has that of a table of many
 files.
 """
 
@@ -21,8 +21,8 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from dolmen.format.entries import UNKNOWN, Bounds
 from dolmen.format.schema import type_from_json
-from dolmen.format.statistics import UNKNOWN, Bounds
 from dolmen.predicate import like
 from dolmen.predicate.ast import (
     And,
@@ -39,7 +39,7 @@ from dolmen.predicate.ast import (
     Term,
     Truth,
 )
-from dolmen.predicate.domain import (
+from dolmen.predicate.constants import (
     Domain,
     Op,  # fmt: skip
     domain_of,

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from dolmen.format.schema import Schema
-from dolmen.format.values import Plain
+from dolmen.format.types import Plain
 from dolmen.predicate import temporal
 from dolmen.predicate.ast import (
     And,
@@ -28,7 +28,7 @@ from dolmen.predicate.ast import (
     Term,
     Truth,
 )  # fmt: skip
-from dolmen.predicate.domain import Domain, domain_of
+from dolmen.predicate.constants import Domain, domain_of
 
 _SIMPLE = re.compile(r"[a-z_][a-z0-9_]*")
 _RESERVED = (

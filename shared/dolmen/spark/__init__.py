@@ -2,29 +2,29 @@
 
 It imports everything but ``dolmen.cli`` and ``dolmen.service.check_store``; in the package only a table's ``to_spark``
 imports it, when it is called.
-Begin with ``dolmen.spark.read.frame``, then ``dolmen.spark.write.frame``. docs/spark.md shows how to use it.
+Begin with ``dolmen.spark.read.to_frame``, then ``dolmen.spark.write.from_frame``. docs/spark.md shows how to use it.
 """
 
 from __future__ import annotations
 
 import pyspark
 
-from dolmen.spark.supported import check_supported
+from dolmen.spark.checks import check_supported
 
 try:
-    from dolmen.spark.collection import gc
-    from dolmen.spark.compact.compaction import compact
-    from dolmen.spark.export import export
+    from dolmen.spark.compact.spark_compaction import compact
     from dolmen.spark.failures import raising_dolmen_errors
-    from dolmen.spark.indexing import index
     from dolmen.spark.load.load import load
-    from dolmen.spark.merge.merge import merge
-    from dolmen.spark.read.frame import to_spark
+    from dolmen.spark.merge.spark_merge import merge
+    from dolmen.spark.read.to_frame import to_spark
     from dolmen.spark.source.register import register
+    from dolmen.spark.spark_export import export
+    from dolmen.spark.spark_gc import gc
+    from dolmen.spark.spark_indexing import index
     from dolmen.spark.sql.attachment import attach, detach
-    from dolmen.spark.sql.run import sql
-    from dolmen.spark.stream.batches import batches_into
-    from dolmen.spark.write.frame import append, delete, overwrite, upsert
+    from dolmen.spark.sql.run_sql import sql
+    from dolmen.spark.stream.stream_writer import batches_into
+    from dolmen.spark.write.from_frame import append, delete, overwrite, upsert
     from dolmen.transactions.merge.clauses import Delete, Insert, Update
 except ImportError:
     check_supported(pyspark.__version__)

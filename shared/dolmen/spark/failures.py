@@ -2,6 +2,8 @@
 
 Spark hands the text of a worker's traceback to the driver, and nothing else. So a task adds a line to its error that
 says all of it in JSON, which the driver finds in that text.
+
+py4j's errors; stand-ins, which nothing raises, where it is not installed, as with pyspark-client.
 """
 
 from __future__ import annotations
@@ -17,12 +19,28 @@ from pyspark.errors import PySparkException
 
 from dolmen import errors
 from dolmen.errors import Error, RowError
-from dolmen.spark.py4j_errors import Py4JJavaError
+
+__all__ = ["Py4JError", "Py4JJavaError"]
+
+
+try:
+    from py4j.protocol import Py4JError, Py4JJavaError
+except ImportError:
+
+    class Py4JError(Exception):  # type: ignore[no-redef]
+        """An error of the bridge to the JVM."""
+
+    class Py4JJavaError(Exception):  # type: ignore[no-redef]
+        """An exception that was raised in the JVM."""
+
 
 FAILURES = PySparkException, Py4JJavaError
 """The errors by which a failed job is known in the driver."""
 
+
 _MARK = "raised by dolmen in a task: "
+
+
 _LINE = re.compile(re.escape(_MARK) + r"(\{.*\})")
 
 

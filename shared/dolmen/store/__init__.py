@@ -17,10 +17,10 @@ from dolmen.store.base import (
     PutOutcome,
     Stored,
     Unknown,
+    create,
 )
 from dolmen.store.clock import ServerClock
-from dolmen.store.create import create
-from dolmen.store.local.store import LocalStore
+from dolmen.store.local_store import LocalStore
 from dolmen.store.memory import MemoryBucket, MemoryStore
 from dolmen.store.url import open_store
 

@@ -1,4 +1,18 @@
-"""The Protocol of an object store, and the types of its answers."""
+"""The Protocol of an object store, and the types of its answers.
+
+Checks the form of keys.
+
+Waiting between attempts.
+
+Creating an immutable object for certain.
+
+Copying a range of an object by reading it, for stores whose server does not copy.
+
+The kinds of stores that a URL can name: one entry for each.
+
+``dolmen.store.url`` opens them; ``tests/project/test_schemes.py`` checks that it can open each. This module imports
+nothing of dolmen.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +20,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO, Protocol, Self, TypeAlias
 
+from dolmen.base.runtime import Runtime
+from dolmen.base.units import MIB
+from dolmen.errors import CorruptionError, InputError, ObjectNotFoundError, StoreUnavailableError
 from dolmen.store.clock import ServerClock
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
@@ -183,3 +200,147 @@ class ObjectStore(Protocol):
         Args:
             root: the bucket on S3, the name of a store in memory; of directories "", which is the machine's root.
         """
+
+
+#: Directory of unfinished files under a LocalStore's root; no key has such a part, no listing shows one.
+TEMPORARY = ".dolmen-tmp"
+
+
+#: S3 takes keys up to this many bytes of UTF-8 (docs.aws.amazon.com/AmazonS3/latest/userguide/object-keys.html).
+MAX_KEY_BYTES = 1024
+
+
+def check_key(key: str) -> str:
+    """Returns ``key`` if every store can hold it, else raises InputError.
+
+    A landing bucket may hold stranger keys (``a//b``): stores that can name them read, list and delete them all the
+    same. A directory cannot, and so LocalStore asks this of every key.
+    """
+    parts = key.split("/")
+    if "" in parts or "." in parts or ".." in parts:
+        raise InputError(
+            f"key {key!r}: parts between '/' may not be empty, '.' or '..', and it may not start or end with '/'"
+        )
+    if "\\" in key or "\0" in key:
+        raise InputError(f"key {key!r}: no backslash and no NUL, please")
+    if TEMPORARY in parts:
+        raise InputError(f"key {key!r}: {TEMPORARY!r} is reserved for unfinished files")
+    if len(key.encode("utf-8", "surrogatepass")) > MAX_KEY_BYTES:
+        raise InputError(f"key {key[:40]!r}... is longer than {MAX_KEY_BYTES} bytes")
+    return key
+
+
+def attempts(
+    runtime: Runtime, limit: int = 6, *, base_seconds: float = 0.05, cap_seconds: float = 2.0
+) -> Iterator[int]:
+    """Counts attempts from 0 to ``limit`` - 1, and sleeps a jittered, doubling, capped time between them.
+
+    The jitter is "full": uniform between nothing and the cap of that attempt, which spreads competing writers best
+    (aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter).
+    """
+    for attempt in range(limit):
+        if attempt:
+            runtime.sleep(runtime.random.uniform(0, min(cap_seconds, base_seconds * 2**attempt)))
+        yield attempt
+
+
+def create(store: ObjectStore, key: str, body: Buffer, runtime: Runtime) -> None:
+    """Creates an object under a name that no other writer uses (a fresh uuid), whatever becomes of the answers.
+
+    For such a name an unknown outcome is harmless: the same bytes may be sent again, a refusal means that an earlier
+    attempt landed after all (it is read back to be sure), and giving up leaves an orphan at worst.
+
+    Raises:
+        StoreUnavailableError: no attempt is known to have landed.
+        CorruptionError: another object stands under this key.
+    """
+    reason = ""
+    for _ in attempts(runtime):
+        match store.put(key, body):
+            case Stored():
+                return
+            case Unknown(reason):
+                continue
+            case PreconditionFailed():
+                try:
+                    found = store.get(key).body
+                except ObjectNotFoundError:
+                    reason = "it is refused as existing, and then cannot be found"
+                    continue
+                if found == body:
+                    return
+                raise CorruptionError(key, "another object stands under this name, which should be this writer's own")
+    raise StoreUnavailableError(f"cannot create {key!r} in {store.url}: {reason}")
+
+
+READ_BYTES = 8 * MIB
+"""How much one request reads."""
+
+
+def check_range(key: str, byte_range: tuple[int, int]) -> tuple[int, int]:
+    """Returns a range that is one. Raises InputError."""
+    first, end = byte_range
+    if not 0 <= first <= end:
+        raise InputError(f"range [{first}, {end}) of {key!r}")
+    return first, end
+
+
+def beyond_end(key: str, end: int) -> InputError:
+    """The error for a range that goes beyond its object's end."""
+    return InputError(f"{key!r} ends before byte {end}: it cannot be copied up to there")
+
+
+def read_range(store: ObjectStore, key: str, byte_range: tuple[int, int], etag: str) -> Iterator[bytes]:
+    """The bytes of a range, piece by piece.
+
+    Raises:
+        ObjectNotFoundError: no such object.
+        ObjectChangedError: the ETag differs.
+        InputError: the object ends before the range does.
+    """
+    first, end = byte_range
+    for start in range(first, end, READ_BYTES):
+        stop = min(end, start + READ_BYTES)
+        body = store.get(key, (start, stop), etag=etag).body
+        if len(body) != stop - start:
+            raise beyond_end(key, end)
+        yield body
+
+
+@dataclass(frozen=True, slots=True)
+class Scheme:
+    """One kind of stores.
+
+    Args:
+        name: what stands before ``://``.
+        form: the URL, as messages show it.
+        is_shared: whether other processes open the same store by its URL.
+        hadoop: the scheme by which Hadoop, and so Spark's own readers, know such places; None if they do not.
+        is_quoted: whether the path in a URL is percent-encoded.
+        instead_of: schemes of other programs for the same stores, which errors translate.
+    """
+
+    name: str
+    form: str
+    is_shared: bool = True
+    hadoop: str | None = None
+    is_quoted: bool = False
+    instead_of: tuple[str, ...] = ()
+
+
+S3 = Scheme("s3", "s3://bucket/prefix", hadoop="s3a", instead_of=("s3a", "s3n"))
+
+
+FILE = Scheme("file", "file:///directory", hadoop="file", is_quoted=True)
+
+
+MEMORY = Scheme("memory", "memory://name", is_shared=False)
+
+
+SCHEMES: dict[str, Scheme] = {scheme.name: scheme for scheme in (S3, FILE, MEMORY)}
+
+
+def scheme_of(url: str) -> Scheme | None:
+    """The scheme of a URL; None for a plain path, or a scheme that is not known."""
+    name, separator, _ = url.partition("://")
+    return SCHEMES.get(name) if separator else None

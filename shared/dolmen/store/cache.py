@@ -1,20 +1,223 @@
 """A cache of parts of immutable objects: footers, deletion vectors, keys, segments. In memory, and if wanted on disk.
 
 Objects never change under their key, so nothing here is ever out of date; the least recently used goes first.
+
+Parts of immutable objects on this machine's disk: they survive the process, and on Lambda the call.
+
+Entries are files of their own in ``<directory>/dolmen-cache``, named by a hash of the store's URL, the object's key and
+the offset, so that no name can leave the directory and databases never mix. Processes may share it: a file appears
+whole, by rename, and is only ever removed. What is read is compared with its checksum; a damaged entry is as good as
+none.
+
+A disk that is full, read-only or somebody else's costs the cache and nothing else.
 """
 
 from __future__ import annotations
 
+import hashlib
+import logging
+import os
+import struct
 import threading
+import zlib
 from collections import OrderedDict
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any, NamedTuple, TypeAlias
 
-from dolmen.base.units import MIB
+from dolmen.base.runtime import Runtime
+from dolmen.base.units import GIB, MIB
 from dolmen.errors import CorruptionError
-from dolmen.store.disk_cache import CacheKey, DiskCache
+
+CacheKey: TypeAlias = tuple[str, str, int]
+"""(what it is, the object's key, the offset in it)."""
+
+
+DIRECTORY = "DOLMEN_CACHE_DIR"
+
+
+BYTES = "DOLMEN_CACHE_BYTES"
+
+
+DEFAULT_DISK_BYTES = GIB
+
+
+_log = logging.getLogger("dolmen")
+
+
+_MAGIC = b"DLC1"
+
+
+_HEAD = struct.Struct("<4sII")
+
+
+_KEPT_PART = 0.9
+"""An eviction goes on until so much of the bound is left."""
+
+
+_LARGEST_PART = 4
+"""Values larger than this part of the bound are not kept."""
+
+
+class _File(NamedTuple):
+    used_ns: int
+    size: int
+    path: str
+
+
+class DiskCache:
+    """Bytes by key, bounded; the least recently used go first. Safe to use from several threads and processes.
+
+    Args:
+        directory: where ``dolmen-cache`` is or will be.
+        url: of the store whose objects these are.
+        max_bytes: of all that is kept there, whichever database's.
+    """
+
+    def __init__(self, directory: str, url: str, runtime: Runtime, max_bytes: int = DEFAULT_DISK_BYTES) -> None:
+        self.root = os.path.join(os.path.abspath(directory), "dolmen-cache")
+        self._url, self._runtime, self.max_bytes = url, runtime, max_bytes
+        self._lock = threading.Lock()
+        self._bytes: int | None = None
+        self._unchecked = 0
+        self._off = False
+
+    @classmethod
+    def from_environment(cls, url: str, runtime: Runtime) -> DiskCache | None:
+        """The cache that ``DOLMEN_CACHE_DIR`` and ``DOLMEN_CACHE_BYTES`` ask for; only for stores far away."""
+        directory = os.environ.get(DIRECTORY, "")
+        if not directory or not url.startswith("s3:"):
+            return None
+        text = os.environ.get(BYTES, "")
+        if text and not text.isdigit():
+            _log.warning("%s=%r is no number of bytes: taking %d", BYTES, text, DEFAULT_DISK_BYTES)
+        most = int(text) if text.isdigit() else DEFAULT_DISK_BYTES
+        return cls(directory, url, runtime, most) if most else None
+
+    def read(self, key: CacheKey) -> bytes | None:
+        """The bytes that were written under ``key``, or None."""
+        path = self._path(key)
+        try:
+            with open(path, "rb") as file:
+                held = file.read()
+        except OSError:
+            return None
+        body = self._unpacked(key, held)
+        if body is None:
+            self.drop(key)
+            return None
+        with suppress(OSError):
+            os.utime(path)
+        return body
+
+    def write(self, key: CacheKey, body: bytes) -> None:
+        """Keeps ``body``, if that can be."""
+        if self._off or len(body) > self.max_bytes // _LARGEST_PART:
+            return
+        packed = self._packed(key, body)
+        try:
+            self._check_root()
+            self._make_room(len(packed))
+            try:
+                self._put(key, packed)
+            except OSError:  # full, though not of this: half of it has to go
+                self._evict(self._scan(), (self._bytes or 0) // 2)
+                self._put(key, packed)
+        except OSError as error:
+            self._off = True
+            _log.warning("the cache in %s is not used any more: %s", self.root, error)
+
+    def drop(self, key: CacheKey) -> None:
+        """Removes what was written under ``key``."""
+        with suppress(OSError):
+            os.unlink(self._path(key))
+
+    def __contains__(self, key: CacheKey) -> bool:
+        return os.path.exists(self._path(key))
+
+    def _path(self, key: CacheKey) -> str:
+        name = hashlib.blake2b(self._identity(key), digest_size=20).hexdigest()
+        return os.path.join(self.root, name[:2], name)
+
+    def _identity(self, key: CacheKey) -> bytes:
+        return "\0".join((self._url, key[0], key[1], str(key[2]))).encode()
+
+    def _packed(self, key: CacheKey, body: bytes) -> bytes:
+        identity = self._identity(key)
+        return _HEAD.pack(_MAGIC, zlib.crc32(body, zlib.crc32(identity)), len(identity)) + identity + body
+
+    def _unpacked(self, key: CacheKey, held: bytes) -> bytes | None:
+        identity = self._identity(key)
+        start = _HEAD.size + len(identity)
+        if len(held) < start:
+            return None
+        magic, checksum, length = _HEAD.unpack_from(held)
+        body = held[start:]
+        if magic != _MAGIC or length != len(identity) or held[_HEAD.size : start] != identity:
+            return None
+        return body if zlib.crc32(body, zlib.crc32(identity)) == checksum else None
+
+    def _check_root(self) -> None:
+        """Makes the directory. Raises OSError if others could have put something into it."""
+        if self._bytes is None:
+            os.makedirs(self.root, 0o700, exist_ok=True)
+            if os.stat(self.root, follow_symlinks=False).st_uid != os.geteuid():
+                raise PermissionError(f"{self.root} belongs to somebody else")
+
+    def _put(self, key: CacheKey, packed: bytes) -> None:
+        path = self._path(key)
+        os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
+        unfinished = f"{path}.{self._runtime.uuid()}.tmp"
+        file = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            with open(file, "wb") as output:
+                output.write(packed)
+            os.rename(unfinished, path)
+        except OSError:
+            with suppress(OSError):
+                os.unlink(unfinished)
+            raise
+
+    def _make_room(self, size: int) -> None:
+        """Counts ``size`` more bytes. Looks at what is really there when that may be too much, and now and then."""
+        with self._lock:
+            if self._bytes is not None:
+                self._bytes += size
+                self._unchecked += size
+                if self._bytes <= self.max_bytes and self._unchecked <= self.max_bytes // 8:
+                    return
+            files = self._scan()
+            if (self._bytes or 0) + size > self.max_bytes:
+                self._evict(files, int(self.max_bytes * _KEPT_PART) - size)
+            self._bytes = (self._bytes or 0) + size
+
+    def _scan(self) -> list[_File]:
+        """All files, unfinished ones too, which others may be writing: these are the last that would go."""
+        files = list(self._files())
+        self._bytes, self._unchecked = sum(file.size for file in files), 0
+        return files
+
+    def _files(self) -> Iterator[_File]:
+        for place in range(256):
+            with suppress(OSError), os.scandir(os.path.join(self.root, f"{place:02x}")) as found:
+                for each in found:
+                    with suppress(OSError):
+                        stat = each.stat(follow_symlinks=False)
+                        yield _File(stat.st_mtime_ns, stat.st_size, each.path)
+
+    def _evict(self, files: list[_File], most: int) -> None:
+        left = sum(file.size for file in files)
+        for file in sorted(files):
+            if left <= most:
+                break
+            with suppress(OSError):
+                os.unlink(file.path)
+                left -= file.size
+        self._bytes = left
+
 
 __all__ = ["DEFAULT_BYTES", "CacheKey", "ObjectCache"]
+
 
 DEFAULT_BYTES = 128 * MIB
 

@@ -11,6 +11,7 @@ from typing import BinaryIO, Self
 from dolmen.base.runtime import Runtime, shared_runtime
 from dolmen.errors import InputError, ObjectChangedError, ObjectNotFoundError
 from dolmen.store.base import (
+    MEMORY,
     Buffer,
     Deleted,
     Object,
@@ -18,13 +19,13 @@ from dolmen.store.base import (
     PreconditionFailed,
     PutOutcome,
     Stored,
+    check_key,
+    check_range,
+    create,
+    read_range,
 )
 from dolmen.store.clock import ServerClock
-from dolmen.store.copying import check_range, read_range
-from dolmen.store.create import create
 from dolmen.store.input import open_pinned
-from dolmen.store.keys import check_key
-from dolmen.store.schemes import MEMORY
 
 
 @dataclass(frozen=True, slots=True)

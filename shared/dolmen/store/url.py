@@ -10,10 +10,9 @@ from urllib.parse import unquote
 from dolmen.base import arguments
 from dolmen.base.runtime import Runtime, shared_runtime
 from dolmen.errors import InputError
-from dolmen.store.base import ObjectStore
-from dolmen.store.local.store import LocalStore
+from dolmen.store.base import FILE, MEMORY, S3, SCHEMES, ObjectStore, scheme_of
+from dolmen.store.local_store import LocalStore
 from dolmen.store.memory import MemoryStore, shared_bucket
-from dolmen.store.schemes import FILE, MEMORY, S3, SCHEMES, scheme_of
 
 _FORMS = f"use {S3.form}, {FILE.form}, a plain path, or {MEMORY.form}"
 
@@ -79,7 +78,7 @@ def _open_s3(text: str, rest: str, runtime: Runtime) -> ObjectStore:
     if prefix and {"", ".", ".."} & set(prefix.split("/")):
         raise InputError(f"{text!r}: parts of the prefix may not be empty, '.' or '..'")
     try:
-        from dolmen.store.s3.store import S3Store  # boto3 is an extra, and slow to import
+        from dolmen.store.s3.bucket_store import S3Store  # boto3 is an extra, and slow to import
     except ModuleNotFoundError as error:
         if error.name not in ("boto3", "botocore"):
             raise

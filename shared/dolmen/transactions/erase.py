@@ -10,8 +10,8 @@ from typing import Any, TypeAlias
 from dolmen.base import arguments
 from dolmen.base.units import parse_duration, utc
 from dolmen.commit.context import Context
-from dolmen.commit.statements.erase import Erase
-from dolmen.entries.segments.erasures import erasures_of, reaches
+from dolmen.commit.statements.erasures import Erase
+from dolmen.entries.segments.erasures_in_force import erasures_of, reaches
 from dolmen.errors import ErasureNotFoundError, InputError
 from dolmen.format.erasures import Erasure, erasure_id
 from dolmen.format.keys import Keys

@@ -13,18 +13,17 @@ import pyarrow as pa
 from dolmen.base.units import MIB
 from dolmen.commit.context import Context
 from dolmen.commit.draft import Draft
-from dolmen.commit.statements.insert import InsertRows
-from dolmen.commit.statements.rows import Write
+from dolmen.commit.statements.row_changes import InsertRows, Write
 from dolmen.commit.uploads import PendingUploads
-from dolmen.entries.index.key_runs import KeyRuns
+from dolmen.entries.index.sorting import KeyRuns
 from dolmen.entries.index.table_index import encoding_of
 from dolmen.errors import ConflictError, DuplicateKeyError, InputError
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Field
-from dolmen.format.values import to_plain
+from dolmen.format.types import to_plain
 from dolmen.predicate.text import plain_text
-from dolmen.rows.scan.erased_rows import ErasedRowsFilter
-from dolmen.rows.scan.existing_keys import existing_keys
+from dolmen.rows.scan.by_key.lookup import existing_keys
+from dolmen.rows.scan.hide.erased_rows import ErasedRowsFilter
 from dolmen.rows.scan.view import View
 from dolmen.rows.write.row_digest import RowDigest
 from dolmen.rows.write.upsert import check_not_null

@@ -1,4 +1,7 @@
-"""The reading side of a table: the same for the newest version, an old one, and inside a transaction."""
+"""The reading side of a table: the same for the newest version, an old one, and inside a transaction.
+
+Look-ups by primary key: methods of tables of the newest version, of an old one, and inside a transaction.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +18,15 @@ from dolmen.entries.segments.live import LiveFiles, tombstones_of
 from dolmen.format.entries import Tombstone, WhereTombstone
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.properties import has_index
-from dolmen.format.schema import Schema
+from dolmen.format.schema import COMMIT_TS, Schema
 from dolmen.predicate import Parameters, Predicate, Where, from_builtins, parse, to_sql, with_parameters
-from dolmen.rows.scan.optional import optional
+from dolmen.rows.scan.by_key.lookup import Lookup, where_key_in
+from dolmen.rows.scan.engines.dataframes import optional, to_dicts
 from dolmen.rows.scan.plan import output_fields
 from dolmen.rows.scan.scan import Scan
 from dolmen.rows.scan.view import View
 from dolmen.rows.write.row_digest import content_digest
+from dolmen.transactions.row_statements import take_keys
 
 if TYPE_CHECKING:
     import duckdb
@@ -283,3 +288,49 @@ def _in_words(tombstone: Tombstone, entry: TableEntry) -> str:
             for id_, values in zip(tombstone.columns, tombstone.values, strict=True)
         )
     return f"{tombstone.count:,} keys of {names}"
+
+
+class KeyedTable(ReadableTable):
+    """A table whose rows are found by their primary key."""
+
+    def get(self, key: Any, columns: Sequence[str] | None = None) -> dict[str, Any] | None:
+        """The row with a key, by column; None if there is none.
+
+        If several rows have the key, which ``append`` does not prevent, it is one of those that were committed last.
+
+        Args:
+            key: the value of the primary key, or a tuple of the values of its columns.
+            columns: names of columns; all by default.
+
+        Raises:
+            InputError: the table has no primary key, or the value does not fit it; or Python does not have a date or
+                time of the row, which ``get_many`` returns.
+        """
+        found = self._lookup([key], columns, with_commit_ts=True).to_arrow()
+        if not found.num_rows:
+            return None
+        last = found.sort_by([(COMMIT_TS, "descending")]).slice(0, 1).drop_columns([COMMIT_TS])
+        [row] = to_dicts(last)
+        return row
+
+    def get_many(self, keys: Any, columns: Sequence[str] | None = None) -> pa.Table:
+        """The rows with some keys, in any order. Keys without a row are left out, and repeated keys count once.
+
+        Args:
+            keys: values of the primary key, as a list, a Series, or an Arrow or NumPy array; tuples, if it has several
+                columns; or Arrow data with columns of their names.
+            columns: names of columns; all by default.
+
+        Raises:
+            InputError: the table has no primary key, or a value does not fit it.
+        """
+        return self._lookup(keys, columns, with_commit_ts=False).to_arrow()
+
+    def _lookup(self, keys: Any, columns: Sequence[str] | None, *, with_commit_ts: bool) -> Lookup:
+        view = self._view()
+        entry = view.entry()
+        taken = take_keys(entry, keys)
+        if taken.num_rows:
+            self._note_read(where_key_in(entry, taken))
+        names = None if columns is None else arguments.names("columns", columns)
+        return Lookup(view, taken, names, with_commit_ts=with_commit_ts)

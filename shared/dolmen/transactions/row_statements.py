@@ -12,18 +12,16 @@ import pyarrow as pa
 
 from dolmen.base import arguments
 from dolmen.commit.context import Context
-from dolmen.commit.delete_records import keys_in, record_keys, record_predicate
 from dolmen.commit.intent import Intent, LateIntent
-from dolmen.commit.statements.rows import DeletePositions, Write
-from dolmen.commit.uploads import PendingUploads
+from dolmen.commit.statements.row_changes import DeletePositions, Write
+from dolmen.commit.uploads import PendingUploads, keys_in, record_keys, record_predicate
 from dolmen.errors import InputError, RowError, SchemaError
 from dolmen.format.entries import DataFile, Tombstone
 from dolmen.format.keys import Keys, keys_from_arrow
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.schema import Field, is_nested, storable
-from dolmen.format.types import can_be_key, short_type
-from dolmen.format.values import Json, to_plain
-from dolmen.format.values import to_json as to_json_value
+from dolmen.format.types import Json, can_be_key, short_type, to_plain
+from dolmen.format.types import to_json as to_json_value
 from dolmen.predicate import (
     Predicate,
     Where,
@@ -31,17 +29,16 @@ from dolmen.predicate import (
     parse,
     to_json,
 )
-from dolmen.predicate.domain import Domain, domain_of
-from dolmen.rows.scan.erased_rows import ErasedRowsFilter
+from dolmen.predicate.constants import Domain, domain_of
+from dolmen.rows.scan.hide.erased_rows import ErasedRowsFilter
 from dolmen.rows.scan.positions import matching_positions
 from dolmen.rows.scan.view import View
+from dolmen.rows.write.casts import lossless, lossy
 from dolmen.rows.write.conform import conform
 from dolmen.rows.write.data_file import write_data_files
 from dolmen.rows.write.frames import frame_cast, values_of
-from dolmen.rows.write.lossless import lossless
-from dolmen.rows.write.lossy import lossy
 from dolmen.rows.write.row_digest import RowDigest
-from dolmen.rows.write.rows import as_batches
+from dolmen.rows.write.row_input import as_batches
 from dolmen.rows.write.upsert import dedupe_last
 
 Mode: TypeAlias = Literal["tombstone", "positions"]

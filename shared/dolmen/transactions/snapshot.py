@@ -11,13 +11,13 @@ from dolmen.base.units import since_epoch
 from dolmen.commit.context import Context
 from dolmen.commit.head import Base
 from dolmen.commit.versions import is_settled, manifest_at_tag, manifest_at_time, manifest_at_version
-from dolmen.entries.segments.erasures import as_read_now
+from dolmen.entries.segments.erasures_in_force import as_read_now
 from dolmen.errors import InputError, VersionExpiredError
 from dolmen.format.manifest import EMPTY, Manifest
-from dolmen.transactions.key_lookup import KeyedTable
+from dolmen.transactions.reading import KeyedTable
 
 if TYPE_CHECKING:
-    from dolmen.rows.scan.sql import Parameters, SqlResult
+    from dolmen.rows.scan.engines.sql import Parameters, SqlResult
 
 
 class PinnedTable(KeyedTable):
@@ -75,7 +75,7 @@ class Snapshot:
 
     def sql(self, query: str, parameters: Parameters = None) -> SqlResult:
         """Runs a query over the tables of this version (see ``Database.sql``)."""
-        from dolmen.rows.scan.sql import run_sql  # imports DuckDB
+        from dolmen.rows.scan.engines.sql import run_sql  # imports DuckDB
 
         return run_sql(arguments.text("query", query), self, parameters)
 

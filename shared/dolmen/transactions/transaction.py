@@ -17,7 +17,7 @@ from dolmen.format.layout import check_table_name
 from dolmen.format.manifest import TableEntry
 from dolmen.format.properties import check_database_properties, check_table_properties
 from dolmen.format.schema import Schema
-from dolmen.rows.write.probe import check_storable
+from dolmen.rows.write.conform import check_storable
 from dolmen.rows.write.row_digest import content_digest
 from dolmen.transactions import row_statements
 from dolmen.transactions.erase import Subject, forget_subjects
@@ -26,7 +26,7 @@ from dolmen.transactions.transaction_table import TransactionTable
 from dolmen.transactions.unit_of_work import UnitOfWork
 
 if TYPE_CHECKING:
-    from dolmen.rows.scan.sql import Parameters, SqlResult
+    from dolmen.rows.scan.engines.sql import Parameters, SqlResult
 
 
 class Transaction(UnitOfWork):
@@ -160,7 +160,7 @@ class Transaction(UnitOfWork):
 
     def sql(self, query: str, parameters: Parameters = None) -> SqlResult:
         """Runs a query over the tables as this transaction sees them. See ``Database.sql``."""
-        from dolmen.rows.scan.sql import lists_tables, run_sql  # imports DuckDB
+        from dolmen.rows.scan.engines.sql import lists_tables, run_sql  # imports DuckDB
 
         if lists_tables(arguments.text("query", query)):
             self.claim_names()

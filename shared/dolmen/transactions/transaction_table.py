@@ -10,12 +10,12 @@ from typing import Any, get_args
 import pyarrow as pa
 
 from dolmen.base import arguments
-from dolmen.commit.applied import is_raw_digest
+from dolmen.commit.change import is_raw_digest
 from dolmen.commit.statements.background import SetProperties
-from dolmen.commit.statements.base import Statement
-from dolmen.commit.statements.expect_erasures import ExpectErasures
-from dolmen.commit.statements.rows import DeletePositions, Overwrite
-from dolmen.commit.statements.schema import AlterTable
+from dolmen.commit.statements.claims import ExpectErasures
+from dolmen.commit.statements.row_changes import DeletePositions, Overwrite
+from dolmen.commit.statements.statement import Statement
+from dolmen.commit.statements.tables import AlterTable
 from dolmen.errors import InputError
 from dolmen.format.evolution import (
     AddColumn,
@@ -39,12 +39,11 @@ from dolmen.rows.write.row_digest import RowDigest, content_digest
 from dolmen.transactions import row_statements
 from dolmen.transactions.erase import erase_rows
 from dolmen.transactions.insertion import insert_rows, primary_key
-from dolmen.transactions.key_lookup import KeyedTable
-from dolmen.transactions.merge.assignments import NewValues
 from dolmen.transactions.merge.clauses import Clauses, WhenMatched, WhenNotMatched, WhenNotMatchedBySource
 from dolmen.transactions.merge.merge import check_once, is_upsert, merge_rows
-from dolmen.transactions.merge.source import SourceRows
-from dolmen.transactions.merge.update import update_rows
+from dolmen.transactions.merge.merge_source import SourceRows
+from dolmen.transactions.merge.update import NewValues, update_rows
+from dolmen.transactions.reading import KeyedTable
 from dolmen.transactions.restore_and_clone import Moment, restore_table
 from dolmen.transactions.unit_of_work import UnitOfWork, leaves_out_erased
 

@@ -11,27 +11,25 @@ from typing import Any, Self
 import pyarrow as pa
 
 from dolmen.base import arguments
-from dolmen.commit.applied import find_applied
-from dolmen.commit.change import Change
+from dolmen.commit.change import Change, find_applied
 from dolmen.commit.context import Context
 from dolmen.commit.draft import Draft
 from dolmen.commit.group import Committed
 from dolmen.commit.head import STAMP_SECONDS
 from dolmen.commit.intent import Intent
 from dolmen.commit.loop import commit as commit_change
-from dolmen.commit.statements.base import Statement, is_prepared
-from dolmen.commit.statements.insert import InsertRows
-from dolmen.commit.statements.names import ColumnsClaim, NamesClaim
-from dolmen.commit.statements.rows import Claim
+from dolmen.commit.statements.claims import ColumnsClaim, NamesClaim
+from dolmen.commit.statements.row_changes import Claim, InsertRows
+from dolmen.commit.statements.statement import Statement, is_prepared
 from dolmen.commit.uploads import PendingUploads
-from dolmen.entries.segments.erasures import erasures_of
+from dolmen.entries.segments.erasures_in_force import erasures_of
 from dolmen.entries.segments.judging import known_bounds
 from dolmen.errors import InputError, VersionExpiredError
 from dolmen.format.entries import DataFile
 from dolmen.format.manifest import AppliedId, Manifest, Segment, TableEntry
 from dolmen.format.properties import TableSettings
 from dolmen.predicate import Predicate, StatsVerdict, columns, judge
-from dolmen.rows.scan.erased_rows import ErasedRowsFilter, ErasureMatcher
+from dolmen.rows.scan.hide.erased_rows import ErasedRowsFilter, ErasureMatcher
 from dolmen.rows.write.row_digest import content_digest
 from dolmen.transactions.results import Commit
 

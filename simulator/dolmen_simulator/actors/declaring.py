@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dolmen.declaration import Declaration, DeclaredChange, DeclaredTable, plan
-from dolmen.declaration.plan import ROUNDS
+from dolmen.declaration.declaration_plan import ROUNDS
 from dolmen.errors import ConflictError, SchemaError
 from dolmen.transactions.results import Commit
 from dolmen.transactions.transaction import Transaction

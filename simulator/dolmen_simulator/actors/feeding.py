@@ -11,7 +11,7 @@ from typing import Any
 
 from dolmen.commit.statements.sequence import Advance
 from dolmen.format.ingest_properties import CdcSettings, IngestSettings
-from dolmen.ingest.cdc.apply import ingest_changes
+from dolmen.ingest.cdc.apply_changes import ingest_changes
 from dolmen.ingest.formats.formats import ReadOptions, SourceFile, detect
 from dolmen.transactions.transaction import Transaction
 from dolmen.transactions.transaction_table import TransactionTable

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dolmen.commit.statements.rows import Overwrite
+from dolmen.commit.statements.row_changes import Overwrite
 from dolmen.errors import ConflictError, TableNotFoundError
 from dolmen.transactions import row_statements
 from dolmen.transactions.results import Commit

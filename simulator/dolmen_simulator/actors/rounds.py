@@ -7,7 +7,7 @@ from typing import Any
 
 from dolmen.errors import UnknownOutcomeError
 from dolmen.maintenance.deadline import Deadline
-from dolmen.maintenance.run import STEPS, Round
+from dolmen.maintenance.round import STEPS, Round
 from dolmen_simulator.actors.upkeep import Upkeep
 from dolmen_simulator.actors.writers import TABLES
 from dolmen_simulator.judge.never import Never, ViolationError

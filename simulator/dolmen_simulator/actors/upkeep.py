@@ -12,15 +12,15 @@ from typing import Any
 import pyarrow as pa
 
 from dolmen.base.units import GIB, MIB
-from dolmen.commit.statements.rows import Write
+from dolmen.commit.statements.row_changes import Write
 from dolmen.maintenance import never
 from dolmen.maintenance.compact.compaction import CompactionOptions, compact
-from dolmen.maintenance.expire import expire_rows
 from dolmen.maintenance.gc.collection import collect
-from dolmen.maintenance.merge import merge_segments
 from dolmen.maintenance.resolve.resolution import resolve
+from dolmen.maintenance.segment_merging import merge_segments
+from dolmen.maintenance.ttl import expire_rows
 from dolmen.rows.write.data_file import write_data_files
-from dolmen.rows.write.options import WriteOptions
+from dolmen.rows.write.encodings import WriteOptions
 from dolmen.transactions import row_statements
 from dolmen.transactions.results import Commit
 from dolmen.transactions.transaction import Transaction

@@ -6,7 +6,7 @@ from io import BytesIO
 
 from dolmen.api.database import Database
 from dolmen.format.ingest_properties import CdcSettings, IngestSettings
-from dolmen.ingest.cdc.apply import ingest_changes
+from dolmen.ingest.cdc.apply_changes import ingest_changes
 from dolmen.ingest.formats.formats import SourceFile, detect
 from dolmen_simulator.interleavings.checks import Pair
 from dolmen_simulator.interleavings.pairs import one_table

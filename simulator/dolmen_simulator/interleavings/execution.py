@@ -19,7 +19,7 @@ from dolmen.commit.context import Context
 from dolmen.errors import UnknownOutcomeError
 from dolmen.store.clock import DatedAnswer, ServerClock
 from dolmen.store.memory import MemoryBucket, MemoryObject
-from dolmen.store.s3.client import Connection
+from dolmen.store.s3.clients import Connection
 from dolmen_simulator.interleavings.steps import (
     EVERYTHING,
     NOTHING,

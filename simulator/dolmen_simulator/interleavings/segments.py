@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dolmen.api.database import Database
-from dolmen.maintenance.merge import merge_segments
 from dolmen.maintenance.resolve.resolution import resolve
+from dolmen.maintenance.segment_merging import merge_segments
 from dolmen.transactions.transaction import Transaction
 from dolmen_simulator.interleavings.checks import SCHEMA, ExpectedTables, Pair, PairedCall, Row, arrow
 from dolmen_simulator.interleavings.execution import Peer

@@ -12,19 +12,19 @@ from typing import Any
 import pyarrow as pa
 
 from dolmen.api.database import Database
-from dolmen.commit.statements.rows import Write
+from dolmen.commit.statements.row_changes import Write
 from dolmen.errors import Error, StaleWriterError, TableNotFoundError, VersionExpiredError
 from dolmen.format.ingest_properties import UNAVAILABLE_VALUE, CdcSettings, IngestSettings
 from dolmen.format.layout import POINTER
 from dolmen.ingest.batch import BatchRequest, Decision
-from dolmen.ingest.cdc.apply import ingest_changes
+from dolmen.ingest.cdc.apply_changes import ingest_changes
 from dolmen.ingest.formats.formats import ReadOptions, SourceFile, detect
 from dolmen.maintenance.compact.compaction import CompactionOptions, compact
-from dolmen.maintenance.expire import expire_rows
 from dolmen.maintenance.gc.collection import collect
 from dolmen.maintenance.resolve.resolution import resolve
+from dolmen.maintenance.ttl import expire_rows
 from dolmen.rows.write.data_file import write_data_files
-from dolmen.rows.write.options import WriteOptions
+from dolmen.rows.write.encodings import WriteOptions
 from dolmen.transactions.transaction import Transaction
 from dolmen_simulator.interleavings.checks import SCHEMA, ExpectedTables, Pair, PairedCall, Row, arrow, rows_of
 from dolmen_simulator.interleavings.execution import HOUR_US, WAITING, Execution, Peer

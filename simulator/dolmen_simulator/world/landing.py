@@ -10,7 +10,7 @@ from dolmen.ingest.announcements import Drop, write_notification, write_record
 from dolmen.ingest.landing import REJECTED, Landing
 from dolmen.store.base import ObjectStore
 from dolmen.store.memory import MemoryBucket, MemoryObject
-from dolmen.store.s3.store import S3Store
+from dolmen.store.s3.bucket_store import S3Store
 from dolmen_simulator.judge.model import Effect
 from dolmen_simulator.world.fates import Answer, Fate, Refusal, StoreRequest, Wire
 from dolmen_simulator.world.network import Network

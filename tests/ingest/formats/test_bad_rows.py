@@ -17,10 +17,10 @@ import pytest
 from pyarrow import ipc, parquet
 
 from dolmen.errors import InputError, RowError, SchemaError
-from dolmen.ingest.formats import bad_rows
+from dolmen.ingest.formats import reader_options
 from dolmen.ingest.formats.formats import BadRow, SourceFile, detect, read
 from dolmen.ingest.formats.json import jsonl
-from dolmen.ingest.formats.text import blocks
+from dolmen.ingest.formats.text import text_blocks
 
 SCHEMA = pa.schema(
     [
@@ -141,7 +141,7 @@ def test_csv_is_read_as_if_each_row_stood_alone(newline: bytes, chance: random.R
 
 def test_json_lines_are_read_as_if_each_row_stood_alone(chance: random.Random, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jsonl, "_LINES_AT_ONCE", 4)
-    monkeypatch.setattr(bad_rows, "_ROWS_AFTER_BAD", 3)
+    monkeypatch.setattr(reader_options, "_ROWS_AFTER_BAD", 3)
     for _ in range(ROUNDS):
         share = chance.choice([0, 0.05, 0.5, 1])
         rows = [b'{"id": 0}', *(_json_row(chance, share) for _ in range(chance.choice([1, 5, 80])))]
@@ -246,13 +246,13 @@ def test_a_fault_that_is_not_of_one_row_is_an_error(name: str, data: bytes, reas
 
 
 def test_a_record_that_never_ends_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blocks, "MAX_RECORD_BYTES", 1000)
+    monkeypatch.setattr(text_blocks, "MAX_RECORD_BYTES", 1000)
     with pytest.raises(RowError, match="a record is longer"):
         _told("t.csv", b'id,name\n1,"' + b"x" * 5000, 100)
 
 
 def test_many_broken_records_in_a_row_do_not_gather_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blocks, "MAX_RECORD_BYTES", 5000)
+    monkeypatch.setattr(text_blocks, "MAX_RECORD_BYTES", 5000)
     good, bad = _told("t.csv", b"id,name\n" + b'1,"a"b\n' * 2000 + b"2,x\n", 500)
     assert (len(good), len(bad), bad[-1].line) == (1, 2000, 2001)
 
@@ -298,7 +298,7 @@ def test_a_row_is_converted_a_few_times_only_however_many_are_bad(monkeypatch: p
             return b""
 
     told: list[BadRow] = []
-    made = bad_rows.good_rows(Counted(), 1, told.append)
+    made = reader_options.good_rows(Counted(), 1, told.append)
     assert sum(batch.num_rows for batch in made) == 9_900
     assert len(told) == 100
     assert sum(converted) < 6 * 10_000

@@ -13,9 +13,9 @@ import pytest
 from pyarrow import ipc, parquet
 
 from dolmen.ingest.formats.formats import SourceFile, detect, infer, read
-from dolmen.ingest.formats.json.rows import parse_line
-from dolmen.ingest.formats.json.shapes import join, node_of_array, node_of_values
-from dolmen.ingest.formats.json.values import parse_objects
+from dolmen.ingest.formats.json.json_types import join, node_of_array, node_of_values
+from dolmen.ingest.formats.json.json_values import parse_objects
+from dolmen.ingest.formats.json.slow_rows import parse_line
 from dolmen.ingest.formats.text.infer import NOTHING, TEXT, TextShape
 
 US, ZONED, BIG = pa.timestamp("us"), pa.timestamp("us", "UTC"), pa.decimal128(38, 0)

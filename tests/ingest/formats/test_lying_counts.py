@@ -16,7 +16,7 @@ from pyarrow import ipc, parquet
 
 import dolmen
 from dolmen.errors import AdoptionError, CorruptionError, InputError
-from dolmen.format.thrift import LIST, STRUCT, ThriftStruct, array
+from dolmen.format.parquet_footer import LIST, STRUCT, ThriftStruct, array
 from dolmen.ingest.formats.formats import SourceFile, detect, read
 from support.lying_counts import KINDS, ROWS
 

@@ -10,7 +10,7 @@ import pytest
 
 from dolmen.errors import InputError, RowError
 from dolmen.ingest.formats.formats import SourceFile, detect, read
-from dolmen.ingest.formats.source import BLOCK_BYTES
+from dolmen.ingest.formats.source_file import BLOCK_BYTES
 from support.malformed_files import MALFORMED_FILES, MalformedFile
 
 

@@ -14,7 +14,7 @@ import pytest
 from dolmen.errors import RowError
 from dolmen.ingest.formats.formats import Format, SourceFile, infer, read
 from dolmen.ingest.formats.text.cells import parse_text
-from dolmen.rows.write.lossless import Misfit
+from dolmen.rows.write.casts import Misfit
 from support.text_grammar import REFUSED, meaning
 
 KINDS = [

@@ -17,10 +17,10 @@ LIMIT_MB = 512
 PROGRAM = """
 import sys, threading
 import msgspec, psutil, pyarrow as pa
-from dolmen.commit.statements.rows import Write
+from dolmen.commit.statements.row_changes import Write
 from dolmen.maintenance.compact.compaction import CompactionOptions, compact
 from dolmen.base.runtime import Runtime
-from dolmen.store.local.store import LocalStore
+from dolmen.store.local_store import LocalStore
 from support.tables import World
 from support.written import events
 

@@ -186,7 +186,7 @@ def test_full_files_of_random_keys_are_clustered_a_logarithmic_number_of_times()
 
 
 def test_a_plan_holds_a_bounded_number_of_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dolmen.maintenance.compact.plan.MOST_FILES", 10)
+    monkeypatch.setattr("dolmen.maintenance.compact.compaction_plan.MOST_FILES", 10)
     found = plan([file(MB) for _ in range(25)])
     assert [len(group.inputs) for group in found.groups] == [10]
     assert found.left == {"with the next plan, this one is full": 15}

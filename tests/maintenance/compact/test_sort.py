@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from dolmen.base.runtime import Runtime
-from dolmen.format.values import to_plain, to_scalar
+from dolmen.format.types import to_plain, to_scalar
 from dolmen.maintenance.compact.sort import Bound, Sorter
 from support.random_tables import FLAT, random_column
 

@@ -52,7 +52,7 @@ def world(rows: int = 100, *, files: int = 1, sort_key: str | None = None) -> Wo
 
 def append(found: World, *tables: pa.Table, group_rows: int = 10) -> None:
     """Appends a file for each table, in one commit."""
-    from dolmen.commit.statements.rows import Write
+    from dolmen.commit.statements.row_changes import Write
 
     with found.db.transaction() as tx:
         entry = tx.entry("t")

@@ -12,11 +12,11 @@ from dolmen.api.database import Database
 from dolmen.commit.intent import BEAT_SECONDS, Heartbeat, Intent, parse_intent_key
 from dolmen.commit.loop import submit
 from dolmen.commit.statements.background import MoveFence
-from dolmen.commit.statements.rows import Write
+from dolmen.commit.statements.row_changes import Write
 from dolmen.errors import ConflictError, CorruptionError, StaleWriterError, StoreUnavailableError, UnknownOutcomeError
 from dolmen.format.layout import POINTER
 from dolmen.rows.write.data_file import write_data_files
-from dolmen.rows.write.options import WriteOptions
+from dolmen.rows.write.encodings import WriteOptions
 from dolmen.store.base import PutOutcome, Unknown
 from dolmen.store.counting import CountingStore
 from dolmen.store.memory import MemoryStore

@@ -7,20 +7,22 @@ import random
 
 import pytest
 
-from dolmen.entries.segments.reader import SegmentReader
+from dolmen.entries.segments.segment_reader import SegmentReader
 from dolmen.format.manifest import Manifest
-from dolmen.maintenance.gc import mark_parts as gc_mark_parts
+from dolmen.maintenance.gc import mark as gc_mark_parts
 from dolmen.maintenance.gc.collection import collect
-from dolmen.maintenance.gc.keyset import KeySet, stable_codes
 from dolmen.maintenance.gc.mark import (
+    KeySet,
+    keys_of_part,
     manifest_keys,
     mark,
     needed_keys,
     reached_keys,
     released_since,
+    split_mark,
+    stable_codes,
     tagged_manifests,
 )
-from dolmen.maintenance.gc.mark_parts import keys_of_part, split_mark
 from support.aging import EAGER
 from support.life import Life
 

@@ -15,11 +15,11 @@ import pytest
 from dolmen.api.database import Database
 from dolmen.errors import StaleWriterError
 from dolmen.maintenance.gc.collection import collect
-from dolmen.maintenance.gc.keyset import KeySet
-from dolmen.maintenance.gc.names import directories, hour_of, hour_prefix
+from dolmen.maintenance.gc.deleting import directories, hour_of, hour_prefix
+from dolmen.maintenance.gc.mark import KeySet
 from dolmen.maintenance.gc.sweep import sweepable
 from dolmen.store.counting import CountingStore
-from dolmen.store.local.store import LocalStore
+from dolmen.store.local_store import LocalStore
 from dolmen.store.memory import MemoryStore
 from support.aging import DAY_US, DEFAULTS, HOUR_US, SCHEMA, START_US, Place, rows
 from support.commit_world import ScriptedStore, meanwhile

@@ -12,7 +12,7 @@ import pytest
 from dolmen.api.database import Database
 from dolmen.errors import CorruptionError, VersionExpiredError
 from dolmen.maintenance.gc.collection import collect
-from dolmen.store.local.store import LocalStore
+from dolmen.store.local_store import LocalStore
 from dolmen.transactions.snapshot import Snapshot
 from support.aging import EAGER, SCHEMA, Place, busy, rows
 from support.stores import RUNTIME

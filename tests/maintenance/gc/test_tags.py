@@ -8,17 +8,16 @@ from itertools import count
 import pytest
 
 from dolmen.commit.loop import submit
-from dolmen.commit.statements.tags import PutCursor
+from dolmen.commit.statements.tags_and_cursors import PutCursor
 from dolmen.entries.segments.live import LiveFiles
-from dolmen.entries.segments.reader import SegmentReader
+from dolmen.entries.segments.segment_reader import SegmentReader
 from dolmen.errors import ConflictError, CorruptionError, TagNotFoundError, VersionExpiredError
 from dolmen.format.manifest import Manifest
-from dolmen.format.tags import Cursor
+from dolmen.format.pointer import Cursor
 from dolmen.maintenance.compact.compaction import compact
 from dolmen.maintenance.gc.collection import collect
-from dolmen.maintenance.gc.keyset import KeySet
-from dolmen.maintenance.gc.mark import manifest_keys, mark, tagged_manifests
-from dolmen.maintenance.merge import merge_segments
+from dolmen.maintenance.gc.mark import KeySet, manifest_keys, mark, tagged_manifests
+from dolmen.maintenance.segment_merging import merge_segments
 from dolmen.maintenance.verify.verification import verify
 from dolmen.store.memory import MemoryStore
 from support.aging import DAY_US, EAGER, HOUR_US, Place, busy, rows

@@ -9,8 +9,8 @@ import dolmen
 from dolmen.api.database import Database
 from dolmen.base.runtime import Runtime
 from dolmen.entries.segments.live import LiveFiles
-from dolmen.maintenance.resolve.gather import MOST_OBJECTS, gather_vectors
 from dolmen.maintenance.resolve.resolution import resolve
+from dolmen.maintenance.resolve.unresolved import MOST_OBJECTS, gather_vectors
 from dolmen.store.counting import CountingStore
 from dolmen.store.memory import MemoryBucket, MemoryStore
 

@@ -151,7 +151,7 @@ def a_text_is_not_utf_8(db: Damaged) -> str:
         entry = tx.entry("u")
         tx.begin_upload()
         files = write_data_files(store, "u", entry, [pa.record_batch([bad], entry.schema.arrow)], Runtime())
-        tx.add(dolmen.commit.statements.rows.Write("u", entry.uuid, files=tuple(files)))
+        tx.add(dolmen.commit.statements.row_changes.Write("u", entry.uuid, files=tuple(files)))
     return files[0].path
 
 
@@ -164,6 +164,6 @@ def rows_are_not_sorted(db: Damaged) -> str:
         tx.begin_upload()
         patch.setattr(runs, "_is_sorted", lambda keys: True)
         file = write_file(MemoryStore(db.bucket), "u", entry, rows(0), 10)
-        tx.add(dolmen.commit.statements.rows.Write("u", entry.uuid, files=(file,)))
+        tx.add(dolmen.commit.statements.row_changes.Write("u", entry.uuid, files=(file,)))
     assert table.count() == 40
     return file.path

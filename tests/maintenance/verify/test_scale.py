@@ -9,7 +9,7 @@ import pytest
 
 from dolmen.api.database import Database
 from dolmen.base.runtime import Runtime
-from dolmen.format.checksum import crc32
+from dolmen.format.checksums import crc32
 from dolmen.format.entries import ColumnStats, DataFile
 from dolmen.format.segments import encode
 from dolmen.maintenance.verify.verification import SAMPLED_FOOTERS

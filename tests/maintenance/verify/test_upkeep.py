@@ -7,7 +7,7 @@ import pytest
 
 from dolmen.api.database import Database
 from dolmen.base.runtime import Runtime
-from dolmen.maintenance.merge import merge_segments
+from dolmen.maintenance.segment_merging import merge_segments
 from dolmen.store.memory import MemoryBucket, MemoryStore
 from support.damaged import Damaged, copy_of
 

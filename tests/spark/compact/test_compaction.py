@@ -23,10 +23,10 @@ from dolmen.api.database import Database, Table
 from dolmen.errors import CorruptionError, InputError, TableNotFoundError
 from dolmen.maintenance.compact import compaction as core
 from dolmen.maintenance.compact.compaction import Compacted, CompactionOptions
-from dolmen.spark.compact import compaction
-from dolmen.spark.compact import run as compaction_run
-from dolmen.spark.compact.compaction import compact
-from dolmen.spark.compact.tasks import CompactionTask, rewrite_groups
+from dolmen.spark.compact import group_jobs as compaction_run
+from dolmen.spark.compact import spark_compaction
+from dolmen.spark.compact.group_jobs import CompactionTask, rewrite_groups
+from dolmen.spark.compact.spark_compaction import compact
 from support.random_tables import random_table
 from support.spark_history import ROWS, History, sorted_rows
 
@@ -286,7 +286,7 @@ def test_a_task_that_dies_once_leaves_orphans_and_nothing_else(
 ) -> None:
     before = everything(db)
     first = table.scan().plan.files[0].file
-    monkeypatch.setattr(compaction, "rewrite_groups", Dying(first.uuid, 1))
+    monkeypatch.setattr(spark_compaction, "rewrite_groups", Dying(first.uuid, 1))
     done = compact(spark, db, options=PARTS)["t"]
     assert (done.groups, done.dropped, done.files_out) == (3, 0, 3)
     assert everything(db) == before
@@ -301,7 +301,7 @@ def test_a_task_that_always_dies_costs_its_own_group_alone(
     before = everything(db)
     told: list[int] = []
     last = table.scan().plan.files[-1].file
-    monkeypatch.setattr(compaction, "rewrite_groups", Dying(last.uuid, 99))
+    monkeypatch.setattr(spark_compaction, "rewrite_groups", Dying(last.uuid, 99))
     with pytest.raises((PySparkException, Py4JJavaError), match="the executor is gone"):
         compact(spark, db, options=PARTS, progress=lambda name, done: told.append(done.groups))
     assert told == [1, 2]

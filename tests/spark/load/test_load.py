@@ -19,9 +19,9 @@ import dolmen
 from dolmen.api.database import Database, Table
 from dolmen.errors import InputError
 from dolmen.ingest.announcements import Drop
-from dolmen.ingest.drops.backfill import DropSource
-from dolmen.ingest.drops.ingest import ingest_drops
-from dolmen.service.handover.records import HandoverRecords
+from dolmen.ingest.drops.announce_files import DropSource
+from dolmen.ingest.drops.ingest_drops import ingest_drops
+from dolmen.service.handover.handover_records import HandoverRecords
 from dolmen.spark.load import portion as load_portion
 from dolmen.spark.load.load import Loaded, load
 from dolmen.store.url import open_store
@@ -274,7 +274,7 @@ def test_records_that_were_handed_over_are_removed_once_all_their_files_are_sett
         raise broken
 
     with monkeypatch.context() as patched:
-        patched.setattr("dolmen.ingest.drops.ingestion.upsert_in_portions", refuse)
+        patched.setattr("dolmen.ingest.drops.one_drop.upsert_in_portions", refuse)
         done = load(spark, db, handed, landing=source.landing)
     expected = {"ingested": 2, "duplicate": 2, "rejected": 1, "superseded": 1, "ignored": 1, "failed": 1}
     assert done.outcomes == expected

@@ -16,8 +16,8 @@ import pytest
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Schema
 from dolmen.rows.write.runs import sort_columns
-from dolmen.spark.load import tasks as load_tasks
-from dolmen.spark.load.order import Keys, Ranges
+from dolmen.spark.load import load_tasks as load_tasks
+from dolmen.spark.load.load_tasks import Keys, Ranges
 
 SEED = int(os.environ.get("DOLMEN_TEST_SEED", random.SystemRandom().randrange(1 << 32)))
 NAN, INFINITY = float("nan"), float("inf")

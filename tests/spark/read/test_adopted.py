@@ -12,13 +12,13 @@ from pyspark.sql import DataFrame, SparkSession
 import dolmen
 from dolmen.api.database import Database
 from dolmen.errors import AdoptionError
-from dolmen.ingest.drops.backfill import DropSource
+from dolmen.ingest.drops.announce_files import DropSource
 from dolmen.maintenance.compact.compaction import CompactionOptions
 from dolmen.spark import attach, sql
-from dolmen.spark.compact.compaction import compact
+from dolmen.spark.compact.spark_compaction import compact
 from dolmen.spark.load.load import load
-from dolmen.spark.read.frame import to_spark
-from dolmen.spark.write.frame import append
+from dolmen.spark.read.to_frame import to_spark
+from dolmen.spark.write.from_frame import append
 from support.lake import write_plain
 from support.spark import streams_arrow
 from support.spark_history import rows_of, sorted_rows

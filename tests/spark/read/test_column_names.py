@@ -13,10 +13,10 @@ from pyspark.sql import SparkSession
 import dolmen
 from dolmen.api.database import Database, Table
 from dolmen.errors import SchemaError
-from dolmen.spark.compact.compaction import compact
-from dolmen.spark.merge.merge import merge
-from dolmen.spark.read.frame import to_spark
-from dolmen.spark.write.frame import append, delete, overwrite, upsert
+from dolmen.spark.compact.spark_compaction import compact
+from dolmen.spark.merge.spark_merge import merge
+from dolmen.spark.read.to_frame import to_spark
+from dolmen.spark.write.from_frame import append, delete, overwrite, upsert
 from support.spark_history import rows_of, sorted_rows
 from support.spark_settings import settings
 

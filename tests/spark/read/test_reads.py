@@ -16,7 +16,7 @@ from dolmen.api.database import Database, Table
 from dolmen.errors import CorruptionError, Error, PredicateError, SchemaError
 from dolmen.spark.failures import raising_dolmen_errors
 from dolmen.spark.read import native as reading
-from dolmen.spark.read.frame import to_spark
+from dolmen.spark.read.to_frame import to_spark
 from support.spark_history import History, rows_of, sorted_rows
 
 SEED = int(os.environ.get("DOLMEN_TEST_SEED", "0")) or random.randrange(1, 2**32)

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 import dolmen
 from dolmen.spark import append, upsert
-from dolmen.spark.read.frame import to_spark
+from dolmen.spark.read.to_frame import to_spark
 from support.spark_history import rows_of, sorted_rows
 
 

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import dolmen
 from dolmen.api.database import Database, Table
-from dolmen.spark.source.feed import FeedPartition, FeedReader, feed_reader, pin_feed
+from dolmen.spark.source.feed_reader import FeedPartition, FeedReader, feed_reader, pin_feed
 from support.feed_history import KINDS, History, said
 from support.fences import move_fence
 

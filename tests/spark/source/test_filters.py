@@ -23,9 +23,9 @@ import dolmen
 from dolmen.format.schema import Schema
 from dolmen.predicate import Predicate
 from dolmen.predicate.bind import conjunction
-from dolmen.spark.source.filters import to_predicate
 from dolmen.spark.source.register import register
-from dolmen.spark.types import spark_type
+from dolmen.spark.source.source_options import to_predicate
+from dolmen.spark.spark_types import spark_type
 from support.random_tables import FLAT, TYPES, random_column
 
 SEED = int(os.environ.get("DOLMEN_TEST_SEED", "0")) or random.randrange(1, 2**32)

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from dolmen.api.database import Database, Table
 from dolmen.format.entries import DataFile
-from dolmen.spark.source.read import groups_of
+from dolmen.spark.source.batch_reader import groups_of
 from support.spark_history import History, rows_of, sorted_rows
 
 SEED = int(os.environ.get("DOLMEN_TEST_SEED", "0")) or random.randrange(1, 2**32)

@@ -24,8 +24,8 @@ import dolmen
 from dolmen.api.database import Database
 from dolmen.errors import InputError
 from dolmen.spark import attach, sql
+from dolmen.spark.spark_types import to_frame
 from dolmen.spark.sql.agreement import agreed_predicate, wider_predicate
-from dolmen.spark.types import to_frame
 
 SEED = int(os.environ.get("DOLMEN_TEST_SEED", "0")) or random.randrange(1, 2**32)
 LONG = bool(os.environ.get("DOLMEN_LONG"))

@@ -7,6 +7,7 @@ import re
 import pytest
 
 from dolmen.errors import InputError
+from dolmen.spark.sql.sql_tokens import tokenize
 from dolmen.spark.sql.statement import (
     DeleteStatement,
     InsertStatement,
@@ -16,7 +17,6 @@ from dolmen.spark.sql.statement import (
     UpdateStatement,
     read_statement,
 )
-from dolmen.spark.sql.tokens import tokenize
 
 
 @pytest.mark.parametrize(

@@ -19,10 +19,10 @@ from dolmen.api.database import Database, Table
 from dolmen.errors import ConflictError, InputError, UnsettledTimestampError, VersionExpiredError
 from dolmen.format.schema import COMMIT_TS
 from dolmen.spark.failures import raising_dolmen_errors
-from dolmen.spark.source.options import STREAM_READ
 from dolmen.spark.source.source import pin
-from dolmen.spark.stream.batches import batches_into
-from dolmen.spark.stream.read import TableStreamReader
+from dolmen.spark.source.source_options import STREAM_READ
+from dolmen.spark.stream.stream_writer import batches_into
+from dolmen.spark.stream.table_stream import TableStreamReader
 from support.fences import move_fence
 from support.spark import streams_arrow
 

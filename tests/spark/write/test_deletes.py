@@ -10,9 +10,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
 
 from dolmen.api.database import Database, Table
-from dolmen.commit.delete_records import MAX_KEYS
+from dolmen.commit.uploads import MAX_KEYS
 from dolmen.errors import InputError, PredicateError, RowError, SchemaError
-from dolmen.spark.write.frame import delete
+from dolmen.spark.write.from_frame import delete
 
 SCHEMA = pa.schema([("id", pa.int64()), ("day", pa.date32()), ("name", pa.string())])
 

@@ -14,9 +14,9 @@ from dolmen.api.database import Database, Table
 from dolmen.errors import ConflictError, InputError, TableNotFoundError
 from dolmen.spark.failures import raising_dolmen_errors
 from dolmen.spark.origin import Origin, origins_of, origins_read
-from dolmen.spark.read.frame import to_spark
 from dolmen.spark.read.native import native_frames
-from dolmen.spark.write.frame import overwrite
+from dolmen.spark.read.to_frame import to_spark
+from dolmen.spark.write.from_frame import overwrite
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("n", pa.int64())])
 

@@ -11,9 +11,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
 
 from dolmen.api.database import Database, Table
-from dolmen.commit.delete_records import MAX_KEYS
+from dolmen.commit.uploads import MAX_KEYS
 from dolmen.errors import InputError, RowError, SchemaError
-from dolmen.spark.write.frame import upsert
+from dolmen.spark.write.from_frame import upsert
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string()), ("x", pa.float64())])
 

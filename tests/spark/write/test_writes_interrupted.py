@@ -19,15 +19,15 @@ from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users w
 import dolmen
 from dolmen.api.database import Database, Table
 from dolmen.base.runtime import Runtime
-from dolmen.commit.delete_records import MAX_KEYS
 from dolmen.commit.intent import Intent
-from dolmen.commit.statements.rows import Write
+from dolmen.commit.statements.row_changes import Write
+from dolmen.commit.uploads import MAX_KEYS
 from dolmen.errors import StoreUnavailableError
 from dolmen.spark.failures import FAILURES
-from dolmen.spark.write import frame as writing
-from dolmen.spark.write.frame import append, begin_uploads, collect_keeping_alive, without_files
-from dolmen.spark.write.keys import KeyedTask, tombstones, write_keyed
-from dolmen.spark.write.reports import REPORT, Reported
+from dolmen.spark.write import from_frame as writing
+from dolmen.spark.write.from_frame import append, begin_uploads, collect_keeping_alive, without_files
+from dolmen.spark.write.key_tombstones import KeyedTask, tombstones, write_keyed
+from dolmen.spark.write.task_reports import REPORT, Reported
 from dolmen.transactions.transaction import Transaction
 
 HOUR_US = 3_600_000_000

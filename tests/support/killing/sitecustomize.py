@@ -13,7 +13,7 @@ from typing import Any
 
 
 def _install(plan: dict[str, Any]) -> None:
-    from dolmen.store.local.store import LocalStore
+    from dolmen.store.local_store import LocalStore
 
     put, open_output = LocalStore.put, LocalStore.open_output
 

@@ -2,5 +2,5 @@
 
 A statement says what it requires of its base, and raises ``ConflictError`` where the base contradicts it.
 It imports what ``dolmen.commit`` may import.
-Begin with ``dolmen.commit.statements.base``, then ``dolmen.commit.statements.rows``.
+Begin with ``dolmen.commit.statements.statement``, then ``dolmen.commit.statements.row_changes``.
 """

@@ -1,6 +1,8 @@
 """Statements of background work: they change how data is stored, and never what a reader sees.
 
 Each leaves out whatever others have made unnecessary meanwhile, and none makes a writer's commit fail.
+
+The statement that adds and replaces parts of a table's index, and what removes them all.
 """
 
 from __future__ import annotations
@@ -13,17 +15,16 @@ import msgspec
 from pyroaring import BitMap
 
 from dolmen.commit.draft import Draft
-from dolmen.commit.statements.file_entries import with_pairs, without_files
-from dolmen.commit.statements.tombstones import put_entry
+from dolmen.commit.statements.statement import put_entry, with_pairs, without_files
 from dolmen.commit.uploads import PendingUploads
 from dolmen.entries.segments.live import LiveFiles
 from dolmen.errors import ConflictError, InputError
+from dolmen.format.column_history import changed_forms, widened_files, widened_stats
 from dolmen.format.entries import DataFile, Overlay, Vector, least_erasing
 from dolmen.format.layout import uuid_of
-from dolmen.format.manifest import Counts, Segment, TableEntry
+from dolmen.format.manifest import INDEXES, Counts, Segment, TableEntry
 from dolmen.format.properties import DatabaseSettings, check_table_properties, columns_named
 from dolmen.format.schema import Schema
-from dolmen.format.widening import changed_forms, widened_files, widened_stats
 
 
 @dataclass(frozen=True)
@@ -398,3 +399,47 @@ class CollectionProgress:
         if gone:
             draft.own_segments = tuple(segment for segment in draft.own_segments if segment not in gone)
             draft.release(segment.object for segment in gone)
+
+
+@dataclass(frozen=True)
+class PutIndexParts:
+    """Adds parts to a table's index, in place of others.
+
+    It has no effect if the index has changed since it was read, or if rows were erased since: their keys may be in the
+    outputs.
+
+    Args:
+        seen: keys of all parts in the version that was read.
+        through: ``commit_ts`` of that version.
+        inputs: keys of the parts that go.
+        outputs: the new parts.
+    """
+
+    name: str
+    uuid: str
+    epoch: int
+    seen: frozenset[str]
+    through: int
+    inputs: tuple[str, ...]
+    outputs: tuple[Segment, ...]
+    request: str | None = None
+
+    def apply(self, draft: Draft, ts: int) -> None:
+        """Replaces the parts."""
+        entry = draft.unchanged_table(self.name, self.uuid, self.epoch)
+        if entry is None or {part.object for part in entry.segments_of("index")} != self.seen:
+            return
+        if draft.erasures_after(self.through):
+            return
+        kept = tuple(segment for segment in entry.segments if segment.object not in self.inputs)
+        draft.release(self.inputs)
+        draft.tables[self.name] = msgspec.structs.replace(entry, segments=(*kept, *self.outputs))
+        draft.require([INDEXES])
+
+
+def without_index(entry: TableEntry) -> TableEntry:
+    """A table's whole entry without the parts of its index."""
+    if not entry.segments_of("index"):
+        return entry
+    kept = tuple(segment for segment in entry.segments if segment.kind != "index")
+    return msgspec.structs.replace(entry, segments=kept)

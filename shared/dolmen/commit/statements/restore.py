@@ -12,16 +12,21 @@ from functools import partial
 
 import msgspec
 
-from dolmen.commit.delete_records import record_predicate
 from dolmen.commit.draft import Draft
-from dolmen.commit.statements.index_parts import without_index
-from dolmen.commit.statements.remembered_keys import delete_remembered
-from dolmen.commit.statements.rows import _file_count
-from dolmen.commit.uploads import PendingUploads
-from dolmen.entries.segments.erasures import deletes_of, reaches, tables_of, with_deletes, with_erasures
-from dolmen.entries.segments.remembered_keys import RememberedKeys
+from dolmen.commit.statements.background import without_index
+from dolmen.commit.statements.erasures import delete_remembered
+from dolmen.commit.statements.row_changes import _file_count
+from dolmen.commit.uploads import PendingUploads, record_predicate
+from dolmen.entries.segments.erasures_in_force import (
+    RememberedKeys,
+    deletes_of,
+    reaches,
+    tables_of,
+    with_deletes,
+    with_erasures,
+)
 from dolmen.errors import TableExistsError
-from dolmen.format.column_names import record_names
+from dolmen.format.column_history import record_names
 from dolmen.format.entries import Tombstone
 from dolmen.format.erasures import ErasedTable, Erasure
 from dolmen.format.layout import check_table_name, memory_name

@@ -9,12 +9,11 @@ import msgspec
 
 from dolmen.commit.draft import Draft
 from dolmen.errors import ConflictError
-from dolmen.format.entries import DataFile
+from dolmen.format.entries import DataFile, bounds, column_stats
 from dolmen.format.layout import memory_name
 from dolmen.format.manifest import Mark, Segment, Sequences, TableEntry
 from dolmen.format.schema import Field
-from dolmen.format.statistics import bounds, column_stats
-from dolmen.format.values import Json, from_json, to_json
+from dolmen.format.types import Json, from_json, to_json
 
 MARKS = 16
 """The parts of a table's memory of deleted keys. The oldest part is forgotten as a whole."""

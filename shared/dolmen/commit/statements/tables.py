@@ -1,4 +1,9 @@
-"""Statements that create, drop and rename tables."""
+"""Statements that create, drop and rename tables.
+
+The statement that changes a table's columns.
+
+The statement that makes a table of files that others wrote.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +12,15 @@ from dataclasses import dataclass
 import msgspec
 
 from dolmen.commit.draft import Draft
-from dolmen.commit.statements.rows import _file_count
-from dolmen.errors import TableExistsError
+from dolmen.commit.statements.row_changes import _file_count
+from dolmen.entries.segments.live import check_days_of_table
+from dolmen.errors import ConflictError, TableExistsError
+from dolmen.format.adopted_files import ADOPTED_FILES
+from dolmen.format.column_history import is_date_to_timestamp, record_names
+from dolmen.format.evolution import SchemaChange, WidenColumn, needed_features
 from dolmen.format.layout import check_table_name, memory_name
 from dolmen.format.manifest import Counts, TableEntry
+from dolmen.format.schema import Field, Schema
 
 
 @dataclass(frozen=True)
@@ -85,3 +95,91 @@ class RenameTable:
             del draft.tables[name]
         draft.tables.update(moves.values())
         draft.data_change = True
+
+
+@dataclass(frozen=True)
+class AlterTable:
+    """Changes columns, or the sort key.
+
+    Args:
+        known: the columns that its author saw; a table with other ones is a conflict.
+        known_sort_key: the same for the ids of the sort key.
+        changes: in order; each sees the effect of those before it.
+    """
+
+    name: str
+    uuid: str
+    known: Schema
+    known_sort_key: tuple[int, ...]
+    changes: tuple[SchemaChange, ...]
+    request: str | None = None
+
+    def apply(self, draft: Draft, ts: int) -> None:
+        """Changes the table's entry. No file is touched."""
+        entry = draft.table(self.name, self.uuid)
+        if self._is_first(draft, entry.schema) and not self._is_as_known(entry):
+            raise ConflictError(
+                f"table {self.name!r}: somebody changed its columns meanwhile, in version {draft.base.version} or one "
+                "before it: look at them again"
+            )
+        for change in self.changes:
+            if isinstance(change, WidenColumn):
+                field = next(
+                    (field for field in entry.schema.fields if field.name.lower() == change.name.lower()), None
+                )
+                if field is not None and is_date_to_timestamp(field.arrow_type, change.type):
+                    check_days_of_table(entry, field, draft.segments)
+            changed = change.apply(entry, ts)
+            schema = record_names(entry.schema, changed.schema, ts)
+            entry = msgspec.structs.replace(changed, schema=schema)
+        draft.require(needed_features(entry.schema))
+        draft.tables[self.name] = entry
+        draft.data_change = True
+
+    def _is_first(self, draft: Draft, schema: Schema) -> bool:
+        """Whether no earlier statement of this commit has changed the columns, or made the table."""
+        own = draft.base.name_of(self.uuid)
+        return own is not None and draft.segments.whole(draft.base.tables[own]).schema == schema
+
+    def _is_as_known(self, entry: TableEntry) -> bool:
+        known = self.known
+        return (entry.schema.fields, entry.schema.next_id, entry.sort_key) == (
+            known.fields,
+            known.next_id,
+            self.known_sort_key,
+        )
+
+
+@dataclass(frozen=True)
+class AdoptTable:
+    """Creates a table with files that are there already. Raises TableExistsError when the name is taken.
+
+    Args:
+        entry: with the files; columns that have a narrower type in some of them have any ``widened_ts`` but 0.
+    """
+
+    name: str
+    entry: TableEntry
+    request: str | None = None
+
+    @property
+    def uuid(self) -> str:
+        """The uuid of the new table."""
+        return self.entry.uuid
+
+    def apply(self, draft: Draft, ts: int) -> None:
+        """Adds the table. Its files may lack columns, or have them under other names: ``altered_ts`` says so."""
+        if self.name in draft.tables:
+            raise TableExistsError(f"table {self.name!r} exists already")
+        before = self.entry.schema
+        fields = tuple(_stamped(field, ts) for field in before.fields)
+        schema = msgspec.structs.replace(before, fields=fields, altered_ts=ts)
+        files = tuple(file.stamped(ts) for file in self.entry.files)
+        draft.tables[self.name] = msgspec.structs.replace(self.entry, epoch=draft.version, schema=schema, files=files)
+        draft.require([ADOPTED_FILES, *needed_features(schema)])
+        draft.counts += Counts(rows_added=sum(file.live_rows for file in files), files_added=len(files))
+        draft.data_change = True
+
+
+def _stamped(field: Field, ts: int) -> Field:
+    return msgspec.structs.replace(field, widened_ts=ts) if field.widened_ts else field

@@ -9,31 +9,49 @@
     frame                    one Zstandard frame
 
 A page has no checksum: the reference to it has one, so that another intact page in its place is found out as well.
+
+Reads a tree: looks up keys, each page once however many keys there are, and goes through it in order.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dolmen.entries.index import planes
+from dolmen.entries.index import key_bytes
 from dolmen.entries.index.key_bytes import LONGEST, Keys, as_matrix, as_strings, from_matrix
 
 PAGE_BYTES = 1 << 16
 """A page holds at most so many bytes before compression, by the measure of ``leaf_rows`` and ``inner_rows``."""
+
+
 _HEAD = struct.Struct("<BBII")
+
+
 _LEAF, _INNER = 1, 2
+
+
 _LONGEST_FRAME = 1 << 20
+
+
 MOST_ROWS = 1 << 14
 """A page has at most so many rows."""
+
+
 _LEVEL = 3
+
+
 _LENGTH_BYTES = 2
+
+
 _REFERENCE_BYTES = 1 + 8 + 4 + 4
+
 
 Places = npt.NDArray[np.uint64]
 """Where rows are: the number of a file, times 2^32, plus the position in it."""
@@ -95,7 +113,7 @@ class InnerPage:
 
 def leaf_rows(keys: Keys, places: Places, width: int) -> int:
     """How many of these entries, which are in order, the next leaf takes: at least one."""
-    return _rows(keys[:MOST_ROWS], width, _varying(planes.of_numbers(places[:MOST_ROWS], 8)))
+    return _rows(keys[:MOST_ROWS], width, _varying(key_bytes.of_numbers(places[:MOST_ROWS], 8)))
 
 
 def inner_rows(keys: Keys, width: int) -> int:
@@ -105,7 +123,7 @@ def inner_rows(keys: Keys, width: int) -> int:
 
 def encode_leaf(leaf: LeafPage, width: int) -> bytes:
     """The page's bytes. ``width`` is the key encoding's."""
-    return _encode(_LEAF, leaf.keys, width, planes.encode(planes.of_numbers(leaf.places, 8)))
+    return _encode(_LEAF, leaf.keys, width, key_bytes.encode(key_bytes.of_numbers(leaf.places, 8)))
 
 
 def encode_inner(inner: InnerPage, width: int) -> bytes:
@@ -114,11 +132,11 @@ def encode_inner(inner: InnerPage, width: int) -> bytes:
     ends = np.insert((offsets + lengths)[:-1], 0, 0)
     columns = [
         inner.shared.astype(np.uint8).reshape(-1, 1),
-        planes.of_numbers(offsets - ends, 8),  # modulo 2^64
-        planes.of_numbers(lengths, 4),
-        planes.of_numbers(sums, 4),
+        key_bytes.of_numbers(offsets - ends, 8),  # modulo 2^64
+        key_bytes.of_numbers(lengths, 4),
+        key_bytes.of_numbers(sums, 4),
     ]
-    return _encode(_INNER, inner.keys, width, planes.encode(np.hstack(columns)))
+    return _encode(_INNER, inner.keys, width, key_bytes.encode(np.hstack(columns)))
 
 
 def decode_page(body: bytes) -> LeafPage | InnerPage:
@@ -137,12 +155,12 @@ def decode_page(body: bytes) -> LeafPage | InnerPage:
     except (pa.ArrowInvalid, OSError) as error:
         raise ValueError(str(error)) from error
     keys, rest = _decode_keys(memoryview(frame), rows, width)
-    matrix, rest = planes.decode(rest, rows, 8 if kind == _LEAF else _REFERENCE_BYTES)
+    matrix, rest = key_bytes.decode(rest, rows, 8 if kind == _LEAF else _REFERENCE_BYTES)
     if len(rest):
         raise ValueError(f"{len(rest)} bytes too many")
     if kind == _LEAF:
-        return LeafPage(keys, planes.to_numbers(matrix))
-    gaps, lengths, sums = (planes.to_numbers(part) for part in np.hsplit(matrix[:, 1:], (8, 12)))
+        return LeafPage(keys, key_bytes.to_numbers(matrix))
+    gaps, lengths, sums = (key_bytes.to_numbers(part) for part in np.hsplit(matrix[:, 1:], (8, 12)))
     ends = np.cumsum(gaps + lengths)  # modulo 2^64
     return InnerPage(keys, matrix[:, 0] != 0, np.stack([ends - lengths, lengths, sums], axis=1))
 
@@ -154,7 +172,7 @@ def _rows(keys: Keys, width: int, other_bytes: int) -> int:
     return max(1, int(np.searchsorted(np.cumsum(lengths), PAGE_BYTES, "right")))
 
 
-def _varying(matrix: planes.Matrix) -> int:
+def _varying(matrix: key_bytes.Matrix) -> int:
     return int((matrix != matrix[:1]).any(axis=0).sum())
 
 
@@ -169,27 +187,27 @@ def _encode_keys(keys: Keys, width: int) -> bytes:
     if width:
         if matrix.shape[1] < width:
             matrix = np.pad(matrix, ((0, 0), (0, width - matrix.shape[1])))
-        return planes.encode(matrix[:, :width])
+        return key_bytes.encode(matrix[:, :width])
     lengths = np.char.str_len(keys).astype(np.int64)
     differs = np.flatnonzero((matrix != matrix[0]).any(axis=0))
     prefix = min(int(differs[0]) if len(differs) else matrix.shape[1], int(lengths.min()))
     kept = np.arange(matrix.shape[1]) < lengths[:, None]
     kept[:, :prefix] = False
-    counts = planes.encode(planes.of_numbers((lengths - prefix).astype(np.uint64), _LENGTH_BYTES))
+    counts = key_bytes.encode(key_bytes.of_numbers((lengths - prefix).astype(np.uint64), _LENGTH_BYTES))
     return b"".join((struct.pack("<H", prefix), matrix[0, :prefix].tobytes(), counts, matrix[kept].tobytes()))
 
 
 def _decode_keys(body: memoryview, rows: int, width: int) -> tuple[Keys, memoryview]:
     if width:
-        matrix, rest = planes.decode(body, rows, width)
+        matrix, rest = key_bytes.decode(body, rows, width)
         return from_matrix(matrix), rest
     if len(body) < _LENGTH_BYTES:
         raise ValueError("no keys")
     prefix = int.from_bytes(body[:_LENGTH_BYTES], "little")
     start = _LENGTH_BYTES + prefix
     head = np.frombuffer(body[_LENGTH_BYTES:start], np.uint8)
-    counts, rest = planes.decode(body[start:], rows, _LENGTH_BYTES)
-    lengths = planes.to_numbers(counts).astype(np.int64)
+    counts, rest = key_bytes.decode(body[start:], rows, _LENGTH_BYTES)
+    lengths = key_bytes.to_numbers(counts).astype(np.int64)
     longest, total = prefix + int(lengths.max()), int(lengths.sum())
     if len(head) != prefix or longest > LONGEST or total > len(rest):
         raise ValueError("keys are too long")
@@ -197,3 +215,109 @@ def _decode_keys(body: memoryview, rows: int, width: int) -> tuple[Keys, memoryv
     matrix[:, :prefix] = head
     matrix[:, prefix:][np.arange(longest - prefix) < lengths[:, None]] = np.frombuffer(rest[:total], np.uint8)
     return as_strings(matrix), rest[total:]
+
+
+_PAGES_AT_ONCE = 64
+
+
+Page: TypeAlias = LeafPage | InnerPage
+
+
+ReadPages: TypeAlias = Callable[[Iterable[tuple[int, PageRef]]], Iterator[Page]]
+"""Gives pages of several trees: takes the number of the tree and the reference of each, and keeps their order."""
+
+
+class PageSource(Protocol):
+    """Gives pages by their references."""
+
+    def pages(self, references: Sequence[PageRef]) -> Iterator[Page]:
+        """The pages, in the order of their references. Raises CorruptionError."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """A tree: its root, and where its other pages come from."""
+
+    root: Page
+    source: PageSource
+
+    def find(self, keys: Keys) -> Iterator[tuple[npt.NDArray[np.int64], Places]]:
+        """The entries of some keys, part by part: for each the place of its key in ``keys``, and where its row is.
+
+        Args:
+            keys: distinct, in ascending order.
+
+        Raises:
+            CorruptionError: a page is not what its reference says.
+        """
+        found = find_all([self.root], keys, lambda wanted: self.source.pages([reference for _, reference in wanted]))
+        yield from ((at, places) for _, at, places in found)
+
+    def leaves(self, least: Keys | None = None, greatest: Keys | None = None) -> Iterator[LeafPage]:
+        """The leaves with the keys from ``least`` to ``greatest``, cut to these, in order.
+
+        Args:
+            least, greatest: an array of one key each; None = no bound.
+
+        Raises:
+            CorruptionError: a page is not what its reference says.
+        """
+        yield from self._leaves(self.root, least, greatest)
+
+    def _leaves(self, page: Page, least: Keys | None, greatest: Keys | None) -> Iterator[LeafPage]:
+        if isinstance(page, LeafPage):
+            begin = 0 if least is None else int(np.searchsorted(page.keys, least, "left")[0])
+            end = len(page.keys) if greatest is None else int(np.searchsorted(page.keys, greatest, "right")[0])
+            if begin < end:
+                yield LeafPage(page.keys[begin:end], page.places[begin:end])
+            return
+        low, high = page.keys[:1] if least is None else least, page.keys[-1:] if greatest is None else greatest
+        begin = 0 if least is None else int(page.below(low, low)[0][0])
+        end = len(page.keys) if greatest is None else int(page.below(high, high)[1][0]) + 1
+        for at in range(begin, end, _PAGES_AT_ONCE):
+            rows = range(at, min(end, at + _PAGES_AT_ONCE))
+            for child in self.source.pages([page.reference(row) for row in rows]):
+                yield from self._leaves(child, least, greatest)
+
+
+def find_all(roots: Sequence[Page], keys: Keys, read: ReadPages) -> Iterator[tuple[int, npt.NDArray[np.int64], Places]]:
+    """The entries of some keys in several trees, level by level, so that a level of all trees is read together.
+
+    Args:
+        roots: of the trees.
+        keys: distinct, in ascending order.
+
+    Yields:
+        the number of a tree; for some of its entries the place of each one's key in ``keys``; and where its row is.
+    """
+    level: Iterable[tuple[int, Page, int, int]] = ((tree, page, 0, len(keys)) for tree, page in enumerate(roots))
+    while len(keys):
+        below: list[tuple[int, PageRef, int, int]] = []
+        for tree, page, low, high in level:
+            if isinstance(page, InnerPage):
+                below += ((tree, *wanted) for wanted in _pages_with(page, keys, low, high))
+                continue
+            at, places = _entries(page, keys[low:high])
+            if len(at):
+                yield tree, at + low, places
+        if not below:
+            return
+        pages = read((tree, reference) for tree, reference, _, _ in below)
+        level = ((tree, page, low, high) for (tree, _, low, high), page in zip(below, pages, strict=True))
+
+
+def _entries(leaf: LeafPage, keys: Keys) -> tuple[npt.NDArray[np.int64], Places]:
+    """The entries of a leaf with some keys: the place of each one's key among these, and where its row is."""
+    begin, end = np.searchsorted(leaf.keys, keys, "left"), np.searchsorted(leaf.keys, keys, "right")
+    counts = end - begin
+    rows = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts - begin, counts)
+    return np.repeat(np.arange(len(keys)), counts), leaf.places[rows]
+
+
+def _pages_with(page: InnerPage, keys: Keys, low: int, high: int) -> Iterator[tuple[PageRef, int, int]]:
+    """The pages below that may have some of the keys from ``low`` to ``high``, and which of them each may have."""
+    first, last = page.below(keys[low:high], keys[low:high])
+    below = np.arange(int(first[0]), int(last[-1]) + 1)
+    begin, end = np.searchsorted(last, below, "left"), np.searchsorted(first, below, "right")
+    for row in np.flatnonzero(end > begin).tolist():
+        yield page.reference(int(below[row])), low + int(begin[row]), low + int(end[row])

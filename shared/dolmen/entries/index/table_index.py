@@ -13,11 +13,10 @@ from pyroaring import BitMap
 
 from dolmen.base.cached import cached_property
 from dolmen.base.units import KIB
+from dolmen.entries.index.index_parts import IndexReader, OpenPart
 from dolmen.entries.index.key_bytes import KeyEncoding, Keys
-from dolmen.entries.index.pages import PageRef
-from dolmen.entries.index.parts import IndexReader, OpenPart
-from dolmen.entries.index.tree import Page, find_all
-from dolmen.format.chunk_places import ChunkPlaces
+from dolmen.entries.index.pages import Page, PageRef, find_all
+from dolmen.format.chunk_locations import ChunkPlaces
 from dolmen.format.manifest import Segment, TableEntry
 
 _POSITION_BITS = np.uint64(32)

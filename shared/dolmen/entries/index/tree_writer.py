@@ -19,7 +19,7 @@ from dolmen.entries.index.pages import (
     inner_rows,
     leaf_rows,
 )
-from dolmen.format.checksum import crc32
+from dolmen.format.checksums import crc32
 
 
 class PageOutput(Protocol):

@@ -1,4 +1,7 @@
-"""One segment of data-file entries as a table, which decodes only the columns that are asked for."""
+"""One segment of data-file entries as a table, which decodes only the columns that are asked for.
+
+Finds files among many by their uuid: looks up a 64-bit code of each, and compares the name itself on a hit.
+"""
 
 from __future__ import annotations
 
@@ -12,23 +15,92 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from dolmen.base.cached import cached_property
-from dolmen.entries.segments.uuids import Uuids, codes_of_paths
 from dolmen.errors import CorruptionError
+from dolmen.format.column_history import widened_ends
 from dolmen.format.entries import DataFile
 from dolmen.format.layout import check_reference, uuid_of
 from dolmen.format.manifest import Segment
-from dolmen.format.segment_files import BASE_COLUMNS, OPTIONAL_COLUMNS, stats_columns, stats_ids, to_entries
-from dolmen.format.widening import widened_ends
+from dolmen.format.segments import BASE_COLUMNS, OPTIONAL_COLUMNS, stats_columns, stats_ids, to_entries
+
+Codes = npt.NDArray[np.uint64]
+
+
+_LENGTH = 32
+
+
+_SUFFIX = ".parquet"
+
+
+_FACTORS = np.array(
+    [0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x27D4EB2F165667C5], np.uint64
+)  # odd, so that no bit of a word is lost
+
+
+class Uuids:
+    """Uuids to look for."""
+
+    def __init__(self, names: Collection[str]) -> None:
+        self.names = list(names)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    @cached_property
+    def codes(self) -> Codes:
+        """The 64-bit code of each."""
+        return _codes([name[-_LENGTH:].encode() for name in self.names])
+
+
+def codes_of_paths(paths: pa.Array) -> Codes:
+    """The codes of the uuids of data files, by their keys.
+
+    Names end in 32 hexadecimal digits and a suffix; any other makes this slower and not wrong.
+    """
+    raw = paths.cast(pa.binary())
+    tails = pc.binary_slice(raw, -_LENGTH - len(_SUFFIX), None)
+    usual = pc.and_(
+        pc.ends_with(paths, _SUFFIX),
+        pc.and_(pc.equal(pc.binary_length(tails), _LENGTH + len(_SUFFIX)), pc.invert(pc.match_substring(tails, "/"))),
+    )
+    if len(paths) and pc.all(usual).as_py():
+        values = np.frombuffer(b"".join(pc.binary_slice(tails, 0, _LENGTH).to_pylist()), f"S{_LENGTH}")
+        return _mixed(values)
+    return _codes([uuid_of(path)[-_LENGTH:].encode() for path in paths.to_pylist()])
+
+
+def _codes(tails: list[bytes]) -> Codes:
+    return _mixed(np.array(tails, f"S{_LENGTH}"))
+
+
+def _mixed(values: npt.NDArray[np.bytes_]) -> Codes:
+    words = np.frombuffer(np.ascontiguousarray(values).tobytes(), "<u8").reshape(-1, _LENGTH // 8)
+    with np.errstate(over="ignore"):
+        mixed = (words * _FACTORS).sum(axis=1, dtype=np.uint64)
+        mixed ^= mixed >> np.uint64(29)
+        codes: Codes = mixed * _FACTORS[0]
+    return codes
+
 
 Positions = npt.NDArray[np.int64]
+
+
 Numbers = npt.NDArray[np.int64]
+
+
 _Choice = tuple[frozenset[int], frozenset[tuple[int, pa.DataType]]]
 
+
 _UNKNOWN = -1
+
+
 _FEW = 512
 """Segments with at most so many entries are decoded once: opening the object costs as much as all that it holds."""
+
+
 _MOST_DECODED = 8
 """Choices of bounds with which the entries of such a segment are kept."""
+
+
 _ENTRY_BYTES, _STATS_BYTES = 800, 200
 """The bytes of a decoded entry, about, and of the bounds of one of its columns."""
 

@@ -16,13 +16,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dolmen.base.cached import cached_property
-from dolmen.format.entries import DataFile, KeysTombstone, Tombstone
+from dolmen.format.column_history import widened
+from dolmen.format.entries import Bounds, DataFile, KeysTombstone, Tombstone, bounds, constant_bounds
 from dolmen.format.keys import plain_values
 from dolmen.format.manifest import Segment
 from dolmen.format.schema import Field, Schema, type_from_json
-from dolmen.format.statistics import Bounds, bounds, constant_bounds
-from dolmen.format.values import Plain, from_json
-from dolmen.format.widening import widened
+from dolmen.format.types import Plain, from_json
 from dolmen.predicate import Predicate, StatsVerdict, columns, days_to_timestamps, judge
 from dolmen.predicate import from_json as predicate_from_json
 

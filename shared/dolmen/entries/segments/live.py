@@ -1,19 +1,195 @@
-"""A table's data files in one version, wherever their entries are: inline, or in segments."""
+"""A table's data files in one version, wherever their entries are: inline, or in segments.
+
+The live files of one segment.
+
+Changes of data files since their entries went into segments: newer pairs, and removals.
+
+Checks, by statistics alone, that files written under a narrower type of a column fit its wider one.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
 
 from dolmen.base.cached import cached_property
-from dolmen.entries.segments.changes import FileChanges
-from dolmen.entries.segments.judging import known_bounds
-from dolmen.entries.segments.live_segment import LiveSegment, Totals
-from dolmen.entries.segments.mask import may_match_mask
-from dolmen.entries.segments.reader import SegmentReader
-from dolmen.entries.segments.uuids import Uuids
-from dolmen.format.entries import DataFile, Tombstone
+from dolmen.entries.segments.file_masks import may_match_mask
+from dolmen.entries.segments.file_table import FileTable, Positions, Uuids
+from dolmen.entries.segments.judging import column_bounds, known_bounds
+from dolmen.entries.segments.segment_reader import SegmentReader
+from dolmen.errors import SchemaError
+from dolmen.format.column_history import LAST_DAY
+from dolmen.format.entries import DataFile, Overlay, Tombstone
 from dolmen.format.manifest import Segment, TableEntry
+from dolmen.format.schema import Field, Schema
 from dolmen.predicate import Predicate, StatsVerdict, columns, judge
+
+
+@dataclass(frozen=True)
+class FileChanges:
+    """Changes of files in segments, inline ones and spilled ones together.
+
+    Args:
+        removed: uuids of files that are gone.
+        pairs: by uuid, the greatest pair that any overlay has.
+    """
+
+    removed: frozenset[str]
+    pairs: dict[str, Overlay]
+
+    @classmethod
+    def of(cls, entry: TableEntry, reader: SegmentReader) -> FileChanges:
+        """All changes in a table's entry; fetches those that are in segments."""
+        removed = set(entry.removed)
+        pairs: dict[str, Overlay] = {}
+        for segment in entry.segments:
+            if segment.kind == "removed":
+                removed.update(reader.removed(segment))
+            elif segment.kind == "overlays":
+                _take(pairs, reader.overlays(segment))
+        _take(pairs, entry.overlays)
+        return cls(frozenset(removed), pairs)
+
+    @cached_property
+    def uuids(self) -> Uuids:
+        """Uuids of the files that changed."""
+        return Uuids([*self.removed, *(uuid for uuid in self.pairs if uuid not in self.removed)])
+
+
+def effective(file: DataFile, overlay: Overlay | None, resolved_through: int) -> DataFile:
+    """A file's entry with its newest pair, in whichever place that is."""
+    through, vector, erasing = file.applied_through, file.vector, file.erasing
+    if overlay is not None and file.newer_pair(overlay.applied_through, overlay.vector):
+        through, vector, erasing = overlay.applied_through, overlay.vector, overlay.erasing
+    through = max(through, resolved_through)
+    if (through, erasing) == (file.applied_through, file.erasing) and vector is file.vector:
+        return file
+    return msgspec.structs.replace(file, applied_through=through, vector=vector, erasing=erasing)
+
+
+def _take(pairs: dict[str, Overlay], overlays: Iterable[Overlay]) -> None:
+    for overlay in overlays:
+        known = pairs.get(overlay.file)
+        if known is None or pair_of(known) < pair_of(overlay):
+            pairs[overlay.file] = overlay
+
+
+def pair_of(held: DataFile | Overlay) -> tuple[int, int]:
+    """A pair's order: of two pairs of a file the greater one is newer."""
+    return held.applied_through, held.vector.cardinality if held.vector else 0
+
+
+@dataclass(frozen=True)
+class Totals:
+    """Sums over live files: how many, their physical rows, the rows that vectors delete, and their bytes."""
+
+    files: int = 0
+    rows: int = 0
+    deleted: int = 0
+    bytes: int = 0
+
+    def __add__(self, other: Totals) -> Totals:
+        return Totals(
+            self.files + other.files, self.rows + other.rows, self.deleted + other.deleted, self.bytes + other.bytes
+        )
+
+
+@dataclass(frozen=True)
+class LiveSegment:
+    """A segment of files, and the changes of these files since it was written.
+
+    Args:
+        live: a mask of the entries whose files are still there; None = all.
+        overlays: newer pairs of some of them, by place.
+        schema: the table's, which gives the types of the bounds.
+    """
+
+    segment: Segment
+    table: FileTable
+    live: npt.NDArray[np.bool_] | None
+    overlays: dict[int, Overlay]
+    schema: Schema
+
+    @classmethod
+    def of(cls, segment: Segment, table: FileTable, changes: FileChanges, schema: Schema) -> LiveSegment:
+        """Finds the changes of this segment's files."""
+        if not len(changes.uuids):
+            return cls(segment, table, None, {}, schema)
+        places, which = table.find(changes.uuids)
+        gone = which < len(changes.removed)
+        live = None
+        if gone.any():
+            live = np.ones(len(table), np.bool_)
+            live[places[gone]] = False
+        names = changes.uuids.names
+        overlays = {
+            place: changes.pairs[names[at]]
+            for place, at in zip(places[~gone].tolist(), which[~gone].tolist(), strict=True)
+        }
+        return cls(segment, table, live, overlays, schema)
+
+    @property
+    def files(self) -> int:
+        """Number of files that are still there."""
+        return len(self.table) if self.live is None else int(np.count_nonzero(self.live))
+
+    def places(self, mask: npt.NDArray[np.bool_] | None = None) -> Positions:
+        """Places of live files, those of ``mask`` only if there is one."""
+        if mask is None:
+            mask = self.live
+        elif self.live is not None:
+            mask = mask & self.live
+        return np.arange(len(self.table)) if mask is None else np.flatnonzero(mask)
+
+    def entries(self, places: Positions | None = None, ids: Collection[int] | None = None) -> Iterator[DataFile]:
+        """Effective entries of live files.
+
+        Args:
+            places: places of the wanted entries; all by default.
+            ids: columns whose bounds the entries have; all by default. The others are unknown then.
+        """
+        wanted = self.places() if places is None else places
+        at = iter(wanted.tolist())
+        for some in self.table.entries(wanted, ids, self.schema.widened_types):
+            for file in some:
+                yield effective(file, self.overlays.get(next(at)), self.segment.resolved_through)
+
+    def totals(self, places: Positions | None = None) -> Totals:
+        """Sums over live files, or over those at these places."""
+        segment = self.segment
+        if places is None and self.live is None and not self.overlays:
+            return Totals(segment.count, segment.rows, segment.deleted, segment.bytes)
+        wanted = self.places() if places is None else places
+        table = self.table
+        deleted = self.cardinalities()
+        return Totals(
+            len(wanted),
+            int(table.numbers("rows")[wanted].sum()),
+            int(deleted[wanted].sum()),
+            int(table.numbers("size")[wanted].sum()),
+        )
+
+    def cardinalities(self) -> npt.NDArray[np.int64]:
+        """By place, the number of rows that the file's newest vector deletes."""
+        own = np.maximum(self.table.numbers("vector_cardinality"), 0)
+        through = self.table.numbers("applied_through")
+        for place, overlay in self.overlays.items():
+            cardinality = overlay.vector.cardinality if overlay.vector else 0
+            if (overlay.applied_through, cardinality) > (int(through[place]), int(own[place])):
+                own[place] = cardinality
+        return own
+
+    def applied_through(self) -> npt.NDArray[np.int64]:
+        """By place, the file's effective ``applied_through``."""
+        through = np.maximum(self.table.numbers("applied_through"), self.segment.resolved_through)
+        for place, overlay in self.overlays.items():
+            through[place] = max(int(through[place]), overlay.applied_through)
+        return through
 
 
 class LiveFiles:
@@ -144,3 +320,51 @@ def tombstones_of(entry: TableEntry, reader: SegmentReader) -> tuple[Tombstone, 
     entry = reader.whole(entry)
     spilled = (t for some in reader.runtime.map(reader.tombstones, entry.segments_of("tombstones")) for t in some)
     return (*spilled, *entry.tombstones)
+
+
+def check_days(files: Iterable[DataFile], field: Field) -> None:
+    """Checks that the midnights of all days in some files are timestamps.
+
+    Args:
+        field: the column as long as it has days.
+
+    Raises:
+        SchemaError: one is not, or the statistics do not tell.
+    """
+    for file in files:
+        if not _is_in_range(file, field):
+            least, greatest, *_ = column_bounds(file, field)
+            raise SchemaError(
+                f"column {field.name!r} can't become a timestamp: "
+                + (
+                    f"the statistics of {file.path} don't tell its days"
+                    if least is None or greatest is None
+                    else f"a day in {file.path} is before -290308 or after 294247, the years that timestamps have"
+                )
+            )
+
+
+def check_days_of_table(entry: TableEntry, field: Field, reader: SegmentReader) -> None:
+    """Checks this for all live files of a table. Reads segments only where their bounds in the root do not tell."""
+    check_days(entry.files, field)
+    live = LiveFiles.of(entry, reader)
+    unclear = [segment for segment in live.segments if not _is_in_range(segment, field)]
+    for each in live.live_segments(unclear):
+        check_days(each.entries(ids=(field.id,)), field)
+
+
+def _is_in_range(file: DataFile | Segment, field: Field) -> bool:
+    known = column_bounds(file, field)
+    if known.nulls == file.rows:
+        return True
+    least, greatest = known.min, known.max
+    return isinstance(least, int) and isinstance(greatest, int) and least >= -LAST_DAY and greatest <= LAST_DAY
+
+
+def rounds_otherwise(narrow: pa.DataType, wide: pa.DataType) -> bool:
+    """Whether a predicate that was bound to the narrower type may mean other rows in files of the wider one.
+
+    A comparison of floats rounds its other side to the nearest float of their width; those of exact numbers, and of
+    days with their midnights, do not depend on the width.
+    """
+    return bool(pa.types.is_floating(narrow)) and narrow != wide

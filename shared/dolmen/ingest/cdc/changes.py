@@ -18,8 +18,7 @@ import pyarrow.compute as pc
 from dolmen.errors import RowError
 from dolmen.format.schema import Field
 from dolmen.ingest.cdc.envelopes import DELETE, SKIP, UNKNOWN, UPSERT, ChangeBatch, Envelope
-from dolmen.ingest.formats.bad_rows import RowNumbers
-from dolmen.ingest.formats.options import BadRow, OnBadRow
+from dolmen.ingest.formats.reader_options import BadRow, OnBadRow, RowNumbers
 
 DELETED, ROW, UNAVAILABLE, CREATED = "delete", "row", "unavailable", "created"
 

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from dolmen.format.schema import Field
 from dolmen.ingest.cdc.change_order import NOWHERE, ChangeOrder, Mask, Places
 from dolmen.ingest.cdc.changes import DELETED, ROW, is_unavailable, unavailable_columns
-from dolmen.ingest.cdc.current import KEPT_COLUMN, KEPT_SINCE, SEQUENCE, LatestSequences, condition_on_keys
+from dolmen.ingest.cdc.deleted_keys import KEPT_COLUMN, KEPT_SINCE, SEQUENCE, LatestSequences, condition_on_keys
 from dolmen.transactions.transaction import Transaction
 
 PLACE, STORED = "place", "stored"

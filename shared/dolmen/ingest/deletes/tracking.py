@@ -11,10 +11,9 @@ import pyarrow as pa
 
 from dolmen.api.database import Database
 from dolmen.errors import AppliedIdError, InputError, LimitError
-from dolmen.ingest.deletes.apply import add_request
-from dolmen.ingest.deletes.requests import DeleteRequest, parse_request
-from dolmen.ingest.queues.base import Queue
-from dolmen.ingest.queues.directory import DirectoryQueue
+from dolmen.ingest.deletes.delete_requests import DeleteRequest, add_request, parse_request
+from dolmen.ingest.queues.directory_queue import DirectoryQueue
+from dolmen.ingest.queues.queue import Queue
 
 RequestState = Literal["applied", "waiting", "failed", "unknown"]
 

@@ -26,11 +26,11 @@ from dolmen.errors import InputError
 from dolmen.format.file_formats import COMPRESSIONS, ENDINGS, FileKind
 from dolmen.format.schema import storable
 from dolmen.ingest.formats.avro import container as avro
-from dolmen.ingest.formats.columnar import arrow, parquet
+from dolmen.ingest.formats.columnar import arrow, parquet_reader
 from dolmen.ingest.formats.csv import delimited as csv
 from dolmen.ingest.formats.json import jsonl
-from dolmen.ingest.formats.options import BadRow, OnBadRow, ReadOptions
-from dolmen.ingest.formats.source import Format, SourceFile
+from dolmen.ingest.formats.reader_options import BadRow, OnBadRow, ReadOptions
+from dolmen.ingest.formats.source_file import Format, SourceFile
 
 __all__ = [
     "READERS",
@@ -64,7 +64,7 @@ READERS: dict[FileKind, FormatReader] = {
     "csv": csv,
     "tsv": csv,
     "jsonl": jsonl,
-    "parquet": parquet,
+    "parquet": parquet_reader,
     "arrow": arrow,
     "avro": avro,
 }

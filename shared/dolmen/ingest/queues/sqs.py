@@ -16,9 +16,9 @@ from dolmen.base.cached import cached_property
 from dolmen.base.runtime import Runtime
 from dolmen.base.units import MIB
 from dolmen.errors import AccessDeniedError, Error, InputError, LimitError, NotFoundError, StoreUnavailableError
-from dolmen.ingest.queues.base import OutgoingMessage, QueueDepth, check_sizes
-from dolmen.store.backoff import attempts
-from dolmen.store.s3.services import AwsService
+from dolmen.ingest.queues.queue import OutgoingMessage, QueueDepth, check_sizes
+from dolmen.store.base import attempts
+from dolmen.store.s3.clients import AwsService
 
 MAX_SQS_BYTES = MIB
 """The most bytes of one message, and of all messages in one request."""

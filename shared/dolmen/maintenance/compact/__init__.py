@@ -2,5 +2,5 @@
 
 The plan, the rewriting and the queue of groups also serve ``dolmen.spark.compact``.
 It imports what ``dolmen.maintenance`` may import, and ``dolmen.maintenance.resolve``.
-Begin with ``dolmen.maintenance.compact.compaction``, then ``dolmen.maintenance.compact.plan``.
+Begin with ``dolmen.maintenance.compact.compaction``, then ``dolmen.maintenance.compact.compaction_plan``.
 """

@@ -13,14 +13,13 @@ from dolmen.commit.context import Context
 from dolmen.entries.segments.live import LiveFiles, tombstones_of
 from dolmen.format.entries import DataFile
 from dolmen.format.manifest import Manifest, TableEntry
-from dolmen.maintenance.compact.plan import CompactionOptions
-from dolmen.maintenance.compact.rows import LiveRows, Unit
-from dolmen.maintenance.compact.sort import Bound, Sorter
+from dolmen.maintenance.compact.compaction_plan import CompactionOptions
+from dolmen.maintenance.compact.sort import Bound, LiveRows, Sorter, Unit
 from dolmen.maintenance.compact.splice import Splicing
 from dolmen.maintenance.resolve.unresolved import Unresolved, table_reader
 from dolmen.rows.scan.plan import FilePlan
 from dolmen.rows.write.data_file import with_commit_ts, write_data_files, write_spliced_files
-from dolmen.rows.write.options import DEFAULT, WriteOptions
+from dolmen.rows.write.encodings import DEFAULT, WriteOptions
 from dolmen.rows.write.spliced_object import CopiedGroups
 
 _REQUESTS_AT_ONCE = 4

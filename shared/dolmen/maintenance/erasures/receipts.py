@@ -16,8 +16,7 @@ from dolmen.format.manifest import Manifest
 from dolmen.format.pointer import FORMAT_VERSION
 from dolmen.format.receipts import HeldFile, Receipt, receipt_key, receipt_of
 from dolmen.maintenance.erasures.progress import ErasureWork
-from dolmen.store.backoff import attempts
-from dolmen.store.base import Object, ObjectStore, Stored
+from dolmen.store.base import Object, ObjectStore, Stored, attempts
 
 _TRIES = 10
 

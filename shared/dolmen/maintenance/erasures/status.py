@@ -1,4 +1,9 @@
-"""Tells how far erasures have come: by the newest manifest, and by their receipts. No value of a row is in it."""
+"""Tells how far erasures have come: by the newest manifest, and by their receipts. No value of a row is in it.
+
+Checks that a receipt is true: the database holds nothing of what it says is gone. Nothing is changed.
+
+Figures of erasures that are not gone yet, for metrics and alarms.
+"""
 
 from __future__ import annotations
 
@@ -10,17 +15,19 @@ import msgspec
 
 from dolmen.base.units import utc
 from dolmen.commit.context import Context
-from dolmen.entries.segments.erasures import erasures_of
-from dolmen.errors import InputError, NotFoundError
+from dolmen.entries.segments.erasures_in_force import erasures_of, least_held
+from dolmen.entries.segments.segment_reader import SegmentReader
+from dolmen.errors import InputError, NotFoundError, ObjectNotFoundError
 from dolmen.format.erasures import Erasure, LeavingErasures
+from dolmen.format.layout import parse_manifest_key
 from dolmen.format.manifest import Manifest
 from dolmen.format.pointer import FORMAT_VERSION
 from dolmen.format.properties import DatabaseSettings
 from dolmen.format.receipts import MOST_OUTSIDE, PREFIX, Outside, Receipt, State, parse_receipt_key, receipt_of
-from dolmen.maintenance.erasures.progress import rewritten_through
+from dolmen.maintenance.erasures.progress import expire_at, rewrite_at, rewritten_through
 from dolmen.maintenance.erasures.receipts import load_receipt
-from dolmen.maintenance.erasures.times import expire_at, rewrite_at
-from dolmen.rows.scan.display import html, text
+from dolmen.rows.scan.plan import html, text
+from dolmen.rows.scan.read.byte_ranges import data_object
 
 
 @dataclass(frozen=True, repr=False)
@@ -188,7 +195,7 @@ def _of_leaving(context: Context, manifest: Manifest, entry: LeavingErasures, id
         tables = ", ".join(map(repr, others))
         step = f"files with the rows ({files:,}) are files of {tables}, too, from which none was erased: erase there"
         return ErasureStatus(receipt, "rewritten", step)
-    from dolmen.iceberg.published_objects import publications_before  # imports fastavro
+    from dolmen.iceberg.published_versions import publications_before  # imports fastavro
 
     if published := publications_before(context, entry.version):
         names = sorted(manifest.name_of(uuid) or uuid for uuid in published)
@@ -217,3 +224,130 @@ def _place(place: Outside) -> str:
 
 def _time(at_us: int) -> str:
     return f"{utc(at_us):%Y-%m-%d %H:%M:%S} UTC" if at_us else ""
+
+
+@dataclass(frozen=True, repr=False)
+class ReceiptCheck:
+    """Whether the database still is as a receipt says.
+
+    Args:
+        status: the erasure's status.
+        findings: what contradicts the receipt; empty if nothing does.
+    """
+
+    status: ErasureStatus
+    findings: tuple[str, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing contradicts the receipt."""
+        return not self.findings
+
+    def facts(self) -> list[tuple[str, str]]:
+        """The lines that ``repr`` shows, as pairs of name and value."""
+        return [*self.status.facts(), ("verified", "yes" if self.ok else "; ".join(self.findings))]
+
+    def to_dict(self) -> dict[str, Any]:
+        """These facts for JSON."""
+        return {**self.status.to_dict(), "ok": self.ok, "findings": list(self.findings)}
+
+    def __repr__(self) -> str:
+        return text(self.facts())
+
+    def _repr_html_(self) -> str:
+        return html(self.facts())
+
+
+def check_receipt(context: Context, id_: str) -> ReceiptCheck:
+    """Compares an erasure's receipt with the database: a HEAD for each file that held rows, and a LIST of manifests.
+
+    Raises:
+        NotFoundError: there is neither an erasure nor a receipt of this id.
+        CorruptionError: the receipt, or what has to be read of the database, is damaged.
+    """
+    status = status_of(context, id_)
+    manifest = context.head.refresh().manifest
+    with context.reading(manifest.version):
+        if status.state == "gone":
+            findings = tuple(_against_gone(context, manifest, status.receipt))
+        else:
+            findings = tuple(_against_pending(context, manifest, status))
+    return ReceiptCheck(status, findings)
+
+
+def _against_gone(context: Context, manifest: Manifest, receipt: Receipt) -> Iterator[str]:
+    store, first = context.store, receipt.forgotten_version
+    for file in receipt.files:
+        there = data_object(store, file.path)
+        try:
+            there.store.head(there.key)
+        except ObjectNotFoundError:
+            continue
+        yield f"{there.label} is there"
+    if any(erasure.id == receipt.id for erasure in erasures_of(manifest, context.segments)):
+        yield "the erasure is still listed"
+    held = least_held(manifest.tables.values(), context.segments, ())
+    if held and held <= receipt.ts:
+        yield f"version {manifest.version:,} may hold its rows"
+    if manifest.horizon < first:
+        yield f"versions from {manifest.horizon:,} on can be read, not from {first:,} on"
+    for name, tag in sorted(manifest.tags.items()):
+        if tag.version < first:
+            yield f"tag {name!r} names version {tag.version:,}"
+    for info in store.list("manifest/"):
+        parsed = parse_manifest_key(info.key)
+        if parsed is not None:
+            if parsed[0] < first:
+                yield f"{info.key} is there"
+            break  # in the order of versions
+
+
+def _against_pending(context: Context, manifest: Manifest, status: ErasureStatus) -> Iterator[str]:
+    receipt, listed = status.receipt, erasures_of(manifest, context.segments)
+    erasure = next((each for each in listed if each.id == receipt.id), None)
+    if erasure is None:
+        return
+    if (erasure.ts, erasure.version, erasure.due_at) != (receipt.ts, receipt.version, receipt.due_at):
+        yield "its timestamp, version or deadline is another one than in the manifest"
+    if status.state == "rewritten" and rewritten_through(manifest, context.segments, listed) < erasure.ts:
+        yield f"version {manifest.version:,} may hold its rows"
+
+
+_DANGER_PART = 16
+"""An erasure is in danger when less than 1/_DANGER_PART of its time is left."""
+
+
+@dataclass(frozen=True)
+class ErasureFigures:
+    """Figures of the erasures of a version.
+
+    Args:
+        pending: number of erasures of which objects may still hold rows.
+        oldest_age_us: microseconds since the oldest of them was asked for; 0 if there is none.
+        deadline_us: microseconds until the first of them is due, below 0 if that is past; None if there is none.
+        in_danger: number of those of which hardly any time is left.
+    """
+
+    pending: int = 0
+    oldest_age_us: int = 0
+    deadline_us: int | None = None
+    in_danger: int = 0
+
+
+def figures_of(manifest: Manifest, reader: SegmentReader, now_us: int) -> ErasureFigures:
+    """Computes the figures at a time by the server's clock. Costs no request for a database without erasures."""
+    spans = [(each.requested_at, each.due_at, 1) for each in erasures_of(manifest, reader)]
+    spans += [(each.requested_at, each.due_at, len(each.ids)) for each in manifest.leaving]
+    if not spans:
+        return ErasureFigures()
+    return ErasureFigures(
+        sum(count for _, _, count in spans),
+        max(0, now_us - min(requested_at for requested_at, _, _ in spans)),
+        min(due_at for _, due_at, _ in spans) - now_us,
+        sum(count for asked, due, count in spans if is_in_danger(asked, due, now_us)),
+    )
+
+
+def is_in_danger(requested_at: int, due_at: int, now_us: int) -> bool:
+    """Whether hardly any time is left of an erasure at a time, or none."""
+    return now_us > due_at - (due_at - requested_at) // _DANGER_PART

@@ -4,40 +4,138 @@ One commit moves the horizon and the fence. Then everything is judged by that co
 An object that this manifest does not name, and that was uploaded before the fence, can no longer be committed. So
 whatever lands afterwards needs no deleted object. Every step may be repeated: after a crash at any point the next run
 goes on.
+
+The result of a collection.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
+from html import escape
 
 from dolmen.base.cached import cached_property
 from dolmen.commit.context import Context
 from dolmen.commit.loop import submit
 from dolmen.commit.statements.background import CollectionProgress, MoveFence
-from dolmen.commit.statements.base import Statement
 from dolmen.commit.statements.erasures import CloseErasures
+from dolmen.commit.statements.statement import Statement
 from dolmen.errors import ConflictError
 from dolmen.format.manifest import Manifest
 from dolmen.format.properties import DatabaseSettings
-from dolmen.iceberg.pins import published_tables
-from dolmen.iceberg.published_objects import publications_before
+from dolmen.iceberg.published_versions import publications_before, published_tables
 from dolmen.maintenance import never
 from dolmen.maintenance.erasures.closing import Closing
-from dolmen.maintenance.erasures.figures import figures_of
 from dolmen.maintenance.erasures.progress import erasure_work
 from dolmen.maintenance.erasures.receipts import describe_erasures
-from dolmen.maintenance.gc.eraser import Amount, ObjectEraser
-from dolmen.maintenance.gc.intents import clear_intent, finished_intents
-from dolmen.maintenance.gc.keyset import KeySet
-from dolmen.maintenance.gc.mark import Marker, mark
-from dolmen.maintenance.gc.plan import OPERATION, CollectionPlan, freeable, next_horizon, plan
+from dolmen.maintenance.erasures.status import ErasureFigures, figures_of
+from dolmen.maintenance.gc.deleting import Amount, ObjectEraser
+from dolmen.maintenance.gc.gc_plan import (
+    OPERATION,
+    CollectionPlan,
+    clear_intent,
+    finished_intents,
+    freeable,
+    next_horizon,
+    plan,
+)
+from dolmen.maintenance.gc.mark import KeySet, Marker, mark
 from dolmen.maintenance.gc.publications import PublicationSweep
 from dolmen.maintenance.gc.release import Release
-from dolmen.maintenance.gc.report import Collected
 from dolmen.maintenance.gc.sweep import Sweep, sweepable
-from dolmen.store.backoff import attempts
+from dolmen.store.base import attempts
+
+REASONS: dict[str, str] = {
+    "released": "dropped by expired versions",
+    "manifests": "manifests of expired versions",
+    "orphans": "orphans",
+    "revoked": "left by dead jobs",
+    "intents": "intents",
+    "publications": "replaced publications",
+}
+"""Reasons for deleting objects, in words."""
+
+
+@dataclass(frozen=True)
+class Collected:
+    """The result of one collection.
+
+    Args:
+        version: the newest version at its end.
+        horizon: the oldest version that can be read now.
+        versions_expired: number of versions that expired; their objects go once ``reader_grace`` is over.
+        deleted: objects and bytes by reason (``REASONS``). Objects that versions released are not measured; their bytes
+            count as 0.
+        revoked: txids of jobs that were taken for dead.
+        waiting: orphans that are too young to delete, including those of commits under way; None if none were listed.
+        errors: reasons by key of objects that could not be deleted, or of receipts that could not be written; the next
+            run tries them again.
+        erasures: figures of erasures that are not gone yet.
+        erasures_gone: number of erasures whose receipts say since this run that no object holds their rows.
+        finished: True if nothing was left for lack of time.
+        dry_run: True if nothing was deleted: the figures say what would be.
+    """
+
+    version: int
+    horizon: int
+    versions_expired: int = 0
+    deleted: Mapping[str, Amount] = field(default_factory=dict)
+    revoked: tuple[str, ...] = ()
+    waiting: Amount | None = None
+    errors: Mapping[str, str] = field(default_factory=dict)
+    erasures: ErasureFigures = field(default_factory=ErasureFigures)
+    erasures_gone: int = 0
+    finished: bool = True
+    dry_run: bool = False
+
+    @property
+    def objects(self) -> int:
+        """Number of objects deleted, for all reasons."""
+        return sum(amount.objects for amount in self.deleted.values())
+
+    @property
+    def bytes(self) -> int:
+        """Bytes deleted, as far as they are known."""
+        return sum(amount.bytes for amount in self.deleted.values())
+
+    @property
+    def facts(self) -> list[tuple[str, str]]:
+        """The lines that ``repr`` shows, as pairs of name and value."""
+        told = [("oldest version kept", f"{max(self.horizon, 1):,}")] if self.version else []
+        if self.versions_expired:
+            told.append(("versions expired", f"{self.versions_expired:,}"))
+        for reason, words in REASONS.items():
+            if amount := self.deleted.get(reason):
+                told.append((words, _amount_text(amount)))
+        if self.revoked:
+            told.append(("dead jobs revoked", f"{len(self.revoked):,}"))
+        if self.waiting and self.waiting.objects:
+            told.append(("orphans too young to go", _amount_text(self.waiting)))
+        if self.erasures_gone:
+            told.append(("erasures gone from the disk", f"{self.erasures_gone:,}"))
+        if self.errors:
+            told.append(
+                ("not deleted", f"{len(self.errors):,}, {min(self.errors)} first: {self.errors[min(self.errors)]}")
+            )
+        if not self.finished:
+            told.append(("finished", "no: the next run goes on"))
+        return told
+
+    def __repr__(self) -> str:
+        head = "would delete" if self.dry_run else "deleted"
+        facts = "".join(f", {name} {value}" for name, value in self.facts)
+        return f"<Collected: {head} {self.objects:,} objects{facts}>"
+
+    def _repr_html_(self) -> str:
+        head = f"<b>{'would delete' if self.dry_run else 'deleted'} {self.objects:,} objects</b>"
+        rows = "".join(f"<tr><td>{escape(name)}</td><td>{escape(value)}</td></tr>" for name, value in self.facts)
+        return f"<div>{head}<table>{rows}</table></div>"
+
+
+def _amount_text(amount: Amount) -> str:
+    return f"{amount.objects:,}" + (f" ({amount.bytes:,} bytes)" if amount.bytes else "")
+
 
 _FENCES = 10
 """How often collection plans again because another one moved the fence first."""

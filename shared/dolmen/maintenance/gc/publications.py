@@ -9,13 +9,18 @@ from dolmen.commit.context import Context
 from dolmen.errors import CorruptionError
 from dolmen.format.manifest import Manifest
 from dolmen.format.properties import DatabaseSettings
-from dolmen.iceberg.directory import PREFIX, Newest, PublicationDirectory
 from dolmen.iceberg.erased_tables import asks_for_publication
 from dolmen.iceberg.metadata import TableMetadata
-from dolmen.iceberg.pins import pins_of, published_tables, unpin_versions
-from dolmen.iceberg.published_objects import add_objects, published_tables_of
-from dolmen.maintenance.gc.eraser import ObjectEraser
-from dolmen.maintenance.gc.plan import newest_at
+from dolmen.iceberg.publication_directory import PREFIX, Newest, PublicationDirectory
+from dolmen.iceberg.published_versions import (
+    add_objects,
+    pins_of,
+    published_tables,
+    published_tables_of,
+    unpin_versions,
+)
+from dolmen.maintenance.gc.deleting import ObjectEraser
+from dolmen.maintenance.gc.gc_plan import newest_at
 from dolmen.store.base import ObjectInfo
 
 REASON = "publications"

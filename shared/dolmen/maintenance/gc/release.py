@@ -6,13 +6,19 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from dolmen.entries.segments.reader import SegmentReader
+from dolmen.entries.segments.segment_reader import SegmentReader
 from dolmen.errors import CorruptionError
 from dolmen.format.layout import SEGMENTS, parse_manifest_key
 from dolmen.format.manifest import Manifest, Released
-from dolmen.maintenance.gc.eraser import BATCH, ObjectEraser
-from dolmen.maintenance.gc.keyset import KeySet
-from dolmen.maintenance.gc.mark import manifest_segments, needed_keys, reached_keys, released_since, tree_segments
+from dolmen.maintenance.gc.deleting import BATCH, ObjectEraser
+from dolmen.maintenance.gc.mark import (
+    KeySet,
+    manifest_segments,
+    needed_keys,
+    reached_keys,
+    released_since,
+    tree_segments,
+)
 from dolmen.store.base import ObjectInfo, ObjectStore
 
 

@@ -15,9 +15,8 @@ from dolmen.commit.head import Head
 from dolmen.commit.versions import commits
 from dolmen.format.layout import manifest_key, parse_manifest_key
 from dolmen.format.manifest import Manifest
-from dolmen.maintenance.gc.eraser import BATCH, Amount, ObjectEraser
-from dolmen.maintenance.gc.keyset import KeySet
-from dolmen.maintenance.gc.names import directories, hour_floor, hour_of, hour_prefix
+from dolmen.maintenance.gc.deleting import BATCH, Amount, ObjectEraser, directories, hour_floor, hour_of, hour_prefix
+from dolmen.maintenance.gc.mark import KeySet
 from dolmen.store.base import ObjectInfo, ObjectStore
 
 MARGIN_US = 48 * HOUR_US

@@ -1,30 +1,99 @@
-"""Judges the figures: what needs attention, how urgent it is, and which command mends it."""
+"""Judges the figures: what needs attention, how urgent it is, and which command mends it.
+
+Numbers, sizes and times as people say them.
+"""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
 
-from dolmen.base.units import DAY_US, HOUR_US, duration_text, utc
+from dolmen.base.units import DAY_US, HOUR_US, LAST_US, duration_text, utc
 from dolmen.maintenance.health.health import LEVELS, Concern, Health, KeptCursor, QueuePlace, RejectsPlace, TableHealth
-from dolmen.maintenance.health.words import count_text
+
+_UNITS = ("bytes", "KB", "MB", "GB", "TB", "PB", "EB")
+
+
+def size_text(size_bytes: int) -> str:
+    """A size with three digits, in units of 1,024 as settings have them: ``12.3 MB``."""
+    if size_bytes < 1_000:
+        return f"{size_bytes:,} bytes"
+    size, unit = float(size_bytes), 0
+    while size >= 1_000 and unit < len(_UNITS) - 1:
+        size, unit = size / 1024, unit + 1
+    digits = f"{size:,.{2 if size < 10 else 1 if size < 100 else 0}f}"
+    return f"{digits.rstrip('0').rstrip('.') if '.' in digits else digits} {_UNITS[unit]}"
+
+
+def power_text(exponent: int) -> str:
+    """2**exponent bytes: ``64 KB``."""
+    unit = min(exponent // 10, len(_UNITS) - 1)
+    return f"{2 ** (exponent - 10 * unit):,} {_UNITS[unit]}"
+
+
+def range_text(first: int, end: int) -> str:
+    """From 2**first to 2**end bytes: ``16 – 32 KB``."""
+    least, greatest = power_text(first), power_text(end)
+    return f"{least.partition(' ')[0] if least.partition(' ')[2] == greatest.partition(' ')[2] else least} – {greatest}"
+
+
+def count_text(count: int, one: str, more: str = "") -> str:
+    """A number of things: ``1 file``, ``2 files``."""
+    return f"{count:,} {one if count == 1 else more or one + 's'}"
+
+
+def time_text(at_us: int) -> str:
+    """A time to the minute, in UTC; "" for 0."""
+    if not at_us:
+        return ""
+    return f"{utc(at_us):%Y-%m-%d %H:%M} UTC" if 0 < at_us <= LAST_US else "beyond the year 9999"
+
+
+def ago_text(at_us: int, now_us: int) -> str:
+    """How long before now a time was, or how long after now it will be: ``3h ago``, ``in 2d``."""
+    if at_us > now_us:
+        return f"in {duration_text(at_us - now_us)}"
+    return f"{duration_text(now_us - at_us)} ago"
+
+
+def share_text(part: float, whole: float) -> str:
+    """A share in percent: ``12 %``; "<1 %" for what is not nothing."""
+    share = 100 * part / whole if whole else 0.0
+    return "<1 %" if 0 < share < 1 else f"{share:.0f} %"
+
 
 MANY_DELETES = 1_000
 """Number of unresolved deletes of a table from which scans get slow, however young they are."""
+
+
 SLOW_SCAN = 2.0
 """Estimated slowdown of scans from which deletes are a concern, however few and young they are."""
+
+
 OLD_DELETE_US = DAY_US
 """Age from which an unresolved delete says that resolution does not run."""
+
+
 LATE_PUBLICATION_US = 6 * HOUR_US
 """Lag from which a publication counts as late; also that of the stack's alarm."""
+
+
 FEW_FILES = 16
 """Compaction that saves fewer files is not worth a word."""
+
+
 DEEP_OVERLAP = 8
 """Mean number of files at one place of the sort key from which filters on it hardly help."""
+
+
 FULL_MANIFEST = 0.9
 """Share of its budget from which a manifest counts as full."""
+
+
 LATE_COLLECTION_US = 3 * DAY_US
 """Time without a collection from which objects count as waiting for long."""
+
+
 _CURSOR_PART = 8
 """A cursor is about to end when less than 1/_CURSOR_PART of its time is left."""
 

@@ -21,24 +21,20 @@ from dolmen.base.units import GIB
 from dolmen.commit.context import Context
 from dolmen.commit.loop import submit
 from dolmen.commit.statements.background import Resolve
-from dolmen.entries.segments.erasures import erasures_of
+from dolmen.entries.segments.erasures_in_force import erasures_of
 from dolmen.entries.segments.live import LiveFiles, tombstones_of
 from dolmen.format.entries import DataFile, Tombstone
 from dolmen.format.erasures import Erasure
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.maintenance import never
 from dolmen.maintenance.erasures.receipts import note_held_files
-from dolmen.maintenance.resolve.erased import ErasureMatches
-from dolmen.maintenance.resolve.gather import gather_vectors
-from dolmen.maintenance.resolve.unresolved import Unresolved, table_reader
-from dolmen.rows.scan.data_objects import local_path
-from dolmen.rows.scan.display import html, text
-from dolmen.rows.scan.filter_choice import FilterChoice
-from dolmen.rows.scan.hidden_rows import hidden_rows, whole_groups
-from dolmen.rows.scan.indexed_deletes import IndexedDeletes
-from dolmen.rows.scan.plan import FilePlan
-from dolmen.rows.scan.read import RowGroupColumns
-from dolmen.rows.scan.row_groups import OpenFile, RowGroup, row_groups
+from dolmen.maintenance.resolve.unresolved import ErasureMatches, Unresolved, gather_vectors, table_reader
+from dolmen.rows.scan.by_key.filter_choice import FilterChoice
+from dolmen.rows.scan.by_key.indexed import IndexedDeletes
+from dolmen.rows.scan.plan import FilePlan, html, text
+from dolmen.rows.scan.read.byte_ranges import local_path
+from dolmen.rows.scan.read.reading import RowGroupColumns, hidden_rows, whole_groups
+from dolmen.rows.scan.read.row_groups import OpenFile, RowGroup, row_groups
 
 BUDGET_BYTES = 64 * GIB
 """A call stops after reading about this many bytes, whatever its deadline."""

@@ -25,7 +25,7 @@ import msgspec
 from dolmen.base.units import MIB
 from dolmen.commit.context import Context
 from dolmen.commit.head import Head
-from dolmen.entries.index.parts import OpenPart
+from dolmen.entries.index.index_parts import OpenPart
 from dolmen.entries.segments.file_table import FileTable
 from dolmen.errors import (
     CorruptionError,
@@ -34,21 +34,32 @@ from dolmen.errors import (
     VersionExpiredError,
     VersionNotFoundError,
 )
-from dolmen.format.adopted import file_label
+from dolmen.format.adopted_files import file_label
 from dolmen.format.entries import DataFile, Overlay, Tombstone, Vector
 from dolmen.format.layout import POINTER
 from dolmen.format.manifest import HistoryEntry, Manifest, Segment, SegmentKind, TableEntry
 from dolmen.maintenance.gc.mark import manifest_keys
-from dolmen.maintenance.verify.chain import check_chain, last_listed, newest_manifest, read_manifest
-from dolmen.maintenance.verify.data import DataCheck
-from dolmen.maintenance.verify.deletes import DeleteObjects, check_deletes
-from dolmen.maintenance.verify.entries import TableCheck, check_applied, check_manifest
-from dolmen.maintenance.verify.erasures import check_erasures
-from dolmen.maintenance.verify.kept import KeptContents, check_intents
-from dolmen.maintenance.verify.objects import Missing, Need, References, check_objects, check_repeated
-from dolmen.maintenance.verify.publications import check_publications
-from dolmen.maintenance.verify.report import FindingLog, Progress, Unreferenced, VerifyReport
-from dolmen.maintenance.verify.segments import TableContents, check_dated, read_segment
+from dolmen.maintenance.verify.chain import (
+    KeptContents,
+    check_chain,
+    check_intents,
+    last_listed,
+    newest_manifest,
+    read_manifest,
+)
+from dolmen.maintenance.verify.verify_data import DataCheck
+from dolmen.maintenance.verify.verify_deletes import DeleteObjects, check_deletes
+from dolmen.maintenance.verify.verify_entries import TableCheck, check_applied, check_erasures, check_manifest
+from dolmen.maintenance.verify.verify_objects import (
+    Missing,
+    Need,
+    References,
+    check_objects,
+    check_publications,
+    check_repeated,
+)
+from dolmen.maintenance.verify.verify_report import FindingLog, Progress, Unreferenced, VerifyReport
+from dolmen.maintenance.verify.verify_segments import TableContents, check_dated, read_segment
 from dolmen.store.cache import ObjectCache
 
 SAMPLED_FOOTERS = 256

@@ -10,13 +10,13 @@ from typing import TypeAlias
 import pyarrow as pa
 
 from dolmen.commit.context import Context
-from dolmen.entries.segments.erasures import with_erasures
+from dolmen.entries.segments.erasures_in_force import with_erasures
 from dolmen.format.entries import DataFile, KeysTombstone, Tombstone
 from dolmen.format.erasures import Erasure
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.schema import Field
 from dolmen.predicate import Predicate
-from dolmen.rows.changes.hits import (
+from dolmen.rows.changes.affected_files import (
     FileHit,
     FilePlanner,
     hits_between,
@@ -25,9 +25,9 @@ from dolmen.rows.changes.hits import (
     unlike_files,
     younger_files,
 )
-from dolmen.rows.changes.matching import Changed, RowMatcher
-from dolmen.rows.changes.rows import read_schema, taken_rows, visible_rows
-from dolmen.rows.changes.state import FeedColumns, TableState
+from dolmen.rows.changes.changed_rows import read_schema, taken_rows, visible_rows
+from dolmen.rows.changes.row_matching import Changed, RowMatcher
+from dolmen.rows.changes.table_state import FeedColumns, TableState
 from dolmen.rows.scan.plan import FilePlan
 
 LosingFile: TypeAlias = FileHit | FilePlan

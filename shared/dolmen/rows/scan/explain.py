@@ -1,18 +1,25 @@
-"""``explain()``: what a scan reads and what it can skip, in numbers."""
+"""``explain()``: what a scan reads and what it can skip, in numbers.
+
+The part of a scan that other engines use: narrower scans, their rows, and an explanation.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
+
+import pyarrow as pa
 
 from dolmen.format.entries import KeysTombstone, WhereTombstone
-from dolmen.rows.scan.blobs import cache_key, requests
-from dolmen.rows.scan.deletes import tombstones_to_fetch
-from dolmen.rows.scan.display import html, text
-from dolmen.rows.scan.footers import first_request
-from dolmen.rows.scan.plan import ScanPlan
-from dolmen.rows.scan.read import PlanReader, batches
-from dolmen.rows.scan.row_groups import RowGroup
+from dolmen.predicate import Predicate
+from dolmen.rows.scan.hide.scan_deletes import tombstones_to_fetch
+from dolmen.rows.scan.plan import ScanPlan, html, text
+from dolmen.rows.scan.read.footers import first_request
+from dolmen.rows.scan.read.reading import PlanReader, batches
+from dolmen.rows.scan.read.row_groups import RowGroup
+from dolmen.rows.scan.view import cache_key, requests
 
 
 @dataclass(frozen=True)
@@ -154,3 +161,22 @@ def explain(reader: PlanReader) -> Explanation:
         filter_fetch=Fetch(filters.requests, filters.bytes),
         data_fetch=data,
     )
+
+
+class RowSource(Protocol):
+    """Rows of one table: a ``Scan``, for DuckDB and for Polars, which push columns and conditions down into it."""
+
+    schema: pa.Schema
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether it has a limit, so that no condition may be added to it."""
+
+    def only(self, columns: Sequence[str], where: Predicate | None, limit: int | None = None) -> RowSource:
+        """The same rows with some of the columns, one more condition, and at most ``limit`` rows."""
+
+    def to_batches(self) -> Iterator[pa.RecordBatch]:
+        """The rows, read anew."""
+
+    def explain(self) -> Explanation:
+        """Explains what is read and what is skipped."""

@@ -1,4 +1,7 @@
-"""The plan of a scan: what has to be read, found from the manifest and its segments alone."""
+"""The plan of a scan: what has to be read, found from the manifest and its segments alone.
+
+Facts about plans, as text and as HTML.
+"""
 
 from __future__ import annotations
 
@@ -6,26 +9,41 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from html import escape
 from typing import Literal, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
 from dolmen.base.cached import cached_property
+from dolmen.entries.segments.file_masks import always_mask, may_match_mask
 from dolmen.entries.segments.judging import greatest_ts, known_bounds
-from dolmen.entries.segments.live import LiveFiles, tombstones_of
-from dolmen.entries.segments.live_segment import LiveSegment
-from dolmen.entries.segments.mask import always_mask, may_match_mask
-from dolmen.entries.segments.tombstones import Suspects, TombstoneJudge
+from dolmen.entries.segments.live import LiveFiles, LiveSegment, tombstones_of
+from dolmen.entries.segments.tombstone_judge import Suspects, TombstoneJudge
 from dolmen.errors import InputError, SchemaError
 from dolmen.format.entries import DataFile, Tombstone
 from dolmen.format.manifest import Segment, TableEntry
 from dolmen.format.schema import COMMIT_TS_FIELD, Field
 from dolmen.predicate import Predicate, StatsVerdict, columns, judge, to_sql
-from dolmen.rows.scan.display import html, text
 from dolmen.rows.scan.view import View
 
+Facts = Sequence[tuple[str, str]]
+
+
+def text(facts: Facts) -> str:
+    """One fact a line, names aligned."""
+    width = max(len(name) for name, _ in facts)
+    return "\n".join(f"{name:<{width}}  {value}" for name, value in facts)
+
+
+def html(facts: Facts) -> str:
+    """A table."""
+    rows = "".join(f"<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in facts)
+    return f"<table>{rows}</table>"
+
+
 Reason: TypeAlias = Literal["filter", "deleted", "limit"]
+
 
 _WORDS: dict[Reason, str] = {"filter": "statistics", "deleted": "deletes of all rows", "limit": "the limit"}
 

@@ -12,10 +12,10 @@ from pyroaring import BitMap
 
 from dolmen.format.vectors import from_mask
 from dolmen.predicate import Predicate
+from dolmen.rows.scan.hide.row_masks import column_of, row_mask, to_arrow
 from dolmen.rows.scan.plan import plan
-from dolmen.rows.scan.read import PlanReader, RowGroupColumns
-from dolmen.rows.scan.row_groups import RowGroup
-from dolmen.rows.scan.row_masks import column_of, row_mask, to_arrow
+from dolmen.rows.scan.read.reading import PlanReader, RowGroupColumns
+from dolmen.rows.scan.read.row_groups import RowGroup
 from dolmen.rows.scan.scan import Scan
 from dolmen.rows.scan.view import View
 

@@ -14,14 +14,13 @@ from dolmen.errors import InputError
 from dolmen.format.schema import COMMIT_TS
 from dolmen.predicate import Predicate, bind
 from dolmen.rows.scan import plan as planning
-from dolmen.rows.scan.count import count_rows
+from dolmen.rows.scan.counting import count_rows
+from dolmen.rows.scan.engines.dataframes import optional, to_pandas, to_polars
 from dolmen.rows.scan.explain import Explanation, explain
-from dolmen.rows.scan.frames import to_pandas, to_polars
-from dolmen.rows.scan.optional import optional
+from dolmen.rows.scan.hide.row_masks import column_of, row_mask, to_arrow
 from dolmen.rows.scan.plan import ScanPlan
-from dolmen.rows.scan.read import PlanReader, RowGroupColumns
-from dolmen.rows.scan.row_groups import RowGroup
-from dolmen.rows.scan.row_masks import column_of, row_mask, to_arrow
+from dolmen.rows.scan.read.reading import PlanReader, RowGroupColumns
+from dolmen.rows.scan.read.row_groups import RowGroup
 from dolmen.rows.scan.view import View
 
 if TYPE_CHECKING:
@@ -132,8 +131,10 @@ class Scan:
         Args:
             connection: where the relation lives; DuckDB's default connection otherwise.
         """
-        from dolmen.rows.scan.boxes import needs_boxes
-        from dolmen.rows.scan.dataset import ScanDataset  # pyarrow's datasets: only for those who ask
+        from dolmen.rows.scan.engines.dataset import (
+            ScanDataset,  # pyarrow's datasets: only for those who ask
+            needs_boxes,
+        )
 
         duckdb = optional("duckdb", "dolmen[sql]")
         connection = connection or duckdb.default_connection()
@@ -148,7 +149,7 @@ class Scan:
         It reads the columns that the query needs, and those files and row groups that its conditions leave; conditions
         that dolmen does not understand are left to Polars.
         """
-        from dolmen.rows.scan.lazy import lazy_frame  # only for those who ask
+        from dolmen.rows.scan.engines.dataframes import lazy_frame  # only for those who ask
 
         return lazy_frame(self, self._stored_schema)
 

@@ -17,7 +17,7 @@ from dolmen.format.layout import data_key
 from dolmen.format.manifest import TableEntry
 from dolmen.format.properties import has_index
 from dolmen.format.schema import COMMIT_TS_FIELD
-from dolmen.rows.write.options import DEFAULT, WriteOptions
+from dolmen.rows.write.encodings import DEFAULT, WriteOptions
 from dolmen.rows.write.parquet_object import WritePlan, write_object
 from dolmen.rows.write.runs import Run, cut, prepare
 from dolmen.rows.write.spliced_object import CopiedGroup, CopiedGroups, EncodedGroups, Output, SplicedObject

@@ -14,17 +14,14 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from dolmen.base.units import KIB, MIB
-from dolmen.format.checksum import crc32
-from dolmen.format.chunk_sums import ChunkSums
+from dolmen.format.checksums import crc32
 from dolmen.format.entries import ColumnStats, DataFile
 from dolmen.format.manifest import TableEntry
-from dolmen.format.page_places import PagePlaces
+from dolmen.format.page_locations import ChunkSums, PagePlaces
 from dolmen.format.properties import has_index, key_filter_bits
 from dolmen.format.schema import COMMIT_TS_ID
-from dolmen.rows.write.encodings import Encodings, choose, leaves
-from dolmen.rows.write.extent import Extent
-from dolmen.rows.write.options import WriteOptions
-from dolmen.rows.write.runs import Run
+from dolmen.rows.write.encodings import Encodings, WriteOptions, choose, leaves
+from dolmen.rows.write.runs import Extent, Run
 from dolmen.store.base import Buffer, StreamedOutput
 
 STATISTICS_COLUMNS = 64

@@ -10,15 +10,14 @@ from typing import Generic, Self, TypeVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dolmen.format.checksum import crc32
-from dolmen.format.chunk_sums import ChunkSums
+from dolmen.format.checksums import crc32
+from dolmen.format.chunk_locations import PARQUET_MAGIC, GroupSums, SpliceSource, moved_sums
 from dolmen.format.entries import DataFile
 from dolmen.format.manifest import TableEntry
+from dolmen.format.page_locations import ChunkSums
 from dolmen.format.parquet_footer import FooterParts, MovedGroup, move_groups
-from dolmen.format.splice_source import MAGIC, GroupSums, SpliceSource, moved_sums
-from dolmen.rows.write.extent import Extent
 from dolmen.rows.write.parquet_object import WritePlan, commit_output, encode, file_entry, has_filters
-from dolmen.rows.write.runs import Run
+from dolmen.rows.write.runs import Extent, Run
 from dolmen.store.base import ObjectOutput, StreamedOutput
 
 Output = TypeVar("Output", bound=StreamedOutput)
@@ -136,9 +135,9 @@ class SplicedObject(Generic[Output]):
         source = copied.source
         groups = range(copied.groups[0].index, copied.groups[-1].index + 1)
         first, end = source.place(groups)
-        if not self._position and first == len(MAGIC):  # its beginning is that of every file
+        if not self._position and first == len(PARQUET_MAGIC):  # its beginning is that of every file
             self._output.copy(source.key, (0, end), source.etag)
-            self._position, self._state = first, crc32(MAGIC)
+            self._position, self._state = first, crc32(PARQUET_MAGIC)
         else:
             self._begin()
             self._output.copy(source.key, (first, end), source.etag)
@@ -149,7 +148,7 @@ class SplicedObject(Generic[Output]):
     def write(self, encoded: EncodedGroups) -> None:
         """Appends the rows of a run."""
         self._begin()
-        skipped = len(MAGIC)
+        skipped = len(PARQUET_MAGIC)
         for piece in encoded.body:
             self._output.write(piece[skipped:])
             skipped = 0
@@ -179,8 +178,8 @@ class SplicedObject(Generic[Output]):
 
     def _begin(self) -> None:
         if not self._position:
-            self._output.write(MAGIC)
-            self._position, self._state = len(MAGIC), crc32(MAGIC)
+            self._output.write(PARQUET_MAGIC)
+            self._position, self._state = len(PARQUET_MAGIC), crc32(PARQUET_MAGIC)
 
     def _add_rows(self, rows: int, extents: Mapping[int, Extent]) -> None:
         self._rows += rows
@@ -215,4 +214,4 @@ class SplicedObject(Generic[Output]):
         block = pages.encode() if len(pages.lengths) else b""
         block += ChunkSums(tuple(states), state, start).encode()
         metadata = FooterParts(written_frame(self._entry.schema.arrow), ()).encode(groups, self._rows)
-        return block + metadata + len(metadata).to_bytes(4, "little") + MAGIC
+        return block + metadata + len(metadata).to_bytes(4, "little") + PARQUET_MAGIC

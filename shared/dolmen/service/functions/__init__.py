@@ -2,5 +2,5 @@
 
 The handlers themselves are in ``functions/`` at the top of the repository; the package does not import them.
 It imports ``dolmen.service.handover``, ``dolmen.ingest`` and what lies below those, but nothing of Lambda.
-Begin with ``dolmen.service.functions.deliveries``; ``dolmen.service.functions.settings`` reads the variables.
+Begin with ``dolmen.service.functions.deliveries``; ``dolmen.service.functions.function_settings`` reads the variables.
 """

@@ -42,9 +42,9 @@ from dolmen.ingest.announcements import (
     Message,
     isolate,
 )
-from dolmen.ingest.queues.base import OutgoingMessage
+from dolmen.ingest.queues.open_queue import open_queue
+from dolmen.ingest.queues.queue import OutgoingMessage
 from dolmen.ingest.queues.sqs import HURRIED_SECONDS, MAX_SQS_BATCH, MAX_SQS_BYTES, SqsQueue
-from dolmen.ingest.queues.url import open_queue
 from dolmen.ingest.redaction import facts_for_log
 
 MAX_FAILURES = 16

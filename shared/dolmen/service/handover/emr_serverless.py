@@ -19,9 +19,9 @@ import msgspec
 from dolmen.base.cached import cached_property
 from dolmen.base.runtime import Runtime
 from dolmen.errors import NotFoundError
+from dolmen.service.handover.job_settings import JobSettings
 from dolmen.service.handover.jobs import JobRun, SparkJob
-from dolmen.service.handover.settings import JobSettings
-from dolmen.store.s3.services import AwsService
+from dolmen.store.s3.clients import AwsService
 
 ENVIRONMENT = "environment"
 ARCHIVE = "environment.tar.gz"

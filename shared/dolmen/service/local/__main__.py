@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from dolmen.base.runtime import shared_runtime
-from dolmen.service.local.schedule import serve
+from dolmen.service.local.local_functions import serve
 
 if __name__ == "__main__":
     try:

@@ -1,10 +1,22 @@
-"""The directories of a local pipeline."""
+"""The directories of a local pipeline.
+
+The landing place on one machine: a directory whose files are announced as S3 announces objects.
+"""
 
 from __future__ import annotations
 
+import json
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+from dolmen.base.runtime import Runtime
+from dolmen.errors import Error, ObjectNotFoundError
+from dolmen.ingest.announcements import DIRECTORY_BUCKET, Drop, write_notification, write_record
+from dolmen.ingest.landing import is_temporary
+from dolmen.ingest.queues.directory_queue import FileWatch, Letter, Stamp, letter_id, list_files, write_whole
+from dolmen.store.local_store import LocalStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,3 +61,61 @@ class LocalLayout:
         """Makes the directories that are missing, but for the database's."""
         for directory in (self.landing, self.queue, self.rejected, self.dead_letters, self.state):
             directory.mkdir(parents=True, exist_ok=True)
+
+
+class LandingDirectory:
+    """Announces files dropped under a directory, as S3 would. The files stay, and a log lists those that are done.
+
+    A lost log costs no more than reading the files again, as long as the database knows the drops' ids.
+    """
+
+    def __init__(self, root: Path, state: Path, runtime: Runtime) -> None:
+        self._root, self._log = root, state / "landing.jsonl"
+        self._store = LocalStore(root, runtime)
+        self._watch = FileWatch()
+        self._announced = self._read_log()
+        self.unsettled = False
+
+    def receive(self) -> Iterator[Letter]:
+        """Delivers the files that are complete, each once until it changes."""
+        now = {
+            name: stamp
+            for name, stamp in list_files(self._root)
+            if not is_temporary(name) and self._announced.get(name) != stamp
+        }
+        complete = self._watch.unchanged(now)
+        self.unsettled = len(complete) < len(now)
+        for name in complete:
+            self._announced[name] = now[name]
+            try:
+                etag = self._store.head(name).etag
+            except ObjectNotFoundError:
+                continue  # removed meanwhile
+            except Error:
+                etag = "unreadable"  # the function will find out why, and say so
+            _, changed_ns, size = now[name]
+            created_us = changed_ns // 1_000
+            drop = Drop(DIRECTORY_BUCKET, name, size, etag, sequencer=f"{changed_ns:016X}", created_us=created_us)
+            yield Letter(letter_id(name, etag), name, write_notification([write_record(drop)]), now[name])
+
+    def acknowledge(self, letter: Letter, *, given_up: bool = False) -> None:
+        """Notes that a file need not be announced again. One that was given up is announced again after a restart."""
+        if given_up:
+            return
+        with self._log.open("a") as log:
+            log.write(json.dumps([letter.name, *letter.stamp]) + "\n")
+
+    def _read_log(self) -> dict[str, Stamp]:
+        """Reads the log, and writes it anew without files that are gone."""
+        there = dict(list_files(self._root))
+        kept: dict[str, Stamp] = {}
+        if self._log.exists():
+            for line in self._log.read_text().splitlines():
+                try:
+                    name, *stamp = json.loads(line)
+                except ValueError:
+                    continue  # a last line that a crash cut off
+                if there.get(name) == tuple(stamp):
+                    kept[name] = there[name]
+        write_whole(self._log, "".join(json.dumps([name, *stamp]) + "\n" for name, stamp in kept.items()))
+        return kept

@@ -14,14 +14,10 @@ from typing import Any, Protocol
 
 from dolmen.base.runtime import Runtime, shared_runtime
 from dolmen.errors import InputError
-from dolmen.ingest.queues.directory import DirectoryQueue
-from dolmen.ingest.queues.files import Letter, write_whole
-from dolmen.service.local.functions import LocalFunction, functions_directory
-from dolmen.service.local.health_page import LocalHealthPage
-from dolmen.service.local.landing_directory import LandingDirectory
-from dolmen.service.local.layout import LocalLayout
-from dolmen.service.local.page_server import PageServer
-from dolmen.service.local.schedule import Schedule
+from dolmen.ingest.queues.directory_queue import DirectoryQueue, Letter, write_whole
+from dolmen.service.local.layout import LandingDirectory, LocalLayout
+from dolmen.service.local.local_functions import LocalFunction, Schedule, functions_directory
+from dolmen.service.local.page_server import LocalHealthPage, PageServer
 
 MAX_TRIES = 5
 MAX_BACKOFF_SECONDS = 60.0

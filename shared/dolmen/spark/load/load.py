@@ -23,12 +23,12 @@ from dolmen.base.units import GIB
 from dolmen.errors import Error, InputError
 from dolmen.format.ingest_properties import IngestSettings
 from dolmen.ingest.announcements import Drop
-from dolmen.ingest.drops.backfill import DropSource, group_drops
-from dolmen.ingest.drops.ingest import ingest_with_retries
-from dolmen.ingest.drops.outcomes import DropOutcome
+from dolmen.ingest.drops.announce_files import DropSource, group_drops
+from dolmen.ingest.drops.drop_outcomes import DropOutcome
+from dolmen.ingest.drops.ingest_drops import ingest_with_retries
 from dolmen.ingest.landing import Landing
-from dolmen.service.handover.records import HandoverRecord, HandoverRecords
-from dolmen.spark import arguments as given
+from dolmen.service.handover.handover_records import HandoverRecord, HandoverRecords
+from dolmen.spark import checks as given
 from dolmen.spark.load.portion import PortionLoader, is_loaded_by_tasks
 from dolmen.transactions.results import Commit
 

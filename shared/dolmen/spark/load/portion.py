@@ -1,7 +1,7 @@
 """One portion of a load: some files of one table, read and written by tasks, in ONE commit.
 
-``dolmen.ingest.drops.ingest`` decides which files are to be read, commits them, and disposes of them; here is how Spark
-reads them. The rows of many files stand mixed in the data files, so if another process has ingested one of them
+``dolmen.ingest.drops.ingest_drops`` decides which files are to be read, commits them, and disposes of them; here is how
+Spark reads them. The rows of many files stand mixed in the data files, so if another process has ingested one of them
 meanwhile, or has replaced the table, the commit is refused, and the portion is made again without them.
 
 A file that its task could not read is left out of the commit, and ingested by the core afterwards, alone. The core
@@ -22,38 +22,39 @@ from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users w
 
 from dolmen.api.database import Database
 from dolmen.base.units import MIB, megabytes_text
-from dolmen.commit.statements.expect import Expect
-from dolmen.commit.statements.rows import Write
+from dolmen.commit.statements.claims import Expect
+from dolmen.commit.statements.row_changes import Write
 from dolmen.errors import AppliedIdError, ConflictError
 from dolmen.format.entries import DataFile
 from dolmen.format.ingest_properties import INGEST_PROPERTIES, IngestSettings
 from dolmen.format.properties import TableSettings
 from dolmen.ingest.announcements import Drop
 from dolmen.ingest.batch import BASE_CHANGED
-from dolmen.ingest.drops.backfill import group_drops
-from dolmen.ingest.drops.ingest import ingest_drops
-from dolmen.ingest.drops.ingestion import Ingestion
-from dolmen.ingest.drops.outcomes import DropOutcome, RowCounts
-from dolmen.ingest.formats.options import ReadOptions
+from dolmen.ingest.drops.announce_files import group_drops
+from dolmen.ingest.drops.drop_outcomes import DropOutcome, RowCounts
+from dolmen.ingest.drops.ingest_drops import ingest_drops
+from dolmen.ingest.drops.one_drop import Ingestion
+from dolmen.ingest.formats.reader_options import ReadOptions
 from dolmen.ingest.landing import Landing
 from dolmen.ingest.late import ErasedRows, expect_erasures
+from dolmen.spark.checks import worker_url
 from dolmen.spark.failures import mark_errors
-from dolmen.spark.load.order import Ranges
-from dolmen.spark.load.read import FileReport, ReadDrops
-from dolmen.spark.load.tasks import (
+from dolmen.spark.load.load_tasks import (
     PIECES,
     RANGE_BYTES,
     RUNS,
     WRITTEN,
+    FileReport,
     LoadTask,
+    Ranges,
+    ReadDrops,
     Sample,
     cut_runs,
     read_runs,
     write_ranges,
     write_read,
 )
-from dolmen.spark.paths import worker_url
-from dolmen.spark.write.frame import collect_keeping_alive, collect_rows, without_files
+from dolmen.spark.write.from_frame import collect_keeping_alive, collect_rows, without_files
 from dolmen.transactions.results import Commit
 from dolmen.transactions.transaction import Transaction
 from dolmen.transactions.unit_of_work import leaves_out_erased

@@ -24,23 +24,21 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
 from pyspark.sql import types as s
 
-from dolmen.entries.segments.tombstones import Suspects
+from dolmen.entries.segments.tombstone_judge import Suspects
 from dolmen.errors import SchemaError
-from dolmen.format.adopted import is_adopted
+from dolmen.format.adopted_files import is_adopted
 from dolmen.format.entries import WhereTombstone
 from dolmen.format.schema import COMMIT_TS, COMMIT_TS_ID, Field
 from dolmen.predicate import columns
-from dolmen.rows.scan.deletes import Deletes
+from dolmen.rows.scan.hide.scan_deletes import Deletes
 from dolmen.rows.scan.plan import FilePlan
 from dolmen.rows.scan.scan import Scan
+from dolmen.spark.file_tasks import FILE, ROW
 from dolmen.spark.origin import Origin
-from dolmen.spark.read.by_file import SOURCES, ByFile
-from dolmen.spark.read.deleted_bits import is_deleted
-from dolmen.spark.read.parquet import FIELD_ID, check_sizes, read_parquet
-from dolmen.spark.read.predicates import Unsupported, to_column
-from dolmen.spark.read.row_index import RowIndex
-from dolmen.spark.tasks import FILE, ROW
-from dolmen.spark.types import carried, is_own, quoted, spark_schema, to_frame
+from dolmen.spark.read.deleted_bits import SOURCES, ByFile, RowIndex, is_deleted
+from dolmen.spark.read.spark_parquet import FIELD_ID, check_sizes, read_parquet
+from dolmen.spark.read.spark_predicates import Unsupported, to_column
+from dolmen.spark.spark_types import carried, is_own, quoted, spark_schema, to_frame
 
 FILES_TOGETHER = 48
 """Files with deletes in one scan: more make its filter slow, fewer make more scans."""

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from pyspark.sql import types as s
 from pyspark.sql.datasource import DataSourceReader
 
-from dolmen.spark.source.feed import PinnedFeed, feed_reader, pin_feed
-from dolmen.spark.source.options import CHANGES_READ, CHANGES_STREAM_READ, READ, STREAM_READ, reads_changes
-from dolmen.spark.source.read import reader
+from dolmen.spark.source.batch_reader import reader
+from dolmen.spark.source.feed_reader import PinnedFeed, feed_reader, pin_feed
 from dolmen.spark.source.source import SourceTable, pin
+from dolmen.spark.source.source_options import CHANGES_READ, CHANGES_STREAM_READ, READ, STREAM_READ, reads_changes
 
 
 def pin_for_any(options: Mapping[str, str]) -> SourceTable | PinnedFeed:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dolmen.spark.arguments import any_session, is_remote
+from dolmen.spark.checks import any_session, is_remote
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

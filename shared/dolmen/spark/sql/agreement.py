@@ -4,6 +4,8 @@ Spark has resolved names and written its casts out by then, so nothing of a text
 settings and the types of literals are in the tree. Of its nodes a closed list is understood, in which a column stands
 by itself, or in a cast that keeps every number as it is, beside values of the column's own type. A value is whatever
 Spark makes of a part without columns. For all else there is no predicate, and Spark evaluates the condition.
+
+Gives values the types of the columns that they are for, as Spark does when it stores them.
 """
 
 from __future__ import annotations
@@ -13,25 +15,35 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa
+from pyspark.sql import types as s
 
-from dolmen.errors import InputError
+from dolmen.errors import InputError, RowError, SchemaError
 from dolmen.format.schema import Field, is_nested
 from dolmen.predicate import Constant, Predicate, bind
-from dolmen.predicate.constants import NULL, Value
-from dolmen.predicate.domain import Domain, Op, domain_of
-from dolmen.spark.py4j_errors import Py4JError
+from dolmen.predicate.constants import NULL, Domain, Op, Value, domain_of
+from dolmen.spark.failures import Py4JError, mark_of
+from dolmen.spark.spark_types import quoted, spark_type
 
 _OPS: dict[str, Op] = {
     "EqualTo": "=", "GreaterThan": ">", "GreaterThanOrEqual": ">=", "LessThan": "<", "LessThanOrEqual": "<=",
 }  # fmt: skip
+
+
 _MIRRORED: dict[Op, Op] = {"=": "=", ">": "<", ">=": "<=", "<": ">", "<=": ">="}
+
+
 _DOMAINS = {
     "boolean": Domain.BOOLEAN, "tinyint": Domain.EXACT, "smallint": Domain.EXACT, "int": Domain.EXACT,
     "bigint": Domain.EXACT, "float": Domain.FLOAT32, "double": Domain.FLOAT64, "string": Domain.TEXT,
     "binary": Domain.BYTES, "date": Domain.DATE, "timestamp": Domain.ZONED, "timestamp_ntz": Domain.NAIVE,
 }  # fmt: skip
+
+
 _DIGITS = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 19}
+
+
 MOST_NODES = 400
 """A condition of more nodes is left to Spark: each costs a call of the JVM."""
 
@@ -197,3 +209,82 @@ def _room(kind: str) -> tuple[int, int] | None:
         return None
     precision, scale = map(int, kind[8:-1].split(","))
     return precision - scale, scale
+
+
+_POLICY = "spark.sql.storeAssignmentPolicy"
+
+
+_DAYS = s.DateType, s.TimestampType, s.TimestampNTZType
+
+
+class StoreCasts:
+    """Casts by the ANSI policy of Spark's: what can't be stored by it is refused, and what does not fit fails the job.
+
+    It does not matter whether ``spark.sql.ansi.enabled`` is on.
+    """
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._policy = (spark.conf.get(_POLICY, None) or "ANSI").upper()
+
+    def column(self, frame: DataFrame, name: str, field: Field, what: str) -> Column:
+        """A frame's column in the type of a table's column.
+
+        Args:
+            what: the piece of SQL that gave it.
+
+        Raises:
+            SchemaError: Spark does not store values of its type in such a column, or dolmen does not.
+        """
+        own, wanted = frame.schema[name].dataType, spark_type(field.arrow_type)
+        column = F.col(quoted(name))
+        if own.simpleString() == wanted.simpleString() or isinstance(own, s.NullType):
+            return column.cast(wanted)
+        said = f"{what}: a value of type {own.simpleString()} for column {field.name!r} of {wanted.simpleString()}"
+        if self._policy != "ANSI":
+            raise InputError(f"{said}: with {_POLICY}={self._policy} write the cast yourself")
+        if _fits(own, wanted):
+            return column.cast(wanted)
+        nested = s.ArrayType, s.MapType, s.StructType, s.VariantType
+        if isinstance(own, nested) or isinstance(wanted, nested) or not can_store(own, wanted):
+            raise SchemaError(f"{said}: cast it")
+        fitting = column.try_cast(wanted)
+        reason = f"a value does not fit {wanted.simpleString()}"
+        misfit = F.raise_error(F.lit(mark_of(RowError(reason, column=field.name))))
+        return F.when(column.isNotNull() & fitting.isNull(), misfit).otherwise(fitting)
+
+
+def _fits(own: s.DataType, wanted: s.DataType) -> bool:
+    """Whether a list, map or struct needs no other casts inside than those of literals, which always fit."""
+    if isinstance(own, s.ArrayType) and isinstance(wanted, s.ArrayType):
+        pairs = [(own.elementType, wanted.elementType)]
+    elif isinstance(own, s.MapType) and isinstance(wanted, s.MapType):
+        pairs = [(own.keyType, wanted.keyType), (own.valueType, wanted.valueType)]
+    elif isinstance(own, s.StructType) and isinstance(wanted, s.StructType) and own.names == wanted.names:
+        pairs = [(field.dataType, other.dataType) for field, other in zip(own, wanted, strict=True)]
+    else:
+        return False
+    return all(_fits(*pair) or _is_literal_of(*pair) for pair in pairs)
+
+
+def _is_literal_of(own: s.DataType, wanted: s.DataType) -> bool:
+    """Whether all values of a flat type fit another one: NULL, integers in wider types, decimals as floats."""
+    if own == wanted or isinstance(own, s.NullType):
+        return True
+    integers = [s.ByteType, s.ShortType, s.IntegerType, s.LongType]
+    if type(own) in integers and type(wanted) in integers:
+        return integers.index(type(own)) < integers.index(type(wanted))
+    return (
+        isinstance(own, (s.IntegralType, s.DecimalType))
+        and isinstance(wanted, s.FractionalType)
+        and not isinstance(wanted, s.DecimalType)
+    )
+
+
+def can_store(own: s.DataType, wanted: s.DataType) -> bool:
+    """Whether Spark's ANSI policy stores flat values of another type in a column, as Spark's own
+    ``Cast.canANSIStoreAssign`` says, which a session of Spark Connect can't be asked for."""
+    if isinstance(wanted, s.StringType):
+        return isinstance(own, (s.AtomicType, s.CalendarIntervalType))
+    if isinstance(own, _DAYS) and isinstance(wanted, _DAYS):
+        return True
+    return isinstance(own, s.NumericType) and isinstance(wanted, s.NumericType)

@@ -1,14 +1,19 @@
-"""Shows the tables of a database as temporary views of a Spark session."""
+"""Shows the tables of a database as temporary views of a Spark session.
+
+Temporary views that live as long as one statement is analysed.
+"""
 
 from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from threading import RLock
+from typing import Any, TypeAlias
 
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import DataFrame, SparkSession
 
 from dolmen.api.database import Database
@@ -16,13 +21,17 @@ from dolmen.base import arguments
 from dolmen.base.arguments import short_repr
 from dolmen.errors import InputError, SchemaError, TableNotFoundError
 from dolmen.format.manifest import Manifest, TableEntry
-from dolmen.spark import arguments as given
+from dolmen.spark import checks as given
+from dolmen.spark.checks import is_remote
+from dolmen.spark.failures import raising_dolmen_errors
 from dolmen.spark.origin import Origin, origins_of
-from dolmen.spark.read.frame import active_session, to_spark
-from dolmen.spark.types import quoted
+from dolmen.spark.read.to_frame import active_session, to_spark
+from dolmen.spark.spark_types import quoted
 from dolmen.transactions.snapshot import Snapshot
 
 _PREFIX = re.compile(r"[A-Za-z0-9_]{0,64}")
+
+
 _log = logging.getLogger("dolmen")
 
 
@@ -223,3 +232,63 @@ def frame_of(spark: SparkSession, database: Database, snapshot: Snapshot, table:
 def session_of(spark: SparkSession | None) -> SparkSession:
     """The session that was given, or the active one. Raises InputError."""
     return active_session() if spark is None else given.any_session(spark)
+
+
+Args: TypeAlias = Mapping[str, Any] | Sequence[Any] | None
+"""The values of a statement's parameters, as ``spark.sql`` takes them."""
+
+
+VIEW = "__dolmen_view_"
+"""Begins their names."""
+
+
+_numbers = count()
+
+
+class Views:
+    """Makes views, runs SQL over them, and drops them at the end of the block.
+
+    Args:
+        args: the values of parameters in the SQL.
+    """
+
+    def __init__(self, spark: SparkSession, args: Args) -> None:
+        self.spark, self.args = spark, args
+        self._names: list[str] = []
+
+    def __enter__(self) -> Views:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if is_remote(self.spark):  # there, a frame is analysed when it is used: its views stay as long as the session
+            return
+        for name in self._names:
+            self.spark.catalog.dropTempView(name)
+
+    def make(self, frame: DataFrame) -> str:
+        """Makes a view of a frame, and returns its name."""
+        name = f"{VIEW}{next(_numbers)}"
+        frame.createOrReplaceTempView(name)
+        self._names.append(name)
+        return name
+
+    def run(self, sql: str, what: str) -> DataFrame:
+        """Analyses a query.
+
+        Args:
+            what: the piece of the user's SQL that it was made for.
+
+        Raises:
+            InputError: Spark refuses it.
+        """
+        try:
+            with raising_dolmen_errors():
+                return self.spark.sql(sql, self.args) if self.args else self.spark.sql(sql)
+        except (AnalysisException, ParseException) as error:
+            raise refusal(what, error) from error
+
+
+def refusal(what: str, error: AnalysisException) -> InputError:
+    """The error about a piece of SQL that Spark refuses, without values."""
+    reason = str(error).strip().partition("\n")[0].partition(" SQLSTATE")[0]
+    return InputError(f"Spark refuses {short_repr(what)}: {reason}")

@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 
 from dolmen.base.arguments import short_repr
 from dolmen.errors import InputError
-from dolmen.spark.sql.tokens import SqlReader, Token, tokenize
+from dolmen.spark.sql.sql_tokens import SqlReader, Token, tokenize
 
 _QUERIES = {"SELECT", "VALUES", "FROM", "TABLE", "WITH", "("}
 _AFTER_TARGET = {"SET", "WHERE", "USING"}

@@ -11,15 +11,15 @@ import pyarrow as pa
 from pyspark.sql import types as s
 
 from dolmen.commit.context import Context
-from dolmen.commit.statements.schema import AlterTable
+from dolmen.commit.statements.tables import AlterTable
 from dolmen.errors import ConflictError, SchemaError
+from dolmen.format.column_history import narrowing
 from dolmen.format.evolution import AddColumn, SchemaChange, WidenColumn
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Schema, own_names, same_names
-from dolmen.format.widening import narrowing
 from dolmen.rows.write.conform import plan_conform
-from dolmen.spark.types import handed_schema
-from dolmen.store.backoff import attempts
+from dolmen.spark.spark_types import handed_schema
+from dolmen.store.base import attempts
 from dolmen.transactions.transaction import Transaction
 
 _TRIES = 20

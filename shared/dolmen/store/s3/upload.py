@@ -22,12 +22,9 @@ from dolmen.errors import (
     ObjectNotFoundError,
     StoreUnavailableError,
 )
-from dolmen.store.backoff import attempts
-from dolmen.store.base import Buffer, ObjectStore
-from dolmen.store.copying import check_range, read_range
-from dolmen.store.create import create
-from dolmen.store.s3.client import Connection
-from dolmen.store.s3.errors import PutVerdict, denied_in_passing, describe, translated, upload_is_gone, verdict
+from dolmen.store.base import Buffer, ObjectStore, attempts, check_range, create, read_range
+from dolmen.store.s3.clients import Connection
+from dolmen.store.s3.failures import PutVerdict, denied_in_passing, describe, translated, upload_is_gone, verdict
 
 #: How often an object's creation is asked for, as long as each answer says that nothing has landed.
 CREATE_ATTEMPTS = 6

@@ -14,10 +14,7 @@ from pyarrow import types as t
 
 from dolmen.base.units import MIB
 from dolmen.errors import InputError
-from dolmen.ingest.formats.avro.blocks import Container
-from dolmen.ingest.formats.avro.items import item_bytes, widest_item
-from dolmen.ingest.formats.avro.records import Record, decoded_records
-from dolmen.ingest.formats.avro.types import (
+from dolmen.ingest.formats.avro.avro_types import (
     AvroTypes,
     FindTime,
     decoded_type,
@@ -25,12 +22,14 @@ from dolmen.ingest.formats.avro.types import (
     wide_type,
     with_named_times,
 )
-from dolmen.ingest.formats.columnar.typed import conform_file, stored_schema, surveyed_schema
-from dolmen.ingest.formats.limits import BYTES_AT_ONCE, check_lists, rows_at_once
-from dolmen.ingest.formats.options import OnBadRow
-from dolmen.ingest.formats.source import SourceFile
+from dolmen.ingest.formats.avro.blocks import Container, item_bytes, widest_item
+from dolmen.ingest.formats.avro.records import Record, decoded_records
+from dolmen.ingest.formats.column_limits import BYTES_AT_ONCE, check_lists, rows_at_once
+from dolmen.ingest.formats.columnar.typed_batches import conform_file, stored_schema, surveyed_schema
+from dolmen.ingest.formats.reader_options import OnBadRow
+from dolmen.ingest.formats.source_file import SourceFile
 from dolmen.ingest.formats.text.cells import text_cast
-from dolmen.rows.write.lossless import Cast, lossless
+from dolmen.rows.write.casts import Cast, lossless
 
 BATCH_ROWS = 8192
 _BATCH_BYTES = 8 * MIB

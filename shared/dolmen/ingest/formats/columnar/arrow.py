@@ -18,10 +18,9 @@ from pyarrow import ipc
 
 from dolmen.base.units import MIB
 from dolmen.errors import InputError
-from dolmen.ingest.formats.columnar.typed import check_schema, conform_file, stored_schema, surveyed_schema
-from dolmen.ingest.formats.compression import ByteStream
-from dolmen.ingest.formats.options import OnBadRow
-from dolmen.ingest.formats.source import SourceFile
+from dolmen.ingest.formats.columnar.typed_batches import check_schema, conform_file, stored_schema, surveyed_schema
+from dolmen.ingest.formats.reader_options import OnBadRow
+from dolmen.ingest.formats.source_file import ByteStream, SourceFile
 
 MAX_MESSAGE_BYTES = 256 * MIB
 

@@ -29,10 +29,9 @@ from functools import partial
 import pyarrow as pa
 
 from dolmen.errors import InputError
-from dolmen.ingest.formats.csv.convert import DelimitedConverter
-from dolmen.ingest.formats.csv.file import DelimitedFile, with_count
-from dolmen.ingest.formats.options import BadRow, OnBadRow, is_mark
-from dolmen.ingest.formats.source import SourceFile
+from dolmen.ingest.formats.csv.delimited_file import DelimitedConverter, DelimitedFile, with_count
+from dolmen.ingest.formats.reader_options import BadRow, OnBadRow, is_mark
+from dolmen.ingest.formats.source_file import SourceFile
 from dolmen.ingest.formats.text.infer import NOTHING, TEXT, shape_of_cells
 
 

@@ -30,15 +30,20 @@ from pyarrow import types as t
 
 from dolmen.errors import RowError, SchemaError
 from dolmen.format.schema import own_names
-from dolmen.ingest.formats.bad_rows import good_rows
-from dolmen.ingest.formats.json.infer import infer, survey
+from dolmen.ingest.formats.json.json_types import infer, survey
+from dolmen.ingest.formats.json.json_values import (
+    OtherSpellings,
+    json_cast,
+    parse_objects,
+    parser_type,
+    spell_as_found,
+    wanted_of,
+)
 from dolmen.ingest.formats.json.lines import Lines, check_utf8, line_blocks, without_nulls
-from dolmen.ingest.formats.json.rows import JsonObject, count_objects, may_be_too_deep, text_column
-from dolmen.ingest.formats.json.spelling import OtherSpellings, spell_as_found
-from dolmen.ingest.formats.json.values import json_cast, parse_objects, parser_type, wanted_of
-from dolmen.ingest.formats.options import OnBadRow, ReadOptions, is_closed
-from dolmen.ingest.formats.source import SourceFile
-from dolmen.ingest.formats.text.blocks import Block
+from dolmen.ingest.formats.json.slow_rows import JsonObject, count_objects, may_be_too_deep, text_column
+from dolmen.ingest.formats.reader_options import OnBadRow, ReadOptions, good_rows, is_closed
+from dolmen.ingest.formats.source_file import SourceFile
+from dolmen.ingest.formats.text.text_blocks import Block
 from dolmen.rows.write.conform import CastPlan, conform_batch, plan_conform
 
 __all__ = ["infer", "read", "survey"]

@@ -45,7 +45,7 @@ import pyarrow.compute as pc
 
 from dolmen.ingest.formats.text.cells import parse_text
 from dolmen.ingest.formats.text.times import NUMBER, TimeFormat
-from dolmen.rows.write.lossless import Misfit
+from dolmen.rows.write.casts import Misfit
 
 Kind = Literal["nothing", "bool", "integer", "special", "float", "date", "timestamp", "zoned", "text"]
 

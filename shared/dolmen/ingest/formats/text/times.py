@@ -26,9 +26,9 @@ import pyarrow.compute as pc
 from pyarrow import types as t
 
 from dolmen.base.units import DAY_US
-from dolmen.format.time_pattern import MONTHS, UNIT_DIGITS, parse_time_pattern
+from dolmen.format.ingest_properties import MONTHS, UNIT_DIGITS, parse_time_pattern
 from dolmen.ingest.formats.text.cells import FIRST_DAY, LAST_DAY, Parse, parse_text
-from dolmen.rows.write.lossless import Cast, Misfit, shown
+from dolmen.rows.write.casts import Cast, Misfit, shown
 
 _SECONDS = pa.decimal128(32, 6)
 """Seconds to the microsecond, with more digits than there are years for."""

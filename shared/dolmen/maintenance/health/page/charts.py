@@ -1,15 +1,69 @@
-"""Charts as inline SVG, stretched to the room that they get: no text is in them but title and description."""
+"""Charts as inline SVG, stretched to the room that they get: no text is in them but title and description.
+
+Tables of figures that scroll by themselves where they do not fit.
+
+HTML of elements and texts. Every text is escaped, unless it is ``Html`` already.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from html import escape
 
+from dolmen.maintenance.health.concerns import power_text, range_text, share_text
 from dolmen.maintenance.health.health import FileSizes, KeptVersions, SortOverlap
-from dolmen.maintenance.health.page.markup import Html, element, join
-from dolmen.maintenance.health.words import power_text, range_text, share_text
+
+_VOID = frozenset(("meta", "link", "br", "rect", "path", "line"))
+
+
+class Html(str):
+    """Text that is HTML, as ``element`` makes it. Nothing else makes it of a text that came from outside."""
+
+    __slots__ = ()
+
+
+def element(name: str, /, *children: object, **attributes: object) -> Html:
+    """An element.
+
+    Args:
+        children: ``Html`` as it is, and anything else as escaped text; None is left out.
+        attributes: names end in ``_`` where Python reserves them, and ``_`` inside stands for ``-``. None and False
+            leave an attribute out, and True gives it no value.
+    """
+    shown = "".join(_attribute(name, value) for name, value in attributes.items())
+    if name in _VOID:
+        return Html(f"<{name}{shown}>" if name in ("meta", "link", "br") else f"<{name}{shown}/>")
+    return Html(f"<{name}{shown}>{join(children)}</{name}>")
+
+
+def join(children: Iterable[object]) -> Html:
+    """Several children after one another. See ``element``."""
+    return Html("".join(_text(child) for child in children if child is not None))
+
+
+def _text(child: object) -> str:
+    return child if isinstance(child, Html) else escape(_visible(str(child)))
+
+
+def _attribute(name: str, value: object) -> str:
+    if value is None or value is False:
+        return ""
+    shown = name.rstrip("_").replace("_", "-") if name != "viewBox" else name
+    return f" {shown}" if value is True else f' {shown}="{escape(_visible(str(value)))}"'
+
+
+def _visible(text: str) -> str:
+    """The text without control characters and lone surrogates, which HTML does not allow: they are shown escaped."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in " \n" else c.encode("unicode_escape").decode() for c in text)
+
 
 MOST_BARS = 14
 """The most bars of a histogram; neighbouring sizes share one if there are more."""
+
+
 _WIDTH, _HEIGHT = 1_000, 100
 
 
@@ -152,3 +206,46 @@ def labelled_meter(label: str, part: float, whole: float, told: str, kind: str =
         element("span", f"{told} ({share_text(part, whole)})", class_="told"),
         class_="labelled",
     )
+
+
+@dataclass(frozen=True)
+class GridColumn:
+    """A column of a table.
+
+    Args:
+        name: its header.
+        kind: class of its cells: number, time, words; "" for others.
+    """
+
+    name: str
+    kind: str = ""
+
+
+def grid(caption: str, columns: Sequence[GridColumn], rows: Iterable[Sequence[object]]) -> Html:
+    """A table. The first cell of each row is its header.
+
+    Args:
+        caption: what its rows are.
+        rows: texts, which are escaped, or HTML.
+    """
+    head = element("tr", *(element("th", each.name, scope="col", class_=each.kind or None) for each in columns))
+    body = [
+        element(
+            "tr",
+            *(
+                element(
+                    "th" if place == 0 else "td", cell, class_=column.kind or None, scope="row" if place == 0 else None
+                )
+                for place, (column, cell) in enumerate(zip(columns, row, strict=True))
+            ),
+        )
+        for row in rows
+    ]
+    table = element("table", element("caption", caption), element("thead", head), element("tbody", *body))
+    return element("div", table, class_="scroll", tabindex=0, role="region", aria_label=caption)
+
+
+def facts(pairs: Iterable[tuple[str, object]]) -> Html:
+    """A list of names and values."""
+    parts = [part for name, value in pairs for part in (element("dt", name), element("dd", value))]
+    return element("dl", *parts, class_="facts")

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dolmen.base.units import duration_text
+from dolmen.maintenance.health.concerns import ago_text, time_text
 from dolmen.maintenance.health.health import Health, PendingErasure, Pipeline, QueuePlace, RejectsPlace
-from dolmen.maintenance.health.page.charts import meter, version_strip
-from dolmen.maintenance.health.page.grid import GridColumn, grid
-from dolmen.maintenance.health.page.markup import Html, element, join
-from dolmen.maintenance.health.words import ago_text, time_text
+from dolmen.maintenance.health.page.charts import GridColumn, Html, element, grid, join, meter, version_strip
 
 
 def versions(health: Health) -> Html | None:

@@ -1,0 +1,178 @@
+"""Columns as text: ``id BIGINT NOT NULL, event_time TIMESTAMPTZ, tags VARCHAR[]`` (DuckDB's types, through sqlglot).
+
+Defaults of columns as text: read as predicates read a literal in quotes, and written so that they are read again.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pyarrow as pa
+
+from dolmen.base import arguments
+from dolmen.base.arguments import short_repr
+from dolmen.errors import InputError, PredicateError, SchemaError
+from dolmen.format.schema import MAX_DEPTH, Field, is_nested, storable
+from dolmen.format.types import TYPES, Json, from_json, short_type, type_of
+from dolmen.predicate.constants import Domain, domain_of, scalar_from_text
+from dolmen.predicate.text import plain_text
+
+_ELSEWHERE = {
+    "DefaultColumnConstraint": "; defaults are given by `dolmen alter --default`, or in a declaration (`dolmen apply`)",
+    "PrimaryKeyColumnConstraint": "; the primary key is given beside the columns (--primary-key)",
+}
+"""Where to say what SQL says behind a column's type, by sqlglot's name for it."""
+
+
+_BY_TOKEN = {token: known.stored for known in TYPES for token in (*known.sql_tokens, *known.sql_aliases)}
+
+
+def parse_columns(text: str) -> pa.Schema:
+    """The Arrow schema of a column list.
+
+    Raises:
+        SchemaError: it can't be read, or has a type that dolmen does not store.
+    """
+    fields = _fields(text, f"columns {text!r} can't be read")
+    if not fields:
+        raise SchemaError("no columns: give e.g. 'id BIGINT NOT NULL, name VARCHAR'")
+    return pa.schema(fields)
+
+
+def parse_column(name: str, text: str) -> pa.Field:
+    """One column by its name, which may be any, and its type: ``BIGINT NOT NULL``. Raises SchemaError."""
+    fields = _fields(f"c {text}", f"type {text!r} can't be read")
+    if len(fields) != 1:
+        raise SchemaError(f"{text!r} is not one type; there are BIGINT, VARCHAR, TIMESTAMPTZ, DECIMAL(p, s), ...")
+    return fields[0].with_name(name)
+
+
+def _check_depth(text: str) -> None:
+    """Raises SchemaError for types that nest too deeply, before they take all of the parser's stack."""
+    depth = deepest = 0
+    for sign in re.findall(r"[(<>)]", bare := re.sub(r'"[^"]*"|\'[^\']*\'', "", text)):
+        depth += 1 if sign in "(<" else -1
+        deepest = max(deepest, depth)
+    lists = max((found.count("[") for found in re.findall(r"(?:\[[^\[\]]*\]\s*)+", bare)), default=0)
+    if deepest > MAX_DEPTH + 1 or lists > MAX_DEPTH:  # the innermost parentheses may be those of a decimal
+        raise SchemaError(
+            f"columns {short_repr(text)}: a type is nested more than {MAX_DEPTH} levels deep: store the inner values "
+            "as JSON text"
+        )
+
+
+def _fields(text: str, unreadable: str) -> list[pa.Field]:
+    _check_depth(text)
+    import sqlglot
+    from sqlglot import exp
+
+    try:
+        statement = sqlglot.parse_one(f"CREATE TABLE t ({text})", dialect="duckdb")
+    except sqlglot.errors.SqlglotError as error:
+        details = getattr(error, "errors", None)
+        raise SchemaError(f"{unreadable}: {details[0]['description'] if details else error}") from error
+    whole = isinstance(statement, exp.Create) and isinstance(statement.this, exp.Schema)
+    if not whole or any(value for name, value in statement.args.items() if name not in ("this", "kind")):
+        raise SchemaError(f"{unreadable}: it is more than a list of columns")
+    return [_field(definition) for definition in statement.this.expressions]
+
+
+def _field(definition: Any) -> pa.Field:
+    from sqlglot import exp
+
+    if not isinstance(definition, exp.ColumnDef) or definition.kind is None:
+        raise SchemaError(f"{definition.sql('duckdb')!r} is not a column: give name and type, e.g. 'id BIGINT'")
+    required = False
+    for constraint in definition.args.get("constraints") or []:
+        if not isinstance(constraint.kind, exp.NotNullColumnConstraint):
+            told = _ELSEWHERE.get(type(constraint.kind).__name__, "")
+            raise SchemaError(f"{constraint.sql('duckdb')}: a column has a name, a type and NOT NULL or nothing{told}")
+        required = not constraint.kind.args.get("allow_null")
+    return pa.field(definition.name, _arrow_type(definition.kind), nullable=not required)
+
+
+def _arrow_type(kind: Any) -> pa.DataType:
+    from sqlglot import exp
+
+    types = exp.DataType.Type
+    this, inner = kind.this, kind.expressions
+    if isinstance(this, types) and this.name in _BY_TOKEN:
+        return _BY_TOKEN[this.name]
+    if this is types.DECIMAL:
+        return _decimal([int(part.name) for part in inner] or [18, 3], kind.sql("duckdb"))  # DuckDB's default
+    if this in (types.ARRAY, types.LIST) and len(inner) == 1 and not kind.args.get("values"):
+        return pa.list_(_arrow_type(inner[0]))
+    if this is types.MAP and len(inner) == 2:
+        return pa.map_(_arrow_type(inner[0]), _arrow_type(inner[1]))
+    if this is types.STRUCT and inner and all(isinstance(child, exp.ColumnDef) for child in inner):
+        return pa.struct([_field(child) for child in inner])
+    raise SchemaError(
+        f"type {kind.sql('duckdb')} is not stored; there are BIGINT, VARCHAR, TIMESTAMPTZ, DECIMAL(p, s), ..."
+    )
+
+
+def _decimal(size: list[int], text: str) -> pa.DataType:
+    precision, scale = size if len(size) == 2 else (size[0], 0)
+    if not (0 < precision <= 38 and 0 <= scale <= precision):
+        raise SchemaError(f"{text}: a decimal has 1 to 38 digits, and no more than these after the point")
+    return pa.decimal128(precision, scale)
+
+
+def column_text(field: pa.Field) -> str:
+    """A stored column's type as ``parse_column`` reads it; Arrow's own words for a type that has none there."""
+    return type_text(field.type) + ("" if field.nullable else " NOT NULL")
+
+
+def type_text(arrow_type: pa.DataType) -> str:
+    """A stored type as ``parse_columns`` reads it; Arrow's own words for one that has none there."""
+    t = pa.types
+    if t.is_list(arrow_type):
+        return f"{type_text(arrow_type.value_type)}[]"
+    if t.is_map(arrow_type):
+        return f"MAP({type_text(arrow_type.key_type)}, {type_text(arrow_type.item_type)})"
+    if t.is_struct(arrow_type):
+        return f"STRUCT({', '.join(f'{_quoted(field.name)} {column_text(field)}' for field in arrow_type)})"
+    if t.is_decimal(arrow_type):
+        return f"DECIMAL({arrow_type.precision}, {arrow_type.scale})"
+    found = type_of(arrow_type)
+    return (found and found.sql) or str(arrow_type)
+
+
+def _quoted(name: str) -> str:
+    return name if name.isidentifier() else '"' + name.replace('"', '""') + '"'
+
+
+_FORMS = {
+    Domain.BOOLEAN: "write true or false",
+    Domain.BYTES: "write bytes as \\xAA, ASCII as it is",
+    Domain.DATE: "write YYYY-MM-DD",
+    Domain.TIME: "write HH:MM:SS, with up to 6 digits of fraction",
+    Domain.NAIVE: "write YYYY-MM-DD HH:MM:SS, without an offset",
+    Domain.ZONED: "write YYYY-MM-DD HH:MM:SS, and an offset such as Z or +02:00",
+}
+
+
+def parse_default(column: pa.Field, text: str) -> pa.Scalar:
+    """The value of a default that is written as text.
+
+    Numbers lose nothing, but that those of a column of floats are taken to the nearest float. Timestamps without an
+    offset are UTC in a column with a zone.
+
+    Raises:
+        InputError: it is no value of the column's type, or the type can have no default.
+    """
+    stored = storable(column.type)
+    if is_nested(stored):
+        raise InputError(f"column {column.name!r} of type {short_type(stored)} can have no default but NULL")
+    text, domain = arguments.text("default", text), domain_of(stored)
+    try:
+        return scalar_from_text(text, stored)
+    except PredicateError:
+        form = _FORMS.get(domain, "write a number that it holds")  # type: ignore[arg-type]  # not nested
+        raise InputError(f"{arguments.short_repr(text)} is no {short_type(stored)}: {form}") from None
+
+
+def default_text(value: Json, column: Field) -> str | None:
+    """A default as ``parse_default`` reads it; None if it is NULL."""
+    return None if value is None else plain_text(from_json(value, column.arrow_type), column.arrow_type)

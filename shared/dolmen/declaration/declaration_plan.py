@@ -1,0 +1,421 @@
+"""Plans the changes that make a database match a declaration, and applies them in one commit or not at all.
+
+Finds the changes that make the columns and keys of an existing table those that are declared. Pure.
+
+Each change is tried on the table's entry, so that what the plan shows can be done, and a reason why not is told before
+anything is changed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import msgspec
+import pyarrow as pa
+
+from dolmen.api.database import Database
+from dolmen.commit.statements.claims import Expect
+from dolmen.commit.statements.tables import AlterTable
+from dolmen.declaration.column_text import column_text, default_text, type_text
+from dolmen.declaration.declaration_file import Declaration, DeclaredColumn, DeclaredTable
+from dolmen.errors import ConflictError, InputError, SchemaError, TableExistsError, TableNotFoundError
+from dolmen.format.column_history import narrowing
+from dolmen.format.evolution import (
+    AddColumn,
+    DropColumn,
+    MakeNullable,
+    RenameColumn,
+    Reorder,
+    SchemaChange,
+    SetComment,
+    SetDefault,
+    SetSortKey,
+    WidenColumn,
+)
+from dolmen.format.manifest import TableEntry
+from dolmen.format.properties import DATABASE_PROPERTIES, TABLE_PROPERTIES, columns_named, with_renamed_column
+from dolmen.format.property import Property, value_of
+from dolmen.format.schema import Field, Schema, own_names
+from dolmen.transactions.results import Commit
+from dolmen.transactions.transaction import Transaction
+
+
+@dataclass(frozen=True)
+class DeclaredChange:
+    """One difference between a database and a declaration.
+
+    Args:
+        kind: ``add``, ``change`` or ``remove``.
+        table: its name; None = the database's own properties.
+        what: ``table`` (made anew), ``column``, ``rename``, ``default``, ``comment``, ``order`` (of columns),
+            ``primary_key``, ``sort_key`` or ``property``.
+        name: of the column or property, else of the table.
+        before, after: as texts or lists of them; None where there is nothing.
+    """
+
+    kind: Literal["add", "change", "remove"]
+    table: str | None
+    what: Literal["table", "column", "rename", "default", "comment", "order", "primary_key", "sort_key", "property"]
+    name: str
+    before: Any = None
+    after: Any = None
+
+
+@dataclass
+class TableAlteration:
+    """The changes of a table's columns and keys.
+
+    Args:
+        before: the table as it was seen.
+        entry: the table as it will be.
+        first: changes before its properties are set.
+        last: changes after that: columns that properties name no more can be dropped then.
+        shown: the differences, for people.
+        undropped: columns that are not declared and stay, as dropping was not asked for.
+        properties: the table's own properties, under the new names of columns.
+    """
+
+    file: str
+    before: TableEntry
+    entry: TableEntry
+    first: list[SchemaChange] = field(default_factory=list)
+    last: list[SchemaChange] = field(default_factory=list)
+    shown: list[DeclaredChange] = field(default_factory=list)
+    undropped: list[DeclaredChange] = field(default_factory=list)
+    properties: Mapping[str, Any] = field(default_factory=dict)
+
+    def make(self, change: SchemaChange, shown: DeclaredChange, *, last: bool = False) -> None:
+        """Adds a change. Raises SchemaError if the table does not allow it."""
+        try:
+            self.entry = change.apply(self.entry, 0)
+        except InputError as error:
+            raise SchemaError(f"{self.file}: table {shown.table!r} is there: {error}") from error
+        (self.last if last else self.first).append(change)
+        self.shown.append(shown)
+
+
+def find_alteration(file: str, table: DeclaredTable, entry: TableEntry, *, drop: bool) -> TableAlteration:
+    """Finds the changes that make a table what is declared, without its properties.
+
+    Args:
+        file: the name of the declaration, for messages.
+        drop: whether columns that are not declared are dropped.
+
+    Raises:
+        SchemaError: the table can't become that; the message says why.
+    """
+    alteration = TableAlteration(file, entry, entry)
+    _rename_columns(alteration, table)
+    table = _spell(table, alteration.entry.schema)
+    declared = Schema.from_arrow(table.schema)
+    for wanted in declared.fields:
+        _make_column(alteration, table.name, wanted, table.columns.get(wanted.name, DeclaredColumn()))
+    _set_order(alteration, table.name, [wanted.name for wanted in declared.fields])
+    _check_primary_key(alteration, table)
+    _set_sort_key(alteration, table)
+    alteration.properties = alteration.entry.properties
+    alteration.entry = msgspec.structs.replace(alteration.entry, properties=dict(table.properties))
+    kept = {wanted.name for wanted in declared.fields}
+    for there in alteration.entry.schema.fields:
+        if there.name not in kept:
+            change = DeclaredChange("remove", table.name, "column", there.name, column_text(there.to_arrow()))
+            if drop:
+                alteration.make(DropColumn(there.name), change, last=True)
+            else:
+                alteration.undropped.append(change)
+    return alteration
+
+
+def describe_new(table: DeclaredTable) -> list[SchemaChange]:
+    """The changes that give the columns of a table that is made anew their defaults and comments."""
+    changes: list[SchemaChange] = []
+    for name, column in table.columns.items():
+        if column.default is not None:
+            changes.append(SetDefault(name, column.default))
+        if column.comment:
+            changes.append(SetComment(name, column.comment))
+    return changes
+
+
+def _spell(table: DeclaredTable, there: Schema) -> DeclaredTable:
+    """A declared table with the names that its columns have in the existing one, which differ in case at most."""
+    names, properties = own_names(table.schema.names, there), dict(table.properties)
+    for column, own in zip(table.schema.names, names, strict=True):
+        for used in columns_named(properties):
+            if used.lower() == column.lower():
+                properties = with_renamed_column(properties, used, own)
+    return replace(
+        table,
+        schema=pa.schema([field.with_name(name) for field, name in zip(table.schema, names, strict=True)]),
+        primary_key=tuple(own_names(table.primary_key, names)),
+        sort_key=tuple(own_names(table.sort_key, names)),
+        properties=properties,
+        columns=dict(zip(own_names(table.columns, names), table.columns.values(), strict=True)),
+    )
+
+
+def _rename_columns(alteration: TableAlteration, table: DeclaredTable) -> None:
+    """Renames columns whose new name is declared; a column that has it already was renamed before."""
+    for name, column in table.columns.items():
+        if column.renamed_from is None:
+            continue
+        there = [known.name for known in alteration.entry.schema.fields]
+        (old,) = own_names([column.renamed_from], there)
+        if old == name or old not in there:
+            continue
+        if any(known.lower() == name.lower() != old.lower() for known in there):
+            raise SchemaError(
+                f"{alteration.file}: table {table.name!r} has column {name!r} and column {old!r}, from which it is "
+                "declared to be renamed: leave renamed_from away, and drop one of the two"
+            )
+        change = DeclaredChange("change", table.name, "rename", name, old, name)
+        alteration.make(RenameColumn(old, name), change)
+
+
+def _make_column(alteration: TableAlteration, table: str, wanted: Field, column: DeclaredColumn) -> None:
+    """Adds a column, or makes it what is declared."""
+    there = next((known for known in alteration.entry.schema.fields if known.name == wanted.name), None)
+    text = column_text(wanted.to_arrow())
+    if there is None:
+        new = AddColumn(wanted.name, wanted.arrow_type, wanted.nullable, column.default, column.comment, is_path=False)
+        alteration.make(new, DeclaredChange("add", table, "column", wanted.name, after=text))
+        return
+    shown = DeclaredChange("change", table, "column", wanted.name, column_text(there.to_arrow()), text)
+    if not there.arrow_type.equals(wanted.arrow_type):
+        _check_widening(alteration, table, there, wanted)
+        alteration.make(WidenColumn(wanted.name, wanted.arrow_type), shown)
+    if there.nullable != wanted.nullable:
+        if there.nullable:
+            reason = "may be NULL, and NOT NULL is declared: rows of now may have no value in it"
+            raise _error(alteration, table, wanted.name, reason)
+        alteration.make(MakeNullable(wanted.name), shown)
+        if alteration.shown[-2:] == [shown, shown]:
+            alteration.shown.pop()
+    now = alteration.entry.schema.field(wanted.name)
+    if now.write_default != column.default:
+        before, after = (default_text(value, wanted) for value in (now.write_default, column.default))
+        kind = _kind(before, after)
+        change = DeclaredChange(kind, table, "default", wanted.name, before, after)
+        alteration.make(SetDefault(wanted.name, column.default), change)
+    if now.comment != column.comment:
+        kind = _kind(now.comment or None, column.comment or None)
+        change = DeclaredChange(kind, table, "comment", wanted.name, now.comment or None, column.comment or None)
+        alteration.make(SetComment(wanted.name, column.comment), change)
+
+
+def _check_widening(alteration: TableAlteration, table: str, there: Field, wanted: Field) -> None:
+    if reason := narrowing(there.arrow_type, wanted.arrow_type):
+        types = f"is {type_text(there.arrow_type)}, not {type_text(wanted.arrow_type)}"
+        raise _error(alteration, table, wanted.name, f"{types}, and can't become that: {reason}")
+
+
+def _set_order(alteration: TableAlteration, table: str, wanted: list[str]) -> None:
+    """Puts the columns into the declared order; others, which stay, come behind them then."""
+    now = [known.name for known in alteration.entry.schema.fields]
+    if [name for name in now if name in wanted] != wanted:
+        added = [change.name for change in alteration.shown if change.kind == "add" and change.what == "column"]
+        before = [name for name in now if name not in added]
+        alteration.make(Reorder(tuple(wanted)), DeclaredChange("change", table, "order", table, before, wanted))
+
+
+def _check_primary_key(alteration: TableAlteration, table: DeclaredTable) -> None:
+    now = _names(alteration.entry, alteration.entry.primary_key)
+    if now != table.primary_key:
+        has, declares = (
+            f"primary key {', '.join(names)}" if names else "no primary key" for names in (now, table.primary_key)
+        )
+        raise SchemaError(
+            f"{alteration.file}: table {table.name!r} is there with {has}, and {declares} is declared; a primary key "
+            "can't be changed: declare it as it is, or the table under another name"
+        )
+
+
+def _set_sort_key(alteration: TableAlteration, table: DeclaredTable) -> None:
+    now = _names(alteration.entry, alteration.entry.sort_key)
+    if now != table.sort_key:
+        before, after = (list(key) or None for key in (now, table.sort_key))
+        change = DeclaredChange(_kind(before, after), table.name, "sort_key", table.name, before, after)
+        alteration.make(SetSortKey(table.sort_key), change)
+
+
+def _names(entry: TableEntry, ids: tuple[int, ...]) -> tuple[str, ...]:
+    return tuple(entry.schema.by_id[id_].name for id_ in ids)
+
+
+def _kind(before: Any, after: Any) -> Literal["add", "change", "remove"]:
+    if before is None:
+        return "add"
+    return "remove" if after is None else "change"
+
+
+def _error(alteration: TableAlteration, table: str, column: str, reason: str) -> SchemaError:
+    return SchemaError(f"{alteration.file}: table {table!r} is there, and column {column!r} {reason}")
+
+
+ROUNDS = 5
+"""How often ``apply`` looks again because somebody else has changed what it goes by."""
+
+
+@dataclass(frozen=True)
+class DeclarationPlan:
+    """The differences between one version of a database and a declaration.
+
+    Args:
+        changes: none when there is nothing to do.
+        version: the version that was looked at.
+        undropped: columns of tables that the declaration lacks. They stay, as dropping was not asked for.
+    """
+
+    database: Database
+    declaration: Declaration
+    changes: tuple[DeclaredChange, ...]
+    version: int
+    undropped: tuple[DeclaredChange, ...]
+    _seen: tuple[Expect, ...]
+    _alterations: Mapping[str, TableAlteration]
+
+    def commit(self) -> Commit:
+        """Makes exactly these changes, as one version; a plan without any makes none.
+
+        Raises:
+            ConflictError: a table that the declaration names, or a property of the database that it speaks of, was
+                changed since: nothing was done, plan again.
+        """
+        with self.database.transaction("apply") as transaction:
+            if not self.changes:
+                return transaction.commit()
+            try:
+                self._state(transaction)
+                return transaction.commit()
+            except (TableExistsError, TableNotFoundError) as error:
+                raise ConflictError(f"{error}: somebody was here meanwhile; look at the differences again") from error
+
+    def _state(self, transaction: Transaction) -> None:
+        for seen in self._seen:
+            transaction.add(seen)
+        own = {change.name: change.after for change in self.changes if change.table is None}
+        transaction.set(**own)
+        for table in self.declaration.tables.values():
+            changes = [change for change in self.changes if change.table == table.name]
+            if any(change.what == "table" for change in changes):
+                transaction.create_table(
+                    table.name, table.schema, table.primary_key, table.sort_key, dict(table.properties)
+                )
+                _alter(transaction, table.name, transaction.entry(table.name), describe_new(table))
+            elif changes:
+                alteration = self._alterations[table.name]
+                _alter(transaction, table.name, alteration.before, alteration.first)
+                properties = {change.name: change.after for change in changes if change.what == "property"}
+                transaction.table(table.name).set(**properties)
+                known = transaction.entry(table.name) if alteration.first else alteration.before
+                _alter(transaction, table.name, known, alteration.last)
+
+
+def _alter(transaction: Transaction, table: str, seen: TableEntry, changes: Sequence[SchemaChange]) -> None:
+    """Changes columns or the sort key of a table as it was seen."""
+    if changes:
+        transaction.add(AlterTable(table, seen.uuid, seen.schema, seen.sort_key, tuple(changes)))
+
+
+def plan(database: Database, declaration: Declaration, *, drop: bool = False) -> DeclarationPlan:
+    """Compares a declaration with the newest version.
+
+    The declaration is the whole truth about the columns and properties of what it names: a property that is set and
+    does not stand there is unset. Tables that it does not name stay as they are, and so does the database where it
+    does not speak of that.
+
+    Args:
+        drop: drop columns that are not declared; otherwise they stay.
+
+    Raises:
+        SchemaError: a table is there, and its columns or keys can't become those that are declared.
+    """
+    transaction = database.transaction()
+    transaction.refresh()
+    changes: list[DeclaredChange] = []
+    seen: list[Expect] = []
+    alterations: dict[str, TableAlteration] = {}
+    if declaration.database is not None:
+        properties = transaction.base.properties
+        changes += _properties(None, properties, declaration.database, DATABASE_PROPERTIES)
+        seen.append(Expect(None, "", properties))
+    for name, table in declaration.tables.items():
+        if name not in transaction.base.tables:
+            changes += _creation(table)
+            continue
+        entry = transaction.entry(name)
+        alteration = alterations[name] = find_alteration(declaration.file, table, entry, drop=drop)
+        changes += alteration.shown
+        changes += _properties(name, alteration.properties, alteration.entry.properties, TABLE_PROPERTIES)
+        seen.append(Expect(name, entry.uuid, entry.properties, columns=entry.schema))
+    undropped = tuple(change for alteration in alterations.values() for change in alteration.undropped)
+    version = transaction.base.version
+    return DeclarationPlan(database, declaration, tuple(changes), version, undropped, tuple(seen), alterations)
+
+
+def apply(database: Database, declaration: Declaration | str | os.PathLike[str], *, drop: bool = False) -> Commit:
+    """Makes a database what a declaration says: tables, their columns and their properties, in one commit.
+
+    Args:
+        declaration: it, or the path of its file.
+        drop: drop columns that are not declared; otherwise they stay.
+
+    Returns:
+        the commit; its operation is "nothing" when there was nothing to do.
+
+    Raises:
+        InputError: the file is no declaration, or a table can't become what is declared. Nothing was changed.
+        ConflictError: others go on changing the same.
+    """
+    wanted = declaration if isinstance(declaration, Declaration) else Declaration.read(declaration)
+    for left in reversed(range(ROUNDS)):
+        try:
+            return plan(database, wanted, drop=drop).commit()
+        except ConflictError:
+            if not left:
+                raise
+    raise AssertionError("the last round returns or raises")
+
+
+def _creation(table: DeclaredTable) -> Iterator[DeclaredChange]:
+    yield DeclaredChange("add", table.name, "table", table.name)
+    for each in Schema.from_arrow(table.schema).fields:
+        yield DeclaredChange("add", table.name, "column", each.name, after=column_text(each.to_arrow()))
+        column = table.columns.get(each.name, DeclaredColumn())
+        if column.default is not None:
+            yield DeclaredChange("add", table.name, "default", each.name, after=default_text(column.default, each))
+        if column.comment:
+            yield DeclaredChange("add", table.name, "comment", each.name, after=column.comment)
+    if table.primary_key:
+        yield DeclaredChange("add", table.name, "primary_key", table.name, after=list(table.primary_key))
+    if table.sort_key:
+        yield DeclaredChange("add", table.name, "sort_key", table.name, after=list(table.sort_key))
+    for name, value in table.properties.items():
+        yield DeclaredChange("add", table.name, "property", name, after=value)
+
+
+def _properties(
+    table: str | None, now: Mapping[str, Any], wanted: Mapping[str, Any], known: Mapping[str, Property]
+) -> Iterator[DeclaredChange]:
+    """In the order of the settings' list. What a newer version of dolmen has set, and this one does not know, stays."""
+    for name, property_ in known.items():
+        before, after = now.get(name), wanted.get(name)
+        if before is None and after is not None:
+            yield DeclaredChange("add", table, "property", name, after=after)
+        elif before is not None and after is None:
+            yield DeclaredChange("remove", table, "property", name, before)
+        elif before is not None and not _same(property_, before, after):
+            yield DeclaredChange("change", table, "property", name, before, after)
+
+
+def _same(known: Property, before: Any, after: Any) -> bool:
+    """Whether two values mean the same: 256MB is 268435456."""
+    if before == after:
+        return True
+    try:
+        return bool(value_of(known, {known.name: before}) == value_of(known, {known.name: after}))
+    except InputError:  # what is set cannot be read, so it is not what is declared
+        return False

@@ -1,0 +1,378 @@
+"""Erasures as readers apply them: which ones a version lists, and which tombstones they put on a table's entry.
+
+An older version is read with the erasures that came after it, and that the newest version lists. This is exact by the
+one rule for deletes: in an older version each file has an ``applied_through`` below the erasure's timestamp.
+
+The memories of deleted keys (CDC), which an erasure of rows by their key has to reach, too.
+
+Tells by entries alone which erasures' rows a version's files may still hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeAlias
+
+import msgspec
+import pyarrow as pa
+
+from dolmen.entries.segments.segment_reader import SegmentReader
+from dolmen.errors import CorruptionError, ObjectNotFoundError, PredicateError, SchemaError
+from dolmen.format.column_history import narrowing
+from dolmen.format.delete_object import check_blob
+from dolmen.format.entries import Blob, KeysTombstone, Tombstone, WhereTombstone, least_erasing
+from dolmen.format.erasures import ErasedTable, Erasure
+from dolmen.format.evolution import WidenColumn
+from dolmen.format.keys import Keys, decode_keys, inline_keys
+from dolmen.format.manifest import Manifest, Segment, TableEntry
+from dolmen.format.schema import Field, is_nested
+from dolmen.format.types import Json, to_json, to_plain
+from dolmen.predicate import Predicate, columns, from_builtins, from_json, parse, to_builtins
+
+ReadBlob = Callable[[Blob], bytes]
+"""Reads a blob, and checks it."""
+
+
+@dataclass(frozen=True)
+class RememberedKeys:
+    """A table that remembers the deleted keys of another one (CDC), for which it has columns of the same names.
+
+    Args:
+        name: its name.
+        entry: its whole entry.
+        owner: the whole entry of the other one, in the same version.
+    """
+
+    name: str
+    entry: TableEntry
+    owner: TableEntry
+
+    @classmethod
+    def each(cls, tables: Mapping[str, TableEntry]) -> Iterator[RememberedKeys]:
+        """Yields those among some tables of one version.
+
+        Args:
+            tables: whole entries by name.
+        """
+        names = {entry.uuid: name for name, entry in tables.items()}
+        for owner in tables.values():
+            name = names.get(owner.sequences.memory) if owner.sequences is not None else None
+            if name is not None:
+                yield cls(name, tables[name], owner)
+
+    def may_hold(self, erased: ErasedTable) -> bool:
+        """Whether a delete in the other table names rows by the key alone, so that it may match what is remembered."""
+        return set(erased.tombstone.columns) <= set(self.owner.primary_key)
+
+    def keys(self, tombstone: KeysTombstone, read: ReadBlob) -> Keys:
+        """The keys of a delete in the other table, by the memory's own columns."""
+        keys = inline_keys(tombstone)
+        if keys is None:
+            keys = decode_keys(read(tombstone.blob), tombstone)
+        ids = self._ids(tombstone.columns)
+        order = sorted(ids, key=ids.__getitem__)
+        names = [str(ids[id_]) for id_ in order]
+        renamed = keys.select([str(id_) for id_ in order]).rename_columns(names)
+        return renamed.sort_by([(name, "ascending") for name in names])
+
+    def predicate(self, tombstone: WhereTombstone, read: ReadBlob) -> Predicate:
+        """The predicate of a delete in the other table, over the memory's own columns."""
+        inline = tombstone.predicate
+        body = to_builtins(from_json(read(tombstone.blob))) if inline is None else inline
+        return from_builtins(_with_ids(body, self._ids(tombstone.columns)))
+
+    def columns(self, erased: ErasedTable) -> tuple[Field, ...]:
+        """The memory's columns with the types that the delete's values have."""
+        ids, known = self._ids(erased.tombstone.columns), self.entry.schema.by_id
+        return tuple(
+            msgspec.structs.replace(known[ids[field.id]], type=field.type, widened_ts=field.widened_ts)
+            for field in erased.columns
+        )
+
+    def delete_for_readers(self, erased: ErasedTable, read: ReadBlob) -> ErasedTable:
+        """The delete of the same keys from the memory, without a record: nobody may store it."""
+        tombstone = erased.tombstone
+        place = Blob(f"tombstone/{self.entry.uuid}", tombstone.ts, 0, 0)
+        if isinstance(tombstone, KeysTombstone):
+            keys = self.keys(tombstone, read)
+            ids = self._ids(tombstone.columns)
+            bounds = {ids[id_]: ends for id_, ends in zip(tombstone.columns, tombstone.bounds, strict=True)}
+            hidden: KeysTombstone | WhereTombstone = KeysTombstone(
+                tuple(map(int, keys.column_names)),
+                tuple(str(column.type) for column in keys.columns),
+                keys.num_rows,
+                tuple(bounds[int(name)] for name in keys.column_names),
+                place,
+                tuple(tuple(map(to_json, to_plain(column.combine_chunks()))) for column in keys.columns),
+                tombstone.ts,
+            )
+        else:
+            columns = tuple(sorted(self._ids(tombstone.columns).values()))
+            hidden = WhereTombstone(columns, place, to_builtins(self.predicate(tombstone, read)), tombstone.ts)
+        return ErasedTable(self.entry.uuid, hidden, self.columns(erased))
+
+    def with_types_of_owner(self) -> TableEntry:
+        """The memory's entry with the types that the other table's columns have; they may have become wider."""
+        entry = self.entry
+        for field in entry.schema.fields:
+            own = next((known for known in self.owner.schema.fields if known.name == field.name), None)
+            if own and own.type != field.type and not narrowing(field.arrow_type, own.arrow_type):
+                entry = WidenColumn(field.name, own.arrow_type).widen(entry, own.widened_ts)
+        return entry
+
+    def _ids(self, columns: tuple[int, ...]) -> dict[int, int]:
+        """The memory's ids of columns, by those of the other table."""
+        there = self.entry.schema
+        return {id_: there.field(self.owner.schema.by_id[id_].name).id for id_ in columns}
+
+
+def _with_ids(node: Any, ids: Mapping[int, int]) -> Any:
+    """A predicate as JSON, with other ids of columns."""
+    if isinstance(node, dict):
+        changed = {name: _with_ids(value, ids) for name, value in node.items()}
+        return {**changed, "id": ids[node["id"]]} if node.get("kind") == "column" else changed
+    return [_with_ids(each, ids) for each in node] if isinstance(node, list | tuple) else node
+
+
+SUBJECT = "subject"
+"""The property of a table that names the column which says whom a row is about."""
+
+
+Record: TypeAlias = Callable[[TableEntry, Erasure, Predicate], Tombstone | None]
+"""Makes the tombstone of a predicate on a table; None if no row can match."""
+
+
+def erasures_of(manifest: Manifest, reader: SegmentReader, after: int = 0) -> tuple[Erasure, ...]:
+    """The erasures in a version's list, spilled and inline, oldest first.
+
+    Args:
+        after: a timestamp: only those with a greater one. Segments without any are not fetched.
+    """
+    return listed_erasures(manifest.segments_of("erasures"), manifest.erasures, reader, after)
+
+
+def listed_erasures(
+    segments: Iterable[Segment], inline: Sequence[Erasure], reader: SegmentReader, after: int = 0
+) -> tuple[Erasure, ...]:
+    """The same, of a list in parts."""
+    spilled = [segment for segment in segments if segment.greatest > after]
+    listed = (*(erasure for some in reader.runtime.map(reader.erasures, spilled) for erasure in some), *inline)
+    return tuple(sorted((erasure for erasure in listed if erasure.ts > after), key=lambda erasure: erasure.ts))
+
+
+def erasure_timestamps(manifest: Manifest, reader: SegmentReader) -> frozenset[int]:
+    """The timestamps of all listed erasures. A tombstone of such a timestamp is an erasure's."""
+    return frozenset(erasure.ts for erasure in erasures_of(manifest, reader))
+
+
+def as_read_now(manifest: Manifest, newest: Manifest, reader: SegmentReader) -> Manifest:
+    """A version as whoever knows the newest version may read it: without the rows that were erased since.
+
+    It costs nothing unless the newest version lists an erasure that is younger than the version. The result is for
+    reading only: it is no object of the store.
+    """
+    erasures = erasures_of(newest, reader, after=manifest.commit_ts) if manifest.version else ()
+    if not erasures:
+        return manifest
+    tables = {name: with_erasures(entry, erasures, reader) for name, entry in manifest.tables.items()}
+    for name, entry in _memories(manifest, erasures, reader):
+        tables[name] = with_deletes(reader.whole(tables[name]), entry)
+    return msgspec.structs.replace(
+        manifest,
+        tables={
+            name: entry if entry is manifest.tables[name] else _as_shown(entry, reader.whole(manifest.tables[name]))
+            for name, entry in tables.items()
+        },
+    )
+
+
+def _as_shown(entry: TableEntry, own: TableEntry) -> TableEntry:
+    """An entry with deletes, whose readers get the types of the version's own entry."""
+    types = {field.id: field.type for field in entry.schema.fields}
+    narrower = tuple(field for field in own.schema.fields if types.get(field.id, field.type) != field.type)
+    if not narrower:
+        return entry
+    return msgspec.structs.replace(entry, schema=msgspec.structs.replace(entry.schema, narrower=narrower))
+
+
+def _memories(
+    manifest: Manifest, erasures: Sequence[Erasure], reader: SegmentReader
+) -> Iterator[tuple[str, list[ErasedTable]]]:
+    """Yields the memories of deleted keys (CDC) of which erasures name others, with the deletes of the same keys.
+
+    An erasure names the memory of its time. After a restore that is another one than that of an older version.
+    """
+    reached = {name: entry for name, entry in manifest.tables.items() if any(reaches(each, entry) for each in erasures)}
+    owners = {name: owner for name in reached if (owner := reader.whole(reached[name])).sequences is not None}
+    if not owners:
+        return
+    names, read = {entry.uuid: name for name, entry in manifest.tables.items()}, partial(_read_blob, reader)
+    for owner in owners.values():
+        assert owner.sequences is not None
+        name = names.get(owner.sequences.memory)
+        if name is None:
+            continue
+        memory = RememberedKeys(name, reader.whole(manifest.tables[name]), owner)
+        missed = [erasure for erasure in erasures if reaches(erasure, owner) and not tables_of(erasure, memory.entry)]
+        deletes = [each for erasure in missed for each in deletes_of(erasure, owner, _for_readers)]
+        hidden = [memory.delete_for_readers(each, read) for each in deletes if memory.may_hold(each)]
+        if hidden:
+            yield name, hidden
+
+
+def _read_blob(reader: SegmentReader, blob: Blob) -> bytes:
+    try:
+        return check_blob(reader.store.get(blob.object, (blob.offset, blob.offset + blob.length)).body, blob)
+    except ObjectNotFoundError as error:
+        raise CorruptionError(blob.object, "the object is missing; it records deletes") from error
+
+
+def with_erasures(
+    entry: TableEntry, erasures: Iterable[Erasure], reader: SegmentReader, record: Record | None = None
+) -> TableEntry:
+    """A table's entry with the tombstones of erasures that reach it; the same entry if none does.
+
+    Args:
+        entry: it may be that of an idle table, which is fetched only if an erasure reaches it.
+        erasures: all younger than the entry's version, oldest first.
+        record: makes the tombstones of who is forgotten, for tables that the erasure does not name; by default they
+            are for readers only.
+    """
+    wanted = [erasure for erasure in erasures if reaches(erasure, entry)]
+    if not wanted:
+        return entry
+    entry = reader.whole(entry)
+    for erasure in wanted:
+        entry = with_deletes(entry, deletes_of(erasure, entry, record or _for_readers))
+    return entry
+
+
+def deletes_of(erasure: Erasure, entry: TableEntry, record: Record) -> tuple[ErasedTable, ...]:
+    """The deletes of an erasure in a table that it reaches, by the table's whole entry."""
+    return tables_of(erasure, entry) or _of_subject(erasure, entry, record)
+
+
+def reaches(erasure: Erasure, entry: TableEntry) -> bool:
+    """Whether an erasure may concern a table, by its entry in the root."""
+    return bool(tables_of(erasure, entry)) or (bool(erasure.subject) and entry.properties.get(SUBJECT) is not None)
+
+
+def tables_of(erasure: Erasure, entry: TableEntry) -> tuple[ErasedTable, ...]:
+    """The deletes of an erasure that a table shares with those that it was cloned from."""
+    lineage = entry.lineage
+    return tuple(erased for erased in erasure.tables if erased.uuid in lineage)
+
+
+def with_deletes(entry: TableEntry, erased: Iterable[ErasedTable]) -> TableEntry:
+    """A table's whole entry with deletes, each with the columns that it names.
+
+    A delete is left out if it names a column that is another one in this table, which a clone has added itself.
+    """
+    tombstones = entry.tombstones
+    for each in erased:
+        known = entry.schema.by_id
+        if any(field.id in known and known[field.id].added_ts != field.added_ts for field in each.columns):
+            continue
+        entry = _with_wider_columns(entry, each.columns)
+        schema = entry.schema
+        if missing := tuple(field for field in each.columns if field.id not in known):
+            next_id = max(schema.next_id, *(field.id + 1 for field in missing))
+            schema = msgspec.structs.replace(schema, next_id=next_id, dropped=(*schema.dropped, *missing))
+        tombstones = (*tombstones, each.tombstone)
+        entry = msgspec.structs.replace(entry, schema=schema)
+    return msgspec.structs.replace(entry, tombstones=tombstones)
+
+
+def _with_wider_columns(entry: TableEntry, columns: Iterable[Field]) -> TableEntry:
+    """The entry with the types that columns had when they were erased by, as a delete never has a wider type."""
+    for field in columns:
+        there = next((own for own in entry.schema.fields if own.id == field.id), None)
+        if there is None or there.type == field.type or is_nested(field.arrow_type):
+            continue
+        if not narrowing(there.arrow_type, field.arrow_type):
+            entry = WidenColumn(there.name, field.arrow_type).widen(entry, field.widened_ts)
+    return entry
+
+
+def fitting_values(entry: TableEntry, values: Sequence[Json]) -> list[Json]:
+    """Those of some values that the type of a table's subject has."""
+    if _equal_to_any(entry, values) is not None:
+        return list(values)
+    return [value for value in values if _equal_to_any(entry, [value]) is not None]
+
+
+def subject_predicate(entry: TableEntry, values: Sequence[Json]) -> Predicate | None:
+    """The rows of a table that are about any of these subjects; None if its subject can have none of the values."""
+    return _equal_to_any(entry, fitting_values(entry, values))
+
+
+def _equal_to_any(entry: TableEntry, values: Sequence[Json]) -> Predicate | None:
+    try:
+        field = entry.schema.field(str(entry.properties[SUBJECT]).strip())
+        if not values or not all(_is_of_type(value, field.arrow_type) for value in values):
+            return None
+        return parse({field.name: list(values)}, entry.schema, now_us=0)
+    except (PredicateError, SchemaError):
+        return None
+
+
+def _is_of_type(value: Json, arrow_type: pa.DataType) -> bool:
+    """Whether a value is a number where the column has numbers: a predicate would also read a number from a text.
+
+    Where one person's id is the text "007", another's may be the number 7.
+    """
+    is_number: bool = pa.types.is_integer(arrow_type) or pa.types.is_decimal(arrow_type)
+    return isinstance(value, int) == is_number
+
+
+def _of_subject(erasure: Erasure, entry: TableEntry, record: Record) -> tuple[ErasedTable, ...]:
+    """The delete of who is forgotten, in a table that the erasure does not name since it is not there any more."""
+    predicate = subject_predicate(entry, erasure.subject)
+    tombstone = None if predicate is None else record(entry, erasure, predicate)
+    return () if tombstone is None else (ErasedTable(entry.uuid, tombstone.stamped(erasure.ts)),)
+
+
+def _for_readers(entry: TableEntry, erasure: Erasure, predicate: Predicate) -> Tombstone:
+    """A tombstone without a record, which nobody may store."""
+    place = Blob(f"tombstone/{entry.uuid}", erasure.ts, 0, 0)
+    return WhereTombstone(tuple(sorted(columns(predicate))), place, to_builtins(predicate))
+
+
+EVERY = 1
+"""A timestamp before that of every commit."""
+
+
+def least_held(tables: Iterable[TableEntry], reader: SegmentReader, timestamps: Container[int] | None = None) -> int:
+    """The least timestamp of an erasure whose rows, or whose tombstones, these tables may still hold; 0 = of none.
+
+    Rows of erasures with a lesser timestamp are in none of the tables' files, and in no bounds of their entries. In
+    doubt the answer is less than it could be.
+
+    Args:
+        tables: all tables of a version; sections of idle ones are fetched.
+        timestamps: those of the listed erasures; None takes every tombstone for one of an erasure.
+    """
+    every = tuple(tables)
+    found = [EVERY] if any(stale_sections(every)) else []
+    for stub in every:
+        entry = reader.whole(stub)
+        found += [file.erasing for file in entry.files]
+        found += [segment.erasing for segment in entry.segments_of("files")]
+        found += [segment.least for segment in entry.segments_of("tombstones")]
+        found += [t.ts for t in entry.tombstones if timestamps is None or t.ts in timestamps]
+    return least_erasing(found)
+
+
+def stale_sections(tables: Iterable[TableEntry]) -> Iterator[Segment]:
+    """Sections of idle tables that also hold an entry which is not its table's any more, with bounds of old files."""
+    sections: dict[str, Segment] = {}
+    users: dict[str, set[str]] = {}
+    for stub in tables:
+        if stub.section is not None:
+            sections[stub.section.object] = stub.section
+            users.setdefault(stub.section.object, set()).add(stub.uuid)
+    for key, section in sections.items():
+        if section.count > len(users[key]):
+            yield section

@@ -1,0 +1,342 @@
+"""Change data capture: files of inserts, updates and deletes, each applied once, in whatever order they arrive.
+
+Changes are ordered by a sequence, a column of the table. Of each key the change with the greatest sequence holds; of
+equal ones in a file the later, of equal ones in two files the one that was applied first.
+
+A file whose sequences all lie above what the table has come to is applied without a look at the rows, as an upsert is.
+Any other one is compared with the rows of its keys and with the memory of deleted ones (``cdc_memory``); what is not
+newer changes nothing. A row that is older than that memory reaches, and of whose key nothing is known, may be of one
+that was deleted since: it is a bad row. Large files are taken in portions, which see those before them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import types as t
+
+from dolmen.commit.statements.sequence import Advance, all_above
+from dolmen.errors import InputError
+from dolmen.format.ingest_properties import CdcSettings, IngestSettings
+from dolmen.format.schema import Field
+from dolmen.format.types import Plain, to_array, to_plain
+from dolmen.ingest.cdc.change_order import PORTION_BYTES, PORTION_ROWS, cut_portions
+from dolmen.ingest.cdc.changes import DELETED, ROW, ChangeFaults, ChangeTables, last_of_each, unavailable_columns
+from dolmen.ingest.cdc.deleted_keys import KEPT_COLUMN, KEPT_SINCE, LIVE, SEQUENCE, TS, DeleteMemory, latest_sequences
+from dolmen.ingest.cdc.envelopes import DELETED_FIELD, envelope, find_forms
+from dolmen.ingest.cdc.placeholders import MarkedText, UnavailableValue
+from dolmen.ingest.cdc.previous import PreviousValues
+from dolmen.ingest.formats.formats import FileKind, SourceFile, read
+from dolmen.ingest.formats.reader_options import OnBadRow
+from dolmen.ingest.late import ErasedRows, RowIds
+from dolmen.transactions.transaction import Transaction
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeCounts:
+    """Counts of the changes of a file, by their effect.
+
+    Args:
+        upserted: rows that are there now.
+        deleted: deletes that were applied, whether or not there was a row.
+        unchanged: changes without effect, because a newer one of their key is in the file or the table.
+        ddl: messages about the source's columns, which change nothing.
+    """
+
+    upserted: int = 0
+    deleted: int = 0
+    unchanged: int = 0
+    ddl: int = 0
+
+    def __add__(self, other: ChangeCounts) -> ChangeCounts:
+        return ChangeCounts(
+            self.upserted + other.upserted,
+            self.deleted + other.deleted,
+            self.unchanged + other.unchanged,
+            self.ddl + other.ddl,
+        )
+
+
+def ingest_changes(
+    transaction: Transaction,
+    table: str,
+    source: SourceFile,
+    *,
+    settings: IngestSettings,
+    on_bad_row: OnBadRow | None,
+    request: str,
+    unused: Sequence[str] = (),
+    portion_rows: int = PORTION_ROWS,
+    portion_bytes: int = PORTION_BYTES,
+    erased: ErasedRows | None = None,
+) -> ChangeCounts:
+    """Adds the changes in a file to a transaction, bound to the request.
+
+    Args:
+        source: the file, with the options that the settings ask for.
+        settings: the table's, with ``cdc``.
+        on_bad_row: called with each row that cannot be applied, while the others are; None = such a row is an error.
+        request: the file's id.
+        unused: columns of the file's rows that are read and left out.
+        erased: tells which rows were erased after the file was dropped: no change brings them back. Deletes pass.
+
+    Raises:
+        RowError: a row is bad, and ``on_bad_row`` is None.
+        InputError: the file can't be read, or the table can't be fed so.
+    """
+    if transaction.has_applied(request):
+        return ChangeCounts()
+    target = _Target.of(transaction, table, settings, request, ChangeFaults(source.name, on_bad_row))
+    in_envelope, words = target.settings.envelope == "debezium", target.unavailable.words
+    marked = target.marked_columns(source.format.kind)
+    if target.settings.envelope == "flat" and (source.options.header or source.format.kind not in ("csv", "tsv")):
+        unused = [name for name in dict.fromkeys([*unused, DELETED_FIELD]) if name not in target.names]
+    opened = envelope(
+        target.fields,
+        target.keys,
+        target.sequence,
+        target.settings,
+        reject_extra=settings.new_columns != "ignore",
+        forms=find_forms(source, target.settings.sequence_from) if in_envelope else {},
+        unused=unused,
+        marked=marked,
+    )
+    source, faults = replace(source, options=replace(opened.options(source.options), placeholders=words)), target.faults
+    marks = MarkedText(words, [field.name for field in marked])
+    if marked and source.format.kind == "jsonl":
+        source = marks.source(source)
+    reader = read(source, opened.schema, on_bad_row=lambda bad: faults.add_unread(marks.restore(bad)))
+    made = ChangeTables(target.fields, target.keys, target.sequence, opened, faults)
+    tables = made.tables(reader)
+    if erased is not None:
+        erased.read_names(source, settings, partial(_read_images, source, target))
+        tables = _without_erased(tables, target.fields, erased, faults)
+    counts, first_ts = ChangeCounts(), transaction.next_ts
+    for changes in cut_portions(tables, str(target.sequence.id), portion_rows, portion_bytes):
+        counts += target.apply(changes, first_ts)
+    return counts + ChangeCounts(ddl=sum(made.ddl))
+
+
+def _without_erased(
+    tables: Iterator[pa.Table], fields: tuple[Field, ...], erased: ErasedRows, faults: ChangeFaults
+) -> Iterator[pa.Table]:
+    """The changes but those that would bring erased rows back. A delete of an erased row takes nothing but itself."""
+    on_bad_row = None if faults.on_bad_row is None else faults.report
+    for changes in tables:
+        deletes, upserts = changes.filter(changes[DELETED]), changes.filter(pc.invert(changes[DELETED]))
+        columns, numbers = _images(upserts, fields)
+        kept = pa.concat_tables([upserts.filter(erased.keep(columns, numbers, faults.name, on_bad_row)), deletes])
+        if kept.num_rows:
+            yield kept
+
+
+def _read_images(
+    source: SourceFile, target: _Target, renamed: Sequence[Field], on_bad_row: OnBadRow
+) -> Iterator[tuple[dict[int, pa.Array], RowIds]]:
+    """Reads the columns of the changed rows in a file by other names than the table's."""
+    ids = {field.id for field in renamed}
+    needed = [*target.keys, target.sequence]
+    fields = (*(field for field in needed if field.id not in ids), *renamed)
+    keys = [next(field for field in fields if field.id == key.id) for key in target.keys]
+    sequence = next(field for field in fields if field.id == target.sequence.id)
+    cdc = target.settings
+    forms = find_forms(source, cdc.sequence_from) if cdc.envelope == "debezium" else {}
+    opened = envelope(fields, keys, sequence, cdc, reject_extra=False, forms=forms)
+    faults = ChangeFaults(source.name, on_bad_row)
+    options = opened.options(replace(source.options, extra="ignore"))
+    reader = read(replace(source, options=options), opened.schema, on_bad_row=faults.add_unread)
+    for changes in ChangeTables(fields, tuple(keys), sequence, opened, faults).tables(reader):
+        yield _images(changes.filter(pc.invert(changes[DELETED])), tuple(renamed))
+
+
+def _images(upserts: pa.Table, fields: Iterable[Field]) -> tuple[dict[int, pa.Array], RowIds]:
+    """The columns of changed rows by id, and the numbers of these rows in the file."""
+    return {field.id: _whole(upserts[str(field.id)]) for field in fields}, _whole(upserts[ROW]).to_numpy()
+
+
+def _whole(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """The table that changes are applied to."""
+
+    transaction: Transaction
+    name: str
+    fields: tuple[Field, ...]
+    keys: tuple[Field, ...]
+    sequence: Field
+    settings: CdcSettings
+    request: str
+    faults: ChangeFaults
+
+    @classmethod
+    def of(
+        cls, transaction: Transaction, name: str, settings: IngestSettings, request: str, faults: ChangeFaults
+    ) -> _Target:
+        """Raises InputError: the table can't be fed with changes."""
+        entry = transaction.entry(name)
+        settings.check(entry.schema, entry.primary_key)
+        if settings.cdc is None:
+            raise InputError(f"table {name!r} takes no changes: its ingest_mode is {settings.mode}")
+        keys = tuple(entry.schema.by_id[id_] for id_ in entry.primary_key)
+        sequence = entry.schema.field(settings.cdc.sequence)
+        return cls(transaction, name, entry.schema.fields, keys, sequence, settings.cdc, request, faults)
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the table's columns."""
+        return [field.name for field in self.fields]
+
+    @property
+    def unavailable(self) -> UnavailableValue:
+        """The placeholder of values that the source left out."""
+        return UnavailableValue.of(self.settings.unavailable_value)
+
+    def marked_columns(self, kind: FileKind) -> list[Field]:
+        """The columns in which a file of text may have placeholders that are no values of their types.
+
+        In JSON, numbers and Booleans are not among them: no source leaves these out, and marks make reading slower.
+        """
+        if kind not in ("jsonl", "csv", "tsv"):
+            return []
+        others = [field for field in self.fields if field not in (*self.keys, self.sequence)]
+        own = [field for field in others if not t.is_string(field.arrow_type)]
+        if kind == "jsonl":
+            numbers = (t.is_integer, t.is_floating, t.is_boolean)
+            own = [field for field in own if not any(is_kind(field.arrow_type) for is_kind in numbers)]
+        return own
+
+    @property
+    def key_names(self) -> list[str]:
+        """The key's columns, as tables of changes call them."""
+        return [str(field.id) for field in self.keys]
+
+    def apply(self, changes: pa.Table, first_ts: int) -> ChangeCounts:
+        """Adds one portion of a file.
+
+        Args:
+            first_ts: rows from this commit timestamp on are of portions of the same file.
+        """
+        sequence, known_bad = str(self.sequence.id), self.faults.count
+        last = last_of_each(changes, self.key_names, [sequence, ROW])
+        least, _ = self._least_and_greatest(last)
+        entry = self.transaction.entry(self.name)
+        memory = DeleteMemory.of(self.transaction, self.name, entry, self.keys, self.sequence, self.settings.memory_us)
+        lacks_values = bool(unavailable_columns(changes))
+        if not lacks_values and all_above(entry, self.sequence, least):
+            self._add(last, last, memory, above=least)
+        else:
+            remembered = memory.name if memory.table else None
+            latest = latest_sequences(self.transaction, self.name, remembered, last, self.keys, self.sequence)
+            previous = None
+            if lacks_values or latest.kept.num_rows:
+                previous = PreviousValues.of(changes, latest, self.key_names, self.sequence, first_ts)
+                self._report_lost(previous)
+                last = last_of_each(previous.changes, self.key_names, [sequence, ROW])
+            last, live = self._select_newer(last, latest.rows, memory, first_ts)
+            if previous is not None:
+                last, live = (pa.concat_tables([rows, previous.amended]) for rows in (last, live))
+            if last.num_rows:
+                self._add(last, live, memory, above=None, previous=previous)
+        deleted = pc.sum(last[DELETED]).as_py() or 0
+        bad = self.faults.count - known_bad
+        return ChangeCounts(last.num_rows - deleted, deleted, changes.num_rows - last.num_rows - bad)
+
+    def _least_and_greatest(self, changes: pa.Table) -> list[Plain]:
+        """Least and greatest sequence."""
+        ends = pc.min_max(changes[str(self.sequence.id)])
+        return to_plain(pa.array([ends["min"], ends["max"]], self.sequence.arrow_type))
+
+    def _select_newer(
+        self, last: pa.Table, known: pa.Table, memory: DeleteMemory, first_ts: int
+    ) -> tuple[pa.Table, pa.Table]:
+        """The changes that are newer than what is known of their keys; and of these, those whose keys are live."""
+        names = self.key_names
+        places = last.select(names).append_column("place", pa.array(range(last.num_rows), pa.int64()))
+        beside = places.join(known, names, join_type="left outer", use_threads=False).sort_by("place")
+        own, theirs = last[str(self.sequence.id)], beside[SEQUENCE]
+        unknown = pc.is_null(beside[LIVE])
+        again = pc.and_(pc.equal(own, theirs), pc.greater_equal(beside[TS], first_ts))  # of this very file
+        newer = pc.or_(pc.is_null(theirs), pc.or_(pc.greater(own, theirs), again))
+        newer = pc.fill_null(newer, True)
+        if memory.forgotten_through is not None:
+            limit = to_array([memory.forgotten_through], self.sequence.arrow_type)[0]
+            late = pc.and_(unknown, pc.less_equal(own, limit))
+            newer = pc.and_not(newer, late)
+            self._report_stragglers(last.filter(pc.and_not(late, last[DELETED])))
+        return last.filter(newer), last.filter(pc.and_(newer, pc.fill_null(beside[LIVE], False)))
+
+    def _report_stragglers(self, late: pa.Table) -> None:
+        """Reports stragglers: their keys are unknown, and may have been deleted so long ago that it is forgotten."""
+        for row in sorted(late[ROW].to_pylist()):
+            self.faults.add(
+                f"straggler: a change whose {self.sequence.name} is older than deletes are remembered (cdc_memory); "
+                "whether its row was deleted since is not known",
+                row,
+                self.sequence.name,
+            )
+
+    def _report_lost(self, previous: PreviousValues) -> None:
+        """Reports changes without a value that the source left out, and that nothing else has."""
+        names = {field.id: field.name for field in self.fields}
+        for row, column in previous.lost:
+            self.faults.add(
+                "the source left this value out (cdc_unavailable_value), and neither the table nor an earlier change "
+                "has it: first apply the file that has it, then drop this one again",
+                row,
+                names[column],
+            )
+
+    def _add(
+        self,
+        changes: pa.Table,
+        hidden: pa.Table,
+        memory: DeleteMemory,
+        above: Plain,
+        previous: PreviousValues | None = None,
+    ) -> None:
+        """Adds changes to the transaction; rows with the keys of ``hidden`` are what they replace."""
+        transaction, request = self.transaction, self.request
+        remembered, uuid = memory.ensure_table(request)
+        transaction.add(
+            Advance(
+                self.name,
+                transaction.entry(self.name).uuid,
+                self.sequence.id,
+                greatest=self._least_and_greatest(changes)[1],
+                above=above,
+                memory=uuid,
+                memory_us=self.settings.memory_us,
+                forget=memory.forget,
+                request=request,
+            )
+        )
+        memory.forget_old(request)
+        upserts, deletes = changes.filter(pc.invert(changes[DELETED])), changes.filter(changes[DELETED])
+        target = transaction.table(self.name)
+        rows: pa.Table | pa.RecordBatchReader = _with_names(upserts, self.fields)
+        if previous is not None:
+            filled = previous.fill(upserts, transaction, self.name, self.keys)
+            tables = (_with_names(part, self.fields) for part in filled)
+            rows = pa.RecordBatchReader.from_batches(rows.schema, (b for part in tables for b in part.to_batches()))
+        target.replace(rows, _with_names(hidden, self.keys), request=request)
+        remember = _with_names(deletes, (*self.keys, self.sequence))
+        if previous is not None and (kept := previous.kept_of(upserts)).num_rows:
+            memory.ensure_kept(remembered, request)
+            kept_rows = _with_names(kept, (*self.keys, self.sequence))
+            for name in (KEPT_COLUMN, KEPT_SINCE):
+                kept_rows = kept_rows.append_column(name, kept[name])
+            remember = pa.concat_tables([remember, kept_rows], promote_options="default")
+        if remember.num_rows:
+            remembered.append(remember, request=request)
+
+
+def _with_names(changes: pa.Table, fields: tuple[Field, ...]) -> pa.Table:
+    """Columns of the table, under their names."""
+    return pa.table([changes[str(field.id)] for field in fields], [field.name for field in fields])

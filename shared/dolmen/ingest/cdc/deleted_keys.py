@@ -1,0 +1,261 @@
+"""The memory of a table of changes: which keys were deleted at which sequence, in a table beside it.
+
+``<table>__deleted`` has the key's columns and the sequence column; each delete that is applied adds a row. It holds
+every delete after ``forgotten_through`` of the table's ``sequences``; a row that is there again since has a greater
+sequence, which counts. What is older is deleted from it, at most sixteen times within ``cdc_memory``.
+
+It also says which values are older than their rows, because the source left them out of later changes: a row with the
+sequence of the row, the id of the column (``kept_column``) and the sequence of the change that the value is from
+(``kept_since``; NULL if the row had none). The memory gets these two columns with the first such change.
+
+Looks up the latest sequence of some keys in a table and in its memory of deletes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dolmen.commit.statements.sequence import forgettable
+from dolmen.errors import InputError, InvalidNameError
+from dolmen.format.layout import check_table_name, memory_name
+from dolmen.format.manifest import TableEntry
+from dolmen.format.schema import COMMIT_TS, Field
+from dolmen.format.types import Json, from_json, to_plain
+from dolmen.ingest.cdc.changes import last_of_each
+from dolmen.predicate import Predicate
+from dolmen.predicate.bind import compare, conjunction, one_of
+from dolmen.predicate.constants import Value, domain_of
+from dolmen.transactions.transaction import Transaction
+from dolmen.transactions.transaction_table import TransactionTable
+
+LIVE, SEQUENCE, TS, KNOWN = "live", "sequence", "ts", "known"
+
+
+KEPT_COLUMN, KEPT_SINCE = "kept_column", "kept_since"
+"""Columns of a memory (``memory``)."""
+
+
+LIST = 1000
+"""A condition lists at most this many values; more are asked for as a range."""
+
+
+INDEXED_LIST = 10_000
+"""But so many where a table has an index of them, which finds listed keys wherever they are."""
+
+
+_FOLD_ROWS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LatestSequences:
+    """The latest sequences of some keys, and values that are older.
+
+    Args:
+        rows: of each key that is live or remembered the greatest sequence. The keys' columns, ``live`` (whether there
+            are rows of it), ``sequence`` (NULL for rows without one) and ``ts`` (when it came to it).
+        kept: which values of live rows are older than their sequences. ``place`` among ``rows``, ``kept_column`` and
+            ``kept_since``.
+    """
+
+    rows: pa.Table
+    kept: pa.Table
+
+
+def latest_sequences(
+    transaction: Transaction,
+    table: str,
+    memory: str | None,
+    wanted: pa.Table,
+    keys: tuple[Field, ...],
+    sequence: Field,
+) -> LatestSequences:
+    """The latest sequences of some keys, in the table and in its memory.
+
+    Reads are claims: the transaction is valid only if they are still right when it commits.
+
+    Args:
+        memory: name of the table of deleted keys, if there is one.
+        wanted: the keys; columns named by ids.
+    """
+    found = [_rows(transaction, table, wanted, keys, sequence, live=True)]
+    if memory is not None:
+        found.append(_rows(transaction, memory, wanted, keys, sequence, live=False))
+    rows = pa.concat_tables([each.drop_columns([KEPT_COLUMN, KEPT_SINCE]) for each in found])
+    names = [str(field.id) for field in keys]
+    latest = last_of_each(rows, names, [KNOWN, SEQUENCE, TS])
+    alive = rows.group_by(names, use_threads=False).aggregate([(LIVE, "max")]).rename_columns([*names, LIVE])
+    latest = latest.select([*names, SEQUENCE, TS]).join(alive, names, join_type="inner", use_threads=False)
+    return LatestSequences(latest, _older_values(found[-1], latest, names))
+
+
+def _older_values(remembered: pa.Table, latest: pa.Table, names: list[str]) -> pa.Table:
+    """The values that are older than their rows, if these are live with the sequences that the memory names."""
+    remembered = remembered.filter(pc.is_valid(remembered[KEPT_COLUMN]))
+    own = latest.append_column("place", pa.array(np.arange(latest.num_rows))).filter(latest[LIVE])
+    own = own.select([*names, SEQUENCE, "place"]).rename_columns([*names, "own", "place"])
+    both = remembered.join(own, names, join_type="inner", use_threads=False)
+    return both.filter(pc.equal(both[SEQUENCE], both["own"])).select(["place", KEPT_COLUMN, KEPT_SINCE])
+
+
+def _rows(
+    transaction: Transaction, table: str, wanted: pa.Table, keys: tuple[Field, ...], sequence: Field, *, live: bool
+) -> pa.Table:
+    names, where = [field.name for field in keys], condition_on_keys(transaction, table, keys, wanted)
+    more = [] if live else [name for name in (KEPT_COLUMN, KEPT_SINCE) if name in transaction.table(table).schema.names]
+    scan = transaction.table(table).scan([*names, sequence.name, *more], where, with_commit_ts=True)
+    schema = pa.schema(
+        [
+            *((str(field.id), field.arrow_type) for field in keys),
+            (SEQUENCE, sequence.arrow_type),
+            (TS, pa.int64()),
+            (KEPT_COLUMN, pa.int64()),
+            (KEPT_SINCE, sequence.arrow_type),
+        ]
+    )
+
+    def read_wanted() -> Iterator[pa.Table]:
+        """Yields the rows with wanted keys; rows of other keys are soon dropped, to bound memory."""
+        held: list[pa.Table] = []
+        size = 0
+        for batch in scan.to_batches():
+            arrays = [*(batch[name] for name in names), batch[sequence.name], batch[COMMIT_TS]]
+            arrays += [batch[name] for name in more] or [pa.nulls(len(batch), kind) for kind in schema.types[-2:]]
+            rows = pa.table(arrays, schema=schema)
+            for field in keys:
+                rows = rows.filter(pc.is_in(rows[str(field.id)], wanted[str(field.id)].combine_chunks()))
+            held.append(rows)
+            size += rows.num_rows
+            if size > _FOLD_ROWS:
+                yield _select_wanted(held, wanted, keys)
+                held, size = [], 0
+        yield _select_wanted(held, wanted, keys) if held else schema.empty_table()
+
+    rows = pa.concat_tables(read_wanted())
+    known = pc.is_valid(rows[SEQUENCE]).cast(pa.int8())
+    lives = pa.array(np.full(rows.num_rows, live))
+    return rows.append_column(KNOWN, known).append_column(LIVE, lives)
+
+
+def _select_wanted(held: list[pa.Table], wanted: pa.Table, keys: tuple[Field, ...]) -> pa.Table:
+    rows = pa.concat_tables(held)
+    if len(keys) == 1:
+        return rows
+    names = [str(field.id) for field in keys]
+    return rows.join(wanted.select(names), names, join_type="left semi", use_threads=False)
+
+
+def condition_on_keys(transaction: Transaction, table: str, keys: tuple[Field, ...], wanted: pa.Table) -> Predicate:
+    """A condition on the rows of a table, or of a memory, that those with one of the keys fulfil, and maybe others.
+
+    Args:
+        wanted: the keys; columns named by ids.
+    """
+    entry = transaction.entry(table)
+    most = INDEXED_LIST if len(keys) == 1 and entry.segments_of("index") else LIST
+    return conjunction([_condition_on(entry.schema.field(key.name), wanted[str(key.id)], most) for key in keys])
+
+
+def _condition_on(field: Field, values: pa.ChunkedArray, most: int) -> Predicate:
+    """A condition on a column that all of ``values`` fulfil: up to ``most`` of them exactly, more by their range."""
+    domain = domain_of(field.arrow_type)
+    distinct = pc.unique(values)
+    if len(distinct) <= most:
+        return one_of(field, [Value(domain, value) for value in to_plain(distinct)])
+    ends = pc.min_max(distinct)
+    least, greatest = to_plain(pa.array([ends["min"], ends["max"]], field.arrow_type))
+    return conjunction([compare(">=", field, Value(domain, least)), compare("<=", field, Value(domain, greatest))])
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteMemory:
+    """The memory of one table, as a transaction sees it.
+
+    Args:
+        table: None until it is created, by the first changes.
+        forgotten_through: deletes up to this sequence (plain) may be missing in it; None = none is.
+        forget: the sequence in JSON form through which it is to be emptied now; None = it is not.
+    """
+
+    transaction: Transaction
+    name: str
+    keys: tuple[Field, ...]
+    sequence: Field
+    table: TransactionTable | None
+    forgotten_through: Any
+    forget: Json
+
+    @classmethod
+    def of(
+        cls,
+        transaction: Transaction,
+        table: str,
+        entry: TableEntry,
+        keys: tuple[Field, ...],
+        sequence: Field,
+        age_us: int,
+    ) -> DeleteMemory:
+        """Looks for it.
+
+        Args:
+            age_us: what is older than this may be forgotten, microseconds.
+
+        Raises:
+            InvalidNameError: the table's name leaves no room for the memory's.
+            InputError: another table has that name.
+        """
+        name = memory_name(table)
+        try:
+            check_table_name(name)
+        except InvalidNameError:
+            longest = 64 - len(memory_name(""))
+            raise InvalidNameError(
+                f"table {table!r}: deletes of its changes are remembered in table {name!r}, whose name is too long; "
+                f"for ingest_mode cdc a name has at most {longest} characters"
+            ) from None
+        sequences, there = entry.sequences, transaction.manifest.tables.get(name)
+        if there is not None and (sequences is None or there.uuid != sequences.memory):
+            raise InputError(
+                f"table {name!r} is in the way: deletes of the changes of {table!r} are to be remembered under this "
+                "name; keep its rows elsewhere and drop it"
+            )
+        forgotten: Json = None
+        # Marks beyond the base are this transaction's own: their time is not that of its commit.
+        forget = forgettable(sequences, min(transaction.now_us - age_us, transaction.base.commit_ts))
+        if sequences is not None:
+            forgotten = sequences.forgotten_through
+            if there is None:  # it was dropped: nothing up to here is remembered any more
+                forgotten = forget = sequences.greatest
+        plain = from_json(forgotten, sequence.arrow_type)
+        found = transaction.table(name) if there else None
+        return cls(transaction, name, keys, sequence, found, plain, forget)
+
+    def ensure_table(self, request: str) -> tuple[TransactionTable, str]:
+        """The table, created if it is missing, and its uuid."""
+        found = self.table
+        if found is None:
+            fields = [pa.field(field.name, field.arrow_type, False) for field in (*self.keys, self.sequence)]
+            names = [field.name for field in self.keys]
+            found = self.transaction.create_table(self.name, pa.schema(fields), names, names, request=request)
+        return found, self.transaction.manifest.tables[self.name].uuid
+
+    def ensure_kept(self, table: TransactionTable, request: str) -> None:
+        """Gives the memory the columns that say which values of a row are older than its sequence."""
+        names = table.schema.names
+        for name, kind in ((KEPT_COLUMN, pa.int64()), (KEPT_SINCE, self.sequence.arrow_type)):
+            if name not in names:
+                table.add_column(name, kind, request=request)
+
+    def forget_old(self, request: str) -> None:
+        """Deletes what is to be forgotten. Call it after ``ensure_table``."""
+        if self.forget is None or self.table is None:
+            return
+        sequence = self.transaction.entry(self.name).schema.field(self.sequence.name)
+        kind = sequence.arrow_type
+        old = compare("<=", sequence, Value(domain_of(kind), from_json(self.forget, kind)))
+        self.table.delete(old, request=request)

@@ -1,0 +1,413 @@
+"""Delete requests, as messages say them.
+
+A message is one JSON object. It names one table, or several for one atomic delete over all of them::
+
+    {"table": "events", "where": "user_id = 42 AND event_time < '2025-01-01'", "request_id": "gdpr-17"}
+    {"table": "events", "where": {"user_id": 42}}
+    {"table": "events", "keys": [1, 2, 3]}                        by the primary key
+    {"table": "events", "keys": [[1, "a"], [2, "b"]], "on": ["user_id", "kind"]}
+    {"tables": ["events", "sessions"], "where": {"user_id": 42}}  the same from each
+    {"tables": [{"table": "events", "where": {"user_id": 42}},    something else from each
+                {"table": "users", "keys": [42]}]}
+
+An erasure is one of a table, or of all rows about somebody in all tables with a subject::
+
+    {"erase": {"table": "events", "where": {"user_id": 42}}, "request_id": "gdpr-18"}
+    {"forget": {"subject": 42}, "request_id": "gdpr-19"}          or a list of subjects
+
+==============  =======================================================================================================
+``table``       name of a table
+``tables``      names that share the other members, or objects that each have their own; at most 100
+``where``       a predicate: SQL text, or an object of columns and values; ``"TRUE"`` deletes all rows
+``keys``        values of the key, or lists of them where it has several columns; at most 1,000,000 in all
+``on``          the key's columns; the primary key by default
+``mode``        ``"tombstone"`` (the default: constant time) or ``"positions"`` (looks the rows up now)
+``request_id``  1 to 256 printable characters; under one id a request is applied once, however often it comes, and
+                another request is refused. The message's own id by default.
+==============  =======================================================================================================
+
+Any other member is refused, and so is one that stands there twice. Numbers mean their digits: one that a double does
+not hold is kept as a decimal, never rounded to a neighbour. A message has at most 64 MB. Pure: nothing here knows the
+tables.
+
+Delete requests become tombstones: a batch of them is one commit, each request is in it once and whole, or not.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any, get_args
+
+from dolmen.api.database import Database
+from dolmen.base.units import MIB
+from dolmen.commit.change import digest_of
+from dolmen.commit.uploads import MAX_KEYS
+from dolmen.entries.segments.erasures_in_force import SUBJECT
+from dolmen.errors import InvalidNameError, LimitError
+from dolmen.format.layout import check_table_name
+from dolmen.ingest.batch import BatchRequest, Decision, RequestOutcome, apply_together
+from dolmen.ingest.redaction import MessageError
+from dolmen.transactions.erase import MOST_SUBJECTS
+from dolmen.transactions.results import Commit
+from dolmen.transactions.row_statements import Mode
+from dolmen.transactions.transaction import Transaction
+
+MAX_BODY_BYTES = 64 * MIB
+
+
+MAX_TABLES = 100
+
+
+MAX_ID_LENGTH = 256
+
+
+MAX_NESTING = 8
+"""How deep lists and objects may be nested; a valid request needs six levels."""
+
+
+MAX_DIGITS = 400
+"""The most digits of a number: more than any column holds."""
+
+
+_OF_ONE = frozenset({"table", "where", "keys", "on", "mode"})
+
+
+_OF_ALL = frozenset({"tables", "request_id"})
+
+
+_OF_ERASURE = frozenset({"table", "where", "keys", "on"})
+
+
+@dataclass(frozen=True, slots=True)
+class TableDelete:
+    """The part of a request that is about one table: exactly one of ``where`` and ``keys`` is given."""
+
+    table: str
+    where: str | Mapping[str, Any] | None
+    keys: list[Any] | None
+    on: list[str] | None
+    mode: Mode
+
+    @property
+    def content(self) -> dict[str, Any]:
+        """The content that the digest is made over, without ``mode``, which only says how rows are found."""
+        return {"table": self.table, "where": self.where, "keys": self.keys, "on": self.on}
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteRequest:
+    """One delete over one or several tables, applied as a whole and once; or an erasure.
+
+    Args:
+        deletes: what is deleted; of an erasure of one table, that alone; none if somebody is forgotten.
+        erases: whether the rows are erased: in older versions too, and for good.
+        subjects: who is forgotten.
+        dropped: see ``Database.forget``.
+    """
+
+    id: str
+    digest: str
+    deletes: tuple[TableDelete, ...]
+    erases: bool = False
+    subjects: tuple[int | str, ...] = ()
+    dropped: bool = False
+
+
+def parse_request(body: str | Mapping[str, Any] | None, message_id: str | None) -> DeleteRequest:
+    """Reads a message.
+
+    Args:
+        body: JSON text, or what was read from it.
+        message_id: stands in where there is no ``request_id``.
+
+    Raises:
+        LimitError: it is too large, or has too many keys or tables.
+        InputError: it is no such message; says what to correct.
+    """
+    document = _json(body) if isinstance(body, str) else body
+    if not isinstance(document, Mapping):
+        raise MessageError(f"a delete request is a JSON object, not {_kind(document)}")
+    if _is_deeper(document, MAX_NESTING):
+        raise MessageError(f"lists and objects in each other, more than {MAX_NESTING} deep")
+    if not isinstance(body, str) or not body.isascii() or "\\u" in body:
+        _check_values(document)
+    request_id = _request_id(document, message_id)
+    if "forget" in document:
+        said = _alone(document, "forget")
+        subjects, dropped = _subjects(said), bool(said.get("dropped"))
+        digest = digest_of({"forget": list(subjects), **({"dropped": True} if dropped else {})})
+        return DeleteRequest(request_id, digest, (), erases=True, subjects=subjects, dropped=dropped)
+    if "erase" in document:
+        erased = _erased(_alone(document, "erase"))
+        return DeleteRequest(request_id, digest_of({"erase": erased.content}), (erased,), erases=True)
+    deletes = tuple(_deletes(document))
+    keys = sum(len(delete.keys) for delete in deletes if delete.keys is not None)
+    if keys > MAX_KEYS:
+        raise LimitError(f"{keys:,} keys in one request: at most {MAX_KEYS:,} are allowed, so split it")
+    if twice := _first_duplicate([delete.table for delete in deletes]):
+        raise MessageError("table {} stands in the request twice; say it once, with OR", twice)
+    contents: list[dict[str, Any]] = [delete.content for delete in deletes]
+    return DeleteRequest(request_id, digest_of(contents[0] if len(contents) == 1 else contents), deletes)
+
+
+def _json(text: str) -> Any:
+    if len(text) > MAX_BODY_BYTES:
+        raise LimitError(f"a request of {len(text):,} characters: at most {MAX_BODY_BYTES:,} are allowed")
+    try:
+        return json.loads(text, object_pairs_hook=_members, parse_constant=_refuse_constant, parse_float=_number)
+    except RecursionError:
+        raise MessageError(f"lists and objects in each other, more than {MAX_NESTING} deep") from None
+    except json.JSONDecodeError as error:
+        raise MessageError(f"not JSON: {error}") from None
+    except MessageError:
+        raise
+    except ValueError:  # Python reads no integer of more than 4,300 digits
+        raise MessageError(f"a number of too many digits: at most {MAX_DIGITS} are allowed") from None
+
+
+def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) < len(pairs):
+        raise MessageError("member {} stands in an object twice", _first_duplicate([name for name, _ in pairs]))
+    return members
+
+
+def _first_duplicate(names: list[str]) -> str | None:
+    seen: set[str] = set()
+    return next((name for name in names if name in seen or seen.add(name)), None)  # type: ignore[func-returns-value]
+
+
+def _refuse_constant(name: str) -> Any:
+    raise MessageError(f"{name} is not JSON; compare with CAST('{name}' AS DOUBLE) in a predicate's text")
+
+
+def _number(text: str) -> float | Decimal:
+    """A number with a point or an exponent: a double only where that is exactly what the digits say."""
+    if len(text) > MAX_DIGITS:
+        raise MessageError(f"a number of {len(text):,} digits: at most {MAX_DIGITS} are allowed")
+    number, exact = float(text), Decimal(text)
+    if math.isinf(number) or (exact and not number):
+        raise MessageError("number {} is beyond what a double holds", text)
+    return number if Decimal(repr(number)) == exact else exact
+
+
+def _is_deeper(value: Any, levels: int) -> bool:
+    if isinstance(value, Mapping):
+        value = value.values()
+    elif not isinstance(value, list):
+        return False
+    return levels == 0 or any(isinstance(part, list | Mapping) and _is_deeper(part, levels - 1) for part in value)
+
+
+def _check_values(document: Mapping[str, Any]) -> None:
+    """Refuses what JSON has no way to say: halves of surrogate pairs, NaN and Infinity in what was read by others."""
+    try:
+        json.dumps(document, ensure_ascii=False, allow_nan=False, default=str).encode()
+    except UnicodeEncodeError:
+        raise MessageError("an escaped half of a surrogate pair is not text") from None
+    except ValueError:
+        raise MessageError("NaN and Infinity are not JSON") from None
+
+
+def _request_id(document: Mapping[str, Any], message_id: str | None) -> str:
+    given = document.get("request_id", message_id)
+    if given is None:
+        raise MessageError("no request_id, and no message id to stand in for it")
+    if not isinstance(given, str):
+        raise MessageError("request_id: text")
+    if not 0 < len(given) <= MAX_ID_LENGTH or not given.isprintable():
+        raise MessageError(f"request_id: 1 to {MAX_ID_LENGTH} printable characters")
+    if given.startswith("s3://"):
+        raise MessageError("request_id: one that begins with s3:// would be taken for a dropped file's")
+    return given
+
+
+def _deletes(document: Mapping[str, Any]) -> list[TableDelete]:
+    if unknown := sorted(str(name) for name in document.keys() - _OF_ONE - _OF_ALL):
+        known = ", ".join(sorted(_OF_ONE | _OF_ALL | {"erase", "forget"}))
+        raise MessageError(f"unknown member {{}}; there are: {known}", unknown[0])
+    if ("table" in document) == ("tables" in document):
+        raise MessageError("name a table: 'table', or 'tables' for several, one of them")
+    if "table" in document:
+        return [_delete(document)]
+    tables = document["tables"]
+    if not isinstance(tables, list) or not tables:
+        raise MessageError("tables: a list of names, or of objects with a table each")
+    if len(tables) > MAX_TABLES:
+        raise LimitError(f"{len(tables)} tables in one request: at most {MAX_TABLES} are allowed")
+    shared = {name: value for name, value in document.items() if name in _OF_ONE}
+    if all(isinstance(table, str) for table in tables):
+        return [_delete({**shared, "table": table}) for table in tables]
+    if not all(isinstance(table, Mapping) for table in tables):
+        raise MessageError("tables: names or objects, not both")
+    if shared:
+        raise MessageError(f"{sorted(shared)[0]!r} stands beside tables that each say what to delete: put it into them")
+    for place, table in enumerate(tables, 1):
+        if unknown := sorted(str(name) for name in table.keys() - _OF_ONE):
+            raise MessageError(f"table {place}: unknown member {{}}", unknown[0])
+    return [_delete(table) for table in tables]
+
+
+def _alone(document: Mapping[str, Any], member: str) -> Mapping[str, Any]:
+    """An object that no other member but the request's id may stand beside."""
+    if unknown := sorted(str(name) for name in document.keys() - {member, "request_id"}):
+        raise MessageError(f"{member!r} stands beside {{}}: only a request_id may", unknown[0])
+    if not isinstance(document[member], Mapping):
+        raise MessageError(f"{member}: an object, not {_kind(document[member])}")
+    found: Mapping[str, Any] = document[member]
+    return found
+
+
+def _erased(said: Mapping[str, Any]) -> TableDelete:
+    if unknown := sorted(str(name) for name in said.keys() - _OF_ERASURE):
+        raise MessageError(f"erase: unknown member {{}}; there are: {', '.join(sorted(_OF_ERASURE))}", unknown[0])
+    if "table" not in said:
+        raise MessageError("erase: name a table; an erasure is of one, or of a subject in all of them ('forget')")
+    return _delete(said)
+
+
+def _subjects(said: Mapping[str, Any]) -> tuple[int | str, ...]:
+    if not {"subject"} <= said.keys() <= {"subject", "dropped"}:
+        raise MessageError("forget: an object with the member 'subject', and no other but 'dropped'")
+    if not isinstance(said.get("dropped", False), bool):
+        raise MessageError(f"dropped: true or false, not {_kind(said['dropped'])}")
+    given = said["subject"]
+    subjects = given if isinstance(given, list) else [given]
+    if not subjects:
+        raise MessageError("subject: an empty list forgets nobody")
+    if len(subjects) > MOST_SUBJECTS:
+        raise LimitError(f"{len(subjects):,} subjects in one request: at most {MOST_SUBJECTS:,} are allowed")
+    if wrong := [value for value in subjects if isinstance(value, bool) or not isinstance(value, int | str)]:
+        raise MessageError(f"subject: a whole number or a text, or a list of them, not {_kind(wrong[0])}")
+    return tuple(dict.fromkeys(subjects))
+
+
+def _delete(said: Mapping[str, Any]) -> TableDelete:
+    try:
+        table = check_table_name(said.get("table", ""))
+    except InvalidNameError:
+        raise MessageError("table name {} is not 1 to 64 of a-z, 0-9 and _", said.get("table", "")) from None
+    if ("where" in said) == ("keys" in said):
+        raise MessageError(f"table {table!r}: delete what? Say where or keys, one of them")
+    mode: Any = said.get("mode", "tombstone")
+    if mode not in get_args(Mode):
+        raise MessageError(f"mode {{}}: {' or '.join(map(repr, get_args(Mode)))}", mode)
+    if "keys" in said:
+        if mode == "positions":
+            raise MessageError("mode 'positions' goes with where, not with keys")
+        return TableDelete(table, None, _keys(said["keys"]), _on(said.get("on")), mode)
+    if "on" in said:
+        raise MessageError("'on' goes with keys, not with where")
+    return TableDelete(table, _where(said["where"]), None, None, mode)
+
+
+def _where(where: Any) -> str | Mapping[str, Any]:
+    if isinstance(where, str) and where.strip():
+        return where
+    if isinstance(where, Mapping) and where:
+        return where
+    if not isinstance(where, str | Mapping):
+        raise MessageError(f"where: a predicate as text, or an object of columns and values, not {_kind(where)}")
+    raise MessageError('where is empty; "TRUE" deletes all rows')
+
+
+def _keys(keys: Any) -> list[Any]:
+    if not isinstance(keys, list):
+        raise MessageError(f"keys: a list, not {_kind(keys)}")
+    if not keys:
+        raise MessageError("keys: an empty list deletes nothing")
+    if any(isinstance(key, Mapping) for key in keys):
+        raise MessageError("keys: values, or lists of them in the order of 'on', not objects")
+    if any(isinstance(part, list | Mapping) for key in keys if isinstance(key, list) for part in key):
+        raise MessageError("keys: a key of several columns is a list of plain values")
+    return keys
+
+
+def _on(on: Any) -> list[str] | None:
+    if on is None:
+        return None
+    if isinstance(on, str):
+        return [on]
+    if not isinstance(on, list) or not on or not all(isinstance(name, str) for name in on):
+        raise MessageError("on: a list of names of columns")
+    return on
+
+
+def _kind(value: Any) -> str:
+    names = {dict: "an object", list: "a list", str: "text", bool: "true or false", type(None): "null"}
+    return names.get(type(value), "a number")
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteResult:
+    """The result of a batch of requests: an outcome for each, in their order, and the commit, if there was one.
+
+    ``seen`` is the transaction of the batch.
+    """
+
+    outcomes: list[RequestOutcome]
+    commit: Commit | None
+    seen: Transaction | None = None
+
+
+def apply_deletes(
+    database: Database, requests: Sequence[DeleteRequest], *, deadline: Callable[[], bool] = lambda: False
+) -> DeleteResult:
+    """Applies delete requests in ONE commit, each over all of its tables or not at all.
+
+    A request that cannot be applied (no such table or column, a predicate that cannot be read) is refused, alone.
+
+    Args:
+        deadline: once it is true, requests not begun yet are postponed.
+    """
+    result = apply_together(
+        database,
+        "delete",
+        [BatchRequest(request.id, request.digest, _statements(request)) for request in requests],
+        deadline=deadline,
+    )
+    return DeleteResult(result.outcomes, result.commit, result.seen)
+
+
+def request_values(request: DeleteRequest) -> list[Any]:
+    """The predicates, keys and subjects of a request, which an error about it may quote."""
+    return [*([delete.where, delete.keys, delete.on] for delete in request.deletes), list(request.subjects)]
+
+
+def request_names(seen: Transaction | None, request: DeleteRequest) -> frozenset[str]:
+    """The names of a request's tables, and of the columns of those that exist."""
+    tables = {*(delete.table for delete in request.deletes), *request_tables(seen, request)}
+    there = [name for name in tables if seen is not None and name in seen.manifest.tables]
+    columns = (field.name for name in there for field in seen.entry(name).schema.fields) if seen is not None else ()
+    return frozenset(tables).union(columns)
+
+
+def request_tables(seen: Transaction | None, request: DeleteRequest) -> list[str]:
+    """The tables that a request names; if it forgets somebody, those with a subject when the batch began."""
+    if request.subjects and seen is not None:
+        return sorted(name for name, entry in seen.base.tables.items() if entry.properties.get(SUBJECT) is not None)
+    return [delete.table for delete in request.deletes]
+
+
+def add_request(transaction: Transaction, request: DeleteRequest) -> None:
+    """Adds the statements of a request to a transaction. Raises InputError and NotFoundError as these do."""
+    if request.subjects:
+        transaction.forget(request.subjects, dropped=request.dropped, request=request.id)
+    for delete in request.deletes:
+        table = transaction.table(delete.table)
+        if request.erases:
+            table.erase(delete.where, keys=delete.keys, on=delete.on, request=request.id)
+        else:
+            table.delete(delete.where, keys=delete.keys, on=delete.on, mode=delete.mode, request=request.id)
+
+
+def _statements(request: DeleteRequest) -> Callable[[Transaction], Decision]:
+    def add_to(transaction: Transaction) -> Decision:
+        add_request(transaction, request)
+        return "apply"
+
+    return add_to

@@ -1,0 +1,191 @@
+"""Finds files that were there before notifications were on, and announces them as their events would have.
+
+A drop found by listing has the id that the object's own event has or had: its newest version's in a bucket that keeps
+versions, else its ETag. So a backfill may be repeated, and overlap with live events: each file is ingested once. What
+it lacks is the event's sequencer, which makes it a new try for a file that was rejected before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from dolmen.base.runtime import Runtime, shared_runtime
+from dolmen.base.units import KIB, MIB
+from dolmen.errors import InputError, NotFoundError
+from dolmen.format.layout import check_table_name
+from dolmen.ingest.announcements import DIRECTORY_BUCKET, Drop, write_notification, write_record
+from dolmen.ingest.landing import PREFIX, REJECTED, Landing
+from dolmen.store.local_store import LocalStore
+from dolmen.store.url import open_store
+
+MAX_RECORDS = 20
+"""The most drops of one message. The function takes 100 messages at a time, and has half of its time for them."""
+MAX_MESSAGE_BYTES = 256 * KIB
+"""The most bytes of one message: the limit of queues that were set up before SQS took a megabyte."""
+MAX_DATA_BYTES = 64 * MIB
+"""The most bytes of the files of one message. A larger file has a message of its own, as S3 would send it."""
+
+
+@dataclass(frozen=True)
+class DropSource:
+    """A place to look for files in.
+
+    Args:
+        landing: decides which files are drops.
+        bucket: the bucket's name; ``DIRECTORY_BUCKET`` for a directory.
+        prefixes: prefixes of keys, in order; each is listed in turn.
+    """
+
+    landing: Landing
+    bucket: str
+    prefixes: tuple[str, ...]
+    runtime: Runtime
+
+    @classmethod
+    def of(
+        cls,
+        url: str,
+        *,
+        database: str = "",
+        tables: Sequence[str] = (),
+        landing_prefix: str = PREFIX,
+        rejected_url: str | None = None,
+        runtime: Runtime | None = None,
+    ) -> DropSource:
+        """The place that a URL names.
+
+        Args:
+            url: ``s3://bucket/folder``, or with ``*`` at its end all keys that begin so; or a directory that has one
+                directory for each table.
+            database: its URL: its own objects are never taken for drops.
+            tables: look for files of these alone.
+            landing_prefix: what the keys of drops start with in a bucket.
+            rejected_url: where rejects go: never taken for drops either.
+
+        Raises:
+            InputError: keys below the URL can't be drops.
+            NotFoundError: there is no such directory.
+        """
+        runtime = runtime or shared_runtime()
+        database = open_store(database, runtime).url if database else ""
+        for table in tables:
+            check_table_name(table)
+        scheme, separator, rest = url.partition("://")
+        if separator and scheme != "file":
+            bucket, _, path = rest.partition("/")
+            if scheme != "s3" or not bucket:
+                raise InputError(f"{url!r}: give s3://bucket/prefix, or a directory")
+            landing_prefix = f"{landing_prefix.strip('/')}/" if landing_prefix.strip("/") else ""
+            wanted = _prefix(path)
+            if not wanted.startswith(landing_prefix) and not landing_prefix.startswith(wanted):
+                raise InputError(
+                    f"{url!r}: only what lies under {landing_prefix!r} becomes rows, as {landing_prefix}<table>/...: "
+                    "copy the files there, or say where this landing place begins (--landing-prefix)"
+                )
+            landing = Landing(database, landing_prefix, None, rejected_url, runtime)
+            return cls(landing, bucket, _prefixes_to_list(wanted, landing_prefix, tables), runtime)
+        directory = Path(rest if separator else url).expanduser().absolute()
+        if not directory.is_dir():
+            raise NotFoundError(f"there is no directory {str(directory)!r}")
+        if (directory / "landing").is_dir():
+            raise InputError(f"{url!r} has a directory 'landing': if its tables are in there, give that one")
+        rejects = rejected_url or str(directory.parent / REJECTED)
+        landing = Landing(database, "", directory.as_uri(), rejects, runtime)
+        return cls(landing, DIRECTORY_BUCKET, _prefixes_to_list("", "", tables), runtime)
+
+    @property
+    def is_directory(self) -> bool:
+        """Whether it is one of this machine."""
+        return self.landing.url is not None
+
+    def drops(self, start_after: str = "") -> Iterator[Drop | None]:
+        """All files in key order, as drops; None for each that can be none. Holds a page of the listing at a time.
+
+        Args:
+            start_after: only those whose key comes after this one.
+        """
+        for prefix in self.prefixes:
+            for drop in self._list(prefix, start_after):
+                yield drop if self._is_drop(drop) else None
+
+    def _list(self, prefix: str, start_after: str) -> Iterator[Drop]:
+        if self.landing.url is not None:
+            directory = open_store(self.landing.url, self.runtime)
+            assert isinstance(directory, LocalStore)
+            for info in directory.list(prefix, start_after):
+                yield Drop(self.bucket, info.key, info.size, info.etag, created_us=info.last_modified_us)
+            return
+        from dolmen.store.s3.bucket_store import (
+            S3Store,  # boto3 is an extra, and slow to import
+            newest_versions,
+        )
+
+        store = open_store(f"s3://{self.bucket}", self.runtime)
+        assert isinstance(store, S3Store)
+        for info, version in newest_versions(store, prefix, start_after):
+            created_us = info.last_modified_us
+            yield Drop(self.bucket, info.key, info.size, info.etag.strip('"'), version, created_us=created_us)
+
+    def _is_drop(self, drop: Drop) -> bool:
+        place = self.landing.place(drop)
+        if place is None:
+            return False
+        try:
+            return bool(place.table)
+        except InputError:  # not in a directory that names a table
+            return False
+
+
+@dataclass(frozen=True, slots=True)
+class Announcement:
+    """A message, and the drops that it announces."""
+
+    body: str
+    drops: tuple[Drop, ...]
+
+
+def announce(drops: Iterable[Drop], *, max_records: int = MAX_RECORDS) -> Iterator[Announcement]:
+    """Writes the messages that announce drops, in their order."""
+    for group in group_drops(drops, max_records, MAX_DATA_BYTES):
+        records = [write_record(drop) for drop in group]
+        room = MAX_MESSAGE_BYTES - 16
+        start = size = 0
+        for place, record in enumerate(records):
+            if size + len(record) + 1 > room and place > start:
+                yield Announcement(write_notification(records[start:place]), tuple(group[start:place]))
+                start, size = place, 0
+            size += len(record) + 1
+        yield Announcement(write_notification(records[start:]), tuple(group[start:]))
+
+
+def group_drops(drops: Iterable[Drop], max_files: int, max_bytes: int) -> Iterator[list[Drop]]:
+    """Splits drops into groups of at most ``max_files`` and ``max_bytes``; a larger file is a group of its own."""
+    group: list[Drop] = []
+    total = 0
+    for drop in drops:
+        if group and (len(group) == max_files or total + drop.size > max_bytes):
+            yield group
+            group, total = [], 0
+        group.append(drop)
+        total += drop.size
+    if group:
+        yield group
+
+
+def _prefix(path: str) -> str:
+    """The prefix of keys that a path asks for; a folder's ends with ``/``, so ``events`` does not match ``events2``."""
+    if path.endswith("*"):
+        return path[:-1]
+    return f"{path.strip('/')}/" if path.strip("/") else ""
+
+
+def _prefixes_to_list(wanted: str, landing_prefix: str, tables: Sequence[str]) -> tuple[str, ...]:
+    """The prefixes to list: the longer one of ``wanted`` and the landing prefix, narrowed to these tables."""
+    narrow = max(wanted, landing_prefix, key=len)
+    if not tables:
+        return (narrow,)
+    folders = sorted(f"{landing_prefix}{table}/" for table in set(tables))
+    meeting = [folder for folder in folders if folder.startswith(narrow) or narrow.startswith(folder)]
+    return tuple(max(folder, narrow, key=len) for folder in meeting)

@@ -1,0 +1,145 @@
+"""Ingests a batch of dropped files in one commit. Each file is in it once and whole, or not at all.
+
+A file for a table that does not exist waits: its event is delivered again, and the last delivery rejects the file.
+
+A rejection is a commit too, under an id of its own, which excludes the file's id. Several deliveries of one event may
+meet the moment at which the table is created, or its settings change. Still they agree: the first commit ingests the
+file or rejects it, and all others follow it. The report is written after the commit, by whoever finds that it is
+missing. A file that was found by listing has no event: its report is written without a commit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from dolmen.api.database import Database
+from dolmen.errors import Error
+from dolmen.format.ingest_properties import IngestSettings, LandingPolicy
+from dolmen.ingest.announcements import Drop
+from dolmen.ingest.batch import BatchRequest, Decision, apply_together
+from dolmen.ingest.drops.drop_outcomes import DropOutcome, IngestResult, dispose
+from dolmen.ingest.drops.one_drop import Ingestion
+from dolmen.ingest.landing import Landing
+from dolmen.store.base import attempts
+from dolmen.transactions.transaction import Transaction
+
+
+def ingest_drops(
+    database: Database,
+    landing: Landing,
+    drops: Sequence[Drop],
+    *,
+    auto_create: bool = False,
+    may_wait: Collection[Drop] = (),
+    max_bytes: int | None = None,
+    deadline: Callable[[], bool] = lambda: False,
+    time_left: Callable[[], float] = lambda: math.inf,
+    operation: str = "ingest",
+    read_all: ReadAll | None = None,
+) -> IngestResult:
+    """Ingests files into the tables that their places name, in ONE commit, as the tables' properties say.
+
+    A file that cannot be read (damaged, malformed, not of the table's schema) goes to the rejects, with the reason, and
+    so does one for a table that does not exist, unless it may wait. What only fails for the moment is reported as
+    failed, to be delivered again.
+
+    Args:
+        auto_create: create a table that does not exist, with the schema that its first readable file of the batch
+            has, in the commit of its rows. When two do it at once, one reads its files again, by what the other made.
+        may_wait: drops that will be delivered again, and that wait if their table does not exist.
+        max_bytes: the most bytes of one unpacked file; a larger one is rejected.
+        deadline: once it is true, files not begun yet are postponed.
+        time_left: seconds until this must have ended: a reject that cannot be copied in time stays where it is.
+        operation: a word for ``history``.
+        read_all: reads all files at once, instead of each by itself. What it leaves out is postponed.
+    """
+    outcomes: dict[int, DropOutcome] = {}
+    waitable = frozenset(may_wait)
+    ingestions: dict[int, Ingestion] = {}
+    for index, drop in enumerate(drops):
+        place = landing.place(drop)
+        if place is None:
+            outcomes[index] = DropOutcome(drop, "ignored")
+        else:
+            waits = drop in waitable
+            ingestions[index] = Ingestion(database, landing, drop, place, max_bytes, time_left, waits, auto_create)
+    requests = [
+        BatchRequest(each.drop.id, each.drop.digest, each.add_to, each.drop.rejection_id)
+        for each in ingestions.values()
+    ]
+    add_all = _BulkReading(ingestions.values(), read_all) if read_all is not None else None
+    result = apply_together(database, operation, requests, deadline=deadline, add_all=add_all)
+    ended = [each.outcome(outcome) for each, outcome in zip(ingestions.values(), result.outcomes, strict=True)]
+    if result.seen is not None:
+        _dispose(result.seen, list(ingestions.values()), ended)
+    outcomes |= zip(ingestions, ended, strict=True)
+    return IngestResult([outcomes[index] for index in range(len(drops))], result.commit)
+
+
+def ingest_with_retries(
+    database: Database, landing: Landing, drops: Sequence[Drop], *, tries: int = 3, **options: Any
+) -> Iterator[IngestResult]:
+    """Ingests drops that no queue delivers again: what fails for the moment is tried again after a pause.
+
+    Yields the result of each try, without the failures that are tried again. See ``ingest_drops`` for the options.
+    """
+    left = list(drops)
+    for attempt in attempts(database.runtime, tries, cap_seconds=10.0):
+        ingested = ingest_drops(database, landing, left, **options)
+        failed = [outcome.drop for outcome in ingested.outcomes if outcome.status == "failed"]
+        if not failed or attempt == tries - 1:
+            yield ingested
+            return
+        settled = [outcome for outcome in ingested.outcomes if outcome.status != "failed"]
+        yield IngestResult(settled, ingested.commit)
+        left = failed
+
+
+ReadAll = Callable[[Transaction, Sequence[Ingestion]], Collection[str]]
+"""Adds the rows of many files to a transaction, and sets ``counts`` of each. Returns the ids of those that it read."""
+
+
+class _BulkReading:
+    """Decides on all files of a batch at once."""
+
+    def __init__(self, ingestions: Collection[Ingestion], read_all: ReadAll) -> None:
+        self._read_all = read_all
+        self._ingestions: dict[str, Ingestion] = {}
+        for ingestion in ingestions:
+            self._ingestions.setdefault(ingestion.drop.id, ingestion)
+
+    def __call__(self, transaction: Transaction, requests: Sequence[BatchRequest]) -> dict[str, Decision]:
+        chosen = [self._ingestions[request.id] for request in requests]
+        return dict.fromkeys(self._read_all(transaction, chosen), "apply")
+
+
+def _dispose(seen: Transaction, ingestions: list[Ingestion], outcomes: list[DropOutcome]) -> None:
+    """Disposes of each file whose rows are committed, as its table asks; a failure is noted in the outcome.
+
+    This includes files that were ingested before: the process that did it may have died before this step. A failure
+    here fails no message: the rows are committed, and delivering the event again would change nothing.
+    """
+
+    def dispose_one(place: int) -> None:
+        ingestion, outcome = ingestions[place], outcomes[place]
+        try:
+            dispose(ingestion.landing, ingestion.drop, policies[place])
+        except Exception as error:  # noqa: BLE001 - reported in the outcome
+            outcomes[place] = replace(outcome, disposal_error=error)
+
+    policies: dict[int, LandingPolicy] = {}
+    for place, (ingestion, outcome) in enumerate(zip(ingestions, outcomes, strict=True)):
+        if outcome.version is None:
+            continue
+        try:
+            settings = ingestion.settings or IngestSettings.of(seen.entry(ingestion.place.table))
+        except Error as error:
+            outcomes[place] = replace(outcome, disposal_error=error)
+            continue
+        if settings.landing != "keep":
+            policies[place] = settings.landing
+    for _ in ingestions[0].landing.runtime.map(dispose_one, policies) if policies else ():
+        pass

@@ -1,0 +1,454 @@
+"""Adds one dropped file to a transaction, or rejects it.
+
+Upserts the rows of a file of any length, in bounded memory.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, BinaryIO
+
+import pyarrow as pa
+
+from dolmen.api.database import Database
+from dolmen.base.runtime import Runtime
+from dolmen.base.units import MIB
+from dolmen.commit.statements.claims import Expect
+from dolmen.errors import (
+    ConflictError,
+    Error,
+    InputError,
+    LimitError,
+    ObjectChangedError,
+    ObjectNotFoundError,
+    TableNotFoundError,
+    VersionExpiredError,
+)
+from dolmen.format.ingest_properties import INGEST_PROPERTIES, IngestSettings
+from dolmen.format.manifest import TableEntry
+from dolmen.format.schema import Schema
+from dolmen.ingest.announcements import Drop
+from dolmen.ingest.batch import Decision, RequestOutcome
+from dolmen.ingest.drops.drop_outcomes import NO_ROWS, DropOutcome, RowCounts
+from dolmen.ingest.formats.formats import SourceFile, detect, infer, read
+from dolmen.ingest.formats.reader_options import OnBadRow, ReadOptions, RowNumbers
+from dolmen.ingest.landing import Landing, LandingPath
+from dolmen.ingest.late import ErasedRows, expect_erasures
+from dolmen.ingest.new_columns import NO_NEW_COLUMNS, NewColumns, ingest_with_new_columns
+from dolmen.ingest.redaction import UnforeseenError
+from dolmen.ingest.rejects.reject import Quarantine, Reject, find_reject, header_of, reject_drop
+from dolmen.transactions.transaction import Transaction
+from dolmen.transactions.transaction_table import TransactionTable
+from dolmen.transactions.unit_of_work import leaves_out_erased
+
+UPSERT_ROWS = 1_000_000
+
+
+UPSERT_BYTES = 128 * MIB
+"""The most bytes of one upsert, which holds its rows in memory, twice for a moment.
+
+A larger file becomes several upserts of the same commit, in the order of the file: the last row of a key still wins."""
+
+
+def upsert_in_portions(
+    table: TransactionTable,
+    rows: pa.RecordBatchReader,
+    request: str,
+    *,
+    max_rows: int = UPSERT_ROWS,
+    max_bytes: int = UPSERT_BYTES,
+) -> None:
+    """Upserts a stream of any length, in bounded memory. Raises as ``Table.upsert`` does."""
+    portions = _Portions(rows, max_rows, max_bytes)
+    while portions.has_rows():
+        taken = portions.taken
+        table.upsert(
+            pa.RecordBatchReader.from_batches(rows.schema, portions.take()), request=request, leave_out_erased=False
+        )
+        if portions.taken == taken:
+            return  # the transaction has moved to a version in which another delivery has applied the request
+
+
+def require_keys(schema: pa.Schema, primary_key: Sequence[str]) -> pa.Schema:
+    """Makes the key's columns not nullable, so that the reader reports the place of a row without a key."""
+    return pa.schema([field.with_nullable(False) if field.name in primary_key else field for field in schema])
+
+
+class _Portions:
+    """A stream of batches, taken in portions."""
+
+    def __init__(self, rows: pa.RecordBatchReader, max_rows: int, max_bytes: int) -> None:
+        self._max_rows, self._max_bytes = max_rows, max_bytes
+        self._batches = self._cut(rows)
+        self._next: pa.RecordBatch | None = None
+        self.taken = 0
+
+    def has_rows(self) -> bool:
+        """Whether there are rows left."""
+        if self._next is None:
+            self._next = next(self._batches, None)
+        return self._next is not None
+
+    def take(self) -> Iterator[pa.RecordBatch]:
+        """The batches of the next portion."""
+        rows = size = 0
+        while self.has_rows():
+            assert self._next is not None
+            rows, size = rows + self._next.num_rows, size + self._next.nbytes
+            if rows > self._max_rows or (size > self._max_bytes and rows > self._next.num_rows):
+                return
+            batch, self._next = self._next, None
+            self.taken += 1
+            yield batch
+
+    def _cut(self, rows: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
+        for batch in rows:
+            for start in range(0, batch.num_rows, self._max_rows):
+                yield batch.slice(start, self._max_rows)
+
+
+COPIED_A_SECOND = 30_000_000
+"""The least speed at which a reject is copied, bytes per second."""
+
+
+KEPT_SECONDS = 30
+"""Time that is kept free for the other reports when a reject is copied."""
+
+
+@dataclass(slots=True)
+class Ingestion:
+    """One dropped file, and its state while its batch is ingested.
+
+    Args:
+        max_bytes: the most bytes of the unpacked file; None = the default of ``ReadOptions``.
+        time_left: seconds left for it, and for all that comes after it.
+        may_wait: whether it will be delivered again if its table does not exist.
+        auto_create: whether it creates its table, in the commit of its rows, if that does not exist.
+        settings: the settings of its table, once the file was read by them.
+        expected: holds a commit to these settings, to the columns that it was read by, and to this table.
+        columns_added: how many columns the table gets for it.
+        columns_widened: how many columns of the table get a wider type for it.
+        quarantined_to: where its bad rows are, if there are any and the others are ingested.
+        fault: what is wrong with it, if its rejection is to be committed.
+        fault_column: the table's column that the fault is about, if it is about one.
+    """
+
+    database: Database
+    landing: Landing
+    drop: Drop
+    place: LandingPath
+    max_bytes: int | None = None
+    time_left: Callable[[], float] = lambda: math.inf
+    may_wait: bool = False
+    auto_create: bool = False
+    settings: IngestSettings | None = None
+    expected: Expect | None = None
+    counts: RowCounts = NO_ROWS
+    final_outcome: DropOutcome | None = None
+    columns_added: int = 0
+    columns_widened: int = 0
+    quarantined_to: Reject | None = None
+    fault: Error | None = None
+    fault_column: str | None = None
+
+    def add_to(self, transaction: Transaction) -> Decision:
+        """Adds the file's rows to the transaction, or settles what becomes of the file instead."""
+        drop = self.drop
+        self.counts, self.settings, self.quarantined_to, self.expected = NO_ROWS, None, None, None
+        self.columns_added, self.columns_widened = 0, 0
+        self.fault = self.fault_column = None
+        try:
+            error = self._ingest_or_find_fault(transaction)
+            if error is None:
+                return "apply"
+            if isinstance(error, TableNotFoundError) and self.may_wait:
+                self.final_outcome = DropOutcome(drop, "waiting", error=error)
+                return "settle"
+            if self._sees_uncommitted_columns(transaction):
+                again = ConflictError(f"{error}; another file of this batch makes the columns, so it is read again")
+                self.final_outcome = DropOutcome(drop, "failed", error=again)
+                return "settle"
+            self.fault, self.fault_column = error, self._column_of_error(transaction, error)
+            if drop.rejection_id is None:
+                self.final_outcome = self._reject(error)
+                return "settle"
+            if self.expected is not None:  # the fault may be one by these settings and columns alone
+                transaction.add(replace(self.expected, request=drop.rejection_id))
+            return "reject"
+        except (ObjectNotFoundError, ObjectChangedError) as gone:
+            self.final_outcome = DropOutcome(drop, "superseded", error=gone)
+        return "settle"
+
+    def _reject(self, error: Error) -> DropOutcome:
+        """Writes the report. Raises ObjectNotFoundError, ObjectChangedError: the drop is gone, or was overwritten."""
+        about, copy = self._database_facts(), self._can_copy()
+        rejected = reject_drop(self.landing, self.drop, self.place, error, about, copy=copy)
+        return DropOutcome(self.drop, "rejected", reject=rejected, error=error, column=self.fault_column)
+
+    def _sees_uncommitted_columns(self, transaction: Transaction) -> bool:
+        """Whether the table has columns only because of other files of the batch: no reason to reject a file.
+
+        If another file creates the table, the file may be rejected in that commit: the commit expects this table. But
+        a report without a commit must wait until the table is there.
+        """
+        name, whole = self.place.path.partition("/")[0], transaction.uploads.segments.whole
+        now, before = transaction.manifest.tables.get(name), transaction.base.tables.get(name)
+        if now is None or before is None:
+            return now is not None and self.drop.rejection_id is None
+        return whole(now).schema != whole(before).schema
+
+    def _ingest_or_find_fault(self, transaction: Transaction) -> Error | None:
+        """Adds the file's rows to the transaction, or adds nothing and returns what is wrong with the file.
+
+        An unforeseen error (of a library, about the content of the file) is the file's own if it occurs again when the
+        file is read again; the file is then rejected, as it would otherwise be delivered again and again. Transient
+        errors are raised: those of the store, of the database and of the machine.
+        """
+        if too_large := self.size_error:
+            return too_large
+        unforeseen: Exception | None = None
+        while True:
+            try:
+                self.expected = None
+                with transaction.savepoint():
+                    self._ingest(transaction)
+            except (InputError, TableNotFoundError) as error:
+                return error
+            except Exception as error:
+                if _is_transient(error):
+                    raise
+                if unforeseen is not None:
+                    return UnforeseenError(self.place.path, error)
+                unforeseen = error
+            else:
+                return None
+
+    @property
+    def size_error(self) -> LimitError | None:
+        """The error about a file whose size alone is over the limit; None if it is not."""
+        most = self.limit_options(ReadOptions()).max_bytes
+        if self.drop.size <= most:
+            return None
+        return LimitError(
+            f"file {self.place.path!r} has {self.drop.size:,} bytes, and one file may hold {most:,}: "
+            "split it into smaller files"
+        )
+
+    def _can_copy(self) -> bool:
+        """Whether there is time to copy the file to the rejects, and then to commit the others.
+
+        A file that is too large to be read is not copied either: others wait for their turn.
+        """
+        return self.size_error is None and self.drop.size / COPIED_A_SECOND + KEPT_SECONDS <= self.time_left()
+
+    def open(self) -> BinaryIO:
+        """The dropped file, from its beginning."""
+        return self.landing.open(self.drop)
+
+    def limit_options(self, options: ReadOptions) -> ReadOptions:
+        """Options to read it with, within what it may hold."""
+        if self.max_bytes is None:
+            return options
+        most, temporary = self.max_bytes, min(self.max_bytes, options.max_temporary_bytes)
+        return replace(options, max_bytes=most, max_temporary_bytes=temporary)
+
+    def outcome(self, outcome: RequestOutcome) -> DropOutcome:
+        """The outcome of the drop, given the outcome of its request."""
+        match outcome.status:
+            case "applied":
+                return DropOutcome(
+                    self.drop,
+                    "ingested",
+                    self.counts,
+                    outcome.version,
+                    self.quarantined_to,
+                    columns_added=self.columns_added,
+                    columns_widened=self.columns_widened,
+                )
+            case "duplicate":
+                return DropOutcome(self.drop, "duplicate", version=outcome.version)
+            case "rejected":
+                assert outcome.version is not None
+                return self._report_rejection(outcome.version)
+            case "settled":
+                assert self.final_outcome is not None
+                return self.final_outcome
+            case "postponed":
+                return DropOutcome(self.drop, "postponed")
+        return DropOutcome(self.drop, "failed", error=outcome.error)
+
+    def _report_rejection(self, version: int) -> DropOutcome:
+        """Writes the report of a rejection that a version has committed, unless an earlier delivery has.
+
+        A process that dies before this leaves the event unacknowledged: delivered again, it comes here.
+        """
+        try:
+            if before := find_reject(self.landing, self.drop, self.place):
+                return DropOutcome(self.drop, "rejected", reject=before, error=self.fault, column=self.fault_column)
+            return self._reject(self.fault or self._find_fault(version))
+        except (ObjectNotFoundError, ObjectChangedError) as gone:
+            return DropOutcome(self.drop, "superseded", error=gone)
+        except Exception as error:  # noqa: BLE001 - must not block the other drops of its batch
+            return DropOutcome(self.drop, "failed", error=error)
+
+    def _find_fault(self, version: int) -> Error:
+        """Reads the file once more as the version saw it that rejected it, to find the reason again."""
+        try:
+            transaction = Transaction(self.database.context, base=self.database.at(version).manifest)
+            fault = self._ingest_or_find_fault(transaction)
+        except VersionExpiredError:
+            fault = None
+        return fault or InputError(
+            f"file {self.place.path!r} was rejected by version {version}, and the reason was not written down: "
+            "drop it again to see it"
+        )
+
+    def _no_table_error(self) -> TableNotFoundError:
+        return TableNotFoundError(f"no table {self.place.table!r}: create it, then drop the file again")
+
+    def _ingest(self, transaction: Transaction) -> None:
+        try:  # that it is missing is not noted as a read: the rejection and the file exclude each other
+            entry = transaction.entry(self.place.table)
+        except TableNotFoundError:
+            if not self.auto_create:
+                raise self._no_table_error() from None
+            entry = self._create_table(transaction)
+        else:
+            # A file is read by settings and columns that are in force when it is ingested, or rejected.
+            self.expected = Expect(
+                self.place.table, entry.uuid, entry.properties, INGEST_PROPERTIES, self.drop.id, entry.schema
+            )
+            transaction.add(self.expected)
+        table = TransactionTable(transaction, self.place.table)
+        settings = IngestSettings.of(entry)
+        settings.check(entry.schema, entry.primary_key)
+        every = leaves_out_erased(entry)
+        expect_erasures(transaction, self.place.table, None if every else self.drop.dropped_us, self.drop.id)
+        self.settings = settings
+        source = self._source(settings, entry.schema if settings.mode != "cdc" else None)
+
+        def ingest(settings: IngestSettings, new: NewColumns) -> None:
+            erased = ErasedRows.of(transaction, table.name, self.drop.dropped_us, every=every)  # by widened types
+            self._ingest_rows(transaction, table, source, settings, new, erased)
+
+        if settings.new_columns == "add":
+            new = ingest_with_new_columns(transaction, table.name, source, settings, self.drop.id, ingest)
+            self.columns_added, self.columns_widened = len(new.added), len(new.widened)
+        else:
+            ingest(settings, NO_NEW_COLUMNS)
+
+    def _create_table(self, transaction: Transaction) -> TableEntry:
+        """Creates the table with the types of all of the file. If the file is rejected, there is no table either."""
+        path = self.place.path
+        schema = infer(SourceFile(self.open, detect(path), path, self.limit_options(ReadOptions())))
+        transaction.create_table(self.place.table, schema, request=self.drop.id)
+        return transaction.entry(self.place.table)
+
+    def _ingest_rows(
+        self,
+        transaction: Transaction,
+        table: TransactionTable,
+        source: SourceFile,
+        settings: IngestSettings,
+        new: NewColumns,
+        erased: ErasedRows | None,
+    ) -> None:
+        """Adds the rows to the transaction, the bad ones to the rejects if the settings ask for that."""
+        with Quarantine(self.place.path, settings.max_bad_rows) as quarantine:
+            on_bad_row = quarantine.add if settings.on_bad_row == "quarantine" else None
+            counts = self._write(transaction, table, source, settings, new, on_bad_row, erased)
+            if quarantine.count:
+                header, about = header_of(source), self._database_facts()
+                self.quarantined_to = quarantine.keep(self.landing, self.drop, self.place, source.format, header, about)
+            self.counts = replace(counts, quarantined=quarantine.count, erased=erased.count if erased else 0)
+
+    def _write(
+        self,
+        transaction: Transaction,
+        table: TransactionTable,
+        source: SourceFile,
+        settings: IngestSettings,
+        new: NewColumns,
+        on_bad_row: OnBadRow | None,
+        erased: ErasedRows | None,
+    ) -> RowCounts:
+        """Adds the rows to the transaction in the table's way."""
+        if settings.mode == "cdc":
+            from dolmen.ingest.cdc.apply_changes import ingest_changes  # only for those who have such tables
+
+            changed = ingest_changes(
+                transaction,
+                table.name,
+                source,
+                settings=settings,
+                unused=new.empty,
+                on_bad_row=on_bad_row,
+                request=self.drop.id,
+                erased=erased,
+            )
+            return RowCounts(
+                upserted=changed.upserted, deleted=changed.deleted, unchanged=changed.unchanged, ddl=changed.ddl
+            )
+        if settings.mode == "append":
+            rows = self._read(source, table.schema, new, on_bad_row, erased)
+            table.append(rows.reader, request=self.drop.id, leave_out_erased=False)
+            return RowCounts(appended=rows.count)
+        rows = self._read(source, require_keys(table.schema, table.primary_key), new, on_bad_row, erased)
+        upsert_in_portions(table, rows.reader, self.drop.id)
+        return RowCounts(upserted=rows.count)
+
+    def _source(self, settings: IngestSettings, schema: Schema | None) -> SourceFile:
+        """The dropped file, to be read as the table's settings ask for, with the defaults of columns that it lacks."""
+        path, options = self.place.path, self.limit_options(ReadOptions.of(settings, schema))
+        return SourceFile(self.open, detect(path, settings.format), path, options)
+
+    def _read(
+        self,
+        source: SourceFile,
+        schema: pa.Schema,
+        new: NewColumns,
+        on_bad_row: OnBadRow | None,
+        erased: ErasedRows | None,
+    ) -> _CountedRows:
+        """The rows of the dropped file that were not erased since, counted as they are taken."""
+        numbers = RowNumbers(on_bad_row)
+        rows = new.leave_out(read(source, new.extend(schema), on_bad_row=numbers.for_reader), schema)
+        if erased is not None:
+            assert self.settings is not None
+            erased.read_names(source, self.settings)
+            rows = erased.leave_out(rows, numbers, self.place.path, on_bad_row)
+        return _CountedRows(rows, self.database.runtime)
+
+    def _column_of_error(self, transaction: Transaction, error: Exception) -> str | None:
+        """The table's column that an error is about."""
+        name = getattr(error, "column", None)
+        table = transaction.manifest.tables.get(self.place.path.partition("/")[0]) if name else None
+        return name if table and name in transaction.uploads.segments.whole(table).schema.arrow.names else None
+
+    def _database_facts(self) -> dict[str, Any]:
+        """Facts about the database, for a report."""
+        return {"url": self.database.url, "version": self.database.version}
+
+
+def _is_transient(error: Exception) -> bool:
+    """Whether an error is of the store, of the database or of the machine, rather than of what was read."""
+    if isinstance(error, OSError):
+        return error.errno is not None  # Arrow has OSErrors of its own, without a number, for damaged data
+    if isinstance(error, RuntimeError):  # as when no thread can be started, but not two that only data bring about
+        return not isinstance(error, RecursionError | NotImplementedError)
+    return isinstance(error, Error | MemoryError | ImportError)
+
+
+class _CountedRows:
+    """Rows, counted as they are taken. While some are written, the next ones are read."""
+
+    def __init__(self, rows: pa.RecordBatchReader, runtime: Runtime) -> None:
+        self.count = 0
+        self.reader = pa.RecordBatchReader.from_batches(rows.schema, self._count(runtime.ahead(rows)))
+
+    def _count(self, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in rows:
+            self.count += batch.num_rows
+            yield batch

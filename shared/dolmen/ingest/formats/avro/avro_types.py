@@ -1,0 +1,361 @@
+"""Avro schemas as Arrow types.
+
+=======================================  ==============================================================================
+Avro                                     Arrow
+=======================================  ==============================================================================
+boolean, int, long, float, double        bool, int32, int64, float32, float64
+string, enum, uuid in text               string
+bytes, fixed                             binary, fixed size binary
+decimal                                  decimal of its precision and scale
+date                                     date32
+time-millis, time-micros                 time32, time64
+timestamp-millis, -micros, -nanos        timestamp with zone UTC
+local-timestamp-millis, ...              timestamp without a zone
+record, array, map                       struct, list, map
+union of null and one type               that type, nullable
+=======================================  ==============================================================================
+
+Unknown logical types count as the type they stand on. Kafka Connect, and so Debezium, names its own types of times in
+``connect.name``: see ``CONNECT_TIMES`` and ``with_named_times``. A union of several types has no column type, and a
+type that holds itself has no end: both are refused.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import types as t
+
+from dolmen.base.arguments import short_repr
+from dolmen.errors import InputError, SchemaError
+from dolmen.format.ingest_properties import MAX_COLUMNS
+from dolmen.format.schema import own_names
+from dolmen.format.types import TYPES, in_unit
+from dolmen.ingest.formats.column_limits import MAX_FIXED_BYTES, too_many_columns
+
+_BY_NAMES = {(base, logical): in_unit(known, unit) for known in TYPES for base, logical, unit in known.avro}
+_PRIMITIVES = {"null": pa.null(), **{base: found for (base, logical), found in _BY_NAMES.items() if logical is None}}
+CONNECT_TIMES: dict[tuple[str, str], pa.DataType] = {
+    ("int", "io.debezium.time.Date"): pa.date32(),
+    ("int", "org.apache.kafka.connect.data.Date"): pa.date32(),
+    ("long", "io.debezium.time.Timestamp"): pa.timestamp("ms"),
+    ("long", "org.apache.kafka.connect.data.Timestamp"): pa.timestamp("ms"),
+    ("long", "io.debezium.time.MicroTimestamp"): pa.timestamp("us"),
+    ("string", "io.debezium.time.ZonedTimestamp"): pa.timestamp("us", tz="UTC"),
+}
+"""The types that ``connect.name`` says of numbers and, of the last, of text; where Avro has no logical type itself."""
+FindTime: TypeAlias = Callable[[pa.DataType, pa.DataType | None], pa.DataType | None]
+"""Given the type of a time that ``connect.name`` says, and that of the column or field it goes to, if there is one: the
+type to take it for; None takes it for the number or text that it is."""
+MAX_DEPTH = 100
+"""Levels that a type of a file may nest."""
+_DECIMAL_BYTES, _DECIMAL_DIGITS = 32, 76
+_SYMBOL = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+class _Known(NamedTuple):
+    """A type of the schema.
+
+    Args:
+        plain: its schema for the decoder.
+        arrow: None while its own fields are read.
+        nullable: whether values may be NULL.
+        leaves: the number of columns without children that it is made of.
+        height: how many levels it nests.
+    """
+
+    plain: Any
+    arrow: pa.DataType | None
+    nullable: bool = False
+    leaves: int = 1
+    height: int = 0
+
+
+class AvroTypes:
+    """The types in a file's schema.
+
+    A record may be named any number of times, so a short schema can have more columns than memory holds: they are
+    counted before they are made.
+
+    Args:
+        schema: the parsed JSON of it.
+        connect: whether times that ``connect.name`` says have their type, and not that of a number or text.
+        max_columns: the most columns without children that it may have.
+
+    Attributes:
+        plain: the schema without logical types, and names of its own: so the decoder gives the very numbers and bytes.
+        arrow: the columns.
+
+    Raises:
+        SchemaError: rows of this schema have no columns, or a column has no Arrow type.
+        InputError: it is no Avro schema.
+        LimitError: it has too many columns.
+    """
+
+    def __init__(self, schema: Any, *, connect: bool = False, max_columns: int = MAX_COLUMNS) -> None:
+        self._connect, self._max_columns = connect, max_columns
+        self._named: dict[str, _Known] = {}
+        self._bare: set[str] = set()
+        self._defined = 0
+        found = self._read(schema, "", "the row", 0)
+        if found.nullable or found.arrow is None or not t.is_struct(found.arrow):
+            raise SchemaError("its rows are no records, so they have no columns")
+        self.plain: Any = found.plain
+        self.arrow = pa.schema(list(found.arrow))
+
+    def _read(self, schema: Any, namespace: str, where: str, depth: int) -> _Known:
+        if depth > MAX_DEPTH:
+            raise SchemaError(f"{where} is nested more than {MAX_DEPTH} levels deep")
+        if isinstance(schema, list):
+            return self._union(schema, namespace, where, depth)
+        if isinstance(schema, str):
+            if schema in _PRIMITIVES:
+                return _Known(schema, _PRIMITIVES[schema], schema == "null")
+            return self._reference(schema, namespace, where, depth)
+        kind = _part(schema, "type", where)
+        if not isinstance(kind, str):
+            return self._read(kind, namespace, where, depth + 1)
+        if kind == "array":
+            item = self._read(_part(schema, "items", where), namespace, where, depth + 1)
+            if not self._has_bytes(item.plain):  # a few bytes could claim to hold any number of them
+                raise SchemaError(f"{where}: lists of nothing but NULL cannot be read")
+            plain, field = {"type": "array", "items": item.plain}, pa.field("item", item.arrow, item.nullable)
+            return _Known(plain, pa.list_(field), False, item.leaves, item.height + 1)
+        if kind == "map":
+            item = self._read(_part(schema, "values", where), namespace, where, depth + 1)
+            plain, field = {"type": "map", "values": item.plain}, pa.field("value", item.arrow, item.nullable)
+            return _Known(plain, pa.map_(pa.string(), field), False, item.leaves + 1, item.height + 1)
+        if kind in ("record", "error", "enum", "fixed"):
+            return self._define(schema, kind, namespace, where, depth)
+        if kind not in _PRIMITIVES:
+            return self._reference(kind, namespace, where, depth)
+        logical = _logical(schema, kind, where)
+        if logical is None and self._connect and isinstance(name := schema.get("connect.name"), str):
+            logical = CONNECT_TIMES.get((kind, name))
+        return _Known(kind, logical or _PRIMITIVES[kind], kind == "null")
+
+    def _union(self, branches: list[Any], namespace: str, where: str, depth: int) -> _Known:
+        if not branches:
+            raise InputError(f"its schema is not valid: {where} is a union of no types")
+        read = [self._read(branch, namespace, where, depth + 1) for branch in branches]
+        kinds = [each for each in read if not t.is_null(each.arrow)]
+        if any(each.arrow != kinds[0].arrow for each in kinds):
+            names = ", ".join(short_repr(str(each.arrow)) for each in kinds)
+            raise SchemaError(f"{where} is a union of several types ({names}): only one beside null can be stored")
+        found = kinds[0] if kinds else read[0]
+        return found._replace(plain=[each.plain for each in read], nullable=len(kinds) < len(read))
+
+    def _define(self, schema: Any, kind: str, namespace: str, where: str, depth: int) -> _Known:
+        given = _text(schema, "name", where)
+        space = given.rpartition(".")[0] if "." in given else str(schema.get("namespace") or namespace)
+        full = given if "." in given or not space else f"{space}.{given}"
+        plain: dict[str, Any] = {"type": kind if kind != "error" else "record", "name": f"t{self._defined}"}
+        self._defined += 1
+        self._named[full] = _Known(plain["name"], None)
+        if kind == "enum":
+            plain["symbols"] = _symbols(schema, where)
+            known = _Known(plain, pa.string())
+        elif kind == "fixed":
+            plain["size"] = size = _size(schema, where)
+            known = _Known(plain, _logical(schema, kind, where) or pa.binary(size))
+        else:
+            known = self._record(schema, plain, space, where, depth)
+        self._named[full] = known._replace(plain=plain["name"])
+        return known
+
+    def _record(self, schema: Any, plain: dict[str, Any], space: str, where: str, depth: int) -> _Known:
+        listed = _part(schema, "fields", where)
+        if not isinstance(listed, list):
+            raise InputError(f"its schema is not valid: the fields of {where} are no list")
+        fields, plain["fields"] = [], []
+        leaves, height = 0, 0
+        for field in listed:
+            name = _text(field, "name", f"a field of {where}")
+            inner = self._read(_part(field, "type", f"field {name!r}"), space, f"field {name!r}", depth + 1)
+            leaves, height = leaves + inner.leaves, max(height, inner.height + 1)
+            if leaves > self._max_columns:
+                raise too_many_columns(self._max_columns, where)
+            plain["fields"].append({"name": name, "type": inner.plain})
+            fields.append(pa.field(name, inner.arrow, inner.nullable))
+        if not self._has_bytes(plain):
+            self._bare.add(plain["name"])
+        return _Known(plain, pa.struct(fields), False, leaves, height)
+
+    def _has_bytes(self, plain: Any) -> bool:
+        """Whether each value takes at least a byte."""
+        if isinstance(plain, dict) and plain["type"] == "record":
+            return any(self._has_bytes(field["type"]) for field in plain["fields"])
+        return not isinstance(plain, str) or (plain != "null" and plain not in self._bare)
+
+    def _reference(self, name: str, namespace: str, where: str, depth: int) -> _Known:
+        full = f"{namespace}.{name}" if namespace and "." not in name else name
+        known = self._named.get(full) or self._named.get(name)
+        if known is None:
+            raise InputError(f"its schema names a type {name!r} that it does not define")
+        if known.arrow is None:
+            raise SchemaError(f"{where} holds itself: records without an end cannot be stored")
+        if depth + known.height > MAX_DEPTH:
+            raise SchemaError(f"{where} is nested more than {MAX_DEPTH} levels deep")
+        return known
+
+
+def _part(schema: Any, key: str, where: str) -> Any:
+    """A part of a schema. Raises InputError if it is not there."""
+    if not isinstance(schema, dict) or key not in schema:
+        raise InputError(f"its schema is not valid: {where} has no {key!r}")
+    return schema[key]
+
+
+def _text(schema: Any, key: str, where: str) -> str:
+    """A name in a schema. Raises InputError if it is none, or holds half of a surrogate pair."""
+    found = _part(schema, key, where)
+    if not isinstance(found, str) or any("\ud800" <= sign <= "\udfff" for sign in found):
+        raise InputError(f"its schema is not valid: the {key} of {where} is no text")
+    return found
+
+
+def _symbols(schema: Any, where: str) -> list[str]:
+    """The symbols of an enum. Raises InputError where they are not as the specification wants them."""
+    found = _part(schema, "symbols", where)
+    if not isinstance(found, list) or not found:
+        raise InputError(f"its schema is not valid: {where} is an enum without a list of symbols")
+    for symbol in found:
+        if not isinstance(symbol, str) or not _SYMBOL.fullmatch(symbol):
+            raise InputError(f"its schema is not valid: {where} has the symbol {short_repr(symbol)}, which is no name")
+    if len(set(found)) < len(found):
+        raise InputError(f"its schema is not valid: {where} has a symbol twice")
+    return found
+
+
+def _size(schema: Any, where: str) -> int:
+    """The bytes of a fixed. Raises SchemaError if no column holds them."""
+    size = _part(schema, "size", where)
+    if type(size) is not int or size < 1:
+        raise SchemaError(f"{where} is a fixed of {short_repr(size)} bytes: there must be at least one")
+    if size > MAX_FIXED_BYTES:
+        raise SchemaError(f"{where} is a fixed of {size:,} bytes: at most {MAX_FIXED_BYTES:,} are read; write bytes")
+    return size
+
+
+def _logical(schema: Any, kind: str, where: str) -> pa.DataType | None:
+    logical = schema.get("logicalType")
+    if logical != "decimal" or kind not in ("bytes", "fixed"):
+        return _BY_NAMES.get((kind, logical)) if isinstance(logical, str) else None
+    precision, scale = schema.get("precision"), schema.get("scale", 0)
+    if not isinstance(precision, int) or not isinstance(scale, int) or not 0 <= scale <= precision or precision < 1:
+        return None  # the specification: an invalid logical type is ignored
+    if precision > _DECIMAL_DIGITS:
+        raise SchemaError(
+            f"{where} is a decimal of {short_repr(precision)} digits: at most {_DECIMAL_DIGITS} can be read"
+        )
+    if kind == "fixed" and schema["size"] > _DECIMAL_BYTES:
+        raise SchemaError(f"{where} is a decimal of {schema['size']:,} bytes: at most {_DECIMAL_BYTES} can be read")
+    return pa.decimal128(precision, scale) if precision <= 38 else pa.decimal256(precision, scale)
+
+
+def with_named_times(own: pa.Schema, connect: pa.Schema, find: FindTime, wanted: pa.Schema | None = None) -> pa.Schema:
+    """A file's columns with the types of times that ``connect.name`` says, where these are found.
+
+    Args:
+        own: ``AvroTypes.arrow``.
+        connect: the same with all of these types.
+        wanted: the columns that values go to.
+    """
+    if own == connect:
+        return own
+    target = None if wanted is None else pa.struct(list(wanted))
+    return pa.schema(list(_named_times(pa.struct(list(own)), pa.struct(list(connect)), find, target)))
+
+
+def _named_times(own: pa.DataType, connect: pa.DataType, find: FindTime, wanted: pa.DataType | None) -> pa.DataType:
+    if own == connect:
+        return own
+    if t.is_struct(own):
+        inner = {field.name: field.type for field in wanted} if wanted is not None and t.is_struct(wanted) else {}
+        names = own_names([field.name for field in own], inner)
+        return pa.struct(
+            [
+                field.with_type(_named_times(field.type, named.type, find, inner.get(name)))
+                for field, named, name in zip(own, connect, names, strict=True)
+            ]
+        )
+    if t.is_list(own):
+        item = wanted.value_type if wanted is not None and t.is_list(wanted) else None
+        return pa.list_(own.value_field.with_type(_named_times(own.value_type, connect.value_type, find, item)))
+    if t.is_map(own):
+        item = wanted.item_type if wanted is not None and t.is_map(wanted) else None
+        value = own.item_field.with_type(_named_times(own.item_type, connect.item_type, find, item))
+        return pa.map_(own.key_type, value)
+    return find(connect, wanted) or own
+
+
+def decoded_type(kind: pa.DataType) -> pa.DataType:
+    """The type of what the decoder of the plain schema gives for values of this one."""
+    if t.is_decimal(kind):
+        return pa.binary()
+    if t.is_date(kind) or t.is_time32(kind):
+        return pa.int32()
+    if t.is_temporal(kind):
+        return pa.int64()
+    return _nested(kind, decoded_type)
+
+
+def wide_type(kind: pa.DataType) -> pa.DataType:
+    """The type that values come in: decimals may have more digits than they say, and are checked where they go."""
+    return pa.decimal256(_DECIMAL_DIGITS, kind.scale) if t.is_decimal(kind) else _nested(kind, wide_type)
+
+
+def _nested(kind: pa.DataType, change: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
+    if t.is_struct(kind):
+        return pa.struct([field.with_type(change(field.type)) for field in kind])
+    if t.is_list(kind):
+        return pa.list_(kind.value_field.with_type(change(kind.value_type)))
+    if t.is_map(kind):
+        return pa.map_(kind.key_type, kind.item_field.with_type(change(kind.item_type)))
+    return kind
+
+
+def to_column_type(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Converts decoded values to ``kind``. The array is not a slice."""
+    if array.type == kind:
+        return array
+    mask = array.is_null() if array.null_count else None
+    if t.is_decimal(kind):
+        return _decimals(array, kind)
+    if t.is_struct(kind):
+        children = [to_column_type(array.field(place), field.type) for place, field in enumerate(kind)]
+        return pa.StructArray.from_arrays(children, fields=list(kind), mask=mask)
+    if t.is_list(kind):
+        return pa.ListArray.from_arrays(
+            array.offsets, to_column_type(array.values, kind.value_type), type=kind, mask=mask
+        )
+    if t.is_map(kind):
+        items = to_column_type(array.items, kind.item_type)
+        return pa.MapArray.from_arrays(array.offsets, array.keys, items, type=kind, mask=mask)
+    return array.cast(kind)
+
+
+def _decimals(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Decimals of their unscaled numbers, which are big-endian. Raises ValueError if one is too long."""
+    _, offset_buffer, data_buffer = array.buffers()
+    bounds = np.frombuffer(offset_buffer, np.int32)[: len(array) + 1]
+    sizes = np.diff(bounds)
+    if len(sizes) and sizes.max() > _DECIMAL_BYTES:
+        raise ValueError(f"a decimal of more than {_DECIMAL_BYTES} bytes")
+    data = np.frombuffer(data_buffer or b"", np.uint8)
+    made = np.zeros((len(array), _DECIMAL_BYTES), np.uint8)
+    filled = sizes > 0
+    negative = np.zeros(len(array), bool)
+    negative[filled] = data[bounds[:-1][filled]] >= 0x80
+    made[negative] = 0xFF
+    rows = np.repeat(np.arange(len(array)), sizes)
+    from_end = np.repeat(bounds[1:], sizes) - 1 - np.arange(bounds[0], bounds[-1])
+    made[rows, from_end] = data[bounds[0] : bounds[-1]]
+    validity = None
+    if array.null_count:
+        validity = pa.py_buffer(np.packbits(array.is_valid().to_numpy(zero_copy_only=False), bitorder="little"))
+    return pa.Array.from_buffers(kind, len(array), [validity, pa.py_buffer(made)])

@@ -1,0 +1,260 @@
+"""Files that know the types of their columns (Parquet, Arrow, Avro): their batches made to fit a table.
+
+Types are as they are, or cast without loss to the declared ones (``dolmen.rows.write.casts``); text is never parsed,
+but times with a zone that Kafka Connect writes into Avro.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import types as t
+
+from dolmen.errors import InputError, LimitError, RowError, SchemaError
+from dolmen.format.schema import own_names, plain_type, storable
+from dolmen.format.types import Json
+from dolmen.ingest.formats.column_limits import check_columns, count_columns, rows_at_once
+from dolmen.ingest.formats.reader_options import OnBadRow, good_rows, is_closed
+from dolmen.ingest.formats.source_file import SourceFile
+from dolmen.rows.write.casts import FindCast, lossless
+from dolmen.rows.write.conform import conform
+
+_DECIMAL_DIGITS = {32: 9, 64: 18, 128: 38, 256: 76}
+
+
+def stored_schema(schema: pa.Schema, name: str) -> pa.Schema:
+    """The stored types of a file's columns; string where nothing but NULL tells no type.
+
+    Raises:
+        SchemaError: one cannot be stored.
+    """
+    fields = []
+    for field in schema:
+        try:
+            kind = storable(without_nulls(field.type))
+            fields.append(pa.field(field.name, kind, field.nullable))
+        except SchemaError as error:
+            raise SchemaError(f"file {name!r}, column {field.name!r}: {error}", column=field.name) from None
+    return pa.schema(fields)
+
+
+def without_nulls(kind: pa.DataType) -> pa.DataType:
+    """The type with strings where it says that there is nothing but NULL."""
+    if t.is_null(kind):
+        return pa.string()
+    if t.is_struct(kind):
+        return pa.struct([field.with_type(without_nulls(field.type)) for field in kind])
+    if t.is_list(kind):
+        return pa.list_(kind.value_field.with_type(without_nulls(kind.value_type)))
+    return kind
+
+
+def surveyed_schema(schema: pa.Schema, name: str) -> pa.Schema:
+    """The stored types of a file's columns, all nullable; those of type null stay so. Raises SchemaError."""
+    told = pa.schema([field for field in schema if not t.is_null(field.type)])
+    kinds = {field.name: field.type for field in stored_schema(told, name)}
+    return pa.schema([pa.field(field.name, kinds.get(field.name, pa.null())) for field in schema])
+
+
+def conform_file(
+    batches: Iterator[pa.RecordBatch],
+    own: pa.Schema,
+    source: SourceFile,
+    schema: pa.Schema,
+    on_bad_row: OnBadRow | None,
+    find: FindCast = lossless,
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a file as batches of ``schema``.
+
+    Args:
+        batches: of the schema ``own``.
+        on_bad_row: called with each row that does not fit; None raises an error for the first.
+        find: how values without children are cast.
+
+    Raises:
+        SchemaError: the columns do not match, or are of another kind.
+        RowError: a value does not fit its column.
+        InputError: the file holds more than it may.
+    """
+    name = source.name
+    batches = _slices(_check_size(batches, name, source.options.max_bytes), rows_at_once(own, name))
+    if source.options.ignore_extra:
+        kept = common_schema(own, schema, name)
+        batches, own = (_keep(batch, kept) for batch in batches), kept
+    try:
+        reader = pa.RecordBatchReader.from_batches(own, batches)
+        checked = conform(reader, schema, find, defaults=source.options.defaults)
+        if on_bad_row is None:
+            yield from checked
+            return
+    except RowError as error:
+        raise RowError(error.reason, file=name, row=error.row, column=error.column) from None
+    except SchemaError as error:
+        raise SchemaError(f"file {name!r}: {error}", column=error.column) from None
+    row = 1
+    for batch in batches:
+        yield from _read_good(_TypedRows(batch, schema, row, source.options.defaults, find), on_bad_row)
+        row += batch.num_rows
+
+
+def check_schema(schema: pa.Schema, name: str, max_columns: int) -> pa.Schema:
+    """The schema itself.
+
+    Raises:
+        InputError: it can only be damaged: Arrow does not look, and may crash on it.
+        LimitError: it has more columns than a file may have.
+    """
+    check_columns(count_columns(schema, max_columns), max_columns, name)
+    try:
+        for field in schema:
+            _check(field)
+    except (UnicodeDecodeError, ValueError) as error:
+        raise InputError(f"file {name!r} is damaged: its schema is impossible: {error}") from None
+    return schema
+
+
+def _check(field: pa.Field) -> None:
+    field.name.encode()
+    kind = plain_type(field.type)
+    if t.is_timestamp(kind) and kind.tz is not None:
+        kind.tz.encode()
+    if t.is_decimal(kind) and not 0 <= kind.scale <= _DECIMAL_DIGITS[kind.bit_width]:
+        raise ValueError(f"a decimal of scale {kind.scale}")
+    if t.is_nested(kind):
+        for place in range(kind.num_fields):
+            _check(kind.field(place))
+
+
+def common_schema(source: pa.Schema, schema: pa.Schema, name: str) -> pa.Schema:
+    """The columns of a file, and the fields in them, that the table has. Raises SchemaError if there are none."""
+    kept = _common_fields(source, schema)
+    if not kept:
+        raise SchemaError(f"file {name!r}: no column is one of the table's; there are: {', '.join(schema.names)}")
+    return pa.schema(kept)
+
+
+def _common_fields(source: Iterable[pa.Field], target: Iterable[pa.Field]) -> list[pa.Field]:
+    given, wanted = list(source), {field.name: field for field in target}
+    names = own_names([field.name for field in given], wanted.values())
+    pairs = ((field, wanted.get(own)) for field, own in zip(given, names, strict=True))
+    return [field.with_type(_common_type(field.type, own)) for field, own in pairs if own is not None]
+
+
+def _common_type(source: pa.DataType, field: pa.Field) -> pa.DataType:
+    target = field.type
+    if is_closed(field):
+        return source
+    if t.is_struct(source) and t.is_struct(target):
+        kept = _common_fields(source, target)
+        return pa.struct(kept) if kept else source
+    if t.is_list(target) and (t.is_list(source) or t.is_large_list(source)):
+        item = source.value_field.with_type(_common_type(source.value_type, target.value_field))
+        return pa.list_(item) if t.is_list(source) else pa.large_list(item)
+    return source
+
+
+def _keep(batch: pa.RecordBatch, kept: pa.Schema) -> pa.RecordBatch:
+    columns = [batch.column(field.name) for field in kept]
+    return pa.RecordBatch.from_arrays(
+        [
+            column if column.type == field.type else column.cast(field.type)
+            for column, field in zip(columns, kept, strict=True)
+        ],
+        schema=kept,
+    )
+
+
+def _check_size(batches: Iterator[pa.RecordBatch], name: str, max_bytes: int) -> Iterator[pa.RecordBatch]:
+    left = max_bytes
+    for batch in batches:
+        left -= max(batch.nbytes, batch.num_rows)  # rows of nothing but NULL may take no bytes
+        if left < 0:
+            raise LimitError(
+                f"file {name!r} unpacks to more than the {max_bytes:,} bytes that one file may hold: "
+                "split it into smaller files"
+            )
+        yield batch
+
+
+def _slices(batches: Iterator[pa.RecordBatch], most: int) -> Iterator[pa.RecordBatch]:
+    """The rows in batches of at most ``most``: dictionaries, runs and NULLs become values, which may take far more."""
+    for batch in batches:
+        for start in range(0, batch.num_rows, most) if batch.num_rows > most else (0,):
+            yield batch.slice(start, most)
+
+
+def _read_good(rows: _TypedRows, on_bad_row: OnBadRow) -> Iterator[pa.RecordBatch]:
+    """Yields the rows of a batch that fit, and reports the others."""
+    try:
+        made = list(rows.conform(rows.batch))
+    except RowError:
+        yield pa.concat_batches(
+            [pa.RecordBatch.from_pylist([], rows.schema), *good_rows(rows, rows.first_row, on_bad_row)]
+        )
+    else:
+        yield from made
+
+
+@dataclass(frozen=True)
+class _TypedRows:
+    """The rows of a batch, some of which may not fit.
+
+    Args:
+        defaults: JSON forms of the values of columns that the file lacks.
+    """
+
+    batch: pa.RecordBatch
+    schema: pa.Schema
+    first_row: int
+    defaults: Mapping[str, Json]
+    find: FindCast
+
+    def __len__(self) -> int:
+        return int(self.batch.num_rows)
+
+    def convert(self, start: int, stop: int) -> pa.RecordBatch:
+        """Some of the rows. Raises RowError for the first that does not fit."""
+        try:
+            return pa.concat_batches(list(self.conform(self.batch.slice(start, stop - start))))
+        except RowError as error:
+            row = self.first_row + start + (error.row or 1) - 1
+            raise RowError(error.reason, row=row, column=error.column) from None
+
+    def conform(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Rows made to fit. Raises RowError for the first that does not, counted from 1."""
+        reader = pa.RecordBatchReader.from_batches(batch.schema, [batch])
+        return conform(reader, self.schema, self.find, defaults=self.defaults)
+
+    def text(self, place: int) -> bytes | None:
+        """A row as a JSON object; None if it has a value that Python has no words for."""
+        return json_of(self.batch.slice(place, 1))
+
+
+def json_of(row: pa.RecordBatch) -> bytes | None:
+    """One row as a JSON object, values as ``jsonl`` reads them; None if Python has no words for one of them."""
+    try:
+        (values,) = row.to_pylist()
+        return json.dumps(_plain(values), ensure_ascii=False).encode()
+    except (OverflowError, ValueError, UnicodeEncodeError, pa.ArrowException):
+        return None
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(name): _plain(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if value is None or isinstance(value, str | int | float):
+        return value
+    return value.isoformat() if isinstance(value, dt.date | dt.time) else str(value)

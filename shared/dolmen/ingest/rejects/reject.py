@@ -1,0 +1,358 @@
+"""Files that cannot be read: a copy to look at, and beside it what is wrong.
+
+A drop ``landing/<table>/<path>/<name>.csv`` becomes, under the place for rejects::
+
+    <table>/<path>/<name>-<digest8>.csv               the dropped bytes, unchanged
+    <table>/<path>/<name>-<digest8>.csv.error.json    file, line, row, column, reason; written last
+
+The digest is of the drop, so that the same event delivered again meets its own reject, and another file of the same
+name does not. A reject is final for its event: to try again, drop the file again, as ``dolmen rejected retry`` does.
+
+A file that is too large to be copied in the time that is left stays where it was dropped: there is a report alone, with
+``"copy": null``, which names its bucket, key and version.
+
+What is kept of a file whose other rows are ingested is described in ``quarantine``.
+
+Keeps rows that cannot be read, while the rest of their file is ingested.
+
+Of a drop ``landing/<table>/<path>/<name>.csv`` there is then, under the place for rejects::
+
+    <table>/<path>/<name>-<digest8>.rows.jsonl               a JSON object for each row: row, line, column, reason, text
+    <table>/<path>/<name>-<digest8>.rows.jsonl.error.json    how many they are, the first places; written last
+
+``text`` is the row as it stands in the file (``text_base64`` where that is not UTF-8), or as a JSON object if the file
+is no text. Of rows that have none the whole file is copied too, to ``<name>-<digest8>.rows.csv``.
+
+Both are written BEFORE the commit that takes the good rows in: whatever happens in between, nothing is lost, and the
+event comes again. The digest is of the drop and of these rows, so that the same event leaves one copy. If the table
+changed between two deliveries of one event, so that other rows are bad, there are two, and the report says by which
+version of the database rows were judged.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from base64 import b64encode
+from dataclasses import dataclass
+from functools import partial
+from tempfile import SpooledTemporaryFile
+from types import TracebackType
+from typing import Any, Self
+
+from dolmen.base.runtime import Runtime
+from dolmen.base.units import MIB, utc
+from dolmen.errors import CorruptionError, Error, InputError, ObjectChangedError, RowError, StoreUnavailableError
+from dolmen.ingest.announcements import Drop
+from dolmen.ingest.formats.csv.quoting import Records, last_record_end
+from dolmen.ingest.formats.reader_options import BadRow
+from dolmen.ingest.formats.source_file import ByteStream, Format, SourceFile
+from dolmen.ingest.formats.text.text_blocks import blocks
+from dolmen.ingest.landing import Landing, LandingPath, etag_of_drop, exists
+from dolmen.store.base import MAX_KEY_BYTES, ObjectStore, Unknown, attempts
+
+ERROR_SUFFIX = ".error.json"
+
+
+_COPY_BYTES = MIB
+
+
+_ROOM_BYTES = 200
+"""Bytes of a key that are kept free for the prefix of the rejects, and for suffixes."""
+
+
+_UNFIT = re.compile(r"[\\\0]")
+"""Characters that S3 takes in a key, and a directory does not."""
+
+
+_DIGEST_IN_NAME = re.compile(r"-[0-9a-f]{8}(?=\.|$)(?!.*-[0-9a-f]{8}(?:\.|$))")
+
+
+_ENDING = re.compile(r"(\.[A-Za-z0-9]{1,10})?(\.(gz|zst|bz2|xz|lz4|zip))?$", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Reject:
+    """A rejected drop, or the rejected rows of one. ``key`` is the copy's, in the store for rejects; of a drop that was
+    not copied it is the report's, without its ending."""
+
+    key: str
+    url: str
+
+
+def reject_key(drop: Drop, place: LandingPath) -> str:
+    """The key of a drop's copy, if it is rejected."""
+    return _key_with_digest(place, f"{drop.id}#{drop.sequencer or ''}")
+
+
+def rows_key(drop: Drop, place: LandingPath, content: str, suffix: str) -> str:
+    """The key of some kept rows of a drop; ``content`` is a digest of these rows."""
+    return _key_with_digest(place, f"{drop.id}#{content}", suffix)
+
+
+def split_name(path: str) -> tuple[str, str]:
+    """A path without its ending, and the ending: ``.csv.gz``. Names that begin with a dot have none."""
+    folder, slash, name = path.rpartition("/")
+    ending = _ENDING.search(name)
+    suffix = ending[0] if ending and ending.start() else ""
+    return f"{folder}{slash}{name.removesuffix(suffix)}", suffix
+
+
+def _key_with_digest(place: LandingPath, of: str, suffix: str | None = None) -> str:
+    digest = hashlib.sha256(of.encode()).hexdigest()[:8]
+    stem, ending = split_name(place.path)
+    suffix = ending if suffix is None else suffix
+    key = f"{stem}-{digest}{suffix}"
+    if len(key.encode()) <= MAX_KEY_BYTES - _ROOM_BYTES and not _UNFIT.search(key):
+        return key
+    return f"{_UNFIT.sub('-', place.path.partition('/')[0][:64])}/{digest}{suffix}"
+
+
+def dropped_name(key: str) -> str:
+    """The path of the dropped file below ``landing/``, by the key of its copy, if that was made of it."""
+    folder, slash, name = key.rpartition("/")
+    return f"{folder}{slash}{_DIGEST_IN_NAME.sub('', name, count=1)}"
+
+
+def find_reject(landing: Landing, drop: Drop, place: LandingPath) -> Reject | None:
+    """The reject of this very event, if it is complete: one request."""
+    store, key = landing.rejects_store(drop), reject_key(drop, place)
+    return Reject(key, f"{store.url}/{key}") if exists(store, key + ERROR_SUFFIX) else None
+
+
+def reject_drop(
+    landing: Landing,
+    drop: Drop,
+    place: LandingPath,
+    error: Error,
+    database: dict[str, Any],
+    *,
+    copy: bool = True,
+) -> Reject:
+    """Copies a drop to where rejects go, then writes the reason beside it. Repeated, it changes nothing.
+
+    Args:
+        database: facts about the database at that time, for the report.
+        copy: False leaves the drop where it is, and the report says so.
+
+    Raises:
+        ObjectNotFoundError, ObjectChangedError: the drop is gone, or was overwritten.
+        StoreUnavailableError, ...: not both objects are there.
+    """
+    store, key = landing.rejects_store(drop), reject_key(drop, place)
+    try:
+        if copy:
+            copy_drop(landing, drop, store, key)
+        else:
+            _check_unchanged(landing, drop)
+    except InputError:  # a file in a directory whose name no key can be: the report alone can say so
+        copy = False
+    what = {
+        "file": place.path,
+        "line": getattr(error, "line", None),
+        "row": getattr(error, "row", None),
+        "column": getattr(error, "column", None),
+        "reason": error.reason if isinstance(error, RowError) else str(error),
+        "error": type(error).__name__,
+    }
+    about = drop_facts(landing, drop, key if copy else None)
+    then = "nothing of this file was ingested; correct it, and drop it again"
+    if not copy:
+        then += "; it could not be copied here, and is still where it was dropped"
+    return write_report(landing, drop, key, {**what, **about, "database": database, "then": then})
+
+
+def drop_facts(landing: Landing, drop: Drop, key: str | None) -> dict[str, Any]:
+    """The facts about the drop, and about its copy if there is one, that are in every report."""
+    return {
+        "source": drop.source,
+        "bytes": drop.size,
+        "version": drop.version,
+        "etag": drop.etag,
+        "landing": landing.root(drop),
+        "copy": key,
+        "dropped_us": drop.dropped_us,
+        "rejected_at": utc(landing.rejects_store(drop).clock.now_us).isoformat(),
+    }
+
+
+def write_report(landing: Landing, drop: Drop, key: str, report: dict[str, Any]) -> Reject:
+    """Creates the report beside a copy, unless an earlier delivery has written it. Raises StoreUnavailableError."""
+    store = landing.rejects_store(drop)
+    create_once(store, key + ERROR_SUFFIX, json.dumps(report, indent=2, ensure_ascii=False), landing.runtime)
+    return Reject(key, f"{store.url}/{key}")
+
+
+def create_once(store: ObjectStore, key: str, text: str, runtime: Runtime) -> None:
+    """Creates a small object unless there is one of this name. Raises StoreUnavailableError."""
+    outcome = None
+    for _ in attempts(runtime):
+        outcome = store.put(key, text.encode("utf-8", "surrogatepass") + b"\n")
+        if not isinstance(outcome, Unknown):
+            return
+    raise StoreUnavailableError(f"cannot write {store.url}/{key}: {outcome}")
+
+
+def _check_unchanged(landing: Landing, drop: Drop) -> None:
+    """Raises ObjectNotFoundError, ObjectChangedError: the drop is gone, or was overwritten."""
+    store = landing.store(drop)
+    found = store.head(drop.key, version=drop.version)
+    if drop.version is None and found.etag != etag_of_drop(store, drop):
+        raise ObjectChangedError(drop.key)
+
+
+def copy_drop(landing: Landing, drop: Drop, store: ObjectStore, key: str) -> None:
+    """Copies a dropped file, unless an object of this name exists, which is then its copy."""
+    if not exists(store, key):  # else by an earlier delivery: objects appear whole or not at all
+        with landing.open(drop) as source:
+            copy_once(source, store, key)
+
+
+def copy_once(source: ByteStream, store: ObjectStore, key: str) -> None:
+    """Copies a file in bounded memory, unless another process has made the same copy meanwhile."""
+    with store.open_output(key) as target:
+        while chunk := source.read(_COPY_BYTES):
+            target.write(chunk)
+        try:
+            target.commit()
+        except CorruptionError:
+            if not exists(store, key):
+                raise
+
+
+ROWS_SUFFIX = ".rows.jsonl"
+
+
+MAX_BYTES = 256 * MIB
+"""The most bytes of the bad rows of one file, as JSON. A file with more is rejected as a whole."""
+
+
+_MEMORY_BYTES = MIB
+
+
+_FIRST = 10
+
+
+_HEADER_BYTES = 1 << 16
+
+
+class Quarantine:
+    """The bad rows of one file, in a temporary file as soon as they are many. Close it, best by ``with``.
+
+    Args:
+        name: what errors call the file.
+        most: the most rows that may be bad.
+    """
+
+    def __init__(self, name: str, most: int) -> None:
+        self._name, self._most = name, most
+        self._rows = SpooledTemporaryFile[bytes](max_size=_MEMORY_BYTES)
+        self._digest = hashlib.sha256()
+        self._first: list[dict[str, Any]] = []
+        self._bytes = self._without_text = self.count = 0
+
+    def add(self, bad: BadRow) -> None:
+        """Adds a row.
+
+        Raises:
+            RowError: there are too many; names the first.
+        """
+        self.count += 1
+        place = {"row": bad.row, "line": bad.line, "column": bad.column, "reason": bad.reason}
+        if len(self._first) < _FIRST:
+            self._first.append(place)
+        if self.count > self._most:
+            raise self._too_many(f"more than {self._most:,} rows cannot be read (ingest_max_bad_rows)")
+        line = json.dumps({**place, **_text(bad.text)}, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n"
+        self._bytes += len(line)
+        if self._bytes > MAX_BYTES:
+            raise self._too_many(f"rows that cannot be read take more than {MAX_BYTES >> 20} MB")
+        self._without_text += bad.text is None
+        self._digest.update(line)
+        self._rows.write(line)
+
+    def keep(
+        self,
+        landing: Landing,
+        drop: Drop,
+        place: LandingPath,
+        format: Format,
+        header: bytes | None,
+        database: dict[str, Any],
+    ) -> Reject:
+        """Writes the rows to where rejects go, then the report. Repeated, it changes nothing.
+
+        Args:
+            header: the file's first line, without which its rows are not to be understood.
+            database: facts about the database at that time, for the report.
+
+        Raises:
+            ObjectNotFoundError, ObjectChangedError: the drop is gone, or was overwritten, and is needed.
+            StoreUnavailableError, ...: not all is there.
+        """
+        store, content = landing.rejects_store(drop), self._digest.hexdigest()
+        key = rows_key(drop, place, content, ROWS_SUFFIX)
+        whole: dict[str, Any] = {}
+        if self._without_text:
+            copied = rows_key(drop, place, content, f".rows{split_name(place.path)[1]}")
+            copy_drop(landing, drop, store, copied)
+            whole = {"rows_without_text": self._without_text, "copy_of_file": copied}
+        if not exists(store, key):
+            self._rows.seek(0)
+            copy_once(self._rows, store, key)
+        report = {
+            "file": place.path,
+            **self._first[0],
+            "error": "RowError",
+            "rows": self.count,
+            "first": self._first,
+            "format": format.kind,
+            **({} if header is None else {"header": _text(header)}),
+            **drop_facts(landing, drop, key),
+            **whole,
+            "database": database,
+            "then": "all other rows of this file are ingested; correct these, and drop them as a file of their own",
+        }
+        return write_report(landing, drop, key, report)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._rows.close()
+
+    def _too_many(self, reason: str) -> RowError:
+        first = self._first[0]
+        return RowError(
+            f"{reason}; the first: {first['reason']}",
+            file=self._name,
+            line=first["line"],
+            row=first["row"],
+            column=first["column"],
+        )
+
+
+def header_of(source: SourceFile) -> bytes | None:
+    """The line that names the columns of a delimited file, without its end; None if it has none. Reads its beginning.
+
+    Raises as ``formats.read`` does.
+    """
+    if source.format.known.delimiter is None or not source.options.header:
+        return None
+    find_end = partial(last_record_end, delimiter=source.delimiter)
+    with source.text() as stream:
+        for block in blocks(stream, find_end, source.name, _HEADER_BYTES):
+            records = Records.of(block.data, source.delimiter, blank_lines_count=False)
+            if len(records.starts):
+                return block.data[int(records.starts[0]) : int(records.ends[0])].rstrip(b"\r\n")
+    return None
+
+
+def _text(text: bytes | None) -> dict[str, str | None]:
+    if text is None:
+        return {"text": None}
+    try:
+        return {"text": text.decode()}
+    except UnicodeDecodeError:
+        return {"text_base64": b64encode(text).decode()}

@@ -1,0 +1,336 @@
+"""Lists rejects, reads their reports, and opens them.
+
+Beside the copy and the report of a reject (see ``rejects`` and ``quarantine``) ``<copy>.retried.json`` says that it was
+put back, when and under which name.
+
+Puts rejects back into the landing place under a new name, so that the ordinary pipeline ingests them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from base64 import b64decode
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from io import BufferedReader
+from typing import Any, BinaryIO, cast
+from urllib.parse import unquote
+
+import msgspec
+
+from dolmen.base.runtime import Runtime
+from dolmen.base.units import MIB, utc
+from dolmen.errors import CorruptionError, InputError, NotFoundError, ObjectNotFoundError, StoreUnavailableError
+from dolmen.format.file_formats import FORMATS, FileKind
+from dolmen.ingest.announcements import retry_name
+from dolmen.ingest.landing import etag_in, exists
+from dolmen.ingest.rejects.reject import ERROR_SUFFIX, ROWS_SUFFIX, copy_once, dropped_name, split_name
+from dolmen.store.base import ObjectOutput, ObjectStore, PreconditionFailed, Stored
+from dolmen.store.url import open_store
+
+RETRIED_SUFFIX = ".retried.json"
+
+
+_DIGEST = re.compile(r"[0-9a-f]{8}")
+
+
+@dataclass(frozen=True, slots=True)
+class RejectEntry:
+    """A reject as a listing shows it.
+
+    Args:
+        key: key of the copy; for a drop that was not copied, the key of its report without the ending.
+        size: bytes of the copy; None if there is none, and the drop is still where it was.
+        rejected_us: when its report was written, by the store's clock.
+        retried: whether it was put back into the landing place.
+    """
+
+    key: str
+    size: int | None
+    rejected_us: int
+    retried: bool
+
+    @property
+    def table(self) -> str:
+        """The table that it was dropped for; empty for a file outside of any table's directory."""
+        return self.key.partition("/")[0] if "/" in self.key else ""
+
+    @property
+    def rows_only(self) -> bool:
+        """Whether these are some rows of a file whose others are ingested."""
+        return self.key.endswith(ROWS_SUFFIX)
+
+
+def list_rejects(store: ObjectStore, table: str | None = None, *, retried: bool = False) -> list[RejectEntry]:
+    """The rejects, newest first: one request for every thousand objects.
+
+    Args:
+        table: only those that were dropped for this table.
+        retried: also those that were put back already.
+    """
+    copies: dict[str, int] = {}
+    reports: dict[str, int] = {}
+    put_back: set[str] = set()
+    for info in store.list(f"{table}/" if table else ""):
+        if info.key.endswith(ERROR_SUFFIX):
+            reports[info.key.removesuffix(ERROR_SUFFIX)] = info.last_modified_us
+        elif info.key.endswith(RETRIED_SUFFIX):
+            put_back.add(info.key.removesuffix(RETRIED_SUFFIX))
+        else:
+            copies[info.key] = info.size
+    found = [RejectEntry(key, copies.get(key), at, key in put_back) for key, at in reports.items()]
+    wanted = [one for one in found if retried or not one.retried]
+    return sorted(wanted, key=lambda one: (-one.rejected_us, one.key))
+
+
+def find_reject_key(store: ObjectStore, name: str) -> str:
+    """Finds the key of a reject by any name that logs and listings give: its key or URL, the key or URL of its report,
+    the 8 digits in it, or the key or URL of the file that was dropped.
+
+    Raises:
+        NotFoundError: there is none.
+        InputError: there are several of this name.
+    """
+    wanted = name.removesuffix(ERROR_SUFFIX)
+    key = wanted.removeprefix(f"{store.url}/")
+    if not _DIGEST.fullmatch(name) and "://" not in key and exists(store, key + ERROR_SUFFIX):
+        return key
+    rejects = list_rejects(store, retried=True)
+    found = [one.key for one in rejects if name in re.split(r"[-/.]", one.key)]
+    found = found or [one.key for one in rejects if _ends_with(wanted, one.key)]
+    found = found or [one.key for one in rejects if _ends_with(wanted, dropped_name(one.key))]
+    if len(found) > 1:
+        raise InputError(f"{len(found)} rejects are of the name {name!r}: name one of {', '.join(found)}")
+    if not found:
+        raise NotFoundError(f"no reject in {store.url} is of the name {name!r}: dolmen rejected ls shows them")
+    return found[0]
+
+
+def _ends_with(url: str, path: str) -> bool:
+    """Whether a URL or key is that of a path below some folder."""
+    return f"/{unquote(url)}".endswith(f"/{path}") or f"/{url}".endswith(f"/{path}")
+
+
+def read_report(store: ObjectStore, key: str) -> dict[str, Any]:
+    """The report of a reject.
+
+    Raises:
+        NotFoundError: there is no such reject.
+        CorruptionError: the report cannot be read.
+    """
+    try:
+        body = store.get(key + ERROR_SUFFIX).body
+    except ObjectNotFoundError:
+        raise NotFoundError(f"no reject {key!r} in {store.url}: dolmen rejected ls shows them") from None
+    try:
+        report = json.loads(body)
+    except ValueError as error:
+        raise CorruptionError(key + ERROR_SUFFIX, f"not JSON: {error}") from error
+    if not isinstance(report, dict):
+        raise CorruptionError(key + ERROR_SUFFIX, "not a report")
+    return report
+
+
+def read_reports(store: ObjectStore, keys: Iterable[str], runtime: Runtime) -> Iterator[dict[str, Any]]:
+    """The reports of several, in order; empty for one that cannot be read."""
+
+    def readable(key: str) -> dict[str, Any]:
+        try:
+            return read_report(store, key)
+        except (NotFoundError, CorruptionError):
+            return {}
+
+    return runtime.map(readable, keys)
+
+
+def open_reject(store: ObjectStore, key: str, report: dict[str, Any], runtime: Runtime) -> BinaryIO:
+    """Opens a rejected file: the copy or, if none was made, the drop itself.
+
+    Raises:
+        ObjectNotFoundError, ObjectChangedError: the drop is gone, or was overwritten.
+        CorruptionError: the report does not say where it is.
+    """
+    if report.get("copy", key) is not None:
+        return store.open_input(key)
+    root, file, version, etag = (report.get(name) for name in ("landing", "file", "version", "etag"))
+    if not (isinstance(root, str) and isinstance(file, str) and (version or etag)):
+        raise CorruptionError(key + ERROR_SUFFIX, "it says of no copy, and not where the file is")
+    landing = open_store(root, runtime)
+    if version:
+        return landing.open_input(file, version=str(version))
+    return landing.open_input(file, etag=etag_in(landing, str(etag)))
+
+
+@dataclass(frozen=True, slots=True)
+class BadRows:
+    """The rows that are kept in a ``.rows.jsonl``. Iterating gives the facts of each, with ``text`` as bytes."""
+
+    store: ObjectStore
+    key: str
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        with BufferedReader(cast(Any, self.store.open_input(self.key)), MIB) as file:
+            for number, line in enumerate(file, 1):
+                try:
+                    row = json.loads(line)
+                    yield {**row, "text": text_of(row)}
+                except (ValueError, TypeError) as error:
+                    raise CorruptionError(self.key, f"line {number} is no row: {error}") from error
+
+
+def text_of(kept: dict[str, Any]) -> bytes | None:
+    """The bytes of a text that a report or a row keeps."""
+    if (encoded := kept.get("text_base64")) is not None:
+        return b64decode(encoded)
+    text = kept.get("text")
+    return None if text is None else str(text).encode("utf-8", "surrogatepass")
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """A reject that was put back.
+
+    Args:
+        key: key of the reject.
+        url: URL of the file in the landing place.
+        rows: number of rows in it; None for a whole file.
+        left: number of rows that are not in it: they have no text, or a quote that is never closed.
+    """
+
+    key: str
+    url: str
+    rows: int | None
+    left: int
+
+
+def earlier_retries(store: ObjectStore, key: str) -> list[dict[str, str]]:
+    """The times at which a reject was put back, and the URLs. Raises CorruptionError: the note cannot be read."""
+    try:
+        body = store.get(key + RETRIED_SUFFIX).body
+    except ObjectNotFoundError:
+        return []
+    try:
+        return msgspec.json.decode(body, type=list[dict[str, str]])
+    except msgspec.DecodeError as error:
+        raise CorruptionError(key + RETRIED_SUFFIX, f"not a list of retries: {error}") from error
+
+
+def note_retry(store: ObjectStore, retry: Retry, before: list[dict[str, str]], runtime: Runtime) -> None:
+    """Notes that a reject was put back. Raises StoreUnavailableError: it was put back, but could not be noted."""
+    at = utc(runtime.clock_us()).isoformat()
+    body = json.dumps([*before, {"at": at, "as": retry.url}], indent=2).encode() + b"\n"
+    key = retry.key + RETRIED_SUFFIX
+    outcome = store.put(key, body) if not before else store.put(key, body, if_match=store.head(key).etag)
+    if not isinstance(outcome, (Stored, PreconditionFailed)):  # refused: another has noted the same
+        raise StoreUnavailableError(f"{retry.url} is there, but {store.url}/{key} could not be written: {outcome}")
+
+
+def retry(
+    store: ObjectStore,
+    key: str,
+    runtime: Runtime,
+    *,
+    landing: str | None = None,
+    table: str | None = None,
+    force: bool = False,
+) -> Retry:
+    """Puts a reject back: the whole file, or a file of the rows that are kept, under their header if they have one.
+
+    Args:
+        store: where rejects are.
+        key: of the copy.
+        landing: the URL below which files are dropped; None = where it was dropped, as its report says.
+        table: for this table, instead of the one it was dropped for.
+        force: again, if it was put back before.
+
+    Raises:
+        InputError: it was put back before; or it was dropped for no table; or nothing of it can be put back.
+        NotFoundError: there is no such reject.
+        ObjectNotFoundError, ObjectChangedError: it was not copied, and the drop is gone, or was overwritten.
+        CorruptionError: its report is none, or its rows, or what was noted when it was put back before.
+    """
+    report, before = read_report(store, key), earlier_retries(store, key)
+    if before and not force:
+        raise InputError(f"{key} was put back {before[-1].get('at')} as {before[-1].get('as')}: --force does it again")
+    root = landing or report.get("landing") or _root_of(report)
+    if not root:
+        raise InputError(f"the report of {key} does not say where it was dropped: give --landing")
+    target = open_store(root, runtime)
+    name = _name(key, report, len(before) + 1, table)
+    rows, left = None, 0
+    if key.endswith(ROWS_SUFFIX):
+        rows, left = _write_rows(store, key, report, target, name)
+    elif not exists(target, name):
+        with open_reject(store, key, report, runtime) as source:
+            copy_once(source, target, name)
+    done = Retry(key, f"{target.url}/{name}", rows, left)
+    note_retry(store, done, before, runtime)
+    return done
+
+
+def _root_of(report: dict[str, Any]) -> str:
+    source, file = str(report.get("source", "")), str(report.get("file", ""))
+    return source.removesuffix(file).rstrip("/") if file and source.endswith(file) else ""
+
+
+def _name(key: str, report: dict[str, Any], time: int, table: str | None) -> str:
+    """The name below the landing place: always the same for the same retry."""
+    if key.endswith(ROWS_SUFFIX):
+        stem, ending = key.removesuffix(ROWS_SUFFIX), f".{_kind(report)}"
+    else:
+        stem, ending = split_name(key)
+    folder, slash, rest = stem.partition("/")
+    if table is None and not slash:
+        raise InputError(f"{key} was dropped for no table: say for which one, with --to-table")
+    dropped_us = report.get("dropped_us")
+    known = dropped_us if isinstance(dropped_us, int) and 0 <= dropped_us < 10**18 else None
+    return retry_name(f"{table or folder}/{rest if slash else folder}", ending, time, known)
+
+
+def _kind(report: dict[str, Any]) -> str:
+    known = FORMATS.get(cast(FileKind, report.get("format")))
+    return known.kind if known and known.delimiter else "jsonl"  # rows of other formats are kept as JSON
+
+
+def _write_rows(
+    store: ObjectStore, key: str, report: dict[str, Any], target: ObjectStore, name: str
+) -> tuple[int, int]:
+    """Writes the file of the rows; returns how many are in it, and how many are not."""
+    quoted, header = _kind(report) != "jsonl", report.get("header")
+    left = rows = 0
+
+    def lines() -> Iterator[bytes]:
+        nonlocal left, rows
+        if isinstance(header, dict) and (text := text_of(header)) is not None:
+            yield text
+        for row in BadRows(store, key):
+            text = row["text"]
+            if text is None or (quoted and text.count(b'"') % 2):
+                left += 1  # an open quote would swallow the rows after it
+            else:
+                rows += 1
+                yield text
+
+    there = exists(target, name)
+    with target.open_output(name) as output:
+        for line in lines():
+            output.write(line + b"\n")
+        if not rows:
+            raise InputError(f"none of the {left} rows of {key} can be put back as it stands: {_where(report)}")
+        if not there:
+            _commit(output, target, name)
+    return rows, left
+
+
+def _commit(output: ObjectOutput, target: ObjectStore, name: str) -> None:
+    try:
+        output.commit()
+    except CorruptionError:
+        if not exists(target, name):
+            raise
+
+
+def _where(report: dict[str, Any]) -> str:
+    whole = report.get("copy_of_file")
+    return f"look at {whole}, the whole file" if whole else "correct them, and drop them as a file of their own"

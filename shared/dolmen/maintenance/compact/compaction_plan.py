@@ -1,0 +1,365 @@
+"""Plans compactions: which files to rewrite, and why, from the entries of a table's files alone.
+
+Three things make scans slow: small files (a request each), deleted rows that are still in files (useless bytes), and
+files whose ranges of the sort key overlap (none of them can be skipped). A file is rewritten only where that pays:
+
+- when more than half of its rows are deleted: each row that is rewritten is paid for by one that goes;
+- together with others of similar size, so that the output is at least ``growth`` times as large as the largest input.
+  So a row is rewritten a logarithmic number of times on its way into a full file, and a large file is never rewritten
+  for the sake of a small one;
+- by the same rule, for tables with a sort key: files that do not overlap form a run, and runs of similar size are
+  merged into one.
+
+Files that still hold rows of an erasure are rewritten in any case, when its time comes: all that are due at once.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right, insort
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from dolmen.base.units import MIB
+from dolmen.entries.segments.judging import column_bounds
+from dolmen.format.entries import TEXT_LIMIT, DataFile
+from dolmen.format.manifest import TableEntry
+from dolmen.rows.scan.plan import html, text
+from dolmen.rows.scan.read.byte_ranges import GAP_BYTES
+
+MOST_FILES = 50_000
+"""The most candidates of a plan. Further ones come with the next plan."""
+NEXT_PLAN = "with the next plan, this one is full"
+"""Reason for leaving a file alone that could be a candidate."""
+
+_SELECTIVE = 8
+"""One of this many scans is assumed to filter by the sort key; only these gain by clustering."""
+
+Bound: TypeAlias = tuple[tuple[Any, ...], ...]
+"""Values of the sort key's first columns, so that bounds of files compare as the keys do."""
+Range: TypeAlias = tuple[Bound, Bound]
+"""Least and greatest sort key of a file, as far as statistics show. See ``_Planner._range``."""
+_LESS, _GREATER = (-1,), (1,)
+
+
+@dataclass(frozen=True)
+class CompactionOptions:
+    """Sizes and limits of a compaction.
+
+    Args:
+        target_file_bytes: size of a full file; None for the table's property.
+        growth: the output of a merge must be at least this many times as large as its largest input file (or run).
+        deleted_share: a file is rewritten when more than this share of its rows is deleted by position.
+        group_bytes: about how much is rewritten at once, and lost when others change one of the files meanwhile.
+        memory_bytes: size of the rows that are sorted at once, as Arrow. Peak memory is several times that.
+        directory: for rows that do not fit into memory; the system's temporary directory by default.
+        run_bytes: see ``WriteOptions``; less than there, as much else is in memory, and rows come sorted.
+        row_group_bytes: see ``WriteOptions``.
+        splice_bytes: row groups without deleted rows are copied as they are, where so many bytes of them follow upon
+            each other in one file; 0: none is, all rows are decoded and encoded anew.
+    """
+
+    target_file_bytes: int | None = None
+    growth: int = 4
+    deleted_share: float = 0.5
+    group_bytes: int = 768 * MIB
+    memory_bytes: int = 24 * MIB
+    directory: str | None = None
+    run_bytes: int = 8 * MIB
+    row_group_bytes: int | None = None
+    splice_bytes: int = 16 * MIB
+
+
+@dataclass(frozen=True)
+class PlannedGroup:
+    """Files that are rewritten together.
+
+    Args:
+        reason: the reason, in words.
+        inputs: the files, in the order in which they are read.
+        bytes_out: estimated size of the output; 0 when no row is left, so that nothing has to be read.
+        files_out: estimated number of output files.
+        deleted_bytes: estimated size of deleted rows that go.
+        overlap: the most files that share a place in the range of the sort key; 1 if none overlap.
+    """
+
+    reason: str
+    inputs: tuple[DataFile, ...]
+    bytes_out: int
+    files_out: int
+    deleted_bytes: int
+    overlap: int = 1
+
+    @property
+    def bytes_in(self) -> int:
+        """Size of the input files together."""
+        return sum(file.size for file in self.inputs)
+
+    @property
+    def requests_saved(self) -> int:
+        """Requests that a scan of the whole table saves, at least one per file."""
+        return max(0, len(self.inputs) - self.files_out)
+
+    @property
+    def benefit(self) -> float:
+        """Bytes that scans save per byte rewritten; a saved request counts as the bytes that it costs."""
+        pruned = self.bytes_in * (1 - 1 / self.overlap) / _SELECTIVE
+        return (self.requests_saved * GAP_BYTES + self.deleted_bytes + pruned) / max(1, self.bytes_out)
+
+    def __str__(self) -> str:
+        saved = [
+            (self.requests_saved, f"{self.requests_saved:,} requests"),
+            (self.deleted_bytes, f"{self.deleted_bytes:,} bytes of deleted rows"),
+            (self.overlap - 1, f"up to {self.overlap:,} files read for one value of the sort key"),
+        ]
+        return (
+            f"{len(self.inputs):,} files, {self.bytes_in:,} bytes -> about {self.files_out:,} files, "
+            f"{self.bytes_out:,} bytes; saves each scan {', '.join(words for count, words in saved if count)}"
+        )
+
+
+@dataclass(frozen=True, repr=False)
+class CompactionPlan:
+    """The groups worth compacting, best first, and the reasons for leaving other files alone.
+
+    Args:
+        table: the table's name.
+        files: number of live files.
+        bytes: size of live files.
+        groups: the groups to rewrite.
+        left: number of files that are left alone, by reason.
+    """
+
+    table: str
+    files: int
+    bytes: int
+    groups: tuple[PlannedGroup, ...]
+    left: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def bytes_in(self) -> int:
+        """Size of all files to rewrite."""
+        return sum(group.bytes_in for group in self.groups)
+
+    def facts(self) -> list[tuple[str, str]]:
+        """The lines that ``repr`` shows, as pairs of name and value."""
+        return [
+            ("compact", f"{self.table}: {self.files:,} files, {self.bytes:,} bytes"),
+            *((group.reason, str(group)) for group in self.groups),
+            *(("left alone", f"{count:,} files: {reason}") for reason, count in self.left.items()),
+            *([] if self.groups else [("to do", "nothing")]),
+        ]
+
+    def __repr__(self) -> str:
+        return text(self.facts())
+
+    def _repr_html_(self) -> str:
+        return html(self.facts())
+
+
+def plan_compaction(
+    table: str,
+    entry: TableEntry,
+    files: Iterable[DataFile],
+    target_file_bytes: int,
+    options: CompactionOptions,
+    dead: Collection[str] = (),
+    erase_through: int = 0,
+) -> CompactionPlan:
+    """Plans the compaction of a table. Pure.
+
+    Args:
+        files: live files with their newest pairs, oldest first; iterated once.
+        target_file_bytes: size of a full file.
+        dead: uuids of files whose rows are certainly all hidden by tombstones.
+        erase_through: timestamp of the youngest erasure whose rows have to leave their files now; 0 = none has to.
+    """
+    return _Planner(table, entry, target_file_bytes, options).plan(files, dead, erase_through)
+
+
+class _Planner:
+    def __init__(self, table: str, entry: TableEntry, target_file_bytes: int, options: CompactionOptions) -> None:
+        self._table, self._entry, self._target, self._options = table, entry, target_file_bytes, options
+        self._left: Counter[str] = Counter()
+
+    def plan(self, files: Iterable[DataFile], dead: Collection[str], erase_through: int) -> CompactionPlan:
+        gone: list[DataFile] = []
+        erased: list[DataFile] = []
+        deleted: list[DataFile] = []
+        small: list[DataFile] = []
+        full: list[tuple[Range, DataFile]] = []
+        count = size = kept = 0
+        for file in files:
+            count, size = count + 1, size + file.size
+            if kept >= MOST_FILES:
+                self._left[NEXT_PLAN] += 1
+            elif not file.live_rows or file.uuid in dead:
+                gone.append(file)
+                kept += 1
+            elif 0 < file.erasing <= erase_through:
+                erased.append(file)
+                kept += 1
+            elif file.rows - file.live_rows > file.rows * self._options.deleted_share:
+                deleted.append(file)
+                kept += 1
+            elif _live_bytes(file) < self._target // 2:
+                small.append(file)
+                kept += 1
+            elif not self._entry.sort_key:
+                self._left["full"] += 1
+            elif (range_ := self._range(file)) is None:
+                self._left["full, with unknown bounds of the sort key"] += 1
+            else:
+                full.append((range_, file))
+                kept += 1
+        groups = [PlannedGroup("all rows deleted", tuple(gone), 0, 0, sum(f.size for f in gone))] if gone else []
+        others = self._groups_to_rewrite(deleted, small) + self._unclustered_groups(full)
+        groups += [self._group("erased rows", part) for part in self._cut(self._in_order(erased))] if erased else []
+        groups += sorted(others, key=lambda group: -group.benefit)
+        return CompactionPlan(self._table, count, size, tuple(groups), dict(self._left))
+
+    def _groups_to_rewrite(self, deleted: list[DataFile], small: list[DataFile]) -> list[PlannedGroup]:
+        """Groups of mostly deleted files, and of small files of similar size."""
+        ascending = sorted(small, key=_live_bytes)
+        paid = sum(map(_live_bytes, deleted))
+        some = ascending[: _worth_merging([_live_bytes(file) for file in ascending], self._options.growth, paid)]
+        if not deleted and len(some) < 2:
+            some = []
+        if len(some) < len(small):
+            self._left["small, but too few of like size"] += len(small) - len(some)
+        chosen = self._in_order([*deleted, *some])
+        was_small = {file.path for file in some}
+        groups = []
+        for part in self._cut(chosen):
+            few = sum(file.path in was_small for file in part)
+            reason = "small files" if few == len(part) else "mostly deleted, small files" if few else "mostly deleted"
+            groups.append(self._group(reason, part))
+        return groups
+
+    def _unclustered_groups(self, full: list[tuple[Range, DataFile]]) -> list[PlannedGroup]:
+        """Groups of full files whose ranges of the sort key overlap, a part of the range at a time."""
+        runs = _runs(full)
+        runs.sort(key=lambda run: sum(_live_bytes(file) for _, file in run))
+        sizes = [sum(_live_bytes(file) for _, file in run) for run in runs]
+        chosen = [item for run in runs[: _worth_merging(sizes, self._options.growth)] for item in run]
+        groups: list[PlannedGroup] = []
+        for part in _overlapping(chosen):
+            for piece in self._cut([file for _, file in part]):
+                if len(piece) > 1:
+                    paths = {file.path for file in piece}
+                    overlap = len(_runs([item for item in part if item[1].path in paths]))
+                    if overlap > 1:
+                        groups.append(self._group("unclustered", piece, overlap))
+        alone = len(full) - sum(len(group.inputs) for group in groups)
+        if alone:
+            self._left["full, and few overlap by the sort key"] += alone
+        return groups
+
+    def _group(self, reason: str, files: Sequence[DataFile], overlap: int = 1) -> PlannedGroup:
+        out = sum(map(_live_bytes, files))
+        deleted = sum(file.size for file in files) - out
+        return PlannedGroup(reason, tuple(files), out, max(1, round(out / self._target)), deleted, overlap)
+
+    def _cut(self, files: Sequence[DataFile]) -> list[list[DataFile]]:
+        """Splits files into parts of about equal size, none much larger than ``group_bytes``."""
+        total = sum(map(_live_bytes, files))
+        parts = max(1, -(-total // max(1, self._options.group_bytes)))
+        cut: list[list[DataFile]] = [[] for _ in range(parts)]
+        done = 0
+        for file in files:
+            cut[min(parts - 1, done * parts // max(1, total))].append(file)
+            done += _live_bytes(file)
+        return [part for part in cut if part]
+
+    def _in_order(self, files: Sequence[DataFile]) -> list[DataFile]:
+        """Sorts files by the sort key, or by age in a table without one."""
+        if not self._entry.sort_key:
+            return sorted(files, key=lambda file: file.greatest_row_ts)
+        known = [(self._range(file), file) for file in files]
+        unknown = [file for range_, file in known if range_ is None]
+        return unknown + [
+            file for _, file in sorted(((r, f) for r, f in known if r is not None), key=lambda item: item[0][0])
+        ]
+
+    def _range(self, file: DataFile) -> Range | None:
+        """Bounds of a file's keys: of the first column that has more than one value, and of the columns before it.
+
+        Where statistics cannot tell whether two files overlap or only touch, they count as touching. Otherwise files
+        that were sorted together would be sorted again and again, where many rows have the same key, or long texts with
+        the same beginning.
+        """
+        low: list[tuple[Any, ...]] = []
+        high: list[tuple[Any, ...]] = []
+        for id_ in self._entry.sort_key:
+            known = column_bounds(file, self._entry.schema.by_id[id_])
+            if known.min is None or known.max is None:
+                break
+            one_value = known.min == known.max and known.nulls == 0 and not known.nans
+            low.append((0, known.min))
+            high.append((0, known.max if one_value else _not_rounded_up(known.max)))
+            if not one_value:
+                break
+        return ((*low, _GREATER), (*high, _LESS)) if low else None
+
+
+def _live_bytes(file: DataFile) -> int:
+    """Estimated size of the file without its deleted rows."""
+    return file.size * file.live_rows // max(1, file.rows)
+
+
+def _not_rounded_up(greatest: Any) -> Any:
+    """The least possible greatest value: for long texts, statistics hold a beginning that is rounded up."""
+    if isinstance(greatest, str) and len(greatest) == TEXT_LIMIT and greatest[-1] > "\0":
+        return greatest[:-1] + chr(ord(greatest[-1]) - 1)
+    if isinstance(greatest, bytes) and len(greatest) == TEXT_LIMIT and greatest[-1]:
+        return greatest[:-1] + bytes([greatest[-1] - 1])
+    return greatest
+
+
+def _worth_merging(sizes: Sequence[int], growth: int, paid: int = 0) -> int:
+    """Counts how many of these, the smallest first, together become ``growth`` times as large as each of them.
+
+    Args:
+        sizes: sizes in ascending order.
+        paid: bytes that are rewritten together with them in any case.
+    """
+    total, count = paid, 0
+    for place, size in enumerate(sizes, 1):
+        total += size
+        if size * growth <= total:
+            count = place
+    return count
+
+
+def _runs(files: Iterable[tuple[Range, DataFile]]) -> list[list[tuple[Range, DataFile]]]:
+    """Divides files into as few runs as possible, so that no two files of a run overlap.
+
+    A file whose least key equals the greatest key of another only touches it.
+    """
+    runs: list[list[tuple[Range, DataFile]]] = []
+    ends: list[tuple[Bound, int]] = []  # the greatest key and the number of each run, ascending
+    for range_, file in sorted(files, key=lambda item: item[0]):
+        place = bisect_right(ends, range_[0], key=lambda end: end[0]) - 1
+        if place >= 0:
+            _, number = ends.pop(place)
+            runs[number].append((range_, file))
+        else:
+            number = len(runs)
+            runs.append([(range_, file)])
+        insort(ends, (range_[1], number))
+    return runs
+
+
+def _overlapping(files: Iterable[tuple[Range, DataFile]]) -> list[list[tuple[Range, DataFile]]]:
+    """Groups overlapping files; files of different groups do not overlap."""
+    parts: list[list[tuple[Range, DataFile]]] = []
+    greatest: Any = None
+    for range_, file in sorted(files, key=lambda item: item[0]):
+        if parts and range_[0] < greatest:
+            parts[-1].append((range_, file))
+            greatest = max(greatest, range_[1])
+        else:
+            parts.append([(range_, file)])
+            greatest = range_[1]
+    return parts

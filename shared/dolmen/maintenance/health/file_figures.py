@@ -1,0 +1,322 @@
+"""Sums up the data files of one table by its entries, a segment at a time, in bounded memory.
+
+Measures how many files share each place in the range of a sort key, by the ranks of their bounds.
+
+A rank tells the order of a bound among all bounds, and nothing of its value.
+
+Pending erasures: those that are due first, and how many are in danger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dolmen.base.units import MIB
+from dolmen.commit.context import Context
+from dolmen.entries.segments.erasures_in_force import erasures_of
+from dolmen.entries.segments.judging import column_bounds
+from dolmen.entries.segments.live import LiveFiles, LiveSegment
+from dolmen.entries.segments.segment_reader import SegmentReader
+from dolmen.entries.segments.tombstone_judge import TombstoneJudge
+from dolmen.format.column_history import widened_ends
+from dolmen.format.entries import DataFile, Tombstone, WhereTombstone
+from dolmen.format.manifest import Manifest, TableEntry
+from dolmen.format.schema import Field
+from dolmen.format.segments import bound_type
+from dolmen.format.types import to_array
+from dolmen.maintenance.erasures.status import ErasureStatus, is_in_danger, pending_statuses
+from dolmen.maintenance.health.health import DeleteCost, FileSizes, PendingErasure, SortOverlap
+from dolmen.predicate import Predicate
+from dolmen.predicate.any_of import LOOK_UP_NS, row_cost_ns
+
+MOST_PARTS = 120
+"""The most parts of the range that are told apart."""
+
+
+MOST_BOUNDS_BYTES = 96 * MIB
+"""Bounds that take more memory are not ranked: four million files of integers, or a million of texts."""
+
+
+Ranks = npt.NDArray[np.int64]
+
+
+class BoundsCollector:
+    """Collects the bounds of one column in a table's files.
+
+    Args:
+        field: the column.
+    """
+
+    def __init__(self, field: Field) -> None:
+        self._field, self._type = field, bound_type(field.arrow_type)
+        self._ends: list[tuple[pa.Array, pa.Array]] = []
+        self._bytes = self._known = self._unknown = 0
+
+    def add_segment(self, each: LiveSegment, places: npt.NDArray[np.int64]) -> None:
+        """Adds the files at some places of a segment."""
+        least, greatest = (each.table.column(f"{end}_{self._field.id}") for end in ("min", "max"))
+        if self._type is None or least is None or greatest is None:
+            self._unknown += len(places)
+            return
+        taken = [end if len(places) == len(end) else end.take(pa.array(places)) for end in (least, greatest)]
+        try:
+            self._add(*(widened_ends(end, self._field.arrow_type).cast(self._type) for end in taken))
+        except pa.ArrowException:  # bounds of another type, as only a damaged segment has
+            self._unknown += len(places)
+
+    def add_files(self, files: Iterable[DataFile]) -> None:
+        """Adds files one by one."""
+        known = [column_bounds(file, self._field) for file in files]
+        if self._type is None:
+            self._unknown += len(known)
+        elif known:
+            self._add(*(to_array(list(end), self._type) for end in zip(*((k.min, k.max) for k in known), strict=True)))
+
+    def _add(self, least: pa.Array, greatest: pa.Array) -> None:
+        both = pc.and_(least.is_valid(), greatest.is_valid())
+        known = both.true_count
+        self._known += known
+        self._unknown += len(both) - known
+        if self._bytes > MOST_BOUNDS_BYTES:
+            return
+        if known < len(both):
+            least, greatest = least.filter(both), greatest.filter(both)
+        self._ends.append((least, greatest))
+        self._bytes += least.nbytes + greatest.nbytes
+
+    def overlap(self) -> SortOverlap | None:
+        """The overlap of all files that were added; None if there was none."""
+        files, unknown, name = self._known, self._unknown, self._field.name
+        if not files and not unknown:
+            return None
+        if not files or self._bytes > MOST_BOUNDS_BYTES:
+            return SortOverlap(name, files, unknown, 0, 0.0, ())
+        least, greatest = (pa.chunked_array([ends[end] for ends in self._ends]) for end in (0, 1))
+        self._ends = []
+        depths = _depths(*_ranks(least, greatest))
+        return SortOverlap(name, files, unknown, int(depths.max()), float(depths.mean()), _parts(depths))
+
+
+def _ranks(least: pa.ChunkedArray, greatest: pa.ChunkedArray) -> tuple[Ranks, Ranks]:
+    """The ranks of the bounds among all distinct ones, from 0."""
+    if pa.types.is_boolean(least.type):
+        least, greatest = least.cast(pa.int8()), greatest.cast(pa.int8())
+    ends = pa.chunked_array([*least.chunks, *greatest.chunks])
+    ranks: Ranks = pc.rank(ends, sort_keys="ascending", tiebreaker="dense").to_numpy().astype(np.int64) - 1
+    return ranks[: len(least)], ranks[len(least) :]
+
+
+def _depths(least: Ranks, greatest: Ranks) -> npt.NDArray[np.int64]:
+    """The number of files at each bound, and in each gap between two neighbouring bounds, in turns."""
+    count = int(max(least.max(), greatest.max())) + 1
+    begun = np.cumsum(np.bincount(least, minlength=count))
+    ended = np.cumsum(np.bincount(greatest, minlength=count))
+    depths = np.empty(2 * count - 1, np.int64)
+    depths[0::2] = begun
+    depths[2::2] -= ended[:-1]
+    depths[1::2] = (begun - ended)[:-1]
+    return depths
+
+
+def _parts(depths: npt.NDArray[np.int64]) -> tuple[tuple[float, int], ...]:
+    """The mean and the greatest depth of ``MOST_PARTS`` consecutive parts of about equal length, or of each place."""
+    starts = np.unique(np.linspace(0, len(depths), MOST_PARTS + 1).astype(np.int64)[:-1])
+    lengths = np.diff([*starts, len(depths)])
+    means = np.add.reduceat(depths, starts) / lengths
+    greatest = np.maximum.reduceat(depths, starts)
+    return tuple(zip(means.tolist(), greatest.tolist(), strict=True))
+
+
+_EXPONENTS = 64
+
+
+_FILE_NS, _ROW_NS = 400_000, 20
+"""About what a scan takes for a file in a directory, and for a row with few columns: a bucket is farther away."""
+
+
+_TEST_NS = 5_000
+"""About what one more delete by predicate takes for each file, however few rows it has."""
+
+
+Mask = npt.NDArray[np.bool_]
+
+
+Numbers = npt.NDArray[np.int64]
+
+
+@dataclass
+class FilesSurvey:
+    """Figures of the live files of a table.
+
+    Args:
+        target_bytes: size of a full file.
+        newest_delete: timestamp of the newest unresolved delete; 0 if there is none.
+        judge: judges which files may hold rows that unresolved deletes hide.
+        bounds: collects bounds of the sort key; None for a table without one.
+    """
+
+    target_bytes: int
+    newest_delete: int
+    judge: TombstoneJudge
+    bounds: BoundsCollector | None
+    files: int = 0
+    rows: int = 0
+    dead_rows: int = 0
+    bytes: int = 0
+    small_files: int = 0
+    small_bytes: int = 0
+    unresolved_files: int = 0
+    suspect_files: int = 0
+    suspect_rows: int = 0
+    deletes_ns: int = 0
+    exponents: Numbers = field(default_factory=lambda: np.zeros(_EXPONENTS, np.int64))
+
+    @classmethod
+    def of(
+        cls, entry: TableEntry, tombstones: tuple[Tombstone, ...], target_bytes: int, reader: SegmentReader
+    ) -> FilesSurvey:
+        """Surveys a table's files: one request for each segment that is not cached.
+
+        Args:
+            entry: the table's whole entry.
+            tombstones: its unresolved deletes.
+        """
+        newest = max((tombstone.ts for tombstone in tombstones), default=0)
+        sorted_by = entry.schema.by_id[entry.sort_key[0]] if entry.sort_key else None
+        bounds = BoundsCollector(sorted_by) if sorted_by is not None else None
+        survey = cls(target_bytes, newest, TombstoneJudge(tombstones, entry.schema), bounds)
+        for each in LiveFiles.of(entry, reader).live_segments():
+            survey._add_segment(each)
+        survey._add_files(entry.files)
+        return survey
+
+    def _add_segment(self, each: LiveSegment) -> None:
+        places, table = each.places(), each.table
+        through = each.applied_through()[places] if self.newest_delete else np.zeros(0, np.int64)
+        suspects = self.judge.mask(each)[places] if self.judge else np.zeros(len(places), np.bool_)
+        rows = table.numbers("rows")[places]
+        for predicate, some in self.judge.where_masks(each):
+            self._add_predicate(predicate, int(np.count_nonzero(some[places])), int(rows[some[places]].sum()))
+        dead = each.cardinalities()[places]
+        self._add(table.numbers("size")[places], rows, dead, through, suspects)
+        if self.bounds:
+            self.bounds.add_segment(each, places)
+
+    def _add_files(self, files: tuple[DataFile, ...]) -> None:
+        if not files:
+            return
+        figures = [(file.size, file.rows, file.rows - file.live_rows, file.applied_through) for file in files]
+        size, rows, dead, through = np.array(figures, np.int64).T
+        suspects = np.zeros(len(files), np.bool_)
+        if self.judge:
+            found = [self.judge.of_file(file) for file in files]
+            suspects = np.array([each is None or bool(each) for each in found], np.bool_)
+            for file, each in zip(files, found, strict=True):
+                for predicate in each.predicates if each is not None else ():
+                    self._add_predicate(predicate, 1, file.rows)
+        self._add(size, rows, dead, through, suspects)
+        if self.bounds:
+            self.bounds.add_files(files)
+
+    def _add(self, size: Numbers, rows: Numbers, dead: Numbers, through: Numbers, suspects: Mask) -> None:
+        small = size < self.target_bytes // 2
+        self.files += len(size)
+        self.rows += int(rows.sum())
+        self.dead_rows += int(dead.sum())
+        self.bytes += int(size.sum())
+        self.small_files += int(np.count_nonzero(small))
+        self.small_bytes += int(size[small].sum())
+        self.unresolved_files += int(np.count_nonzero(through < self.newest_delete)) if self.newest_delete else 0
+        self.suspect_files += int(np.count_nonzero(suspects))
+        self.suspect_rows += int(rows[suspects].sum())
+        exponents = np.maximum(np.frexp(size.astype(np.float64))[1] - 1, 0)
+        self.exponents += np.bincount(exponents, minlength=_EXPONENTS)[:_EXPONENTS]
+
+    def _add_predicate(self, predicate: Predicate | None, files: int, rows: int) -> None:
+        """Adds what a delete by predicate costs a scan that tests so many rows of so many files."""
+        self.deletes_ns += files * _TEST_NS + rows * row_cost_ns(predicate)
+
+    @property
+    def slowdown(self) -> float:
+        """See ``DeleteCost``."""
+        read = self.files * _FILE_NS + self.rows * _ROW_NS
+        return 1 + (self.deletes_ns + self.suspect_rows * LOOK_UP_NS) / read if read else 1.0
+
+    @property
+    def sizes(self) -> FileSizes:
+        """The sizes of the files."""
+        counts = {int(e): int(self.exponents[e]) for e in np.flatnonzero(self.exponents)}
+        return FileSizes(counts, self.target_bytes // 2, self.small_files, self.small_bytes)
+
+    @property
+    def overlap(self) -> SortOverlap | None:
+        """The overlap of the files in the sort key."""
+        return self.bounds.overlap() if self.bounds else None
+
+    def delete_cost(self, tombstones: tuple[Tombstone, ...], now_us: int) -> DeleteCost | None:
+        """The cost of unresolved deletes for a scan; None if there are none."""
+        if not tombstones:
+            return None
+        fetched = [tombstone.blob for tombstone in tombstones if not _is_inline(tombstone)]
+        return DeleteCost(
+            len(tombstones),
+            max(0, now_us - min(tombstone.ts for tombstone in tombstones)),
+            self.suspect_files,
+            self.suspect_rows,
+            len({blob.object for blob in fetched}),
+            sum(blob.length for blob in fetched),
+            self.slowdown,
+        )
+
+
+def _is_inline(tombstone: Tombstone) -> bool:
+    """Whether a scan needs nothing but the entry."""
+    return (tombstone.predicate if isinstance(tombstone, WhereTombstone) else tombstone.values) is not None
+
+
+MOST_ERASURES = 20
+"""The most erasures that are told of one by one: each costs the request of its receipt."""
+
+
+@dataclass(frozen=True)
+class ErasureOverview:
+    """The erasures of a version.
+
+    Args:
+        first: those that are due first.
+        left_out: number of the others.
+        in_danger: number of all of which hardly any time is left, as far as the manifest knows.
+    """
+
+    first: tuple[PendingErasure, ...] = ()
+    left_out: int = 0
+    in_danger: int = 0
+
+
+def pending_erasures(context: Context, manifest: Manifest, now_us: int) -> ErasureOverview:
+    """Finds the erasures of which some object may still hold rows. Costs no request for a database without erasures."""
+    spans = {each.id: (each.due_at, each.requested_at) for each in erasures_of(manifest, context.segments)}
+    spans |= {id_: (each.due_at, each.requested_at) for each in manifest.leaving for id_ in each.ids}
+    if not spans:
+        return ErasureOverview()
+    first = sorted(spans, key=lambda id_: (spans[id_], id_))[:MOST_ERASURES]
+    found = {status.id: status for status in pending_statuses(context, manifest, frozenset(first))}
+    told = [_pending(found[id_], *spans[id_], now_us) for id_ in first if id_ in found]
+    others = spans.keys() - set(first)
+    endangered = sum(is_in_danger(spans[id_][1], spans[id_][0], now_us) for id_ in others)
+    pending = tuple(each for each in told if each.state != "gone")
+    return ErasureOverview(pending, len(others), endangered + sum(each.in_danger for each in pending))
+
+
+def _pending(status: ErasureStatus, due_at: int, requested_at: int, now_us: int) -> PendingErasure:
+    tables = tuple(each.name or "a dropped table" for each in status.receipt.tables)
+    danger = status.state != "gone" and is_in_danger(requested_at, due_at, now_us)
+    return PendingErasure(
+        status.id, status.state, requested_at, due_at, danger, tables, status.next_step, status.next_at
+    )

@@ -1,0 +1,211 @@
+"""The tables of a database: an overview, and what is known of each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dolmen.base.units import duration_text
+from dolmen.maintenance.health.concerns import count_text, share_text, size_text
+from dolmen.maintenance.health.health import DeleteCost, Health, SortOverlap, TableHealth
+from dolmen.maintenance.health.page.charts import (
+    GridColumn,
+    Html,
+    element,
+    facts,
+    grid,
+    join,
+    labelled_meter,
+    overlap_chart,
+    size_histogram,
+)
+
+MOST_PANELS = 50
+"""The most tables that are drawn one by one: those of most bytes."""
+_OPEN = 8
+
+
+def table_overview(health: Health) -> Html:
+    """A table of all tables."""
+    columns = (
+        GridColumn("table"),
+        GridColumn("rows in files", "number"),
+        GridColumn("deleted", "number"),
+        GridColumn("files", "number"),
+        GridColumn("size", "number"),
+        GridColumn("small files", "number"),
+        GridColumn("unresolved deletes", "number"),
+        GridColumn("overlap", "number"),
+        GridColumn("Iceberg", "time"),
+        GridColumn("key index", "time"),
+    )
+    rows = [_overview_row(place, table) for place, table in enumerate(health.tables)]
+    content: Html = (
+        grid("All tables, the largest first", columns, rows) if rows else element("p", "There is no table yet.")
+    )
+    return element("section", element("h2", "Tables", id="tables"), content, aria_labelledby="tables")
+
+
+def _overview_row(place: int, table: TableHealth) -> tuple[object, ...]:
+    debt = table.debt
+    name: object = element("a", table.name, href=f"#table-{place}") if place < MOST_PANELS else table.name
+    return (
+        name,
+        f"{debt.rows:,}",
+        f"{debt.dead_rows:,}" if debt.dead_rows else "",
+        f"{debt.files:,}",
+        size_text(debt.bytes),
+        f"{debt.small_files:,}" if debt.small_files else "",
+        f"{debt.tombstones:,}" if debt.tombstones else "",
+        f"{table.overlap.mean:,.1f}" if table.overlap and table.overlap.depths else "",
+        _publication_in_short(table),
+        _index_in_short(table),
+    )
+
+
+def table_panels(health: Health) -> Html:
+    """Each table by itself."""
+    open_ = len(health.tables) <= _OPEN
+    shown = health.tables[:MOST_PANELS]
+    return join(_panel(place, table, open_) for place, table in enumerate(shown))
+
+
+def _panel(place: int, table: TableHealth, open_: bool) -> Html:
+    debt = table.debt
+    told = f"{count_text(debt.rows, 'row')}, {count_text(debt.files, 'file')}, {size_text(debt.bytes)}"
+    keys = [count_text(table.columns, "column")]
+    keys += [f"primary key {', '.join(table.primary_key)}"] if table.primary_key else ["no primary key"]
+    keys += [f"sort key {', '.join(table.sort_key)}"] if table.sort_key else ["no sort key"]
+    summary = element("summary", element("h3", table.name), element("span", told, class_="muted"))
+    inside = element(
+        "div",
+        element("p", "; ".join(keys), class_="small-print"),
+        element("div", *_panels(place, table), class_="panels"),
+        class_="inside",
+    )
+    return element("details", summary, inside, class_="card table", id=f"table-{place}", open=open_ and debt.files > 0)
+
+
+def _panels(place: int, table: TableHealth) -> Iterator[Html]:
+    debt = table.debt
+    if not debt.files:
+        yield element("p", "It has no file yet.", class_="small-print")
+        return
+    if table.sizes.counts:
+        yield _titled("Files by size", size_histogram(table.sizes), _small_files(table))
+    if table.overlap:
+        yield _titled("Overlap in the sort key", *_overlap(table.overlap, f"overlap-{place}"))
+    yield _titled("Deletes", *_deletes(table))
+    if debt.index_entries is not None:
+        yield _titled("Index of keys", *_index(table))
+    if debt.published_version is not None:
+        yield _titled("Published as Iceberg", element("p", _publication(table)))
+
+
+def _titled(title: str, *content: object) -> Html:
+    return element("div", element("h4", title), *content, class_="panel")
+
+
+def _small_files(table: TableHealth) -> Html:
+    debt, sizes = table.debt, table.sizes
+    limit = size_text(sizes.small_below_bytes)
+    if not sizes.small_files:
+        told = f"No file is below {limit}, half of a full file."
+    elif debt.files_saved:
+        told = (
+            f"{count_text(sizes.small_files, 'file is', 'files are')} below {limit}, half of a full file. Compaction "
+            f"could make {count_text(debt.files_saved, 'file')} fewer of them."
+        )
+    else:
+        below = count_text(sizes.small_files, "file is", "files are")
+        told = f"{below} below {limit}, half of a full file: too few to merge."
+    return element("p", told, class_="small-print")
+
+
+def _overlap(overlap: SortOverlap, name: str) -> Iterator[Html]:
+    if not overlap.depths:
+        reason = "too many to compare" if overlap.files else "their bounds are not known"
+        yield element("p", f"Not drawn: {overlap.files + overlap.unknown:,} files, {reason}.", class_="small-print")
+        return
+    yield overlap_chart(overlap, name)
+    yield element(
+        "div",
+        element(
+            "span", element("span", class_="key", aria_hidden="true"), f"most files at a place: {overlap.deepest:,}"
+        ),
+        element("span", element("span", class_="key line-key", aria_hidden="true"), f"mean: {overlap.mean:,.1f}"),
+        class_="legend",
+    )
+    unknown = f" {overlap.unknown:,} files without known bounds come on top." if overlap.unknown else ""
+    yield element(
+        "p",
+        "So many files a filter reads for one value of ",
+        element("code", overlap.column),
+        f". Places are in the order of the files' bounds: distances say nothing of values.{unknown}",
+        class_="small-print",
+    )
+
+
+def _deletes(table: TableHealth) -> Iterator[Html]:
+    debt, cost = table.debt, table.deletes
+    if debt.rows:
+        yield labelled_meter("deleted rows", debt.dead_rows, debt.rows, f"{debt.dead_rows:,} of {debt.rows:,}")
+    if cost is None:
+        yield element("p", "No delete is unresolved: scans compare no rows with deletes.", class_="small-print")
+        return
+    told = f"{cost.files:,} of {debt.files:,}"
+    yield labelled_meter("files to compare", cost.files, debt.files, told, "warning")
+    pairs = [
+        ("unresolved deletes", f"{cost.deletes:,}"),
+        ("the oldest", f"{duration_text(cost.oldest_age_us)} old"),
+        ("cost of a full scan", _cost(cost)),
+        ("time of a full scan, estimated", f"{cost.slowdown:,.1f} times that without them"),
+    ]
+    yield facts(pairs)
+
+
+def _cost(cost: DeleteCost) -> str:
+    compared = f"{count_text(cost.rows, 'row')} to compare"
+    return (
+        f"{compared}; {count_text(cost.objects, 'object')}, {size_text(cost.bytes)} to fetch"
+        if cost.objects
+        else compared
+    )
+
+
+def _index(table: TableHealth) -> Iterator[Html]:
+    debt = table.debt
+    if not table.indexed:
+        yield element("p", "The table is to have none: the next round of maintenance removes it.", class_="small-print")
+        return
+    known = max(0, debt.rows - debt.index_lag_rows)
+    yield labelled_meter("rows in it", known, max(debt.rows, 1), f"up to {known:,} of {debt.rows:,}")
+    told = (
+        f"At least {count_text(debt.index_lag_rows, 'row')} of new files: look-ups read these files instead."
+        if debt.index_lag_rows
+        else "It is complete, as far as counts tell."
+    )
+    yield element("p", told, class_="small-print")
+
+
+def _index_in_short(table: TableHealth) -> str:
+    debt = table.debt
+    if debt.index_entries is None:
+        return ""
+    return share_text(debt.rows - debt.index_lag_rows, debt.rows) if debt.rows else "no rows"
+
+
+def _publication(table: TableHealth) -> str:
+    debt = table.debt
+    if not debt.published_version:
+        return "Not published yet."
+    behind = _publication_in_short(table)
+    return f"Readers see version {debt.published_version:,}: {behind}."
+
+
+def _publication_in_short(table: TableHealth) -> str:
+    debt = table.debt
+    if debt.published_version is None:
+        return ""
+    if not debt.published_version:
+        return "not yet"
+    return f"{duration_text(debt.publication_lag_us)} behind" if debt.publication_lag_us else "up to date"

@@ -1,0 +1,359 @@
+"""One round of maintenance, as the compact function runs it at each call and ``make up`` every minute.
+
+The order is expire, resolve, compact, index, merge, publish, as each step leaves less work for the next. Tables take
+turns: the one with most work goes first, each gets a share of the time, and time that a table does not need goes to
+others.
+
+The events of the two scheduled functions, parsed and checked.
+
+An event is the payload (``Input``) of an EventBridge Scheduler schedule::
+
+    {"tables": ["events"], "steps": ["resolve", "compact"]}         to compact; both may be left out
+    {"dry_run": true}                                                to gc; may be left out
+
+or, without ``Input``, the envelope that EventBridge makes, whose ``detail`` is the payload.
+
+Hurries an erasure: its rows leave the disk as soon as running readers allow, instead of by its deadline.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+from dolmen.commit.context import Context
+from dolmen.commit.loop import submit
+from dolmen.commit.statements.erasures import HurryErasure
+from dolmen.errors import InputError, TableNotFoundError
+from dolmen.format.layout import check_table_name
+from dolmen.format.manifest import TableEntry
+from dolmen.format.properties import TableSettings
+from dolmen.iceberg.erased_tables import asks_for_publication
+from dolmen.iceberg.publication import publish
+from dolmen.maintenance.compact.compaction import compact
+from dolmen.maintenance.deadline import Deadline
+from dolmen.maintenance.erasures.status import ErasureStatus, status_of
+from dolmen.maintenance.gc.collection import collect
+from dolmen.maintenance.indexing import index_table
+from dolmen.maintenance.resolve.resolution import resolve
+from dolmen.maintenance.segment_merging import merge_segments
+from dolmen.maintenance.ttl import expire_rows
+
+Step: TypeAlias = Literal["expire", "resolve", "compact", "index", "merge", "publish"]
+
+
+STEPS: tuple[Step, ...] = ("expire", "resolve", "compact", "index", "merge", "publish")
+
+
+@dataclass(frozen=True)
+class Done:
+    """A step that ended without error, whether or not there was work to do.
+
+    Args:
+        table: the table's name; None for steps of the whole database.
+        result: what the step's function returned.
+        seconds: its duration.
+    """
+
+    step: Step
+    table: str | None
+    result: Any
+    seconds: float
+
+    @property
+    def has_changed_anything(self) -> bool:
+        """Whether the step made a version. Most steps find nothing to do."""
+        made: int = self.result.commits
+        return made > 0
+
+    def __repr__(self) -> str:
+        return f"<Done {self.step} {self.table or 'the database'} in {self.seconds:.2f} s: {self.result!r}>"
+
+
+@dataclass(frozen=True)
+class StepFailure:
+    """A step that failed; the others went on."""
+
+    step: Step
+    table: str | None
+    error: Exception
+
+    def __repr__(self) -> str:
+        return f"<Failure {self}>"
+
+    def __str__(self) -> str:
+        about = self.table or "the database"
+        return f"{self.step} {about}: {type(self.error).__name__}: {self.error}"
+
+
+@dataclass(frozen=True)
+class Round:
+    """The result of a round.
+
+    Args:
+        done: the steps in the order in which they ended; a table may have had several turns.
+        failures: the steps that failed.
+        finished: True if no work was left for lack of time.
+        indexes_behind: tables whose index this round was to bring up to date, and has not.
+    """
+
+    done: tuple[Done, ...]
+    failures: tuple[StepFailure, ...]
+    finished: bool
+    indexes_behind: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        changed = [done for done in self.done if done.has_changed_anything]
+        idle = len(self.done) - len(changed)
+        lines = "".join(f"\n  {one!r}" for one in (*changed, *self.failures))
+        rest = f"\n  {idle:,} steps found nothing to do" if lines and idle else ""
+        told = f"{lines}{rest}" or " there was nothing to do"
+        return f"<Round{'' if self.finished else ', cut short by its deadline'}:{told}>"
+
+    def results(self, step: Step) -> list[Any]:
+        """The results of all runs of one step."""
+        return [done.result for done in self.done if done.step == step]
+
+
+def maintain(
+    context: Context,
+    *,
+    tables: Collection[str] | None = None,
+    steps: Collection[Step] = STEPS,
+    compacted_elsewhere: Collection[str] = (),
+    deadline: Deadline | None = None,
+    progress: Callable[[Done | StepFailure], None] = lambda ended: None,
+) -> Round:
+    """Does all maintenance that is due, as far as the time allows. Safe to repeat, and to run beside others.
+
+    Args:
+        tables: their names; None for all.
+        steps: some of ``STEPS``.
+        compacted_elsewhere: tables that a job compacts; they get all other steps here.
+        deadline: when to stop. Finished work is committed by then, and the next round goes on.
+        progress: called after each step.
+    """
+    rounder = _Rounder(context, deadline or Deadline(context.runtime), progress)
+    return rounder.run(tables, steps, compacted_elsewhere)
+
+
+class _Rounder:
+    def __init__(self, context: Context, deadline: Deadline, progress: Callable[[Done | StepFailure], None]) -> None:
+        self._context, self._deadline, self._progress = context, deadline, progress
+        self._done: list[Done] = []
+        self._failures: list[StepFailure] = []
+
+    def run(
+        self, tables: Collection[str] | None, steps: Collection[Step], compacted_elsewhere: Collection[str]
+    ) -> Round:
+        context = self._context
+        there = context.head.refresh().manifest.tables
+        for name in sorted(set(tables or ()) - there.keys()):
+            absent = TableNotFoundError(f"no table {name!r}; tables: {', '.join(sorted(there)) or 'none'}")
+            self._record(StepFailure(next(step for step in STEPS if step in steps), name, absent))
+        names = [name for name in there if tables is None or name in tables]
+        if "expire" in steps:
+            self._expire(tables)
+        resolving = sorted(names, key=lambda name: (-_deletes(there[name]), name)) if "resolve" in steps else []
+        here = [name for name in names if name not in compacted_elsewhere]
+        compacting = sorted(here, key=lambda name: (-_files(there[name]), name)) if "compact" in steps else []
+        indexing = [name for name in names if _has_index(there[name])] if "index" in steps else []
+        to_index, merging = tuple(indexing), "merge" in steps
+        while resolving or compacting or indexing or merging:
+            resolving = self._turns("resolve", resolve, resolving, 0.5 if compacting else 0.9)
+            compacting = self._turns("compact", compact, compacting, 0.9 if merging or indexing else 1.0)
+            indexing = self._turns("index", index_table, indexing, 0.9 if merging else 1.0)
+            if merging and not self._deadline():
+                stop = self._deadline.share(self._deadline.left_seconds)
+                merged = self._run_step("merge", None, partial(merge_segments, context, deadline=stop))
+                merging = merged is not None and not merged.finished and bool(merged.commits)
+            if self._deadline():
+                break
+        if "publish" in steps:
+            self._publish(names)
+        finished = not (self._deadline.reached or resolving or compacting or indexing or merging)
+        return Round(tuple(self._done), tuple(self._failures), finished, self._behind(to_index))
+
+    def _behind(self, names: Sequence[str]) -> tuple[str, ...]:
+        """Those tables whose index was not brought up to date: it failed, was left, or had no turn."""
+        current = {done.table: done.result.finished for done in self._done if done.step == "index"}
+        return tuple(name for name in names if not current.get(name) and not self._is_dropped(name))
+
+    def _expire(self, tables: Collection[str] | None) -> None:
+        if self._deadline():
+            return
+        expired = self._run_step(
+            "expire", None, lambda: expire_rows(self._context, tables=tables, deadline=self._deadline)
+        )
+        for name, error in expired.failures.items() if expired else ():
+            self._record(StepFailure("expire", name, error))
+
+    def _publish(self, names: Collection[str]) -> None:
+        """Publishes the tables whose settings ask for it. Others cost no request."""
+        cached = self._context.head.cached
+        assert cached is not None
+        manifest = cached.manifest
+        for name in names:
+            entry = manifest.tables.get(name)
+            if entry is None or self._deadline():
+                continue
+            if asks_for_publication(self._context, manifest, entry):
+                self._run_step("publish", name, partial(publish, self._context, name))
+
+    def _turns(self, step: Step, run: Callable[..., Any], names: Sequence[str], part: float) -> list[str]:
+        """Gives each table a turn within a part of the time that is left; returns the tables that need another one."""
+        left_seconds = self._deadline.left_seconds
+        left_after = 0.0 if math.isinf(left_seconds) else left_seconds * (1 - part)
+        again: list[str] = []
+        for index, name in enumerate(names):
+            if self._deadline():
+                return [*again, *names[index:]]
+            share = self._deadline.share((self._deadline.left_seconds - left_after) / (len(names) - index))
+            done = self._run_step(step, name, partial(run, self._context, name, deadline=share))
+            if done is not None and not done.finished and (share.reached or done.commits):
+                again.append(name)
+        return again
+
+    def _run_step(self, step: Step, table: str | None, run: Callable[[], Any]) -> Any:
+        """Runs a step. An error is recorded, so that it does not stop the other steps."""
+        runtime = self._context.runtime
+        began = runtime.monotonic()
+        try:
+            result = run()
+        except Exception as error:  # noqa: BLE001 - recorded, and handled by the caller at the end
+            if not self._is_dropped(table):
+                self._record(StepFailure(step, table, error))
+            return None
+        self._record(Done(step, table, result, runtime.monotonic() - began))
+        return result
+
+    def _is_dropped(self, table: str | None) -> bool:
+        """Whether a step failed because its table was dropped meanwhile."""
+        cached = self._context.head.cached
+        return table is not None and cached is not None and table not in cached.manifest.tables
+
+    def _record(self, ended: Done | StepFailure) -> None:
+        if isinstance(ended, Done):
+            self._done.append(ended)
+        else:
+            self._failures.append(ended)
+        self._progress(ended)
+
+
+def _has_index(entry: TableEntry) -> bool:
+    """Whether a table is to have an index, or has one. An idle table, whose entry is elsewhere, needs nothing."""
+    return not entry.section and (TableSettings.of(entry).index or bool(entry.segments_of("index")))
+
+
+def _deletes(entry: TableEntry) -> int:
+    return len(entry.tombstones) + sum(segment.count for segment in entry.segments_of("tombstones"))
+
+
+def _files(entry: TableEntry) -> int:
+    return len(entry.files) + sum(segment.count for segment in entry.segments_of("files"))
+
+
+_ENVELOPE = "detail-type"
+
+
+@dataclass(frozen=True)
+class CompactRequest:
+    """A request for a round of maintenance.
+
+    Args:
+        tables: their names; None for all.
+        steps: the steps to run, in the order of ``STEPS``.
+    """
+
+    tables: tuple[str, ...] | None = None
+    steps: tuple[Step, ...] = STEPS
+
+    @classmethod
+    def of(cls, event: Any) -> CompactRequest:
+        """Reads an event. Raises InputError, which names what is wrong; unknown members are errors too."""
+        said = _payload(event, ("tables", "steps"))
+        tables, steps = _names(said, "tables"), _names(said, "steps")
+        for name in tables or ():
+            check_table_name(name)
+        if unknown := set(steps or ()) - set(STEPS):
+            raise InputError(f"no step {min(unknown)!r}; there are: {', '.join(STEPS)}")
+        return cls(tables, STEPS if steps is None else tuple(step for step in STEPS if step in steps))
+
+
+@dataclass(frozen=True)
+class GcRequest:
+    """A request for a collection.
+
+    Args:
+        dry_run: report what would be deleted, and delete nothing.
+    """
+
+    dry_run: bool = False
+
+    @classmethod
+    def of(cls, event: Any) -> GcRequest:
+        """Reads an event. Raises InputError, which names what is wrong; unknown members are errors too."""
+        dry_run = _payload(event, ("dry_run",)).get("dry_run", False)
+        if not isinstance(dry_run, bool):
+            raise InputError(f"dry_run is {dry_run!r}: give true or false")
+        return cls(dry_run)
+
+
+def _payload(event: Any, known: tuple[str, ...]) -> Mapping[str, Any]:
+    if isinstance(event, Mapping) and _ENVELOPE in event:
+        event = event.get("detail", {})
+        if isinstance(event, str):  # in Scheduler's own envelope the detail is text
+            try:
+                event = msgspec.json.decode(event or "{}")
+            except msgspec.DecodeError as error:
+                raise InputError(f"the detail of the event is not JSON ({error}): give an object") from None
+    if not isinstance(event, Mapping):
+        raise InputError(f"the event is {type(event).__name__}, not an object with {', '.join(known)}")
+    if unknown := sorted(set(event) - set(known)):
+        raise InputError(f"the event has the unknown member {unknown[0]!r}; allowed are: {', '.join(known)}")
+    return event
+
+
+def _names(said: Mapping[str, Any], member: str) -> tuple[str, ...] | None:
+    names = said.get(member)
+    if names is None:
+        return None
+    if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
+        raise InputError(f"{member} is {names!r}: give a list of names, or leave it out for all")
+    return tuple(dict.fromkeys(names))
+
+
+OPERATION = "hurry"
+
+
+_ROUNDS = 4
+"""Collections that can do something at once: a note, versions that expire, the list, versions that had the list."""
+
+
+def hurry_erasure(context: Context, id_: str) -> ErasureStatus:
+    """Rewrites the files that hold rows of an erasure, and lets the versions that need these files expire.
+
+    What follows takes ``reader_grace`` and ``orphan_age``, and is left to the next collections. Repeated, it goes on.
+
+    Raises:
+        NotFoundError: there is neither an erasure nor a receipt of this id.
+        Error: of a step that failed; the others are done.
+    """
+    if status_of(context, id_).state == "gone":
+        return status_of(context, id_)
+    now_us = max(context.store.clock.now_us, context.head.refresh().manifest.created_at)
+    submit(context.head, OPERATION, [HurryErasure(id_, now_us)])
+    done = maintain(context, steps=("resolve", "compact", "merge"))
+    for _ in range(_ROUNDS):
+        before = context.head.refresh().manifest.version
+        collect(context)
+        if context.head.refresh().manifest.version == before:
+            break
+    for failure in done.failures:
+        raise failure.error
+    return status_of(context, id_)

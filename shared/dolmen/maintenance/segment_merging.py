@@ -1,0 +1,263 @@
+"""Merges segments: few stay, whatever the number of commits, and none consists mostly of removed entries.
+
+Segments of similar size are merged (log-structured), so that an entry is rewritten a logarithmic number of times. A
+merge of segments of files folds overlays and removals into the entries, which takes them out of the root.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, groupby, islice
+from typing import Any
+
+import msgspec
+
+from dolmen.commit.context import Context
+from dolmen.commit.loop import submit
+from dolmen.commit.statements.background import MergeSegments
+from dolmen.entries.segments.file_table import Uuids
+from dolmen.entries.segments.live import LiveFiles, pair_of
+from dolmen.format.entries import DataFile, Overlay
+from dolmen.format.layout import segment_key
+from dolmen.format.manifest import Manifest, Segment, SegmentKind, TableEntry
+from dolmen.format.schema import Schema
+from dolmen.format.segments import encode_checked
+from dolmen.maintenance import never
+from dolmen.maintenance.erasures.progress import rewrite_through
+from dolmen.store.base import create
+
+FAN_IN = 4
+"""The number of segments of similar size that become one. An entry is rewritten log4(entries / entries of a spill)
+times."""
+
+MOST_ENTRIES = 50_000
+"""The most entries of a segment. For data files that is about 10 MB, which one GET fetches."""
+
+DIRTY_PART = 8
+"""A segment of files is rewritten when more than 1/DIRTY_PART of its entries have an overlay or are removed."""
+
+_CONCATENATED: tuple[SegmentKind, ...] = ("history", "applied", "released", "erasures")
+
+
+@dataclass(frozen=True)
+class Merged:
+    """The result of a run.
+
+    Args:
+        commits: number of merges committed.
+        inputs, outputs: numbers of segments that were merged, and that replaced them.
+        finished: False when it stopped at its deadline with work left.
+    """
+
+    commits: int
+    inputs: int
+    outputs: int
+    finished: bool
+
+
+def merge_segments(context: Context, *, deadline: Callable[[], bool] = never) -> Merged:
+    """Merges segments of all tables and of the database where that pays; one commit for each merge.
+
+    Args:
+        deadline: True = stop after the merge under way is committed.
+    """
+    commits = inputs = outputs = 0
+    for name in (None, *sorted(context.head.refresh().manifest.tables)):
+        skip = 0  # merges that others have made unnecessary
+        while (merge := _next_merge(context, name, skip)) is not None:
+            if deadline():
+                return Merged(commits, inputs, outputs, finished=False)
+            now_us = context.store.clock.now_us
+            done = submit(context.head, "merge", [upload_merge(context, merge)], first_upload_us=now_us)
+            if done.manifest is None:
+                skip += 1
+                continue
+            commits += 1
+            inputs += len(merge.inputs)
+            outputs += len(merge.outputs)
+    return Merged(commits, inputs, outputs, finished=True)
+
+
+def _next_merge(context: Context, name: str | None, skip: int) -> Merge | None:
+    """Plans the next merge on the newest version: the last commit may have spilled entries that belong into it."""
+    manifest = (context.head.cached or context.head.refresh()).manifest
+    if name is not None and name not in manifest.tables:
+        return None
+    return next(islice(plan_merges(context, manifest, name), skip, None), None)
+
+
+@dataclass(frozen=True)
+class Merge:
+    """A merge whose outputs are not uploaded yet."""
+
+    name: str | None
+    uuid: str
+    epoch: int
+    inputs: tuple[str, ...]
+    outputs: tuple[tuple[Segment, bytes], ...]
+    removed: frozenset[str] = frozenset()
+    overlays: frozenset[Overlay] = frozenset()
+    schema: Schema | None = None
+    erasing: Mapping[str, int] = field(default_factory=dict)
+
+
+def upload_merge(context: Context, merge: Merge) -> MergeSegments:
+    """Uploads a merge's segments, and returns the statement that commits it."""
+    for segment, body in merge.outputs:
+        create(context.store, segment.object, body, context.runtime)
+    segments = tuple(segment for segment, _ in merge.outputs)
+    return MergeSegments(
+        merge.name,
+        merge.uuid,
+        merge.epoch,
+        merge.inputs,
+        segments,
+        merge.removed,
+        merge.overlays,
+        merge.schema,
+        merge.erasing,
+    )
+
+
+def plan_merges(context: Context, manifest: Manifest, name: str | None) -> Iterator[Merge]:
+    """Plans the merges that pay, in a table or, if ``name`` is None, among the database's own segments."""
+    if name is None:
+        for kind in _CONCATENATED:
+            yield from _concatenations(context, manifest.segments_of(kind), None, "", 0)
+        return
+    entry = context.segments.whole(manifest.tables[name])
+    yield from _concatenations(context, entry.segments_of("tombstones"), name, entry.uuid, entry.epoch)
+    merge = _files(context, name, entry, rewrite_through(context, manifest))
+    if merge is not None:
+        yield merge
+
+
+# ---- segments that are concatenated ----------------------------------------------------------------------------------
+
+
+def tiers(segments: Sequence[Segment]) -> Iterator[tuple[Segment, ...]]:
+    """Groups of neighbours to merge, each of at least ``FAN_IN`` segments of similar size.
+
+    Only neighbours, because entries keep their order. Sizes are similar when they lie between the same powers of
+    ``FAN_IN``. A full segment is left alone.
+    """
+    for tier, run in groupby(segments, key=lambda segment: _tier(segment.count)):
+        together = tuple(run)
+        if tier < _tier(MOST_ENTRIES) and len(together) >= FAN_IN:
+            yield together
+
+
+def _tier(count: int) -> int:
+    tier = 0
+    while count >= FAN_IN:
+        count //= FAN_IN
+        tier += 1
+    return tier
+
+
+def _concatenations(
+    context: Context, segments: Sequence[Segment], name: str | None, uuid: str, epoch: int
+) -> Iterator[Merge]:
+    for run in tiers(segments):
+        kind = run[0].kind
+        read: Callable[[Segment], Iterable[Any]] = getattr(context.segments, kind)
+        entries = chain.from_iterable(read(segment) for segment in run)
+        outputs = tuple(_encode(context, kind, entries, None))
+        newest = max(segment.created_at for segment in run)
+        dated = tuple((msgspec.structs.replace(segment, created_at=newest), body) for segment, body in outputs)
+        yield Merge(name, uuid, epoch, tuple(segment.object for segment in run), dated)
+
+
+def _encode(
+    context: Context, kind: SegmentKind, entries: Iterable[Any], schema: Schema | None
+) -> Iterator[tuple[Segment, bytes]]:
+    left = iter(entries)
+    while some := list(islice(left, MOST_ENTRIES)):
+        yield encode_checked(kind, some, segment_key(kind, context.runtime.uuid()), schema)
+
+
+# ---- segments of files, with overlays and removals -------------------------------------------------------------------
+
+
+def _files(context: Context, name: str, entry: TableEntry, erase_through: int) -> Merge | None:
+    """One merge of all segments of files that are worth it: those of a tier, and those with many changes.
+
+    Args:
+        erase_through: timestamp of the youngest erasure whose rows have to leave the disk now. Bounds of files that
+            held some stand in segments, and go with these.
+    """
+    reader, segments = context.segments, entry.segments_of("files")
+    if not segments:
+        return None
+    live = LiveFiles.of(entry, reader)
+    removals = [segment for segment in entry.segments if segment.kind == "removed"]
+    patches = [segment for segment in entry.segments if segment.kind == "overlays"]
+    removed = {*entry.removed, *chain.from_iterable(map(reader.removed, removals))}
+    overlays = [*entry.overlays, *chain.from_iterable(map(reader.overlays, patches))]
+    homes = _homes(live, {*removed, *(overlay.file for overlay in overlays)})
+    dirty = Counter(homes.values())
+    chosen = {segment.object for run in tiers(segments) for segment in run}
+    chosen |= {segment.object for segment in segments if dirty[segment.object] * DIRTY_PART > segment.count}
+    chosen |= {segment.object for segment in segments if _holds_bounds(live, segment, erase_through)}
+    if len(removals) >= FAN_IN or len(patches) >= FAN_IN:
+        chosen |= dirty.keys()
+    # A change that was spilled while its file was folded elsewhere is useless, and only this merge can remove it.
+    spilled = {*chain.from_iterable(map(reader.removed, removals))}
+    spilled.update(overlay.file for patch in patches for overlay in reader.overlays(patch))
+    if not chosen and spilled <= homes.keys():
+        return None
+    run = [segment for segment in segments if segment.object in chosen]
+    outputs = list(_encode(context, "files", _live_entries(live, run), entry.schema))
+    folded = {uuid for uuid, home in homes.items() if home in chosen}
+    known = homes.keys()
+    if removals:
+        left = sorted(uuid for uuid in chain.from_iterable(map(reader.removed, removals)) if uuid in known - folded)
+        outputs += _encode(context, "removed", left, None)
+    if patches:
+        kept = _greatest(o for o in chain.from_iterable(map(reader.overlays, patches)) if o.file in known - folded)
+        outputs += _encode(context, "overlays", kept, None)
+    return Merge(
+        name,
+        entry.uuid,
+        entry.epoch,
+        tuple(segment.object for segment in (*run, *removals, *patches)),
+        tuple(outputs),
+        frozenset(folded & removed),
+        frozenset(overlay for overlay in overlays if overlay.file in folded),
+        entry.schema,
+        {segment.object: segment.erasing for segment in run},
+    )
+
+
+def _holds_bounds(live: LiveFiles, segment: Segment, erase_through: int) -> bool:
+    """Whether a segment has bounds of files that held erased rows, and are all rewritten."""
+    if not 0 < segment.erasing <= erase_through:
+        return False
+    return not any(0 < file.erasing <= erase_through for file in live.of_segment(segment.object))
+
+
+def _homes(live: LiveFiles, uuids: Collection[str]) -> dict[str, str]:
+    """The key of the segment that holds each file's entry, live or not, by the file's uuid."""
+    wanted, homes = Uuids(uuids), dict[str, str]()
+    if len(wanted):
+        for part in live.live_segments():
+            _, which = part.table.find(wanted)
+            homes.update((wanted.names[place], part.segment.object) for place in which.tolist())
+    return homes
+
+
+def _live_entries(live: LiveFiles, segments: Sequence[Segment]) -> Iterator[DataFile]:
+    for segment in segments:
+        yield from live.of_segment(segment.object)
+
+
+def _greatest(overlays: Iterable[Overlay]) -> list[Overlay]:
+    """The overlay with the greatest pair for each file."""
+    best: dict[str, Overlay] = {}
+    for overlay in overlays:
+        other = best.get(overlay.file)
+        if other is None or pair_of(overlay) > pair_of(other):
+            best[overlay.file] = overlay
+    return list(best.values())

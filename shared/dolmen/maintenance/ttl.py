@@ -1,0 +1,180 @@
+"""Expiry: deletes rows of tables with the property ``ttl`` by tombstones, once the rows are old enough.
+
+A run adds at most one tombstone per table, in one commit for all tables. It adds none where statistics prove that no
+live file holds a row that has expired since the last tombstone. The last expiry is remembered in the table's
+properties. So an idle table gets no tombstones, however often this runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+
+import msgspec
+import pyarrow as pa
+
+from dolmen.base.units import DAY_US, HOUR_US, MINUTE_US, SECOND_US
+from dolmen.commit.context import Context
+from dolmen.commit.statements.background import SetProperties
+from dolmen.commit.statements.claims import Expect
+from dolmen.entries.segments.judging import known_bounds
+from dolmen.entries.segments.live import LiveFiles
+from dolmen.errors import ConflictError, Error, NotFoundError
+from dolmen.format.checksums import prepare
+from dolmen.format.entries import DataFile
+from dolmen.format.manifest import Manifest, TableEntry
+from dolmen.format.properties import TableSettings, TimeToLive, check_ttl_column
+from dolmen.maintenance import never
+from dolmen.predicate import Predicate, StatsVerdict, columns, judge, parse
+from dolmen.predicate.temporal import format_date, format_timestamp
+from dolmen.transactions.results import Commit
+from dolmen.transactions.transaction import Transaction
+
+EXPIRED = "ttl_expired"
+"""The property that remembers the last expiry of a table."""
+
+_ROUNDS = 5
+_STEPS_US = (DAY_US, HOUR_US, MINUTE_US, SECOND_US)
+_STEPS_PER_AGE = 50
+
+
+class LastExpiry(msgspec.Struct, frozen=True):
+    """No live row that was committed up to ``through`` has a time before ``before``.
+
+    Args:
+        column: the id of the column.
+        epoch: the table's epoch at that time.
+        before: microseconds since the epoch; for a column of dates, midnight of the first day that lives.
+        through: ``commit_ts`` of the version that was looked at.
+    """
+
+    column: int
+    epoch: int
+    before: int
+    through: int
+
+
+@dataclass(frozen=True)
+class Expired:
+    """The result of a run.
+
+    Args:
+        cutoffs: by table that got a tombstone, the time before which rows have expired (microseconds, UTC).
+        commit: the commit with the tombstones; None when nothing had expired.
+        failures: errors by table that could not be looked at.
+    """
+
+    cutoffs: dict[str, int] = field(default_factory=dict)
+    commit: Commit | None = None
+    failures: dict[str, Error] = field(default_factory=dict)
+
+    @property
+    def commits(self) -> int:
+        """Number of versions that the run made: one at most."""
+        return int(self.commit is not None)
+
+
+def expire_rows(
+    context: Context, *, tables: Collection[str] | None = None, deadline: Callable[[], bool] = never
+) -> Expired:
+    """Deletes rows that are older than their table's ``ttl``.
+
+    The present time is that of the store's clock. NULL never expires. A date expires when its whole day has. Times
+    without zone are taken as UTC. Cut-offs move in steps of about a fiftieth of the age, in whole days, hours, minutes
+    or seconds. So runs within a step add no tombstone, and no row outlives its age by more than a step.
+
+    Args:
+        tables: their names; None for all.
+        deadline: True = stop looking at tables; what was found is committed.
+    """
+    for last in (*[False] * (_ROUNDS - 1), True):
+        try:
+            return _expire(context, tables, deadline)
+        except (ConflictError, NotFoundError):  # a table was dropped, or its ttl set, since it was looked at
+            if last:
+                raise
+    raise AssertionError("unreachable")
+
+
+def cutoff_of(ttl: TimeToLive, now_us: int, arrow_type: pa.DataType) -> int:
+    """The time before which rows have expired, in microseconds. It does not move back unless ``now_us`` does."""
+    step = next((step for step in _STEPS_US if step * _STEPS_PER_AGE <= ttl.age_us), 1)
+    step = DAY_US if pa.types.is_date(arrow_type) else step
+    return (now_us - ttl.age_us) // step * step
+
+
+def _expire(context: Context, tables: Collection[str] | None, deadline: Callable[[], bool]) -> Expired:
+    transaction = Transaction(context, "expire")
+    transaction.refresh()
+    base, cutoffs, failures = transaction.base, dict[str, int](), dict[str, Error]()
+    for name in sorted(base.tables if tables is None else base.tables.keys() & set(tables)):
+        if deadline():
+            break
+        try:
+            with transaction.savepoint():
+                cutoff = _expire_table(context, transaction, base, name)
+        except Error as error:
+            failures[name] = error
+            continue
+        if cutoff is not None:
+            cutoffs[name] = cutoff
+    return Expired(cutoffs, transaction.commit() if cutoffs else None, failures)
+
+
+def _expire_table(context: Context, transaction: Transaction, base: Manifest, name: str) -> int | None:
+    """Adds a tombstone for a table to the transaction if it needs one; returns the cut-off."""
+    entry = context.segments.whole(base.tables[name])
+    ttl = TableSettings.of(entry).ttl
+    if ttl is None:
+        return None
+    arrow_type, now_us = check_ttl_column(ttl, entry.schema), context.store.clock.now_us
+    cutoff = cutoff_of(ttl, now_us, arrow_type)
+    column = entry.schema.field(ttl.column)
+    last = _last_expiry(entry, column.id)
+    quoted = '"' + column.name.replace('"', '""') + '"'
+    expired = f"{quoted} < {_literal(cutoff, arrow_type)}"
+    predicate = parse(expired, entry.schema, now_us=now_us)
+    since = None
+    if last is not None and last.before < cutoff:
+        since = parse(f"{quoted} >= {_literal(last.before, arrow_type)} AND {expired}", entry.schema, now_us=now_us)
+
+    def may_hold(file: DataFile) -> bool:
+        """Whether the file may have live rows that have expired since the last expiry."""
+        if file.live_rows == 0:
+            return False
+        if last is None or file.greatest_row_ts > last.through:
+            return _may_match(file, predicate, entry)
+        return since is not None and _may_match(file, since, entry)
+
+    if not any(may_hold(file) for file in LiveFiles.of(entry, context.segments).matching(predicate)):
+        return None
+    transaction.add(Expect(name, entry.uuid, entry.properties, ["ttl"]))  # rows with a longer ttl now must live
+    transaction.table(name).delete(expired)
+    seen = LastExpiry(column.id, entry.epoch, cutoff, base.commit_ts)
+    transaction.add(SetProperties(name, entry.uuid, {EXPIRED: msgspec.to_builtins(seen)}))
+    return cutoff
+
+
+def _last_expiry(entry: TableEntry, column: int) -> LastExpiry | None:
+    """The last expiry as the table remembers it; None if it was of another column or of other rows."""
+    said = entry.properties.get(EXPIRED)
+    if said is None:
+        return None
+    last = msgspec.convert(said, LastExpiry)
+    return last if (last.column, last.epoch) == (column, entry.epoch) else None
+
+
+def _literal(at_us: int, arrow_type: pa.DataType) -> str:
+    if pa.types.is_date(arrow_type):
+        return f"DATE '{format_date(at_us // DAY_US)}'"
+    if arrow_type.tz:
+        return f"TIMESTAMPTZ '{format_timestamp(at_us)}+00'"
+    return f"TIMESTAMP '{format_timestamp(at_us)}'"
+
+
+def _may_match(file: DataFile, predicate: Predicate, entry: TableEntry) -> bool:
+    known = known_bounds(file, entry.schema, columns(predicate))
+    return judge(predicate, known, file.rows) is not StatsVerdict.NEVER
+
+
+prepare(LastExpiry)

@@ -1,0 +1,303 @@
+"""Checks segments against their entries in the manifest, and reads a table's entries inside and outside of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+import msgspec
+
+from dolmen.base.cached import cached_property
+from dolmen.commit.context import Context
+from dolmen.entries.index.index_parts import IndexReader
+from dolmen.entries.segments.file_table import FileTable
+from dolmen.errors import (
+    AccessDeniedError,
+    CorruptionError,
+    Error,
+    ObjectNotFoundError,
+    RetryableError,
+    SchemaError,
+    UnsupportedFormatError,
+)
+from dolmen.format.entries import ColumnStats, DataFile, Overlay, Tombstone, Vector, bounds
+from dolmen.format.manifest import Manifest, Segment, SegmentKind, TableEntry
+from dolmen.format.schema import is_nested
+from dolmen.maintenance.verify.verify_report import FindingLog
+
+T = TypeVar("T")
+
+
+def read_segment(context: Context, segment: Segment, log: FindingLog, table: str = "") -> Any:
+    """The contents of a segment; None, with a finding, if it cannot be read. Missing segments are found elsewhere."""
+    reader = context.segments
+    read: dict[SegmentKind, Callable[[Segment], Any]] = {
+        "files": reader.files,
+        "overlays": reader.overlays,
+        "removed": reader.removed,
+        "tombstones": reader.tombstones,
+        "applied": reader.applied,
+        "released": reader.released,
+        "history": reader.history,
+        "table": reader.tables,
+        "erasures": reader.erasures,
+        "index": IndexReader(context.store, context.runtime, context.cache).open,
+    }
+    return readable(context, segment, lambda: read[segment.kind](segment), log, table)
+
+
+def readable(context: Context, segment: Segment, read: Callable[[], T], log: FindingLog, table: str = "") -> T | None:
+    """The result of ``read``; None, with a finding, if this segment is the reason that it fails."""
+    try:
+        return read()
+    except UnsupportedFormatError as error:
+        log.add("newer-format", segment.object, str(error), table=table, rows=segment.rows)
+        return None
+    except (RetryableError, AccessDeniedError):  # says nothing about the segment
+        raise
+    except Error as error:
+        reason = error.reason if isinstance(error, CorruptionError) else str(error)
+    try:
+        context.store.head(segment.object)
+    except ObjectNotFoundError:
+        return None
+    log.add("segment-damaged", segment.object, reason, table=table, rows=segment.rows)
+    return None
+
+
+def check_dated(segment: Segment, stamps: Sequence[int], log: FindingLog, table: str = "") -> None:
+    """Checks the bounds of the versions or timestamps of a segment's entries."""
+    if stamps and not (segment.least <= min(stamps) and max(stamps) <= segment.greatest):
+        reason = f"entries of {min(stamps)} to {max(stamps)}, in the manifest {segment.least} to {segment.greatest}"
+        log.add("segment-bounds", segment.object, reason, table=table)
+
+
+class TableContents:
+    """One table of one version with all its entries, inline or in segments.
+
+    Args:
+        name: the table's name.
+        root: the table's entry in the manifest.
+        log: receives what cannot be read, and, from ``checked_files``, what is wrong.
+    """
+
+    def __init__(self, context: Context, name: str, root: TableEntry, manifest: Manifest, log: FindingLog) -> None:
+        self._context, self.name, self._root, self.manifest, self._log = context, name, root, manifest, log
+        self._unreadable: set[str] = set()
+
+    @property
+    def holder(self) -> str:
+        """The key of the object that holds the table's entry."""
+        return self._root.section.object if self._root.section else self.manifest.key
+
+    @cached_property
+    def entry(self) -> TableEntry | None:
+        """The whole entry, read from its section if the table is idle; None if that cannot be read."""
+        section = self._root.section
+        if section is None:
+            return self._root
+        context, root = self._context, self._root
+        return readable(context, section, lambda: context.segments.whole(root), self._log, self.name)
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """All segments, including the section of the entry itself."""
+        own = (self._root.section,) if self._root.section else ()
+        return (*own, *(self.entry.segments if self.entry else ()))
+
+    @cached_property
+    def tombstones(self) -> tuple[Tombstone, ...]:
+        """All tombstones, spilled ones first."""
+        return (*self._spilled_entries("tombstones"), *self._inline.tombstones)
+
+    @cached_property
+    def overlays(self) -> dict[str, Overlay]:
+        """The newest overlay of each spilled file."""
+        newest: dict[str, Overlay] = {}
+        for overlay in (*self._spilled_entries("overlays"), *self._inline.overlays):
+            known = newest.get(overlay.file)
+            if known is None or _pair(overlay) > _pair(known):
+                newest[overlay.file] = overlay
+        return newest
+
+    @cached_property
+    def removed(self) -> frozenset[str]:
+        """Uuids of spilled files that were removed."""
+        return frozenset((*self._spilled_entries("removed"), *self._inline.removed))
+
+    def files(self, segments: Collection[str] | None = None) -> Iterator[DataFile]:
+        """Live data files with their effective pairs, oldest first.
+
+        Args:
+            segments: keys of the segments to read, beside files in the manifest; all by default.
+        """
+        for segment in self._inline.segments_of("files"):
+            if segments is not None and segment.object not in segments:
+                continue
+            for file in self._files(segment):
+                if file.uuid not in self.removed:
+                    yield self._effective(file, segment)
+        yield from self._inline.files
+
+    def overlaid(self) -> Iterator[Vector]:
+        """Vectors of effective overlays."""
+        for uuid, overlay in self.overlays.items():
+            if overlay.vector and uuid not in self.removed:
+                yield overlay.vector
+
+    def count(self) -> int:
+        """Number of data files, including those in ``removed``."""
+        return len(self._inline.files) + sum(segment.count for segment in self._inline.segments_of("files"))
+
+    def checked_files(self) -> Iterator[DataFile]:
+        """Like ``files``, and also checks every segment against its entry in the manifest."""
+        spilled: set[str] = set()
+        changed = self.removed | self.overlays.keys()
+        for segment in self._inline.segments_of("files"):
+            check = _FileSegment(segment, self._inline)
+            for file in self._files(segment):
+                check.add(file)
+                uuid = file.uuid
+                if uuid in changed:
+                    spilled.add(uuid)
+                if uuid not in self.removed:
+                    live = self._effective(file, segment)
+                    check.add_erasing(live)
+                    yield live
+            if segment.object not in self._unreadable:
+                for kind, reason in check.untrue_claims(self.manifest):
+                    self._log.add(kind, segment.object, reason, table=self.name, rows=segment.rows)
+        yield from self._inline.files
+        for uuid in sorted(changed - spilled):
+            self._log.add("overlay-stray", self.holder, f"file {uuid} is in no segment", table=self.name)
+        for kind, stamp in (("tombstones", "ts"), ("overlays", "applied_through")):
+            for segment in self._inline.segments:
+                if segment.kind == kind:
+                    stamps = [getattr(each, stamp) for each in self._read(segment) or ()]
+                    check_dated(segment, stamps, self._log, self.name)
+        self._log.count("segments", len(self.segments))
+
+    def check_index(self, *, deep: bool) -> None:
+        """Reads the parts of the table's index: with ``deep`` all pages of them, else their root blocks."""
+        for part in self._inline.segments_of("index"):
+            readable(self._context, part, partial(self._walk_index, part, deep=deep), self._log, self.name)
+
+    def _walk_index(self, part: Segment, *, deep: bool) -> None:
+        opened = IndexReader(self._context.store, self._context.runtime, self._context.cache).open(part)
+        if not deep:
+            return
+        entries = sum(len(leaf.keys) for leaf in opened.tree.leaves())
+        if entries != part.count:
+            raise CorruptionError(part.object, f"{entries} entries, not the {part.count} of its reference")
+
+    @property
+    def _inline(self) -> TableEntry:
+        return self.entry or TableEntry(self._root.uuid, self._root.epoch, self._root.schema)
+
+    def _files(self, segment: Segment) -> Iterator[DataFile]:
+        table: FileTable | None = self._read(segment)
+        try:
+            for some in table.entries(types=self._inline.schema.widened_types) if table else ():
+                yield from some
+        except CorruptionError as error:  # its bytes do not decode to entries
+            self._unreadable.add(segment.object)
+            self._log.add("segment-damaged", segment.object, error.reason, table=self.name, rows=segment.rows)
+
+    def _spilled_entries(self, kind: SegmentKind) -> Iterator[Any]:
+        return (each for segment in self._inline.segments_of(kind) for each in self._read(segment) or ())
+
+    def _read(self, segment: Segment) -> Any:
+        """The contents of a segment; None, with a finding the first time, if it cannot be read."""
+        if segment.object in self._unreadable:
+            return None
+        found = read_segment(self._context, segment, self._log, self.name)
+        if found is None:
+            self._unreadable.add(segment.object)
+        return found
+
+    def _effective(self, file: DataFile, segment: Segment) -> DataFile:
+        overlay = self.overlays.get(file.uuid)
+        if overlay is not None and file.newer_pair(overlay.applied_through, overlay.vector):
+            file = msgspec.structs.replace(
+                file, applied_through=overlay.applied_through, vector=overlay.vector, erasing=overlay.erasing
+            )
+        through = max(file.applied_through, segment.resolved_through)
+        return file if through == file.applied_through else msgspec.structs.replace(file, applied_through=through)
+
+
+class _FileSegment:
+    """Compares a segment of data files with the claims in its manifest entry."""
+
+    def __init__(self, segment: Segment, entry: TableEntry) -> None:
+        self._segment = segment
+        self._types = {id_: field.arrow_type for id_, field in entry.schema.by_id.items()}
+        self._rows = self._bytes = self._deleted = 0
+        self._wrong: dict[str, str] = {}
+        self._nulls: dict[int, int | None] = dict.fromkeys(segment.stats, 0)
+        self._nans: dict[int, int | None] = dict.fromkeys(segment.stats, 0)
+
+    def add(self, file: DataFile) -> None:
+        """Adds an entry of the segment."""
+        segment = self._segment
+        self._rows += file.rows
+        self._bytes += file.size
+        self._deleted += file.vector.cardinality if file.vector else 0
+        least = file.row_ts if file.row_ts is not None else (file.row_ts_bounds or (0, 0))[0]
+        if least < segment.least or file.greatest_row_ts > segment.greatest:
+            self._wrong["least, greatest"] = file.uuid
+        if file.applied_through < segment.least_applied_through:
+            self._wrong["least_applied_through"] = file.uuid
+        for id_, claimed in segment.stats.items():
+            if not self._holds(id_, claimed, file):
+                self._wrong[f"statistics of column {id_}"] = file.uuid
+
+    def add_erasing(self, file: DataFile) -> None:
+        """Compares the newest ``erasing`` of a live file with the segment's."""
+        if file.erasing and not 0 < self._segment.erasing <= file.erasing:
+            self._wrong["erasing"] = file.uuid
+
+    def _holds(self, id_: int, claimed: ColumnStats, file: DataFile) -> bool:
+        """Whether the segment's bounds of a column are true for a file. Also counts NULL and NaN."""
+        arrow_type, raw = self._types.get(id_), file.stats.get(id_)
+        if arrow_type is None or is_nested(arrow_type):
+            return True
+        try:
+            own, told = bounds(raw, arrow_type), bounds(claimed, arrow_type)
+        except SchemaError:
+            return False
+        self._nulls[id_] = _plus(self._nulls[id_], own.nulls)
+        self._nans[id_] = _plus(self._nans[id_], own.nans)
+        if own.nulls is not None and own.nans is not None and own.nulls + own.nans >= file.rows:
+            return True  # there is no value that could be outside
+        low: Any = told.min
+        high: Any = told.max
+        least: Any = own.min
+        greatest: Any = own.max
+        return (low is None or (least is not None and low <= least)) and (
+            high is None or (greatest is not None and greatest <= high)
+        )
+
+    def untrue_claims(self, manifest: Manifest) -> Iterator[tuple[str, str]]:
+        """Kinds and reasons of claims that are not true."""
+        segment = self._segment
+        for what, uuid in self._wrong.items():
+            yield "segment-bounds", f"{what} in the manifest: not true of file {uuid}"
+        found = (self._rows, self._bytes, self._deleted)
+        told = (segment.rows, segment.bytes, segment.deleted)
+        if found != told:
+            yield "segment-bounds", f"rows, bytes and deleted rows are {found}, in the manifest {told}"
+        for id_, claimed in segment.stats.items():
+            counts, own = (claimed.nulls, claimed.nans), (self._nulls[id_], self._nans[id_])
+            if any(count not in (None, sure) for count, sure in zip(counts, own, strict=True)):
+                yield "segment-bounds", f"NULL and NaN of column {id_}: {own}, in the manifest {counts}"
+        if segment.resolved_through > manifest.commit_ts:
+            yield "segment-bounds", f"resolved through {segment.resolved_through}, newest is {manifest.commit_ts}"
+
+
+def _pair(overlay: Overlay) -> tuple[int, int]:
+    return overlay.applied_through, overlay.vector.cardinality if overlay.vector else 0
+
+
+def _plus(a: int | None, b: int | None) -> int | None:
+    return None if a is None or b is None else a + b

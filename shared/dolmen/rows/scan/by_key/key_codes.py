@@ -1,0 +1,408 @@
+"""A 64-bit code for every tuple of column values, so that tuples of any types are looked up as integers.
+
+The code of one integer-like column is its value: equal codes are equal values. All other codes are hashes of the
+whole content: equal values have equal codes, and equal codes have to be compared.
+
+Keys in the order of their codes: in memory, or in a temporary file where there are more than memory is to hold.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from tempfile import TemporaryFile, gettempdir
+from typing import Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dolmen.base.units import MIB
+from dolmen.errors import LimitError
+from dolmen.format.types import CodesKind, type_of
+
+Words = npt.NDArray[np.uint64]
+
+
+Places = npt.NDArray[np.int64]
+
+
+_WordsOfRows: TypeAlias = Iterator[tuple[Words, Places | None]]
+
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / golden ratio, odd: Fibonacci hashing (Knuth, TAOCP 3, section 6.4)
+
+
+_STEP = np.uint64(0xFF51AFD7ED558CCD)  # the first multiplier of MurmurHash3's 64-bit finaliser
+
+
+_SHIFT = np.uint64(32)
+
+
+_IN_WORDS = 1024
+"""Bytes of a text that are taken 64 bits at a time, for all texts at once; the rest of each is hashed by itself, as a
+few long texts among many short ones would make many steps."""
+
+
+_INTEGER_WIDTHS = {8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64}
+
+
+_SIGNED_WIDTHS = {8: np.int8, 16: np.int16, 32: np.int32, 64: np.int64}
+
+
+def is_exact(types: Sequence[pa.DataType]) -> bool:
+    """Whether equal codes are equal tuples."""
+    return len(types) == 1 and _kind(types[0]) == "integer"
+
+
+def codes(arrays: Sequence[pa.Array]) -> npt.NDArray[np.int64]:
+    """The codes of the tuples at each place of some arrays of equal length; any value where one is NULL."""
+    if is_exact([array.type for array in arrays]):
+        return integers(arrays[0])
+    mixed = np.zeros(len(arrays[0]), np.uint64)
+    for array in arrays:
+        for word, rows in _words(array):
+            if rows is None:
+                mixed = _mix(mixed, word)
+            else:
+                mixed[rows] = _mix(mixed[rows], word)
+    return mixed.view(np.int64)
+
+
+def _mix(mixed: Words, word: Words) -> Words:
+    mixed = mixed ^ word
+    mixed *= _STEP
+    mixed ^= mixed >> _SHIFT
+    return mixed
+
+
+def slots(found: npt.NDArray[np.int64], bits: int) -> npt.NDArray[np.int64]:
+    """The place of each code in a table of 2 to the ``bits`` slots."""
+    hashed = found.view(np.uint64) * _GOLDEN
+    hashed >>= np.uint64(64 - bits)
+    return hashed.view(np.int64)
+
+
+def integers(array: pa.Array) -> npt.NDArray[np.int64]:
+    """The values of an integer-like array; those of uint64 wrap around."""
+    if pa.types.is_boolean(array.type):
+        array = array.cast(pa.uint8())
+    signed = not pa.types.is_unsigned_integer(array.type)
+    width = (_SIGNED_WIDTHS if signed else _INTEGER_WIDTHS)[array.type.bit_width]
+    values = _values(array, width)
+    return values.view(np.int64) if values.itemsize == 8 else values.astype(np.int64)
+
+
+def from_integers(values: npt.NDArray[np.int64], arrow_type: pa.DataType) -> pa.Array:
+    """The array of an integer-like type that ``integers`` makes these values of."""
+    if pa.types.is_boolean(arrow_type):
+        return pa.array(values != 0)
+    narrow = np.ascontiguousarray(values.astype(_SIGNED_WIDTHS[arrow_type.bit_width], copy=False))
+    return pa.Array.from_buffers(arrow_type, len(values), [None, pa.py_buffer(narrow)])
+
+
+def _kind(arrow_type: pa.DataType) -> CodesKind | None:
+    found = type_of(arrow_type)
+    return None if found is None else found.codes
+
+
+def _values(array: pa.Array, dtype: npt.DTypeLike, width: int = 1) -> npt.NDArray[np.generic]:
+    """The fixed-width values of an array without copying, ``width`` items each; NULLs have any value."""
+    buffer = array.buffers()[1]
+    if buffer is None or len(array) == 0:
+        return np.zeros(len(array) * width, dtype)
+    values: npt.NDArray[np.generic] = np.frombuffer(buffer, dtype, (array.offset + len(array)) * width)
+    return values[array.offset * width :]
+
+
+def _words(array: pa.Array) -> _WordsOfRows:
+    """All of each value's content, 64 bits at a time, and the places of the values that are that long; None = all."""
+    kind = _kind(array.type)
+    assert kind is not None, array.type
+    return WORDS[kind](array)
+
+
+def _integer_words(array: pa.Array) -> _WordsOfRows:
+    yield integers(array).view(np.uint64), None
+
+
+def _decimal_words(array: pa.Array) -> _WordsOfRows:
+    halves = _values(array, np.uint64, 2).reshape(-1, 2)
+    yield halves[:, 0].astype(np.uint64), None
+    yield halves[:, 1].astype(np.uint64), None
+
+
+def _fixed_words(array: pa.Array) -> _WordsOfRows:
+    width = array.type.byte_width
+    offsets = np.arange(len(array) + 1, dtype=np.int64) * width
+    return _text_words(_values(array, np.uint8, width), offsets)
+
+
+def _variable_words(array: pa.Array) -> _WordsOfRows:
+    ends = np.frombuffer(array.buffers()[1], np.int32, array.offset + len(array) + 1)[array.offset :]
+    body = array.buffers()[2]
+    data = np.frombuffer(body, np.uint8) if body is not None else np.zeros(0, np.uint8)
+    return _text_words(data, ends.astype(np.int64))
+
+
+WORDS: dict[CodesKind, Callable[[pa.Array], _WordsOfRows]] = {
+    "integer": _integer_words,
+    "decimal": _decimal_words,
+    "fixed": _fixed_words,
+    "variable": _variable_words,
+}
+"""How values become words, by the kind of their type (``ColumnType.codes``)."""
+
+
+def _text_words(data: npt.NDArray[np.generic], offsets: npt.NDArray[np.int64]) -> _WordsOfRows:
+    data, offsets = data[offsets[0] : offsets[-1]], offsets - offsets[0]
+    starts, lengths = offsets[:-1], np.diff(offsets)
+    yield lengths.view(np.uint64), None
+    if len(lengths) == 0:
+        return
+    padded = np.zeros(len(data) + 8, np.uint8)
+    padded[: len(data)] = data
+    anywhere = np.ndarray((len(data) + 1,), "<u8", padded.data, 0, (1,))  # the 8 bytes from each byte on
+    masks = np.array([(1 << (8 * n)) - 1 for n in range(8)] + [2**64 - 1], np.uint64)
+    shortest, longest = int(lengths.min()), int(lengths.max())
+    rows: Places | None = None  # those that are longer than what is done
+    for done in range(0, min(longest, _IN_WORDS), 8):
+        if shortest > done:
+            yield anywhere[starts + done] & masks[np.minimum(lengths - done, 8)], None
+        else:
+            rows = np.flatnonzero(lengths > done) if rows is None else rows[lengths[rows] > done]
+            yield anywhere[starts[rows] + done] & masks[np.minimum(lengths[rows] - done, 8)], rows
+    if longest > _IN_WORDS:
+        rows = np.flatnonzero(lengths > _IN_WORDS)
+        ends = zip((starts[rows] + _IN_WORDS).tolist(), (starts[rows] + lengths[rows]).tolist(), strict=True)
+        body = memoryview(data)  # type: ignore[arg-type]
+        tails = b"".join([blake2b(body[start:end], digest_size=8).digest() for start, end in ends])
+        yield np.frombuffer(tails, "<u8").astype(np.uint64), rows
+
+
+Int64s: TypeAlias = npt.NDArray[np.int64]
+
+
+Mask: TypeAlias = npt.NDArray[np.bool_]
+
+
+_FENCE = 1024
+"""Every so many codes of a file one is kept in memory."""
+
+
+_SPAN = 128 * _FENCE
+"""The most codes that are read from a file at once: 1 MB."""
+
+
+_BLOCK_BYTES = MIB
+"""Values stand in a file in blocks of about so many bytes, each of which is read as a whole."""
+
+
+class Span(Protocol):
+    """Keys with consecutive codes."""
+
+    @property
+    def codes(self) -> Int64s:
+        """Ascending; equal codes are equal keys in types whose codes are exact."""
+
+    @property
+    def ts(self) -> Int64s:
+        """The greatest timestamp of each key."""
+
+    def take(self, places: Int64s) -> list[pa.Array]:
+        """The keys at some places, by column; nothing where codes are exact."""
+
+
+@dataclass(frozen=True)
+class HeldKeys:
+    """Keys in memory, which are one span."""
+
+    codes: Int64s
+    ts: Int64s
+    arrays: tuple[pa.Array, ...]
+
+    @classmethod
+    def of(cls, arrays: Sequence[pa.Array], ts: Int64s) -> HeldKeys:
+        """Keys in the order in which they come, from which ``merged`` makes others.
+
+        Args:
+            arrays: the columns, in the types of the lookup, without NULL.
+            ts: the timestamp of each key.
+        """
+        return cls(codes(arrays), ts, () if is_exact([array.type for array in arrays]) else tuple(arrays))
+
+    @classmethod
+    def merge(cls, parts: Sequence[HeldKeys]) -> HeldKeys:
+        """The keys of one or more parts in the order of their codes, each of them once."""
+        found = np.concatenate([part.codes for part in parts])
+        # Lists are in order, and so are codes that are the values themselves: a stable sort merges what is.
+        order = np.argsort(found, kind=None if parts[0].arrays else "stable")
+        found = found[order]
+        arrays = [pa.chunked_array(column).combine_chunks() for column in zip(*(p.arrays for p in parts), strict=True)]
+        new = np.append(found[:1] == found[:1], found[1:] != found[:-1])
+        if arrays and not new.all():
+            alike = np.flatnonzero(~new)  # keys that follow one of the same code: they may differ all the same
+            new[alike] = ~_equal(arrays, order[alike], order[alike - 1])
+        ts = np.concatenate([part.ts for part in parts])[order]
+        if not new.all():
+            firsts = np.flatnonzero(new)
+            ts, found, order = np.maximum.reduceat(ts, firsts), found[firsts], order[firsts]
+        return cls(found, ts, tuple(array.take(pa.array(order)) for array in arrays))
+
+    @property
+    def count(self) -> int:
+        """Number of keys."""
+        return len(self.codes)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory that they take."""
+        values: int = sum(array.nbytes for array in self.arrays)
+        return self.codes.nbytes + self.ts.nbytes + values
+
+    def take(self, places: Int64s) -> list[pa.Array]:
+        """The keys at some places, by column."""
+        picked = pa.array(places)
+        return [array.take(picked) for array in self.arrays]
+
+    def all(self, types: Sequence[pa.DataType]) -> tuple[list[pa.Array], Int64s]:
+        """All keys, by column, and the timestamp of each."""
+        return list(self.arrays) or [from_integers(self.codes, types[0])], self.ts
+
+    def may_hold(self, least: int, greatest: int, applied_through: int) -> bool:
+        """Whether there are codes between these two with a timestamp greater than ``applied_through``."""
+        first, last = np.searchsorted(self.codes, least, "left"), np.searchsorted(self.codes, greatest, "right")
+        return bool((self.ts[first:last] > applied_through).any())
+
+
+class StoredKeys:
+    """Keys in a temporary file, which goes with this object: codes, timestamps, then blocks of values.
+
+    Args:
+        keys: merged; at least one.
+
+    Raises:
+        LimitError: there is no room for them.
+    """
+
+    def __init__(self, keys: HeldKeys) -> None:
+        self.count = keys.count
+        self._block_rows = max(1, _BLOCK_BYTES * keys.count // max(1, sum(array.nbytes for array in keys.arrays)))
+        self._schema = pa.schema([(str(place), array.type) for place, array in enumerate(keys.arrays)])
+        self._fences = keys.codes[::_FENCE].copy()
+        self._greatest = int(keys.codes[-1])
+        self._fence_ts = np.maximum.reduceat(keys.ts, np.arange(0, keys.count, _FENCE))
+        self._blocks: list[tuple[int, int]] = []
+        """Start and end of each block in the file."""
+        self._file = self._write(keys)
+        weakref.finalize(self, os.close, self._file)
+
+    def _write(self, keys: HeldKeys) -> int:
+        """Writes the file, which has no name any more, and returns its descriptor."""
+        try:
+            with TemporaryFile(prefix="dolmen-") as file:
+                file.write(keys.codes.data)
+                file.write(keys.ts.data)
+                for start in range(0, self.count if keys.arrays else 0, self._block_rows):
+                    columns = [array.slice(start, self._block_rows) for array in keys.arrays]
+                    block = pa.RecordBatch.from_arrays(columns, schema=self._schema).serialize()
+                    self._blocks.append((file.tell(), file.tell() + block.size))
+                    file.write(block)
+                file.flush()
+                return os.dup(file.fileno())
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT):
+                raise
+            raise LimitError(
+                f"there are more unresolved deletes by key than there is room for in {gettempdir()}: "
+                "set TMPDIR to a directory that has more"
+            ) from None
+
+    def spans(self, ascending: Int64s) -> Iterator[tuple[Span, slice]]:
+        """The spans in which some codes may be, and which of these may be in each: read one after the other.
+
+        Args:
+            ascending: the codes that are looked for; at least one.
+        """
+        first = max(0, int(np.searchsorted(self._fences, ascending[0], "left")) - 1)
+        last = int(np.searchsorted(self._fences, ascending[-1], "right"))
+        step = _SPAN // _FENCE
+        for start in range(first, last, step):
+            end = min(start + step, last)
+            begin = np.searchsorted(ascending, self._fences[start], "left")
+            stop = len(ascending)
+            if end < len(self._fences):  # equal codes may stand on both sides of a fence
+                stop = int(np.searchsorted(ascending, self._fences[end], "right"))
+            if begin < stop:
+                yield _StoredSpan(self, start * _FENCE, min(end * _FENCE, self.count)), slice(int(begin), stop)
+
+    def all(self, types: Sequence[pa.DataType]) -> tuple[list[pa.Array], Int64s]:
+        """All keys, by column, and the timestamp of each."""
+        ts = self.integers(self.count, 2 * self.count)
+        if not self._blocks:
+            return [from_integers(self.integers(0, self.count), types[0])], ts
+        blocks = [self.block(number) for number in range(len(self._blocks))]
+        return [pa.concat_arrays(column) for column in zip(*(block.columns for block in blocks), strict=True)], ts
+
+    def may_hold(self, least: int, greatest: int, applied_through: int) -> bool:
+        """Whether there may be codes between these two with a timestamp greater than ``applied_through``."""
+        if greatest < int(self._fences[0]) or self._greatest < least:
+            return False
+        first = max(0, int(np.searchsorted(self._fences, least, "right")) - 1)
+        last = np.searchsorted(self._fences, greatest, "right")
+        return bool((self._fence_ts[first:last] > applied_through).any())
+
+    def integers(self, start: int, end: int) -> Int64s:
+        """Some of the integers that the file begins with."""
+        return np.frombuffer(self._read(8 * start, 8 * end), np.int64)
+
+    def take(self, places: Int64s) -> list[pa.Array]:
+        """The keys at some ascending places, by column."""
+        if not self._blocks:
+            return []
+        numbers = places // self._block_rows
+        firsts = np.flatnonzero(np.append(True, numbers[1:] != numbers[:-1]))
+        found = [
+            self.block(int(own[0] // self._block_rows)).take(pa.array(own % self._block_rows))
+            for own in np.split(places, firsts[1:])
+        ]
+        return [pa.concat_arrays(column) for column in zip(*(block.columns for block in found), strict=True)]
+
+    def block(self, number: int) -> pa.RecordBatch:
+        """A block of values."""
+        return pa.ipc.read_record_batch(pa.py_buffer(self._read(*self._blocks[number])), self._schema)
+
+    def _read(self, start: int, end: int) -> bytes:
+        body = os.pread(self._file, end - start, start)
+        if len(body) != end - start:
+            raise AssertionError(f"{len(body)} bytes of a temporary file at {start}, not {end - start}")
+        return body
+
+
+class _StoredSpan:
+    """Some keys of a file, whose codes are read when it is made; all else when it is asked for."""
+
+    def __init__(self, keys: StoredKeys, start: int, end: int) -> None:
+        self._keys, self._start, self._end = keys, start, end
+        self.codes = keys.integers(start, end)
+
+    @property
+    def ts(self) -> Int64s:
+        return self._keys.integers(self._keys.count + self._start, self._keys.count + self._end)
+
+    def take(self, places: Int64s) -> list[pa.Array]:
+        return self._keys.take(places + self._start)
+
+
+def _equal(arrays: Sequence[pa.Array], some: Int64s, others: Int64s) -> Mask:
+    """Whether the tuples at some places are those at others."""
+    same = np.ones(len(some), np.bool_)
+    left, right = pa.array(some), pa.array(others)
+    for array in arrays:
+        same &= pc.equal(array.take(left), array.take(right)).to_numpy(zero_copy_only=False)
+    return same

@@ -1,0 +1,377 @@
+"""Keys of some keys tombstones over one tuple of columns as ONE lookup: value -> greatest timestamp that deletes it.
+
+Few keys are compared with every row. More keys in memory are sifted by a table of one byte per slot, about 16 slots a
+key, which is small enough for the processor's cache; the few rows that pass are looked up in the sorted keys. Both are
+several times faster than building a hash table of the keys for every row group, as ``pyarrow.compute.is_in`` does for
+some texts, where that costs less than the codes of all rows. Keys in a file are read from it in the order of the rows'
+codes, no more at once than a row group's rows need beside them.
+
+Gathering the keys of any number of tombstones into lookups, of which bounded memory is taken.
+
+What comes is held until it is too much. Then the keys over the tuple of columns that has most of them are put in order,
+each once; if that leaves much of them, they become a lookup in a temporary file.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dolmen.base.cached import cached_property
+from dolmen.base.units import MIB
+from dolmen.entries.segments.judging import KeyRanges, one_tuple
+from dolmen.format.column_history import widened_keys
+from dolmen.format.entries import Bounds, KeysTombstone
+from dolmen.format.schema import Schema
+from dolmen.format.types import to_array
+from dolmen.predicate import StatsVerdict
+from dolmen.rows.scan.by_key.key_codes import HeldKeys, Int64s, Mask, Span, StoredKeys, codes, is_exact, slots
+
+_SLOTS_PER_KEY = 16
+
+
+_MAX_SLOT_BITS = 24
+
+
+_FEW = 8
+"""Up to this many keys are compared with every row, which costs less than a look into the sieve."""
+
+
+_IN_SET = 1024
+"""Up to this many text keys become a hash table for each row group, which costs less than the codes of its rows."""
+
+
+class Tuples:
+    """Rows' values of a tuple of columns, made ready to be looked up in any number of lookups over these columns.
+
+    Args:
+        arrays: the columns in the order of the tuple, as a file has them.
+        types: the columns' types in the table now.
+    """
+
+    def __init__(self, arrays: Sequence[pa.Array], types: Sequence[pa.DataType]) -> None:
+        self.arrays = [
+            array if array.type == own else array.cast(own) for array, own in zip(arrays, types, strict=True)
+        ]
+        self.nullable = [array for array in self.arrays if array.null_count]
+
+    @cached_property
+    def codes(self) -> Int64s:
+        """The code of each tuple."""
+        return codes(self.arrays)
+
+    @cached_property
+    def are_ascending(self) -> bool:
+        """Whether the codes are in order as the rows come."""
+        return bool((self.codes[1:] >= self.codes[:-1]).all())
+
+    @cached_property
+    def order(self) -> Int64s:
+        """The rows in the order of their codes."""
+        return np.arange(len(self.codes)) if self.are_ascending else np.argsort(self.codes)
+
+    @cached_property
+    def ascending(self) -> Int64s:
+        """The codes in order."""
+        return self.codes if self.are_ascending else self.codes[self.order]
+
+
+class KeysLookup:
+    """Tells which rows are hidden by some keys over the same columns.
+
+    Args:
+        columns: ids of the tuple's columns.
+        types: the columns' types in the table now, to which older ones are cast: types only ever widen.
+        keys: merged, at least one.
+        tombstones: those that the keys are of.
+    """
+
+    def __init__(
+        self,
+        columns: tuple[int, ...],
+        types: Sequence[pa.DataType],
+        keys: HeldKeys | StoredKeys,
+        tombstones: Sequence[KeysTombstone],
+    ) -> None:
+        self.columns, self.types = columns, types
+        self._keys, self._tombstones = keys, tombstones
+        self._exact = is_exact(types)
+        self._least_ts = min(tombstone.ts for tombstone in tombstones)
+        self._greatest_ts = max(tombstone.ts for tombstone in tombstones)
+
+    @property
+    def count(self) -> int:
+        """Number of keys."""
+        return self._keys.count
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether the keys are in memory, and not in a file."""
+        return isinstance(self._keys, HeldKeys)
+
+    def held_keys(self) -> list[pa.Array]:
+        """All keys, by column, also those that hide rows of older files alone. They must be in memory."""
+        assert isinstance(self._keys, HeldKeys)
+        return self._keys.all(self.types)[0]
+
+    def keys(self, applied_through: int) -> tuple[list[pa.Array], Int64s]:
+        """The tuples that hide rows of files with this ``applied_through``, by column, and the timestamp of each."""
+        arrays, ts = self._keys.all(self.types)
+        if self._least_ts > applied_through:
+            return arrays, ts
+        counting = pa.array(ts > applied_through)
+        return [array.filter(counting) for array in arrays], ts[ts > applied_through]
+
+    @cached_property
+    def _ranges(self) -> list[KeyRanges]:
+        """Asked only where the keys themselves can't tell."""
+        return KeyRanges.each(self._tombstones, dict(zip(self.columns, self.types, strict=True)))
+
+    def judge(self, known: Mapping[int, Bounds], rows: int, applied_through: int) -> StatsVerdict:
+        """Judges by bounds whether all, some or none of the rows of a file with this ``applied_through`` are hidden."""
+        if self._greatest_ts <= applied_through:
+            return StatsVerdict.NEVER
+        if rows and (values := one_tuple(known.get(id_) for id_ in self.columns)):
+            arrays = [to_array([value], own) for value, own in zip(values, self.types, strict=True)]
+            return (
+                StatsVerdict.ALWAYS
+                if self.hidden_mask(Tuples(arrays, self.types), applied_through)[0]
+                else StatsVerdict.NEVER
+            )
+        return StatsVerdict.MAYBE if self._may_match(known, rows, applied_through) else StatsVerdict.NEVER
+
+    def _may_match(self, known: Mapping[int, Bounds], rows: int, applied_through: int) -> bool:
+        own = known[self.columns[0]]
+        if (
+            not self._exact
+            or pa.types.is_uint64(self.types[0])
+            or not isinstance(own.min, int)
+            or not isinstance(own.max, int)
+        ):
+            return any(ranges.mask(known, rows, applied_through).any() for ranges in self._ranges)
+        return rows > 0 and own.nulls != rows and self._keys.may_hold(own.min, own.max, applied_through)
+
+    def hidden_mask(self, rows: Tuples, applied_through: int) -> Mask:
+        """A mask of the rows that are hidden in a file with this ``applied_through``."""
+        keys, mask = self._keys, np.zeros(len(rows.arrays[0]), np.bool_)
+        if self._greatest_ts <= applied_through or not len(mask):
+            return mask
+        if isinstance(keys, HeldKeys):
+            if keys.count <= _FEW:
+                return self._mask_of_few(keys, rows, applied_through)
+            if keys.count <= _IN_SET and len(keys.arrays) == 1:
+                counting = keys.arrays[0].filter(pa.array(keys.ts > applied_through))
+                return _mask(pc.is_in(rows.arrays[0], value_set=counting))
+        if isinstance(keys, StoredKeys):
+            for span, some in keys.spans(rows.ascending):
+                mask[self._matching(span, rows, rows.order[some], applied_through)] = True
+            return mask
+        if self._exact and not rows.nullable and rows.are_ascending:
+            return self._mask_in_order(keys, rows.codes, applied_through)
+        if self._table is None:
+            sifted = self._sieve[slots(rows.codes, self._bits)]
+        else:
+            sifted = self._table[np.minimum((rows.codes - keys.codes[0]).view(np.uint64), len(self._table) - 1)]
+            if self._least_ts > applied_through:
+                return _not_null(sifted, rows)
+        mask[self._matching(keys, rows, np.flatnonzero(sifted), applied_through)] = True
+        return mask
+
+    @cached_property
+    def _table(self) -> Mask | None:
+        """Whether there is a key at each distance from the least, where these are no wider apart than a sieve's slots,
+        and one place more, for all beyond; else None."""
+        assert isinstance(self._keys, HeldKeys)
+        own = self._keys.codes
+        width = int(own[-1]) - int(own[0]) + 1
+        if not self._exact or width > 1 << self._bits:
+            return None
+        table = np.zeros(width + 1, np.bool_)
+        table[own - own[0]] = True
+        return table
+
+    @cached_property
+    def _bits(self) -> int:
+        return min(_MAX_SLOT_BITS, max(6, (_SLOTS_PER_KEY * self._keys.count).bit_length()))
+
+    @cached_property
+    def _sieve(self) -> Mask:
+        assert isinstance(self._keys, HeldKeys)
+        sieve = np.zeros(1 << self._bits, np.bool_)
+        sieve[slots(self._keys.codes, self._bits)] = True
+        return sieve
+
+    def _mask_of_few(self, held: HeldKeys, rows: Tuples, applied_through: int) -> Mask:
+        """The mask for few keys: it compares each key with all rows."""
+        mask = np.zeros(len(rows.arrays[0]), np.bool_)
+        for place in np.flatnonzero(held.ts > applied_through).tolist():
+            if self._exact:
+                mask |= rows.codes == held.codes[place]
+            else:
+                each = zip(rows.arrays, held.arrays, strict=True)
+                same = reduce(pc.and_, [pc.equal(array, column[place]) for array, column in each])
+                mask |= _mask(same.fill_null(False))
+        return _not_null(mask, rows) if self._exact else mask
+
+    def _mask_in_order(self, held: HeldKeys, ascending: Int64s, applied_through: int) -> Mask:
+        """The mask for ascending values of one column: it looks each key up among the rows."""
+        mask = np.zeros(len(ascending), np.bool_)
+        start, end = np.searchsorted(held.codes, ascending[[0, -1]])
+        keys = held.codes[start : end + 1][held.ts[start : end + 1] > applied_through]
+        first, last = np.searchsorted(ascending, keys, "left"), np.searchsorted(ascending, keys, "right")
+        there = last > first
+        first, last = first[there], last[there]
+        if int((last - first).max(initial=0)) <= 1:
+            mask[first] = True
+            return mask
+        steps = np.zeros(len(ascending) + 1, np.int8)  # where rows of a key begin, and where they end
+        steps[first] = 1
+        steps[last] -= 1  # keys differ, so no two end at the same row
+        return np.cumsum(steps[:-1], dtype=np.int8).view(np.bool_)
+
+    def _matching(self, span: Span, rows: Tuples, at: Int64s, applied_through: int) -> Int64s:
+        """Finds those of the rows ``at`` whose tuple is a younger key of the span.
+
+        Args:
+            at: in the order of their codes where the span is of a file.
+        """
+        found: list[Int64s] = []
+        places = np.searchsorted(span.codes, rows.codes[at])
+        ts = span.ts if self._least_ts <= applied_through else None
+        while len(at):  # once, and again for rows whose code is that of several keys
+            inside = np.minimum(places, len(span.codes) - 1)
+            same = (inside == places) & (span.codes[inside] == rows.codes[at])
+            at, places = at[same], places[same]
+            hits = self._equal(rows, at, span, places, ts, applied_through)
+            found.append(at[hits])
+            if self._exact:
+                break
+            at, places = at[~hits], places[~hits] + 1
+        return np.concatenate(found) if found else at
+
+    def _equal(
+        self, rows: Tuples, at: Int64s, span: Span, places: Int64s, ts: Int64s | None, applied_through: int
+    ) -> Mask:
+        """Whether the tuples at these rows are these keys, and these count: NULL never does, and codes may collide."""
+        same = np.ones(len(at), np.bool_) if ts is None else ts[places] > applied_through
+        for array in rows.nullable:
+            same &= _mask(pc.is_valid(array.take(pa.array(at))))
+        if self._exact or not same.any():
+            return same
+        if not same.all():
+            same[same] = _are_equal(rows, at[same], span.take(places[same]))
+            return same
+        return _are_equal(rows, at, span.take(places))
+
+
+def _are_equal(rows: Tuples, at: Int64s, keys: list[pa.Array]) -> Mask:
+    same: npt.NDArray[np.bool_] = np.ones(len(at), np.bool_)
+    picked = pa.array(at)
+    for array, column in zip(rows.arrays, keys, strict=True):
+        same &= _mask(pc.equal(array.take(picked), column))
+    return same
+
+
+def _not_null(mask: Mask, rows: Tuples) -> Mask:
+    """A mask over one column without its NULLs."""
+    for array in rows.nullable:
+        mask &= _mask(pc.is_valid(array))
+    return mask
+
+
+def _mask(array: pa.BooleanArray) -> Mask:
+    """A boolean array without NULLs as bytes."""
+    mask: Mask = array.to_numpy(zero_copy_only=False)
+    return mask
+
+
+HELD_BYTES = 32 * MIB
+"""Keys in memory, over all tuples of columns: values, codes and timestamps. Some three times as much while they are put
+in order."""
+
+
+@dataclass
+class _KeysOfColumns:
+    """The keys over one tuple of columns.
+
+    Args:
+        types: its columns' types in the table now.
+    """
+
+    types: list[pa.DataType]
+    parts: list[HeldKeys] = field(default_factory=list)
+    tombstones: list[KeysTombstone] = field(default_factory=list)
+    lookups: list[KeysLookup] = field(default_factory=list)
+    bytes: int = 0
+
+
+class KeysGathering:
+    """Takes keys, some at a time.
+
+    Args:
+        schema: the table's.
+    """
+
+    def __init__(self, schema: Schema) -> None:
+        self._schema = schema
+        self._by_columns: dict[tuple[int, ...], _KeysOfColumns] = {}
+
+    def add(self, tombstones: Sequence[KeysTombstone], keys: pa.Table, ts: Int64s | None = None) -> None:
+        """Adds keys of tombstones over the same columns.
+
+        Args:
+            keys: named by id, in any of the types that the columns had.
+            ts: the timestamp of each key; that of the only tombstone by default.
+        """
+        columns = tombstones[0].columns
+        gathered = self._by_columns.get(columns)
+        if gathered is None:
+            types = [self._schema.by_id[id_].arrow_type for id_ in columns]
+            gathered = self._by_columns[columns] = _KeysOfColumns(types)
+        if ts is None:
+            ts = np.full(keys.num_rows, tombstones[0].ts, np.int64)
+        names = [str(id_) for id_ in columns]
+        whole = widened_keys(keys, pa.schema(zip(names, gathered.types, strict=True))).combine_chunks()
+        if whole.num_rows:
+            part = HeldKeys.of([column.chunk(0) for column in whole.columns], ts)
+            gathered.parts.append(part)
+            gathered.bytes += part.nbytes
+        if not gathered.tombstones or gathered.tombstones[-1] is not tombstones[0]:  # else a list that comes in parts
+            gathered.tombstones += tombstones
+        while sum(each.bytes for each in self._by_columns.values()) > HELD_BYTES:
+            self._make_room()
+
+    def finish(self) -> dict[tuple[int, ...], tuple[KeysLookup, ...]]:
+        """All keys as lookups, by their columns."""
+        found: dict[tuple[int, ...], tuple[KeysLookup, ...]] = {}
+        for columns, gathered in self._by_columns.items():
+            if gathered.parts:
+                keys = HeldKeys.merge(gathered.parts)
+                gathered.lookups.append(KeysLookup(columns, gathered.types, keys, gathered.tombstones))
+            found[columns] = tuple(gathered.lookups)
+        self._by_columns = {}
+        return found
+
+    def _make_room(self) -> None:
+        columns, most = max(self._by_columns.items(), key=lambda item: item[1].bytes)
+        keys = HeldKeys.merge(most.parts)
+        if keys.nbytes <= most.bytes // 2:  # the same keys again and again
+            most.parts, most.bytes = [keys], keys.nbytes
+            return
+        most.lookups.append(KeysLookup(columns, most.types, StoredKeys(keys), most.tombstones))
+        most.parts, most.bytes, most.tombstones = [], 0, most.tombstones[-1:]
+
+
+def group_by_types(tombstones: Sequence[KeysTombstone]) -> list[list[KeysTombstone]]:
+    """Tombstones over the same columns of the same types together."""
+    alike: dict[tuple[tuple[int, ...], tuple[str, ...]], list[KeysTombstone]] = defaultdict(list)
+    for tombstone in tombstones:
+        alike[tombstone.columns, tombstone.types].append(tombstone)
+    return list(alike.values())

@@ -1,0 +1,335 @@
+"""A scan as a lazy frame of Polars: its columns, and conditions that are surely understood, reach the plan.
+
+Polars gives the condition as an expression whose columns and literals have their types by then, and which can be
+written as JSON. Of that a closed list is understood; Polars itself applies the whole condition to what comes back, so
+what is not understood, in whatever version, only costs more reading.
+
+Rows as frames of pandas and Polars: every value as it is stored, or an error that says what to do.
+
+Packages that only some results need.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from decimal import Decimal
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dolmen.errors import InputError, PredicateError, SchemaError
+from dolmen.format.schema import Field, Schema, is_nested
+from dolmen.format.types import type_of
+from dolmen.predicate import Predicate, bind
+from dolmen.predicate.constants import Op, Value, domain_of, nearest_float32
+from dolmen.rows.scan.explain import RowSource
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import polars as pl
+
+
+def optional(module: str, package: str) -> Any:
+    """Imports a module, or raises InputError that says which package to install."""
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise InputError(f"this needs {module}: pip install '{package}'") from error
+
+
+_NOT_A_TIME = -(2**63)
+
+
+def to_pandas(rows: pa.Table, **options: Any) -> pd.DataFrame:
+    """The rows as a pandas frame, from which the same rows can be made again.
+
+    Integers with NULLs become pandas' nullable integers (``Int64``), where Arrow alone would make floats of them;
+    floats with NaN its nullable floats (``Float64``), which tell NaN from NULL; nested values with NULL numbers lists
+    and dicts of Python. Everything else is as Arrow makes it.
+
+    Args:
+        options: for ``pyarrow.Table.to_pandas``: with any of them Arrow alone makes the frame.
+
+    Raises:
+        InputError: a type, or a date or time, that Python or pandas does not have; its column is named.
+    """
+    pandas = optional("pandas", "pandas")
+    if options:
+        return rows.to_pandas(**options)
+    columns = {}
+    for name, column in zip(rows.column_names, rows.columns, strict=True):
+        try:
+            columns[name] = _series(column, pandas)
+        except pa.ArrowNotImplementedError as error:
+            raise InputError(
+                f"column {name!r}: pandas does not take {column.type}; to_arrow() has all types"
+            ) from error
+        except (OverflowError, ValueError) as error:
+            raise InputError(
+                f"column {name!r} holds dates or times outside of Python's years 1 to 9999 ({error}): "
+                "to_pandas(date_as_object=False) makes datetime64 of dates, to_arrow() and to_polars() hold all of them"
+            ) from error
+    frame = pandas.DataFrame(dict(enumerate(columns.values())), index=pandas.RangeIndex(rows.num_rows), copy=False)
+    frame.columns = list(columns)
+    return frame
+
+
+def _series(column: pa.ChunkedArray, pandas: Any) -> Any:
+    t, arrow_type = pa.types, column.type
+    if t.is_integer(arrow_type) and column.null_count:
+        return _nullable_series(column, pandas)
+    if t.is_floating(arrow_type) and arrow_type != pa.float16() and pc.any(pc.is_nan(column)).as_py():
+        return _nullable_series(column, pandas)
+    if t.is_nested(arrow_type) and any(map(_has_null_numbers, column.chunks)):
+        return pandas.Series(column.to_pylist(), dtype=object)
+    if t.is_timestamp(arrow_type) and pc.any(pc.equal(column.cast(pa.int64()), _NOT_A_TIME)).as_py():
+        raise ValueError("the least timestamp is pandas' NaT")
+    return column.to_pandas()
+
+
+def _nullable_series(column: pa.ChunkedArray, pandas: Any) -> Any:
+    """A series of the nullable type of pandas that has the same name: Int8, UInt64, Float32."""
+    kind = "Float" if pa.types.is_floating(column.type) else "UInt" if str(column.type)[0] == "u" else "Int"
+    dtype = getattr(pandas, f"{kind}{column.type.bit_width}Dtype")()
+    return pandas.Series(dtype.__from_arrow__(column))
+
+
+def _has_null_numbers(array: pa.Array) -> bool:
+    """Whether numbers within nested values are NULL, of which Arrow's frames make NaN."""
+    t = pa.types
+    if t.is_integer(array.type) or t.is_floating(array.type):
+        return bool(array.null_count)
+    if t.is_struct(array.type):
+        return any(_has_null_numbers(child) for child in array.flatten())
+    if t.is_map(array.type):
+        return _has_null_numbers(array.keys) or _has_null_numbers(array.items)
+    return isinstance(array, (pa.ListArray, pa.LargeListArray, pa.FixedSizeListArray)) and _has_null_numbers(
+        array.flatten()
+    )
+
+
+def to_dicts(rows: pa.Table) -> list[dict[str, Any]]:
+    """The rows as Python objects.
+
+    Raises:
+        InputError: a date or time that Python does not have; its column is named.
+    """
+    for name, column in zip(rows.column_names, rows.columns, strict=True):
+        try:
+            column.to_pylist()
+        except (OverflowError, ValueError) as error:
+            raise InputError(
+                f"column {name!r} holds a date or time outside of Python's years 1 to 9999: get_many and to_arrow "
+                "return it, or leave the column out (columns=[...])"
+            ) from error
+    found: list[dict[str, Any]] = rows.to_pylist()
+    return found
+
+
+def to_polars(rows: pa.Table) -> pl.DataFrame:
+    """The rows as a Polars frame.
+
+    Raises:
+        InputError: a type that Polars does not have; its column is named.
+    """
+    polars = optional("polars", "polars")
+    try:
+        frame: pl.DataFrame = polars.from_arrow(rows)
+    except (polars.exceptions.PolarsError, TypeError, ValueError) as error:
+        raise InputError(
+            f"Polars does not take {rows.schema.to_string()}: {error}; to_arrow() has all types"
+        ) from error
+    return frame
+
+
+_COMPARISONS: dict[str, Op] = {"Eq": "=", "NotEq": "<>", "Lt": "<", "LtEq": "<=", "Gt": ">", "GtEq": ">="}
+
+
+_BETWEEN: dict[str, tuple[Op, Op]] = {
+    "Both": (">=", "<="), "Left": (">=", "<"), "Right": (">", "<="), "None": (">", "<"),
+}  # fmt: skip
+
+
+_ReadLiteral: TypeAlias = Callable[[Any, Field], Any]
+
+
+class _UnsupportedError(Exception):
+    """There is no predicate that surely says the same."""
+
+
+def lazy_frame(scan: RowSource, stored: Schema) -> pl.LazyFrame:
+    """A lazy frame that scans anew whenever it is collected.
+
+    Args:
+        stored: the table's columns with their ids.
+    """
+    plugins = optional("polars.io.plugins", "polars")
+
+    def read(
+        columns: list[str] | None, condition: pl.Expr | None, rows: int | None, batch_size: int | None
+    ) -> Iterator[pl.DataFrame]:
+        wanted = list(scan.schema.names) if columns is None else columns
+        read_too = [] if condition is None else [n for n in condition.meta.root_names() if n not in wanted]
+        # Rows are counted before the condition: the scan can't apply both.
+        where = None if condition is None or rows is not None or scan.is_limited else predicate_of(condition, stored)
+        part = scan.only([*wanted, *read_too], where, rows)
+        empty = True
+        for batch in part.to_batches():
+            frame = to_polars(pa.table(batch))
+            empty = False
+            yield (frame if condition is None else frame.filter(condition)).select(wanted)
+        if empty:
+            yield to_polars(part.schema.empty_table()).select(wanted)
+
+    schema = to_polars(scan.schema.empty_table()).schema
+    frame: pl.LazyFrame = plugins.register_io_source(read, schema=schema, is_pure=True)
+    return frame
+
+
+def predicate_of(condition: pl.Expr, stored: Schema) -> Predicate | None:
+    """The predicate of those parts of a condition that are understood; None if none is."""
+    polars = optional("polars", "polars")
+    try:
+        tree = json.loads(condition.meta.serialize(format="json"))
+    except (polars.exceptions.PolarsError, ValueError):  # functions of Python, for one, can't be written
+        return None
+    understood = []
+    for part in _conjuncts(tree):
+        try:
+            understood.append(_predicate(part, stored))
+        except (_UnsupportedError, PredicateError, SchemaError, KeyError, TypeError, ValueError, pa.ArrowException):
+            continue  # of another shape than known
+    return bind.conjunction(understood) if understood else None
+
+
+def _conjuncts(node: Any) -> Iterator[Any]:
+    if isinstance(node, dict) and node.keys() == {"BinaryExpr"} and node["BinaryExpr"].get("op") == "And":
+        yield from _conjuncts(node["BinaryExpr"]["left"])
+        yield from _conjuncts(node["BinaryExpr"]["right"])
+    else:
+        yield node
+
+
+def _predicate(node: Any, stored: Schema) -> Predicate:
+    """The predicate that is TRUE, FALSE or NULL where the expression is."""
+    ((kind, inner),) = node.items()
+    if kind == "Column":
+        return bind.truth(_field(node, stored))
+    if kind == "BinaryExpr":
+        left, op, right = inner["left"], inner["op"], inner["right"]
+        if op == "And":
+            return bind.conjunction([_predicate(left, stored), _predicate(right, stored)])
+        if op == "Or":
+            return bind.disjunction([_predicate(left, stored), _predicate(right, stored)])
+        if op not in _COMPARISONS:
+            raise _UnsupportedError
+        if "Column" in left:
+            field = _field(left, stored)
+            return bind.compare(_COMPARISONS[op], field, _value(right, field))
+        field = _field(right, stored)
+        return bind.compare(_COMPARISONS[op], _value(left, field), field)
+    if kind != "Function" or inner["function"].keys() != {"Boolean"}:
+        raise _UnsupportedError
+    return _function(inner["function"]["Boolean"], inner["input"], stored)
+
+
+def _function(name: Any, inputs: list[Any], stored: Schema) -> Predicate:
+    if name == "Not":
+        return bind.negation(_predicate(inputs[0], stored))
+    field = _field(inputs[0], stored)
+    match name:
+        case "IsNull":
+            return bind.is_null(field)
+        case "IsNotNull":
+            return bind.negation(bind.is_null(field))
+        case "IsNan":
+            domain = domain_of(field.arrow_type)
+            return bind.compare("=", field, Value(domain, float("nan")))
+        case {"IsBetween": {"closed": closed}}:
+            least, greatest = _BETWEEN[closed]
+            low, high = (_value(bound, field) for bound in inputs[1:])
+            return bind.conjunction([bind.compare(least, field, low), bind.compare(greatest, field, high)])
+        case {"IsIn": {"nulls_equal": False}}:
+            return bind.one_of(field, _members(inputs[1], field))
+    raise _UnsupportedError
+
+
+def _field(node: Any, stored: Schema) -> Field:
+    field = stored.field(node["Column"])
+    if is_nested(field.arrow_type):
+        raise _UnsupportedError
+    return field
+
+
+def _members(node: Any, field: Field) -> list[Value]:
+    """The values of a list, which is an Arrow stream of one column."""
+    with pa.ipc.open_stream(bytes(node["Literal"]["Scalar"]["List"])) as stream:
+        column = stream.read_all().column(0)
+    texts = pa.types.is_string_view(column.type) or pa.types.is_large_string(column.type)
+    column = column.cast(pa.string()) if texts else column
+    exact = pa.types.is_integer(column.type) or pa.types.is_string(column.type)
+    if column.type != field.arrow_type or not exact or column.null_count:
+        raise _UnsupportedError
+    domain = domain_of(column.type)
+    assert domain is not None
+    return [Value(domain, value) for value in column.to_pylist()]
+
+
+def _value(node: Any, field: Field) -> Value:
+    """A literal of the column's own type."""
+    ((kind, value),) = node["Literal"]["Scalar"].items()
+    found, domain = type_of(field.arrow_type), domain_of(field.arrow_type)
+    if found is None or domain is None or found.polars != kind:
+        raise _UnsupportedError
+    return Value(domain, LITERALS[kind](value, field))
+
+
+def _typed(wanted: type) -> _ReadLiteral:
+    def read(value: Any, field: Field) -> Any:
+        if type(value) is not wanted:
+            raise _UnsupportedError
+        return value
+
+    return read
+
+
+def _decimal(value: Any, field: Field) -> Decimal:
+    unscaled, _, scale = value
+    return Decimal(unscaled).scaleb(-scale)
+
+
+def _float(value: Any, field: Field) -> float:
+    if not isinstance(value, (int, float)):
+        raise _UnsupportedError
+    return float(value)
+
+
+def _time(value: Any, field: Field) -> int:
+    if type(value) is not int or value % 1000:  # nanoseconds
+        raise _UnsupportedError
+    return value // 1000
+
+
+def _timestamp(value: Any, field: Field) -> Any:
+    number, unit, zone = value
+    if unit != "Microseconds" or (zone is None) != (field.arrow_type.tz is None):
+        raise _UnsupportedError
+    return number
+
+
+LITERALS: dict[str, _ReadLiteral] = {
+    "Boolean": _typed(bool),
+    **{f"{sign}Int{bits}": _typed(int) for sign in ("", "U") for bits in (8, 16, 32, 64)},
+    "Decimal": _decimal,
+    "Float64": _float,
+    "Float32": lambda value, field: nearest_float32(_float(value, field)),
+    "String": _typed(str),
+    "Binary": lambda value, field: bytes(value),
+    "Date": _typed(int),
+    "Time": _time,
+    "Datetime": _timestamp,
+}
+"""How a literal of a type becomes a plain value, by Polars's name of the type."""

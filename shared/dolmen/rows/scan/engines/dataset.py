@@ -1,0 +1,434 @@
+"""A scan as an Arrow dataset: the columns and filters that DuckDB asks it for reach the plan.
+
+DuckDB knows Arrow datasets by their class. It asks them for a scanner, with the columns that it needs and those
+conditions that it will not check again itself: its own planner decides what these are, in the column's own types.
+
+Boxes: columns in the form in which DuckDB 1.5 asks for no rows that its filters cannot describe.
+
+DuckDB pushes filters into Arrow datasets. DuckDB 2 leaves out those that Arrow cannot express. DuckDB 1.5 fails on
+them (``n IS DISTINCT FROM 3 OR n = 4``, most joins of times), or asks for other rows (``f <= 'nan'``, and ``ORDER BY``
+with ``LIMIT`` before 1.5.3). It does so for filters on columns. On fields of structs it pushes comparisons with
+constants only, and it pushes nothing on structs that have a field of a type without filters.
+
+A box is a struct with a column as its first field. It has a second field, of the type null, if comparisons of the
+column go wrong as well: those of floats, as Arrow's NaN is not the greatest number, and those of times of day and of
+nested values, as not all constants can be written. The relation takes the columns out of their boxes.
+
+Filters as Arrow expressions, in which DuckDB asks a dataset for rows, as predicates.
+
+An expression does not show what it is made of, but its serialized form does (Arrow's ``compute::Serialize``): a record
+batch whose columns are the literals, and whose metadata are the steps of a walk through the expression: ``call`` and
+``end`` around a function's arguments, ``field_ref``, ``literal``, ``options``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+
+from dolmen.errors import Error, InputError
+from dolmen.format.schema import Field, Schema, is_nested
+from dolmen.format.types import to_plain
+from dolmen.predicate import Constant, Not, Predicate, bind
+from dolmen.predicate.constants import Domain, Op, Value, domain_of
+from dolmen.rows.scan.engines.dataframes import optional
+from dolmen.rows.scan.explain import RowSource
+
+if TYPE_CHECKING:
+    import duckdb
+
+
+_VALUE = "value"
+
+
+_NO_FILTER = pa.field("no_filter", pa.null())
+
+
+def needs_boxes() -> bool:
+    """Whether the DuckDB that is installed pushes filters that Arrow cannot express."""
+    version: str = optional("duckdb", "dolmen[sql]").__version__
+    return int(version.partition(".")[0]) < 2
+
+
+def boxed_schema(schema: pa.Schema, *, filters: bool) -> pa.Schema:
+    """The columns in boxes.
+
+    Args:
+        filters: whether comparisons may be pushed.
+    """
+    return pa.schema(
+        pa.field(field.name, pa.struct(_fields(field, filters and _compares_alike(field.type)))) for field in schema
+    )
+
+
+def _fields(column: pa.Field, filters: bool) -> list[pa.Field]:
+    value = pa.field(_VALUE, column.type, column.nullable)
+    return [value] if filters else [value, _NO_FILTER]
+
+
+def _compares_alike(arrow_type: pa.DataType) -> bool:
+    """Whether Arrow compares all values of a type with all constants as DuckDB does."""
+    t = pa.types
+    return not (t.is_floating(arrow_type) or t.is_time(arrow_type) or t.is_nested(arrow_type))
+
+
+def box(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Rows with their columns in boxes.
+
+    Args:
+        schema: of ``boxed_schema``; it has the columns of the batch.
+    """
+    boxed = [schema.field(name) for name in batch.schema.names]
+    columns = [
+        pa.StructArray.from_arrays([column, pa.nulls(batch.num_rows)][: field.type.num_fields], fields=list(field.type))
+        for column, field in zip(batch.columns, boxed, strict=True)
+    ]
+    return pa.record_batch(columns, pa.schema(boxed))
+
+
+def unbox(relation: duckdb.DuckDBPyRelation) -> duckdb.DuckDBPyRelation:
+    """The columns out of their boxes."""
+    names = ['"' + name.replace('"', '""') + '"' for name in relation.columns]
+    return relation.project(", ".join(f"struct_extract({name}, '{_VALUE}') AS {name}" for name in names))
+
+
+_COMPARISONS: dict[str, Op] = {
+    "equal": "=", "not_equal": "<>", "less": "<", "less_equal": "<=", "greater": ">", "greater_equal": ">=",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Column:
+    path: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Call:
+    function: str
+    arguments: tuple[_Node, ...]
+    options: Any
+
+
+_Node: TypeAlias = _Column | _Call | pa.Scalar
+
+
+_Step: TypeAlias = tuple[str, str]
+
+
+class _UnsupportedFilterError(Exception):
+    """There is no predicate that surely says the same."""
+
+
+@dataclass(frozen=True)
+class Filter:
+    """The predicate and the columns of an Arrow expression.
+
+    Args:
+        columns: names of the columns that it reads; None if that can't be told.
+        predicate: a condition that all rows fulfil for which the expression is TRUE.
+        whole: whether all rows that fulfil it are such rows: the expression need not be evaluated then.
+    """
+
+    columns: frozenset[str] | None
+    predicate: Predicate | None
+    whole: bool
+
+
+def read_filter(expression: pc.Expression, schema: Schema, *, boxed: bool = False) -> Filter:
+    """Finds the predicate that a filter of DuckDB's amounts to.
+
+    Comparisons mean what they mean in DuckDB, and in predicates: NaN equals itself and is greater than every number.
+    Literals must have the type of the column that they are compared with; anything else is not understood.
+
+    Args:
+        schema: the table's columns.
+        boxed: the expression reads them out of their boxes.
+    """
+    try:
+        node = _out_of_boxes(_tree(expression)) if boxed else _tree(expression)
+    except (_UnsupportedFilterError, pa.ArrowException):
+        return Filter(None, None, False)
+    understood, whole = [], True
+    for conjunct in _conjuncts(node):
+        try:
+            understood.append(_predicate(conjunct, schema))
+        except (_UnsupportedFilterError, InputError):
+            whole = False
+    return Filter(frozenset(_columns(node)), bind.conjunction(understood) if understood else None, whole)
+
+
+def _tree(expression: pc.Expression) -> _Node:
+    _, (buffer,) = expression.__reduce__()
+    with pa.ipc.open_file(buffer) as file:
+        batch = file.get_batch(0)
+    return _read(iter(_metadata(batch.schema)), batch)
+
+
+def _out_of_boxes(node: _Node) -> _Node:
+    """The same expression on columns instead of the fields of their boxes."""
+    if isinstance(node, _Call):
+        return replace(node, arguments=tuple(map(_out_of_boxes, node.arguments)))
+    if not isinstance(node, _Column):
+        return node
+    if len(node.path) < 2:
+        raise _UnsupportedFilterError
+    return _Column(node.path[:1])
+
+
+def _read(steps: Iterator[_Step], batch: pa.RecordBatch) -> _Node:
+    """The tree. An OR of hundreds of comparisons nests as deep: its operands become arguments of one call."""
+    open_calls: list[tuple[str, list[_Node], list[Any]]] = []
+    for kind, value in steps:
+        node: _Node
+        if kind == "call":
+            open_calls.append((value, [], []))
+            continue
+        if kind == "options" and open_calls:
+            open_calls[-1][2].append(batch.column(int(value))[0])
+            continue
+        if kind == "literal":
+            node = batch.column(int(value))[0]
+        elif kind == "field_ref":
+            node = _Column((value,))
+        elif kind == "nested_field_ref":
+            node = _Column(tuple(name for _, name in (next(steps) for _ in range(int(value)))))
+        elif kind == "end" and open_calls:
+            function, arguments, options = open_calls.pop()
+            node = _Call(function, _flat(function, arguments), options[0] if options else None)
+        else:
+            raise _UnsupportedFilterError
+        if not open_calls:
+            return node
+        open_calls[-1][1].append(node)
+    raise _UnsupportedFilterError
+
+
+def _flat(function: str, arguments: list[_Node]) -> tuple[_Node, ...]:
+    if function not in ("and_kleene", "or_kleene"):
+        return tuple(arguments)
+    parts = ((node.arguments if _is(node, function) else (node,)) for node in arguments)
+    return tuple(chain.from_iterable(parts))
+
+
+def _is(node: _Node, function: str) -> TypeGuard[_Call]:
+    return isinstance(node, _Call) and node.function == function
+
+
+def _metadata(schema: pa.Schema) -> list[_Step]:
+    """A schema's metadata with all keys that are there twice, which pyarrow's own way leaves out.
+
+    Read from the Arrow C data interface: https://arrow.apache.org/docs/format/CDataInterface.html#c.ArrowSchema.metadata
+    """
+    exported = (ctypes.c_void_p * 9)()
+    schema._export_to_c(ctypes.addressof(exported))
+    try:
+        return list(_pairs(exported[2]))  # its third member
+    finally:
+        pa.Schema._import_from_c(ctypes.addressof(exported))  # releases it
+
+
+def _pairs(address: int | None) -> Iterator[_Step]:
+    if not address:
+        return
+    place = address
+
+    def integer() -> int:
+        nonlocal place
+        place += 4
+        return ctypes.c_int32.from_address(place - 4).value
+
+    def text() -> str:
+        nonlocal place
+        length = integer()
+        place += length
+        return ctypes.string_at(place - length, length).decode()
+
+    for _ in range(integer()):
+        yield text(), text()
+
+
+def _columns(node: _Node) -> Iterator[str]:
+    if isinstance(node, _Column):
+        yield node.path[0]
+    elif isinstance(node, _Call):
+        for argument in node.arguments:
+            yield from _columns(argument)
+
+
+def _conjuncts(node: _Node) -> tuple[_Node, ...]:
+    return node.arguments if _is(node, "and_kleene") else (node,)
+
+
+def _predicate(node: _Node, schema: Schema) -> Predicate:
+    """The predicate that is TRUE, FALSE or NULL where the expression is."""
+    if isinstance(node, pa.Scalar) and pa.types.is_boolean(node.type):
+        return Constant(node.as_py())
+    if isinstance(node, _Column):
+        return bind.truth(_field(node, schema))
+    if not isinstance(node, _Call):
+        raise _UnsupportedFilterError
+    arguments = node.arguments
+    match node.function:
+        case "and_kleene":
+            return bind.conjunction([_predicate(argument, schema) for argument in arguments])
+        case "or_kleene":
+            return bind.disjunction([_predicate(argument, schema) for argument in arguments])
+        case "invert":
+            return bind.negation(_predicate(arguments[0], schema))
+        case "is_null" if node.options is None or not node.options["nan_is_null"].as_py():
+            return bind.is_null(_field(arguments[0], schema))
+        case "is_valid":
+            return bind.negation(bind.is_null(_field(arguments[0], schema)))
+        case "is_nan":
+            field = _field(arguments[0], schema)
+            nan = pa.scalar(float("nan"), field.arrow_type)
+            return bind.compare("=", field, _value(nan, field))
+        case "is_in":  # FALSE, rather than NULL, for NULL
+            field = _field(arguments[0], schema)
+            return bind.conjunction([_one_of(node, field), Not(bind.is_null(field))])
+        case "if_else":
+            return _in_where_valid(arguments, schema)
+        case function if function in _COMPARISONS and len(arguments) == 2:
+            return _compare(_COMPARISONS[function], *arguments, schema)
+    raise _UnsupportedFilterError
+
+
+def _compare(op: Op, left: _Node, right: _Node, schema: Schema) -> Predicate:
+    if isinstance(left, pa.Scalar) and isinstance(right, _Column):
+        field = _field(right, schema)
+        return bind.compare(op, _value(left, field), field)
+    field = _field(left, schema)
+    if not isinstance(right, pa.Scalar):
+        raise _UnsupportedFilterError
+    return bind.compare(op, field, _value(right, field))
+
+
+def _in_where_valid(arguments: tuple[_Node, ...], schema: Schema) -> Predicate:
+    """SQL's IN: ``if_else(is_valid(x), is_in(x, ...), NULL)``."""
+    match arguments:
+        case (
+            _Call("is_valid", (_Column() as tested,)),
+            _Call("is_in", (_Column() as column,)) as members,
+            pa.Scalar() as otherwise,
+        ) if tested == column and not otherwise.is_valid:
+            return _one_of(members, _field(column, schema))
+    raise _UnsupportedFilterError
+
+
+def _one_of(node: _Call, field: Field) -> Predicate:
+    members = node.options["value_set"].values
+    if members is None or members.null_count:
+        raise _UnsupportedFilterError
+    return bind.one_of(field, [_value(member, field) for member in members])
+
+
+def _field(node: _Node, schema: Schema) -> Field:
+    if not isinstance(node, _Column) or len(node.path) > 1:
+        raise _UnsupportedFilterError
+    field = schema.field(node.path[0])
+    if is_nested(field.arrow_type):
+        raise _UnsupportedFilterError
+    return field
+
+
+def _value(scalar: pa.Scalar, field: Field) -> Value:
+    """A literal of the column's own type, or one that is stored alike."""
+    own, wanted = scalar.type, field.arrow_type
+    domain = domain_of(own)
+    if own == pa.float64() and wanted == pa.float32():  # the same number, written wider
+        return _value(scalar, Field(field.id, field.name, "double"))
+    alike = own == wanted or (
+        domain is domain_of(wanted)
+        and (domain in (Domain.TEXT, Domain.BYTES, Domain.EXACT) or own == pa.timestamp("us", getattr(own, "tz", None)))
+    )
+    if not alike or domain is None or not scalar.is_valid:
+        raise _UnsupportedFilterError
+    return Value(domain, to_plain(pa.array([scalar], own))[0])
+
+
+Narrow: TypeAlias = Callable[[Sequence[str], Predicate | None], RowSource]
+"""Makes a scan of these columns, and of the rows that fulfil a condition."""
+
+
+class ScanDataset(ds.Dataset):  # type: ignore[misc]  # pyarrow is untyped
+    """Rows of one table, as DuckDB scans them.
+
+    Args:
+        name: the table's.
+        schema: columns of the rows.
+        stored: the table's columns with their ids.
+        narrow: makes the scans.
+        filters: whether a scan may be narrowed to some rows. It must be, unless DuckDB needs boxes.
+    """
+
+    def __init__(self, name: str, schema: pa.Schema, stored: Schema, narrow: Narrow, *, filters: bool = True) -> None:
+        self.name = name
+        self._boxed = needs_boxes()
+        self._schema = boxed_schema(schema, filters=filters) if self._boxed else schema
+        self._stored, self._narrow = stored, narrow
+        self.error: Error | None = None
+        """The error of the last scan, as DuckDB shows only its text."""
+        self.rehearsed: list[RowSource] | None = None
+        """While this is a list, scans are added to it instead of being read."""
+
+    def relation(self, connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyRelation:
+        """The rows as a relation, which begins a scan whenever it is executed."""
+        scanned = connection.from_arrow(self)
+        return unbox(scanned) if self._boxed else scanned
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Columns of the rows, in the form that DuckDB scans."""
+        return self._schema
+
+    def scanner(
+        self, columns: Sequence[str] | None = None, filter: Any = None, batch_size: int | None = None, **_: Any
+    ) -> Scanner:
+        """Makes a scan. DuckDB calls it for each place in a query that reads the table, in each run."""
+        self.error = None
+        wanted = list(self.schema.names if columns is None else columns)
+        asked = (
+            Filter(frozenset(), None, True) if filter is None else read_filter(filter, self._stored, boxed=self._boxed)
+        )
+        rest = None if asked.whole else filter
+        tested = set() if asked.whole else set(self.schema.names if asked.columns is None else asked.columns)
+        extra = [name for name in self.schema.names if name in tested and name not in wanted]
+        scan = self._narrow([*wanted, *extra], asked.predicate)
+        if self.rehearsed is not None:
+            self.rehearsed.append(scan)
+        schema = pa.schema([self.schema.field(name) for name in wanted])
+        batches = self._batches(scan, wanted, rest) if self.rehearsed is None else iter(())
+        return Scanner(schema, batches)
+
+    def _batches(self, scan: RowSource, wanted: list[str], rest: Any) -> Iterator[pa.RecordBatch]:
+        try:
+            for read in scan.to_batches():
+                batch = box(read, self.schema) if self._boxed else read
+                kept = batch if rest is None else batch.filter(rest)
+                yield kept if kept.schema.names == wanted else kept.select(wanted)
+        except Error as error:
+            self.error = error
+            raise
+
+
+class Scanner(ds.Scanner):  # type: ignore[misc]  # pyarrow is untyped
+    """One run over a dataset."""
+
+    def __init__(self, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> None:
+        self._schema, self._batches = schema, batches
+
+    @property
+    def projected_schema(self) -> pa.Schema:
+        """Columns of the batches."""
+        return self._schema
+
+    def to_reader(self) -> pa.RecordBatchReader:
+        """The batches."""
+        return pa.RecordBatchReader.from_batches(self._schema, self._batches)

@@ -1,0 +1,296 @@
+"""SQL expressions over columns of rows: DuckDB evaluates them on record batches, one batch after the other.
+
+Rows may have several sides, such as those of a table and of the source of a merge: ``target.price + source.price``.
+An expression sees the columns of its own row, so subqueries, aggregates and window functions are refused.
+
+The literals among the results of SQL expressions, which DuckDB gives a type before it knows their column's.
+
+``0.5`` is a DECIMAL(2, 1), ``1e3`` a DOUBLE, ``'2026-01-05'`` a VARCHAR, and NULL an INTEGER up to DuckDB 1.5. What is
+written so may become a value of another type; what is read from a column, or computed, may not.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+
+from dolmen.base.arguments import short_repr
+from dolmen.errors import InputError
+from dolmen.format.schema import same_names
+from dolmen.format.types import is_text
+from dolmen.rows.scan.engines.dataframes import optional
+from dolmen.rows.scan.engines.sandbox import join_sandbox, reject_functions
+
+Node = Mapping[str, Any]
+"""A node of the tree that DuckDB parses an expression to."""
+
+
+_MADE_OF_ARGUMENTS = {"list_value", "array_value", "struct_pack", "row", "map", "ifnull", "if"}
+
+
+_ARITHMETIC = {"+", "-", "*", "/", "//", "%", "**", "^"}
+
+
+@dataclass(frozen=True)
+class Literals:
+    """The literals among the results of an expression.
+
+    Args:
+        every: every result is a literal.
+        texts: every result that is a text is a literal.
+        null: NULL or an empty list is among the results.
+    """
+
+    every: bool
+    texts: bool
+    null: bool
+
+    @classmethod
+    def of(cls, tree: Node, columns: Mapping[str, list[pa.DataType]]) -> Literals:
+        """Finds the literals of an expression.
+
+        Args:
+            tree: of the expression.
+            columns: the types of all columns that may be meant by a name, in lower case.
+        """
+        found = list(_results(tree))
+        others = [node for node in found if node["class"] != "CONSTANT" and not _is_empty(node)]
+        null = any(_is_empty(node) or _is_null(node) for node in found)
+        return cls(not others, not any(_may_be_text(node, columns) for node in others), null)
+
+
+def _results(node: Node) -> Iterator[Node]:
+    """The nodes of which the value is one, or is made."""
+    inner: list[Node] | None = None
+    if node["class"] == "CASE":
+        inner = [*(check["then_expr"] for check in node["case_checks"]), node["else_expr"]]
+    elif node["type"] == "OPERATOR_COALESCE":
+        inner = _arguments(node)
+    elif node["class"] == "FUNCTION":
+        name = node["function_name"]
+        if name in _MADE_OF_ARGUMENTS:
+            inner = _arguments(node)[name == "if" :] or None
+        elif name in ("+", "-") and len(_arguments(node)) == 1:
+            inner = _arguments(node)
+    if inner is None:
+        yield node
+    for each in inner or ():
+        yield from _results(each)
+
+
+def _arguments(node: Node) -> list[Node]:
+    """The arguments of a function; DuckDB 2.0 gives each a name beside it."""
+    given = node.get("arguments") or node.get("children") or ()
+    return [each.get("expression", each) for each in given]
+
+
+def _is_empty(node: Node) -> bool:
+    """Whether it makes a list or a map of nothing."""
+    return node["class"] == "FUNCTION" and node["function_name"] in _MADE_OF_ARGUMENTS and not _arguments(node)
+
+
+def _is_null(node: Node) -> bool:
+    if node["class"] != "CONSTANT":
+        return False
+    literal = node.get("literal")
+    return bool(node["value"]["is_null"]) if literal is None else literal["kind"] == "NULL_LITERAL"
+
+
+def _may_be_text(node: Node, columns: Mapping[str, list[pa.DataType]]) -> bool:
+    if node["class"] == "COLUMN_REF":
+        return any(_has_text(kind) for name in node["column_names"] for kind in columns.get(name.lower(), ()))
+    return not (node["class"] == "FUNCTION" and node["function_name"] in _ARITHMETIC)
+
+
+def _has_text(kind: pa.DataType) -> bool:
+    return is_text(kind) or any(_has_text(kind.field(place).type) for place in range(kind.num_fields))
+
+
+Sides: TypeAlias = Mapping[str, pa.RecordBatch]
+"""Rows by the name of their side; all have as many."""
+
+
+_REFUSED = {
+    "SUBQUERY": "a subquery",
+    "STAR": "all columns at once",
+    "PARAMETER": "a parameter",
+}
+
+
+_NO_COLUMNS = "__rows"
+"""The column of rows of which expressions use no column."""
+
+
+class Evaluator:
+    """Evaluates SQL expressions. ``now()`` is the same for all rows of one evaluator. Used by one thread.
+
+    Raises:
+        InputError: DuckDB is not installed.
+    """
+
+    def __init__(self) -> None:
+        # Rewritten, ``u + 1 = 18446744073709551615`` fails inside of DuckDB: expressions are evaluated as they stand.
+        self._connection = join_sandbox(threads="1", disabled_optimizers="expression_rewriter")
+        self._trees: dict[str, Any] = {}
+        self._errors: Any = optional("duckdb", "dolmen[sql]").Error
+
+    def columns(self, text: str) -> frozenset[str]:
+        """The words in an expression that may name columns, in lower case.
+
+        Raises:
+            InputError: it is no single expression, or has what no row can answer.
+        """
+        if not text.strip():
+            raise InputError("an expression is empty")
+        if text not in self._trees:
+            self._trees[text] = self._read(text)
+        named = (node.get("column_names") or () for node in _nodes(self._trees[text]))
+        return frozenset(part.lower() for parts in named for part in parts)
+
+    def literals(self, text: str, sides: Mapping[str, pa.Schema]) -> Literals:
+        """The literals among the results of an expression over some columns. Raises InputError, as ``columns``."""
+        self.columns(text)
+        types: dict[str, list[pa.DataType]] = {}
+        for schema in sides.values():
+            for field in schema:
+                types.setdefault(field.name.lower(), []).append(field.type)
+        return Literals.of(self._trees[text], types)
+
+    def uses(self, texts: Iterable[str], names: Iterable[str]) -> list[str]:
+        """The columns that some of the expressions may name."""
+        words = frozenset[str]().union(*(self.columns(text) for text in texts))
+        return [name for name in names if name.lower() in words]
+
+    def types(self, texts: Sequence[str], sides: Mapping[str, pa.Schema]) -> list[pa.DataType]:
+        """The types of expressions, which are checked with it; no row is needed.
+
+        Raises:
+            InputError: DuckDB refuses one, it has what no row can answer, or it gives times of day with a zone.
+        """
+        rows = {side: _no_rows(schema) for side, schema in sides.items()}
+        for text in texts:
+            self.columns(text)
+            with self._explaining(text):
+                self._run(f"SELECT 1 FROM {_rows(rows)} WHERE (({text}\n)) IS NULL", [text], rows)  # noqa: S608 - as asked
+        return [array.type for array in self.evaluate(texts, rows)]
+
+    def evaluate(self, texts: Sequence[str], sides: Sides) -> list[pa.Array]:
+        """The values of expressions, a row for each row of the sides.
+
+        Raises:
+            InputError: an expression fails on some row.
+        """
+        if not texts:
+            return []
+        listed = ", ".join(f'({text}\n) AS "{place}"' for place, text in enumerate(texts))
+        try:
+            found = self._run(f"SELECT {listed} FROM {_rows(sides)}", texts, sides)  # noqa: S608 - of one expression each
+        except self._errors as error:
+            for text in texts if len(texts) > 1 else ():  # which one?
+                self.evaluate([text], sides)
+            raise _refusal(texts[0], error) from error
+        rows = min(side.num_rows for side in sides.values())
+        if (found.num_rows, found.num_columns) != (rows, len(texts)):
+            raise InputError(f"{short_repr(texts[0])} gives {found.num_rows} values for {rows} rows: one is needed")
+        try:
+            return [_whole(column) for column in found.columns]
+        except pa.ArrowNotImplementedError as error:
+            raise InputError(
+                f"{short_repr(texts[0])} gives values of a type that no column can have: {error}"
+            ) from error
+
+    def close(self) -> None:
+        """Frees what the connection holds."""
+        self._connection.close()
+
+    def _run(self, query: str, texts: Sequence[str], sides: Sides) -> pa.Table:
+        for side, rows in sides.items():
+            names = self.uses(texts, rows.schema.names)
+            if alike := same_names(names):
+                raise InputError(f"columns {alike[0]!r} and {alike[1]!r} of {side} are the same to SQL: rename one")
+            narrow = rows.select(names) if names else _without_columns(rows.num_rows)
+            # DuckDB reads a stream in this thread, and asks nothing of it.
+            self._connection.register(side, pa.RecordBatchReader.from_batches(narrow.schema, [narrow]))
+        try:
+            found = self._connection.sql(query)
+            for text, kind in zip(texts, found.types, strict=False):
+                if _has_zone(kind):  # Arrow has no type for it: the zone would be lost
+                    raise InputError(f"{short_repr(text)} gives a time of day with a zone: cast it to TIME")
+            return found.to_arrow_table()
+        except self._errors:
+            with suppress(self._errors):  # unless it has failed inside, and takes no more
+                self._connection.execute("ROLLBACK; BEGIN TRANSACTION")
+            raise
+        finally:
+            with suppress(self._errors):
+                for side in sides:
+                    self._connection.unregister(side)
+
+    def _read(self, text: str) -> Any:
+        """The tree of an expression."""
+        with self._explaining(text):
+            [(body,)] = self._connection.execute("SELECT json_serialize_sql(?)", [f"SELECT ({text}\n)"]).fetchall()
+        tree = json.loads(body)
+        if tree["error"]:
+            raise _refusal(text, tree["error_message"])
+        select = tree["statements"][0]["node"]
+        is_one = len(tree["statements"]) == 1 and len(select.get("select_list", ())) == 1
+        if not is_one or select["from_table"]["type"] != "EMPTY" or select["where_clause"] or select["modifiers"]:
+            raise InputError(f"{short_repr(text)} is no single expression")
+        reject_functions(body, self._connection)
+        for node in _nodes(select["select_list"]):
+            if node.get("class") in _REFUSED:
+                raise InputError(f"{short_repr(text)} has {_REFUSED[node['class']]}, which no single row can answer")
+        return select["select_list"][0]
+
+    @contextmanager
+    def _explaining(self, text: str) -> Iterator[None]:
+        try:
+            yield
+        except self._errors as error:
+            raise _refusal(text, error) from error
+
+
+def _has_zone(kind: Any) -> bool:
+    """Whether values of a type of DuckDB are times of day with a zone, or hold some."""
+    nested = kind.children if kind.id in ("list", "array", "struct", "map") else ()
+    return kind.id == "time with time zone" or any(
+        _has_zone(child)
+        for _, child in nested
+        if isinstance(child, type(kind))  # an array's size is none
+    )
+
+
+def _rows(sides: Iterable[str]) -> str:
+    return " POSITIONAL JOIN ".join(sides)
+
+
+def _no_rows(schema: pa.Schema) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
+
+
+def _without_columns(rows: int) -> pa.RecordBatch:
+    return pa.record_batch([pa.nulls(rows, pa.bool_())], [_NO_COLUMNS])
+
+
+def _whole(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
+def _nodes(tree: Any) -> Iterator[dict[str, Any]]:
+    """All objects of a tree in JSON."""
+    below = tree.values() if isinstance(tree, dict) else tree if isinstance(tree, list) else ()
+    if isinstance(tree, dict):
+        yield tree
+    for each in below:
+        yield from _nodes(each)
+
+
+def _refusal(text: str, error: object) -> InputError:
+    reason = str(error).partition("\n\nStack Trace")[0].strip().partition("\n")[0]
+    return InputError(f"DuckDB can't evaluate {short_repr(text)}: {reason}")

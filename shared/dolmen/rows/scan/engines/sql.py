@@ -1,0 +1,344 @@
+"""``db.sql(...)``: DuckDB runs the query; scans bring it the columns and rows that it asks for.
+
+Each table that the query may name is registered as a dataset. DuckDB's own planner decides which columns it needs of
+each place that names one, and which conditions may be asked of the rows there; both go into that place's scan, where
+they prune files and row groups. The query's text is never changed, and nothing else is made of its conditions.
+"""
+
+from __future__ import annotations
+
+import atexit
+import itertools
+import json
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+import pyarrow as pa
+
+from dolmen.errors import Error, InputError, TableNotFoundError
+from dolmen.format.schema import Schema, same_names
+from dolmen.predicate import Predicate
+from dolmen.rows.scan.engines.dataframes import optional, to_pandas, to_polars
+from dolmen.rows.scan.engines.dataset import ScanDataset
+from dolmen.rows.scan.engines.sandbox import open_sandbox, reject_functions
+from dolmen.rows.scan.explain import RowSource
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import duckdb
+    import pandas as pd
+    import polars as pl
+
+Parameters: TypeAlias = Sequence[Any] | Mapping[str, Any] | None
+"""Values of a query's parameters: in order, for each ``?`` or ``$1``; or by name, for each ``$name``."""
+
+_numbers = itertools.count()
+_CATALOGUE = re.compile(r"show|describe|information_schema|sqlite_(master|schema)|pg_\w+|duckdb_\w+|pragma_\w+")
+"""Words of queries that list tables, rather than name them."""
+
+_PARSED = '{"error":false,'
+_NODE = re.compile(r'"type":"(\w+_NODE)"')
+_READING_NODES = {"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE"}
+"""What queries consist of, in ``json_serialize_sql``."""
+
+_NO_SUCH_TABLE = re.compile(r'Table with name "?(\w+)"? does not exist')
+_AS_OF = re.compile(r"\b(version|timestamp|system_time)\s+as\s+of\b", re.IGNORECASE)
+_NO_FILES = re.compile(r"disabled by configuration|configuration has been locked")
+
+
+class TableSource(Protocol):
+    """A table of one version."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Its columns."""
+
+    @property
+    def stored_schema(self) -> Schema:
+        """Its columns with their ids."""
+
+    def scan(self, columns: Sequence[str] | None = None, where: Predicate | None = None) -> RowSource:
+        """Its rows."""
+
+
+class Tables(Protocol):
+    """The tables of one version."""
+
+    def tables(self) -> list[str]:
+        """Their names."""
+
+    def table(self, name: str) -> TableSource:
+        """One of them. Raises TableNotFoundError."""
+
+
+def run_sql(query: str, tables: Tables, parameters: Parameters = None) -> SqlResult:
+    """Prepares a query; it runs whenever its result is asked for.
+
+    Args:
+        query: one statement that reads, in DuckDB's dialect: SELECT, FROM, WITH, VALUES, PIVOT, DESCRIBE, SUMMARIZE,
+            SHOW TABLES, or EXPLAIN before one of them.
+        tables: all in the same version.
+        parameters: values of the query's parameters.
+
+    Raises:
+        InputError: another statement, or it does not fit the tables or the parameters.
+        TableNotFoundError: it names a table that is not there.
+    """
+    if not isinstance(query, str):
+        raise InputError(f"a query is text, not {type(query).__name__}")
+    if parameters is not None and (isinstance(parameters, str) or not isinstance(parameters, (Sequence, Mapping))):
+        raise InputError("parameters are a list of values, for each ? in turn, or a dict of them, for each $name")
+    duckdb = optional("duckdb", "dolmen[sql]")
+    connection = open_sandbox(_spill_directory())
+    explained = _check_statement(query, connection, duckdb)
+    words, there = _words(query), tables.tables()
+    named = there if lists_tables(query) else [name for name in there if name in words]
+    datasets, refused = [], dict[str, InputError]()
+    for name in named:
+        table = tables.table(name)
+        if alike := same_names(table.schema.names):
+            refused[name] = InputError(
+                f"table {name!r} has columns {alike[0]!r} and {alike[1]!r}, which SQL can't tell apart: use scan()"
+            )
+            continue
+        dataset = ScanDataset(name, table.schema, table.stored_schema, table.scan)
+        dataset.relation(connection).create_view(name)
+        datasets.append(dataset)
+    result = SqlResult(_Query(connection, query, parameters, datasets, tables, refused), explained)
+    result.columns  # noqa: B018  # binds the query: what does not fit is said now
+    return result
+
+
+def lists_tables(query: str) -> bool:
+    """Whether a query may list tables, rather than only name them."""
+    return any(map(_CATALOGUE.fullmatch, _words(query)))
+
+
+def _words(query: str) -> set[str]:
+    return set(re.findall(r"[a-z0-9_]+", query.lower()))
+
+
+def _spill_directory() -> str:
+    """Where a query puts what exceeds memory: DuckDB makes it then, removes it, and lets queries read what is there.
+
+    By default that were ``.tmp`` of the working directory, with all that others have there.
+    """
+    root = _spill_root(os.getpid())
+    return os.path.join(root, str(next(_numbers))) if root else ""
+
+
+@cache
+def _spill_root(process: int) -> str:
+    """A directory that only this user can look into; empty, so that nothing is spilled, where none can be made."""
+    try:
+        root = tempfile.mkdtemp(prefix="dolmen-sql-")
+    except OSError:
+        return ""
+    atexit.register(_remove, root, process)
+    return root
+
+
+def _remove(root: str, process: int) -> None:
+    if os.getpid() == process:  # a fork has inherited this
+        shutil.rmtree(root, ignore_errors=True)
+
+
+def _check_statement(query: str, connection: duckdb.DuckDBPyConnection, duckdb: Any) -> str | None:
+    """Lets one reading statement through; returns what an EXPLAIN explains, None for any other. Raises InputError."""
+    kind, kinds = None, duckdb.StatementType
+    try:
+        statements = connection.extract_statements(query)
+        explained = _query_to_explain(query, duckdb) if statements and statements[0].type == kinds.EXPLAIN else None
+        if len(statements) == 1:
+            kind = statements[0].type if explained is None else connection.extract_statements(explained)[0].type
+    except duckdb.Error as error:
+        raise InputError(_with_advice(str(error), query)) from error
+    if kind == kinds.SELECT:
+        _check_parts(query if explained is None else explained, connection)
+        return explained
+    if kind == kinds.MULTI:
+        raise InputError("PIVOT needs to be told its columns here: PIVOT ... ON column IN ('a', 'b') USING ...")
+    what = f"{len(statements)} statements" if kind is None else str(kind).rpartition(".")[2].replace("_", " ")
+    raise InputError(
+        f"sql() runs one statement that reads (SELECT, DESCRIBE, SUMMARIZE, SHOW TABLES, EXPLAIN), not {what}; write "
+        "through append, upsert, update, merge, delete or transaction(), set settings through set(), and use DuckDB "
+        "itself, with table.to_duckdb(connection), for anything else"
+    )
+
+
+def _check_parts(query: str, connection: duckdb.DuckDBPyConnection) -> None:
+    """Checks that all parts of a query only read, and that it may call its functions. Raises InputError."""
+    [(parsed,)] = connection.execute("SELECT json_serialize_sql(?)", [query]).fetchall()
+    if not parsed.startswith(_PARSED):
+        raise InputError(json.loads(parsed)["error_message"])
+    reject_functions(parsed, connection)
+    for kind in _NODE.findall(parsed):
+        if kind not in _READING_NODES:
+            raise InputError(f"sql() runs one statement that reads, not {kind.partition('_')[0]}")
+
+
+def _query_to_explain(query: str, duckdb: Any) -> str:
+    """The text after EXPLAIN, ANALYZE and their options in brackets."""
+    starts = [start for start, kind in duckdb.tokenize(query) if kind != duckdb.token_type.comment]
+    ends = [*starts[1:], len(query)]
+    tokens = [query[start:end].strip().lower() for start, end in zip(starts, ends, strict=True)]
+    place = 1 + (len(tokens) > 1 and re.match(r"analy[sz]e\b", tokens[1]) is not None)
+    if tokens[place : place + 1] == ["("] and re.match(r"format|analy[sz]e", "".join(tokens[place + 1 : place + 2])):
+        place = tokens.index(")", place) + 1 if ")" in tokens[place:] else place
+    return query[starts[place] :] if place < len(starts) else ""
+
+
+def _with_advice(text: str, query: str) -> str:
+    """Adds to an error of DuckDB what to do instead, if dolmen knows it."""
+    if "does not support time travel" in text or ("syntax error" in text and _AS_OF.search(query)):
+        text += (
+            "\nA query reads one version of the database: db.at(n).sql(query) reads version n, and db.at() also takes "
+            "timestamp= and tag=. On the command line these are --version, --at and --tag"
+        )
+    if _NO_FILES.search(text):
+        text += (
+            "\nsql() sees the tables of the database and nothing else: to join them with files, run DuckDB "
+            "yourself, with table.to_duckdb(connection)"
+        )
+    return text
+
+
+class _Query:
+    """A query and all that it runs on."""
+
+    def __init__(
+        self,
+        connection: duckdb.DuckDBPyConnection,
+        text: str,
+        parameters: Parameters,
+        datasets: Sequence[ScanDataset],
+        tables: Tables,
+        refused: Mapping[str, InputError],
+    ) -> None:
+        self.connection, self.text, self.datasets = connection, text, datasets
+        self._parameters, self._tables, self._refused = parameters, tables, refused
+
+    def relation(self, text: str) -> duckdb.DuckDBPyRelation:
+        """A relation of this text, with the query's parameters."""
+        if self._parameters is None:
+            return self.connection.sql(text)
+        return self.connection.sql(text, params=self._parameters)
+
+    @contextmanager
+    def raising_dolmen_errors(self) -> Iterator[None]:
+        """Raises what a scan raised, or else what DuckDB says, as an error of dolmen."""
+        import duckdb
+
+        try:
+            yield
+        except duckdb.Error as error:
+            raise self._reason(error) from error
+
+    def _reason(self, error: Exception) -> Error:
+        """The reason for an error. Nothing keeps it, as it refers to frames that refer to the connection."""
+        for dataset in self.datasets:
+            found, dataset.error = dataset.error, None
+            if found:
+                return found
+        text = str(error).partition("\n\nStack Trace")[0]  # where DuckDB fails inside
+        if match := _NO_SUCH_TABLE.search(text):
+            name = match[1].lower()
+            try:
+                self._tables.table(name)
+            except (TableNotFoundError, InputError) as unknown:
+                return unknown
+            if name in self._refused:
+                return self._refused[name]
+        return InputError(_with_advice(text, self.text))
+
+    def rehearse(self, text: str) -> list[RowSource]:
+        """The scans that DuckDB asks for, in a run in which none finds a row."""
+        scans: list[RowSource] = []
+        for dataset in self.datasets:
+            dataset.rehearsed = scans
+        try:
+            for _ in self.relation(text).to_arrow_reader():
+                pass
+        finally:
+            for dataset in self.datasets:
+                dataset.rehearsed = None
+        return scans
+
+
+class SqlResult:
+    """A query's result. It runs anew for each of these calls; nothing has run before the first."""
+
+    def __init__(self, query: _Query, explained: str | None) -> None:
+        self._query, self._explained = query, explained
+
+    @property
+    def columns(self) -> list[str]:
+        """Names of the result's columns."""
+        if self._explained is not None:
+            return ["explain_key", "explain_value"]
+        return list(self._run(lambda relation: relation.columns))
+
+    def to_arrow(self) -> pa.Table:
+        """All rows in memory."""
+        return self._run(lambda relation: relation.to_arrow_table())
+
+    def to_reader(self) -> pa.RecordBatchReader:
+        """A stream of the rows."""
+        return self._run(lambda relation: relation.to_arrow_reader())
+
+    def to_pandas(self, **options: Any) -> pd.DataFrame:
+        """All rows as a pandas frame. See ``Scan.to_pandas``."""
+        return to_pandas(self.to_arrow(), **options)
+
+    def to_polars(self) -> pl.DataFrame:
+        """All rows as a Polars frame."""
+        return to_polars(self.to_arrow())
+
+    def fetchall(self) -> list[tuple[Any, ...]]:
+        """All rows as Python tuples."""
+        rows: list[tuple[Any, ...]] = self._run(lambda relation: relation.fetchall())
+        return rows
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        """The rows by the Arrow PyCapsule interface."""
+        return self.to_reader().__arrow_c_stream__(requested_schema)
+
+    def explain(self) -> str:
+        """Explains what each scan reads and skips, and shows DuckDB's plan above them.
+
+        DuckDB says what it asks of the scans only while it runs: the query runs once over tables without rows, which
+        reads no data. A scan that it would only begin when another one has found rows is not shown.
+        """
+        with self._query.raising_dolmen_errors():
+            explained = self._explained
+            plan = self._query.relation(self._query.text if explained else f"EXPLAIN {self._query.text}").fetchall()
+            scans = self._query.rehearse(explained or self._query.text)
+        return "\n".join([*(f"{scan.explain()}\n" for scan in scans), *(text for _, text in plan)])
+
+    def __repr__(self) -> str:
+        return self.explain() if self._explained is not None else str(self._run(str))
+
+    def _repr_html_(self) -> str:
+        return str(self._run(lambda relation: relation.limit(100).df().to_html(index=False)))
+
+    def _run(self, use: Callable[[duckdb.DuckDBPyRelation], Any]) -> Any:
+        with self._query.raising_dolmen_errors():
+            return use(self._explanation() if self._explained is not None else self._query.relation(self._query.text))
+
+    def _explanation(self) -> duckdb.DuckDBPyRelation:
+        """The rows of an EXPLAIN: one for each scan, then DuckDB's."""
+        assert self._explained is not None
+        rows = [("dolmen_scan", str(scan.explain())) for scan in self._query.rehearse(self._explained)]
+        rows += self._query.relation(self._query.text).fetchall()
+        return self._query.connection.from_arrow(_table(self.columns, rows))
+
+
+def _table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> pa.Table:
+    return pa.table([pa.array(column, pa.string()) for column in zip(*rows, strict=True)], list(names))

@@ -1,0 +1,336 @@
+"""Footers of data files: fetched with one request, checked against the entry, and asked about row groups."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from dolmen.base.cached import cached_property
+from dolmen.errors import CorruptionError, ObjectNotFoundError
+from dolmen.format.adopted_files import AdoptedPath, ColumnsBy, MappedColumn
+from dolmen.format.checksums import crc32
+from dolmen.format.chunk_locations import ChunkPlaces
+from dolmen.format.column_history import widened
+from dolmen.format.entries import UNKNOWN, Bounds, DataFile, constant_bounds
+from dolmen.format.page_locations import ChunkSums, PagePlaces, chunk_place
+from dolmen.format.schema import Field, is_nested
+from dolmen.format.types import Plain
+from dolmen.rows.scan.read.adopted_columns import adopted_columns, leaf_count, microseconds_per_unit
+from dolmen.rows.scan.read.byte_ranges import GAP_BYTES, Range, changed_file_error, data_object, missing_file_error
+from dolmen.store.base import ObjectStore
+from dolmen.store.cache import ObjectCache
+
+_FIELD_ID = b"PARQUET:field_id"
+_PARSED_FACTOR = 4
+"""A parsed footer takes about so many times the bytes it was parsed from."""
+
+
+@dataclass(frozen=True)
+class FileColumn:
+    """A column as one file has it.
+
+    Args:
+        type: its type there, or the one in which dolmen reads it from an adopted file.
+        leaves: the Parquet columns it is made of.
+        unit_us: how many microseconds the unit of times in the footer's statistics is; None for nanoseconds.
+    """
+
+    type: pa.DataType
+    leaves: tuple[int, ...]
+    unit_us: int | None = 1
+
+
+@dataclass(frozen=True)
+class DataFileFooter:
+    """A data file's footer.
+
+    Args:
+        metadata: as pyarrow reads it.
+        columns: by field id, in the file's order.
+        firsts: position of each row group's first row in the file.
+        sums: checksums of the column chunks; None for files that were written without.
+        etag: of an adopted file when the footer was read; None for files that nobody replaces.
+        columns_by: how the columns of an adopted file are found, which are read in the types that dolmen has for them;
+            None for the database's own files.
+        page_block: what the footer says of the places of pages, encoded.
+    """
+
+    metadata: pq.FileMetaData
+    columns: dict[int, FileColumn]
+    firsts: tuple[int, ...]
+    sums: ChunkSums | None
+    etag: str | None = None
+    columns_by: ColumnsBy | None = None
+    page_block: bytes = b""
+
+    @classmethod
+    def parse(
+        cls, body: bytes, file: DataFile, mapping: Sequence[MappedColumn] = (), etag: str | None = None
+    ) -> DataFileFooter:
+        """Reads the Thrift metadata with the 8 bytes behind it, and the checksums of column chunks before it.
+
+        Args:
+            mapping: ids of columns by their names, for adopted files without field ids.
+            etag: the file's, if others may replace it.
+
+        Raises:
+            CorruptionError: it is not what the entry says.
+        """
+        check_footer(body, file)
+        return cls.of(open_parquet(body, file).metadata, body, file, mapping, etag)
+
+    @classmethod
+    def of(
+        cls,
+        metadata: pq.FileMetaData,
+        body: bytes,
+        file: DataFile,
+        mapping: Sequence[MappedColumn],
+        etag: str | None,
+        like: DataFileFooter | None = None,
+    ) -> DataFileFooter:
+        """The footer with this metadata; the other arguments are as those of ``parse`` and ``open_file``."""
+        if metadata.num_rows != file.rows:
+            raise CorruptionError(file.path, f"{metadata.num_rows} rows, not the {file.rows} of its entry")
+        adopted = AdoptedPath.parse(file.path)
+        columns_by = adopted.columns_by if adopted else None
+        if like and like.columns_by == columns_by and _same_columns(metadata, like.metadata):
+            columns = like.columns
+        elif adopted:
+            columns = _adopted(metadata, mapping if columns_by == "names" else None)
+        else:
+            columns = _own(metadata)
+        rows = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
+        sums = None if adopted else ChunkSums.decode(body, file.footer[0], metadata, file.path)
+        block = body[: sums.before] if sums else b""
+        return cls(metadata, columns, tuple(accumulate(rows, initial=0))[:-1], sums, etag, columns_by, block)
+
+    @classmethod
+    def of_places(cls, places: ChunkPlaces, groups: list[int]) -> DataFileFooter:
+        """The part of a footer that reading some row groups needs, made of the places of their column chunks.
+
+        It says nothing of other row groups, and has no statistics.
+
+        Args:
+            groups: their numbers in the file, ascending.
+        """
+        found = places.pick(groups)
+        return cls(found.metadata, _own(found.metadata), found.firsts, ChunkSums(found.states, 0, 0))
+
+    @property
+    def is_adopted(self) -> bool:
+        """Whether others wrote the file."""
+        return self.columns_by is not None
+
+    @cached_property
+    def pages(self) -> PagePlaces | None:
+        """Where pages are; None if the file was written without it. Raises CorruptionError."""
+        chunks = self.metadata.num_row_groups * self.metadata.num_columns
+        return PagePlaces.decode(self.page_block, chunks)
+
+    def rows(self, group: int) -> int:
+        """Rows of a row group."""
+        count: int = self.metadata.row_group(group).num_rows
+        return count
+
+    def leaves(self, ids: frozenset[int]) -> list[int]:
+        """Parquet columns of these columns, as far as the file has them, ascending."""
+        return [leaf for id_, column in self.columns.items() if id_ in ids for leaf in column.leaves]
+
+    def ranges(self, group: int, ids: frozenset[int]) -> list[Range]:
+        """Where a row group's chunks of these columns are."""
+        row_group = self.metadata.row_group(group)
+        found = []
+        for leaf in self.leaves(ids):
+            start, length = chunk_place(row_group.column(leaf))
+            found.append(Range(start, start + length))
+        return found
+
+    def bounds(self, group: int, field: Field, nans: int | None) -> Bounds:
+        """The bounds of a column in one row group, by Parquet's statistics, as of the column's type now.
+
+        Args:
+            nans: NaN values of the column in the whole file; None = unknown.
+        """
+        row_group = self.metadata.row_group(group)
+        column = self.columns.get(field.id)
+        if column is None:  # it was written before the column was added
+            return constant_bounds(field.initial_default, field.arrow_type, row_group.num_rows)
+        if is_nested(column.type):
+            return UNKNOWN
+        statistics = row_group.column(column.leaves[0]).statistics
+        if statistics is None:
+            return UNKNOWN
+        nulls = statistics.null_count if statistics.has_null_count else None
+        if nans != 0 and pa.types.is_floating(column.type):  # noqa: SIM108
+            nans = 0 if nulls == row_group.num_rows else None
+        else:
+            nans = 0
+        least: Plain = None
+        greatest: Plain = None
+        if statistics.has_min_max:
+            least, greatest = _ends(statistics, column)
+            if column.type != field.arrow_type:
+                least, greatest = (widened(end, column.type, field.arrow_type) for end in (least, greatest))
+        return Bounds(least, greatest, nulls, nans)
+
+
+def _own(metadata: pq.FileMetaData) -> dict[int, FileColumn]:
+    """The columns of a file of the database's own."""
+    columns: dict[int, FileColumn] = {}
+    leaf = 0
+    for field in metadata.schema.to_arrow_schema():
+        count = leaf_count(field.type)
+        if field.metadata and _FIELD_ID in field.metadata:
+            columns[int(field.metadata[_FIELD_ID])] = FileColumn(field.type, tuple(range(leaf, leaf + count)))
+        leaf += count
+    return columns
+
+
+def _same_columns(one: pq.FileMetaData, other: pq.FileMetaData) -> bool:
+    """Whether the columns of two files surely have the same names, types and ids."""
+    if not one.schema.equals(other.schema):  # which compares no names and ids of nested columns
+        return False
+    notes = [(metadata.metadata or {}).get(b"ARROW:schema") for metadata in (one, other)]
+    if notes[0] is not None and notes[0] == notes[1]:
+        return True
+    return bool(one.schema.to_arrow_schema().equals(other.schema.to_arrow_schema(), check_metadata=True))
+
+
+def _adopted(metadata: pq.FileMetaData, mapping: Sequence[MappedColumn] | None) -> dict[int, FileColumn]:
+    """The columns of an adopted file."""
+    return {
+        column.id: FileColumn(
+            column.type,
+            column.leaves,
+            microseconds_per_unit(metadata, column.leaves[0]) if pa.types.is_temporal(column.type) else 1,
+        )
+        for column in adopted_columns(metadata, mapping)
+        if column.id is not None
+    }
+
+
+def _ends(statistics: pq.Statistics, column: FileColumn) -> tuple[Plain, Plain]:
+    """The bounds in a footer's statistics, in plain form; None where they tell nothing."""
+    if pa.types.is_temporal(column.type):  # plain values of times are Parquet's own integers
+        if column.unit_us is None:
+            return None, None
+        return statistics.min_raw * column.unit_us, statistics.max_raw * column.unit_us
+    try:
+        least, greatest = statistics.min, statistics.max
+    except UnicodeDecodeError:  # bounds of text that others have cut inside of a character
+        return None, None
+    if isinstance(least, float) and (least != least or greatest != greatest):  # others take NaN for a bound
+        return None, None
+    return least, greatest
+
+
+def open_parquet(body: bytes, file: DataFile, *, verify_pages: bool = False) -> pq.ParquetFile:
+    """A reader of a file, or of its end, of which only the metadata is there then.
+
+    Args:
+        verify_pages: verify the checksums of pages, which Parquet has.
+
+    Raises:
+        CorruptionError: it is no Parquet file.
+    """
+    try:
+        return pq.ParquetFile(pa.BufferReader(body), pre_buffer=False, page_checksum_verification=verify_pages)
+    except (pa.ArrowException, OSError) as error:
+        raise CorruptionError(file.path, f"footer: {error}") from error
+
+
+def check_footer(body: bytes, file: DataFile) -> None:
+    """Compares a footer with the file's entry. Raises CorruptionError."""
+    if len(body) != file.footer[1] or crc32(body) != file.footer[2]:
+        raise CorruptionError(file.path, "the footer's length or checksum differs from its entry")
+
+
+def first_request(file: DataFile) -> Range:
+    """The range to fetch to open a file: its footer, or all of a small file.
+
+    One byte more is asked for than there should be, which costs nothing and shows a file of another length.
+    """
+    return Range(0 if file.size <= GAP_BYTES else file.footer[0], file.size + 1)
+
+
+@dataclass(frozen=True)
+class FetchedFooter:
+    """The footer of a file, and what came with it.
+
+    Args:
+        body: the whole file if it was fetched with the footer.
+        parquet: a reader of ``body``, unless it would verify no checksum.
+        filters: the bytes from ``DataFile.filters`` to the footer if they were.
+        requested: bytes that were fetched; None if the footer was in the cache.
+    """
+
+    footer: DataFileFooter
+    body: bytes | None = None
+    parquet: pq.ParquetFile | None = None
+    filters: bytes | None = None
+    requested: int | None = None
+
+
+def open_file(
+    store: ObjectStore,
+    cache: ObjectCache,
+    file: DataFile,
+    table: str,
+    mapping: Sequence[MappedColumn] = (),
+    *,
+    anew: bool = False,
+    with_filters: bool = False,
+    like: DataFileFooter | None = None,
+) -> FetchedFooter:
+    """Gets a file's footer from the cache, or with one request.
+
+    Args:
+        table: for messages.
+        mapping: of the table's schema.
+        anew: do not look into the cache.
+        with_filters: fetch its Bloom filters with the footer, but not the rest of a small file.
+        like: the footer of another file, which probably has the same columns; saves time.
+
+    Raises:
+        CorruptionError: the file is missing, or not the one its entry describes.
+    """
+    key = ("footer", file.path, 0)
+    there = data_object(store, file.path)
+    footer: DataFileFooter | None = None if anew else cache.get(key)
+    if footer is not None:
+        return FetchedFooter(footer)
+    kept = None if there.adopted else cache.peek(key, lambda body: check_footer(body, file))
+    if kept is not None:
+        footer = DataFileFooter.parse(kept, file)
+        cache.put(key, footer, file.footer[1] * _PARSED_FACTOR)
+        return FetchedFooter(footer)
+    wanted = Range(file.filters, file.size + 1) if with_filters else first_request(file)
+    try:
+        found = there.store.get(there.key, wanted)
+    except ObjectNotFoundError as error:
+        raise missing_file_error(store, file, table) from error
+    body = found.body
+    if len(body) != file.size - wanted.start:
+        missing = f"{len(body) + wanted.start}{' or more' if len(body) == wanted.length else ''} bytes"
+        reason = f"it has {missing}, not the {file.size} of its entry in table {table!r}"
+        raise changed_file_error(store, file, table, reason)
+    end = body[file.footer[0] - wanted.start :]
+    if there.adopted and crc32(end) != file.footer[2]:
+        raise changed_file_error(store, file, table, "its footer is another one")
+    is_whole = wanted.start == 0
+    check_footer(end, file)
+    parquet = open_parquet(body if is_whole else end, file, verify_pages=there.adopted is not None)
+    footer = DataFileFooter.of(parquet.metadata, end, file, mapping, found.etag if there.adopted else None, like)
+    cache.put(key, footer, file.footer[1] * _PARSED_FACTOR)
+    if not there.adopted:  # what the disk keeps says nothing of a file that others may replace
+        cache.keep(key, end)
+    if is_whole:
+        verifies = bool(footer.sums or there.adopted)
+        return FetchedFooter(footer, body, parquet if verifies else None, requested=len(body))
+    filters = body[: file.footer[0] - wanted.start] if with_filters else None
+    return FetchedFooter(footer, filters=filters, requested=len(body))

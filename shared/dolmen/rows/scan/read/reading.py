@@ -1,0 +1,445 @@
+"""Reading row groups: open files, prune row groups, fetch ranges, decode; each stage ahead of the next.
+
+All waiting happens in the thread that consumes the rows; the stages hand their work to pools whose tasks never wait
+for each other. What is under way at once is bounded per stage, which is what bounds memory:
+at most ``threads`` requests and ``AHEAD_BYTES``, and one decoded row group per processor.
+
+Positions of the rows that tombstones hide in an opened file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from typing import TypeAlias, TypeVar
+
+import pyarrow as pa
+from pyroaring import BitMap
+
+from dolmen.base.units import MIB
+from dolmen.commit.context import Context
+from dolmen.errors import CorruptionError, ObjectChangedError, ObjectNotFoundError
+from dolmen.format.entries import DataFile
+from dolmen.format.schema import Schema
+from dolmen.format.vectors import from_mask
+from dolmen.rows.scan.by_key.filter_choice import FilterChoice, FilterUse
+from dolmen.rows.scan.by_key.indexed import IndexedRows, indexed_rows
+from dolmen.rows.scan.hide.row_masks import live_mask, with_hidden
+from dolmen.rows.scan.hide.scan_deletes import (
+    VECTOR_BYTES,
+    Deletes,
+    VectorReader,
+    VectorRequest,
+    by_vector_bytes,
+    load_deletes,
+)
+from dolmen.rows.scan.plan import FilePlan, ScanPlan
+from dolmen.rows.scan.read.byte_ranges import (
+    GAP_BYTES,
+    MERGED_BYTES,
+    PAGE_GAP_BYTES,
+    Range,
+    coalesce,
+    data_object,
+    is_local,
+    local_path,
+    missing_file_error,
+)
+from dolmen.rows.scan.read.file_bytes import FileBytes
+from dolmen.rows.scan.read.footers import DataFileFooter, FetchedFooter, first_request, open_file
+from dolmen.rows.scan.read.row_groups import OpenFile, RowGroup, row_groups
+from dolmen.rows.scan.read.single_pages import Rows
+from dolmen.rows.scan.view import BlobReader, Pending
+
+R = TypeVar("R")
+
+
+T = TypeVar("T")
+
+
+FetchTask: TypeAlias = VectorRequest | Sequence[FilePlan]
+"""Fetches vectors of several files, or opens one file, or several small ones of this machine."""
+
+
+AHEAD_BYTES = 64 * MIB
+"""Footers, small files and ranges under way at once are no more than this each, but for the last of them."""
+
+
+LOCAL_FILES = 16
+"""A task opens at most so many small files of this machine."""
+
+
+TOGETHER_BYTES = MIB
+"""Consecutive small row groups are decoded one after the other up to this size: see ``Runtime.near``."""
+
+
+FEW_PREDICATES, MOST_TOGETHER = 4, 16
+"""With 8, 12, ... deletes by predicate, 2, 3, ... times as many row groups are decoded together, since each delete is
+evaluated once for all of them."""
+
+
+VALUE_BYTES = 16
+"""A value counts as at least so many bytes: one that is compressed well takes as long to decode as any other."""
+
+
+FEW_COLUMNS, AHEAD_OF_FEW = 4, 4
+"""Row groups of so few columns are decoded in a few milliseconds: as long as the caller needs for what it was given.
+With so many more of them ahead than processors these don't wait for the caller."""
+
+
+class RowGroupColumns:
+    """Columns of one row group, decoded when asked for.
+
+    Args:
+        group: the row group.
+        source: where its bytes are.
+        table: for messages.
+        schema: the table's, which knows the values of columns that the file lacks.
+    """
+
+    def __init__(self, group: RowGroup, source: FileBytes, table: str, schema: Schema) -> None:
+        self._group, self._source, self._table, self._schema = group, source, table, schema
+        self._read: dict[int, pa.Array] = {}
+
+    def read(self, ids: frozenset[int]) -> dict[int, pa.Array]:
+        """The rows of these columns by id, in the file's types; a constant where the file is older than a column.
+
+        Raises:
+            CorruptionError: bytes that don't decode, or whose checksum differs.
+        """
+        footer = self._group.file.footer
+        leaves = footer.leaves(ids - self._read.keys())
+        if leaves:
+            try:
+                if self._group.picked is not None:
+                    return self._pick(ids, self._group.picked)
+                table = self._source.read(self._group.index, leaves)
+            except FileNotFoundError as error:
+                raise CorruptionError(
+                    self._group.file.file.path, f"it is missing, and is a data file of table {self._table!r}"
+                ) from error
+            except (OSError, pa.ArrowException) as error:
+                raise CorruptionError(
+                    self._group.file.file.path, f"row group {self._group.index}, table {self._table!r}: {error}"
+                ) from error
+            names = [id_ for id_, column in footer.columns.items() if column.leaves[0] in leaves]
+            for id_, column in zip(names, table.columns, strict=True):
+                self._read[id_] = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+        return self._with_constants(ids)
+
+    def _pick(self, ids: frozenset[int], rows: Rows) -> dict[int, pa.Array]:
+        for id_ in (ids - self._read.keys()) & self._group.file.footer.columns.keys():
+            self._read[id_] = self._source.pick(self._group.index, id_, rows)
+        return self._with_constants(ids)
+
+    def _with_constants(self, ids: frozenset[int]) -> dict[int, pa.Array]:
+        for id_ in ids - self._read.keys():
+            known = self._schema.by_id.get(id_)  # none for the commit timestamp
+            self._read[id_] = known.initial_values(self._group.rows) if known else pa.nulls(self._group.rows)
+        return {id_: self._read[id_] for id_ in ids}
+
+
+@dataclass
+class PlanReader:
+    """Runs a plan. Each is used once.
+
+    Args:
+        context: the database's store, runtime and cache.
+        pending: reads objects that a transaction has not uploaded yet.
+        cautious: open no file before its row groups are asked for; for scans that may stop early.
+        tests_only: no columns are read but those that decide about rows.
+        by_index: find the rows of listed keys through the table's index, where that reads less.
+        footers: by uuid, what is known already of footers of files, none of which is fetched then.
+    """
+
+    context: Context
+    plan: ScanPlan
+    pending: Pending | None = None
+    cautious: bool = False
+    tests_only: bool = False
+    by_index: bool = False
+    footers: Mapping[str, DataFileFooter] = field(default_factory=dict)
+    row_groups_seen: int = field(default=0, init=False)
+    """Row groups in all files open_one so far."""
+    filters: FilterUse = field(default_factory=FilterUse, init=False)
+    """Counts of the questions to Bloom filters so far."""
+    indexed: IndexedRows | None = field(default=None, init=False)
+    """The rows that the index found, once the row groups have been asked for; None if it was not asked."""
+
+    def __post_init__(self) -> None:
+        self._latest: DataFileFooter | None = None
+        self._blobs = BlobReader(self.context.store, self.context.runtime, self.pending, self.context.cache)
+        self._vectors = VectorReader(self.context, self._blobs)
+
+    def open_files(self, files: Sequence[FilePlan], choice: FilterChoice | None = None) -> Iterator[OpenFile]:
+        """Fetches footers and vectors, and the Bloom filters that ``choice`` chooses, all of them at the same time."""
+        bitmaps: dict[str, BitMap] = {}
+        are_local = is_local(self.context.store)
+        most_files = LOCAL_FILES if are_local and not self.cautious else 1
+
+        def tasks() -> Iterator[FetchTask]:
+            for some in by_vector_bytes(files, 0 if self.cautious else VECTOR_BYTES):
+                here, requests = self._vectors.split([plan.file for plan in some])
+                bitmaps.update(here)
+                yield from requests
+                yield from _cut(some, lambda plan: first_request(plan.file).length, GAP_BYTES, most_files)
+
+        def work(item: FetchTask) -> dict[str, BitMap] | list[OpenFile]:
+            return (
+                self._vectors.fetch(item)
+                if isinstance(item, VectorRequest)
+                else [self._open_one(plan, choice) for plan in item]
+            )
+
+        runtime, items = self.context.runtime, tasks()
+        here = runtime.near(work, items, count=_files_of) if are_local else ()
+        ahead = 1 if self.cautious else None
+        others = runtime.map(work, items, ahead=ahead, size=_bytes_ahead, most=AHEAD_BYTES)
+        for found in chain(here, others):
+            if isinstance(found, dict):
+                bitmaps |= found
+                continue
+            for file in found:
+                if file.file.vector:
+                    file = replace(file, vector=_take(bitmaps, file.file.path))
+                self.filters.add(file)
+                yield file
+
+    def _open_one(self, plan: FilePlan, choice: FilterChoice | None) -> OpenFile:
+        """A file without its vector."""
+        known = self.footers.get(plan.file.uuid)
+        if known is not None:
+            return OpenFile(plan, known, None, self._source(plan.file, FetchedFooter(known)))
+        with_filters = choice is not None and choice.comes_with_footer(plan)
+        found = self._open(plan.file, with_filters=with_filters)
+        file = OpenFile(plan, found.footer, None, self._source(plan.file, found))
+        probe = choice.probe(file, found) if choice else None
+        return replace(file, probe=probe) if probe else file
+
+    def _open(self, file: DataFile, *, anew: bool = False, with_filters: bool = False) -> FetchedFooter:
+        mapping, store, cache = self.plan.entry.schema.mapping, self.context.store, self.context.cache
+        found = open_file(
+            store, cache, file, self.plan.table, mapping, anew=anew, with_filters=with_filters, like=self._latest
+        )
+        self._latest = found.footer
+        return found
+
+    def deletes(self) -> Deletes:
+        """Fetches the tombstones that some file has to be checked against."""
+        return load_deletes(self.plan.tombstones, self.plan.entry.schema, self._blobs, self.context.cache)
+
+    def groups(self) -> Iterator[RowGroup]:
+        """Row groups that may have rows, in file order."""
+        deletes, where = self.deletes(), self.plan.where
+        output = frozenset[int]() if self.tests_only else self.plan.output_ids
+        asked = [file for file in self.plan.files if where is None or file.filter]
+        choice = FilterChoice.of(self.context, self.plan.entry, where, deletes, output, len(asked))
+        files: Sequence[FilePlan] = self.plan.files
+        if self.by_index:
+            self.indexed = indexed_rows(self.context, self.plan.entry, choice, files)
+        if self.indexed is not None:
+            files = [plan for plan in files if not self.indexed.has_none_of(plan)]
+            self.footers = self.indexed.footers
+        for file in self.open_files(files, choice):
+            self.row_groups_seen += len(file.footer.firsts)
+            found = list(row_groups(file, where, deletes, self.plan.entry.schema))
+            self.filters.judge(file, found, tests_only=not output)
+            places = self.indexed.places.get(file.file.uuid) if self.indexed else None
+            yield from found if places is None else _pick(found, places)
+
+    def read(
+        self, work: Callable[[RowGroup, RowGroupColumns], R], groups: Iterable[RowGroup], ids: frozenset[int]
+    ) -> Iterator[R]:
+        """Does ``work`` on row groups, several at a time, and yields what it returns in their order.
+
+        Args:
+            ids: columns that ``work`` may read beside those that ``RowGroup.tests`` names.
+        """
+
+        def run(some: Sequence[tuple[RowGroup, FileBytes]]) -> list[R]:
+            table, schema = self.plan.table, self.plan.entry.schema
+            columns = [RowGroupColumns(group, source, table, schema) for group, source in some]
+            read = [
+                each.read(group.tests) if group.predicates else {}
+                for (group, _), each in zip(some, columns, strict=True)
+            ]
+            groups = with_hidden([group for group, _ in some], read)
+            return [work(group, each) for group, each in zip(groups, columns, strict=True)]
+
+        def size(item: tuple[RowGroup, FileBytes]) -> int:
+            group = item[0]
+            stored = group.file.file.size // len(group.file.footer.firsts)
+            read = max(stored, group.rows * len(ids | group.tests) * VALUE_BYTES)
+            return read // max(1, min(MOST_TOGETHER, len(group.predicates) // FEW_PREDICATES))
+
+        together = _cut(self._sources(groups, ids), size, TOGETHER_BYTES)
+        ahead = self.context.runtime.cores + (AHEAD_OF_FEW if len(ids) <= FEW_COLUMNS else 1)
+        for found in self.context.runtime.compute(run, together, ahead=ahead, here=lambda some: len(some) > 1):
+            yield from found
+
+    def _source(self, file: DataFile, found: FetchedFooter) -> FileBytes | None:
+        """Where the file's bytes are if no more have to be fetched."""
+        if found.body is not None:
+            return FileBytes.from_body(found)
+        path = local_path(self.context.store, file.path)
+        return None if path is None else FileBytes.from_path(path, found.footer)
+
+    def vectors(self, files: Sequence[FilePlan]) -> dict[str, BitMap]:
+        """Deletion vectors by the path of their file."""
+        return self._vectors.read([plan.file for plan in files])
+
+    def _sources(self, groups: Iterable[RowGroup], ids: frozenset[int]) -> Iterator[tuple[RowGroup, FileBytes]]:
+        """Each row group with the bytes it needs, or the file they are in."""
+        cut = batches(groups, ids)
+        for batch in cut:  # of files whose bytes are all here, which needs no threads
+            if batch.requests:
+                cut = chain([batch], cut)
+                break
+            yield from batch.sources([])
+        for batch, parts in self._fetch_batches(cut):
+            yield from batch.sources(parts)
+
+    def _fetch_batches(self, some: Iterable[Batch]) -> Iterator[tuple[Batch, list[tuple[int, bytes]]]]:
+        """Batches with the (offset, bytes) that were asked for; requests of several batches are under way at once."""
+        parts: list[tuple[int, bytes]] = []
+        requests = ((batch, wanted) for batch in some for wanted in batch.requests or (None,))
+        fetched = self.context.runtime.map(
+            self._fetch, requests, size=lambda item: item[1].length if item[1] else 0, most=AHEAD_BYTES
+        )
+        for batch, part in fetched:
+            if part:
+                parts.append(part)
+            if len(parts) == len(batch.requests):
+                yield batch, parts
+                parts = []
+
+    def _fetch(self, item: tuple[Batch, Range | None]) -> tuple[Batch, tuple[int, bytes] | None]:
+        batch, wanted = item
+        if wanted is None:
+            return batch, None
+        opened = batch.groups[0].file
+        file, etag = opened.file, opened.footer.etag
+        there = data_object(self.context.store, file.path)
+        try:
+            try:
+                body = there.store.get(there.key, wanted, etag=etag).body
+            except ObjectChangedError:  # perhaps the same bytes were written again, which the footer tells
+                etag = self._open(file, anew=True).footer.etag
+                body = there.store.get(there.key, wanted, etag=etag).body
+        except ObjectNotFoundError as error:
+            raise missing_file_error(self.context.store, file, self.plan.table) from error
+        if len(body) != wanted.length:
+            raise CorruptionError(file.path, f"{len(body)} bytes at {wanted.start}, not {wanted.length}")
+        return batch, (wanted.start, body)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Consecutive row groups of one file whose bytes are fetched together.
+
+    Args:
+        requests: the GETs; none when nothing is needed, or all is here.
+    """
+
+    groups: tuple[RowGroup, ...]
+    requests: tuple[Range, ...]
+
+    def sources(self, parts: list[tuple[int, bytes]]) -> Iterator[tuple[RowGroup, FileBytes]]:
+        """Each row group with its bytes, given what the requests brought."""
+        file = self.groups[0].file
+        source = file.source or FileBytes.from_ranges(parts, file.file.size, file.footer)
+        for group in self.groups:
+            yield group, source
+
+
+def batches(groups: Iterable[RowGroup], ids: frozenset[int]) -> Iterator[Batch]:
+    """Cuts row groups into batches of about ``MERGED_BYTES``: which requests are made follows from this alone."""
+    held: list[RowGroup] = []
+    ranges: list[Range] = []
+    size = 0
+
+    def batch() -> Batch:
+        gap = GAP_BYTES if held[0].picked is None else PAGE_GAP_BYTES
+        return Batch(tuple(held), tuple(coalesce(ranges, gap)))
+
+    for group in groups:
+        if group.file.source is not None:
+            if held:
+                yield batch()
+                held, ranges, size = [], [], 0
+            yield Batch((group,), ())
+            continue
+        own = group.ranges(ids | group.tests)
+        length = sum(found.length for found in own)
+        fits = held and held[0].file is group.file and (held[0].picked is None) == (group.picked is None)
+        if held and (not fits or size + length > MERGED_BYTES):
+            yield batch()
+            held, ranges, size = [], [], 0
+        held.append(group)
+        ranges += own
+        size += length
+    if held:
+        yield batch()
+
+
+def _pick(groups: Iterable[RowGroup], places: BitMap) -> Iterator[RowGroup]:
+    """The row groups with rows at some positions, with these rows alone."""
+    for group in groups:
+        rows = group.rows_at(places)
+        if len(rows):
+            yield group.pick(rows)
+
+
+def _bytes_ahead(item: FetchTask) -> int:
+    """The bytes that are fetched at once."""
+    if isinstance(item, VectorRequest):
+        return item.request.range.length
+    return sum(first_request(plan.file).length for plan in item)
+
+
+def _files_of(item: FetchTask) -> int:
+    return 1 if isinstance(item, VectorRequest) else len(item)
+
+
+def _take(bitmaps: dict[str, BitMap], path: str) -> BitMap:
+    """The vector of a file, which nobody needs again."""
+    if path not in bitmaps:
+        raise CorruptionError(path, "the table lists it twice")
+    return bitmaps.pop(path)
+
+
+def _cut(items: Iterable[T], size: Callable[[T], int], most: int, count: int | None = None) -> Iterator[Sequence[T]]:
+    """Cuts items into runs of at most ``count`` whose sizes are at most ``most`` together, or of one."""
+    held: list[T] = []
+    total = 0
+    for item in items:
+        own = size(item)
+        if held and (total + own > most or len(held) == count):
+            yield held
+            held, total = [], 0
+        held.append(item)
+        total += own
+    if held:
+        yield held
+
+
+def hidden_rows(group: RowGroup, columns: RowGroupColumns) -> tuple[str, BitMap]:
+    """The file of a row group, and the positions of the rows that its vector or a tombstone hides."""
+    path = group.file.file.path
+    if not group.tests:
+        return path, BitMap()
+    keep = live_mask(group, columns.read(group.tests))
+    return path, BitMap() if keep is None else from_mask(~keep, group.first)
+
+
+def whole_groups(file: OpenFile, some: Sequence[RowGroup]) -> BitMap:
+    """Positions of row groups that need not be read, as all their rows are hidden.
+
+    Args:
+        some: the row groups that have to be read.
+    """
+    there = {group.index for group in some}
+    footer = file.footer
+    gone = [(first, footer.rows(index)) for index, first in enumerate(footer.firsts) if index not in there]
+    return BitMap(chain.from_iterable(range(first, first + rows) for first, rows in gone))

@@ -1,0 +1,395 @@
+"""Casts between Arrow types that lose nothing: what a write may do to values so that they fit a table's types.
+
+==========================  ==================================================================================
+from                        to
+==========================  ==================================================================================
+null                        any type
+integer                     integer, decimal: when every value fits; float64 up to 2^53, float32 up to 2^24
+float16, float32, float64   float of any width: when every value is exactly the same number there
+decimal                     decimal, integer: when every value is exactly the same number there
+bool                        bool
+string, binary, fixed size  themselves, in any of Arrow's layouts; binary of another width when every length fits
+date32, date64              date32; naive timestamp (midnight)
+time, naive timestamp       their microsecond type, when no digit is lost
+zoned timestamp             UTC microseconds, when no digit is lost
+list, struct, map           by the same rules inside; struct fields by name, like columns
+dictionary, run-end         as the values they stand for
+extension                   as its storage type
+==========================  ==================================================================================
+
+Everything else is refused by kind, whatever the values: text is never parsed, a float never becomes an integer, a
+naive timestamp never a zoned one.
+
+Casts that may lose a part of a value, made where they are asked for (``cast=True``).
+
+A value that fits is stored as it is. Of others:
+
+- numbers are rounded to the nearest number that the column holds, halves to even; one out of its range is refused
+- times lose the digits beyond microseconds, timestamps in a date column their time of day
+- a timestamp without a zone is taken as UTC, one with a zone becomes its time in UTC where the column has none
+- text is parsed, as Arrow parses it, and other values become text; what is no such value is refused
+
+Nothing wraps around, and nothing becomes NULL.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from types import MappingProxyType
+from typing import TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import types as t
+
+from dolmen.errors import SchemaError
+from dolmen.format.schema import own_names
+from dolmen.format.types import is_bytes, is_text, short_type
+
+Cast: TypeAlias = Callable[[pa.Array], pa.Array]
+"""Turns an array into one of the target type, or raises ``Misfit`` when a value does not fit."""
+
+
+FindCast: TypeAlias = Callable[[pa.DataType, pa.DataType], Cast | None]
+"""Given the types of some values and of their column, finds their cast (None: there is nothing to do), or raises
+``SchemaError`` when no value of the one kind can be one of the other."""
+
+
+_SHOWN_CHARACTERS = 60
+
+
+class Misfit(Exception):  # noqa: N818 - never leaves this package's callers: they know the place and raise RowError
+    """A value does not fit its column's type.
+
+    Args:
+        reason: what is wrong, without the place.
+    """
+
+
+def shown(value: object) -> str:
+    """A value as error messages show it: short, on one line."""
+    text = repr(value)
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
+
+
+def first_misfit(array: pa.Array, cast: Cast) -> tuple[int, str]:
+    """Place (0-based) and reason of the first value that ``cast`` refuses; at least one must be refused."""
+    good, bad = 0, len(array)  # the prefix of ``good`` values fits, that of ``bad`` values does not
+    while bad - good > 1:
+        middle = (good + bad) // 2
+        try:
+            cast(array[good:middle])
+            good = middle
+        except Misfit:
+            bad = middle
+    try:
+        cast(array[good:bad])
+    except Misfit as misfit:
+        return good, str(misfit)
+    raise AssertionError("a value was refused among others and accepted alone")
+
+
+def lossless(source: pa.DataType, target: pa.DataType) -> Cast | None:
+    """The cast of values that are no lists, structs or maps, by the table above (see ``FindCast``)."""
+    if source == target:
+        return None
+    if t.is_integer(source) and t.is_decimal(target):
+        # an integer type may hold more digits than the column: go through a type that holds all of them
+        return _checked(pa.decimal256(76, target.scale), target)
+    if t.is_decimal(source) and t.is_decimal(target) and target.scale > source.scale:
+        # Arrow does not notice when 128 bits overflow on rescaling, nor 256: go where they cannot
+        more = target.scale - source.scale
+        wide = pa.decimal256(76 - more, source.scale) if t.is_decimal256(source) else pa.decimal256(76, target.scale)
+        return _checked(wide, target)
+    if t.is_floating(source) and t.is_floating(target):
+        return _checked(target) if source.bit_width <= target.bit_width else partial(_narrow_float, target=target)
+    if _same_kind(source, target):
+        return _checked(target)
+    raise _refused(source, target)
+
+
+def matching(
+    given: list[pa.Field],
+    wanted: list[pa.Field],
+    find: FindCast = lossless,
+    defaults: Collection[str] = (),
+    finds: Mapping[str, FindCast] = MappingProxyType({}),
+) -> list[tuple[Cast | None, int | None]]:
+    """For each wanted field its cast and the place of the given field of that name; no place: there is none.
+
+    Whether there are NULLs in a field that is not nullable is left to the caller, who knows which rows count.
+
+    Args:
+        find: how values without children are cast.
+        defaults: names of fields that may be missing even where they are not nullable.
+        finds: how values without children in some fields are cast instead, by name.
+
+    Raises:
+        SchemaError: a field is there twice, is not wanted, is missing and not nullable, or is of another kind.
+    """
+    places: dict[str, int] = {}
+    for place, (field, own) in enumerate(zip(given, own_names([field.name for field in given], wanted), strict=True)):
+        if (twice := places.setdefault(own, place)) != place:
+            other = given[twice].name
+            if other != field.name:
+                reason = f"columns {other!r} and {field.name!r} differ in case only: rename one, or drop it"
+                raise SchemaError(reason, column=own)
+            raise SchemaError(f"column {other!r} is there twice", column=other)
+    names = [field.name for field in wanted]
+    if extra := [name for name in places if name not in names]:
+        raise unknown_column(extra[0], names)
+    matched: list[tuple[Cast | None, int | None]] = []
+    for field in wanted:
+        found = places.get(field.name)
+        if found is None:
+            if not field.nullable and field.name not in defaults:
+                raise SchemaError(f"column {field.name!r} is missing and not nullable", column=field.name)
+            matched.append((None, None))
+            continue
+        try:
+            matched.append((_cast(given[found].type, field.type, finds.get(field.name, find)), found))
+        except SchemaError as error:
+            raise SchemaError(f"column {field.name!r}: {error}", column=field.name) from None
+    return matched
+
+
+def unknown_column(name: str, there: Sequence[str]) -> SchemaError:
+    """The error for a column of rows that the table does not have."""
+    listed = ", ".join(there)
+    reason = f"no column {name!r} in the table; there are: {listed}; add_column (dolmen alter --add) adds one"
+    return SchemaError(reason, column=name)
+
+
+def _cast(source: pa.DataType, target: pa.DataType, find: FindCast) -> Cast | None:
+    if isinstance(source, pa.BaseExtensionType):
+        return _after(lambda array: array.storage, _cast(source.storage_type, target, find))
+    if t.is_dictionary(source):
+        view = t.is_string_view(source.value_type) or t.is_binary_view(source.value_type)
+        if not view:
+            return _after(lambda array: array.dictionary_decode(), _cast(source.value_type, target, find))
+        plain = pa.large_string() if t.is_string_view(source.value_type) else pa.large_binary()  # views can't be taken
+        return _after(lambda array: array.dictionary.cast(plain).take(array.indices), _cast(plain, target, find))
+    if t.is_run_end_encoded(source):
+        return _after(pc.run_end_decode, _cast(source.value_type, target, find))
+    if t.is_null(source):
+        return lambda array: pa.nulls(len(array), target)
+    if t.is_struct(source) and t.is_struct(target):
+        return _struct_cast(source, target, find)
+    if t.is_map(source) and t.is_map(target):
+        return _map_cast(source, target, find)
+    if (t.is_list(source) or t.is_large_list(source) or t.is_fixed_size_list(source)) and t.is_list(target):
+        return _list_cast(source, target, find)
+    return find(source, target)
+
+
+def _item_cast(source: pa.DataType, target: pa.Field, find: FindCast) -> Cast | None:
+    """The cast of values inside a list or map, NULLs checked."""
+    cast = _cast(source, target.type, find)
+    if target.nullable:
+        return cast
+
+    def without_null(array: pa.Array) -> pa.Array:
+        values = cast(array) if cast else array
+        if values.null_count:
+            raise Misfit("NULL inside a value where none is allowed")
+        return values
+
+    return without_null
+
+
+def _same_kind(source: pa.DataType, target: pa.DataType) -> bool:
+    if t.is_integer(source):
+        return bool(t.is_integer(target) or t.is_floating(target))
+    if t.is_decimal(source):
+        return bool(t.is_decimal(target) or t.is_integer(target))
+    if t.is_timestamp(source) and t.is_timestamp(target):
+        return (source.tz is None) == (target.tz is None)
+    if t.is_date(source):
+        return bool(t.is_date(target) or (t.is_timestamp(target) and target.tz is None))
+    if t.is_time(source):
+        return bool(t.is_time(target))
+    if is_text(source):
+        return bool(t.is_string(target))
+    if is_bytes(source):
+        return bool(t.is_binary(target) or t.is_fixed_size_binary(target))
+    return False
+
+
+def _refused(source: pa.DataType, target: pa.DataType) -> SchemaError:
+    hint = ""
+    if t.is_timestamp(source) and t.is_timestamp(target):
+        hint = (
+            "; give the values a time zone first"
+            if target.tz
+            else "; the column holds times without a zone: convert the values to local time first"
+        )
+    elif is_text(source):
+        hint = "; text is never parsed here: cast it first"
+    return SchemaError(f"values of type {short_type(source)} are never stored as {short_type(target)}{hint}")
+
+
+def _after(first: Cast, then: Cast | None) -> Cast:
+    return first if then is None else lambda array: then(first(array))
+
+
+def _checked(*targets: pa.DataType) -> Cast:
+    """Arrow's own checked casts, one after the other."""
+
+    def cast(array: pa.Array) -> pa.Array:
+        try:
+            result = array
+            for target in targets:
+                result = result.cast(target)
+        except pa.ArrowInvalid:
+            raise no_fit(array, targets[-1]) from None
+        return result
+
+    return cast
+
+
+def _narrow_float(array: pa.Array, target: pa.DataType) -> pa.Array:
+    narrow = array.cast(target, safe=False)
+    same = pc.or_(pc.equal(narrow.cast(array.type), array), pc.is_nan(array))
+    if pc.all(same).as_py() is False:
+        raise no_fit(array, target)
+    return narrow
+
+
+def no_fit(array: pa.Array, target: pa.DataType) -> Misfit:
+    """The error of a cast that refuses some value of an array; it names the value if there is one only."""
+    if len(array) > 1:
+        return Misfit("")  # the value to blame is found by asking again, down to one
+    try:
+        value = str(array[0])
+    except (OverflowError, ValueError):  # a day or a time that Python has no words for
+        value = str(array.cast(pa.int32() if t.is_date32(array.type) else pa.int64())[0])
+    return Misfit(f"{shown(value)} cannot be stored as {target} without loss")
+
+
+def _list_cast(source: pa.DataType, target: pa.DataType, find: FindCast) -> Cast | None:
+    inner = _item_cast(source.value_type, target.value_field, find)
+    if inner is None and source == target:
+        return None
+
+    def cast(array: pa.Array) -> pa.Array:
+        values = array.flatten()
+        return pa.ListArray.from_arrays(
+            flattened_offsets(array), inner(values) if inner else values, type=target, mask=_null_mask(array)
+        )
+
+    return cast
+
+
+def _map_cast(source: pa.DataType, target: pa.DataType, find: FindCast) -> Cast | None:
+    key = _cast(source.key_type, target.key_type, find)  # never NULL in a map
+    item = _item_cast(source.item_type, target.item_field, find)
+    if key is None and item is None and source == target:
+        return None
+    entries = pa.list_(pa.struct([source.key_field, source.item_field]))
+
+    def cast(array: pa.Array) -> pa.Array:
+        listed = array.cast(entries)
+        keys, items = listed.flatten().flatten()
+        return pa.MapArray.from_arrays(
+            flattened_offsets(listed), key(keys) if key else keys, item(items) if item else items, type=target,
+            mask=_null_mask(array),
+        )  # fmt: skip
+
+    return cast
+
+
+def _struct_cast(source: pa.DataType, target: pa.DataType, find: FindCast) -> Cast | None:
+    casts = matching(list(source), list(target), find)
+    if source == target and all(
+        cast is None and field.nullable for (cast, _), field in zip(casts, target, strict=True)
+    ):
+        return None
+
+    def cast(array: pa.Array) -> pa.Array:
+        children, hidden = array.flatten(), array.null_count
+        made = []
+        for (inner, place), field in zip(casts, target, strict=True):
+            child = pa.nulls(len(array), field.type) if place is None else children[place]
+            made.append(inner(child) if inner else child)
+            if not field.nullable and made[-1].null_count > hidden:
+                raise Misfit(f"NULL in field {field.name!r}, which is not nullable")
+        return pa.StructArray.from_arrays(made, fields=list(target), mask=_null_mask(array))
+
+    return cast
+
+
+def flattened_offsets(array: pa.Array) -> pa.Array:
+    """Offsets of ``array.flatten()``: as if the array were neither sliced nor held values under its NULLs."""
+    lengths = pc.fill_null(pc.list_value_length(array), 0)
+    return pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum(lengths).cast(pa.int32())])
+
+
+def _null_mask(array: pa.Array) -> pa.Array | None:
+    return array.is_null() if array.null_count else None
+
+
+def lossy(source: pa.DataType, target: pa.DataType) -> Cast | None:
+    """The cast of values without children (see ``lossless.FindCast``)."""
+    try:
+        exact = lossless(source, target)
+        if exact is None:
+            return None
+    except SchemaError as error:
+        exact = None
+        try:
+            pa.array([], source).cast(target)
+        except (pa.ArrowNotImplementedError, pa.ArrowInvalid):
+            raise SchemaError(f"values of type {short_type(source)} cannot be cast to {short_type(target)}") from error
+
+    def cast(array: pa.Array) -> pa.Array:
+        try:
+            if exact is not None:
+                return exact(array)
+        except Misfit:
+            pass
+        try:
+            return _rounded(array, target)
+        except pa.ArrowInvalid:
+            raise Misfit(f"{_word(array)} cannot be cast to {short_type(target)}" if len(array) == 1 else "") from None
+
+    return cast
+
+
+def _rounded(array: pa.Array, target: pa.DataType) -> pa.Array:
+    source = array.type
+    if is_text(source):
+        array = pc.utf8_trim_whitespace(array.cast(pa.large_string()))
+    elif t.is_decimal(source) and (t.is_decimal(target) or t.is_integer(target)):
+        digits = target.scale if t.is_decimal(target) else 0
+        array = pc.round(array, ndigits=digits, round_mode="half_to_even") if digits < source.scale else array
+    elif t.is_floating(source) and t.is_integer(target):
+        array = pc.round(array.cast(pa.float64()), round_mode="half_to_even")
+        return _within(array, target).cast(target)
+    elif t.is_floating(source) and t.is_floating(target):
+        made = array.cast(target, safe=False)
+        if pc.any(pc.and_(pc.is_inf(made), pc.is_finite(array))).as_py():
+            raise pa.ArrowInvalid("out of range")
+        return made
+    elif t.is_integer(source) and t.is_floating(target):
+        return array.cast(target, safe=False)
+    if t.is_timestamp(source) and t.is_date(target):
+        array = array.cast(pa.timestamp(source.unit))
+    return array.cast(options=pc.CastOptions(target_type=target, allow_time_truncate=True))
+
+
+def _within(numbers: pa.Array, target: pa.DataType) -> pa.Array:
+    """Whole numbers as they are. Raises ArrowInvalid for one that the integer type does not reach: Arrow wraps them."""
+    signed = t.is_signed_integer(target)
+    low = -(2.0 ** (target.bit_width - 1)) if signed else 0.0
+    high = 2.0 ** (target.bit_width - signed)
+    if pc.all(pc.and_(pc.greater_equal(numbers, low), pc.less(numbers, high))).as_py() is False:
+        raise pa.ArrowInvalid("out of range")
+    return numbers
+
+
+def _word(array: pa.Array) -> str:
+    try:
+        return shown(array[0].as_py())
+    except (OverflowError, ValueError):
+        return "this value"

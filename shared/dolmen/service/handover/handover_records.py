@@ -1,0 +1,229 @@
+"""Records of the drops that a function hands over to a job. They outlive the messages that announced the drops.
+
+A record is one object, ``<digest>.json``, below a place of its own (``DOLMEN_HANDED_URL``)::
+
+    {"format": 1, "drops": [{"bucket": "...", "key": "...", "size": 1, "etag": "...", "version": null, ...}, ...]}
+
+It is created before its message is acknowledged, and its name is a digest of its content: a message that is delivered
+again writes the same record. A job removes a record when all of its drops are settled: each is committed, a duplicate,
+rejected, superseded or ignored. A job that dies leaves it to the next one. A drop that is ingested twice is applied
+once, by ``Drop.id``.
+
+Hands drops over to a job, when they are large or very many.
+
+A record is written before the message is acknowledged, so nothing is lost if the function or the job dies. A drop is
+applied once, by its id, whoever ingests it. See ``records`` for the records, ``jobs`` for the jobs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import NoReturn
+
+import msgspec
+
+from dolmen.api.database import Database
+from dolmen.errors import (
+    CorruptionError,
+    Error,
+    InputError,
+    ObjectNotFoundError,
+    StoreUnavailableError,
+    UnsupportedFormatError,
+)
+from dolmen.format.checksums import prepare
+from dolmen.ingest.announcements import Drop
+from dolmen.ingest.drops.drop_outcomes import DropOutcome
+from dolmen.ingest.landing import Landing
+from dolmen.store.base import ObjectInfo, ObjectStore, create
+
+FORMAT = 1
+
+
+_NAME = re.compile(r"([0-9a-f]{64})\.json")
+
+
+@dataclass(frozen=True)
+class HandoverRecord:
+    """A record: the drops of one or more messages.
+
+    Args:
+        key: its name in the store of records.
+        drops: each once, ordered by their ids.
+    """
+
+    key: str
+    drops: tuple[Drop, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PendingRecords:
+    """The number of records, and the age of the oldest; 0 if there are none."""
+
+    records: int
+    age_seconds: float
+
+
+class _RecordBody(msgspec.Struct, forbid_unknown_fields=True):
+    format: int
+    drops: tuple[Drop, ...]
+
+
+class HandoverRecords:
+    """The records below one place.
+
+    Args:
+        store: the place. Objects in it with other names are ignored.
+    """
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+
+    @property
+    def url(self) -> str:
+        """The URL of the place, as ``open_store`` takes it."""
+        return self._store.url
+
+    def add(self, drops: Sequence[Drop]) -> str:
+        """Writes a record, unless it exists. Once this returns, the drops cannot be lost.
+
+        Returns:
+            The record's key.
+
+        Raises:
+            InputError: no drops.
+            StoreUnavailableError, AccessDeniedError: the record may not exist.
+        """
+        if not drops:
+            raise InputError("a record of no drops: there is nothing to hand over")
+        each = {drop.id: drop for drop in drops}
+        body = msgspec.json.encode(_RecordBody(FORMAT, tuple(each[id_] for id_ in sorted(each))))
+        key = f"{sha256(body).hexdigest()}.json"
+        create(self._store, key, body, self._store.clock.runtime)
+        return key
+
+    def pending(self) -> Iterator[HandoverRecord]:
+        """Yields the records that exist when it is called, oldest first by the store's clock.
+
+        A record that is gone when it is read was settled by another job. The error of one that cannot be read is raised
+        after all the others.
+
+        Raises:
+            CorruptionError: a record that is not what was written; names it.
+            UnsupportedFormatError: a record of a newer dolmen.
+            StoreUnavailableError, AccessDeniedError: the records cannot be read.
+        """
+        unreadable: CorruptionError | UnsupportedFormatError | None = None
+        for info in sorted(self._list(), key=lambda info: (info.last_modified_us, info.key)):
+            try:
+                yield self._read(info.key)
+            except ObjectNotFoundError:
+                continue
+            except (CorruptionError, UnsupportedFormatError) as error:
+                unreadable = unreadable or error
+        if unreadable is not None:
+            raise unreadable
+
+    def waiting(self) -> PendingRecords:
+        """Counts the records: one request for each thousand."""
+        records, oldest_us = 0, None
+        for info in self._list():
+            records += 1
+            oldest_us = info.last_modified_us if oldest_us is None else min(oldest_us, info.last_modified_us)
+        age_us = 0 if oldest_us is None else max(0, self._store.clock.now_us - oldest_us)
+        return PendingRecords(records, age_us / 1e6)
+
+    def remove(self, handed: HandoverRecord) -> None:
+        """Removes a record whose drops are all settled. It may be gone already.
+
+        Raises:
+            StoreUnavailableError: the record may still exist; ingesting it again does no harm.
+        """
+        for outcome in self._store.delete([handed.key]):
+            if outcome.error is not None:
+                raise StoreUnavailableError(f"cannot remove {self.url}/{outcome.key}: {outcome.error}")
+
+    def _list(self) -> Iterator[ObjectInfo]:
+        return (info for info in self._store.list("") if _NAME.fullmatch(info.key))
+
+    def _read(self, key: str) -> HandoverRecord:
+        body = self._store.get(key).body
+        if f"{sha256(body).hexdigest()}.json" != key:
+            raise CorruptionError(key, "its content is not that which its name is a digest of")
+        try:
+            record = msgspec.json.decode(body, type=_RecordBody)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            _refuse(key, body, error)
+        if record.format != FORMAT:
+            _refuse(key, body, None)
+        return HandoverRecord(key, record.drops)
+
+
+class _AnyRecord(msgspec.Struct):
+    format: int
+
+
+prepare(_RecordBody, _AnyRecord)
+
+
+def _refuse(key: str, body: bytes, error: Exception | None) -> NoReturn:
+    """Raises the error about a record that cannot be read: a newer dolmen wrote it, or it is damaged."""
+    try:
+        found = msgspec.json.decode(body, type=_AnyRecord).format
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        found = FORMAT
+    if found > FORMAT:
+        raise UnsupportedFormatError(f"{key} is a record of format {found}; this dolmen knows {FORMAT}: upgrade it")
+    raise CorruptionError(key, f"not a record of drops: {error or f'format {found}'}")
+
+
+def hand_over(
+    database: Database,
+    landing: Landing,
+    records: HandoverRecords,
+    drops: Sequence[Drop],
+    *,
+    larger_than: int | None,
+    backlog: bool = False,
+    auto_create: bool = False,
+) -> dict[int, DropOutcome]:
+    """Writes ONE record of the drops that a job is to ingest. All others are left to the caller.
+
+    A drop that is not a file of a table is not handed over, and neither is one that was ingested before, or whose table
+    does not exist: the caller does what is left to do about it.
+
+    Args:
+        larger_than: hand over drops of more bytes than this; None = none for their size.
+        backlog: hand over all drops.
+        auto_create: hand over a drop whose table does not exist too: the job creates it.
+
+    Returns:
+        By the place in ``drops``, the outcome of each that a job is to ingest: ``handed``, or ``failed`` if the record
+        may not have been written.
+    """
+    chosen = {
+        place: drop
+        for place, drop in enumerate(drops)
+        if (backlog or (larger_than is not None and drop.size > larger_than)) and landing.place(drop) is not None
+    }
+    if not chosen:
+        return {}
+    try:
+        newest = database.transaction()
+        names = {place: landing.table(drop) for place, drop in chosen.items()}
+        if not auto_create and not set(names.values()).issubset(newest.tables()):
+            newest.refresh()  # what a process knows may be older than the table
+        done, tables = newest.find_applied({drop.id for drop in chosen.values()}), newest.tables()
+        left = {
+            place: drop
+            for place, drop in chosen.items()
+            if drop.id not in done and (auto_create or names[place] in tables)
+        }
+        if left:
+            records.add(list(left.values()))
+    except Error as error:
+        return {place: DropOutcome(drop, "failed", error=error) for place, drop in chosen.items()}
+    return {place: DropOutcome(drop, "handed") for place, drop in left.items()}

@@ -1,0 +1,455 @@
+"""The tasks of a load: they turn rows of landing files into data files.
+
+Into a table without a sort key each task writes data files straight from what it reads. For a table that has one there
+are three steps, between which Spark carries sorted runs as bytes and never looks at a row: every column keeps its type,
+and rows are handled by Arrow alone.
+
+1. ``read_runs``: files become sorted runs of some megabytes, with samples of their keys.
+2. ``cut_runs``: each run is cut where the driver says.
+3. ``write_ranges``: the pieces of one range after the other, in order, are merged and written.
+
+Reads landing files in the tasks of a load, by the same readers and rules as ingest.
+
+A file is loaded whole or not at all. The rows of a small file are held back until its end was seen, so that a file that
+cannot be read leaves nothing behind. The rows of a large file are yielded while it is read. If its end turns out to be
+bad, its task reports that, and what was made of its rows is not used.
+
+Rows in the order of a table's sort key, as Python values that compare as Arrow sorts.
+
+For looking up few rows among many: by bisection in sorted runs, and of samples that say where to cut.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from itertools import groupby, pairwise
+from typing import Any, TypeAlias
+
+import msgspec
+import pyarrow as pa
+
+from dolmen.base.runtime import shared_runtime
+from dolmen.base.units import MIB
+from dolmen.errors import StoreUnavailableError
+from dolmen.format.file_formats import FileKind
+from dolmen.format.manifest import TableEntry
+from dolmen.format.types import integer_form
+from dolmen.ingest.announcements import Drop
+from dolmen.ingest.formats.formats import SourceFile, detect, read
+from dolmen.ingest.formats.reader_options import ReadOptions
+from dolmen.ingest.landing import Landing
+from dolmen.rows.write.encodings import WriteOptions
+from dolmen.rows.write.runs import cut, sort_columns
+from dolmen.spark.file_tasks import WriteTask, open_to_write
+
+
+class FileReport(msgspec.Struct, frozen=True):
+    """The report of a task on one file.
+
+    Args:
+        place: the place of the drop in its portion.
+        rows: number of rows that were yielded.
+        whole: whether these are all rows; if not, this task cannot read the file.
+    """
+
+    place: int
+    rows: int
+    whole: bool
+
+
+@dataclass(frozen=True)
+class DropRows:
+    """Rows of drops. They count only if the drop at ``place`` can be read; None if they count in any case."""
+
+    place: int | None
+    batch: pa.RecordBatch
+
+
+@dataclass(frozen=True)
+class ReadDrops:
+    """The files that a job reads, with the way to read them.
+
+    Args:
+        entry: entry of their table, without files and deletes, encoded.
+        format: their format, whatever their names say.
+        drops: the drops of the portion.
+        groups: for each task, the places of its drops.
+        held_bytes: the most bytes of a file's rows that are held back until its end was seen.
+    """
+
+    landing: Landing
+    entry: bytes
+    format: FileKind | None
+    options: ReadOptions
+    drops: tuple[Drop, ...]
+    groups: tuple[tuple[int, ...], ...]
+    held_bytes: int
+
+    def table(self) -> TableEntry:
+        """The table's entry."""
+        return msgspec.json.decode(self.entry, type=TableEntry)
+
+    def rows(self, group: int, reports: list[FileReport]) -> Iterator[DropRows]:
+        """Yields the rows of a group's files, and adds a report on each file when it is done.
+
+        Raises:
+            StoreUnavailableError: a file could not be read for the moment: the task is to be tried again.
+        """
+        schema = self.table().schema.arrow
+        for place in self.groups[group]:
+            yield from self._rows_of(schema, place, reports)
+
+    def _rows_of(self, schema: pa.Schema, place: int, reports: list[FileReport]) -> Iterator[DropRows]:
+        held: list[pa.RecordBatch] | None = []
+        size = rows = 0
+        batches = self._batches(schema, self.drops[place])
+        while True:
+            try:
+                batch = next(batches, None)
+            except StoreUnavailableError:
+                raise
+            except Exception:  # noqa: BLE001 - whatever it is, ingest finds it again, and says what becomes of the file
+                reports.append(FileReport(place, 0 if held is not None else rows, False))
+                return
+            if batch is None:
+                break
+            rows, size = rows + batch.num_rows, size + batch.nbytes
+            if held is None:
+                yield DropRows(place, batch)
+                continue
+            held.append(batch)
+            if size > self.held_bytes:
+                yield from (DropRows(place, each) for each in held)
+                held = None
+        if held is not None:
+            yield from (DropRows(None, each) for each in held)
+        reports.append(FileReport(place, rows, True))
+
+    def _batches(self, schema: pa.Schema, drop: Drop) -> Iterator[pa.RecordBatch]:
+        """Yields a file's batches. Opens the file on first use, so that all errors of a file come from there."""
+        found = self.landing.place(drop)
+        assert found is not None
+        format = detect(found.path, self.format)
+        source = SourceFile(lambda: self.landing.open(drop), format, found.path, self.options)
+        yield from self.landing.runtime.ahead(read(source, schema))
+
+
+Key: TypeAlias = list[list[Any]]
+"""The sort key of a row: for each column a rank (values, then NaN, then NULL) and a value that JSON can hold."""
+
+
+MOST_CHARACTERS = 200
+"""Texts are compared by their first characters. That is an order too; only more rows are equal in it."""
+
+
+class Keys:
+    """The sort keys of some rows."""
+
+    def __init__(self, rows: pa.Table, entry: TableEntry) -> None:
+        names = [entry.schema.by_id[id_].name for id_ in entry.sort_key]
+        self._columns = [_plain(rows.column(name)) for name in names]
+        self._rows = rows.num_rows
+
+    def at(self, row: int) -> Key:
+        """The key of one row."""
+        return [_value(column[row]) for column in self._columns]
+
+    def cuts(self, bounds: Sequence[Key]) -> list[tuple[int, int, int]]:
+        """Cuts sorted rows at bounds: (number of the range, first row, end) of each range that has rows.
+
+        Range i has the rows from bound i - 1, included, to bound i.
+        """
+        if not self._rows:
+            return []
+        first, last = bisect_right(bounds, self.at(0)), bisect_right(bounds, self.at(self._rows - 1))
+        ends = [0]
+        for bound in bounds[first:last]:
+            ends.append(bisect_left(range(self._rows), bound, lo=ends[-1], key=self.at))
+        ends.append(self._rows)
+        return [(first + place, *each) for place, each in enumerate(pairwise(ends)) if each[0] < each[1]]
+
+
+@dataclass(frozen=True)
+class Ranges:
+    """The bounds of key ranges, so that the parts are about equal.
+
+    Args:
+        bounds: ascending, none twice; range i begins with bound i - 1.
+        parts: of each range the part that it belongs to, ascending.
+    """
+
+    bounds: tuple[Key, ...]
+    parts: tuple[int, ...]
+
+    @classmethod
+    def of(cls, samples: Iterable[tuple[Key, float]], parts: int, pieces: int) -> Ranges:
+        """Cuts for ``parts`` parts of ``pieces`` ranges each.
+
+        Args:
+            samples: keys, each standing for so many bytes.
+        """
+        ordered = sorted(samples)
+        total, count = sum(weight for _, weight in ordered), parts * pieces
+        bounds, of = list[Key](), [0]
+        passed, place = 0.0, 1
+        for key, weight in ordered:
+            if place < count and passed >= total * place / count and (not bounds or key > bounds[-1]):
+                place = min(count - 1, int(passed * count / total))
+                bounds.append(key)
+                of.append(place // pieces)
+                place += 1
+            passed += weight
+        return cls(tuple(bounds), tuple(of))
+
+
+def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Times as the integers that they are: Python knows no year 10000."""
+    integers = integer_form(column.type)
+    return column.cast(integers) if integers else column
+
+
+def _value(scalar: pa.Scalar) -> list[Any]:
+    if not scalar.is_valid:
+        return [2, 0]
+    value = scalar.as_py()
+    if isinstance(value, float):
+        return [1, 0] if math.isnan(value) else [0, value]
+    if isinstance(value, Decimal):
+        sign, digits, _ = value.as_tuple()  # all of one scale
+        return [0, int("".join(map(str, digits))) * (-1 if sign else 1)]
+    if isinstance(value, bytes):
+        value = value.decode("latin-1")
+    return [0, value[:MOST_CHARACTERS] if isinstance(value, str) else int(value)]
+
+
+Batches: TypeAlias = Iterator[pa.RecordBatch]
+
+
+RUN_BYTES = 32 * MIB
+"""Bytes of rows that are sorted together, in Arrow memory."""
+
+
+RANGE_BYTES = 64 * MIB
+"""Bytes of the rows of a range, which are merged in memory."""
+
+
+_RUN_ROWS = 1 << 20
+
+
+@dataclass(frozen=True)
+class LoadTask(WriteTask):
+    """A task that writes rows in the table's types.
+
+    Args:
+        file_bytes: at which a file is finished.
+    """
+
+    file_bytes: int
+
+    def load(self, rows: Batches) -> list[bytes]:
+        """Writes rows into as many data files as they need; returns their entries, encoded."""
+        files = self.put(
+            open_to_write(self.url, shared_runtime()), rows, WriteOptions(target_file_bytes=self.file_bytes)
+        )
+        return [msgspec.json.encode(file) for file in files]
+
+
+WRITTEN = "entry BINARY, report BINARY"
+"""The report of tasks that write: entries of data files, and the reports on the files that were read."""
+
+
+def write_read(read: ReadDrops, task: LoadTask) -> Callable[[Batches], Batches]:
+    """For ``mapInArrow``: numbers of groups become the data files that hold their rows."""
+
+    def run(batches: Batches) -> Batches:
+        for group in _numbers(batches):
+            reports: list[FileReport] = []
+            files = task.load(rows.batch for rows in read.rows(group, reports))
+            yield _columns(
+                entry=[*files, *(None for _ in reports)], report=[*(None for _ in files), *map(_encoded, reports)]
+            )
+
+    return run
+
+
+RUNS = "place INT, report BINARY, sample BINARY, run BINARY"
+"""Either a report on a file, or a sorted run with a sample of its keys.
+
+A run with a ``place`` counts only if the file at that place can be read."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Keys of a run, each for ``weight`` bytes of its rows; ``stored`` is the size of the run compressed."""
+
+    keys: list[Any]
+    weight: float
+    stored: int
+
+    def encode(self) -> bytes:
+        """The sample as bytes."""
+        return json.dumps([self.keys, self.weight, self.stored]).encode()
+
+    @classmethod
+    def decode(cls, body: bytes | bytearray) -> Sample:
+        """Decodes what ``encode`` returns."""
+        return cls(*json.loads(body))
+
+
+def read_runs(read: ReadDrops, sample_bytes: int) -> Callable[[Batches], Batches]:
+    """For ``mapInArrow``: numbers of groups become sorted runs of their rows.
+
+    Args:
+        sample_bytes: of so many bytes of a run one key is taken as a sample.
+    """
+
+    def run(batches: Batches) -> Batches:
+        entry = read.table()
+        for group in _numbers(batches):
+            reports: list[FileReport] = []
+            for place, rows in groupby(read.rows(group, reports), key=lambda each: each.place):
+                for columns in cut((each.batch for each in rows), entry.schema.arrow, RUN_BYTES, _RUN_ROWS):
+                    yield _run(columns, entry, place, sample_bytes)
+            if reports:
+                yield pa.record_batch(
+                    [
+                        pa.array([each.place for each in reports], pa.int32()),
+                        pa.array(map(_encoded, reports), pa.binary()),
+                        pa.nulls(len(reports), pa.binary()),
+                        pa.nulls(len(reports), pa.binary()),
+                    ],
+                    ["place", "report", "sample", "run"],
+                )
+
+    return run
+
+
+def _run(columns: list[pa.ChunkedArray], entry: TableEntry, place: int | None, sample_bytes: int) -> pa.RecordBatch:
+    rows = _sorted(columns, entry)
+    keys = Keys(rows, entry)
+    count = min(rows.num_rows, max(1, rows.nbytes // sample_bytes))
+    body = _packed(rows)
+    sample = Sample(
+        [keys.at((2 * number + 1) * rows.num_rows // (2 * count)) for number in range(count)],
+        max(rows.nbytes, 1) / count,
+        len(body),
+    )
+    return pa.record_batch(
+        [
+            pa.array([place], pa.int32()),
+            pa.nulls(1, pa.binary()),
+            pa.array([sample.encode()], pa.binary()),
+            pa.array([body], pa.binary()),
+        ],
+        ["place", "report", "sample", "run"],
+    )
+
+
+PIECES = "lane INT, range INT, rows BINARY"
+"""Sorted rows of a range. One task writes all ranges of a lane."""
+
+
+def cut_runs(entry: bytes, ranges: Ranges, lanes: tuple[int, ...]) -> Callable[[Batches], Batches]:
+    """For ``mapInArrow``: sorted runs become pieces of one range each.
+
+    Args:
+        lanes: for each part a number of its own.
+    """
+
+    def run(batches: Batches) -> Batches:
+        table = msgspec.json.decode(entry, type=TableEntry)
+        for body in _bodies(batches, 0):
+            rows = _unpacked(body)
+            cuts = Keys(rows, table).cuts(ranges.bounds)
+            yield pa.record_batch(
+                [
+                    pa.array([lanes[ranges.parts[number]] for number, _, _ in cuts], pa.int32()),
+                    pa.array([number for number, _, _ in cuts], pa.int32()),
+                    pa.array([_packed(rows.slice(start, end - start)) for _, start, end in cuts], pa.binary()),
+                ],
+                ["lane", "range", "rows"],
+            )
+
+    return run
+
+
+def write_ranges(task: LoadTask) -> Callable[[Batches], Batches]:
+    """For ``mapInArrow``: pieces, ordered by lane and range, become data files of their own for each lane."""
+
+    def run(batches: Batches) -> Batches:
+        for _, pieces in groupby(_pieces(batches), key=lambda piece: piece[0]):
+            files = task.load(_merged(pieces, task.decoded))
+            yield _columns(entry=files, report=[None for _ in files])
+
+    return run
+
+
+def _merged(pieces: Iterable[tuple[int, int, pa.Table]], entry: TableEntry) -> Batches:
+    """Yields the rows of one range after the other, each in order.
+
+    Of a range that is far larger than it should be, because very many rows have the same key, so much as there is
+    room for is put in order at a time.
+    """
+    for _, of_range in groupby(pieces, key=lambda piece: piece[1]):
+        tables: list[pa.Table] = []
+        size = 0
+        for _, _, rows in of_range:
+            if tables and size + rows.nbytes > 2 * RANGE_BYTES:
+                yield from _in_order(tables, entry)
+                size = 0
+            tables.append(rows)
+            size += rows.nbytes
+        yield from _in_order(tables, entry)
+
+
+def _in_order(tables: list[pa.Table], entry: TableEntry) -> Batches:
+    columns = pa.concat_tables(tables).columns
+    tables.clear()
+    yield from _sorted(columns, entry).to_batches()
+
+
+def _sorted(columns: list[pa.ChunkedArray], entry: TableEntry) -> pa.Table:
+    schema = entry.schema.arrow
+    sort_columns(columns, schema, [entry.schema.by_id[id_].name for id_ in entry.sort_key])
+    return pa.table(columns, schema)
+
+
+def _packed(rows: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as writer:
+        writer.write_table(rows)
+    return bytes(sink.getvalue())
+
+
+def _unpacked(body: pa.Buffer) -> pa.Table:
+    return pa.ipc.open_stream(body).read_all()
+
+
+def _numbers(batches: Batches) -> Iterator[int]:
+    for batch in batches:
+        yield from batch.column(0).to_pylist()
+
+
+def _bodies(batches: Batches, column: int) -> Iterator[pa.Buffer]:
+    for batch in batches:
+        yield from (body.as_buffer() for body in batch.column(column))
+
+
+def _pieces(batches: Batches) -> Iterator[tuple[int, int, pa.Table]]:
+    for batch in batches:
+        lanes, ranges = batch.column(0).to_pylist(), batch.column(1).to_pylist()
+        for lane, number, body in zip(lanes, ranges, batch.column(2), strict=True):
+            yield lane, number, _unpacked(body.as_buffer())
+
+
+def _encoded(report: FileReport) -> bytes:
+    return msgspec.json.encode(report)
+
+
+def _columns(**columns: Sequence[bytes | None]) -> pa.RecordBatch:
+    return pa.record_batch([pa.array(column, pa.binary()) for column in columns.values()], list(columns))

@@ -1,0 +1,168 @@
+"""Starts the session of a job, or raises an error within a minute where no Spark runs it.
+
+A driver of a standalone cluster waits for its master: 20 seconds three times over, beside what the names of machines
+take to look up, and what then fails says something else. So the master is called on first.
+
+Reads and writes in a session of Spark Connect: all goes by ``format("dolmen")``, as this process has no JVM.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Sequence
+
+from pyspark import SparkConf, SparkContext
+from pyspark.sql import DataFrame, SparkSession
+
+from dolmen.base.runtime import Runtime, shared_runtime
+from dolmen.commit.change import find_applied
+from dolmen.commit.context import Context
+from dolmen.commit.versions import commit_of
+from dolmen.errors import RetryableError
+from dolmen.format.schema import COMMIT_TS
+from dolmen.predicate import Where, to_sql
+from dolmen.spark.checks import worker_url
+from dolmen.spark.failures import raising_dolmen_errors
+from dolmen.spark.spark_types import quoted, spark_schema
+from dolmen.transactions.reading import ReadableTable
+from dolmen.transactions.results import Commit
+
+ANSWER_SECONDS = 3.0
+"""How long a master may take to answer each call."""
+
+
+PATIENCE_SECONDS = 15.0
+"""How long calls are repeated, as the cluster may be starting."""
+
+
+_STANDALONE = re.compile(r"spark://(.+)")
+
+
+_PORT = 7077
+
+
+def job_session(name: str) -> SparkSession:
+    """Starts the session of a job that ``spark-submit`` runs, by its settings.
+
+    Args:
+        name: of the application.
+
+    Raises:
+        RetryableError: there is no master where these say, or it took no application.
+    """
+    SparkContext._ensure_initialized()
+    master = SparkConf().get("spark.master")
+    if master is not None and SparkContext._active_spark_context is None:
+        call_on(master, shared_runtime())
+    session = SparkSession.builder.appName(name).config("spark.ui.showConsoleProgress", "false").getOrCreate()
+    if session.sparkContext._jsc.sc().isStopped():
+        raise RetryableError(f"Spark's master {master} did not take this application, and Spark gave up")
+    return session
+
+
+def call_on(master: str, runtime: Runtime) -> None:
+    """Checks that something listens where a standalone cluster's master should be. Does nothing for other masters.
+
+    Args:
+        master: as ``spark.master`` has it. Of several machines, for one that stands in for another, one is enough.
+
+    Raises:
+        RetryableError: nothing does, ``PATIENCE_SECONDS`` long.
+    """
+    found = _STANDALONE.fullmatch(master)
+    if found is None:
+        return
+    last = runtime.monotonic() + PATIENCE_SECONDS
+    while True:
+        failures = [failure for place in found[1].split(",") if (failure := _failure(place))]
+        if len(failures) < len(found[1].split(",")):
+            return
+        if runtime.monotonic() >= last:
+            raise RetryableError(f"no Spark master answers at {master}: {'; '.join(failures)}")
+        runtime.sleep(1.0)
+
+
+def _failure(place: str) -> str | None:
+    """Why nothing listens at ``host:port``; None if something does."""
+    host, _, port = place.rpartition(":") if ":" in place else (place, "", "")
+    number = int(port) if port.isdecimal() else _PORT
+    try:
+        socket.create_connection((host.strip("[]"), number), ANSWER_SECONDS).close()
+    except OSError as error:
+        return f"{host}:{number}: {error.strerror or type(error).__name__}"
+    return None
+
+
+def read_remotely(
+    spark: SparkSession,
+    table: ReadableTable,
+    columns: Sequence[str] | None = None,
+    where: Where = None,
+    *,
+    with_commit_ts: bool = False,
+) -> DataFrame:
+    """The rows of one version of a table, as ``to_spark`` gives them.
+
+    Raises:
+        PredicateError, SchemaError: as ``scan`` does; also for a column of a type that Spark does not have.
+        InputError: Spark's workers can't reach the database.
+    """
+    plan = table.scan(columns, where, with_commit_ts=with_commit_ts).plan
+    names = spark_schema(plan.output).names
+    options = {"table": plan.table, "version": str(plan.version)}
+    if with_commit_ts:
+        options["with_commit_ts"] = "true"
+    stored = [name for name in names if name != COMMIT_TS]
+    if all(name == name.strip() and "," not in name for name in stored):  # others are read, and left out below
+        options["columns"] = ",".join(stored)
+    if plan.where is not None:
+        options["where"] = to_sql(plan.where, plan.entry.schema)
+    frame = spark.read.format("dolmen").options(**options).load(worker_url(table.context.store))
+    return frame.select(*map(quoted, names))
+
+
+def write_remotely(
+    context: Context,
+    table: str,
+    frame: DataFrame,
+    request: str | None,
+    *,
+    overwrites: bool,
+    since: int | None = None,
+    force: bool = False,
+    merge_schema: bool = False,
+) -> Commit:
+    """Appends or replaces rows in one commit, and returns that.
+
+    The commit is found by its request id. Without one it gets an id of its own.
+
+    Args:
+        since, force, merge_schema: the options of that name.
+
+    Raises:
+        Error: of dolmen, raised by the server's Python.
+        PySparkException: something else failed there.
+    """
+    before = context.head.refresh().manifest
+    own = context.runtime.uuid() if request is None else request
+    options = {"table": table, "request": own}
+    if since is not None:
+        options["since"] = str(since)
+    options |= {name: "true" for name, is_given in (("force", force), ("merge_schema", merge_schema)) if is_given}
+    already = {} if request is None else find_applied(before, [own], context.segments)
+    mode = "overwrite" if overwrites else "append"
+    with raising_dolmen_errors():
+        frame.write.format("dolmen").options(**options).mode(mode).save(worker_url(context.store))
+    newest = context.head.refresh().manifest
+    if already:
+        return Commit.nothing(newest.as_history(), {own: already[own].version})
+    applied = find_applied(newest, [own], context.segments)
+    entry = commit_of(context.head, newest, applied[own].version) if applied else None
+    assert entry is not None, "the commit of this write has left the history at once"
+    return Commit.of(entry, [own])
+
+
+def is_remote_frame(frame: object) -> bool:
+    """Whether this is a frame of a session of Spark Connect."""
+    return isinstance(frame, DataFrame) and not hasattr(frame, "_jdf")

@@ -1,0 +1,169 @@
+"""Export: the rows of one version of a table as plain files, by Spark's own writers.
+
+Readers wait for ``_SUCCESS``, which is written last: a directory without it is of an export that is under way, or that
+failed. Nothing is made atomic beyond that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import unquote
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
+
+from dolmen.base import arguments
+from dolmen.errors import InputError, SchemaError
+from dolmen.format.schema import is_nested
+from dolmen.predicate import Where
+from dolmen.spark import checks as given
+from dolmen.spark.checks import S3A, is_on_class_path
+from dolmen.spark.failures import Py4JJavaError
+from dolmen.spark.read.to_frame import active_session, to_spark
+from dolmen.transactions.reading import ReadableTable
+
+if TYPE_CHECKING:
+    from py4j.java_gateway import JavaObject
+
+Format = Literal["parquet", "csv", "json"]
+FORMATS: tuple[Format, ...] = ("parquet", "csv", "json")
+
+_TEXT = {
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+    "timeZone": "UTC",
+}
+_SETTINGS = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
+    "spark.sql.parquet.writeLegacyFormat": "false",
+    "spark.sql.legacy.timeParserPolicy": "CORRECTED",
+}
+"""Settings of the session that writes, whatever the cluster's own are."""
+_OPTIONS: dict[Format, dict[str, Any]] = {
+    "parquet": {},
+    "csv": {
+        **_TEXT,
+        "header": True,
+        "escape": '"',  # as RFC 4180 has it
+        "ignoreLeadingWhiteSpace": False,
+        "ignoreTrailingWhiteSpace": False,
+    },
+    "json": {**_TEXT, "ignoreNullFields": False},
+}
+"""Options that keep values as they are for readers, dolmen among them: microseconds, NULL beside empty text, blanks."""
+
+
+@dataclass(frozen=True)
+class Exported:
+    """The result of an export: its rows and its place."""
+
+    url: str
+    rows: int
+
+
+def export(
+    table: ReadableTable,
+    to: str,
+    *,
+    format: Format = "parquet",
+    columns: Sequence[str] | None = None,
+    where: Where = None,
+    overwrite: bool = False,
+    spark: SparkSession | None = None,
+) -> Exported:
+    """Writes rows of one version into files below a place.
+
+    Args:
+        table: of a database, or of ``at(...)`` for an older version.
+        to: ``s3://bucket/prefix`` (which takes hadoop-aws), a directory, or what else Spark can write to.
+        columns: names, in order; all by default.
+        where: only rows for which this is TRUE.
+        overwrite: remove what is there, before the first file is written; otherwise the place has to be empty.
+        spark: the session; the active one by default.
+
+    Raises:
+        InputError: something is there, or the place belongs to the database.
+        SchemaError: a column of a type that the format, or Spark, does not have.
+        PredicateError: as ``scan`` does.
+    """
+    given.readable(table)
+    to, overwrite = arguments.text("to", to), arguments.flag("overwrite", overwrite)
+    if not isinstance(format, str) or format not in FORMATS:
+        raise InputError(f"{arguments.short_repr(format)} is no format to export: {', '.join(FORMATS)}")
+    # The same Spark, with settings of its own.
+    spark = given.session(active_session() if spark is None else spark).newSession()
+    for name, value in _SETTINGS.items():
+        spark.conf.set(name, value)
+    place = _place(spark, to)
+    _check_apart(place, table.context.store.url)
+    schema = table.scan(columns, where).schema
+    if format == "csv":
+        _check_flat(schema)
+    path = spark._jvm.org.apache.hadoop.fs.Path(place)
+    try:
+        files = path.getFileSystem(spark._jsc.hadoopConfiguration())
+    except Py4JJavaError as error:
+        reason = str(error.java_exception).partition("\n")[0]
+        raise InputError(f"{to!r} is no place that Spark can write to: {reason}") from error
+    if not overwrite and _is_occupied(files, path):
+        raise InputError(f"there is something in {to!r} already: give another place, or overwrite")
+    frame = to_spark(table, columns, where, spark=spark)
+    counted = Observation()
+    observed: DataFrame = frame.observe(counted, F.count(F.lit(1)).alias("rows"))
+    writer = observed.write.mode("overwrite" if overwrite else "append").options(**_OPTIONS[format])
+    writer.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "true").format(format).save(place)
+    return Exported(place, int(counted.get["rows"]))
+
+
+def _place(spark: SparkSession, to: str) -> str:
+    """The path of a place as Hadoop has it, in which nothing is escaped."""
+    scheme, separator, rest = to.partition("://")
+    if not separator:
+        return f"file://{Path(to).expanduser().absolute()}"
+    if scheme == "file":
+        return f"file://{Path(unquote(rest)).absolute()}"
+    if scheme != "s3":
+        return to
+    if not is_on_class_path(spark, S3A):
+        raise InputError(
+            f"{to!r}: Spark writes to S3 by hadoop-aws, which is not on its class path: "
+            "spark-submit --packages org.apache.hadoop:hadoop-aws:<Hadoop's version>"
+        )
+    return f"s3a://{rest}"
+
+
+def _check_apart(path: str, database: str) -> None:
+    """Raises InputError if an export would lie among the objects of the database, or remove them."""
+    scheme, _, rest = database.partition("://")
+    theirs, ours = _parts(path), _parts(f"file://{unquote(rest)}" if scheme == "file" else database)
+    shorter = min(len(theirs), len(ours))
+    if theirs[:shorter] == ours[:shorter]:
+        raise InputError(f"{path!r} is not apart from the database {database!r}: only dolmen may write there")
+
+
+def _parts(path: str) -> list[str]:
+    scheme, _, rest = path.partition("://")
+    if scheme == "file":
+        rest = str(Path(rest).resolve())
+    scheme = "s3" if scheme in ("s3", "s3a", "s3n") else scheme
+    return [scheme, *(part for part in rest.split("/") if part)]
+
+
+def _check_flat(schema: pa.Schema) -> None:
+    for field in schema:
+        if is_nested(field.type) or pa.types.is_binary(field.type) or pa.types.is_fixed_size_binary(field.type):
+            raise SchemaError(
+                f"column {field.name!r} of type {field.type} has no text in CSV: leave it out, or use JSON"
+            )
+
+
+def _is_occupied(files: JavaObject, path: JavaObject) -> bool:
+    if not files.exists(path):
+        return False
+    return bool(files.getFileStatus(path).isFile()) or len(files.listStatus(path)) > 0

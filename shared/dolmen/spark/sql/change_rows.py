@@ -1,0 +1,291 @@
+"""The common parts of DELETE, UPDATE and MERGE: target, columns, claims of what is read, and the job that writes.
+
+DELETE and UPDATE: Spark evaluates the condition and the new values, and dolmen hides and writes rows.
+
+Checks that UPDATE and MERGE leave alone what no update may change: the primary key, and the order of changes (CDC).
+
+Spark has analysed the new values by then. A value is no other one if it is the column itself, or a column of the source
+that ``ON`` wants equal to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa
+
+from dolmen.base.cached import cached_property
+from dolmen.commit.statements.row_changes import DeletePositions, Write
+from dolmen.errors import InputError, SchemaError
+from dolmen.format.manifest import TableEntry
+from dolmen.format.schema import Field
+from dolmen.predicate import Constant, Predicate
+from dolmen.spark.file_tasks import FILE, ROW
+from dolmen.spark.merge.frame_source import ACTION, Action, MergeTask, matched_twice, write_merged
+from dolmen.spark.merge.spark_merge import add_written, positions_by_path
+from dolmen.spark.origin import origins_read
+from dolmen.spark.read.to_frame import to_spark
+from dolmen.spark.spark_types import is_own, quoted, spark_schema
+from dolmen.spark.sql.agreement import StoreCasts, agreed_predicate, wider_predicate
+from dolmen.spark.sql.attachment import Attachment, Views
+from dolmen.spark.sql.statement import DeleteStatement, SqlStatement, Target, UpdateStatement
+from dolmen.spark.write.from_frame import begin_uploads, collect_keeping_alive, without_files
+from dolmen.spark.write.task_reports import REPORT, Reported
+from dolmen.transactions.merge.clauses import check_updatable
+from dolmen.transactions.transaction import Transaction
+
+_PLAIN = {"Project", "Filter", "SubqueryAlias", "View", "Join"}
+"""Nodes of a plan under which each row of the target stays one row."""
+
+
+@dataclass(frozen=True)
+class RowChange:
+    """A change of rows on one version of a table.
+
+    Args:
+        table: its name in the database.
+        views: of the statement.
+        statement: read, with views in place of older versions.
+    """
+
+    transaction: Transaction
+    attachment: Attachment
+    table: str
+    target: Target
+    views: Views
+    statement: SqlStatement
+    case_sensitive: bool
+    request: str | None
+
+    @cached_property
+    def entry(self) -> TableEntry:
+        """The table's entry."""
+        return self.transaction.entry(self.table)
+
+    @cached_property
+    def fields(self) -> list[Field]:
+        """The columns that Spark has types for."""
+        found = []
+        for field in self.entry.schema.fields:
+            try:
+                spark_schema([field])
+            except SchemaError:
+                continue
+            found.append(field)
+        return found
+
+    def field(self, name: str) -> Field:
+        """The column of this name, by the session's case sensitivity. Raises SchemaError."""
+        return find_field(self.entry.schema.fields, name, self.table, case_sensitive=self.case_sensitive)
+
+    def empty(self) -> str:
+        """A view of the target's columns without a row, for what is only analysed."""
+        schema = spark_schema(self.fields).add(FILE, "string").add(ROW, "long")
+        return self.views.make(self.views.spark.createDataFrame([], schema))
+
+    def rows(self, where: Predicate | None, *, whole: bool) -> str:
+        """A view of the target's rows with their positions. What is read is claimed.
+
+        Args:
+            where: TRUE for all rows that may change.
+            whole: all columns are needed, as rows are written anew.
+
+        Raises:
+            SchemaError: a column that Spark does not have, or has for its own.
+        """
+        fields = self.entry.schema.fields if whole else self.fields
+        columns = [field.name for field in fields if not is_own(field.name)]
+        own = next((field.name for field in self.entry.schema.fields if is_own(field.name)), None)
+        if whole and own is not None:
+            raise SchemaError(f"column {own!r} has a name that rows' positions need: rename it")
+        table = self.transaction.table(self.table)
+        frame = to_spark(table, columns, where, with_positions=True, spark=self.views.spark)
+        return self.views.make(frame)
+
+    def from_target(self, view: str) -> str:
+        """The view under the name by which expressions know the target."""
+        return f"`{view}` AS {quoted(self.target.alias)}"
+
+    def own(self, name: str) -> str:
+        """A column of the target in SQL."""
+        return f"{quoted(self.target.alias)}.{quoted(name)}"
+
+    def select(self, shown: str, source: str, what: str, where: str | None = None) -> DataFrame:
+        """Analyses a query of one of these, with the statement's WITH before it.
+
+        Args:
+            shown: expressions.
+            source: what stands behind FROM.
+            what: the piece of the user's SQL that it is made for.
+            where: a condition.
+
+        Raises:
+            InputError: Spark refuses it.
+        """
+        lines = [self.statement.ctes, "SELECT", shown, "FROM", source]
+        if where is not None:
+            lines += ["WHERE (", where, ")"]
+        return self.views.run("\n".join(lines), what)
+
+    def check(self, analysed: DataFrame, what: str) -> None:
+        """Claims the tables that a frame reads, and checks that it gives each row of the target once.
+
+        Args:
+            analysed: over ``empty``, so that the target itself is not among what it reads, unless in a subquery.
+
+        Raises:
+            InputError: an aggregate, a window or a generator.
+        """
+        node: Any = analysed._jdf.queryExecution().analyzed()
+        kind = str(node.getClass().getSimpleName())
+        while kind in ("WithCTE", "Project", "Filter"):
+            node = node.plan() if kind == "WithCTE" else node.child()
+            kind = str(node.getClass().getSimpleName())
+        if kind not in _PLAIN:
+            raise InputError(f"{what}: {kind.lower()}s are not for single rows: put them into a subquery")
+        self.claim(analysed)
+
+    def claim(self, frame: DataFrame) -> None:
+        """Makes the commit valid only if the tables that a frame reads in the newest version have not changed."""
+        current = self.attachment.origins()
+        for origin in origins_read(frame):
+            if origin in current:
+                self.transaction.claim(current[origin], None)
+
+    def write(self, rows: DataFrame, actions: Sequence[Action], *, once: bool, new: bool = False) -> None:
+        """Runs the job, and adds what it did to the transaction.
+
+        Args:
+            rows: with their actions, positions and values.
+            once: it is an error when one row of the target goes twice.
+            new: rows that replace none must have primary keys that no other row has.
+
+        Raises:
+            DuplicateKeyError: one has not.
+        """
+        transaction, entry = self.transaction, self.entry
+        url, txid = begin_uploads(transaction)
+        encoded = msgspec.json.encode(without_files(entry))
+        task = MergeTask(
+            url, self.table, encoded, txid, (), tuple(actions), keys=False, positions=True, once=once, new=new
+        )
+        reported = Reported.of(collect_keeping_alive(transaction, rows.mapInArrow(write_merged(task), REPORT)))
+        if once and reported.again:
+            raise matched_twice()
+        if reported.positions:
+            positions = positions_by_path(transaction, entry, reported.positions)
+            transaction.add(DeletePositions.of(self.table, entry.uuid, positions, self.request))
+        if reported.files:
+            files = tuple(reported.files)
+            written = Write(self.table, entry.uuid, files, (), self.request, schema=entry.schema)
+            add_written(transaction, entry, written, reported, new=new)
+
+
+def find_field(fields: Sequence[Field], name: str, table: str, *, case_sensitive: bool) -> Field:
+    """The column of a name, as Spark finds it. Raises SchemaError."""
+    found = [
+        field for field in fields if field.name == name or (not case_sensitive and field.name.lower() == name.lower())
+    ]
+    if len(found) != 1:
+        there = ", ".join(field.name for field in fields)
+        raise SchemaError(f"{'no' if not found else 'more than one'} column {name!r} in table {table!r}: {there}")
+    return found[0]
+
+
+def check_updates(
+    change: RowChange,
+    analysed: DataFrame,
+    fields: Sequence[Field],
+    given: Sequence[str] = (),
+    equal: Collection[tuple[Field, str]] = (),
+) -> None:
+    """Checks new values of columns.
+
+    Args:
+        analysed: a query that shows the values first, over the target's view and then, if there is one, the source's.
+        fields: their columns.
+        given: names of the source's columns.
+        equal: columns of the target, each with one of the source that has the same value.
+
+    Raises:
+        SchemaError: a column that no update may change may get another value.
+    """
+    shown = _shown_places(analysed, len(fields))
+    first = len(change.fields) + 2  # the view of the target has places of rows, too: see RowChange.empty
+    columns: dict[int, Field | str] = {**dict(enumerate(change.fields)), **dict(enumerate(given, first))}
+    for field, place in zip(fields, shown, strict=True):
+        column = None if place is None else columns.get(place)
+        if column != field and (field, column) not in equal:
+            check_updatable(change.entry, field)
+
+
+def _shown_places(analysed: DataFrame, count: int) -> list[int | None]:
+    """For each of the first expressions of a SELECT, the place of the column that it is; None if it is none."""
+    node: Any = analysed._jdf.queryExecution().analyzed()
+    while node.getClass().getSimpleName() == "WithCTE":
+        node = node.plan()
+    output, shown = node.child().output(), node.projectList()
+    places = {output.apply(place).exprId().id(): place for place in range(output.size())}
+    found: list[int | None] = []
+    for number in range(count):
+        value = shown.apply(number).child()  # of its alias
+        is_column = value.getClass().getSimpleName() == "AttributeReference"
+        found.append(places.get(value.exprId().id()) if is_column else None)
+    return found
+
+
+def delete_rows(change: RowChange, statement: DeleteStatement) -> None:
+    """Adds a delete to a transaction: a predicate, where dolmen and Spark agree on what it means, else positions.
+
+    Raises:
+        InputError: Spark refuses the condition.
+    """
+    predicate: Predicate | None = Constant(True)
+    wider: Predicate | None = None
+    if statement.where is not None:
+        analysed = change.select("1", change.from_target(change.empty()), statement.where, statement.where)
+        change.check(analysed, statement.where)
+        fields = dict(enumerate(change.fields))
+        predicate, wider = agreed_predicate(analysed, fields), wider_predicate(analysed, fields)
+    if predicate is not None:
+        change.transaction.table(change.table).delete(predicate, request=change.request)
+        return
+    source = change.from_target(change.rows(wider, whole=False))
+    shown = f"CAST(0 AS INT) AS {ACTION}, `{FILE}`, `{ROW}`"
+    rows = change.select(shown, source, statement.where or "", statement.where)
+    change.write(rows, [Action(True, None)], once=False)
+
+
+def update_rows(change: RowChange, statement: UpdateStatement) -> None:
+    """Adds an update to a transaction.
+
+    Raises:
+        InputError: Spark refuses the condition or a value.
+        SchemaError: a column that is not there, that no update may change, or that can't hold values of this type.
+    """
+    wanted = [(change.field(name), text) for name, text in statement.values]
+    names = [field.name for field, _ in wanted]
+    if repeated := [name for name in names if names.count(name) > 1]:
+        raise InputError(f"UPDATE sets column {repeated[0]!r} twice")
+    values = ", ".join(f"(\n{text}\n) AS __value_{place}" for place, (_, text) in enumerate(wanted))
+    kept = [field.name for field in change.entry.schema.fields if field.name not in names]
+    others = "".join(f", {change.own(name)} AS __value_{place}" for place, name in enumerate(kept, len(wanted)))
+    what = ", ".join(text for _, text in statement.values)
+    analysed = change.select(values, change.from_target(change.empty()), what, statement.where)
+    change.check(analysed, what)
+    check_updates(change, analysed, [field for field, _ in wanted])
+    wider = wider_predicate(analysed, dict(enumerate(change.fields)))
+    source = change.from_target(change.rows(wider, whole=True))
+    frame = change.select(f"{values}{others}, `{FILE}`, `{ROW}`", source, what, statement.where)
+    casts = StoreCasts(change.views.spark)
+    cast = [
+        casts.column(frame, f"__value_{place}", field, text).alias(f"__value_{place}")
+        for place, (field, text) in enumerate(wanted)
+    ]
+    carried = [F.col(f"__value_{place}") for place in range(len(wanted), len(names) + len(kept))]
+    rows = frame.select(F.lit(0).cast("int").alias(ACTION), FILE, ROW, *cast, *carried)
+    change.write(rows, [Action(True, tuple((name, place) for place, name in enumerate([*names, *kept])))], once=False)

@@ -1,0 +1,374 @@
+"""MERGE: Spark joins target and source by any condition, and chooses the clause of each row."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
+
+from dolmen.base.cached import cached_property
+from dolmen.errors import InputError, SchemaError
+from dolmen.format.schema import Field
+from dolmen.predicate import Predicate
+from dolmen.spark.failures import mark_of
+from dolmen.spark.file_tasks import FILE, ROW
+from dolmen.spark.merge.frame_source import ACTION, Action, Source, matched_twice
+from dolmen.spark.spark_types import is_own, quoted
+from dolmen.spark.sql.agreement import StoreCasts
+from dolmen.spark.sql.change_rows import RowChange, check_updates
+from dolmen.spark.sql.statement import MergeClause, MergeStatement
+
+_BOTH = "__matched"
+"""Whether a row has both a target row and a source row."""
+_DIGITS = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 19}
+"""Types of whole numbers, with the most digits of their values."""
+_ORDER = ("matched", "not matched", "not matched by source")
+
+
+def merge_matching(change: RowChange, statement: MergeStatement) -> None:
+    """Adds a merge to a transaction.
+
+    Raises:
+        InputError: Spark refuses a piece of it, or several source rows match one target row.
+        SchemaError: a column that is not there, or that can't hold values of this type.
+    """
+    _Matching(change, statement).run()
+
+
+@dataclass(frozen=True)
+class _Matching:
+    change: RowChange
+    statement: MergeStatement
+
+    def run(self) -> None:
+        args = self.change.views.args
+        if args is not None and not isinstance(args, Mapping):
+            raise InputError("a MERGE takes named parameters alone: write :name, and give args a mapping")
+        self._check_reachable()
+        source = self.change.select("*", self.statement.source, self.statement.source)
+        self.change.claim(source)
+        if own := [name for name in source.columns if is_own(name)]:
+            raise SchemaError(f"column {own[0]!r} of the source has a name that merges use themselves: rename it")
+        source = source.persist()  # it is read for its keys, and again for the join
+        try:
+            self._run(source)
+        finally:
+            source.unpersist()
+
+    def _run(self, source: DataFrame) -> None:
+        change, views = self.change, self.change.views
+        given = views.make(source.withColumn(Source.HERE, F.lit(True)))
+        empty = change.empty()
+        self._check_scopes(given, empty)
+        joined = f"{change.from_target(empty)} JOIN {self._source(given)} ON (\n{self.statement.on}\n)"
+        analysed = change.select("1", joined, self.statement.on)
+        change.check(analysed, self.statement.on)
+        needs_target = any(clause.kind != "not matched" for clause in self._clauses)
+        by_source = self._of_kind("not matched by source")
+        keys = None if by_source else self._keys(analysed, source)
+        where = None if keys is None else keys.predicate
+        plan = self._actions(source.columns)
+        new = bool(self._of_kind("not matched") and change.entry.primary_key) and not self._inserts_keys(keys, plan)
+        equal = _equal_columns(analysed, dict(enumerate(change.fields)), source.columns, may_cast=True)
+        self._check_updates(plan, given, empty, equal, source.columns)
+        change.check(self._rows(given, empty, plan), self.statement.on)
+        frame = self._rows(given, change.rows(where, whole=needs_target), plan)
+        once = bool(self._of_kind("matched")) and not self._deletes_only
+        if once and any(clause.when is not None for clause in self._of_kind("matched")[-1:]):
+            again = F.sum(F.when(F.col(_BOTH), 1)).over(Window.partitionBy(FILE, ROW)) > 1
+            fails = F.raise_error(F.lit(mark_of(matched_twice()))).cast("int")
+            frame = frame.withColumn(ACTION, F.when(again, fails).otherwise(F.col(ACTION)))
+        casts = StoreCasts(views.spark)
+        values = [
+            casts.column(frame, f"__value_{place}", field, text).alias(f"__value_{place}")
+            for place, (field, text, _) in enumerate(self._values(plan))
+        ]
+        rows = frame.where(F.col(ACTION).isNotNull()).select(ACTION, FILE, ROW, *values)
+        places = iter(range(len(values)))
+        actions = [
+            Action(
+                clause.kind != "not matched",
+                None if columns is None else tuple((field.name, next(places)) for field, _ in columns),
+            )
+            for clause, columns in plan
+        ]
+        change.write(rows.hint("rebalance"), actions, once=once, new=new)
+
+    @cached_property
+    def _clauses(self) -> list[MergeClause]:
+        return [clause for kind in _ORDER for clause in self._of_kind(kind)]
+
+    def _of_kind(self, kind: str) -> list[MergeClause]:
+        return [clause for clause in self.statement.clauses if clause.kind == kind]
+
+    @property
+    def _deletes_only(self) -> bool:
+        """Whether several source rows may match one target row."""
+        return [(clause.action, clause.when) for clause in self._of_kind("matched")] == [("delete", None)]
+
+    def _check_reachable(self) -> None:
+        for kind in _ORDER:
+            for clause in self._of_kind(kind)[:-1]:
+                if clause.when is None:
+                    raise InputError(f"WHEN {kind.upper()}: only the last clause may be without a condition")
+
+    @property
+    def _alias(self) -> str:
+        return quoted(self.statement.source_alias or "__source_rows")
+
+    def _source(self, view: str) -> str:
+        return f"`{view}` AS {self._alias}"
+
+    def _check_scopes(self, given: str, empty: str) -> None:
+        """Raises InputError if a clause names columns of the side that its rows do not have."""
+        for clause in self._clauses:
+            texts = [text for _, text in clause.values or ()] + ([clause.when] if clause.when else [])
+            if clause.kind == "matched" or not texts:
+                continue
+            side = self._source(given) if clause.kind == "not matched" else self.change.from_target(empty)
+            shown = ", ".join(f"(\n{text}\n)" for text in texts)
+            self.change.check(self.change.select(shown, side, ", ".join(texts)), ", ".join(texts))
+
+    def _actions(self, given: Sequence[str]) -> list[tuple[MergeClause, list[tuple[Field, str]] | None]]:
+        """Each clause with the row that it writes: expressions by column."""
+        found: list[tuple[MergeClause, list[tuple[Field, str]] | None]] = []
+        fields = self.change.entry.schema.fields
+        for clause in self._clauses:
+            if clause.action == "delete":
+                found.append((clause, None))
+                continue
+            if clause.values is None:
+                values = [(field, f"{self._alias}.{quoted(self._given(field, given))}") for field in fields]
+            else:
+                values = [(self.change.field(name), text) for name, text in clause.values]
+            names = [field.name for field, _ in values]
+            if repeated := [name for name in names if names.count(name) > 1]:
+                raise InputError(f"{clause.action.upper()} sets column {repeated[0]!r} twice")
+            if clause.action == "update":
+                values += [(field, self.change.own(field.name)) for field in fields if field.name not in names]
+            found.append((clause, values))
+        return found
+
+    def _check_updates(
+        self,
+        plan: Sequence[tuple[MergeClause, list[tuple[Field, str]] | None]],
+        given: str,
+        empty: str,
+        equal: Sequence[tuple[Field, str]],
+        columns: Sequence[str],
+    ) -> None:
+        """Checks that no clause gives a row another primary key, or another place in the order of changes.
+
+        Args:
+            plan: see ``_actions``.
+            given, empty: the views of source and target.
+            equal: columns of the target, each with the source's of the same value.
+            columns: names of the source's columns.
+
+        Raises:
+            InputError: an aggregate, a window or a generator.
+            SchemaError: a clause gives a row another key or place.
+        """
+        own = self.change.from_target(empty)
+        for clause, values in plan:
+            set_by_user = [(field, text) for field, text in values or () if text != self.change.own(field.name)]
+            if clause.action != "update" or not set_by_user:
+                continue
+            shown = ", ".join(f"(\n{text}\n) AS __value_{place}" for place, (_, text) in enumerate(set_by_user))
+            what = ", ".join(text for _, text in set_by_user)
+            matched = clause.kind == "matched"
+            analysed = self.change.select(shown, f"{own} CROSS JOIN {self._source(given)}" if matched else own, what)
+            self.change.check(analysed, what)
+            fields = [field for field, _ in set_by_user]
+            check_updates(self.change, analysed, fields, *((columns, equal) if matched else ()))
+
+    def _given(self, field: Field, given: Sequence[str]) -> str:
+        """The source's column for a column of the table, for ``*``. Raises SchemaError."""
+        sensitive = self.change.case_sensitive
+        alike = [name for name in given if name == field.name or (not sensitive and name.lower() == field.name.lower())]
+        if len(alike) != 1:
+            raise SchemaError(f"*: the source has {len(alike) or 'no'} columns {field.name!r}: name the columns")
+        return alike[0]
+
+    @staticmethod
+    def _values(plan: Sequence[tuple[MergeClause, list[tuple[Field, str]] | None]]) -> list[tuple[Field, str, int]]:
+        """All values, with the numbers of their clauses."""
+        return [(*value, number) for number, (_, values) in enumerate(plan) for value in values or ()]
+
+    def _rows(self, given: str, target: str, plan: Sequence[tuple[MergeClause, Any]]) -> DataFrame:
+        """The rows that have an action, or two sides."""
+        own, other = self.change.from_target(target), self._source(given)
+        here, there = f"{self._alias}.`{Source.HERE}` IS NOT NULL", f"{self.change.own(ROW)} IS NOT NULL"
+        matched, new, left = (self._of_kind(kind) for kind in _ORDER)
+        on = f"ON (\n{self.statement.on}\n)"
+        if not (matched or left):
+            joined, there = f"{other} LEFT ANTI JOIN {own} {on}", "FALSE"
+            where = f"CAST(NULL AS STRING) AS `{FILE}`, CAST(NULL AS BIGINT) AS `{ROW}`"
+        else:
+            kind = "FULL" if new and left else "LEFT" if left else "RIGHT" if new else "INNER"
+            joined = f"{own} {kind} JOIN {other} {on}"
+            where = f"{self.change.own(FILE)} AS `{FILE}`, {self.change.own(ROW)} AS `{ROW}`"
+        sides = (f"{there} AND {here}", f"{here} AND NOT ({there})", f"{there} AND NOT ({here})")
+        cases, number = [], 0
+        for side, clauses in zip(sides, (matched, new, left), strict=True):
+            if clauses:
+                inner = []
+                for clause in clauses:
+                    inner.append(f"WHEN (\n{clause.when or 'TRUE'}\n) THEN {number}")
+                    number += 1
+                cases.append(f"WHEN {side} THEN CASE {' '.join(inner)} END")
+        action = f"CAST(CASE {' '.join(cases)} END AS INT) AS {ACTION}"
+        values = [
+            f"CASE WHEN {ACTION} = {number} THEN (\n{text}\n) END AS __value_{place}"
+            for place, (_, text, number) in enumerate(self._values(plan))
+        ]
+        shown = ", ".join([action, f"{sides[0]} AS {_BOTH}", where, *values])
+        return self.change.select(shown, joined, self.statement.on)
+
+    def _keys(self, analysed: DataFrame, source: DataFrame) -> _Keys | None:
+        """The columns that must be equal for rows to match, with their values in the source; None if there are none."""
+        pairs = _equal_columns(analysed, dict(enumerate(self.change.fields)), source.columns)
+        if not pairs:
+            return None
+        fields = tuple(field for field, _ in pairs)
+        keys = source.select(*(F.col(quoted(name)).alias(field.name) for field, name in pairs))
+        nullable = [field.nullable for field in fields]
+        # A column that is not nullable refuses NULL when the row is written; in others it must be seen here.
+        summarized = Source(keys if all(nullable) else keys.na.drop(), fields)
+        try:
+            summary = summarized.summarize()
+        finally:
+            summarized.close()
+        only = len(_conjuncts(_join_of(analysed))) == len(pairs) and len(set(nullable)) == 1
+        return _Keys(pairs, summary.predicate(fields), only and not (summary.repeated or summary.nulls))
+
+    def _inserts_keys(
+        self, keys: _Keys | None, plan: Sequence[tuple[MergeClause, list[tuple[Field, str]] | None]]
+    ) -> bool:
+        """Whether each inserted row has the primary key by which it matches nothing, and which the source has once."""
+        if keys is None or not keys.once:
+            return False
+        primary = set(self.change.entry.primary_key)
+        names = {field.id: name for field, name in keys.pairs}
+        inserted = [values or [] for clause, values in plan if clause.kind == "not matched"]
+        return names.keys() == primary and all(
+            self._is_given({field.id: text for field, text in values}.get(id_, ""), name)
+            for values in inserted
+            for id_, name in names.items()
+        )
+
+    def _is_given(self, text: str, name: str) -> bool:
+        """Whether an expression of an INSERT is a column of the source."""
+        plain = text.replace("`", "").strip().lower()
+        alias = self._alias.replace("`", "").lower()
+        return plain in (name.lower(), f"{alias}.{name.lower()}")
+
+
+@dataclass(frozen=True)
+class _Keys:
+    """Columns that are equal in rows that match.
+
+    Args:
+        pairs: of the target's column and the source's.
+        predicate: TRUE for all rows of the target that may match.
+        once: nothing else makes rows match, and the source has each tuple once, and no NULL.
+    """
+
+    pairs: Sequence[tuple[Field, str]]
+    predicate: Predicate
+    once: bool
+
+
+def _equal_columns(
+    analysed: DataFrame, fields: dict[int, Field], given: Sequence[str], *, may_cast: bool = False
+) -> list[tuple[Field, str]]:
+    """Columns of the target with columns of the source that a join's condition wants equal.
+
+    Args:
+        analysed: the join.
+        fields: columns of the target, by place.
+        given: names of the source's columns.
+        may_cast: they may be of two types of whole numbers or decimals, and both NULL; otherwise only pairs of one type
+            are found.
+    """
+    join = _join_of(analysed)
+    if join is None:
+        return []
+    own, other = join.left().output(), join.right().output()
+    left = {own.apply(place).exprId().id(): field for place, field in fields.items()}
+    right = {other.apply(place).exprId().id(): name for place, name in enumerate(given)}
+    found: list[tuple[Field, str]] = []
+    for node in _conjuncts(join):
+        kind = str(node.getClass().getSimpleName())
+        if kind != "EqualTo" and not (may_cast and kind == "EqualNullSafe"):
+            continue
+        sides = [node.left(), node.right()]
+        if may_cast:
+            sides = [_without_widening(side) for side in sides]
+        if any(str(side.getClass().getSimpleName()) != "AttributeReference" for side in sides):
+            continue
+        if may_cast and any(side.dataType().simpleString() in ("float", "double") for side in sides):
+            continue  # a key that is rounded may be equal to another one
+        ids = [side.exprId().id() for side in sides]
+        if ids[0] not in left:
+            ids.reverse()
+        if ids[0] not in left or ids[1] not in right or given.count(right[ids[1]]) > 1:
+            continue
+        field = left[ids[0]]
+        if not pa.types.is_floating(field.arrow_type) and all(field is not known for known, _ in found):
+            found.append((field, right[ids[1]]))
+    return found
+
+
+def _join_of(analysed: DataFrame) -> Any:
+    """The join of an analysed query; None if another node is above it."""
+    node: Any = analysed._jdf.queryExecution().analyzed()
+    while (kind := str(node.getClass().getSimpleName())) != "Join":
+        if kind not in ("Project", "WithCTE"):
+            return None
+        node = node.plan() if kind == "WithCTE" else node.child()
+    return node
+
+
+def _conjuncts(join: Any) -> list[Any]:
+    """The conditions of a join that must all hold."""
+    found, waiting = [], [join.condition().get()]
+    while waiting:
+        node = waiting.pop()
+        if str(node.getClass().getSimpleName()) == "And":
+            waiting += [node.left(), node.right()]
+        else:
+            found.append(node)
+    return found
+
+
+def _without_widening(value: Any) -> Any:
+    """The expression under casts of an exact number to types that have all its values."""
+    inner = value
+    while str(inner.getClass().getSimpleName()) == "Cast":
+        outer_type, type_ = (str(side.dataType().simpleString()) for side in (inner, inner.child()))
+        if not _has_all_values(outer_type, type_):
+            return value
+        inner = inner.child()
+    return inner
+
+
+def _has_all_values(outer: str, inner: str) -> bool:
+    """Whether a type of Spark has all values of another one, where both are exact numbers."""
+    if outer in _DIGITS and inner in _DIGITS:
+        return _DIGITS[outer] >= _DIGITS[inner]
+    decimal, places = _decimal_digits(outer), (_DIGITS[inner], 0) if inner in _DIGITS else _decimal_digits(inner)
+    return decimal is not None and places is not None and decimal[0] >= places[0] and decimal[1] >= places[1]
+
+
+def _decimal_digits(type_: str) -> tuple[int, int] | None:
+    """How many digits a type has before and behind the point. None if it is no decimal."""
+    if found := re.fullmatch(r"decimal\((\d+),(\d+)\)", type_):
+        precision, scale = map(int, found.groups())
+        return precision - scale, scale
+    return None

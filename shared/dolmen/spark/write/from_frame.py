@@ -1,0 +1,461 @@
+"""Writes a DataFrame into a table: tasks write data files, and the driver makes ONE commit of their reports.
+
+A task that is repeated, speculative or killed leaves files that no commit names, and nothing else: which files count
+is decided by the rows that Spark hands to the driver, one set for each partition. All of them are named by the job's
+intent, so that what a dead job left is found and removed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from enum import Enum
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+from pyspark import inheritable_thread_target
+from pyspark.sql import DataFrame, Row
+
+from dolmen.api.table import Table
+from dolmen.base import arguments
+from dolmen.commit.intent import BEAT_SECONDS
+from dolmen.commit.statements.row_changes import Overwrite, Write
+from dolmen.commit.statements.statement import Statement
+from dolmen.commit.uploads import MAX_KEYS
+from dolmen.errors import InputError, SchemaError
+from dolmen.format.entries import DataFile
+from dolmen.format.manifest import TableEntry
+from dolmen.format.schema import Field
+from dolmen.predicate import Where
+from dolmen.rows.write.conform import plan_conform
+from dolmen.rows.write.row_digest import content_digest
+from dolmen.spark import checks as given
+from dolmen.spark.checks import worker_url
+from dolmen.spark.failures import FAILURES, dolmen_error, raising_dolmen_errors
+from dolmen.spark.file_tasks import WRITTEN, WriteTask, map_in_tasks, write_files
+from dolmen.spark.origin import Reliance, entry_then
+from dolmen.spark.sessions import is_remote_frame, write_remotely
+from dolmen.spark.spark_types import handed_schema
+from dolmen.spark.write.key_tombstones import (
+    KeyedTask,
+    as_given,
+    check_not_null,
+    key_columns,
+    only,
+    spell,
+    tombstones,
+    write_keyed,
+)
+from dolmen.spark.write.new_columns import add_new_columns, check_columns
+from dolmen.spark.write.task_reports import REPORT, Reported, RowSums
+from dolmen.transactions.results import Commit
+from dolmen.transactions.row_statements import delete_keys, key_fields, keys_content, take_keys
+from dolmen.transactions.snapshot import pin
+from dolmen.transactions.transaction import Transaction
+
+Mode: TypeAlias = Literal["append", "upsert"]
+Made: TypeAlias = tuple[Statement | None, list[Any]]
+"""A statement, if there is anything to do, and its content, for the digest of its request."""
+
+
+def append(table: Table, frame: DataFrame, *, merge_schema: bool = False, request: str | None = None) -> Commit:
+    """Adds the rows of a DataFrame, in one commit.
+
+    Args:
+        frame: columns by name, in any order; values are cast only where nothing is lost.
+        merge_schema: add columns that the table does not have, before, in a commit of their own.
+        request: an id under which this is applied once, however often it is tried.
+
+    Raises:
+        SchemaError: the columns do not match the table's; raised before a task begins.
+        RowError: a value does not fit; nothing is visible then, as with all that is raised here.
+        ConflictError, ...: as ``Table.append`` does.
+        PySparkException: a task failed by something that is not of dolmen, as what the frame is made by.
+    """
+
+    given.table(table)
+    if is_remote_frame(frame):
+        merge_schema = arguments.flag("merge_schema", merge_schema)
+        return write_remotely(table.context, table.name, frame, request, overwrites=False, merge_schema=merge_schema)
+    check_frame(frame)
+    _merge_schema(table, frame, request, merge_schema)
+    return _append(table, frame, request, Asked.of(request))
+
+
+def _append(table: Table, frame: DataFrame, request: str | None, asked: Asked) -> Commit:
+    def statement(transaction: Transaction, entry: TableEntry, asked: Asked) -> Made:
+        files, sums = write_frame(transaction, table.name, frame, asked)
+        made = Write(table.name, entry.uuid, files, request=request, schema=entry.schema) if files else None
+        return made, [None, sums.content()]
+
+    return _commit(table, "append", request, statement, asked)
+
+
+def overwrite(
+    table: Table,
+    frame: DataFrame,
+    *,
+    since: int | None = None,
+    force: bool = False,
+    merge_schema: bool = False,
+    request: str | None = None,
+) -> Commit:
+    """Replaces all rows of a table by those of a DataFrame. See ``append``.
+
+    What others have added or deleted meanwhile is a conflict: after the oldest version that the frame reads of the
+    table itself, wherever in its plan; and if it reads none, after the newest version that this ``table`` has seen when
+    the job begins.
+
+    Of a frame of Spark Connect the plan can't be seen: its columns tell the versions, and where all of them were
+    computed, ``since`` or ``force`` is needed.
+
+    Args:
+        since: the version that rows of the frame were made from in a way that Spark's plan does not show, as by pandas.
+        force: replace what others have added or deleted, too.
+        merge_schema: as for ``append``.
+
+    Raises:
+        ConflictError: others have added or deleted rows; make the frame anew and repeat.
+        VersionNotFoundError, VersionExpiredError: there is no version ``since``, or no more.
+    """
+    given.table(table)
+    reliance = Reliance.of(since, force)
+    if is_remote_frame(frame):
+        merge_schema = arguments.flag("merge_schema", merge_schema)
+        return write_remotely(
+            table.context,
+            table.name,
+            frame,
+            request,
+            overwrites=True,
+            since=reliance.since,
+            force=reliance.force,
+            merge_schema=merge_schema,
+        )
+    check_frame(frame)
+    seen = Transaction(table.context, "overwrite").base  # before a commit of columns, which looks at newer versions
+    _merge_schema(table, frame, request, merge_schema)
+
+    def statement(transaction: Transaction, entry: TableEntry, asked: Asked) -> Made:
+        if asked is Asked.ONLY:
+            return None, [None, write_frame(transaction, table.name, frame, asked)[1].content()]
+        oldest = reliance.oldest(frame, entry.uuid)
+        base = seen if oldest is None else pin(table.context, oldest, None).manifest
+        own = entry_then(base, table.name, entry.uuid)
+        files, sums = write_frame(transaction, table.name, frame, asked)
+        made = Overwrite(table.name, entry.uuid, own.epoch, base.commit_ts, files, force, request, entry.schema)
+        return made, [None, sums.content()]
+
+    return _commit(table, "overwrite", request, statement, Asked.of(request), refresh=False)
+
+
+def upsert(
+    table: Table,
+    frame: DataFrame,
+    on: str | Sequence[str] | None = None,
+    *,
+    since: int | None = None,
+    force: bool = False,
+    merge_schema: bool = False,
+    request: str | None = None,
+) -> Commit:
+    """Adds the rows of a DataFrame in place of all older rows with their keys, in one commit. Reads nothing of the
+    table, so it meets no conflict; unless the frame itself is read of this table, which others have changed since.
+    There may be any number of keys.
+
+    Args:
+        frame: as for ``append``; each key at most once, as a DataFrame has no order by which the last could win.
+        on: the key's columns; the primary key by default.
+        since: the version that rows of the frame were made from in a way that Spark's plan does not show, as by pandas.
+        force: replace rows that others have changed after the frame was read, too.
+        merge_schema: as for ``append``.
+        request: an id under which this is applied once, however often it is tried.
+
+    Raises:
+        InputError: a key stands there twice; or there is nothing to go by.
+        RowError: a NULL in a key, or a value that does not fit.
+        SchemaError: the columns do not match the table's, or can't be a key; raised before a task begins.
+        ConflictError: others have added or deleted rows after the oldest version that the frame reads of this table;
+            make the frame anew and repeat.
+        VersionNotFoundError, VersionExpiredError: that version is not there, or no more.
+        PySparkException, ...: as for ``append``.
+    """
+
+    given.table(table)
+    check_frame(frame)
+    reliance = Reliance.of(since, force)
+    _merge_schema(table, frame, request, merge_schema)
+    return _upsert(table, frame, on, request, Asked.of(request), reliance)
+
+
+def _upsert(
+    table: Table,
+    frame: DataFrame,
+    on: str | Sequence[str] | None,
+    request: str | None,
+    asked: Asked,
+    reliance: Reliance,
+) -> Commit:
+    def statement(transaction: Transaction, entry: TableEntry, asked: Asked) -> Made:
+        fields, spelled = key_fields(entry, on), spell(frame, entry.schema)
+        check_columns(spelled.schema, entry)
+        if asked is not Asked.ONLY:
+            reliance.state(transaction, table.name, frame)
+        keys = key_columns(spelled, fields)
+        together = spelled if asked is Asked.ONLY else spelled.repartition(*keys).sortWithinPartitions(*keys)
+        reported = write_keys(transaction, table.name, together, fields, asked, rows=True)
+        content = [sorted(field.name for field in fields), reported.sums.content()]
+        if not reported.files:
+            return None, content
+        hidden = tombstones(transaction.uploads, table.name, entry.uuid, reported, fields)
+        made = Write(table.name, entry.uuid, tuple(reported.files), hidden, request, schema=entry.schema)
+        return made, content
+
+    return _commit(table, "upsert", request, statement, asked)
+
+
+def apply_batch(
+    table: Table,
+    mode: Mode,
+    frame: DataFrame,
+    on: str | Sequence[str] | None,
+    request: str,
+    *,
+    merge_schema: bool = False,
+) -> Commit:
+    """Writes a batch of a stream once. Its id stands for its content: when a query does its last batch again, the rows
+    may be others (a time, a random number), and that is no error."""
+    _merge_schema(table, frame, request, merge_schema)
+    if mode == "upsert":
+        # A batch is what it is, whatever has happened to the table meanwhile: a query could not go on otherwise.
+        return _upsert(table, frame, on, request, Asked.NOT, Reliance.of(None, force=True))
+    return _append(table, frame, request, Asked.NOT)
+
+
+def delete(
+    table: Table,
+    what: Where | DataFrame,
+    on: str | Sequence[str] | None = None,
+    *,
+    since: int | None = None,
+    force: bool = False,
+    request: str | None = None,
+) -> Commit:
+    """Deletes rows: those for which a predicate is TRUE, or those with one of the keys in a DataFrame.
+
+    Reads nothing of the table, so it meets no conflict; unless the frame itself is read of this table, which others
+    have changed since. A predicate runs no job: it is ``Table.delete``.
+
+    Args:
+        what: SQL text or a mapping; or a DataFrame with the columns of the key and no others, of any number of rows.
+        on: names of the key's columns; the primary key by default.
+        since, force: with a DataFrame, as for ``upsert``.
+        request: an id under which this is applied once, however often it is tried.
+
+    Raises:
+        PredicateError: the text can't be read.
+        ConflictError: as for ``upsert``.
+        InputError, SchemaError: the columns are not those of the key, or can't be one.
+        RowError: a NULL in a key.
+        PySparkException: as for ``append``.
+    """
+    given.table(table)
+    if not isinstance(what, DataFrame):
+        if on is not None:
+            raise InputError("on=... goes with a DataFrame of keys: a predicate names its columns itself")
+        if since is not None or force is not False:
+            raise InputError("since= and force= go with a DataFrame of keys: a predicate is read when it is committed")
+        return table.delete(what, request=request)
+    frame = what
+    check_frame(frame)
+    reliance = Reliance.of(since, force)
+
+    def statement(transaction: Transaction, entry: TableEntry, asked: Asked) -> Made:
+        fields, spelled = key_fields(entry, on), spell(frame, entry.schema)
+        plan_conform(handed_schema(spelled.schema), only(fields))
+        key_columns(spelled, fields)  # refuses what is of another kind
+        if asked is not Asked.ONLY:
+            reliance.state(transaction, table.name, frame)
+        keyed = spelled.select(*(as_given(spelled, field) for field in fields))
+        with raising_dolmen_errors():
+            few = keyed.limit(MAX_KEYS + 1).toArrow()
+        if few.num_rows <= MAX_KEYS:  # a job that collects them costs less than one that writes
+            check_not_null(few, fields)
+            keys = take_keys(entry, few, [field.name for field in fields])
+            content = keys_content(entry, keys)
+            if asked is Asked.ONLY:
+                return None, content
+            made = delete_keys(transaction.uploads, table.name, entry, keys, request)
+            return made if made.tombstones else None, content
+        reported = write_keys(transaction, table.name, keyed.distinct(), fields, asked, rows=False)
+        content = ["keys", sorted(field.name for field in fields), reported.sums.content()]
+        if asked is Asked.ONLY:
+            return None, content
+        hidden = tombstones(transaction.uploads, table.name, entry.uuid, reported, fields)
+        return Write(table.name, entry.uuid, (), hidden, request, schema=entry.schema), content
+
+    return _commit(table, "delete", request, statement, Asked.of(request))
+
+
+class Asked(Enum):
+    """Whether a write makes up a digest of its rows, by which a request is told from another under its id."""
+
+    NOT = "no"
+    TOO = "beside writing"
+    ONLY = "and writes nothing: the request was applied before"
+
+    @classmethod
+    def of(cls, request: str | None) -> Asked:
+        """The kind of digest that a request needs."""
+        return cls.NOT if request is None else cls.TOO
+
+
+def write_frame(
+    transaction: Transaction, name: str, frame: DataFrame, asked: Asked
+) -> tuple[tuple[DataFile, ...], RowSums]:
+    """Writes the rows of a DataFrame into data files of a table, under the transaction's intent; commits nothing.
+
+    Raises:
+        SchemaError: the columns do not match the table's; raised before a task begins.
+        PySparkException: a task failed.
+    """
+    entry = transaction.entry(name)
+    check_columns(frame.schema, entry)
+    only_sum = asked is Asked.ONLY
+    url, txid = (worker_url(transaction.context.store), "") if only_sum else begin_uploads(transaction)
+    task = WriteTask(url, name, msgspec.json.encode(without_files(entry)), txid)
+    job = map_in_tasks(frame, write_files(task, with_sums=asked is Asked.TOO, only_sum=only_sum), WRITTEN)
+    rows = collect_rows(job) if only_sum else collect_keeping_alive(transaction, job)
+    files = tuple(msgspec.json.decode(row.entry, type=DataFile) for row in rows if row.entry is not None)
+    return files, RowSums.of(row.sums for row in rows if row.sums is not None)
+
+
+def write_keys(
+    transaction: Transaction, name: str, frame: DataFrame, fields: tuple[Field, ...], asked: Asked, *, rows: bool
+) -> Reported:
+    """Writes keys, and rows if these are rows, under the transaction's intent; commits nothing.
+
+    Args:
+        frame: each key in one partition, in order, if these are rows.
+        fields: the key's columns.
+    """
+    only_sum = asked is Asked.ONLY
+    url, txid = (worker_url(transaction.context.store), "") if only_sum else begin_uploads(transaction)
+    key, entry = tuple(field.id for field in fields), msgspec.json.encode(without_files(transaction.entry(name)))
+    task = KeyedTask(url, name, entry, txid, key, rows, asked is not Asked.NOT, only_sum)
+    job = map_in_tasks(frame, write_keyed(task), REPORT)
+    return Reported.of(collect_rows(job) if only_sum else collect_keeping_alive(transaction, job))
+
+
+def collect_rows(job: DataFrame) -> list[Row]:
+    """Runs a job that uploads nothing, and collects its rows. Raises as ``collect_keeping_alive`` does."""
+    with raising_dolmen_errors():
+        rows: list[Row] = job.collect()
+    return rows
+
+
+def begin_uploads(transaction: Transaction) -> tuple[str, str]:
+    """Begins the uploads of workers. Returns the database's URL for them, and the txid by which they name objects.
+
+    Raises:
+        InputError: they can't reach the database.
+    """
+    url = worker_url(transaction.context.store)
+    transaction.begin_upload()
+    return url, transaction.intent().txid
+
+
+def collect_keeping_alive(transaction: Transaction, job: DataFrame) -> list[Row]:
+    """Runs a job of tasks that upload objects, and collects their reports. Keeps the intent alive meanwhile.
+
+    Raises:
+        Error: of dolmen, raised in a task (``failures.mark_errors``).
+        PySparkException, Py4JJavaError: something else failed there.
+    """
+    spark, intent = job.sparkSession.sparkContext, transaction.intent()
+    tag = f"dolmen-{intent.txid}"
+
+    def collect() -> Any:
+        spark.addJobTag(tag)
+        try:
+            return job.collect()
+        finally:
+            spark.removeJobTag(tag)
+
+    try:
+        run = inheritable_thread_target(job.sparkSession)(collect)
+        rows: list[Row] = transaction.context.runtime.attend(run, BEAT_SECONDS / 10, intent.beat)
+    except FAILURES as failure:
+        if error := dolmen_error(failure):
+            raise error from failure
+        raise
+    except BaseException:  # interrupted, or without a heartbeat: what it would still write is of no use
+        spark.cancelJobsWithTag(tag)
+        raise
+    return rows
+
+
+def without_files(entry: TableEntry) -> TableEntry:
+    """A table's entry without files and deletes, of which there may be many: enough for tasks that write."""
+    return msgspec.structs.replace(entry, files=(), tombstones=(), segments=(), overlays=(), removed=())
+
+
+def check_frame(frame: object) -> None:
+    """Raises InputError, SchemaError if this is no frame whose rows can be written."""
+    if not isinstance(frame, DataFrame):
+        raise InputError(
+            f"a Spark DataFrame is written here, not {type(frame).__name__}: Table.append takes other rows"
+        )
+    if is_remote_frame(frame):
+        raise InputError(
+            "a frame of Spark Connect can be appended, and can overwrite: for all else use table.upsert, table.delete "
+            "or table.merge with its rows (frame.toArrow()), or a session of this process's own JVM"
+        )
+    if frame.isStreaming:
+        raise InputError(
+            'a stream goes by writeStream.format("dolmen") or foreachBatch(batches_into(table)): docs/spark-sql.md'
+        )
+    if repeated := [name for name, count in Counter(frame.columns).items() if count > 1]:
+        raise SchemaError(f"the DataFrame has the column {repeated[0]!r} more than once: rename or drop one of them")
+
+
+def _merge_schema(table: Table, frame: DataFrame, request: str | None, merge_schema: bool) -> None:
+    """Adds columns that the table does not have, if that is wanted."""
+    if arguments.flag("merge_schema", merge_schema):
+        add_new_columns(table.context, table.name, frame.schema, request)
+
+
+def _commit(
+    table: Table,
+    operation: str,
+    request: str | None,
+    statement: Callable[[Transaction, TableEntry, Asked], Made],
+    asked: Asked,
+    *,
+    refresh: bool = True,
+) -> Commit:
+    """Commits one statement, made on the newest version, or on the newest that the table has seen.
+
+    Args:
+        statement: makes it, and says the request's content.
+    """
+    transaction = Transaction(table.context, operation)
+    if refresh:
+        transaction.refresh()
+    entry = transaction.entry(table.name)
+    content: list[Any] | None = None
+    if not transaction.has_applied(request):
+        made, content = statement(transaction, entry, asked)
+        if made is not None:
+            transaction.add(made)
+    elif asked is Asked.TOO and is_compared(transaction, request):
+        _, content = statement(transaction, entry, Asked.ONLY)
+    if request is not None:
+        digest = "" if content is None or asked is Asked.NOT else content_digest(operation, table.name, *content)
+        transaction.bind(request, digest)
+    return transaction.commit()
+
+
+def is_compared(transaction: Transaction, request: str | None) -> bool:
+    """Whether a request that was applied before stored a digest of its content."""
+    return request is not None and bool(transaction.find_applied([request])[request].digest)

@@ -1,0 +1,414 @@
+"""An object store in a plain directory: the embedded default."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import BinaryIO, Self
+from urllib.parse import quote
+
+from dolmen.base.cached import cached_property
+from dolmen.base.runtime import Runtime, shared_runtime
+from dolmen.base.units import SECOND_US
+from dolmen.errors import (
+    AccessDeniedError,
+    CorruptionError,
+    Error,
+    InputError,
+    ObjectChangedError,
+    ObjectNotFoundError,
+    StoreUnavailableError,
+)
+from dolmen.store.base import (
+    FILE,
+    TEMPORARY,
+    Buffer,
+    Deleted,
+    Object,
+    ObjectInfo,
+    PreconditionFailed,
+    PutOutcome,
+    Stored,
+    Unknown,
+    beyond_end,
+    check_key,
+    check_range,
+)
+from dolmen.store.clock import ServerClock
+from dolmen.store.local_files import TemporaryFile, open_pinned_file, sweep
+
+#: Files up to this size have the MD5 of their content as ETag, larger ones (inode, mtime, size): see ``etag_of``.
+CONTENT_ETAG_BYTES = 4096
+
+#: How often a put makes a directory that a concurrent delete removes again for being empty.
+_DIRECTORY_ATTEMPTS = 100
+
+
+class LocalStore:
+    """Objects as files under one directory, safe among the processes of ONE machine.
+
+    An object is created by writing a temporary file, fsync and link(2), which fails if the name is taken; it is
+    replaced under flock(2) of its directory by fsync and rename(2). The directory is synced before a put is answered.
+    A reader therefore sees an object whole or not at all, and what was acknowledged survives a crash. What a killed
+    writer leaves in ``.dolmen-tmp`` is no object, appears in no listing, and is swept up by a later writer.
+
+    flock and link are not trustworthy between machines, so network file systems are not for several machines at once.
+
+    ``a`` and ``a/b`` cannot both be objects here, as they could on S3. Symbolic links to files are read, those to
+    directories are not followed by listings. The server's clock is this machine's. No older versions are kept.
+
+    Args:
+        path: the root; made by the first put.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], runtime: Runtime | None = None) -> None:
+        self.root = os.path.abspath(os.fspath(path))
+        self.runtime = runtime or shared_runtime()
+        self.clock = ServerClock(self.runtime)
+        self._temporary = os.path.join(self.root, TEMPORARY)
+        self._swept = False
+
+    @property
+    def url(self) -> str:
+        return f"{FILE.name}://{quote(self.root)}"
+
+    def get(
+        self,
+        key: str,
+        byte_range: tuple[int, int] | None = None,
+        *,
+        etag: str | None = None,
+        version: str | None = None,
+    ) -> Object:
+        with self.verb(key):
+            fd = self._open(key, version)
+            try:
+                before = os.fstat(fd)
+                found = etag_of(fd, before)
+                if etag is not None and found != etag:
+                    raise ObjectChangedError(key)
+                first, end = byte_range or (0, before.st_size)
+                if not 0 <= first <= end:
+                    raise InputError(f"range [{first}, {end}) of {key!r}")
+                body = _read(fd, first, min(end, before.st_size))
+                if _stamp(os.fstat(fd)) != _stamp(before):
+                    raise ObjectChangedError(key)
+                return Object(body, found)
+            finally:
+                os.close(fd)
+
+    def head(self, key: str, *, version: str | None = None) -> ObjectInfo:
+        with self.verb(key):
+            fd = self._open(key, version)
+            try:
+                return _info(key, fd)
+            finally:
+                os.close(fd)
+
+    def put(self, key: str, body: Buffer, *, if_match: str | None = None) -> PutOutcome:
+        with self.verb(key):
+            if self._etag_now(key) != if_match:
+                return PreconditionFailed()
+            with self._new_file() as temporary:
+                temporary.write(body)
+                return self.link(key, temporary) if if_match is None else self._replace(key, temporary, if_match)
+
+    def link(self, key: str, temporary: TemporaryFile) -> PutOutcome:
+        """Gives a finished temporary file its name, unless the name is taken."""
+        temporary.finish(self.runtime.clock_us() * 1_000)
+        directory, name = os.path.split(self._path(key))
+        for _ in range(_DIRECTORY_ATTEMPTS):
+            with suppress(FileNotFoundError), made_directory(directory) as directory_fd:
+                try:
+                    os.link(temporary.path, name, dst_dir_fd=directory_fd)
+                except FileExistsError:
+                    return PreconditionFailed()
+                except OSError as error:
+                    if error.errno in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV):
+                        raise InputError(
+                            f"{self.root}: this file system has no hard links, or {key!r} crosses to another"
+                        ) from error
+                    raise
+                return self._stored(temporary, directory_fd)
+        raise StoreUnavailableError(f"{directory} is removed again and again while {key!r} is put there")
+
+    def _replace(self, key: str, temporary: TemporaryFile, if_match: str) -> PutOutcome:
+        directory, name = os.path.split(self._path(key))
+        with suppress(FileNotFoundError), open_directory(directory) as directory_fd:
+            fcntl.flock(directory_fd, fcntl.LOCK_EX)  # held until the directory is closed
+            fd = os.open(name, os.O_RDONLY, dir_fd=directory_fd)
+            try:
+                there = os.fstat(fd)
+                if etag_of(fd, there) != if_match:
+                    return PreconditionFailed()
+            finally:
+                os.close(fd)
+            temporary.finish(max(self.runtime.clock_us() * 1_000, there.st_mtime_ns + 1))
+            os.rename(temporary.path, name, dst_dir_fd=directory_fd)
+            return self._stored(temporary, directory_fd)
+        return PreconditionFailed()
+
+    def _stored(self, temporary: TemporaryFile, directory_fd: int) -> PutOutcome:
+        try:
+            os.fsync(directory_fd)
+        except OSError as error:
+            return Unknown(f"{self.root}: the new name could not be synced: {error}")
+        return Stored(etag_of(temporary.fd, os.fstat(temporary.fd)))
+
+    def list(self, prefix: str, start_after: str = "") -> Iterator[ObjectInfo]:
+        start = prefix.rpartition("/")[0]
+        if start and set(start.split("/")) & {"", ".", "..", TEMPORARY}:
+            return  # no key looks so
+        with self.verb(prefix):
+            yield from _walk(os.path.join(self.root, start), start + "/" if start else "", prefix, start_after)
+
+    def delete(self, keys: Sequence[str]) -> Sequence[Deleted]:
+        return [self._delete(key) for key in keys]
+
+    def _delete(self, key: str) -> Deleted:
+        try:
+            with self.verb(key):
+                directory, name = os.path.split(self._path(key))
+                with suppress(FileNotFoundError, NotADirectoryError), open_directory(directory) as directory_fd:
+                    fcntl.flock(directory_fd, fcntl.LOCK_EX)
+                    os.unlink(name, dir_fd=directory_fd)
+                with suppress(OSError):  # stops at the first directory that is not empty
+                    while len(directory) > len(self.root):
+                        os.rmdir(directory)
+                        directory = os.path.dirname(directory)
+        except (Error, IsADirectoryError) as error:
+            return Deleted(key, str(error))
+        return Deleted(key)
+
+    def open_input(self, key: str, *, etag: str | None = None, version: str | None = None) -> BinaryIO:
+        with self.verb(key):
+            fd = self._open(key, version)
+            try:
+                before = os.fstat(fd)
+                if etag is not None and etag_of(fd, before) != etag:
+                    raise ObjectChangedError(key)
+            except BaseException:
+                os.close(fd)
+                raise
+            return open_pinned_file(fd, key, _stamp(before))
+
+    def open_output(self, key: str) -> LocalOutput:
+        with self.verb(key):
+            self._path(key)
+            return LocalOutput(self, key, self._new_file())
+
+    def copy_into(self, temporary: TemporaryFile, key: str, byte_range: tuple[int, int], etag: str) -> int:
+        """Appends a range of an object to a temporary file. See ``ObjectOutput.copy``."""
+        first, end = check_range(key, byte_range)
+        with self.verb(key):
+            fd = self._open(key, None)
+            try:
+                before = os.fstat(fd)
+                if etag_of(fd, before) != etag:
+                    raise ObjectChangedError(key)
+                if end > before.st_size or not temporary.copy(fd, first, end):
+                    raise beyond_end(key, end)
+                if _stamp(os.fstat(fd)) != _stamp(before):
+                    raise ObjectChangedError(key)
+            finally:
+                os.close(fd)
+        return end - first
+
+    def local_path(self, key: str) -> str | None:
+        return self._path(key)
+
+    def sibling(self, root: str) -> LocalStore:
+        return self._whole_machine
+
+    @cached_property
+    def _whole_machine(self) -> LocalStore:
+        other = LocalStore("/", self.runtime)
+        other.clock = self.clock
+        return other
+
+    def _path(self, key: str) -> str:
+        return os.path.join(self.root, *check_key(key).split("/"))
+
+    def _open(self, key: str, version: str | None) -> int:
+        """A descriptor of the object's file, which stays the same file whatever happens to the name."""
+        try:
+            if version is None and not os.path.isdir(path := self._path(key)):
+                return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise ObjectNotFoundError(key) from error
+        raise ObjectNotFoundError(key)
+
+    def _etag_now(self, key: str) -> str | None:
+        try:
+            return self.head(key).etag
+        except ObjectNotFoundError:
+            if os.path.isdir(self._path(key)):
+                raise InputError(f"{self._path(key)} is a directory, and {key!r} cannot be an object") from None
+            return None
+
+    def _new_file(self) -> TemporaryFile:
+        path = os.path.join(self._temporary, f"{os.getpid()}-{self.runtime.uuid()}")
+        if self._swept:
+            with suppress(FileNotFoundError):  # the whole directory was removed meanwhile
+                return TemporaryFile(path)
+        make_directories(self._temporary)
+        sweep(self._temporary, self.runtime.clock_us())
+        self._swept = True
+        return TemporaryFile(path)
+
+    @contextmanager
+    def verb(self, key: str) -> Iterator[None]:
+        """Observes the clock, and gives what the operating system says in dolmen's words."""
+        self.clock.observe(self.runtime.clock_us(), vague_us=SECOND_US)  # this machine's clock, also if it is set
+        try:
+            yield
+        except PermissionError as error:
+            raise AccessDeniedError(f"{self.root}: {key!r}: {error.strerror}") from error
+        except OSError as error:
+            if error.errno == errno.EROFS:
+                raise AccessDeniedError(f"{self.root} is on a read-only file system") from error
+            if error.errno in (
+                errno.ENAMETOOLONG,
+                errno.ENOTDIR,
+                errno.EISDIR,
+                errno.EEXIST,
+                errno.EILSEQ,
+                errno.EINVAL,
+            ):
+                raise InputError(f"{self.root}: {key!r} cannot be the name of a file: {error.strerror}") from error
+            raise StoreUnavailableError(f"{self.root}: {key!r}: {error.strerror or error}") from error
+
+
+def etag_of(fd: int, stat: os.stat_result) -> str:
+    """The ETag of an open file.
+
+    A small file's is the MD5 of its content: two pointers never have equal bodies, so theirs never share one, whatever
+    the file system does with inode numbers and time stamps. Hashing a data file at each look would be wasteful, and
+    such files are never replaced by dolmen; (inode, mtime, size) tells when something else did. Should a larger object
+    be replaced all the same, ``put`` makes its mtime grow strictly.
+    """
+    if stat.st_size <= CONTENT_ETAG_BYTES:
+        return hashlib.md5(_read(fd, 0, stat.st_size), usedforsecurity=False).hexdigest()
+    return f"{stat.st_ino:x}-{stat.st_mtime_ns:x}-{stat.st_size:x}"
+
+
+def _stamp(stat: os.stat_result) -> tuple[int, int]:
+    return stat.st_mtime_ns, stat.st_size
+
+
+def _read(fd: int, first: int, end: int) -> bytes:
+    """Bytes [first, end), fewer where the file ends."""
+    parts = []
+    while first < end and (part := os.pread(fd, end - first, first)):
+        parts.append(part)
+        first += len(part)
+    return b"".join(parts) if len(parts) != 1 else parts[0]
+
+
+def _info(key: str, fd: int) -> ObjectInfo:
+    stat = os.fstat(fd)
+    return ObjectInfo(key, stat.st_size, etag_of(fd, stat), stat.st_mtime_ns // 1_000)
+
+
+def _walk(path: str, parent: str, prefix: str, start_after: str) -> Iterator[ObjectInfo]:
+    """Objects under ``path``, whose keys start with ``parent``, in key order.
+
+    A directory sorts by its name with a ``/``, as its keys do among its siblings'. Only one directory a level is held.
+    """
+    try:
+        with os.scandir(path) as entries:
+            found = sorted(
+                (parent + entry.name + "/" if entry.is_dir(follow_symlinks=False) else parent + entry.name, entry)
+                for entry in entries
+                if entry.name != TEMPORARY
+            )
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    for key, entry in found:
+        if key.endswith("/"):
+            all_before = start_after >= key and not start_after.startswith(key)
+            if (key.startswith(prefix) or prefix.startswith(key)) and not all_before:
+                yield from _walk(entry.path, key, prefix, start_after)
+        elif key.startswith(prefix) and key > start_after:
+            with suppress(FileNotFoundError):  # deleted since
+                if entry.is_file():
+                    fd = os.open(entry.path, os.O_RDONLY | os.O_CLOEXEC)
+                    try:
+                        info = _info(key, fd)
+                    finally:
+                        os.close(fd)
+                    yield info
+
+
+def make_directories(path: str) -> None:
+    """Makes ``path`` and what is missing above it, each name synced into its parent."""
+    if os.path.isdir(path):
+        return
+    parent = os.path.dirname(path)
+    make_directories(parent)
+    with suppress(FileExistsError):
+        os.mkdir(path)
+    with open_directory(parent) as parent_fd:
+        os.fsync(parent_fd)
+
+
+@contextmanager
+def made_directory(path: str) -> Iterator[int]:
+    """Opens a directory, made if need be. FileNotFoundError: somebody removed it, or one above it, meanwhile."""
+    make_directories(path)
+    with open_directory(path) as fd:
+        yield fd
+
+
+@contextmanager
+def open_directory(path: str) -> Iterator[int]:
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+class LocalOutput:
+    """A streamed file, which gets its name at the end."""
+
+    def __init__(self, store: LocalStore, key: str, temporary: TemporaryFile) -> None:
+        self._store, self._key, self._temporary, self._size = store, key, temporary, 0
+
+    def write(self, data: Buffer, /) -> int:
+        self._check_open()
+        with self._store.verb(self._key):
+            self._size += (written := self._temporary.write(data))
+        return written
+
+    def copy(self, key: str, byte_range: tuple[int, int], etag: str) -> int:
+        self._check_open()
+        self._size += (copied := self._store.copy_into(self._temporary, key, byte_range, etag))
+        return copied
+
+    def commit(self) -> int:
+        self._check_open()
+        with self._store.verb(self._key), self._temporary as temporary:
+            match self._store.link(self._key, temporary):
+                case PreconditionFailed():
+                    raise CorruptionError(self._key, "another object stands under this name")
+                case Unknown(reason):
+                    raise StoreUnavailableError(f"cannot create {self._key!r}: {reason}")
+        return self._size
+
+    def abort(self) -> None:
+        self._temporary.close()
+
+    def _check_open(self) -> None:
+        if self._temporary.closed:
+            raise ValueError(f"output of {self._key!r} is over")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.abort()

@@ -1,0 +1,250 @@
+"""The source of a merge: its rows in memory, and an index of their keys, in which target rows find those that match.
+
+The rows that a merge must look at: those that may have a key of its source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dolmen.base.units import MIB
+from dolmen.errors import LimitError, SchemaError
+from dolmen.format.keys import Keys, keys_from_arrow
+from dolmen.format.schema import Field, Schema, own_names, same_names, storable
+from dolmen.format.types import to_json, to_plain
+from dolmen.predicate import And, Column, Compare, Constant, In, Literal, Predicate
+from dolmen.rows.scan.by_key.key_codes import codes, is_exact
+from dolmen.rows.write.casts import FindCast, Misfit, lossless
+from dolmen.rows.write.conform import conform
+from dolmen.rows.write.frames import frame_cast, is_pandas, is_polars
+from dolmen.rows.write.row_digest import RowDigest
+from dolmen.rows.write.row_input import as_batches
+
+
+def keys_predicate(keys: Keys, fields: tuple[Field, ...], *, listed: bool) -> Predicate:
+    """A predicate that is TRUE for every row with one of the keys, and for few others.
+
+    Args:
+        keys: all of them, if they are listed; else some of them with the ends of each column. At least one.
+        fields: the key's columns.
+        listed: whether the predicate lists the values of each column; else it has their range.
+    """
+    parts: list[Predicate] = []
+    for field in sorted(fields, key=lambda field: field.id):
+        values = keys[str(field.id)]
+        kind = str(values.type)
+        column = Column(field.id, kind)
+        if listed:
+            distinct = pc.unique(values)
+            plain = to_plain(distinct.take(pc.sort_indices(distinct)))
+            parts.append(In(column, kind, tuple(to_json(value) for value in plain)))
+            continue
+        ends = pc.min_max(values)
+        least, greatest = to_plain(pa.array([ends["min"], ends["max"]], values.type))
+        parts.append(Compare(">=", column, Literal(kind, to_json(least))))
+        parts.append(Compare("<=", column, Literal(kind, to_json(greatest))))
+    return parts[0] if len(parts) == 1 else And(tuple(parts))
+
+
+MAX_BYTES = 256 * MIB
+"""A merge holds its source in memory: this much Arrow memory at most."""
+
+
+LISTED = 10_000
+"""The most keys that are looked up one by one; of more, only the range of each column."""
+
+
+MAX_PAIRS = 131_072
+
+
+PAIR_BYTES = 64 * MIB
+"""Up to so many pairs of a target and a source row are worked on at once, or those of one target row."""
+
+
+Places = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class SourceRows:
+    """The rows of a source in stored types, all in memory.
+
+    Args:
+        rows: in one batch.
+        find: how their values are cast to those of a table.
+    """
+
+    rows: pa.RecordBatch
+    find: FindCast
+
+    @classmethod
+    def of(cls, data: Any, schema: Schema) -> SourceRows:
+        """Takes the rows of any holder of rows, as ``Table.append`` does, but with any columns.
+
+        Args:
+            schema: the table's: types of Python objects, and of frames where nothing is lost.
+
+        Raises:
+            InputError: it holds no rows.
+            SchemaError: a column is there twice, or has a type that cannot be stored.
+            LimitError: more than 256 MB.
+        """
+        if isinstance(data, SourceRows):
+            return data
+        reader, find = as_batches(data, schema.arrow), frame_cast(data) or lossless
+        wanted = {field.name: field.arrow_type for field in schema.fields}
+        kept, size = [], 0
+        names = own_names(reader.schema.names, schema)
+        if alike := same_names(names):
+            raise SchemaError(f"column {alike[0]!r} is there twice in the source, whatever its case: rename one")
+        given = [field.with_name(name) for field, name in zip(reader.schema, names, strict=True)]
+        stored = pa.schema([pa.field(field.name, _stored(field, wanted)) for field in given])
+        for batch in conform(reader, stored, find):
+            kept.append(batch)
+            size += batch.nbytes
+            if size > MAX_BYTES:
+                raise LimitError(
+                    f"a merge of more than {MAX_BYTES >> 20} MB of rows: split it, or run it on Spark "
+                    "(dolmen.spark.merge)"
+                )
+        table = pa.Table.from_batches(kept, stored).combine_chunks()
+        if is_pandas(data) or is_polars(data):
+            table = _as_in_table(table, wanted, find)
+        arrays = [_whole(column) for column in table.columns]
+        return cls(pa.RecordBatch.from_arrays(arrays, schema=table.schema), find)
+
+    def digest(self) -> str:
+        """The digest of the rows, for that of a request."""
+        digest = RowDigest(self.rows.schema)
+        digest.update(self.rows)
+        return digest.hexdigest()
+
+    def keys(self, fields: tuple[Field, ...]) -> pa.Table:
+        """The columns of a key, in the table's types.
+
+        Raises:
+            SchemaError: a column is missing or of another kind.
+            RowError: a value does not fit.
+        """
+        names = [field.name for field in fields]
+        if missing := [name for name in names if name not in self.rows.schema.names]:
+            raise SchemaError(f"the source has no column {missing[0]!r}, which the merge goes by")
+        own = self.rows.select(names)
+        wanted = pa.schema([(field.name, field.arrow_type) for field in fields])
+        reader = pa.RecordBatchReader.from_batches(own.schema, [own])
+        return pa.Table.from_batches(conform(reader, wanted, self.find), wanted)
+
+
+class KeyIndex:
+    """Finds the source rows with the key of a target row. NULL equals nothing.
+
+    Args:
+        keys: the key columns of the source, in the table's types.
+        fields: the key's columns.
+    """
+
+    def __init__(self, keys: pa.Table, fields: tuple[Field, ...]) -> None:
+        self._fields = fields
+        known = ~_null_mask(keys.columns, keys.num_rows)
+        self.rows = keys.num_rows
+        self.nulls = int(self.rows - np.count_nonzero(known))
+        self._keys = keys.filter(pa.array(known)) if self.nulls else keys
+        self._arrays = [_whole(column) for column in self._keys.columns]
+        self._exact = is_exact([array.type for array in self._arrays])
+        found = codes(self._arrays) if self._keys.num_rows else np.zeros(0, np.int64)
+        order = np.argsort(found, kind="stable")
+        self._codes, self._order = found[order], order
+        self._places = np.flatnonzero(known)
+        distinct = keys_from_arrow(self._keys, fields)
+        self.repeated = distinct.num_rows < self._keys.num_rows
+        self._distinct = distinct
+
+    def predicate(self) -> Predicate:
+        """A predicate that is TRUE for every row with one of the keys, and for few others."""
+        if self._distinct.num_rows == 0:
+            return Constant(False)
+        return keys_predicate(self._distinct, self._fields, listed=self._distinct.num_rows <= LISTED)
+
+    def pairs(self, target: Sequence[pa.Array], most: int) -> Iterator[tuple[int, int, Places, Places]]:
+        """Finds the matching pairs of some target rows, in parts of bounded size.
+
+        Args:
+            target: the key columns, in the same types.
+            most: pairs in a part, unless one target row has more.
+
+        Yields:
+            The first and the last (exclusive) target row of a part, and the place of the target row and of the source
+            row of each pair; target rows ascend.
+        """
+        rows = len(target[0])
+        own = codes(target) if rows else np.zeros(0, np.int64)
+        first = np.searchsorted(self._codes, own, "left")
+        counts = np.searchsorted(self._codes, own, "right") - first
+        counts[_null_mask(target, rows)] = 0
+        ends = np.cumsum(counts)
+        start = 0
+        while start < rows:
+            before = int(ends[start - 1]) if start else 0
+            stop = max(start + 1, int(np.searchsorted(ends, before + most, "right")))
+            number = counts[start:stop]
+            left = np.repeat(np.arange(start, stop), number)
+            steps = np.arange(len(left)) - np.repeat(np.cumsum(number) - number, number)
+            right = self._order[np.repeat(first[start:stop], number) + steps]
+            if not self._exact and len(left):
+                same = self._equal(target, left, right)
+                left, right = left[same], right[same]
+            yield start, stop, left, self._places[right]
+            start = stop
+
+    def _equal(self, target: Sequence[pa.Array], left: Places, right: Places) -> npt.NDArray[np.bool_]:
+        same = np.ones(len(left), np.bool_)
+        for one, other in zip(target, self._arrays, strict=True):
+            same &= pc.equal(one.take(pa.array(left)), other.take(pa.array(right))).to_numpy(zero_copy_only=False)
+        return same
+
+
+def _null_mask(columns: Sequence[pa.Array | pa.ChunkedArray], rows: int) -> npt.NDArray[np.bool_]:
+    """Which rows have a NULL in some column."""
+    found = np.zeros(rows, np.bool_)
+    for column in columns:
+        if column.null_count:
+            found |= _whole(pc.is_null(column)).to_numpy(zero_copy_only=False)
+    return found
+
+
+def _stored(field: pa.Field, wanted: dict[str, pa.DataType]) -> pa.DataType:
+    if pa.types.is_null(field.type):
+        return wanted.get(field.name, pa.string())
+    try:
+        return storable(field.type)
+    except SchemaError as error:
+        if field.name in wanted and pa.types.is_nested(field.type):  # with nothing but NULL at some place
+            return wanted[field.name]
+        raise SchemaError(f"column {field.name!r}: {error}") from None
+
+
+def _as_in_table(rows: pa.Table, wanted: dict[str, pa.DataType], find: FindCast) -> pa.Table:
+    """Rows of a frame in the types of the table's columns, where nothing is lost: a frame may not have these types."""
+    for place, field in enumerate(rows.schema):
+        target = wanted.get(field.name, field.type)
+        if target == field.type:
+            continue
+        try:
+            cast = find(field.type, target)
+            column = _whole(rows.column(place))
+            rows = rows.set_column(place, field.with_type(target), cast(column) if cast else column)
+        except (SchemaError, Misfit):
+            continue
+    return rows
+
+
+def _whole(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    if isinstance(column, pa.Array):
+        return column
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
