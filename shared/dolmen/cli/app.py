@@ -43,7 +43,7 @@ from dolmen.cli.output import (
     show_plan,
     show_scan,
 )
-from dolmen.cli.past_versions import At, Tag, Version, snapshot_of
+from dolmen.cli.versions import At, Tag, Version, snapshot_of
 from dolmen.declaration.column_text import parse_columns
 from dolmen.errors import InputError, RowNotFoundError
 from dolmen.transactions.merge.row_template import Expression

@@ -11,7 +11,7 @@ import typer
 from dolmen.cli.options import DatabaseUrl, TableName, app, open_existing
 from dolmen.cli.options import Json as AsJson
 from dolmen.cli.output import cell_text, commit_facts, counts, print_json, print_rows
-from dolmen.cli.past_versions import At, Tag, Version, snapshot_of
+from dolmen.cli.versions import At, Tag, Version, snapshot_of
 from dolmen.format.types import Json, from_json, to_scalar
 from dolmen.transactions.results import Commit
 

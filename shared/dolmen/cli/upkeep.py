@@ -17,7 +17,7 @@ import dolmen
 from dolmen.cli.exit_codes import DAMAGED, INCOMPLETE
 from dolmen.cli.options import DatabaseUrl, Json, Message, Request, app, open_existing
 from dolmen.cli.output import console, errors, print_commit, print_json, print_rows
-from dolmen.cli.past_versions import check_one, complete_tag
+from dolmen.cli.versions import check_one, complete_tag
 from dolmen.cli.watch import print_debts
 from dolmen.errors import InputError, TagNotFoundError
 from dolmen.format.properties import DATABASE_PROPERTIES, TABLE_PROPERTIES
