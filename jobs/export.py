@@ -13,7 +13,7 @@ import dolmen
 from dolmen.cli.exit_codes import run_job
 from dolmen.cli.options import DatabaseUrl, Json
 from dolmen.cli.output import console, print_json
-from dolmen.cli.past_versions import At, Tag, Version, snapshot_of
+from dolmen.cli.versions import At, Tag, Version, snapshot_of
 from dolmen.spark.sessions import job_session
 from dolmen.spark.spark_export import Format, export
 
