@@ -103,7 +103,7 @@ fix: .venv/.installed ## let ruff mend style and formatting
 	@$(DEV)/ruff format .
 
 .PHONY: mutations
-mutations: .venv/.installed ## break the code on purpose, and see each break noticed; writes docs/reliability.md
+mutations: .venv/.installed ## break the code on purpose, and see each break noticed; writes docs/mutations.md
 	@PYTHONPATH=tests $(DEV)/python -m mutations --write
 
 # ---- running it -----------------------------------------------------------------------------------------------------

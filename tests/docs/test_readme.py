@@ -26,6 +26,12 @@ TOURS |= {"declared": "docs/pipeline.md", "queues": "docs/pipeline.md"}
 """The page that each tour is on."""
 
 
+def rooms() -> list[tuple[str, list[str]]]:
+    """The folders of the README's map of the package, with the names of the code that it says are in them."""
+    lines = re.findall(r"^\| `([a-z]+)/` \| .*?\? \| (.*) \|$", README, re.MULTILINE)
+    return [(folder, re.findall(r"`([A-Za-z_]+)`", contents)) for folder, contents in lines]
+
+
 def block(name: str) -> str:
     page = (ROOT / TOURS[name]).read_text()
     found = re.search(rf"<!-- tour: {name} -->\n```\w+\n(.*?)```", page, re.DOTALL)
@@ -162,3 +168,17 @@ def test_every_page_of_the_docs_is_linked_from_another() -> None:
         if (page.parent / link).resolve() != page
     }
     assert [page.name for page in pages if page not in linked] == []
+
+
+def test_the_readme_links_few_pages_and_the_index_links_all() -> None:
+    linked = set(re.findall(r"\]\(docs/([\w-]+\.md)", README))
+    assert len(linked) <= 8
+    index = set(re.findall(r"\]\(([\w-]+\.md)", (ROOT / "docs" / "index.md").read_text()))
+    assert sorted({page.name for page in (ROOT / "docs").glob("*.md")} - index) == ["index.md"]
+
+
+@pytest.mark.parametrize(("folder", "names"), rooms())
+def test_the_map_of_the_readme_names_what_is_there(folder: str, names: list[str]) -> None:
+    room = ROOT / "shared" / "dolmen" / folder
+    sources = "\n".join(path.read_text() for path in (room if room.is_dir() else room.parent).rglob("*.py"))
+    assert [name for name in names if not re.search(rf"^ *(def |class )?{name}\b", sources, re.MULTILINE)] == []

@@ -1,7 +1,7 @@
 """``python -m mutations``: breaks the code on purpose, in many ways, and shows that the suite notices each of them.
 
-Each mutation begins with what docs/reliability.md says it was caught by before. In the end the code as it is has to
-pass each run that has caught a mutation. ``--write`` notes the outcome there.
+Each mutation first runs what caught it before, by docs/mutations.md. Finally the unchanged code has to pass each run
+that caught a mutation. ``--write`` writes the outcome to that page.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from mutations.catalogue import MUTATIONS
 from mutations.page import section, seen_before, written
 from mutations.runner import ROOT, Outcome, Plan, all_tried
 
-PAGE = ROOT / "docs" / "reliability.md"
+PAGE = ROOT / "docs" / "mutations.md"
 
 
 def main() -> int:
@@ -25,10 +25,10 @@ def main() -> int:
     parser.add_argument("--histories", type=int, default=Plan.histories, help="of each, if nothing is seen before")
     parser.add_argument("--without-pairs", action="store_true", help="leave the exhaustive mode out")
     parser.add_argument("--seconds", type=float, default=Plan.seconds, help="for one mutation at most")
-    parser.add_argument("--write", action="store_true", help="write docs/reliability.md")
+    parser.add_argument("--write", action="store_true", help="write docs/mutations.md")
     options = parser.parse_args()
     if options.write and (options.only or options.without_pairs):
-        parser.error("the page tells of all mutations and of all that they go through: --write goes without the others")
+        parser.error("--write needs all mutations and all runs: leave out --only and --without-pairs")
     plan = Plan(options.histories, not options.without_pairs, options.seconds, seen_before(PAGE.read_text()))
     wanted = options.only or [""]
     chosen = [mutation for mutation in MUTATIONS if any(part in mutation.name for part in wanted)]

@@ -28,8 +28,8 @@ HARMLESS: tuple[Harmless, ...] = (
             "            shared = _common_front(getattr(before, kind), getattr(entry, kind))\n",
             "            shared = getattr(entry, kind)\n",
         ),
-        "their timestamps change with each rebase, so that a spill that was uploaded for a lost attempt is not equal "
-        "to what stands in the next one, and is made anew: it costs a PUT.",
+        "their timestamps change with each rebase, so a spill that was uploaded for a lost attempt differs from the "
+        "next attempt's, and is uploaded again: it costs a PUT.",
     ),
     Harmless(
         mutation(
@@ -39,8 +39,8 @@ HARMLESS: tuple[Harmless, ...] = (
             '            request["IfNoneMatch"] = "*"\n',
             '            request.pop("IfMatch", None)\n',
         ),
-        "names are given out once, each with random digits of its own, so that a second PUT of a name has the same "
-        "bytes. Together with names that meet it is fatal: see the manifests that are put over each other.",
+        "each name is used once, with its own random digits, so a second PUT of a name has the same bytes. Combined "
+        "with colliding names it is fatal: see the manifests that are put over each other.",
     ),
     Harmless(
         mutation(
@@ -60,9 +60,9 @@ HARMLESS: tuple[Harmless, ...] = (
             "        if is_fresh and not gone:\n            return True\n",
             "        if not gone:\n            return True\n",
         ),
-        "each statement was applied to its transaction's own base when it was added, after a fresh look where a name "
-        "is there or is not; what fails on a cached base fails on one that came after that, and is true during the "
-        "call. It is one more attempt for the caller.",
+        "each statement was applied to its transaction's own base when it was added, after a fresh read if it depends"
+        " on whether a name exists. A statement that fails on a cached base also fails on a version after that one, "
+        "and the error was true during the call. It costs the caller one more attempt.",
     ),
     Harmless(
         mutation(
@@ -72,8 +72,8 @@ HARMLESS: tuple[Harmless, ...] = (
             '            if not page.get("IsTruncated"):\n',
             "            if page:\n",
         ),
-        "nothing but collection lists, to find what it may delete; what it does not see it leaves: that costs "
-        "storage, and breaks no promise.",
+        "only garbage collection lists, to find objects to delete. It keeps the objects that it does not see: that "
+        "costs storage, and breaks no promise.",
     ),
     Harmless(
         mutation(
@@ -86,8 +86,9 @@ HARMLESS: tuple[Harmless, ...] = (
             "                draft.release_tree(segment)\n"
             "        draft.tables[self.name] = msgspec.structs.replace(\n",
         ),
-        "what a merged segment names and the newest version does not was released by an earlier commit, so that it may "
-        "go as well; what is named still, or was released by a kept version, is held back by the mark. It costs a GET.",
+        "an object that a merged segment names and the newest version does not was released by an earlier commit, so "
+        "it may be deleted too. The mark protects objects that are still named, or that a kept version released. It "
+        "costs a GET.",
     ),
     Harmless(
         mutation(
@@ -97,9 +98,9 @@ HARMLESS: tuple[Harmless, ...] = (
             "        return (applied_through, cardinality) > (self.applied_through, own)\n",
             "        return (applied_through, cardinality) != (self.applied_through, own)\n",
         ),
-        "a merge takes out all overlays that it folds into entries, but for one that a spill has moved meanwhile: "
-        "nothing had replaced that, so it holds the very vector of the entry. Its applied_through may be less, since "
-        "the entry also has what its segment was resolved through: then tombstones are asked again, for rows that are "
-        "in the vector. Elsewhere pairs only grow: they are made of the one that counts, on the base they land on.",
+        "a merge removes all overlays that it folds into entries, except one that a spill has moved in the meantime. "
+        "Nothing had replaced that one, so it has the same vector as the entry. Its applied_through may be less, "
+        "because the entry also has the one of its segment: then tombstones are evaluated again, for rows that are in"
+        " the vector. Elsewhere pairs only grow: they are made from the effective pair of the base they land on.",
     ),
 )

@@ -1,4 +1,4 @@
-"""What docs/reliability.md tells of mutations."""
+"""The generated part of docs/mutations.md."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def section(unmutated: Outcome, outcomes: Sequence[Outcome]) -> str:
     pairs = [run for run in unmutated.runs if not run.is_history]
     caught = sum(outcome.caught is not None for outcome in outcomes)
     lines = [
-        f"Of {len(outcomes)} mutations {caught} are caught. The code as it is passes each run that has caught one: "
+        f"Of {len(outcomes)} mutations {caught} are caught. The unchanged code passes each run that caught one: "
         f"{len(histories)} histories of {sum(run.steps for run in histories):,} steps, and "
         f"{sum(run.steps for run in pairs):,} executions of {len(pairs)} pairs.",
         "",
