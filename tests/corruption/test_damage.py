@@ -56,6 +56,7 @@ def running() -> Iterator[dict[object, Future[tuple[Tally, int]]]]:
         yield {build: pool.submit(_trials, build, FRESH_SEED) for build in LONGEST_FIRST}
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(14_400 if LONG else 1_200)
 @pytest.mark.parametrize("build", LONGEST_FIRST, ids=lambda build: build.__name__)
 def test_damage_is_told_of_or_harms_nobody(

@@ -98,6 +98,7 @@ def test_deletes_delete_and_are_taken_back(dolmen_engine: Dolmen, source: Source
     assert dolmen_engine.table().count() == ROWS
 
 
+@pytest.mark.slow
 def test_writes_write_all_rows(spark: SparkSession, source: Source, tmp_path: Path) -> None:
     writing = Writing(tmp_path, source, spark)
     writing.prepare()

@@ -1,4 +1,4 @@
-"""A pytest plugin: with ``--no-skips`` a skipped test fails the run, so that a missing tool can't hide a whole suite."""
+"""A pytest plugin: with ``--no-skips`` a skipped test fails the run, so that a missing tool hides no suite."""
 
 from __future__ import annotations
 
