@@ -56,6 +56,7 @@ def test_of_a_failing_history_only_what_it_takes_is_left() -> None:
     assert after.events[-1].kind == "violation"
 
 
+@pytest.mark.slow
 def test_rows_that_compaction_loses_are_found_and_the_history_is_made_small(monkeypatch: pytest.MonkeyPatch) -> None:
     sound = Compact.apply
 

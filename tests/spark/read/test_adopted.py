@@ -119,6 +119,7 @@ def test_files_that_spark_wrote_are_adopted_and_mean_to_dolmen_what_they_mean_to
     assert db.verify(deep=True).ok
 
 
+@pytest.mark.slow
 @streams_arrow
 def test_each_way_to_read_shows_adopted_rows_before_and_after_spark_compacts_them(
     spark: SparkSession, db: Database, tmp_path: Path
