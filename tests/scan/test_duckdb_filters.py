@@ -14,7 +14,7 @@ from support.iceberg_readers import ROOT
 from support.older_duckdb import run_with_older_duckdb
 
 SEED = int(os.environ.get("DOLMEN_TEST_SEED", "0")) or random.randrange(1, 2**32)
-QUERIES = 10_000 if os.environ.get("DOLMEN_LONG") else 200
+QUERIES = 10_000 if os.environ.get("DOLMEN_LONG") else 100
 
 
 @pytest.mark.timeout(7_200 if QUERIES > 1_000 else 600)
