@@ -41,6 +41,7 @@ def test_the_wheel_holds_the_functions_as_they_are(installed: Path) -> None:
         assert (installed / "dolmen/local/handlers" / app.parent.name / "app.py").read_bytes() == app.read_bytes()
 
 
+@pytest.mark.slow
 def test_the_pipeline_runs_from_the_wheel(installed: Path, tmp_path: Path) -> None:
     landing = tmp_path / ".local/landing/events"
     landing.mkdir(parents=True)

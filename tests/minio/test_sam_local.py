@@ -126,6 +126,7 @@ def test_the_page_invokes_every_function_and_nothing_but_it() -> None:
     assert sorted(function for function, _ in CALLS) == sorted(FUNCTIONS)
 
 
+@pytest.mark.slow
 def test_a_call_of_the_page_gets_as_far_as_the_container_engine(server: Minio, tmp_path: Path) -> None:
     """One call, on the template before a build, and away from any engine: SAM asks for one first."""
     local = SamLocal(server, tmp_path, "default", ROOT / "template.yaml")
@@ -171,6 +172,7 @@ def test_start_lambda_serves_the_calls_of_the_page_in_each_environment(
         process.wait()
 
 
+@pytest.mark.slow
 def test_sam_lists_every_resource(server: Minio, tmp_path: Path) -> None:
     local = SamLocal(server, tmp_path, "default", ROOT / "template.yaml")
     done = local.run("sam list resources --output json --region us-east-1")
