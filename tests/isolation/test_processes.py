@@ -79,7 +79,7 @@ def _wait_for_lines(process: ForkServerProcess, journal: Path, lines: int) -> No
 
 
 @pytest.mark.timeout(1_800 if LONG else 300)
-@pytest.mark.parametrize("place", ["directory", "minio", "minio with faults"])
+@pytest.mark.parametrize("place", ["directory", pytest.param("minio", marks=pytest.mark.slow), "minio with faults"])
 def test_histories_of_processes_are_strictly_serializable(
     request: pytest.FixtureRequest, tmp_path: Path, place: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

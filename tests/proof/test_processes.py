@@ -104,6 +104,7 @@ STAGES = [
 ]
 
 
+@pytest.mark.slow
 def test_a_writer_killed_at_every_stage_leaves_whole_commits_only(
     s3_url: str, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
