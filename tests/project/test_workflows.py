@@ -68,7 +68,7 @@ def test_what_a_workflow_runs_exists(path: Path) -> None:
         run = step.get("run", "")
         for target in re.findall(r"\bmake ([a-z-]+)", run):
             assert target in TARGETS
-        for file in re.findall(r"(?:bash|python) (\S*/\S+)", run):
+        for file in re.findall(r"(?:bash|python) ([\w./-]*/[\w./-]+)", run):
             assert (ROOT / file).exists(), file
 
 
