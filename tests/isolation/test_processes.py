@@ -20,6 +20,7 @@ from support.writers import start
 
 SEED = int(os.environ["DOLMEN_TEST_SEED"])
 LONG = bool(os.environ.get("DOLMEN_LONG"))
+SLOW = [pytest.param(place, marks=pytest.mark.slow) for place in ("directory", "minio")]
 PROCESSES, CALLS, KILLS = (6, 400, 30) if LONG else (3, 16, 2)
 
 
@@ -79,7 +80,9 @@ def _wait_for_lines(process: ForkServerProcess, journal: Path, lines: int) -> No
 
 
 @pytest.mark.timeout(1_800 if LONG else 300)
-@pytest.mark.parametrize("place", ["directory", pytest.param("minio", marks=pytest.mark.slow), "minio with faults"])
+@pytest.mark.parametrize(
+    "place", ["minio with faults", *(pytest.param(place, marks=pytest.mark.slow) for place in ("directory", "minio"))]
+)
 def test_histories_of_processes_are_strictly_serializable(
     request: pytest.FixtureRequest, tmp_path: Path, place: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -70,6 +70,7 @@ def test_a_mutation_is_caught_by_what_must_never_happen(name: str) -> None:
     assert outcome.caught.never in {never.name for never in Never}
 
 
+@pytest.mark.slow
 def test_the_code_as_it_is_passes_what_has_caught_a_mutation() -> None:
     (mutation,) = (
         each for each in MUTATIONS if each.name == "a snapshot's second table is read from the newest version"
@@ -81,6 +82,7 @@ def test_the_code_as_it_is_passes_what_has_caught_a_mutation() -> None:
     assert unmutated.sound
 
 
+@pytest.mark.slow
 def test_a_crash_of_the_mutated_line_does_not_count_as_caught() -> None:
     """Else any nonsense would be."""
     crash = Edit("commit/change.py", "        self._check_fence(draft.base)\n", "        assert draft is None\n")

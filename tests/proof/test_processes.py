@@ -30,7 +30,9 @@ def prepared(url: str) -> dolmen.Database:
     return db
 
 
-@pytest.mark.parametrize("place", COMMITS)
+@pytest.mark.parametrize(
+    "place", ["s3", *(pytest.param(place, marks=pytest.mark.slow) for place in ("local", "minio"))]
+)
 def test_processes_lose_nothing_double_nothing_and_see_no_error(
     place: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:

@@ -20,6 +20,8 @@ from bench.spark.source import FILES, Source, make
 from bench.spark.writes import PIECES, WRITES, Writing
 from pyspark.sql import SparkSession
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 ROWS = 2_000
 
