@@ -101,6 +101,7 @@ def test_histories_of_processes_are_strictly_serializable(
     assert verdict == ("serializable", [])
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_an_engine_that_does_not_look_at_reads_is_rejected(tmp_path: Path) -> None:
     assert judge(record(str(tmp_path / "db"), tmp_path, SEED, calls=20, unchecked=True)).result == "violation"
