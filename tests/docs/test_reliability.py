@@ -21,7 +21,7 @@ def test_the_page_has_commands_to_run() -> None:
     assert sum(shown != "" for shown in COMMANDS.values()) >= 2
 
 
-SLOW = ("dolmen check-store", "dolmen simulate --seed 100 ")
+SLOW = ("dolmen check-store", "dolmen simulate --seed 100 ", "dolmen simulate --seed 7 ")
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,6 @@ from support.writers import start
 
 SEED = int(os.environ["DOLMEN_TEST_SEED"])
 LONG = bool(os.environ.get("DOLMEN_LONG"))
-SLOW = [pytest.param(place, marks=pytest.mark.slow) for place in ("directory", "minio")]
 PROCESSES, CALLS, KILLS = (6, 400, 30) if LONG else (3, 16, 2)
 
 
@@ -79,10 +78,9 @@ def _wait_for_lines(process: ForkServerProcess, journal: Path, lines: int) -> No
         time.sleep(0.01)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(1_800 if LONG else 300)
-@pytest.mark.parametrize(
-    "place", ["minio with faults", *(pytest.param(place, marks=pytest.mark.slow) for place in ("directory", "minio"))]
-)
+@pytest.mark.parametrize("place", ["directory", "minio", "minio with faults"])
 def test_histories_of_processes_are_strictly_serializable(
     request: pytest.FixtureRequest, tmp_path: Path, place: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -36,6 +36,7 @@ def dolmen(installed: Path, directory: Path, *arguments: str) -> subprocess.Comp
     )
 
 
+@pytest.mark.slow
 def test_the_wheel_holds_the_functions_as_they_are(installed: Path) -> None:
     for app in (ROOT / "functions").glob("*/app.py"):
         assert (installed / "dolmen/local/handlers" / app.parent.name / "app.py").read_bytes() == app.read_bytes()

@@ -60,6 +60,7 @@ def test_there_are_enough_mutations_each_with_a_name_of_its_own() -> None:
     assert not [mutation.name for mutation in ALL if any(edit.old == edit.new for edit in mutation.edits)]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", QUICK)
 def test_a_mutation_is_caught_by_what_must_never_happen(name: str) -> None:

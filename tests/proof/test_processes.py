@@ -63,6 +63,7 @@ SURE_FAULTS = 40
 FAULTS = ("lose", "503", "503-after", "409", "reset", "timeout", "timeout-after", "duplicate", "late", "delay")
 
 
+@pytest.mark.slow
 def test_a_store_that_fails_loses_doubles_and_hides_nothing(
     s3_url: str, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:

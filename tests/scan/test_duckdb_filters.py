@@ -26,6 +26,7 @@ def test_pushed_filters_find_the_rows_that_unpushed_ones_find() -> None:
     assert seen["failed here"] < QUERIES / 20
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(7_200 if QUERIES > 1_000 else 600)
 def test_pushed_filters_find_the_rows_that_unpushed_ones_find_with_the_oldest_duckdb(tmp_path: Path) -> None:
     print(f"DOLMEN_TEST_SEED={SEED}")

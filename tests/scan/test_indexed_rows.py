@@ -42,6 +42,7 @@ def opened(bucket: MemoryBucket) -> tuple[Database, CountingStore]:
     return db, store
 
 
+@pytest.mark.slow
 def test_a_scan_of_some_keys_reads_their_row_groups_and_says_so() -> None:
     (plain, ids), (indexed, _) = database(index=False), database(index=True)
     some = [*ids[:4], ids[ROWS * 5 + 3], 5]
