@@ -11,7 +11,7 @@ PYTHON ?=
 PYTEST_FLAGS ?=
 # What a change to one part of the project needs: make test AREA=scan, or AREA="scan write"; without it all tests
 AREA ?=
-# SLOW=1 runs the tests marked "slow" too; those of an AREA all run
+# SLOW=1 runs the tests marked "slow" too, SLOW="spark iceberg" those of some areas, SLOW=3/8 an eighth of them; an AREA runs its own
 SLOW ?= $(AREA)
 # The address of the repository on the web, for the metadata of what make dist builds
 REPOSITORY ?=
@@ -73,7 +73,7 @@ test: setup ## install what tests need, then run them: all but the slow ones, th
 	@scripts/spark_jars.sh install iceberg --try
 	@[ -e .venv/spark.jsa ] || $(DEV)/python tests/support/spark_jvm.py 2>/dev/null || true
 	@unset PYTHONDONTWRITEBYTECODE; paths=$$($(DEV)/python tests/support/areas.py $(AREA)) && \
-		$(DEV)/python -m pytest -n $(WORKERS) $(if $(SLOW),,-m "not slow") $(PYTEST_FLAGS) $$paths
+		$(DEV)/python -m pytest -n $(WORKERS) --slow "$(SLOW)" $(PYTEST_FLAGS) $$paths
 
 .PHONY: test-long
 test-long: export DOLMEN_LONG := 1
@@ -101,6 +101,17 @@ check-template: .venv/.installed .venv-lint/.installed ## cfn-lint and checkov o
 fix: .venv/.installed ## let ruff mend style and formatting
 	@$(DEV)/ruff check --fix .
 	@$(DEV)/ruff format .
+
+.PHONY: nightly
+nightly: simulation interleavings soak mutations test-long ## what CI does each night, for hours
+
+.PHONY: simulation
+simulation: .venv/.installed ## random histories in a simulated world, new ones each time: HISTORIES=2500
+	@$(DEV)/dolmen simulate --steps 4000 --histories $(or $(HISTORIES),2500) --jobs $$(nproc 2>/dev/null || echo 2)
+
+.PHONY: interleavings
+interleavings: .venv/.installed ## pairs of calls in every order of their requests, with a fault at every point: FAULTS=all
+	@$(DEV)/python -m dolmen_simulator.interleavings --all $(if $(filter all,$(FAULTS)),,--quick)
 
 .PHONY: mutations
 mutations: .venv/.installed ## break the code on purpose, and see each break noticed; writes docs/mutations.md

@@ -25,6 +25,8 @@ from support.spark_jvm import SHORT_LIVED_JVM
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+pytest_plugins = ["support.lanes", "support.no_skips"]
+
 _buckets = itertools.count()
 
 # One seed for all random tests of a run. It is drawn here, before there are other processes, which inherit it: each of

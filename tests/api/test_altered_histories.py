@@ -12,7 +12,7 @@ import pytest
 from support.altered_history import in_memory
 
 SEED = os.environ["DOLMEN_TEST_SEED"]
-HISTORIES = 4000 if os.environ.get("DOLMEN_LONG") else 60
+HISTORIES = 4000 if os.environ.get("DOLMEN_LONG") else 30
 TOGETHER = 10
 
 

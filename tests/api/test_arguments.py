@@ -26,7 +26,7 @@ from dolmen.errors import Error
 from dolmen.store.memory import MemoryBucket, MemoryObject, MemoryStore
 from support.people import SCHEMA, people
 
-CASES = 10_000 if os.environ.get("DOLMEN_LONG") else 200
+CASES = 10_000 if os.environ.get("DOLMEN_LONG") else 100
 RUNTIME = Runtime()
 
 

@@ -35,6 +35,8 @@ from bench.peers.works.table import table
 from bench.peers.works.together import together
 from bench.peers.works.trickle import trickle
 
+pytestmark = pytest.mark.slow
+
 SUMS = "open, and sums"
 BENCH = Path(page.__file__).parent
 TINY = replace(

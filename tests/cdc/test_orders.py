@@ -10,7 +10,7 @@ import pytest
 from support.changes import Feed, cut, history, model
 
 SEED = int(os.environ.get("DOLMEN_TEST_SEED", random.SystemRandom().randrange(2**32)))
-HISTORIES = 400 if os.environ.get("DOLMEN_LONG") else 12
+HISTORIES = 400 if os.environ.get("DOLMEN_LONG") else 6
 
 
 @pytest.mark.parametrize("number", range(HISTORIES))

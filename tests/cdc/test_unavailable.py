@@ -25,7 +25,7 @@ from support.changes import Feed
 from support.source_table import PLACEHOLDER, SourceTable, body
 
 SEED = int(os.environ.get("DOLMEN_TEST_SEED", random.SystemRandom().randrange(2**32)))
-HISTORIES = 400 if os.environ.get("DOLMEN_LONG") else 12
+HISTORIES = 400 if os.environ.get("DOLMEN_LONG") else 6
 
 NOTES = pa.schema(
     [

@@ -52,6 +52,7 @@ def test_a_directory_passes_and_is_gone_again(cli: Cli, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_what_is_in_a_directory_stays(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("mine")
     table = cli("check-store", tmp_path, *SMALL)
@@ -126,6 +127,7 @@ def test_a_bucket_that_is_not_there_is_said_to_be_so(cli: Cli, s3_url: str) -> N
     assert (done.code, "no bucket 'no-such-bucket-here'" in done.err) == (3, True)
 
 
+@pytest.mark.slow
 def test_an_interrupted_check_leaves_nothing(tmp_path: Path) -> None:
     command = [str(Path(sys.executable).parent / "dolmen"), "check-store", str(tmp_path / "store")]
     running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)

@@ -56,6 +56,7 @@ def running() -> Iterator[dict[object, Future[tuple[Tally, int]]]]:
         yield {build: pool.submit(_trials, build, FRESH_SEED) for build in LONGEST_FIRST}
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(14_400 if LONG else 1_200)
 @pytest.mark.parametrize("build", LONGEST_FIRST, ids=lambda build: build.__name__)
 def test_damage_is_told_of_or_harms_nobody(
@@ -73,6 +74,7 @@ def test_damage_is_told_of_or_harms_nobody(
     assert tally.hows()["flip"] > TRIALS[world.name] * (0.7 if LONG else 0.5), "of 85 in a hundred drawn"
 
 
+@pytest.mark.slow
 def test_the_databases_hold_every_kind_of_object_and_all_of_them_are_read() -> None:
     found = Counter(kind for build in WORLDS for kind in by_kind(build()))
     assert found.keys() == {

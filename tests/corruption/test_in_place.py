@@ -56,7 +56,7 @@ def in_bucket(url: str) -> Callable[[str, bytes], None]:
     return put
 
 
-@pytest.mark.parametrize("server", ["tmp_path", "s3_url", "minio_url"])
+@pytest.mark.parametrize("server", ["tmp_path", "s3_url", pytest.param("minio_url", marks=pytest.mark.slow)])
 def test_objects_damaged_in_place_are_named(server: str, request: pytest.FixtureRequest) -> None:
     url = str(request.getfixturevalue(server))
     put = in_directory(url) if server == "tmp_path" else in_bucket(url)

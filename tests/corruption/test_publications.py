@@ -20,7 +20,7 @@ from dolmen_simulator.judge.content import Content
 from dolmen_simulator.judge.iceberg import HINT, IcebergReader
 
 SEED = os.environ["DOLMEN_TEST_SEED"]
-TRIALS = 4_000 if os.environ.get("DOLMEN_LONG") else 14
+TRIALS = 4_000 if os.environ.get("DOLMEN_LONG") else 8
 """By format version, how many damages are tried."""
 NOW_US = 1_760_000_000_000_000
 SCHEMA = pa.schema([pa.field("k", pa.int64(), nullable=False), ("v", pa.int64())])

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+@pytest.mark.slow
 def test_damaged_pages_are_found_by_sparks_own_reader_and_the_file_is_named(
     spark: SparkSession, tmp_path: Path
 ) -> None:

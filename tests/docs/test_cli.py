@@ -33,6 +33,7 @@ def tours() -> str:
     return "".join(re.findall(r"<!-- tour: [a-z ]+ -->\n```sh\n(.*?)```", PAGE, re.DOTALL))
 
 
+@pytest.mark.slow
 def test_the_page_runs_as_it_stands_there(tmp_path: Path) -> None:
     for name in ("examples", "functions"):
         (tmp_path / name).symlink_to(ROOT / name)

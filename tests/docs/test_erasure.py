@@ -13,6 +13,7 @@ from dolmen.format.erasures import Erasure
 from dolmen.format.manifest import EMPTY
 from dolmen.format.properties import DatabaseSettings
 from dolmen.maintenance.erasures.progress import expire_at, rewrite_at
+from support.quick_command import quick_command
 
 PAGE = (Path(__file__).parents[2] / "docs" / "erasure.md").read_text()
 
@@ -28,15 +29,15 @@ def test_the_examples_do_what_they_say(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", source], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == re.findall(r"print\(.*\)\s+# (.+)$", source, re.MULTILINE)
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    shell = subprocess.run(
-        ["bash", "-eu", "-c", block("tour", "erasure", "sh") + block("tour", "hurry", "sh")],
-        cwd=tmp_path,
-        env=os.environ | {"PATH": path},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    with quick_command() as programs:
+        shell = subprocess.run(
+            ["bash", "-eu", "-c", block("tour", "erasure", "sh") + block("tour", "hurry", "sh")],
+            cwd=tmp_path,
+            env=os.environ | {"PATH": f"{programs}{os.pathsep}{os.environ['PATH']}"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
     assert shell.returncode == 0, shell.stdout + shell.stderr
     assert "verified: yes" in shell.stdout
 

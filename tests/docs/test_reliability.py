@@ -21,7 +21,13 @@ def test_the_page_has_commands_to_run() -> None:
     assert sum(shown != "" for shown in COMMANDS.values()) >= 2
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+SLOW = ("dolmen check-store", "dolmen simulate --seed 100 ", "dolmen simulate --seed 7 ")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [pytest.param(command, marks=[pytest.mark.slow] if command.startswith(SLOW) else []) for command in COMMANDS],
+)
 def test_a_command_of_the_page_runs(command: str, tmp_path: Path) -> None:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import pytest
 
 import dolmen
 from dolmen.ingest.announcements import read_drops, read_messages
+from support.quick_command import quick_command
 from support.samples import EVENTS, INGESTED, LEFT, README, SCHEDULED, sample
 
 ROWS = {
@@ -63,7 +63,8 @@ def test_the_table_names_the_tables_of_a_round(name: str) -> None:
 def test_the_commands_create_the_tables(tmp_path: Path) -> None:
     """What uploads the files is run before each test of a sample."""
     [commands] = re.findall(r"^```sh\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    environment = {**os.environ, "PATH": path, "DOLMEN_DATABASE": str(tmp_path / "db")}
-    subprocess.run(["bash", "-euc", commands], env=environment, check=True, capture_output=True)
+    with quick_command() as programs:
+        path = f"{programs}{os.pathsep}{os.environ['PATH']}"
+        environment = {**os.environ, "PATH": path, "DOLMEN_DATABASE": str(tmp_path / "db")}
+        subprocess.run(["bash", "-euc", commands], env=environment, check=True, capture_output=True)
     assert set(dolmen.open(str(tmp_path / "db")).tables()) == set.union(*(quoted(cells[2]) for cells in ROWS.values()))

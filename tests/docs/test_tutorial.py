@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from support.quick_command import quick_command
+
 PAGE = (Path(__file__).parents[2] / "docs" / "tutorial.md").read_text()
 
 
@@ -16,9 +18,9 @@ def blocks(tour: str, language: str) -> str:
     return "\n".join(re.findall(rf"<!-- tour: {tour} -->\n```{language}\n(.*?)```", PAGE, re.DOTALL))
 
 
-def run(command: list[str], directory: Path) -> str:
+def run(command: list[str], directory: Path, programs: Path) -> str:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("DOLMEN_")}
-    path = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
+    path = f"{programs}{os.pathsep}{environment['PATH']}"
     done = subprocess.run(
         command, cwd=directory, env={**environment, "PATH": path}, capture_output=True, text=True, check=False
     )
@@ -28,11 +30,13 @@ def run(command: list[str], directory: Path) -> str:
 
 def test_the_tutorial_works_as_it_stands_there(tmp_path: Path) -> None:
     python, shell = blocks("tutorial", "python"), blocks("tutorial shell", "sh")
-    printed = run([sys.executable, "-c", python], tmp_path).splitlines()
+    with quick_command() as programs:
+        printed = run([sys.executable, "-c", python], tmp_path, programs).splitlines()
+        shown = run(["bash", "-euo", "pipefail", "-c", shell], tmp_path, programs)
     assert printed == re.findall(r"^print\(.*\)\s+# (.+)$", python, re.MULTILINE)
     counts = re.findall(r"--count\s+# (\d+)$", shell, re.MULTILINE)
     assert len(counts) == 2
-    lines = [line.strip() for line in run(["bash", "-euo", "pipefail", "-c", shell], tmp_path).splitlines()]
+    lines = [line.strip() for line in shown.splitlines()]
     assert [line for line in lines if line.isdigit()] == counts
 
 

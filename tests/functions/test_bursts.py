@@ -43,6 +43,7 @@ def test_a_burst_is_ingested_without_a_dead_letter(world: World, files: int, meg
     assert pipeline.now < 1.2 * files * megabytes / pipeline.megabytes_per_second / pipeline.settings.concurrency
 
 
+@pytest.mark.slow
 def test_the_model_shows_what_became_of_a_burst_when_nothing_was_sent_anew(world: World) -> None:
     world.create()
     pipeline = Pipeline(world, sends_anew=False)

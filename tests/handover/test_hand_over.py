@@ -299,6 +299,7 @@ def crash_in(module: Any, countdown: Countdown) -> None:
     module._open_jobs = jobs
 
 
+@pytest.mark.slow
 def test_a_function_may_die_at_any_request_and_each_object_is_in_once(handing: Handing) -> None:
     world = handing.world
     step = expected = 0
@@ -328,6 +329,7 @@ def test_a_function_may_die_at_any_request_and_each_object_is_in_once(handing: H
     assert step >= 9  # the record; listing, starting and looking at the run: each before and after
 
 
+@pytest.mark.slow
 def test_a_schedule_that_dies_at_any_request_starts_one_job_in_the_end(handing: Handing) -> None:
     world = handing.world
     step = 0

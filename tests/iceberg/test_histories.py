@@ -20,7 +20,7 @@ LONG = bool(os.environ.get("DOLMEN_LONG"))
 HISTORIES = 200 if LONG else 1
 """The number of histories in each of ten tests. Each has 20 predicates a version in long runs, and one in others."""
 
-SPARK_HISTORIES = 200 if LONG else 2
+SPARK_HISTORIES = 200 if LONG else 1
 
 
 @pytest.mark.parametrize("tenth", range(10))

@@ -240,6 +240,7 @@ def test_row_groups_whose_rows_are_all_deleted_are_published_as_deleted(
     assert ids(readers, table.publish_iceberg().metadata_location) == [*range(10), *range(20, 35), *range(36, 40)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", ["v2", "v3"])
 @pytest.mark.parametrize("after", [False, True])
 def test_a_crash_at_any_request_shows_the_old_or_the_new_snapshot(

@@ -240,6 +240,7 @@ _ONE_SWINGS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(14_400 if LONG else 1_200)
 def test_no_order_and_no_fault_shows_what_must_never_happen(capsys: pytest.CaptureFixture[str]) -> None:
     counts, names = [], chosen_pairs()

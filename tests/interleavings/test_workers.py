@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from dolmen_simulator.interleavings.enumeration import Enumeration, ExecutionError, PairCount
 from dolmen_simulator.interleavings.registry import PAIRS
@@ -14,6 +15,8 @@ from dolmen_simulator.interleavings.steps import Fault
 from dolmen_simulator.interleavings.workers import Journal, run_pairs
 from dolmen_simulator.judge.never import Never, ViolationError
 from dolmen_simulator.world.fates import Fate
+
+pytestmark = pytest.mark.slow
 
 NAMES = ("create/create", "changes/changes of equal sequences")
 """One with faults, and one without any in quick mode."""

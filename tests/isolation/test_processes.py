@@ -78,6 +78,7 @@ def _wait_for_lines(process: ForkServerProcess, journal: Path, lines: int) -> No
         time.sleep(0.01)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(1_800 if LONG else 300)
 @pytest.mark.parametrize("place", ["directory", "minio", "minio with faults"])
 def test_histories_of_processes_are_strictly_serializable(
@@ -98,6 +99,7 @@ def test_histories_of_processes_are_strictly_serializable(
     assert verdict == ("serializable", [])
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_an_engine_that_does_not_look_at_reads_is_rejected(tmp_path: Path) -> None:
     assert judge(record(str(tmp_path / "db"), tmp_path, SEED, calls=20, unchecked=True)).result == "violation"

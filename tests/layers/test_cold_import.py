@@ -6,6 +6,8 @@ import pytest
 
 from support.built import FUNCTIONS, ROOT, run_as_deployed
 
+pytestmark = pytest.mark.slow
+
 SELDOM_NEEDED = [
     "sqlglot",  # only for a where in SQL
     "boto3",  # only once there is a connection to S3, so that a database in a directory needs none

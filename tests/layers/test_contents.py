@@ -16,6 +16,8 @@ from layers.dependencies.trim import SERVICES, find_strip
 
 from support.built import FUNCTIONS, LAYERS, ROOT, RUNTIME, built_stack
 
+pytestmark = pytest.mark.slow
+
 LIMIT_BYTES = 220_000_000
 """Lambda takes 250 MB, layers and function together: so much is left for what is added."""
 

@@ -16,6 +16,8 @@ import pytest
 
 from support.built import run_as_deployed
 
+pytestmark = pytest.mark.slow
+
 
 def run(source: str, *arguments: str) -> str:
     result = run_as_deployed(source, *arguments)

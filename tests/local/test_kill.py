@@ -10,10 +10,13 @@ import sys
 from pathlib import Path
 
 import pyarrow as pa
+import pytest
 
 import dolmen.api.database
 from dolmen.service.local import LocalLayout, run_local
 from support.functions import FUNCTIONS
+
+pytestmark = pytest.mark.slow
 
 PROGRAM = """
 import sys

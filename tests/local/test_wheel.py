@@ -36,6 +36,7 @@ def dolmen(installed: Path, directory: Path, *arguments: str) -> subprocess.Comp
     )
 
 
+@pytest.mark.slow
 def test_the_wheel_holds_the_functions_as_they_are(installed: Path) -> None:
     for app in (ROOT / "functions").glob("*/app.py"):
         assert (
@@ -43,6 +44,7 @@ def test_the_wheel_holds_the_functions_as_they_are(installed: Path) -> None:
         ).read_bytes() == app.read_bytes()
 
 
+@pytest.mark.slow
 def test_the_pipeline_runs_from_the_wheel(installed: Path, tmp_path: Path) -> None:
     landing = tmp_path / ".local/landing/events"
     landing.mkdir(parents=True)

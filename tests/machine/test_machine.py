@@ -101,7 +101,7 @@ def test_every_kept_version_of_a_directory_is_what_the_model_says(run: Callable[
 
 
 @TIMEOUT
-@pytest.mark.parametrize("server", ["s3_url", "minio_url"])
+@pytest.mark.parametrize("server", ["s3_url", pytest.param("minio_url", marks=pytest.mark.slow)])
 def test_every_kept_version_on_s3_is_what_the_model_says(
     server: str, request: pytest.FixtureRequest, run: Callable[..., None]
 ) -> None:

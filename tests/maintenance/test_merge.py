@@ -67,6 +67,7 @@ def test_many_commits_leave_few_segments_and_every_entry(world: World) -> None:
     assert [entry.version for entry in commits(writer.head, newest)] == list(range(newest.version, 0, -1))
 
 
+@pytest.mark.slow
 def test_each_entry_is_rewritten_a_logarithmic_number_of_times(world: World) -> None:
     writer = world.writer()
     spilled = rewritten = 0

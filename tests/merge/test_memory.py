@@ -11,6 +11,8 @@ import dolmen
 from dolmen import Expression
 from dolmen.api.database import Table
 
+pytestmark = pytest.mark.slow
+
 MIB = 1 << 20
 FILES, ROWS = 30, 100_000
 SCHEMA = pa.schema([("id", pa.int64()), ("n", pa.int64()), ("text", pa.string())])

@@ -17,6 +17,8 @@ from support.ministack import endpoint_environment
 from support.steadfast import repeat_until_acknowledged
 from support.writers import SCHEMA, context, start
 
+pytestmark = pytest.mark.slow
+
 SEED = int(os.environ.get("DOLMEN_TEST_SEED", "0")) or random.randrange(1, 2**32)
 WRITERS = 6
 KILLS = 60 if os.environ.get("DOLMEN_LONG") else 3

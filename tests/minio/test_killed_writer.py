@@ -16,6 +16,8 @@ from support.minio import Minio
 from support.ministack import endpoint_environment
 from support.writers import context, start
 
+pytestmark = pytest.mark.slow
+
 SEED = int(os.environ.get("DOLMEN_TEST_SEED", "0")) or random.randrange(1, 2**32)
 REQUESTS = 400 if os.environ.get("DOLMEN_LONG") else 60
 KILLS = 40 if os.environ.get("DOLMEN_LONG") else 4

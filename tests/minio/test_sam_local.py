@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import re
 import socket
 import subprocess
@@ -32,6 +33,13 @@ NO_ENGINE = "requires a container runtime"
 
 CONFIGURATION = tomllib.loads((ROOT / "samconfig.toml").read_text())
 ENVIRONMENTS = [name for name in CONFIGURATION if name != "version"]
+DRAWN = (
+    ENVIRONMENTS
+    if os.environ.get("DOLMEN_LONG")
+    else [random.Random(os.environ["DOLMEN_TEST_SEED"]).choice(ENVIRONMENTS)]
+)
+"""The environments that are tried; one by default, as they differ in a few parameters."""
+
 PAGE = (ROOT / "docs" / "minio.md").read_text()
 [INVOKE] = re.findall(r"^ *(invoke\(\) \{\n.*?\n *\})\n", PAGE, re.DOTALL | re.MULTILINE)
 CALLS = re.findall(r"^ *invoke (\w+) ([\w-]+)$", PAGE, re.MULTILINE)
@@ -126,6 +134,7 @@ def test_the_page_invokes_every_function_and_nothing_but_it() -> None:
     assert sorted(function for function, _ in CALLS) == sorted(FUNCTIONS)
 
 
+@pytest.mark.slow
 def test_a_call_of_the_page_gets_as_far_as_the_container_engine(server: Minio, tmp_path: Path) -> None:
     """One call, on the template before a build, and away from any engine: SAM asks for one first."""
     local = SamLocal(server, tmp_path, "default", ROOT / "template.yaml")
@@ -135,7 +144,7 @@ def test_a_call_of_the_page_gets_as_far_as_the_container_engine(server: Minio, t
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("environment", ENVIRONMENTS)
+@pytest.mark.parametrize("environment", DRAWN)
 def test_all_calls_of_the_page_work_in_each_environment(
     server: Minio, database: Database, tmp_path: Path, environment: str
 ) -> None:
@@ -143,7 +152,7 @@ def test_all_calls_of_the_page_work_in_each_environment(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("environment", ENVIRONMENTS)
+@pytest.mark.parametrize("environment", DRAWN)
 def test_start_lambda_serves_the_calls_of_the_page_in_each_environment(
     server: Minio, database: Database, tmp_path: Path, environment: str
 ) -> None:
@@ -171,6 +180,7 @@ def test_start_lambda_serves_the_calls_of_the_page_in_each_environment(
         process.wait()
 
 
+@pytest.mark.slow
 def test_sam_lists_every_resource(server: Minio, tmp_path: Path) -> None:
     local = SamLocal(server, tmp_path, "default", ROOT / "template.yaml")
     done = local.run("sam list resources --output json --region us-east-1")

@@ -21,6 +21,8 @@ from support.ministack import AWS_ENVIRONMENT, boto3_client, endpoint_environmen
 from support.rie import Emulator
 from support.samples import EVENT_ROWS, EVENTS, INGESTED, LEFT, SCHEDULED, USER_ROWS, sample, sample_files
 
+pytestmark = pytest.mark.slow
+
 OVERRIDES: dict[str, str] = json.loads((EVENTS / "local-env.json").read_text())["Parameters"]
 TEMPLATE = EVENTS.parent / "template.yaml"
 BUCKET = OVERRIDES["DOLMEN_DATABASE"].split("/")[2]

@@ -21,6 +21,7 @@ HEAD = "id,user_id,kind\n"
 TIMEOUT_SECONDS = 10  # enough for a cold start on a busy machine: the process is started anew after it
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("function", "moment"), [("ingest", "timeout"), ("delete", "timeout-after")])
 def test_what_the_timeout_cut_off_in_its_commit_is_applied_once_by_its_next_delivery(
     database: Database, start: Start, ministack: str, s3_url: str, proxy: Proxy, function: str, moment: str

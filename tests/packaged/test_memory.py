@@ -17,6 +17,8 @@ from support.event_builders import notification, s3_record, sqs_event
 from support.ministack import boto3_client
 from support.rie import Start
 
+pytestmark = pytest.mark.slow
+
 LONG = pytest.mark.skipif(os.environ.get("DOLMEN_LONG") != "1", reason="minutes long, for DOLMEN_LONG=1")
 MEMORY_MB = 1024
 BLOCK_ROWS = 20_000

@@ -19,6 +19,8 @@ from support.ministack import boto3_client
 from support.rie import Emulator, Start
 from support.source_streams import LiveSource, Row, debezium_lines, dms_files
 
+pytestmark = pytest.mark.slow
+
 SEED = os.environ["DOLMEN_TEST_SEED"]
 CHANGES = 60
 CONNECTORS = ["mysql", "mysql with schemas", "postgresql", "postgresql with schemas"]

@@ -20,6 +20,8 @@ from support.landing import drop
 from support.ministack import endpoint_environment
 from support.packaged import function_folder
 
+pytestmark = pytest.mark.slow
+
 PROGRAM = """
 import json, os, sys
 from types import SimpleNamespace

@@ -89,6 +89,7 @@ def test_the_source_distribution_holds_no_file_of_this_machine(built: Built) -> 
             assert [name for name in tar.getnames() if re.search(r"__pycache__|\.pyc$|\.venv|\.aws-sam", name)] == []
 
 
+@pytest.mark.slow
 def test_dolmen_alone_says_its_version_and_what_simulate_needs(built: Built, tmp_path: Path) -> None:
     alone = Environment.make(tmp_path / "alone", built.dolmen)
     assert alone.run("dolmen", "--version").stdout.strip() == f"dolmen {VERSION}"
@@ -98,6 +99,7 @@ def test_dolmen_alone_says_its_version_and_what_simulate_needs(built: Built, tmp
     assert "Traceback" not in refused.stderr
 
 
+@pytest.mark.slow
 def test_with_both_installed_simulate_runs_a_history(built: Built, tmp_path: Path) -> None:
     both = Environment.make(tmp_path / "both", built.dolmen, built.simulator)
     done = both.run("dolmen", "simulate", "--seed", "1", "--steps", "30")

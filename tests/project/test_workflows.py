@@ -31,7 +31,7 @@ def steps(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def test_there_are_workflows_for_tests_releases_and_a_smoke_test_on_aws() -> None:
-    assert [path.stem for path in WORKFLOWS] == ["aws-smoke", "release", "tests"]
+    assert [path.stem for path in WORKFLOWS] == ["aws-smoke", "nightly", "release", "tests"]
 
 
 @each_workflow
@@ -42,7 +42,7 @@ def test_a_workflow_says_when_it_runs_and_what_it_may_do(path: Path) -> None:
     assert workflow["permissions"] == {"contents": "read"}
     for job in workflow["jobs"].values():
         assert job.get("permissions", {}).items() <= HIGHEST.items()
-        assert "uses" in job or job["timeout-minutes"] <= 90
+        assert "uses" in job or job["timeout-minutes"] <= (350 if path.stem == "nightly" else 90)
 
 
 @each_workflow
@@ -68,7 +68,7 @@ def test_what_a_workflow_runs_exists(path: Path) -> None:
         run = step.get("run", "")
         for target in re.findall(r"\bmake ([a-z-]+)", run):
             assert target in TARGETS
-        for file in re.findall(r"(?:bash|python) (\S*/\S+)", run):
+        for file in re.findall(r"(?:bash|python) ([\w./-]*/[\w./-]+)", run):
             assert (ROOT / file).exists(), file
 
 
@@ -98,8 +98,12 @@ def test_no_workflow_reads_a_secret() -> None:
     assert [path.name for path in WORKFLOWS if "secrets." in path.read_text()] == []
 
 
-def test_the_tests_run_the_very_script_that_runs_anywhere() -> None:
-    assert any(step.get("run") == "bash .ci/run" for step in steps(ROOT / ".github/workflows/tests.yml"))
+def test_each_night_runs_all_parts_of_make_nightly_and_the_very_script_that_runs_anywhere() -> None:
+    nightly = ROOT / ".github/workflows/nightly.yml"
+    assert any(step.get("run") == "bash .ci/run" for step in steps(nightly))
+    (parts,) = re.findall(r"^nightly: (.*?) ##", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert {*parse(nightly)["jobs"]["searches"]["strategy"]["matrix"]["target"], "test-long"} == set(parts.split())
+    assert any(step.get("run") == "make test-long" for step in steps(nightly))
 
 
 @pytest.mark.parametrize("path", FORMS, ids=lambda path: path.name)

@@ -42,6 +42,7 @@ def insert_overlapping_keys(url: str, writer: int, results: Connection) -> None:
     results.send((inserted, refused))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("index", [False, True], ids=["", "indexed"])
 @pytest.mark.timeout(3_600 if LONG else 600)
 def test_processes_that_insert_the_same_keys_add_each_once(

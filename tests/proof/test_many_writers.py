@@ -56,6 +56,7 @@ def eight_writers(url: str, first: int, commits: int, results: Connection) -> No
     results.send((found, tried, surfaced, requests))
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(3_600 if COMMITS > 10 else 600)
 def test_many_writers_lose_nothing_and_see_no_error(minio_url: str, capsys: pytest.CaptureFixture[str]) -> None:
     db = dolmen.open(minio_url)

@@ -30,7 +30,9 @@ def prepared(url: str) -> dolmen.Database:
     return db
 
 
-@pytest.mark.parametrize("place", COMMITS)
+@pytest.mark.parametrize(
+    "place", ["s3", *(pytest.param(place, marks=pytest.mark.slow) for place in ("local", "minio"))]
+)
 def test_processes_lose_nothing_double_nothing_and_see_no_error(
     place: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
@@ -61,6 +63,7 @@ SURE_FAULTS = 40
 FAULTS = ("lose", "503", "503-after", "409", "reset", "timeout", "timeout-after", "duplicate", "late", "delay")
 
 
+@pytest.mark.slow
 def test_a_store_that_fails_loses_doubles_and_hides_nothing(
     s3_url: str, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -104,6 +107,7 @@ STAGES = [
 ]
 
 
+@pytest.mark.slow
 def test_a_writer_killed_at_every_stage_leaves_whole_commits_only(
     s3_url: str, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,7 +14,7 @@ from support.iceberg_readers import ROOT
 from support.older_duckdb import run_with_older_duckdb
 
 SEED = int(os.environ.get("DOLMEN_TEST_SEED", "0")) or random.randrange(1, 2**32)
-QUERIES = 10_000 if os.environ.get("DOLMEN_LONG") else 200
+QUERIES = 10_000 if os.environ.get("DOLMEN_LONG") else 100
 
 
 @pytest.mark.timeout(7_200 if QUERIES > 1_000 else 600)
@@ -26,6 +26,7 @@ def test_pushed_filters_find_the_rows_that_unpushed_ones_find() -> None:
     assert seen["failed here"] < QUERIES / 20
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(7_200 if QUERIES > 1_000 else 600)
 def test_pushed_filters_find_the_rows_that_unpushed_ones_find_with_the_oldest_duckdb(tmp_path: Path) -> None:
     print(f"DOLMEN_TEST_SEED={SEED}")

@@ -7,6 +7,7 @@ import random
 
 import numpy as np
 import pyarrow as pa
+import pytest
 
 from dolmen.api.database import Database
 from dolmen.base.runtime import Runtime
@@ -41,6 +42,7 @@ def opened(bucket: MemoryBucket) -> tuple[Database, CountingStore]:
     return db, store
 
 
+@pytest.mark.slow
 def test_a_scan_of_some_keys_reads_their_row_groups_and_says_so() -> None:
     (plain, ids), (indexed, _) = database(index=False), database(index=True)
     some = [*ids[:4], ids[ROWS * 5 + 3], 5]
@@ -63,6 +65,7 @@ def test_a_scan_of_some_keys_reads_their_row_groups_and_says_so() -> None:
         assert fetched[1][1] * 4 < fetched[0][1]
 
 
+@pytest.mark.slow
 def test_updates_merges_and_deletes_by_key_read_what_the_index_finds() -> None:
     (plain, ids), (indexed, _) = database(index=False), database(index=True)
     left, fetched = [], []

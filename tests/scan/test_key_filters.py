@@ -274,6 +274,7 @@ def _numbered(ids: list[int], kind: pa.DataType) -> pa.Table:
     return pa.table({"id": pa.array(ids, kind), "v": [f"v{id_}" for id_ in ids], "text": texts})
 
 
+@pytest.mark.slow
 def test_ten_thousand_keys_are_resolved_by_a_tenth_of_the_bytes() -> None:
     """Keys that are in few of the files, with 64 bits of filter for each; what is read without filters is all."""
     world = overlapping(1000, 400, bits=64, width=400)

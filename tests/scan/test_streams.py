@@ -132,6 +132,7 @@ def test_plans_and_explanations_are_worth_reading(world: World) -> None:
     assert "&gt;" in scan.explain()._repr_html_()
 
 
+@pytest.mark.slow
 def test_a_scan_of_a_large_table_takes_little_memory(tmp_path: Path) -> None:
     """600 MB of rows, through 4 requests and 3 row groups at a time; most of what is taken is kept by allocators."""
     code = f"""

@@ -25,7 +25,7 @@ from support.commit_world import tombstone
 from support.random_entries import random_file, random_vector, uuid
 
 SEED = int(os.environ.get("DOLMEN_TEST_SEED", random.SystemRandom().randrange(2**32)))
-ROUNDS = 400 if os.environ.get("DOLMEN_LONG") else 25
+ROUNDS = 400 if os.environ.get("DOLMEN_LONG") else 12
 
 ROWS = pa.table({"x": pa.array(range(100)), "s": pa.array([f"{n:03}" for n in range(100)])})
 SCHEMA = Schema.from_arrow(ROWS.schema)

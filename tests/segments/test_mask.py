@@ -29,7 +29,7 @@ SEED = int(os.environ.get("DOLMEN_TEST_SEED", random.SystemRandom().randrange(2*
 SIGNED = frozenset((pa.int8(), pa.int16(), pa.int32(), pa.int64()))
 FINER = {("int8", "decimal128(4, 1)"): Decimal("0.5"), ("date32[day]", "timestamp[us]"): 43_200_000_000}
 SEARCHED_BY_ENDS = frozenset((Domain.TEXT, Domain.BYTES))
-ROUNDS = 1_500 if os.environ.get("DOLMEN_LONG") else 60
+ROUNDS = 1_500 if os.environ.get("DOLMEN_LONG") else 30
 
 
 def one_by_one(where: Predicate, files: list[DataFile], schema: Schema) -> list[StatsVerdict]:

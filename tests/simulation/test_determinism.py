@@ -20,6 +20,7 @@ def run(seed: int, steps: int, **environment: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_a_seed_makes_the_same_history_in_every_process_and_under_every_hash_seed() -> None:
     first = run(7, 1_200, PYTHONHASHSEED="1")
     assert "digest" in first

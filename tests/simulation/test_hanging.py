@@ -14,6 +14,7 @@ from dolmen_simulator.world.replay import HistoryError
 from dolmen_simulator.world.scheduler import HangError, Scheduler
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_a_hanging_history_ends_and_tells_its_seed_and_where_it_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
     def for_ever(*_: Any) -> None:

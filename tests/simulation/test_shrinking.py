@@ -56,6 +56,7 @@ def test_of_a_failing_history_only_what_it_takes_is_left() -> None:
     assert after.events[-1].kind == "violation"
 
 
+@pytest.mark.slow
 def test_rows_that_compaction_loses_are_found_and_the_history_is_made_small(monkeypatch: pytest.MonkeyPatch) -> None:
     sound = Compact.apply
 
@@ -148,6 +149,7 @@ def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
     return run
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unsettled")
 def test_the_command_ends_with_1_and_prints_the_command_that_shows_it_again(
     cli: Callable[..., tuple[int, str]],
@@ -169,6 +171,7 @@ def test_the_command_has_all_of_it_for_machines(cli: Callable[..., tuple[int, st
     assert document["command"].startswith("dolmen simulate --seed 3 --steps 500")
 
 
+@pytest.mark.slow
 def test_histories_are_summed_up(cli: Callable[..., tuple[int, str]]) -> None:
     code, out = cli("--seed", 1, "--steps", 100, "--histories", 3)
     assert (code, "in 3 histories" in out, " steps  " in out) == (0, True, True)

@@ -20,6 +20,8 @@ from bench.spark.source import FILES, Source, make
 from bench.spark.writes import PIECES, WRITES, Writing
 from pyspark.sql import SparkSession
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 ROWS = 2_000
 
@@ -98,6 +100,7 @@ def test_deletes_delete_and_are_taken_back(dolmen_engine: Dolmen, source: Source
     assert dolmen_engine.table().count() == ROWS
 
 
+@pytest.mark.slow
 def test_writes_write_all_rows(spark: SparkSession, source: Source, tmp_path: Path) -> None:
     writing = Writing(tmp_path, source, spark)
     writing.prepare()

@@ -58,6 +58,7 @@ WAYS: dict[str, Callable[[Table, DataFrame, str], object]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 def test_other_rows_under_an_id_are_refused_and_the_same_ones_applied_once(
     way: str, spark: SparkSession, db: Database, table: Table

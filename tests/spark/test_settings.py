@@ -35,6 +35,7 @@ def hostile(group: str, rng: random.Random) -> dict[str, str]:
     return {"spark.sql.session.timeZone": rng.choice(ZONES), **HOSTILE[group]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("group", HOSTILE)
 def test_random_histories_are_read_alike_whatever_a_session_is_set_to(
     group: str, spark: SparkSession, tmp_path: Path

@@ -1,4 +1,4 @@
-"""scripts/spark_jars.sh says plainly what is missing, and fetches once, and nothing but what it knows.
+"""scripts/spark_jars.sh keeps no jar but those that it knows.
 
 A ``java`` of our own stands in for Ivy, and a file of our own for Hadoop's.
 """
@@ -46,23 +46,6 @@ class Machine:
 @pytest.fixture
 def machine(tmp_path: Path) -> Machine:
     return Machine(tmp_path)
-
-
-def test_without_java_or_pyspark_it_says_what_to_install(machine: Machine) -> None:
-    for command in ("install", "path"):
-        result = machine.run(command)
-        assert result.returncode == 1
-        assert "Spark needs Java 17 or newer" in result.stderr
-    machine.give_java("exit 1")
-    assert "There is no PySpark" in machine.run("install", python="/nowhere/python").stderr
-
-
-def test_tests_do_without_them_where_they_cannot_be_fetched(machine: Machine) -> None:
-    machine.give_java("echo 'no network' >&2; exit 1")
-    tried = machine.run("install", "--try")
-    assert (tried.returncode, "left out" in tried.stdout, "no network" in tried.stderr) == (0, True, True)
-    assert machine.run("install").returncode == 1
-    assert machine.left() == []
 
 
 def test_a_jar_that_is_not_the_one_it_should_be_is_not_kept(machine: Machine) -> None:

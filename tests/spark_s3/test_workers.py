@@ -16,6 +16,8 @@ from dolmen.spark import append, overwrite, to_spark
 from support.spark_checks import BY_WORKERS
 from support.spark_history import History, rows_of, sorted_rows
 
+pytestmark = pytest.mark.slow
+
 SEED = int(os.environ.get("DOLMEN_TEST_SEED", "0")) or random.randrange(1, 2**32)
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("x", pa.float64())])

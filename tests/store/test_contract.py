@@ -21,7 +21,7 @@ from support.stores import KINDS, RUNTIME, keys, make_store, put, reopen
 LOAD = Load(writers=16, increments=5, commits=2)
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=[pytest.param(kind, marks=pytest.mark.slow if kind == "minio" else ()) for kind in KINDS])
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

@@ -5,8 +5,12 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 from dolmen.store import open_store
 from support.stores import put
+
+pytestmark = pytest.mark.slow
 
 STREAM = """if 1:
     import pathlib, re, sys

@@ -1,17 +1,22 @@
-"""``make test AREA=scan``: what a change to one part of the project needs, in less than two minutes.
+"""``make test AREA=scan``: what a change to one part needs. ``.ci/run``: the areas that a change touches.
 
-    python tests/support/areas.py AREA ...    prints paths for pytest; none for no area, as all tests need none
+    python tests/support/areas.py AREA ...     prints paths for pytest; none for no area, since all tests need none
+    python tests/support/areas.py --shards     prints the shards of the workflow as JSON, each with its areas
 
 An area is a folder of tests, or a part of ``shared/dolmen`` whose promises are kept in folders of other names.
 """
 
 from __future__ import annotations
 
+import json
+import re
 import sys
-from pathlib import Path
+from functools import cache
+from pathlib import Path, PurePosixPath
 
 TESTS = Path(__file__).resolve().parents[1]
-PACKAGE = TESTS.parent / "shared" / "dolmen"
+ROOT = TESTS.parent
+PACKAGE = ROOT / "shared" / "dolmen"
 
 ALWAYS = ("tests/project/test_imports.py", "tests/project/test_runtime.py")
 """What any change to the package can break: the arrows between its parts, and who may ask for the time."""
@@ -28,6 +33,38 @@ ELSEWHERE = {
 }
 """Parts of the project that have no folder of tests of their own name."""
 
+BESIDE_THE_PACKAGE = {
+    ".github": ("project",),
+    "bench": ("benchmarks",),
+    "events": ("functions", "packaged"),
+    "examples": ("docs",),
+    "jobs": ("spark", "handover"),
+}
+"""Folders of the project whose name is no area, and the areas that test them."""
+
+SLOW_ELSEWHERE = {
+    "commit": ("minio", "packaged", "isolation", "proof"),
+    "functions": ("deploy", "minio", "packaged"),
+    "handover": ("deploy",),
+    "ingest": ("minio", "packaged"),
+    "layers": ("deploy", "packaged"),
+    "maintenance": ("minio", "packaged"),
+    "spark": ("spark_cluster", "spark_s3"),
+    "store": ("minio", "packaged", "spark_s3"),
+}
+"""Folders whose slow tests kill, deploy or spread out what an area is about."""
+
+SHARDS = {
+    "spark": ("spark",),
+    "spark_s3": ("spark_s3", "spark_cluster", "handover", "iceberg"),
+    "deployed": ("deploy", "packaged", "minio", "functions", "layers", "local"),
+    "rows": ("scan", "predicate", "merge", "write", "changes", "segments", "index", "cdc", "adopt", "proof"),
+    "database": ("api", "commit", "store", "isolation", "maintenance", "health", "cli", "project"),
+    "histories": ("simulation", "interleavings", "machine", "corruption", "mutations", "soak"),
+    "ingest": ("ingest", "declaration", "docs", "benchmarks"),
+}
+"""What the workflow runs side by side: each folder of ``tests/`` is in one of these."""
+
 
 def folders() -> list[str]:
     """The folders of tests, at any depth, each an area: ``maintenance``, and ``maintenance/gc``."""
@@ -41,9 +78,11 @@ def parts() -> list[str]:
     return sorted({*found, "simulator"} - {"__init__"})
 
 
-def areas() -> list[str]:
+@cache
+def areas() -> tuple[str, ...]:
     """All names that ``AREA`` can have."""
-    return sorted({*folders(), *ELSEWHERE})
+    above = {folder.partition("/")[0] for folder in folders()}  # tests/ingest may have folders and no test beside them
+    return tuple(sorted({*folders(), *above, *ELSEWHERE}))
 
 
 def paths_of(names: list[str]) -> list[str]:
@@ -60,8 +99,49 @@ def paths_of(names: list[str]) -> list[str]:
     return list(dict.fromkeys([*found, *(path for path in ALWAYS if "tests/project" not in found)]))
 
 
+def areas_touched_by(path: str) -> set[str]:
+    """The areas whose slow tests a change to one file of the project needs; all areas if nothing says which.
+
+    A path names areas: ``shared/dolmen/spark/merge/keys.py`` touches ``spark`` and ``merge``.
+    """
+    top, *rest = PurePosixPath(path).with_suffix("").parts
+    if path.startswith("tests/support/"):
+        found = _areas_that_use(rest[1])
+    elif not rest:
+        found = {"docs"} if path.endswith(".md") else set()
+    else:
+        found = {*BESIDE_THE_PACKAGE.get(top, ()), *({top, *rest} & set(areas()))}
+    also = {folder for area in found for folder in SLOW_ELSEWHERE.get(area, ())}
+    return found | also or set(areas())
+
+
+def _areas_that_use(helper: str) -> set[str]:
+    """The folders of tests that use a module of ``tests/support``, directly or through another one."""
+    found, left, seen = set[str](), [helper], {helper}
+    while left:
+        uses = re.compile(rf"\bsupport[./]{re.escape(left.pop())}\b")
+        for path in (path for path, text in _sources().items() if uses.search(text)):
+            folder, *rest = path.relative_to(TESTS).with_suffix("").parts
+            if not rest:
+                return set(areas())  # tests/conftest.py
+            if folder != "support":
+                found.add(folder)
+            elif rest[0] not in seen:
+                seen.add(rest[0])
+                left.append(rest[0])
+    return found
+
+
+@cache
+def _sources() -> dict[Path, str]:
+    return {path: path.read_text() for path in TESTS.rglob("*.py")}
+
+
 if __name__ == "__main__":
     try:
-        print(*paths_of(sys.argv[1:]))
+        if sys.argv[1:] == ["--shards"]:
+            print(json.dumps([{"name": name, "areas": " ".join(areas)} for name, areas in SHARDS.items()]))
+        else:
+            print(*paths_of(sys.argv[1:]))
     except ValueError as error:
         sys.exit(str(error))

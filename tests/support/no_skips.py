@@ -1,7 +1,4 @@
-"""A pytest plugin: with ``--no-skips`` a skipped test fails the run, so that a missing tool can't hide a whole suite.
-
-Load it with ``PYTHONPATH=tests pytest -p support.no_skips --no-skips``, as ``.ci/run`` does.
-"""
+"""A pytest plugin: with ``--no-skips`` a skipped test fails the run, so that a missing tool hides no suite."""
 
 from __future__ import annotations
 

@@ -11,6 +11,8 @@ import pytest
 
 import dolmen
 
+pytestmark = pytest.mark.slow
+
 #: Above the interpreter with dolmen imported; an upload to S3 may hold 64 MB more.
 LIMIT_MB = 300 - 64
 

@@ -24,6 +24,7 @@ BUDGET_BYTES = 1 << 30
 GROUPS, CHUNKS, GROUP_ROWS, META, VALUES = 4, 1, 3, 3, 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_random_lies_lose_no_row_and_kill_no_process(kind: str, tmp_path: Path) -> None:
     seed = int(os.environ.get("DOLMEN_TEST_SEED") or random.SystemRandom().randrange(2**32))

@@ -14,6 +14,8 @@ import fastavro
 import pyarrow as pa
 import pytest
 
+pytestmark = pytest.mark.slow
+
 BUDGET_BYTES = 120 << 20
 
 _PROGRAM = """

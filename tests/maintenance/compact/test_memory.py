@@ -71,6 +71,7 @@ def run(directory: Path, sort_key: str, copies: int) -> tuple[int, int, int, int
     return rows, read, spilled, peak
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sort_key", ["", "user_id"])
 def test_compaction_of_more_than_100_megabytes_takes_bounded_memory(sort_key: str, tmp_path: Path) -> None:
     copies = 80 if os.environ.get("DOLMEN_LONG") else 16

@@ -28,7 +28,7 @@ from support.crashing_store import Countdown, Crash, CrashingStore
 from support.erased import unpacked
 
 SEED = int(os.environ.get("DOLMEN_TEST_SEED", random.SystemRandom().randrange(2**32)))
-ROUNDS = 1_000 if os.environ.get("DOLMEN_LONG") else 8
+ROUNDS = 1_000 if os.environ.get("DOLMEN_LONG") else 4
 STEPS = 60
 MARKER = re.compile(rb"marker-\d+-")
 SCHEMA = pa.schema([pa.field("n", pa.int64(), nullable=False), ("who", pa.string())])

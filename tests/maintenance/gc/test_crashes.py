@@ -69,6 +69,7 @@ def crashed_runs(after: bool, runs_before: int) -> int:
     raise AssertionError("unreachable")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("runs_before", [0, 1])
 def test_a_crash_at_any_verb_is_made_good_by_the_next_run(after: bool, runs_before: int) -> None:

@@ -151,6 +151,7 @@ def test_data_goes_that_only_a_dropped_table_found_by_a_segment_that_its_clone_m
     assert verify(place.context(), deep=True).findings == ()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after", [False, True])
 def test_wherever_a_collection_dies_the_next_one_finds_all_data_of_a_lost_tag(after: bool) -> None:
     place, _ = spilled()

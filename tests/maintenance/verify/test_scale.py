@@ -56,6 +56,7 @@ def bucket() -> MemoryBucket:
     return bucket
 
 
+@pytest.mark.slow
 def test_a_hundred_thousand_files_are_looked_for_with_one_listing(bucket: MemoryBucket) -> None:
     db = copy_of(bucket)
     lost = sorted(key for key in db.bucket.objects if key.startswith("data/"))[FILES // 2]

@@ -80,6 +80,7 @@ def ids(table: Table) -> list[int]:
     return sorted(table.scan(["id"]).to_arrow()["id"].to_pylist())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", range(HISTORIES))
 @pytest.mark.parametrize("recluster", [False, True], ids=["by groups", "as a whole"])
 def test_random_histories_hold_the_rows_that_they_held(

@@ -11,6 +11,8 @@ from dolmen.transactions.results import Commit
 from support import connect_client
 from support.spark import SparkProcess
 
+pytestmark = pytest.mark.slow
+
 
 def test_queries_see_the_newest_version_and_older_ones(client: SparkProcess, url: str) -> None:
     text = "SELECT count(*), min(id), max(x) FROM t"

@@ -16,6 +16,8 @@ from dolmen.errors import TableNotFoundError
 from dolmen.spark.merge.spark_merge import merge
 from dolmen.transactions.merge.clauses import Delete, Update
 
+pytestmark = pytest.mark.slow
+
 SCHEMA = pa.schema([("id", pa.int64()), ("n", pa.int64())])
 PLUS = {"n": "target.n + source.n"}
 SOME = [Delete(when="source.n > 1000"), Update(PLUS, when="source.n > 0")]

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import dolmen
@@ -163,6 +164,7 @@ def changes(clause: Update, row: Row, other: Row | None) -> Row:
     return {column: UPDATES[text](row, other) for column, text in clause.values.items()}
 
 
+@pytest.mark.slow
 def test_random_histories_leave_the_rows_that_plain_python_does(spark: SparkSession, tmp_path: Path) -> None:
     print(f"DOLMEN_TEST_SEED={SEED}")
     for number in range(HISTORIES):

@@ -65,6 +65,7 @@ def test_new_rows_are_inserted_beside_rows_that_are_deleted_by_position(
     assert db.verify(deep=True).ok
 
 
+@pytest.mark.slow
 def test_several_rows_of_one_primary_key_are_the_one_that_was_committed_last(
     spark: SparkSession, db: Database, table: Table
 ) -> None:

@@ -23,6 +23,8 @@ from support.lake import write_plain
 from support.spark import streams_arrow
 from support.spark_history import rows_of, sorted_rows
 
+pytestmark = pytest.mark.slow
+
 WRITTEN = """
     SELECT id, CAST(id AS INT) AS i, CAST(id % 100 AS SMALLINT) AS h, CAST(id % 100 AS TINYINT) AS b,
         IF(id % 7 = 0, float('NaN'), CAST(id AS FLOAT)) AS f, IF(id % 5 = 0, NULL, CAST(-id / 4 AS DOUBLE)) AS x,
@@ -119,6 +121,7 @@ def test_files_that_spark_wrote_are_adopted_and_mean_to_dolmen_what_they_mean_to
     assert db.verify(deep=True).ok
 
 
+@pytest.mark.slow
 @streams_arrow
 def test_each_way_to_read_shows_adopted_rows_before_and_after_spark_compacts_them(
     spark: SparkSession, db: Database, tmp_path: Path

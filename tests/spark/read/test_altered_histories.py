@@ -10,6 +10,8 @@ from pyspark.sql import SparkSession
 
 from support.altered_history import on_disk
 
+pytestmark = pytest.mark.slow
+
 SEED = os.environ["DOLMEN_TEST_SEED"]
 HISTORIES = 60 if os.environ.get("DOLMEN_LONG") else 1
 

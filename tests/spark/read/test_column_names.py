@@ -71,6 +71,7 @@ def test_columns_of_any_name_are_read(names: list[str], spark: SparkSession, db:
         assert rows_of(frame, expected.schema) == sorted_rows(expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("patterns", PATTERNS)
 def test_columns_of_any_name_are_written_merged_and_deleted_by(
     patterns: str, spark: SparkSession, db: Database, tmp_path: Path

@@ -18,6 +18,8 @@ from dolmen.spark.write.from_frame import append, delete, upsert
 from support.spark_history import rows_of, sorted_rows
 from support.spark_settings import ZONES, settings
 
+pytestmark = pytest.mark.slow
+
 NAIVE = [
     datetime(2024, 3, 31, 2, 30),  # not there in Berlin
     datetime(2024, 3, 31, 3, 30),

@@ -137,6 +137,7 @@ def pushed(spark: SparkSession, frame: DataFrame, conditions: Iterable[Column], 
     return filters
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("round_", range(ROUNDS))
 def test_a_pushed_filter_is_true_for_the_same_rows_in_spark_and_in_dolmen(
     round_: int, spark: SparkSession, tmp_path: Path

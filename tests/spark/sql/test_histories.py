@@ -141,6 +141,7 @@ def ansi(spark: SparkSession, request: pytest.FixtureRequest) -> Iterator[str]:
     spark.conf.unset("spark.sql.ansi.enabled")
 
 
+@pytest.mark.slow
 def test_a_condition_that_dolmen_takes_over_chooses_sparks_rows(spark: SparkSession, db: Database, ansi: str) -> None:
     rng = random.Random(SEED)
     print(f"DOLMEN_TEST_SEED={SEED}")

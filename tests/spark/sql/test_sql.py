@@ -262,6 +262,7 @@ def test_a_value_that_does_not_fit_changes_nothing(db: Database) -> None:
         assert db.refresh() == version, statement
 
 
+@pytest.mark.slow
 def test_no_merge_gives_a_row_a_primary_key_that_another_has(db: Database) -> None:
     def merge(source: str, on: str, clauses: str) -> str:
         return f"MERGE INTO t USING ({source}) n ON {on} WHEN NOT MATCHED {clauses}"

@@ -275,6 +275,7 @@ def test_two_queries_with_one_cursor_are_told(db: Database, table: Table) -> Non
         one.batch()
 
 
+@pytest.mark.slow
 def test_the_replica_of_the_docs_is_the_table(spark: SparkSession, tmp_path: Path) -> None:
     (example,) = re.findall(r"<!-- example: replica -->\n```python\n(.*?)```", PAGE, re.DOTALL)
     db, other = dolmen.open(str(tmp_path / "db")), dolmen.open(str(tmp_path / "other"))

@@ -282,6 +282,7 @@ def test_spark_streams_from_a_table_into_another_of_the_same_database(
     assert db.refresh() == version + 1
 
 
+@pytest.mark.slow
 def test_two_queries_into_one_table_do_not_meet(
     spark: SparkSession, db: Database, table: Table, tmp_path: Path
 ) -> None:
@@ -310,6 +311,7 @@ def test_a_batch_that_is_applied_again_changes_nothing(
     assert into.count() == 10
 
 
+@pytest.mark.slow
 @streams_arrow
 def test_complete_mode_replaces_the_table(spark: SparkSession, db: Database, table: Table, tmp_path: Path) -> None:
     counts = db.create_table("counts", pa.schema([("s", pa.string()), ("count", pa.int64())]))

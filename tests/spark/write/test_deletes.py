@@ -62,6 +62,7 @@ def test_keys_of_a_frame_are_deleted_in_one_commit_that_reads_nothing(
     assert db.verify(deep=True).ok
 
 
+@pytest.mark.slow
 def test_more_keys_than_one_request_may_have_are_deleted(spark: SparkSession, db: Database, table: Table) -> None:
     many = MAX_KEYS + 10
     done = delete(table, spark.range(5, 5 + many).withColumn("id", F.col("id").cast("int")))

@@ -176,6 +176,7 @@ def test_the_data_source_adds_columns(spark: SparkSession, db: Database, table: 
         writer({"path": db.url, "table": "t", "mergeschemas": "true"}, schema(MORE), False)
 
 
+@pytest.mark.slow
 @streams_arrow
 def test_streams_add_columns_once_over_restarts(
     spark: SparkSession, db: Database, table: Table, tmp_path: Path

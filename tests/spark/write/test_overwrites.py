@@ -89,6 +89,7 @@ MAKERS: dict[str, Make] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("maker", "change"), [("native", "deleted"), *((maker, "added") for maker in MAKERS)])
 def test_a_frame_knows_what_version_of_the_table_it_reads(
     maker: str, change: str, spark: SparkSession, db: Database, table: Table
@@ -127,6 +128,7 @@ def test_another_table_may_change(spark: SparkSession, db: Database, table: Tabl
     assert ids(table) == list(range(50, 55))
 
 
+@pytest.mark.slow
 def test_a_view_that_was_inserted_into_shows_what_it_did_before_and_replaces_nothing_newer(
     spark: SparkSession, db: Database, table: Table
 ) -> None:

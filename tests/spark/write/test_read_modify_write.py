@@ -53,6 +53,7 @@ WRITES: dict[str, Write] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("write", WRITES)
 def test_what_others_have_changed_since_the_frame_was_read_is_a_conflict(
     write: str, spark: SparkSession, db: Database, table: Table

@@ -71,6 +71,7 @@ def test_nothing_is_read_of_the_table(spark: SparkSession, table: Table, tmp_pat
     assert upsert(table, frame(spark, range(5), "new")).rows == 5
 
 
+@pytest.mark.slow
 def test_long_lists_of_keys_are_uploaded_by_tasks_in_portions(
     spark: SparkSession, db: Database, table: Table, tmp_path: Path
 ) -> None:
