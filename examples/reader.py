@@ -18,26 +18,29 @@ import struct
 import zlib
 from collections.abc import Callable, Iterator
 from datetime import date
-from decimal import Decimal
-from fractions import Fraction
+from decimal import Decimal, localcontext
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyroaring import BitMap
 
 Json = dict[str, Any]
 Get = Callable[[str], bytes]
-Operand = tuple[Any, str]
-"""A value in a predicate and its type. "default" is the type of a column that the file lacks."""
+Operand = tuple[Any, str]  # a value in a predicate, and its type in the file; "" if the file lacks the column
+Columns = dict[int, tuple[pa.Array, str]]  # by id: the values in the type of the table, and the type in the file
 
-FEATURES = set("predicate-expressions,column-defaults,widened-columns,tags,erasures,adopted-files,indexes".split(","))
+FEATURES = {
+    "predicate-expressions", "column-defaults", "widened-columns", "tags", "erasures", "adopted-files", "indexes",
+}  # fmt: skip
 KEY = re.compile(r"(data|tombstone|segment|index|intent)/(?!.*\.\.)[A-Za-z0-9_./-]{1,200}")
-ADOPTED = re.compile(r"adopted/(ids|names)/(own|file|s3/[^/]+|memory/[^/]+)/(.+)/[0-9a-f]{32}\.parquet")
-FLOATS = {"double", "float"}  # min(), of both, is the wider one
+ADOPTED = re.compile(r"adopted/(ids|names)/(own|file)/((?!.*/\.{0,2}/)[A-Za-z0-9_.~=/%-]+)/[0-9a-f]{32}\.parquet")
+FLOATS = {"double", "float"}  # min() of them is the wider one
 DAY_US = 86_400_000_000
+COMMIT_TS = {"id": 2_147_483_647, "name": "_commit_ts", "type": "int64", "nullable": False}
 
 
 class FormatError(Exception):
@@ -50,7 +53,7 @@ def check(condition: bool, problem: str) -> None:
         raise FormatError(problem)
 
 
-# ---- Objects
+# Objects
 
 
 def unseal(data: bytes, key: str) -> Json:
@@ -59,8 +62,8 @@ def unseal(data: bytes, key: str) -> Json:
     check(seal == b"%d}" % zlib.crc32(body + b"}"), f"{key}: the checksum is wrong")
     value: Json = json.loads(body + b"}")
     check(value["format_version"] == 1, f"{key}: format version {value['format_version']} is unknown")
-    unknown = sorted(set(value.get("features", ())) - FEATURES)
-    check(not unknown, f"{key}: the features {unknown} are unknown")
+    unknown = set(value.get("features", ())) - FEATURES
+    check(not unknown, f"{key}: the features {sorted(unknown)} are unknown")
     return value
 
 
@@ -111,15 +114,16 @@ def entries_of(get: Get, owner: Json, kind: str) -> list[Any]:
     return [entry for segment in segments for entry in read_segment(get, segment)] + owner.get(kind, [])
 
 
-# ---- Values: dates and times are microseconds, decimals are fractions
+# Values: numbers are int, Decimal and float, times are microseconds
 
 
 def arrow_field(field: Json) -> pa.Field:
     """The Arrow field of a column, or of a field inside one."""
     type_ = field["type"]
     if isinstance(type_, dict):
-        inside = [arrow_field(each) for each in field_list(type_)]
-        arrow = pa.struct(inside) if "struct" in type_ else pa.list_(*inside) if "list" in type_ else pa.map_(*inside)
+        ((kind, fields),) = type_.items()
+        inside = [arrow_field(each) for each in (fields if kind != "list" else [fields])]
+        arrow = pa.struct(inside) if kind == "struct" else {"list": pa.list_, "map": pa.map_}[kind](*inside)
     elif type_.startswith(("decimal128", "fixed_size_binary")):
         arrow = (pa.decimal128 if type_[0] == "d" else pa.binary)(*map(int, re.findall(r"\d+", type_[10:])))
     else:
@@ -127,19 +131,13 @@ def arrow_field(field: Json) -> pa.Field:
     return pa.field(field["name"], arrow, field.get("nullable", True))
 
 
-def field_list(type_: Json) -> list[Json]:
-    """The fields inside a nested type."""
-    (fields,) = type_.values()
-    return [fields] if isinstance(fields, dict) else fields
-
-
 def from_json(value: Any, type_: str) -> Any:
-    """A value in a predicate or a list of keys."""
+    """A value in a predicate, a list of keys or a default."""
+    if value is None or type_ in FLOATS:
+        return value if value is None else nearest(float(value), type_)
     if "binary" in type_:
         return base64.b64decode(value)
-    if type_ in FLOATS:
-        return nearest(float(value), type_)
-    return Fraction(value) if type_.startswith("decimal") else value * DAY_US if type_ == "date32[day]" else value
+    return Decimal(value) if type_.startswith("decimal") else value * DAY_US if type_ == "date32[day]" else value
 
 
 def from_arrow(array: pa.Array) -> list[Any]:
@@ -149,20 +147,17 @@ def from_arrow(array: pa.Array) -> list[Any]:
     if pa.types.is_temporal(array.type):
         unit, whole = (DAY_US, pa.int32()) if pa.types.is_date(array.type) else (1, pa.int64())
         return [None if value is None else value * unit for value in array.cast(whole).to_pylist()]
-    return [Fraction(value) if isinstance(value, Decimal) else value for value in array.to_pylist()]
+    return array.to_pylist()
 
 
 def nearest(number: Any, type_: str) -> float:
     """The value of type double or float that is nearest to a number; ties go to even."""
-    double = float(number)
-    if type_ == "double" or not math.isfinite(double):
-        return double
-    step = Fraction(2) ** max(math.frexp(double)[1] - 24, -149)  # the distance between two floats of this size
-    single = abs(round(Fraction(number) / step)) * step
-    return math.copysign(float(single) if single < 2**128 else math.inf, double)
+    if type_ == "double":
+        return float(number)
+    return pa.scalar(number if isinstance(number, float) else str(number)).cast(pa.float32()).as_py()
 
 
-# ---- Predicates
+# Predicates
 
 
 def evaluate(term: Json, row: dict[int, Operand]) -> Operand:
@@ -174,9 +169,8 @@ def evaluate(term: Json, row: dict[int, Operand]) -> Operand:
         return call(term["function"], [evaluate(argument, row) for argument in term["args"]], type_)
     check(kind == "column", f"a term of kind {kind} is unknown")
     value, stored = row[term["id"]]
-    if stored == "default" and type_ in FLOATS and value is not None:
-        return nearest(value, type_), type_
-    return value, min({type_, stored} & FLOATS, default=type_)
+    type_ = min({type_, stored} & FLOATS, default=type_)
+    return nearest(value, type_) if type_ in FLOATS and value is not None else value, type_
 
 
 def order(left: Operand, right: Operand) -> int:
@@ -188,9 +182,7 @@ def order(left: Operand, right: Operand) -> int:
     return (a > b) - (a < b)
 
 
-COMPARISONS: dict[str, Callable[[int, int], bool]] = {
-    "=": operator.eq, "<>": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
-}  # fmt: skip
+ORDERS = {"=": (0,), "<>": (-1, 1), "<": (-1,), "<=": (-1, 0), ">": (1,), ">=": (0, 1)}
 
 
 def truth(predicate: Json, row: dict[int, Operand]) -> Any:
@@ -211,7 +203,7 @@ def truth(predicate: Json, row: dict[int, Operand]) -> Any:
         return left[0] is None if kind == "is_null" else None
     if kind == "compare":
         right = evaluate(predicate["right"], row)
-        return None if right[0] is None else COMPARISONS[predicate["op"]](order(left, right), 0)
+        return None if right[0] is None else order(left, right) in ORDERS[predicate["op"]]
     if kind == "in":
         members = ((from_json(value, predicate["type"]), predicate["type"]) for value in predicate["values"])
         return any(order(left, member) == 0 for member in members) or (None if predicate.get("null") else False)
@@ -221,26 +213,10 @@ def truth(predicate: Json, row: dict[int, Operand]) -> Any:
 def is_like(text: str, pattern: str, escape: str = "", ignore_case: bool = False, **_: Any) -> bool:
     """Whether a text matches the pattern of a LIKE."""
     if ignore_case:
-        text, pattern = in_case(str.lower, text), in_case(str.lower, pattern)
-    expression, characters = "", iter(pattern)
-    for character in characters:
-        if character == escape:
-            expression += re.escape(next(characters))
-        else:
-            expression += {"%": ".*", "_": "."}.get(character) or re.escape(character)
+        text, pattern = FUNCTIONS["lower"](text), FUNCTIONS["lower"](pattern)
+    pieces = re.findall(f"{re.escape(escape)}.|." if escape else ".", pattern, re.DOTALL)
+    expression = "".join({"%": ".*", "_": "."}.get(piece) or re.escape(piece[-1]) for piece in pieces)
     return re.fullmatch(expression, text, re.DOTALL) is not None
-
-
-def in_case(change: Callable[[str], str], text: str) -> str:
-    """A text with each character in lower or upper case, if that is one character."""
-    return "".join(change(each) if len(change(each)) == 1 else each for each in text)
-
-
-def divide(a: float, b: float) -> float:
-    """The quotient by IEEE 754."""
-    if b:
-        return a / b
-    return math.copysign(math.inf, a) * math.copysign(1, b) if a and not math.isnan(a) else math.nan
 
 
 def date_part(us: int, part: str) -> int:
@@ -249,18 +225,15 @@ def date_part(us: int, part: str) -> int:
     return getattr(date.fromordinal(day + 1), part) + (400 * eras if part == "year" else 0)
 
 
-ARITHMETIC = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": divide, "negate": operator.neg}
 FUNCTIONS: dict[str, Callable[..., Any]] = {
-    **ARITHMETIC,
-    "%": lambda a, b: (abs(a) % abs(b)) * (-1 if a < 0 else 1) if b else None,
-    "lower": lambda text: in_case(str.lower, text),
-    "upper": lambda text: in_case(str.upper, text),
-    "year": lambda us: date_part(us, "year"),
-    "month": lambda us: date_part(us, "month"),
+    "+": operator.add, "-": operator.sub, "*": operator.mul, "negate": operator.neg,
+    "/": lambda a, b: pc.divide(a, b).as_py(),  # by IEEE 754
+    "%": lambda a, b: int(Decimal(a) % b) if b else None,  # with the sign of the dividend
+    "lower": lambda text: pc.utf8_lower(text).as_py(), "upper": lambda text: pc.utf8_upper(text).as_py(),
+    "year": lambda us: date_part(us, "year"), "month": lambda us: date_part(us, "month"),
     "day": lambda us: date_part(us, "day"),
-    "hour": lambda us: us // 3_600_000_000 % 24,
-    "minute": lambda us: us // 60_000_000 % 60,
-}
+    "hour": lambda us: us // 3_600_000_000 % 24, "minute": lambda us: us // 60_000_000 % 60,
+}  # fmt: skip
 
 
 def call(function: str, arguments: list[Operand], type_: str) -> Operand:
@@ -293,22 +266,20 @@ def cast(value: Any, type_: str) -> Any:
     return value  # the same microseconds
 
 
-# ---- Data files: the columns of one are {id: (array in the type of the table, type in the file)}
+# Data files
 
 
 def read_file(get: Get, entry: Json) -> pa.Table:
     """All rows of a data file."""
-    path, place, quoted = entry["path"], "", ""
+    path = entry["path"]
     if adopted := ADOPTED.fullmatch(path):
-        _, place, quoted = adopted.groups()
-        key = unquote(quoted)
-        check(place in ("own", "file"), f"{path}: this reader reads no adopted files from {place}")
-        is_sound = quote(key, safe="=/") == quoted and not {"", ".", ".."} & set(key.split("/"))
-        check(is_sound and not set("\\\0") & set(key), f"{path}: the key is malformed")
-        data = get(key) if place == "own" else Path("/", key).read_bytes()
-        check(len(data) == entry["size"], f"{path}: the size is wrong")
+        key = unquote(adopted[3])
+        check(quote(key, safe="=/") == adopted[3], f"{path}: the path could be written otherwise")
+        data = get(key) if adopted[2] == "own" else Path("/", key).read_bytes()
     else:
-        data = read_object(get, {"object": path, "size": entry["size"]})
+        check(KEY.fullmatch(path) is not None, f"{path}: this reader reads no file from there")
+        data = get(path)
+    check(len(data) == entry["size"], f"{path}: the size is wrong")
     offset, length, crc32 = entry["footer"]
     footer = data[offset:]
     check((len(footer), zlib.crc32(footer)) == (length, crc32), f"{path}: the footer is damaged")
@@ -320,14 +291,26 @@ def read_file(get: Get, entry: Json) -> pa.Table:
     return table
 
 
-def find_column(fields: list[pa.Field], id_: int, mapping: list[Json] | None) -> tuple[int | None, list[Json] | None]:
-    """The position of a column in a file, by its id or by a mapping of names; and the mapping of the fields inside."""
+def find_column(table: pa.Table, column: Json, mapping: list[Json] | None) -> tuple[pa.Array, str]:
+    """A column, or a field of a struct, by its id or by a mapping of names; and its type in the file.
+
+    One that the file lacks has its default in all rows.
+    """
+    inner: Json = {}
     if mapping is None:
-        ids = [int((field.metadata or {}).get(b"PARQUET:field_id", -1)) for field in fields]
-        return ids.index(id_) if id_ in ids else None, None
-    mapped = next((each for each in mapping if each["id"] == id_), {"names": []})
-    found = [position for position, field in enumerate(fields) if field.name in mapped["names"]]
-    return found[0] if found else None, mapped.get("fields", [])
+        ids = [int((field.metadata or {}).get(b"PARQUET:field_id", -1)) for field in table.schema]
+        found = [position for position, id_ in enumerate(ids) if id_ == column["id"]]
+    else:
+        inner = next((each for each in mapping if each["id"] == column["id"]), {"names": []})
+        found = [position for position, name in enumerate(table.column_names) if name in inner["names"]]
+    if found:
+        array = pa.concat_arrays([pa.array([], table.schema.types[found[0]]), *table.column(found[0]).chunks])
+        return convert(array, column, None if mapping is None else inner.get("fields", [])), str(array.type)
+    value, target = from_json(column.get("initial_default"), column["type"]), arrow_field(column).type
+    if value is None or not pa.types.is_temporal(target):
+        return pa.array([value] * table.num_rows, target), ""
+    unit, whole = (DAY_US, pa.int32()) if pa.types.is_date(target) else (1, pa.int64())
+    return pa.array([value // unit] * table.num_rows, whole).cast(target), ""
 
 
 def convert(array: pa.Array, column: Json, mapping: list[Json] | None) -> pa.Array:
@@ -337,50 +320,24 @@ def convert(array: pa.Array, column: Json, mapping: list[Json] | None) -> pa.Arr
         array = array.storage
     if not isinstance(type_, dict):
         return array.cast(target)
-    fields = field_list(type_)
-    if "struct" in type_:
-        stored, children = [array.type.field(i) for i in range(array.type.num_fields)], []
-        for field in fields:
-            position, inner = find_column(stored, field["id"], mapping)
-            lacking = pa.nulls(len(array), arrow_field(field).type)
-            children.append(lacking if position is None else convert(array.field(position), field, inner))
+    ((kind, fields),) = type_.items()
+    if kind == "struct":
+        stored = pa.Table.from_struct_array(array)
+        children = [find_column(stored, field, mapping)[0] for field in fields]
         return pa.StructArray.from_arrays(children, fields=list(target), mask=nulls)
     inside = [None, None] if mapping is None else [*(each.get("fields", []) for each in mapping), [], []]
-    if "list" in type_:
+    if kind == "list":
         array = array.cast(pa.list_(array.type.value_field))
-        values = convert(array.values, fields[0], inside[0])
+        values = convert(array.values, fields, inside[0])
         return pa.ListArray.from_arrays(array.offsets, values, type=target, mask=nulls)
     keys, items = convert(array.keys, fields[0], inside[0]), convert(array.items, fields[1], inside[1])
     return pa.MapArray.from_arrays(array.offsets, keys, items, type=target, mask=nulls)
 
 
-def default_array(column: Json, rows: int) -> pa.Array:
-    """A column that a file lacks: its default in all rows."""
-    value, target = column.get("initial_default"), arrow_field(column).type
-    if value is not None and pa.types.is_temporal(target):
-        return pa.array([value] * rows, pa.int32() if pa.types.is_date(target) else pa.int64()).cast(target)
-    if value is not None:
-        value = Decimal(value) if pa.types.is_decimal(target) else from_json(value, column["type"])
-    return pa.array([value] * rows, target)
+# Tombstones
 
 
-def columns_of(table: pa.Table, columns: list[Json], mapping: list[Json] | None) -> dict[int, tuple[pa.Array, str]]:
-    """The columns of a file by id."""
-    found = {}
-    for column in columns:
-        position, inner = find_column(list(table.schema), column["id"], mapping)
-        if position is None:
-            found[column["id"]] = default_array(column, table.num_rows), "default"
-        else:
-            array = pa.concat_arrays([pa.array([], table.schema.types[position]), *table.column(position).chunks])
-            found[column["id"]] = convert(array, column, inner), str(array.type)
-    return found
-
-
-# ---- Tombstones
-
-
-def hidden_rows(get: Get, entry: Json, columns: dict[int, tuple[pa.Array, str]], tombstones: list[Json]) -> set[int]:
+def hidden_rows(get: Get, entry: Json, columns: Columns, tombstones: list[Json]) -> set[int]:
     """The positions of the rows of a file that its deletion vector or a tombstone hides: this is the rule."""
     hidden: set[int] = set()
     if vector := entry.get("vector"):
@@ -389,44 +346,39 @@ def hidden_rows(get: Get, entry: Json, columns: dict[int, tuple[pa.Array, str]],
         check(is_sound, f"{vector['object']}: a deletion vector is wrong")
     for tombstone in tombstones:
         if entry.get("applied_through", 0) < tombstone.get("ts", 0):
-            hidden.update(matching_rows(get, tombstone, columns, entry["rows"]))
+            ids = tombstone.get("here", tombstone["columns"])
+            named = [columns.get(id_, (pa.nulls(entry["rows"]), "")) for id_ in ids]
+            cells = [[(value, type_) for value in from_arrow(array)] for array, type_ in named]
+            is_match = matcher(get, tombstone)
+            with localcontext(prec=100):  # exact: no number has more digits
+                hidden.update(i for i in range(entry["rows"]) if is_match([column[i] for column in cells]))
     return hidden
 
 
-def matching_rows(get: Get, tombstone: Json, columns: dict[int, tuple[pa.Array, str]], rows: int) -> Iterator[int]:
-    """The positions of the rows that a tombstone matches."""
+def matcher(get: Get, tombstone: Json) -> Callable[[list[Operand]], bool]:
+    """Whether a tombstone matches a row, by the values of its columns."""
     ids, kind = tombstone["columns"], tombstone["kind"]
-    check(kind in ("where", "keys"), f"tombstones of kind {kind} are unknown")
-    check(set(tombstone.get("needs", ())) <= FEATURES, f"a tombstone needs the features {tombstone.get('needs')}")
-    keys = keys_of(get, tombstone) if kind == "keys" else set()
-    predicate = tombstone.get("predicate") or json.loads(read_object(get, tombstone["blob"])) if kind == "where" else {}
-    named = [columns.get(id_, (pa.nulls(rows), "")) for id_ in tombstone.get("own_columns", ids)]
-    values = [from_arrow(array) for array, _ in named]
-    for position in range(rows):
-        row = [column[position] for column in values]
-        types = (type_ for _, type_ in named)
-        operands = dict(zip(ids, zip(row, types, strict=True), strict=True))
-        if tuple(row) in keys if kind == "keys" else truth(predicate, operands) is True:
-            yield position
-
-
-def keys_of(get: Get, tombstone: Json) -> set[tuple[Any, ...]]:
-    """The keys in a tombstone. None of them contains NULL."""
+    check(kind in ("where", "keys"), f"a tombstone of kind {kind} is unknown")
+    check(set(tombstone.get("needs", ())) <= FEATURES, f"a tombstone needs {tombstone.get('needs')}")
+    if kind == "where":
+        predicate = tombstone.get("predicate") or json.loads(read_object(get, tombstone["blob"]))
+        return lambda row: truth(predicate, dict(zip(ids, row, strict=True))) is True
     if tombstone.get("values") is not None:
         pairs = zip(tombstone["values"], tombstone["types"], strict=True)
         columns = [[from_json(value, type_) for value in values] for values, type_ in pairs]
     else:
         columns = [from_arrow(column.combine_chunks()) for column in read_parquet(read_object(get, tombstone["blob"]))]
-    keys = set(zip(*columns, strict=True))
+    keys = set(zip(*columns, strict=True))  # none contains NULL
     check(len(keys) == tombstone["count"], f"a tombstone has {len(keys)} keys, not {tombstone['count']}")
-    return keys
+    return lambda row: tuple(value for value, _ in row) in keys
 
 
 def erased_from(erasure: Json, entry: Json) -> list[Json]:
     """The tombstones of an erasure on a table of an older version, with the `fields` that they name."""
     lineage = {entry["uuid"], entry.get("source", ""), *entry.get("origins", ())} - {""}
     known = {field["id"]: field for field in entry["schema"]["fields"] + entry["schema"].get("dropped", [])}
-    if deletes := [each for each in erasure.get("tables", ()) if each["uuid"] in lineage]:
+    deletes = [each for each in erasure.get("tables", ()) if each["uuid"] in lineage]
+    if deletes:
         found = []
         for each in deletes:
             fields = each.get("columns", [])
@@ -449,29 +401,26 @@ def remembered_from(erasure: Json, owner: Json, entry: Json) -> list[Json]:
     names = {field["id"]: field["name"] for field in owner["schema"]["fields"]}
     ids = {field["name"]: field["id"] for field in entry["schema"]["fields"]}
     found = [each for each in erased_from(erasure, owner) if set(each["columns"]) <= set(owner.get("primary_key", ()))]
-    return [{**each, "own_columns": [ids[names[id_]] for id_ in each["columns"]], "fields": []} for each in found]
+    return [{**each, "here": [ids[names[id_]] for id_ in each["columns"]], "fields": []} for each in found]
 
 
 def age(pair: Json) -> tuple[int, int]:
-    """The order of a file's pairs of `applied_through` and `vector`."""
+    """The order of the pairs of `applied_through` and `vector` that a file has had."""
     return pair.get("applied_through", 0), (pair.get("vector") or {"cardinality": 0})["cardinality"]
 
 
-# ---- Versions and tables
+# Versions and tables
 
 
 class Database:
-    """A database: the newest version when it was opened, and all versions that are kept.
-
-    Args:
-        get: gives the bytes of a key.
-    """
+    """A database, by a function that returns the bytes of a key."""
 
     def __init__(self, get: Get) -> None:
         self._get = get
         pointer = unseal(get("_latest_manifest"), "_latest_manifest")
         self.newest = self._read_manifest(pointer["manifest"], pointer, "version", "commit_id")
-        self._history = {commit["version"]: commit for commit in entries_of(get, self.newest, "history")}
+        history, horizon = entries_of(get, self.newest, "history"), self.newest.get("horizon", 0)
+        self._history = {commit["version"]: commit for commit in history if commit["version"] >= horizon}
         self._tags = {tag["version"]: tag for tag in self.newest.get("tags", {}).values()}
 
     def _read_manifest(self, key: str, expected: Json, *members: str) -> Json:
@@ -483,8 +432,7 @@ class Database:
 
     def versions(self) -> list[int]:
         """The versions that are kept: those from the horizon on, and those with a tag."""
-        kept = [version for version in self._history if version >= self.newest.get("horizon", 0)]
-        return sorted({*kept, *self._tags, self.newest["version"]})
+        return sorted({*self._history, *self._tags, self.newest["version"]})
 
     def manifest(self, version: int | None = None) -> Json:
         """The manifest of a kept version, by default of the newest one."""
@@ -501,29 +449,25 @@ class Database:
         return sorted(self.manifest(version).get("tables", {}))
 
     def rows(self, table: str, version: int | None = None, with_commit_ts: bool = False) -> pa.Table:
-        """All rows of a table, in any order. `_commit_ts`, if asked for, is the timestamp of the commit of each row."""
+        """All rows of a table, in any order; if asked for, with the timestamps of their commits."""
         manifest = self.manifest(version)
         check(table in manifest.get("tables", {}), f"version {manifest['version']} has no table {table}")
         entry = self._whole(manifest["tables"][table])
         tombstones = entries_of(self._get, entry, "tombstones") + self._erased(manifest, entry)
         fields, dropped = entry["schema"]["fields"], entry["schema"].get("dropped", [])
-        erased = [field for tombstone in tombstones for field in tombstone.get("fields", ())]
-        known = {field["id"]: field for field in erased + dropped + fields}
-        schema = pa.schema([arrow_field(field) for field in fields])
-        if with_commit_ts:
-            schema = schema.append(pa.field("_commit_ts", pa.int64(), nullable=False))
+        named = [field for tombstone in tombstones for field in tombstone.get("fields", ())]
+        known = {field["id"]: field for field in named + dropped + fields}
+        shown = [*fields, COMMIT_TS] if with_commit_ts else fields
+        schema = pa.schema([arrow_field(field) for field in shown])
         parts = [schema.empty_table()]
         for file in self._live_files(entry):
             mapping = entry["schema"].get("mapping", []) if file["path"].startswith("adopted/names/") else None
-            stored = read_file(self._get, file)
-            columns = columns_of(stored, list(known.values()), mapping)
+            stored, commit_ts = read_file(self._get, file), {**COMMIT_TS, "initial_default": file.get("row_ts", 0)}
+            columns = {field["id"]: find_column(stored, field, mapping) for field in [*known.values(), commit_ts]}
             hidden = hidden_rows(self._get, file, columns, tombstones)
-            arrays = [columns[field["id"]][0] for field in fields]
-            if with_commit_ts:
-                row_ts = file.get("row_ts", 0)
-                arrays.append(stored["_commit_ts"] if row_ts is None else pa.array([row_ts] * file["rows"], pa.int64()))
             rest = [position for position in range(file["rows"]) if position not in hidden]
-            parts.append(pa.table(arrays, schema=schema).take(pa.array(rest, pa.int64())))
+            data = pa.table([columns[field["id"]][0] for field in shown], schema=schema)
+            parts.append(data.take(pa.array(rest, pa.int64())))
         return pa.concat_tables(parts)
 
     def _whole(self, entry: Json) -> Json:
@@ -564,12 +508,12 @@ def main() -> None:
     parser.add_argument("directory", type=Path)
     parser.add_argument("table", nargs="?")
     parser.add_argument("--version", type=int, help="a kept version; by default the newest")
-    arguments = parser.parse_args()
-    database = Database(lambda key: (arguments.directory / key).read_bytes())
-    if arguments.table is None:
-        print(*database.tables(arguments.version), sep="\n")
+    given = parser.parse_args()
+    database = Database(lambda key: (given.directory / key).read_bytes())
+    if given.table is None:
+        print(*database.tables(given.version), sep="\n")
     else:
-        for row in database.rows(arguments.table, arguments.version).to_pylist():
+        for row in database.rows(given.table, given.version).to_pylist():
             print(json.dumps(row, default=str, ensure_ascii=False))
 
 
