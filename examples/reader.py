@@ -92,7 +92,8 @@ def read_segment(get: Get, reference: Json) -> list[Any]:
     """The entries of a segment, oldest first."""
     key, kind, data = reference["object"], reference["kind"], read_object(get, reference)
     if kind == "files":
-        entries = read_parquet(data).to_pylist()
+        table = read_parquet(data)
+        entries = table.select([name for name in table.column_names if not re.match("(min|max)_", name)]).to_pylist()
         for entry in entries:
             entry["footer"] = [entry[f"footer_{member}"] for member in ("offset", "length", "crc32")]
             vector = ("object", "offset", "length", "crc32", "cardinality")
@@ -141,9 +142,7 @@ def from_json(value: Any, type_: str) -> Any:
 
 
 def from_arrow(array: pa.Array) -> list[Any]:
-    """The values of an array. Predicates ask of a nested value only whether it is NULL."""
-    if pa.types.is_nested(array.type):
-        return [valid or None for valid in array.is_valid().to_pylist()]
+    """The values of an array."""
     if pa.types.is_temporal(array.type):
         unit, whole = (DAY_US, pa.int32()) if pa.types.is_date(array.type) else (1, pa.int64())
         return [None if value is None else value * unit for value in array.cast(whole).to_pylist()]
