@@ -143,6 +143,7 @@ def predicates(place: Place) -> None:
         "CAST(at AS DATE) = DATE '2026-01-01'", "year(day) < 1000", "month(at) = 12", "day(day) = 4", "hour(at) = 23",
         "minute(at) = 59", "day > DATE '9000-01-01'", "at < TIMESTAMPTZ '1800-01-01 00:00:00+00'", "f > 16777215.5",
         " OR ".join(f"s = '{'long' * 20} {i}'" for i in range(20)) + " OR n = 1", "n IS DISTINCT FROM 2 AND n > 2",
+        "CAST(at AS TIMESTAMP) = TIMESTAMP '1970-01-02 00:00:00'", "TRUE",
     ]  # fmt: skip
     t.append(data)
     version = place.db.version
@@ -358,6 +359,7 @@ def adopted_by_names(place: Place) -> None:
         "things": lists,
         "labels": pa.array([[("k", 1)], None, []], pa.map_(pa.string(), pa.int64())),
         "fixed": pa.array([[1, 2], None, [3, 4]], pa.list_(pa.int8(), 2)),
+        "uuid": pa.array([bytes(16), None, b"\xff" * 16], pa.uuid()),
     }
     put(place, "old/one.parquet", pa.table(first))
     put(place, "old/two.parquet", pa.table({"kind": ["c"], "Id": pa.array([4], pa.int32()), "extra": [math.nan]}))
@@ -489,6 +491,26 @@ def changes_of_a_source(place: Place) -> None:
     place.pass_hours(24 * 9)
     feed.deliver(File("file 9", (Change(8, 40, "h"),)))
     place.db.maintain()
+
+
+@case
+def erased_memories(place: Place) -> None:
+    """Erased keys in the memory of an older version, which is another table than that of the time of the erasure."""
+    feed = Feed(place)
+    feed.create(pa.schema([("id", pa.int32()), ("v", pa.string()), ("seq", pa.int64())]), subject="id")
+    db, t = place.db, place.db.table("t")
+    early = db.version
+    feed.deliver(File("a", (Change(5, 50, None), Change(6, 51, None), Change(7, 52, "v"), Change(8, 53, None))))
+    late = db.version
+    t.restore(early)
+    t.widen_column("id", pa.int64())
+    t.erase(keys=[5])
+    t.erase("id = 6 AND id > 0")
+    t.erase("v = 'v'")
+    db.create_table("people", pa.schema([ID]), properties={"subject": "id"})
+    db.drop_table("t")
+    db.forget(8)
+    db.clone("t", "copy", late)
 
 
 @case
