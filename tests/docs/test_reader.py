@@ -1,4 +1,4 @@
-"""docs/reader.md: its examples are run as they stand there; examples/reader.py is as short and as independent as it says."""
+"""The examples of docs/reader.md are run, and examples/reader.py is as short and as independent as it says."""
 
 from __future__ import annotations
 
