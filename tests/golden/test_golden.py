@@ -5,6 +5,7 @@ Two readers read them: dolmen, and examples/reader.py. ``make.py`` made the data
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 from pathlib import Path
@@ -56,6 +57,15 @@ def test_a_database_is_small_and_its_names_are_valid_everywhere(name: str) -> No
     assert re.fullmatch(r"[a-z][a-z-]{0,40}", name)
     assert (FOLDER / f"{name}.tar.gz").stat().st_size <= MOST_BYTES
     assert (FOLDER / f"{name}.jsonl").exists()
+
+
+def test_every_database_has_a_maker_which_never_makes_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    made = importlib.import_module("make")
+    assert sorted(made.CASES) == names()
+    before = {path: path.read_bytes() for path in FOLDER.iterdir() if path.is_file()}
+    made.main()
+    assert {path: path.read_bytes() for path in FOLDER.iterdir() if path.is_file()} == before
 
 
 def test_all_that_the_format_has_occurs_in_some_database() -> None:
