@@ -7,13 +7,13 @@ import random
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from dolmen.api.database import Database
 from dolmen.errors import RetryableError
 from dolmen.format.layout import memory_name
 from dolmen.maintenance.gc.mark import manifest_keys, needed_keys, tagged_manifests
-from dolmen.store.memory import MemoryStore
+from dolmen.store.memory import MemoryBucket, MemoryStore
 from dolmen_simulator.actors.aftermath import runtime_without_faults, tidy
 from dolmen_simulator.actors.cast import ACTORS, SETTINGS, choose_kinds
 from dolmen_simulator.actors.parting import erase_in_copy
@@ -30,6 +30,8 @@ from dolmen_simulator.world.scheduler import Scheduler
 from dolmen_simulator.world.trace import Trace
 
 T = TypeVar("T")
+Audit: TypeAlias = Callable[[Database, MemoryBucket, int], None]
+"""Checks a version, given a database without faults and the objects."""
 
 WEATHER: dict[str, Faults] = {
     "calm": Faults(),
@@ -116,6 +118,7 @@ def simulate(
     without: Collection[str] = (),
     faults: Faults | None = None,
     take_history: Callable[[History], None] | None = None,
+    audit: Audit | None = None,
 ) -> HistorySummary:
     """Runs one history to its end and checks all of it.
 
@@ -128,12 +131,14 @@ def simulate(
         without: kinds of faults that do not happen: names of fields of ``Faults``, ``skew``, or ``all``.
         faults: probabilities of faults; None lets the seed choose.
         take_history: takes all recorded transactions at the end, for other checkers.
+        audit: checks each version that is audited, beside the simulator itself.
 
     Raises:
         HistoryError: something happened that must never happen; it says what, and how to replay the history.
         InputError: an actor or a kind of fault is unknown.
     """
     history = _History(seed, steps, keep, cast, only, without, faults)
+    history.audit = audit
     network = history.network
     collects = gc.isenabled()
     gc.disable()  # nearly all that a history makes lives until its end
@@ -185,6 +190,7 @@ class _History:
         self._shared: dict[Any, Any] = {}
         self._audited = 0
         self._auditor: Database | None = None
+        self.audit: Audit | None = None
         self._chooser = self._rng("audits")
         self._upkeep_seen = 0
         settings = self._rng("settings")
@@ -304,6 +310,8 @@ class _History:
             self._auditor = Database(MemoryStore(self.network.bucket, runtime), runtime)
         with raising_unreadable(f"version {version}"):
             self._read_all(self._auditor, version)
+        if self.audit is not None:
+            self.audit(self._auditor, self.network.bucket, version)
         self.network.counts["versions audited"] += 1
 
     def _read_all(self, auditor: Database, version: int) -> None:

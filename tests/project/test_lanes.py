@@ -58,7 +58,7 @@ def test_the_areas_of_the_last_day_are_tested_or_those_since_a_commit_that_passe
 
 def test_changes_that_are_not_committed_count(checkout: Path) -> None:
     (checkout / "docs/a.md").write_text("changed")
-    (checkout / "shared/dolmen/transactions/merge").mkdir()
+    (checkout / "shared/dolmen/transactions/merge").mkdir(parents=True)
     (checkout / "shared/dolmen/merge/new.py").write_text("")
     git(checkout, "mv", "shared/dolmen/index/a.py", "docs/b.md")
     assert chosen(checkout, "HEAD") == {"docs", "merge", "index"}
