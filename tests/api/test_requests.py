@@ -85,7 +85,7 @@ def test_a_request_that_is_tried_three_times_is_applied_once(
     way(other, lambda target: write(target, request="r"))
     puts = store.puts
     way(db, lambda target: write(target, request="r"))
-    with pytest.raises(AppliedIdError, match="'r' was applied by version 3 with other content"):
+    with pytest.raises(AppliedIdError, match=r"'r'.*version 3"):
         way(db, lambda target: different(target, request="r"))
     assert (store.puts, db.refresh(), rows(db)) == (puts, version, after)
     table.append(people(20))
@@ -281,7 +281,7 @@ def test_a_request_about_tables_is_applied_once_and_what_came_after_it_stays(
     version, tables, settings = db.refresh(), db.tables(), (db.settings(), db["other"].settings())
     for each in (other, db, dolmen.open(db.url) if not db.url.startswith("memory") else db):
         way(each, lambda target: change(target, request="r"))
-        with pytest.raises(AppliedIdError, match="'r' was applied by version 3 with other content"):
+        with pytest.raises(AppliedIdError, match=r"'r'.*version 3"):
             way(each, lambda target: different(target, request="r"))
     assert (db.refresh(), db.tables(), (db.settings(), db["other"].settings())) == (version, tables, settings)
 

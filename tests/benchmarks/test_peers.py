@@ -132,7 +132,7 @@ def test_a_run_measures_in_processes_of_their_own_and_goes_on_where_it_was_broke
     again = Listener()
     assert again.run(file, missing).outcomes == results.outcomes
     assert again.lines == []
-    with pytest.raises(OtherRunError, match="begin anew with --fresh"):
+    with pytest.raises(OtherRunError, match="--fresh"):
         Results(file, replace(HEAD, seed=2))
 
 

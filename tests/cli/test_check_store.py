@@ -39,7 +39,7 @@ def chosen(*names: str) -> list[Check]:
     return found
 
 
-def passes(cli: Cli, url: object) -> None:
+def check_passes(cli: Cli, url: object) -> None:
     done = cli("check-store", url, *SMALL, "--json")
     document = json.loads(done.out)
     assert (done.code, set(outcomes(document).values()), document["left"]) == (0, {"ok"}, []), done
@@ -48,7 +48,7 @@ def passes(cli: Cli, url: object) -> None:
 
 
 def test_a_directory_passes_and_is_gone_again(cli: Cli, tmp_path: Path) -> None:
-    passes(cli, tmp_path / "new" / "store")
+    check_passes(cli, tmp_path / "new" / "store")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -73,7 +73,7 @@ def test_a_bucket_passes_and_is_empty_again(s3_url: str) -> None:
 
 @pytest.mark.slow
 def test_minio_passes_and_is_empty_again(cli: Cli, minio_url: str) -> None:
-    passes(cli, minio_url)
+    check_passes(cli, minio_url)
 
 
 @pytest.mark.parametrize(

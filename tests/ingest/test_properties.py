@@ -142,4 +142,6 @@ def test_what_no_file_could_be_read_by_is_refused_when_it_is_set_and_left_where_
 
 @pytest.mark.parametrize("delimiter", [";", "|", " ", "\x01", "_", "tab"])
 def test_delimiters_that_separate_values_are_taken(delimiter: str) -> None:
-    check({"ingest_delimiter": delimiter})
+    properties = {"ingest_delimiter": delimiter}
+    check(properties)
+    assert IngestSettings.read(properties).delimiter == delimiter.replace("tab", "\t")

@@ -214,7 +214,7 @@ def test_two_processes_on_one_landing_directory_are_refused(layout: LocalLayout)
 
 
 def test_without_functions_it_says_what_to_do(layout: LocalLayout, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="there is no function"):
+    with pytest.raises(InputError, match="no function"):
         run(layout, functions=tmp_path / "nowhere")
 
 

@@ -127,5 +127,5 @@ def test_a_round_shows_what_it_changed_and_only_counts_what_it_did_not(db: Datab
 
 def test_keys_of_too_many_digits_are_refused_in_words(db: Database) -> None:
     table = db.create_table("t", SCHEMA, primary_key="id")
-    with pytest.raises(InputError, match=r"keys do not fit id int64: '10{30}' cannot be stored as int64 without loss"):
+    with pytest.raises(InputError, match=r"id int64: '10{30}'"):
         table.delete(keys=[Decimal("1e30")])

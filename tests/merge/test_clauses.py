@@ -63,9 +63,9 @@ def test_kinds_of_merges_are_known() -> None:
 def test_columns_are_those_of_the_table_and_of_expressions() -> None:
     clauses = Clauses.of({"n": 'source."Extra one" + source.`b``c`'}, "insert", None)
     clauses.check_columns(["n"], ["n", "Extra one", "b`c"])
-    with pytest.raises(SchemaError, match="no column 'other' in the table, and no expression"):
+    with pytest.raises(SchemaError, match="column 'other'"):
         clauses.check_columns(["n"], ["n", "other"])
-    with pytest.raises(SchemaError, match="no column 'n' in the table; there are: a, b"):
+    with pytest.raises(SchemaError, match=r"column 'n'.*a, b"):
         clauses.check_columns(["a", "b"], [])
 
 

@@ -88,7 +88,7 @@ def test_without_a_predicate_all_rows_change(table: Table) -> None:
 )
 def test_values_are_constants_or_expressions(table: Table, column: str, given: Any, stored: Any) -> None:
     if column == "price" and isinstance(given, Expression):
-        with pytest.raises(SchemaError, match="column 'price': values of type double are never stored"):
+        with pytest.raises(SchemaError, match=r"column 'price': .*double"):
             table.update({column: given}, "id = 4")
         return
     table.update({column: given}, "id = 4")
@@ -276,7 +276,5 @@ def test_a_value_that_no_append_takes_is_refused_of_an_expression_too(
 
 @pytest.mark.parametrize("value", ["NaN", "Infinity"])
 def test_a_decimal_that_is_no_number_is_refused_in_words(table: Table, value: str) -> None:
-    with pytest.raises(
-        RowError, match=r"^column 'price': a decimal that is no number \(NaN, Infinity\) cannot be stored"
-    ):
+    with pytest.raises(RowError, match=r"^column 'price': .*decimal.*NaN"):
         table.update({"price": Decimal(value)})

@@ -218,7 +218,7 @@ def test_a_table_whose_columns_differ_in_case_only_is_read_but_not_by_sql() -> N
         pa.schema([("a", pa.int64()), ("A", pa.int64())]),
         pa.schema([("s", pa.struct([("x", "i8"), ("X", "i8")]))]),
     ):
-        with pytest.raises(SchemaError, match="differ in case only"):
+        with pytest.raises(SchemaError, match="case"):
             world.db.create_table("new", schema)
 
 

@@ -11,7 +11,7 @@ from dolmen_simulator.actors.writers import SPARE, arrow
 from dolmen_simulator.judge import model
 from dolmen_simulator.judge.model import SCHEMA
 from dolmen_simulator.judge.never import Never, ViolationError
-from simulation.judged import Document, World, forged
+from simulation.judged import Document, World, check_forgery
 
 
 def rename(world: World, name: str, to: str) -> None:
@@ -105,12 +105,12 @@ def test_a_deed_that_is_not_told_as_it_was_is_found(
     def forge(manifest: Document) -> None:
         forgery(manifest)
 
-    forged(world, forge, Never.MISREPORTED, told)
+    check_forgery(world, forge, Never.MISREPORTED, told)
 
 
 def test_a_rename_that_is_not_told_of_is_found(world: World) -> None:
     world.store.forgery = lambda manifest: manifest["did"].clear()
-    with pytest.raises(ViolationError, match="does not tell of Rename") as caught:
+    with pytest.raises(ViolationError, match="Rename") as caught:
         rename(world, "left", SPARE)
     assert caught.value.never is Never.MISREPORTED
 
@@ -121,6 +121,6 @@ def test_an_applied_id_that_is_acknowledged_for_other_content_is_found(world: Wo
         "say again", model.AppendEffect("left", world.rows(3), "a"), digests={"a": "digest of other rows"}
     )
     run.base = world.ledger.version
-    with pytest.raises(ViolationError, match=r"\['a'\] were not applied") as caught:
+    with pytest.raises(ViolationError, match=r"\['a'\]") as caught:
         world.ledger.check_acknowledged(world.operation, run, None)
     assert caught.value.never is Never.TWICE

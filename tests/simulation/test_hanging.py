@@ -37,7 +37,7 @@ def test_who_cannot_be_interrupted_is_left_behind(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(scheduler, "LOOKS", 5)
     history = Scheduler()
     history.spawn("sleeper", lambda: time.sleep(20))
-    with pytest.raises(HangError, match="sleeper has asked for nothing"):
+    with pytest.raises(HangError, match="sleeper"):
         history.run()
 
 

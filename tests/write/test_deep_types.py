@@ -99,7 +99,7 @@ def test_a_type_of_a_billion_fields_is_refused_without_going_through_them(tmp_pa
     kind = pa.int64()
     for _ in range(30):
         kind = pa.struct([("a", kind), ("b", kind)])
-    with pytest.raises(SchemaError, match="column 'c': it has more than 250,000 fields"):
+    with pytest.raises(SchemaError, match=r"column 'c'.*250,000"):
         dolmen.open(tmp_path / "db").create_table("t", pa.schema([("c", kind)]))
 
 

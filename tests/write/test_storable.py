@@ -123,6 +123,6 @@ def test_what_the_schema_lets_through_and_pyarrow_does_not_store_is_refused_all_
 ) -> None:
     monkeypatch.setattr(schema_module, "storable", lambda kind: kind)
     db = dolmen.open(tmp_path / "db")
-    with pytest.raises(SchemaError, match="a table of these columns cannot be stored"):
+    with pytest.raises(SchemaError, match="stored"):
         db.create_table("t", pa.schema([("b", pa.binary(0))]))
     assert db.version == 0

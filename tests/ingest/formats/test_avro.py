@@ -159,7 +159,7 @@ def test_records_lists_maps_and_names_used_twice_are_nested_columns() -> None:
 
 def test_a_map_that_the_table_has_no_map_for_is_refused() -> None:
     data = _written(_record(m={"type": "map", "values": "long"}), [{"m": {"a": 1}}])
-    with pytest.raises(SchemaError, match=r"column 'm': values of type map<string, int64.*never stored as struct"):
+    with pytest.raises(SchemaError, match=r"column 'm': .*map<string, int64.*struct"):
         _read(data, pa.schema([("m", pa.struct([("a", pa.int64())]))]))
 
 
@@ -346,9 +346,9 @@ def test_records_named_twice_have_no_more_columns_than_a_file_may(doublings: int
         fields = [{"name": "a", "type": wrap(kind)}, {"name": "b", "type": wrap(f"e{number - 1}")}]
         kind = {"type": "record", "name": f"e{number}", "fields": fields}
     data = _container(_record(x=kind), [(1, bytes(9))])
-    with pytest.raises(LimitError, match="more than 10,000 columns"):
+    with pytest.raises(LimitError, match="10,000 columns"):
         _read(data)
-    with pytest.raises(LimitError, match="more than 100 columns"):
+    with pytest.raises(LimitError, match="100 columns"):
         _read(data, max_columns=100)
 
 
@@ -359,7 +359,7 @@ def test_names_that_lead_deeper_and_deeper_are_refused() -> None:
     for number in range(1, 300):
         inner = {"type": "record", "name": f"e{number}", "fields": [{"name": "a", "type": f"e{number - 1}"}]}
         fields.append({"name": f"x{number}", "type": inner})
-    with pytest.raises(SchemaError, match="nested more than 100 levels deep"):
+    with pytest.raises(SchemaError, match="100 levels"):
         _read(_container({"type": "record", "name": "top", "fields": fields}, []))
 
 
@@ -415,5 +415,5 @@ def test_fastavro_is_not_loaded_for_other_formats() -> None:
     import subprocess
     import sys
 
-    program = "import sys, dolmen.ingest.formats.formats; sys.exit('fastavro' in sys.modules)"
-    subprocess.run([sys.executable, "-c", program], check=True)
+    program = "import sys, dolmen.ingest.formats.formats; print('fastavro' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=True, capture_output=True).stdout == b"False\n"

@@ -247,7 +247,7 @@ def test_a_fault_that_is_not_of_one_row_is_an_error(name: str, data: bytes, reas
 
 def test_a_record_that_never_ends_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blocks, "MAX_RECORD_BYTES", 1000)
-    with pytest.raises(RowError, match="a record is longer"):
+    with pytest.raises(RowError, match="longer"):
         _told("t.csv", b'id,name\n1,"' + b"x" * 5000, 100)
 
 

@@ -132,7 +132,7 @@ def test_a_table_says_how_many_columns_its_files_may_have(tmp_path: Path) -> Non
 def test_declared_types_nest_to_a_limit(type_of: Any, columns: str, tmp_path: Path) -> None:
     database = dolmen.open(str(tmp_path / "db"))
     for depth in (33, 200, 3_000):
-        with pytest.raises(SchemaError, match="nested more than 32 levels deep"):
+        with pytest.raises(SchemaError, match="32 levels"):
             database.create_table("t", parse_columns(columns.format(type_of(depth))))
     database.create_table("t", parse_columns(columns.format(type_of(16))))
 

@@ -88,7 +88,7 @@ def test_a_schema_selects_columns(spark: SparkSession, db: Database, table: Tabl
     frame = reader.schema("s string, _commit_ts bigint").load()
     assert frame.where("s = 's1'").count() == 100
     assert frame.select("_commit_ts").distinct().count() == 3
-    with pytest.raises(FAILED, match="column 'id' of table 't' is bigint, and not int"):
+    with pytest.raises(FAILED, match=r"column 'id' of table 't'.*bigint.*int"):
         reader.schema("id int").load().count()
 
 

@@ -40,7 +40,7 @@ def test_tokens_are_those_of_spark(text: str, tokens: list[str]) -> None:
     "text", ["SELECT 'a", "SELECT /* /* */ 1", "SELECT (1", "SELECT 1)", "SELECT [1)", "SELECT `a"]
 )
 def test_what_is_left_open_is_refused(text: str) -> None:
-    with pytest.raises(InputError, match=r"left open|missing|closes nothing"):
+    with pytest.raises(InputError, match=r"open|missing|closes"):
         read_statement(text)
 
 

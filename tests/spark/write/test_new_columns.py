@@ -118,13 +118,13 @@ def test_columns_that_are_wider_in_the_frame_become_as_wide(db: Database) -> Non
 
 
 def test_two_new_columns_that_differ_in_case_only_are_refused(db: Database, table: Table) -> None:
-    with pytest.raises(SchemaError, match="columns 'n' and 'N' differ in case only"):
+    with pytest.raises(SchemaError, match=r"columns? 'n' and 'N'"):
         add(table, "id long, n int, N int")
 
 
 def test_spark_s_writes_add_columns_where_they_are_told_to(spark: SparkSession, db: Database, table: Table) -> None:
     for write in (append, upsert, overwrite):
-        with pytest.raises(SchemaError, match=r"no column 'n' in the table; there are: id, name\. .*merge_schema=True"):
+        with pytest.raises(SchemaError, match=r"column 'n'.*id, name\b.*merge_schema=True"):
             write(table, frame(spark))
     with pytest.raises(InputError, match="merge_schema"):
         append(table, frame(spark), merge_schema="yes")  # type: ignore[arg-type]

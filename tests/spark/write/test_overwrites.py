@@ -143,7 +143,7 @@ def test_a_view_that_was_inserted_into_shows_what_it_did_before_and_replaces_not
         "INSERT OVERWRITE fresh SELECT * FROM v WHERE id > 5",
         "INSERT OVERWRITE v SELECT * FROM old_view",
     ):
-        with pytest.raises(ConflictError, match=r"added rows.*of version"), raising_dolmen_errors():
+        with pytest.raises(ConflictError, match=r"added rows.*version"), raising_dolmen_errors():
             spark.sql(query)
         assert ids(table) == there, query
     spark.sql("INSERT OVERWRITE fresh SELECT * FROM fresh WHERE id > 5")
@@ -172,7 +172,7 @@ def test_a_source_refuses_to_overwrite_by_what_may_come_from_anywhere(
     spark: SparkSession, db: Database, table: Table
 ) -> None:
     frame = load(spark, table).selectExpr("id + 1 AS id", "n + 1 AS n")
-    with pytest.raises(InputError, match=r'each of their columns was computed.*option\("since"'):
+    with pytest.raises(InputError, match=r'option\("since"'):
         save(frame, db)
     seen = db.version
     table.append(some(99, 1))
