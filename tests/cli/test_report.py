@@ -86,7 +86,7 @@ def test_a_place_that_cannot_be_looked_at_stops_nothing(events: Cli, tmp_path: P
 @pytest.mark.parametrize(
     ("output", "code", "words"),
     [
-        ("s3://bucket/report.html", 2, "give a local file"),
+        ("s3://bucket/report.html", 2, "local file"),
         (".", 2, "is a directory"),
         ("absent/report.html", 2, "no directory"),
     ],

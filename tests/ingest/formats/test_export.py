@@ -193,12 +193,12 @@ def test_rows_that_fail_to_come_leave_no_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("table", "name", "message"),
     [
-        (pa.table([[1], [2]], ["a", "a"]), "rows.csv", "2 columns have the name 'a'"),
-        (pa.table([[1]], [""]), "rows.csv", "have the name ''"),
+        (pa.table([[1], [2]], ["a", "a"]), "rows.csv", r"2 columns.*'a'"),
+        (pa.table([[1]], [""]), "rows.csv", "''"),
         (pa.table({"i": pa.array([None], pa.month_day_nano_interval())}), "rows.parquet", "column 'i'"),
-        (pa.table({"a": [1]}), "rows.avro", "Avro is read, but not written"),
-        (pa.table({"a": [1]}), "rows.parquet.gz", "leave the ending for gzip away"),
-        (pa.table({"a": [1]}), "absent/rows.csv", "there is no directory"),
+        (pa.table({"a": [1]}), "rows.avro", "Avro"),
+        (pa.table({"a": [1]}), "rows.parquet.gz", "gzip"),
+        (pa.table({"a": [1]}), "absent/rows.csv", "directory"),
     ],
 )
 def test_what_could_not_be_read_again_is_refused(tmp_path: Path, table: pa.Table, name: str, message: str) -> None:

@@ -116,7 +116,7 @@ def test_an_overwrite_meets_who_wrote_meanwhile_and_leaves_its_files_to_collecti
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"operation": "upsert"}, "dolmen.spark has upsert"),
+        ({"operation": "upsert"}, "upsert"),
         ({"columns": "id"}, "no option 'columns' here"),
         ({"table": "nowhere"}, "no table 'nowhere'"),
     ],
