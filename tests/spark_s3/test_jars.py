@@ -52,9 +52,9 @@ def test_without_java_or_pyspark_it_says_what_to_install(machine: Machine) -> No
     for command in ("install", "path"):
         result = machine.run(command)
         assert result.returncode == 1
-        assert "Spark needs Java 17 or newer" in result.stderr
+        assert "Java 17" in result.stderr
     machine.give_java("exit 1")
-    assert "There is no PySpark" in machine.run("install", python="/nowhere/python").stderr
+    assert "PySpark" in machine.run("install", python="/nowhere/python").stderr
 
 
 def test_tests_do_without_them_where_they_cannot_be_fetched(machine: Machine) -> None:
@@ -70,5 +70,5 @@ def test_a_jar_that_is_not_the_one_it_should_be_is_not_kept(machine: Machine) ->
     machine.give_java(f'pattern={fetched}; echo evil >"${{pattern%/*}}/hadoop-aws-3.4.2.jar"')
     result = machine.run("install")
     assert result.returncode == 1
-    assert "hadoop-aws-3.4.2.jar is not the file it should be" in result.stderr
+    assert "hadoop-aws-3.4.2.jar" in result.stderr
     assert machine.left() == []
