@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -14,9 +13,7 @@ from dolmen_simulator.judge.never import Never
 from mutations.catalogue import MUTATIONS
 from mutations.harmless import HARMLESS
 from mutations.mutation import Edit, Mutation
-from mutations.page import END, START, section, seen_before, written
-from mutations.runner import PACKAGE, Outcome, Plan, all_tried, copied, tried
-from mutations.trial import FIRST_SEED, Ran
+from mutations.runner import PACKAGE, Plan, all_tried, tried
 
 QUICK = (
     "the pointer is put without If-Match",
@@ -56,19 +53,6 @@ def test_mutated_code_has_no_name_that_is_not_defined(tmp_path: Path) -> None:
     assert found.returncode == 0, found.stdout
 
 
-def test_there_are_enough_mutations_each_with_a_name_of_its_own() -> None:
-    assert len(MUTATIONS) >= 36
-    assert not [name for name, times in Counter(mutation.name for mutation in ALL).items() if times > 1]
-    assert not [mutation.name for mutation in ALL if any(edit.old == edit.new for edit in mutation.edits)]
-
-
-def test_a_mutation_begins_with_what_it_was_caught_by_before() -> None:
-    last = str(FIRST_SEED + 7)
-    (mutation,) = (each for each in MUTATIONS if each.name == QUICK[0])
-    outcome = tried(mutation, Plan(8, pairs=False, seconds=240, first={mutation.name: last}))
-    assert outcome.runs[0].what == last
-
-
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", QUICK)
 def test_a_mutation_is_caught_by_what_must_never_happen(name: str) -> None:
@@ -97,35 +81,3 @@ def test_a_crash_of_the_mutated_line_does_not_count_as_caught() -> None:
     assert outcome.caught is None
     assert [run.sound for run in outcome.runs] == [False]
     assert "AssertionError" in outcome.runs[0].said
-
-
-def test_a_text_that_stands_there_twice_is_not_replaced() -> None:
-    twice = Edit("commit/change.py", "ConflictError", "KeyError")
-    with pytest.raises(ValueError, match="not once"), copied(Mutation("twice", "none", (twice,))):
-        pass
-
-
-def test_the_copy_is_changed_and_the_code_is_not() -> None:
-    edit = MUTATIONS[0].edits[0]
-    with copied(MUTATIONS[0]) as package:
-        assert edit.old not in (package / edit.file).read_text()
-    assert edit.old in (PACKAGE / edit.file).read_text()
-    assert not Path(package).exists()
-
-
-def test_the_page_keeps_what_stands_around_the_table() -> None:
-    seed = str(FIRST_SEED)
-    sound = Outcome(None, (Ran(seed, 4_000, True), Ran("append/append", 12, True)))
-    caught = Outcome(MUTATIONS[0], (Ran(seed, 71, False, "LOST", "row | of\n'left'"),))
-    missed = Outcome(MUTATIONS[1], (Ran(seed, 4_000, True),))
-    pair = "insert/insert, beside an index"
-    of_pair = Outcome(MUTATIONS[2], (Ran(pair, 12, False, "HALF", "twice"),))
-    page = written(f"before\n{START}old\n{END}after\n", section(sound, [caught, missed, of_pair]))
-    assert page.startswith(f"before\n{START}\n")
-    assert page.endswith(f"\n{END}after\n")
-    assert "Of 3 mutations 2 are caught" in page
-    assert f"| LOST: `row / of 'left'` | seed {seed}, step 71 |" in page
-    assert seen_before(page) == {MUTATIONS[0].name: seed, MUTATIONS[2].name: pair}
-    assert "**nothing**" in page
-    with pytest.raises(ValueError, match="no place"):
-        written("a page without markers", "")

@@ -12,7 +12,6 @@ import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
-FORMS = sorted(path for path in (ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml") if path.name != "config.yml")
 TARGETS = set(re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 HIGHEST = {"contents": "read", "id-token": "write"}
 """The permissions that any job may have at most."""
@@ -100,15 +99,3 @@ def test_no_workflow_reads_a_secret() -> None:
 
 def test_the_tests_run_the_very_script_that_runs_anywhere() -> None:
     assert any(step.get("run") == "bash .ci/run" for step in steps(ROOT / ".github/workflows/tests.yml"))
-
-
-@pytest.mark.parametrize("path", FORMS, ids=lambda path: path.name)
-def test_a_form_has_what_its_reader_needs(path: Path) -> None:
-    form = parse(path)
-    assert form["name"]
-    assert form["description"]
-    ids = [field["id"] for field in form["body"] if field["type"] != "markdown"]
-    assert len(set(ids)) == len(ids) > 0
-    for field in form["body"]:
-        assert field["type"] in {"markdown", "textarea", "input", "dropdown", "checkboxes"}
-        assert field["attributes"]
