@@ -282,8 +282,8 @@ def test_a_value_that_is_none_is_refused_by_record_and_field(kind: Any, value: b
     good = {"string": b"\0", "bytes": b"\0", "long": b"\0", "int": b"\0", "double": bytes(8)}
     fine = good.get(kind, b"\0") if isinstance(kind, str) else bytes(kind["size"]) if "size" in kind else b"\0"
     data = _container(schema, [(1, _number(1) + fine), (2, _number(1) + fine + _number(2) + value)])
-    place = "record 3 of the file, field 'r'" if fault.startswith("none") else "block 2, record 2, field 'r.a'"
-    with pytest.raises(InputError, match=rf"file 't\.avro' is damaged: {place}: .*{fault}"):
+    place = "record 3.*'r'" if fault == "type" else r"block 2, record 2, field 'r\.a'"
+    with pytest.raises(InputError, match=rf"'t\.avro'.*{place}: .*{fault}"):
         _read(data)
 
 
