@@ -119,7 +119,7 @@ def test_keys_of_several_columns_are_named_whole_and_long_texts_are_cut() -> Non
 
 def test_a_null_in_a_key_is_refused_as_by_an_upsert() -> None:
     world = World(schema=pa.schema([("id", pa.int64()), ("n", pa.int64())]))
-    with pytest.raises(RowError, match="row 2, column 'id': NULL in a key"):
+    with pytest.raises(RowError, match="row 2, column 'id': NULL"):
         world.table.insert([{"id": 1}, {"id": None}])
 
 

@@ -386,5 +386,5 @@ def test_an_identity_is_that_of_the_table_and_the_columns_that_count(db: Databas
     assert (table.identity() == known, table.identity(["id"]) == some_known) == (False, True)
     table.restore(version)
     assert table.identity() == known
-    with pytest.raises(SchemaError, match="no column 'y'"):
+    with pytest.raises(SchemaError, match="column 'y'"):
         table.identity(["y"])

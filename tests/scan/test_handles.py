@@ -90,7 +90,7 @@ def test_what_is_pinned_stays_pinned_or_says_that_it_has_expired(db: dolmen.Data
     db.context.store.delete([file.path])  # as a collection does
     submit(db.context.head, "gc", [MoveFence((0, 0), db.version, 0)])
     for pickled in pickles:
-        with pytest.raises(VersionExpiredError, match=f"version {version} has expired"):
+        with pytest.raises(VersionExpiredError, match=f"version {version}"):
             pickle.loads(pickled).to_arrow()
 
 

@@ -194,7 +194,7 @@ def test_only_the_end_of_a_batch_must_be_kept(db: Database, table: Table) -> Non
     slow.start()  # as if that batch had never been planned
     assert slow.all() == [list(range(2, 10))]
     assert Stream(db, startingVersion=6).all() == [[8, 9]]
-    with pytest.raises(VersionExpiredError, match="version 5 has expired"):
+    with pytest.raises(VersionExpiredError, match="version 5"):
         Stream(db, startingVersion=5).batch()
 
 
