@@ -69,7 +69,7 @@ def test_an_older_version_is_seen_without_erased_rows_by_who_knows_the_erasure(w
 
 
 def test_an_erasure_that_a_version_does_not_list_is_seen_in_earlier_ones(world: World) -> None:
-    check_found_in(world, lambda manifest: manifest.pop("erasures"), Never.SEEN, "lists 0 new erasures, not 1")
+    check_found_in(world, lambda manifest: manifest.pop("erasures"), Never.SEEN, "erasures")
 
 
 def test_an_erasure_that_is_listed_no_more_is_seen(world: World) -> None:
@@ -84,7 +84,7 @@ def test_an_erasure_that_is_listed_no_more_is_seen(world: World) -> None:
 def test_an_erasure_that_leaves_a_clone_out_is_seen(world: World) -> None:
     clone(world)
     forgery: Forgery = lambda manifest: manifest["tables"]["copy"].pop("tombstones")  # noqa: E731
-    check_found_in(world, forgery, Never.SEEN, "'copy': should not be there")
+    check_found_in(world, forgery, Never.SEEN, "'copy'")
 
 
 def test_a_restore_that_brings_an_erased_row_back_is_seen(world: World) -> None:
@@ -139,7 +139,7 @@ def test_a_feed_that_tells_of_an_erased_row_is_found(world: World) -> None:
     copy, fed = feed(world, OLD)
     assert not [one for one in fed if one.row == row]
     told = FedRow("insert", OLD + 1, world.ledger.chain[OLD + 1].commit_ts, row)
-    with pytest.raises(ViolationError, match="which was erased") as caught:
+    with pytest.raises(ViolationError, match="erased") as caught:
         follow_feed(world.ledger, copy, world.ledger.version, [told, *fed])
     assert caught.value.never is Never.SEEN
 
