@@ -84,7 +84,7 @@ def test_keys_are_erased_like_predicates(db: Database) -> None:
     assert sorted(db.at(first).table("t").to_arrow()["id"].to_pylist()) == [0, 1, 2, 5, 6, 7, 8]
     db.table("t").erase(keys=[0], on=["user"])
     assert users(db.at(first)) == users(db) == {1, 2}
-    with pytest.raises(InputError, match="either a predicate or keys"):
+    with pytest.raises(InputError, match="predicate"):
         db.table("t").erase()
     with pytest.raises(InputError, match="for keys"):
         db.table("t").erase("id = 1", on=["id"])
@@ -280,7 +280,7 @@ def test_forgetting_is_one_commit_over_all_tables_with_a_subject(db: Database) -
     db.table("texts").append([{"who": "1", "n": 1}, {"who": "2", "n": 2}])
     db.create_table("free", SCHEMA).append(rows(0, 3))
     before = db.version
-    with pytest.raises(InputError, match="table 't': its subject, column 'user', has another type"):
+    with pytest.raises(InputError, match=r"table 't'.*column 'user'"):
         db.forget("bob")
     done = db.forget([1, "1"])
     assert done.commit.version == before + 1
@@ -305,7 +305,7 @@ def test_a_text_is_no_number(db: Database, text: str) -> None:
     db.table("numbers").append([{"who": 7}, {"who": 10}, {"who": 1}])
     db.table("decimals").append([{"who": Decimal("7.00")}, {"who": Decimal("1.00")}])
     db.table("texts").append([{"who": text}])
-    with pytest.raises(InputError, match="another type than the values"):
+    with pytest.raises(InputError, match="type"):
         db.forget(text)
     db.forget([text, 99])
     assert (db.table("numbers").count(), db.table("decimals").count(), db.table("texts").count()) == (3, 2, 0)
@@ -320,7 +320,7 @@ def test_ids_as_large_as_uint64_are_forgotten(db: Database) -> None:
     db.forget([2**63, np.uint64(2**64 - 1)])
     assert table.to_arrow()["who"].to_pylist() == [5]
     assert dolmen.open(db.url).at(before).table("large").to_arrow()["who"].to_pylist() == [5]
-    with pytest.raises(InputError, match="out of bounds"):
+    with pytest.raises(InputError):
         db.forget(2**64)
 
 
@@ -330,10 +330,10 @@ def test_who_stands_in_dropped_tables_alone_is_forgotten_if_the_caller_says_so(d
     db.table("people").append([{"who": "alice"}, {"who": "bob"}])
     db.tag("audit")
     db.drop_table("people")
-    with pytest.raises(InputError, match="say `dropped` if only tables that were dropped since have rows"):
+    with pytest.raises(InputError, match="`dropped`"):
         db.forget("alice")
     db.create_table("orders", pa.schema([("user", pa.int64())]), properties={"subject": "user"}).append([{"user": 1}])
-    with pytest.raises(InputError, match="another type than the values"):
+    with pytest.raises(InputError, match="type"):
         db.forget("alice")
     done = db.forget("alice", dropped=True)
     assert db.erasure(done.id).subjects == 1
@@ -371,7 +371,7 @@ def test_the_subject_is_a_column_that_stays(db: Database) -> None:
     with pytest.raises(SchemaError):
         db.table("t").set(subject="nobody")
     db.table("t").add_column("f", pa.float64())
-    with pytest.raises(SchemaError, match="can't be the subject"):
+    with pytest.raises(SchemaError, match="subject"):
         db.table("t").set(subject="f")
 
 

@@ -34,7 +34,7 @@ def test_get_names_the_column_and_what_returns_it(db: Database, kind: str) -> No
     far: Any = FAR[kind]
     table = db.create_table("t", pa.schema([("id", pa.int64()), ("far", far.type)]), primary_key="id")
     table.append(pa.table({"id": [1], "far": far}))
-    with pytest.raises(InputError, match=r"column 'far' holds a date or time outside .* get_many"):
+    with pytest.raises(InputError, match=r"column 'far'.*get_many"):
         table.get(1)
     assert table.get(1, ["id"]) == {"id": 1}
     assert table.get_many([1])["far"].combine_chunks().equals(table.to_arrow()["far"].combine_chunks())

@@ -109,7 +109,7 @@ def test_a_key_that_no_row_can_have_is_refused_and_never_cut_to_that_of_another_
         lambda: table.get(key),
         lambda: table.get_many([key]),
     ):
-        with pytest.raises(InputError, match=r"^keys do not fit k "):
+        with pytest.raises(InputError, match=r"keys.* k "):
             call()
     with pytest.raises(Error):
         table.append([{"k": key}])
@@ -126,13 +126,13 @@ def test_a_key_that_a_row_can_have_finds_that_row(kind: pa.DataType, key: Any, r
 
 @pytest.mark.parametrize("key", [math.nan, math.inf, np.float32("nan")])
 def test_a_float_that_is_no_number_is_no_whole_number(key: float) -> None:
-    with pytest.raises(InputError, match="is no whole number"):
+    with pytest.raises(InputError, match="whole number"):
         table_with_key(pa.int64(), 1).delete(keys=[key])
 
 
 def test_zones_are_looked_at_in_each_key() -> None:
     table = table_with_key(pa.timestamp("us"), dt.datetime(2026, 1, 1, 10))
-    with pytest.raises(InputError, match="times with a zone stand among times without"):
+    with pytest.raises(InputError, match="zone"):
         table.delete(keys=[NOON, NOON.replace(tzinfo=EAST)])
     assert table.count() == 1
 
@@ -142,7 +142,7 @@ def test_keys_of_several_columns_are_refused_by_the_same_rules() -> None:
     table = db.create_table("t", pa.schema([("a", pa.int64()), ("b", pa.date32())]), primary_key=["a", "b"])
     table.append([{"a": 1, "b": DAY}])
     for key in ((1.5, DAY), (1, NOON)):
-        with pytest.raises(InputError, match=r"^keys do not fit a int64, b date32\[day\]: "):
+        with pytest.raises(InputError, match=r"keys.* a int64, b date32\[day\]"):
             table.delete(keys=[key])
     assert table.count() == 1
     table.delete(keys=[(1.0, DAY)])
@@ -154,7 +154,7 @@ def test_a_default_is_no_key() -> None:
     table = db.create_table("t", pa.schema([("a", pa.int64())]))
     table.add_column("b", pa.int64(), default=7)
     table.append([{"a": 1, "b": 7}])
-    with pytest.raises(RowError, match="NULL in a key"):
+    with pytest.raises(RowError, match="NULL"):
         table.delete(keys=pa.table({"a": [1]}), on=["a", "b"])
     assert table.count() == 1
 
@@ -168,7 +168,7 @@ def test_an_empty_list_of_columns_is_called_that(on: Any) -> None:
         lambda: table.upsert([{"k": 1}], on=on),
         lambda: table.merge([{"k": 1}], on),
     ):
-        with pytest.raises(InputError, match="on is empty: name the key's columns"):
+        with pytest.raises(InputError, match=r"\bon\b.*empty"):
             call()
 
 
@@ -205,6 +205,6 @@ def test_an_array_is_a_key_of_one_column_of_values_that_rows_can_have() -> None:
     for wrong in (np.array([1.5]), pa.array(["1"]), pa.array([None, 1]), pd.Series([1.0, None]), np.array([[1]])):
         with pytest.raises(InputError):
             table.delete(keys=wrong)
-    with pytest.raises(InputError, match="an array has no columns, and this key has several"):
+    with pytest.raises(InputError, match="array"):
         table.delete(keys=pa.array([1]), on=["k", "n"])
     assert table.count() == 1

@@ -48,7 +48,7 @@ def test_what_is_declared_in_another_case_is_the_column(table: Table) -> None:
     table.set(ttl="DAY 30d")
     assert (table.settings()["ttl"], table.settings()["subject"]) == ("Day 30d", "Name")
     table.set_sort_key(None)
-    with pytest.raises(SchemaError, match="named by the setting ttl"):
+    with pytest.raises(SchemaError, match="ttl"):
         table.drop_column("DAY")
 
 
@@ -81,7 +81,7 @@ def test_rows_are_changed_by_names_of_any_case(table: Table) -> None:
     assert table.get(1, ["name"]) == {"Name": "new!"}
     with pytest.raises(InputError, match="twice"):
         table.update({"name": "a", "NAME": "b"})
-    with pytest.raises(SchemaError, match="part of the primary key"):
+    with pytest.raises(SchemaError, match="primary key"):
         table.update({"ID": 5})
     table.delete(keys=pd.DataFrame({"ID": [1]}))
     table.append([ROW])
@@ -131,7 +131,7 @@ def test_a_typo_in_a_path_makes_no_column(table: Table, name: str) -> None:
 
 
 def test_a_name_with_a_point_is_given_in_double_quotes(table: Table) -> None:
-    with pytest.raises(SchemaError, match=r'added in double quotes: "adress.country"'):
+    with pytest.raises(SchemaError, match=r'"adress.country"'):
         table.add_column("adress.country", pa.string())
     table.add_column('"adress.country"', pa.string(), "de")
     assert table.get(1, ["ADRESS.country"]) == {"adress.country": "de"}
@@ -141,13 +141,13 @@ def test_a_name_with_a_point_is_given_in_double_quotes(table: Table) -> None:
 
 def test_a_column_that_is_not_there_is_added_by_add_column(table: Table) -> None:
     for write in (table.append, table.insert, table.upsert):
-        with pytest.raises(SchemaError, match=r"no column 'extra' in the table.*add_column"):
+        with pytest.raises(SchemaError, match=r"column 'extra'.*add_column"):
             write([{"id": 5, "extra": 1}])
 
 
 @pytest.mark.parametrize("default", ["now()", "current_date", "uuid()", "1 + 1", Expression("now()")])
 def test_a_default_is_a_value(table: Table, default: Any) -> None:
-    with pytest.raises(InputError, match="a default is a value, and no expression"):
+    with pytest.raises(InputError, match="default"):
         table.add_column("more", pa.timestamp("us"), default)
-    with pytest.raises(InputError, match="a default is a value, and no expression"):
+    with pytest.raises(InputError, match="default"):
         table.set_default("day", default)

@@ -154,7 +154,7 @@ def test_what_can_not_be_is_refused_and_changes_nothing(
 
 def test_a_day_inside_a_column_does_not_become_a_timestamp(db: dolmen.Database) -> None:
     table = db.create_table("t", pa.schema([("s", pa.struct([("day", pa.date32())]))]))
-    with pytest.raises(SchemaError, match="no statistics of fields"):
+    with pytest.raises(SchemaError, match="statistics"):
         table.widen_column("s.day", pa.timestamp("us"))
 
 
@@ -185,7 +185,7 @@ def test_the_longest_name_that_fits_is_taken_whatever_the_order(db: dolmen.Datab
         "d": "struct<e: int8>",
         "d.e": "struct<c: int16>",
     }
-    with pytest.raises(SchemaError, match="'a' has no field 'y' there"):
+    with pytest.raises(SchemaError, match=r"'a'.*'y'"):
         table.drop_column("a.y" + ".z" * 5_000)
 
 

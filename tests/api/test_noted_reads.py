@@ -71,7 +71,7 @@ def test_the_names_of_tables_that_were_seen_must_still_hold(db: Database, other:
     read, change = NAME_READS[case]
     db.create_table("people", SCHEMA, primary_key="id")
     db.create_table("log", SCHEMA)
-    with pytest.raises(ConflictError, match="was created, dropped or renamed"), db.transaction() as tx:  # noqa: PT012
+    with pytest.raises(ConflictError, match="dropped"), db.transaction() as tx:  # noqa: PT012
         read(tx)
         change(other)
         tx.table("log").append(people(9))
@@ -101,7 +101,7 @@ def test_a_query_that_names_its_tables_does_not_depend_on_others(db: Database, o
 def test_what_a_rolled_back_block_has_read_must_still_hold(db: Database, other: Database) -> None:
     db.create_table("people", SCHEMA, primary_key="id")
     db.create_table("log", SCHEMA)
-    with pytest.raises(ConflictError, match="added rows"), db.transaction() as tx:  # noqa: PT012
+    with pytest.raises(ConflictError, match="rows"), db.transaction() as tx:  # noqa: PT012
         with pytest.raises(KeyError), tx.savepoint():  # noqa: PT012
             tx.table("people").count()
             raise KeyError

@@ -67,7 +67,7 @@ def test_a_tag_names_a_version_and_is_seen_by_every_reader(db: Database) -> None
 
 def test_a_tag_moves_only_when_it_is_told_to(db: Database) -> None:
     db.tag("v1")
-    with pytest.raises(TagExistsError, match="tag 'v1' names version 2: move=True moves it"):
+    with pytest.raises(TagExistsError, match=r"tag 'v1'.*version 2.*move=True"):
         db.tag("v1")
     db.table("t").append(some(10, 11))
     db.tag("v1", move=True)
@@ -83,7 +83,7 @@ def test_a_restore_refuses_a_time_that_is_not_settled_unless_it_is_told_to(db: D
     table, noted = db.table("t"), datetime.now(UTC)
     newest, restores = db.version, [table.restore, db.restore]
     for restore in restores:
-        with pytest.raises(UnsettledTimestampError, match=rf"The newest version is {newest}: settled=False takes it"):
+        with pytest.raises(UnsettledTimestampError, match=f"{newest}.*settled=False"):
             restore(timestamp=noted)
     with db.transaction() as tx, pytest.raises(UnsettledTimestampError):
         tx.table("t").restore(timestamp=noted)
@@ -105,19 +105,19 @@ def test_wrong_arguments_of_tags_are_refused(db: Database) -> None:
         db.tag("x", 99)
     with pytest.raises(InputError, match="until"):
         db.tag("x", until="yesterday")
-    with pytest.raises(InputError, match="is over already"):
+    with pytest.raises(InputError, match="until="):
         db.tag("x", until=datetime(2020, 1, 1, tzinfo=UTC))
-    with pytest.raises(InputError, match="one of version, timestamp and tag"):
+    with pytest.raises(InputError, match="version, timestamp and tag"):
         db.tag("x", 1, timestamp=datetime.now(UTC))
     with pytest.raises(InputError):
         db.tag("x", move="yes")  # type: ignore[arg-type]
-    with pytest.raises(TagNotFoundError, match="no tag 'x'; tags: none"):
+    with pytest.raises(TagNotFoundError, match="tag 'x'"):
         db.drop_tag("x")
-    with pytest.raises(InputError, match="one of version, timestamp and tag"):
+    with pytest.raises(InputError, match="version, timestamp and tag"):
         db.at(1, tag="x")
     with pytest.raises(InputError):
         db.at(tag=7)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="no version yet"):
+    with pytest.raises(InputError, match="no version"):
         dolmen.open("memory://nothing-yet").tag("x")
     assert db.tags() == {}
 
@@ -229,9 +229,9 @@ def test_a_table_is_restored_under_its_name_of_now_and_a_database_under_those_of
     db.table("s").append(some(20, 21))
     db.table("s").restore(version)
     assert (ids(db, "s"), ids(db, "t")) == (list(range(10)), [50])
-    with pytest.raises(TableExistsError, match="table 't' is another one than in version 2"):
+    with pytest.raises(TableExistsError, match=r"table 't'.*version 2"):
         db.restore(version, tables="t")
-    with pytest.raises(TableNotFoundError, match="table 't' did not exist in version 2"):
+    with pytest.raises(TableNotFoundError, match=r"table 't'.*version 2"):
         db.table("t").restore(version)
     db.restore(version)
     assert db.tables() == ["t"]
@@ -258,7 +258,7 @@ def test_an_id_of_a_column_is_never_given_twice_by_a_restore(db: Database) -> No
         held.table("t").append([{"id": 100, "x": "b", "c": 1}])
         table.restore(version)
         table.add_column("d", pa.int64())
-        with pytest.raises(ConflictError, match="column 'c' was dropped meanwhile"):
+        with pytest.raises(ConflictError, match="column 'c'"):
             held.commit()
     db.drop_table("t")
     db.restore(version, tables="t")
@@ -273,7 +273,7 @@ def test_what_was_read_before_a_restore_is_a_conflict(db: Database) -> None:
     assert transaction.table("t").count() == 9
     transaction.table("t").append(some(90, 91))
     db.table("t").restore(version)
-    with pytest.raises(ConflictError, match="overwritten or restored"):
+    with pytest.raises(ConflictError, match="restored"):
         transaction.commit()
 
 
@@ -287,7 +287,7 @@ def test_a_delete_by_position_looks_again_when_a_restore_brought_back_rows(db: D
     transaction = db.transaction()
     transaction.table("t").delete("x = 'a'", mode="positions")
     other.table("t").restore(version)
-    with pytest.raises(ConflictError, match="overwrote or restored it since the delete was planned"):
+    with pytest.raises(ConflictError, match="restored"):
         transaction.commit()
     db.run(lambda tx: tx.table("t").delete("x = 'a'", mode="positions"))
     assert ids(db) == []
@@ -318,7 +318,7 @@ def test_a_nullable_column_of_later_rows_does_not_get_into_a_table_that_forbids_
     transaction = db.transaction()
     transaction.table("s").append([{"id": None}])
     strict.restore(version)
-    with pytest.raises(ConflictError, match="does not allow NULL any more"):
+    with pytest.raises(ConflictError, match="NULL"):
         transaction.commit()
     with pytest.raises((SchemaError, InputError)):
         strict.append([{"id": None}])
@@ -386,5 +386,5 @@ def test_an_identity_is_that_of_the_table_and_the_columns_that_count(db: Databas
     assert (table.identity() == known, table.identity(["id"]) == some_known) == (False, True)
     table.restore(version)
     assert table.identity() == known
-    with pytest.raises(SchemaError, match="no column 'y'"):
+    with pytest.raises(SchemaError, match="column 'y'"):
         table.identity(["y"])

@@ -71,13 +71,16 @@ def rows(db: Database) -> list[int]:
     return sorted(db.table("people").to_arrow()["id"].to_pylist())
 
 
-@pytest.mark.parametrize("way", [by_table, by_transaction, by_run])
-@pytest.mark.parametrize("name", [*WRITES, "replace"])
+@pytest.mark.parametrize(
+    ("name", "way"),
+    [
+        *((name, way) for name in WRITES for way in (by_table, by_transaction, by_run)),
+        *(("replace", way) for way in (by_transaction, by_run)),  # a transaction's alone
+    ],
+)
 def test_a_request_that_is_tried_three_times_is_applied_once(
     db: Database, table: dolmen.Table, other: Database, store: CountingStore, name: str, way: Way
 ) -> None:
-    if name == "replace" and way is by_table:
-        return  # a transaction's alone
     write, different = WRITES.get(name, REPLACE)
     table.append(people(7, 8, 9))
     way(db, lambda target: write(target, request="r"))
@@ -85,7 +88,7 @@ def test_a_request_that_is_tried_three_times_is_applied_once(
     way(other, lambda target: write(target, request="r"))
     puts = store.puts
     way(db, lambda target: write(target, request="r"))
-    with pytest.raises(AppliedIdError, match="'r' was applied by version 3 with other content"):
+    with pytest.raises(AppliedIdError, match=r"'r'.*version 3"):
         way(db, lambda target: different(target, request="r"))
     assert (store.puts, db.refresh(), rows(db)) == (puts, version, after)
     table.append(people(20))
@@ -108,12 +111,9 @@ def test_a_request_applied_by_somebody_else_meanwhile_is_applied_once(
     assert (commit.operation, commit.already) == ("nothing", {"r": 3})
     third = other.transaction()
     third._base = other.at(version=2).manifest  # which has not seen it
-    try:
+    with pytest.raises((AppliedIdError, ConflictError)):  # noqa: PT012 - some calls look at the newest version at once
         different(third.table("people"), request="r")
-        with pytest.raises((AppliedIdError, ConflictError)):
-            third.commit()
-    except ConflictError:
-        pass
+        third.commit()
     assert (db.refresh(), rows(db)) == (3, after)
 
 
@@ -281,7 +281,7 @@ def test_a_request_about_tables_is_applied_once_and_what_came_after_it_stays(
     version, tables, settings = db.refresh(), db.tables(), (db.settings(), db["other"].settings())
     for each in (other, db, dolmen.open(db.url) if not db.url.startswith("memory") else db):
         way(each, lambda target: change(target, request="r"))
-        with pytest.raises(AppliedIdError, match="'r' was applied by version 3 with other content"):
+        with pytest.raises(AppliedIdError, match=r"'r'.*version 3"):
             way(each, lambda target: different(target, request="r"))
     assert (db.refresh(), db.tables(), (db.settings(), db["other"].settings())) == (version, tables, settings)
 

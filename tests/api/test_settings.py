@@ -93,7 +93,7 @@ def test_what_is_not_allowed_commits_nothing(db: Database, events: dolmen.Table)
     with pytest.raises(SchemaError, match="int64"):
         events.set(ttl="id 90d")
     for odd in (30, 0, "0s", "-1d", "1.5d", "101y", "999999w"):
-        with pytest.raises(InputError, match=r"retention: .* is not a duration from 1s to a century: .* as in 90d"):
+        with pytest.raises(InputError, match=r"retention: .*90d"):
             db.set(retention=odd)
     with pytest.raises(InputError, match="ttl, target_file_bytes"):
         db.create_table("other", SCHEMA, properties={"colour": "red"})

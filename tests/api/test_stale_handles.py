@@ -97,7 +97,7 @@ def test_what_does_not_fit_the_columns_of_now_is_refused(handles: tuple[Table, T
         "erase": lambda: stale.erase("user = 42"),
         "set": lambda: stale.set(subject="user"),
     }
-    with pytest.raises(InputError, match="no column 'user'"):
+    with pytest.raises(InputError, match="column 'user'"):
         calls[verb]()
     assert other.to_arrow().to_pylist() == [{"id": 1, "customer": 42, "n": 0, "at": ROW["at"]}]
 
@@ -106,7 +106,7 @@ def test_rows_that_can_be_read_once_are_a_conflict(handles: tuple[Table, Table])
     stale, other = handles
     replace_user(other)
     rows = pa.table({"id": [2, 3], "user": [7, 8]})
-    with pytest.raises(ConflictError, match="repeat the call with rows from their beginning"):
+    with pytest.raises(ConflictError, match="repeat"):
         stale.append(rows.to_reader())
     assert other.count() == 1
     stale.append(rows.to_reader())
@@ -146,7 +146,7 @@ def test_a_setting_lands_on_the_columns_that_it_was_checked_against(
         other.rename_column(column, "renamed")
     if what == "replace":
         other.add_column(column, pa.int64())
-    with pytest.raises(ConflictError, match=f"column '{column}' of table 't', which the setting"):
+    with pytest.raises(ConflictError, match=f"column '{column}'.*table 't'"):
         transaction.commit()
     assert next(iter(setting)) not in stale.describe()["properties"]
 

@@ -67,7 +67,7 @@ def test_a_time_close_to_now_is_answered_and_said_not_to_be_final(db: Database, 
     assert (there.version, there.settled, there.table("people").count()) == (2, False, 1)
     assert "not settled yet" in repr(there)
     assert not table.at(timestamp=created_at).settled
-    with pytest.raises(UnsettledTimestampError, match=r"[0-9] seconds ago.*version is 2"):
+    with pytest.raises(UnsettledTimestampError, match=r"[0-9] seconds.*version is 2"):
         table.at(timestamp=created_at, settled=True)
     assert db.at(version=2).settled
     table.append(people(2))
@@ -76,9 +76,9 @@ def test_a_time_close_to_now_is_answered_and_said_not_to_be_final(db: Database, 
 
 @pytest.mark.parametrize("settled", [False, True])
 def test_a_time_in_the_future_is_told_for_what_it_is(db: Database, table: dolmen.Table, settled: bool) -> None:
-    with pytest.raises(UnsettledTimestampError, match=r"1 days and 0 hours in the future"):
+    with pytest.raises(UnsettledTimestampError, match=r"1 day.*0 hours"):
         db.at(timestamp=datetime.now(UTC) + timedelta(days=1, seconds=2), settled=settled)
-    with pytest.raises(UnsettledTimestampError, match=r"3,60\d seconds in the future"):
+    with pytest.raises(UnsettledTimestampError, match=r"3,60\d seconds"):
         db.at(timestamp=datetime.now(UTC) + timedelta(hours=1, seconds=2), settled=settled)
 
 

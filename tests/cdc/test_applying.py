@@ -176,7 +176,7 @@ def test_dropping_the_table_drops_its_memory_in_the_same_commit_and_no_other_tab
     assert (feed.place.db.tables(), feed.place.db.version) == ([], version + 1)
     feed.create()
     feed.place.db.create_table("t__deleted", pa.schema([("x", pa.int64())]))
-    with pytest.raises(InputError, match="'t__deleted' is in the way"):
+    with pytest.raises(InputError, match="'t__deleted'"):
         deliver(feed, "b", put(1, 10))
     feed.place.db.drop_table("t")
     assert feed.place.db.tables() == ["t__deleted"]
@@ -185,7 +185,7 @@ def test_dropping_the_table_drops_its_memory_in_the_same_commit_and_no_other_tab
 def test_a_name_that_leaves_no_room_for_the_memorys_is_refused() -> None:
     feed = Feed(table="n" * 56)
     feed.create()
-    with pytest.raises(InvalidNameError, match="at most 55 characters"):
+    with pytest.raises(InvalidNameError, match="55 characters"):
         deliver(feed, "a", put(1, 1))
     longest = Feed(table="n" * 55)
     longest.create()
@@ -198,7 +198,7 @@ def test_a_table_that_takes_no_changes_is_told_so() -> None:
     with pytest.raises(InputError, match="ingest_mode is append"):
         deliver(feed, "a", put(1, 1))
     feed.place.db.create_table("u", COLUMNS)
-    with pytest.raises(SchemaError, match="needs a primary key"):
+    with pytest.raises(SchemaError, match="primary key"):
         feed.place.db.table("u").set(ingest_mode="cdc", cdc_envelope="flat", cdc_sequence="seq")
 
 
@@ -241,10 +241,10 @@ def test_a_row_that_is_updated_otherwise_keeps_its_sequence(feed: Feed) -> None:
     assert feed.rows() == {1: (5, "corrected"), 2: (7, "v7")}
     for setting in ("seq", " seq"):
         table.set(cdc_sequence=setting)
-        with pytest.raises(SchemaError, match="column 'seq' orders the changes"):
+        with pytest.raises(SchemaError, match="column 'seq'"):
             table.update({"seq": 99}, "id = 1")
         for clause in ({"seq": "source.seq"}, {"v": "source.v", "seq": "target.seq + 1"}):
-            with pytest.raises(SchemaError, match="column 'seq' orders the changes"):
+            with pytest.raises(SchemaError, match="column 'seq'"):
                 table.merge([{"id": 1, "v": "merged", "seq": 99}], on="id", when_matched=clause)
     table.merge([{"id": 1, "v": "merged"}], on="id", when_matched={"v": "source.v", "seq": "target.seq"})
     assert feed.rows() == {1: (5, "merged"), 2: (7, "v7")}

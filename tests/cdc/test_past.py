@@ -73,7 +73,7 @@ def test_a_memory_that_was_made_anew_is_restored_with_its_table(feed: Feed, name
     feed.place.db.table("t").restore(first)
     deliver(feed, "b", gone(3, 1))
     assert remembered(feed) == [(3, 1)]
-    with pytest.raises(TableExistsError, match="deleted keys of 't', and comes back with that: restore 't' alone"):
+    with pytest.raises(TableExistsError, match=r"'t'.*'t'"):
         feed.place.db.restore(version, tables=names)
     feed.place.db.restore(version, tables="t")
     assert (feed.rows(), remembered(feed)) == ({1: (1, "v1")}, [(2, 2)])

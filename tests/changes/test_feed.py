@@ -302,7 +302,7 @@ def test_arguments_that_make_no_feed_are_refused(
 def test_a_column_with_a_name_of_the_feed_is_refused_when_it_is_read(db: dolmen.Database, name: str) -> None:
     table = db.create_table("t", pa.schema([("id", pa.int64()), (name, pa.int64())]))
     table.append([{"id": 1, name: 2}])
-    with pytest.raises(SchemaError, match="rename it, or leave it out"):
+    with pytest.raises(SchemaError, match="rename"):
         table.changes(0)
     assert table.changes(0, columns=["id"]).read_all()["id"].to_pylist() == [1]
 
@@ -314,13 +314,13 @@ def test_expired_versions_are_refused_and_the_oldest_is_named(db: dolmen.Databas
     table.append(rows(6))
     submit(db.context.head, "gc", [MoveFence((0, 0), kept, 0)])
     for since in (0, kept - 1):
-        with pytest.raises(VersionExpiredError, match=f"the oldest kept is {kept}"):
+        with pytest.raises(VersionExpiredError, match=f"{kept}"):
             table.changes(since)
     assert [row[2] for row in fed(table, kept)] == [6]
     manifest = db.context.head.refresh().manifest
     (file,) = manifest.table("t").files[1:2]
     db.context.store.delete([file.path])  # as if it had been replaced, and collected
-    with pytest.raises(VersionExpiredError, match=f"the oldest kept is {kept}"):
+    with pytest.raises(VersionExpiredError, match=f"{kept}"):
         slow.read_all()
 
 
@@ -337,7 +337,7 @@ def test_a_feed_from_a_tag_says_which_later_version_expired_while_it_was_read(
     submit(db.context.head, "gc", [MoveFence((0, 0), kept, 0)])
     (file,) = db.context.head.refresh().manifest.table("t").files[1:2]
     db.context.store.delete([file.path])  # as if it had been replaced, and collected
-    with pytest.raises(VersionExpiredError, match=f"version {since + 1} has expired: the oldest kept is {kept}"):
+    with pytest.raises(VersionExpiredError, match=f"version {since + 1}.*{kept}"):
         slow.read_all()
     assert gone < kept
 
@@ -368,7 +368,7 @@ def test_a_column_that_became_wider_is_fed_in_its_type_of_the_last_version(
     net = table.changes(middle, where=where, net=True).read_all()["_change"].to_pylist()
     assert net == ["update_before", "update_after"]
     table.restore(middle)
-    with pytest.raises(SchemaError, match=r"is int64 in version .* but int32 in the last one"):
+    with pytest.raises(SchemaError, match=r"int64.*int32"):
         table.changes(db.version - 1).read_all()
     table.widen_column("id", pa.int64())
     table.widen_column("day", pa.timestamp("us"))

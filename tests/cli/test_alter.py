@@ -49,19 +49,19 @@ def test_fields_inside_columns_go_by_paths(cli: Cli) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ((), "nothing says what to change"),
-        (("--add", "n"), "is not a column"),
-        (("--widen", "id=DOUBLE"), "can't change from int64 to double"),
+        ((), "change"),
+        (("--add", "n"), "column"),
+        (("--widen", "id=DOUBLE"), "int64 to double"),
         (("--widen", "id=BLUE"), "BLUE"),
-        (("--widen", "id=BIGINT NOT NULL"), "--widen id=BIGINT NOT NULL: give the type alone"),
+        (("--widen", "id=BIGINT NOT NULL"), "--widen id=BIGINT NOT NULL"),
         (("--widen", "id"), "write NAME=VALUE"),
         (("--add", "n INTEGER", "--default", "n=many"), "--default n=many"),
-        (("--add", "f FLOAT", "--default", "f=1e300"), "'1e300' is no float"),
-        (("--add", "d DATE", "--default", "d=9999999-01-01"), "'9999999-01-01' is no date32[day]: write YYYY-MM-DD"),
-        (("--default", "nope=1"), "no column 'nope'; there are: id, name"),
+        (("--add", "f FLOAT", "--default", "f=1e300"), "'1e300'"),
+        (("--add", "d DATE", "--default", "d=9999999-01-01"), "YYYY-MM-DD"),
+        (("--default", "nope=1"), "'nope'"),
         (("--rename", "name"), "write NAME=VALUE"),
         (("--drop", "nope"), "no column 'nope'"),
-        (("--drop", "id"), "part of the primary key"),
+        (("--drop", "id"), "primary key"),
     ],
 )
 def test_what_can_not_be_is_refused_and_changes_nothing(

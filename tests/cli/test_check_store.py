@@ -39,7 +39,7 @@ def chosen(*names: str) -> list[Check]:
     return found
 
 
-def passes(cli: Cli, url: object) -> None:
+def check_passes(cli: Cli, url: object) -> None:
     done = cli("check-store", url, *SMALL, "--json")
     document = json.loads(done.out)
     assert (done.code, set(outcomes(document).values()), document["left"]) == (0, {"ok"}, []), done
@@ -48,7 +48,7 @@ def passes(cli: Cli, url: object) -> None:
 
 
 def test_a_directory_passes_and_is_gone_again(cli: Cli, tmp_path: Path) -> None:
-    passes(cli, tmp_path / "new" / "store")
+    check_passes(cli, tmp_path / "new" / "store")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -57,7 +57,7 @@ def test_what_is_in_a_directory_stays(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("mine")
     table = cli("check-store", tmp_path, *SMALL)
     assert table.code == 0
-    assert "dolmen can be used here" in table.out
+    assert "can be used" in table.out
     assert "no update is lost among many writers" in table.out
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("mine", "mine")]
 
@@ -74,7 +74,7 @@ def test_a_bucket_passes_and_is_empty_again(s3_url: str) -> None:
 
 @pytest.mark.slow
 def test_minio_passes_and_is_empty_again(cli: Cli, minio_url: str) -> None:
-    passes(cli, minio_url)
+    check_passes(cli, minio_url)
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_who_may_not_write_is_told_so_and_nothing_else_is_tried(cli: Cli, proxy:
     proxy.rule("forbid", method="PUT", times=None)
     done = cli("check-store", s3_url)
     assert done.code == 1
-    assert "without s3:PutObject nobody can write" in " ".join(done.out.split())
+    assert "s3:PutObject" in " ".join(done.out.split())
     assert len([request for request in proxy.requests() if request.method == "PUT"]) == 1
 
 

@@ -69,9 +69,9 @@ def test_a_merge_updates_and_inserts(cli: Cli, table: Path) -> None:
     [
         (("update", "t", "--set", "price", "--where", "TRUE"), "write COLUMN = EXPRESSION"),
         (("update", "t", "--set", "price = 1", "--set", "price = 2", "--where", "TRUE"), "twice"),
-        (("update", "t", "--set", "id = 1", "--where", "TRUE"), "part of the primary key"),
+        (("update", "t", "--set", "id = 1", "--where", "TRUE"), "primary key"),
         (("update", "t", "--set", "price = 1"), "Missing option"),
-        (("merge", "t", "{file}", "--set", "price = 1", "--when-matched", "delete"), "--set says what an update"),
+        (("merge", "t", "{file}", "--set", "price = 1", "--when-matched", "delete"), "--set"),
         (("merge", "t", "{file}", "--when-matched", "insert"), "when_matched='insert'"),
         (("merge", "t", "{file}", "--on", "bonus"), "no column 'bonus'"),
     ],
@@ -111,4 +111,4 @@ def test_a_source_of_rows_without_columns_is_refused(cli: Cli, table: Path, text
 def test_a_merge_without_a_primary_key_needs_columns(cli: Cli, table: Path) -> None:
     assert cli("create", "keyless", "--columns", "id INTEGER, price DECIMAL(9, 2)").code == 0
     done = cli("merge", "keyless", table)
-    assert (done.code, "no primary key: name the columns of both, --on" in " ".join(done.err.split())) == (2, True)
+    assert (done.code, "--on" in " ".join(done.err.split())) == (2, True)

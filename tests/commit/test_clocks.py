@@ -211,5 +211,5 @@ def test_clocks_that_never_agree_end_in_an_error_and_not_in_a_loop() -> None:
     ticks = count(1_767_225_600_000_000, 1_000_000)
     runtime = Runtime(clock_us=lambda: next(ticks), monotonic=lambda: 0.0, threads=1)
     db = Database(MemoryStore(MemoryBucket(clock_us=lambda: next(ticks)), runtime), runtime)
-    with pytest.raises(StoreUnavailableError, match="the clocks of this machine disagree"):
+    with pytest.raises(StoreUnavailableError, match="clocks"):
         db.create_table("t", pa.schema([("id", pa.int64())]))

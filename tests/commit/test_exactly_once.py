@@ -87,7 +87,7 @@ def test_requests_whose_rows_stand_mixed_are_applied_together_or_not_at_all(worl
     both = {"ra": "da", "rb": "db"}
     writer.head.refresh()
     other.commit(append(table(world), "a", request="ra"), applied={"ra": "da"})
-    with pytest.raises(ConflictError, match="1 of 2 requests, 'ra' first"):
+    with pytest.raises(ConflictError, match="1 of 2 requests, 'ra'"):
         writer.commit(mixed(world, "mixed", "ra", "rb"), applied=both)
     assert paths(table(world)) == ["a"]
     writer.commit(mixed(world, "alone", "rb"), applied={"rb": "db"})
@@ -110,7 +110,7 @@ def test_the_same_id_with_another_body_is_an_error(world: World) -> None:
     writer = world.writer()
     entry = table(world)
     writer.commit(append(entry, "a", request="r"), applied={"r": "one"})
-    with pytest.raises(AppliedIdError, match="'r' was applied by version 2"):
+    with pytest.raises(AppliedIdError, match=r"'r'.*version 2"):
         writer.commit(append(entry, "b", request="r"), applied={"r": "other"})
     assert paths(table(world)) == ["a"]
 

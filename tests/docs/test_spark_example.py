@@ -68,7 +68,7 @@ def test_the_example_says_that_java_is_missing_or_too_old(java: str | None, tmp_
     environment = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"} | {"PATH": str(tools)}
     done = run_example(tmp_path, environment)
     assert done.returncode == 1
-    assert "Spark needs Java 17 or newer" in done.stderr
+    assert "Java 17" in done.stderr
     assert "apt install openjdk-17-jre-headless" in done.stderr
     assert ("there is none" if java is None else java.partition(".")[0]) in done.stderr
     assert "Traceback" not in done.stderr

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dolmen.errors import LimitError
+from dolmen.errors import Error, LimitError
 from dolmen.ingest.announcements import Drop
 from dolmen.ingest.drops.drop_outcomes import dispose
 from dolmen.ingest.landing import Landing
@@ -54,7 +54,10 @@ def test_an_object_is_tagged_beside_the_tags_it_has(s3_world: World, s3: Any, po
 
 
 def test_an_object_that_is_to_be_kept_costs_no_request(world: World) -> None:
-    dispose(Landing(world.url, url="s3://nowhere-at-all"), Drop("b", KEY, 1, "e"), "keep")
+    landing = Landing(world.url, url="s3://nowhere-at-all")
+    dispose(landing, Drop("b", KEY, 1, "e"), "keep")
+    with pytest.raises(Error):
+        dispose(landing, Drop("b", KEY, 1, "e"), "tag")
 
 
 def test_an_object_with_ten_tags_is_left_as_it_is(s3_world: World, s3: Any) -> None:

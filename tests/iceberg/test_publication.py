@@ -191,7 +191,7 @@ def test_a_table_of_which_readers_can_read_no_column_is_not_published(tmp_path: 
     db = dolmen.open(tmp_path / "db")
     table = db.create_table("t", pa.schema([("a", pa.uint64()), ("b", pa.time64("us"))]))
     table.append({"a": [1], "b": [None]})
-    with pytest.raises(SchemaError, match=r"can read no column of the table, so it is not published \(a: .*; b: "):
+    with pytest.raises(SchemaError, match=r"\(a: .*; b: "):
         table.publish_iceberg()
     assert not (tmp_path / "db" / "iceberg").exists()
     table.add_column("c", pa.int64())

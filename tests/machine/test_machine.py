@@ -41,7 +41,7 @@ class TooSlowError(BaseException):
 
 
 @pytest.fixture
-def run(
+def check_machine(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> Callable[[Callable[[], Place], int, int], None]:
     """Runs the machine; a failure is shrunk, and printed as the steps that lead to it.
@@ -96,15 +96,15 @@ def run(
 
 
 @TIMEOUT
-def test_every_kept_version_of_a_directory_is_what_the_model_says(run: Callable[..., None]) -> None:
-    run(LocalPlace, *((600, 100) if LONG else (7, 50)))
+def test_every_kept_version_of_a_directory_is_what_the_model_says(check_machine: Callable[..., None]) -> None:
+    check_machine(LocalPlace, *((600, 100) if LONG else (7, 50)))
 
 
 @TIMEOUT
 @pytest.mark.parametrize("server", ["s3_url", pytest.param("minio_url", marks=pytest.mark.slow)])
 def test_every_kept_version_on_s3_is_what_the_model_says(
-    server: str, request: pytest.FixtureRequest, run: Callable[..., None]
+    server: str, request: pytest.FixtureRequest, check_machine: Callable[..., None]
 ) -> None:
     url = request.getfixturevalue(server)
     numbers = itertools.count()
-    run(lambda: S3Place(f"{url}/{next(numbers)}"), *((100, 60) if LONG else (2, 15)))
+    check_machine(lambda: S3Place(f"{url}/{next(numbers)}"), *((100, 60) if LONG else (2, 15)))

@@ -121,11 +121,11 @@ def test_a_round_shows_what_it_changed_and_only_counts_what_it_did_not(db: Datab
     shown = repr(db.maintain())
     assert "resolve busy" in shown
     assert "idle" not in shown
-    assert "steps found nothing to do" in shown
+    assert "nothing to do" in shown
     assert "there was nothing to do" in repr(db.maintain())
 
 
 def test_keys_of_too_many_digits_are_refused_in_words(db: Database) -> None:
     table = db.create_table("t", SCHEMA, primary_key="id")
-    with pytest.raises(InputError, match=r"keys do not fit id int64: '10{30}' cannot be stored as int64 without loss"):
+    with pytest.raises(InputError, match=r"id int64: '10{30}'"):
         table.delete(keys=[Decimal("1e30")])

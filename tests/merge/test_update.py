@@ -88,7 +88,7 @@ def test_without_a_predicate_all_rows_change(table: Table) -> None:
 )
 def test_values_are_constants_or_expressions(table: Table, column: str, given: Any, stored: Any) -> None:
     if column == "price" and isinstance(given, Expression):
-        with pytest.raises(SchemaError, match="column 'price': values of type double are never stored"):
+        with pytest.raises(SchemaError, match=r"column 'price': .*double"):
             table.update({column: given}, "id = 4")
         return
     table.update({column: given}, "id = 4")
@@ -100,35 +100,35 @@ def test_values_are_constants_or_expressions(table: Table, column: str, given: A
 @pytest.mark.parametrize(
     ("values", "error", "match"),
     [
-        ({"n": Expression("n / 2")}, SchemaError, "column 'n': values of type double are never stored as int32"),
-        ({"price": Expression("price * 1.001")}, RowError, "column 'price': '1.50150' cannot be stored"),
+        ({"n": Expression("n / 2")}, SchemaError, r"column 'n'.*double.*int32"),
+        ({"price": Expression("price * 1.001")}, RowError, r"column 'price': '1.50150'"),
         ({"n": Expression("3000000000 + n")}, RowError, "column 'n'"),
-        ({"n": Expression("n * 1000000000")}, InputError, "DuckDB can't evaluate .n \\* 1000000000.: Out of Range"),
+        ({"n": Expression("n * 1000000000")}, InputError, r"DuckDB.*n \* 1000000000"),
         ({"n": "7"}, InputError, "value '7' of column 'n'"),
-        ({"n": "n + 1"}, InputError, r"SQL over the row's columns is dolmen.Expression\('n \+ 1'\)"),
+        ({"n": "n + 1"}, InputError, r"dolmen.Expression\('n \+ 1'\)"),
         ({"n": 7.5}, InputError, "value 7.5 of column 'n'"),
-        ({"name": None}, RowError, "column 'name': NULL in a column that is not nullable"),
+        ({"name": None}, RowError, r"column 'name'.*NULL"),
         ({"name": Expression("CASE WHEN id < 3 THEN 'x' END")}, RowError, "column 'name': NULL"),
         ({"name": Expression("NULL")}, RowError, "column 'name': NULL"),
         ({"code": b"toolong"}, RowError, "column 'code'"),
-        ({"id": 3}, SchemaError, "part of the primary key"),
+        ({"id": 3}, SchemaError, "primary key"),
         ({"nope": 3}, SchemaError, "no column 'nope'"),
         ({"n": Expression("nope + 1")}, InputError, '"nope" not found'),
         ({"n": Expression("n +")}, InputError, "DuckDB can't evaluate"),
-        ({"n": Expression("")}, InputError, "an expression is empty"),
+        ({"n": Expression("")}, InputError, "empty"),
         ({"n": Expression("max(n)")}, InputError, "aggregates"),
         ({"n": Expression("row_number() OVER ()")}, InputError, "window"),
         ({"n": Expression("(SELECT 1)")}, InputError, "subquery"),
         ({"n": Expression("n IN (SELECT 1)")}, InputError, "subquery"),
         ({"n": Expression("?")}, InputError, "parameter"),
         ({"n": Expression("*")}, InputError, "all columns"),
-        ({"n": Expression("1); SELECT (1")}, InputError, "no single expression"),
-        ({"n": Expression("1, n")}, SchemaError, "column 'n': values of type struct"),
+        ({"n": Expression("1); SELECT (1")}, InputError, "expression"),
+        ({"n": Expression("1, n")}, SchemaError, r"column 'n'.*struct"),
         ({"name": Expression("getenv('HOME')")}, InputError, "getenv"),
         ({}, InputError, "changes nothing"),
         ("n = 1", InputError, "no mapping"),
-        ({1: 2}, InputError, "of type int, not text"),
-        ({"n": Expression(3)}, InputError, "of type int, not text"),  # type: ignore[arg-type]
+        ({1: 2}, InputError, "int"),
+        ({"n": Expression(3)}, InputError, "int"),  # type: ignore[arg-type]
     ],
 )
 def test_what_does_not_fit_is_refused_and_changes_nothing(
@@ -252,9 +252,9 @@ def test_expressions_are_public() -> None:
 @pytest.mark.parametrize(
     ("kind", "text", "message"),
     [
-        (pa.time64("us"), "TIME '24:00:00'", "column 'v': a time64.us. lies outside of a day"),
-        (pa.list_(pa.time64("us")), "[TIME '10:00:00', TIME '24:00:00']", "column 'v': .* lies outside of a day"),
-        (pa.decimal128(38, 0), f"{10**38}::HUGEINT", "column 'v': a decimal has more digits than its type"),
+        (pa.time64("us"), "TIME '24:00:00'", r"column 'v'.*time64.us."),
+        (pa.list_(pa.time64("us")), "[TIME '10:00:00', TIME '24:00:00']", r"column 'v'.* day"),
+        (pa.decimal128(38, 0), f"{10**38}::HUGEINT", r"column 'v'.* digits"),
     ],
     ids=["time", "list", "decimal"],
 )
@@ -276,7 +276,5 @@ def test_a_value_that_no_append_takes_is_refused_of_an_expression_too(
 
 @pytest.mark.parametrize("value", ["NaN", "Infinity"])
 def test_a_decimal_that_is_no_number_is_refused_in_words(table: Table, value: str) -> None:
-    with pytest.raises(
-        RowError, match=r"^column 'price': a decimal that is no number \(NaN, Infinity\) cannot be stored"
-    ):
+    with pytest.raises(RowError, match=r"^column 'price': .*decimal.*NaN"):
         table.update({"price": Decimal(value)})

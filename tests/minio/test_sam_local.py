@@ -121,7 +121,7 @@ def check_result(database: Database, event: str, payload: Any) -> None:
     assert ids(database) == ([1, 2] if event.startswith("ingest") else [2])
 
 
-def invoke(local: SamLocal, database: Database, calls: list[tuple[str, str]]) -> None:
+def check_calls(local: SamLocal, database: Database, calls: list[tuple[str, str]]) -> None:
     """Runs calls of the page, in its order; without a container engine each must get as far as asking for one."""
     for function, event in calls:
         done = local.run(f"{INVOKE}\ninvoke {function} {event}")
@@ -148,7 +148,7 @@ def test_a_call_of_the_page_gets_as_far_as_the_container_engine(server: Minio, t
 def test_all_calls_of_the_page_work_in_each_environment(
     server: Minio, database: Database, tmp_path: Path, environment: str
 ) -> None:
-    invoke(SamLocal(server, tmp_path, environment, built_stack() / "template.yaml"), database, CALLS)
+    check_calls(SamLocal(server, tmp_path, environment, built_stack() / "template.yaml"), database, CALLS)
 
 
 @pytest.mark.slow

@@ -107,7 +107,7 @@ def test_a_predicate_cannot_follow_a_dropped_or_changed_column() -> None:
     p = bound("x = 1 AND y = 2", x=pa.int64(), y=pa.int64())
     with pytest.raises(SchemaError, match="dropped"):
         rebind(p, Schema.from_arrow(pa.schema([("x", pa.int64())])))
-    with pytest.raises(SchemaError, match="is now string"):
+    with pytest.raises(SchemaError, match="string"):
         rebind(p, Schema.from_arrow(pa.schema([("x", pa.int64()), ("y", pa.string())])))
     with pytest.raises(SchemaError, match="in this file"):
         evaluate(p, {1: pa.array(["a"]), 2: pa.array([1])}, 1)

@@ -178,7 +178,7 @@ def test_what_no_writer_computes_is_not_read() -> None:
         {"args": [stored["left"]["args"][1]] * 2},
         {"function": "lower"},
     ):
-        with pytest.raises(PredicateError, match="not a stored predicate"):
+        with pytest.raises(PredicateError, match="predicate"):
             from_json(json.dumps({**stored, "left": {**stored["left"], **change}}))
 
 

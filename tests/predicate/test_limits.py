@@ -57,7 +57,7 @@ ZEROS = "0" * 5_000
     ids=lambda text: text[:20],
 )
 def test_a_text_that_would_take_long_is_refused(text: str) -> None:
-    with pytest.raises(LimitError, match=r"at most [\d,]+ are allowed|more than [\d,]+ conditions"):
+    with pytest.raises(LimitError, match=r"[\d,]{2,}"):
         parse(text, SCHEMA, now_us=0)
 
 
@@ -166,7 +166,7 @@ def _compared(of: str, value: Any) -> dict[str, Any]:
     ],
 )
 def test_what_no_writer_stored_is_not_read(document: dict[str, Any]) -> None:
-    with pytest.raises(PredicateError, match="not a stored predicate"):
+    with pytest.raises(PredicateError, match="predicate"):
         from_json(json.dumps(document))
 
 
@@ -237,13 +237,13 @@ def test_a_delete_that_no_reader_could_evaluate_is_refused() -> None:
     deep = from_json(_nots(150))
     for _ in range(MAX_DEPTH):
         deep = Not(deep)
-    with pytest.raises(PredicateError, match="could not be evaluated by any reader"):
+    with pytest.raises(PredicateError, match="evaluated"):
         table.delete(deep)  # type: ignore[arg-type]
     for _ in range(5_000):
         deep = Not(deep)
     for read in (table.count, table.delete):
-        with pytest.raises(PredicateError, match="nested too deeply"):
+        with pytest.raises(PredicateError, match="nested"):
             read(deep)
-        with pytest.raises(PredicateError, match="no column of id 9"):
+        with pytest.raises(PredicateError, match=r"column.* 9"):
             read(Like(Column(9, "string"), "a"))
     assert table.count() == 1

@@ -48,11 +48,6 @@ def test_a_list_names_files_and_tables_that_there_are(title: str) -> None:
     assert [line for item in lists()[title] for line in wrong(item)] == []
 
 
-def test_a_list_that_names_what_is_gone_is_found() -> None:
-    assert wrong("`shared/dolmen/format/nothing.py`: `TYPES`") == ["no file shared/dolmen/format/nothing.py"]
-    assert wrong("`shared/dolmen/format/types.py`: `KINDS_GONE`") != []
-
-
 def test_modules_that_map_kinds_of_types_are_there() -> None:
     for place in MAPPINGS:
         module, name = place.split(":")

@@ -27,7 +27,7 @@ def test_messages_name_the_form_of_every_scheme(scheme: Scheme) -> None:
 
 @pytest.mark.parametrize("scheme", [one for one in SCHEMES.values() if not one.is_shared], ids=str)
 def test_a_store_of_one_process_has_no_url_for_others(scheme: Scheme) -> None:
-    with pytest.raises(InputError, match="in the memory of this process"):
+    with pytest.raises(InputError, match="process"):
         portable_url(open_store(scheme.form))
 
 

@@ -88,11 +88,9 @@ def test_only_the_names_of_the_buckets_have_to_be_given() -> None:
     }
 
 
-@pytest.mark.parametrize("name", PARAMETERS)
+@pytest.mark.parametrize("name", [name for name, parameter in PARAMETERS.items() if "Default" in parameter])
 def test_a_default_is_a_value_that_is_taken(name: str) -> None:
-    parameter = PARAMETERS[name]
-    if "Default" in parameter:
-        assert_taken(name, str(parameter["Default"]))
+    assert_taken(name, str(PARAMETERS[name]["Default"]))
 
 
 def assert_taken(name: str, value: str) -> None:

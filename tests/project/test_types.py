@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import pytest
 
 from dolmen.errors import SchemaError
 from dolmen.format.schema import storable, type_from_json
-from dolmen.format.types import BOOL, TYPES, ColumnType, type_of
+from dolmen.format.types import TYPES, ColumnType, type_of
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -75,18 +74,6 @@ def known(place: str) -> Iterable[object]:
 
 def test_every_mapping_knows_every_kind_of_column_type() -> None:
     assert missing_kinds(TYPES) == []
-
-
-def test_a_new_type_without_a_parser_is_named_with_the_place_that_lacks_it() -> None:
-    point = replace(BOOL, name="point", stored=None, text="point", json="pair", domain="PLANE", plain=complex)
-    lines = missing_kinds([*TYPES, point])
-    assert "type point: dolmen.ingest.formats.text.cells:PARSERS lacks text kind 'point'" in lines
-    assert "type point: dolmen.predicate.constants:Domain lacks domain kind 'PLANE'" in lines
-    assert "type point has no 'stored': dolmen.format.schema:STORABLE lacks the type" in lines
-    assert {line.split(" lacks ")[0].split(": ")[-1] for line in lines} >= {
-        "dolmen.format.types:FROM_JSON", "dolmen.ingest.formats.text.text_export:JSON_WRITERS",
-        "dolmen.ingest.formats.csv.quoting:NATIVE",
-    }  # fmt: skip
 
 
 @pytest.mark.parametrize("known_type", [one for one in TYPES if one.stored is not None], ids=lambda one: str(one.name))

@@ -12,7 +12,6 @@ import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
-FORMS = sorted(path for path in (ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml") if path.name != "config.yml")
 TARGETS = set(re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 HIGHEST = {"contents": "read", "id-token": "write"}
 """The permissions that any job may have at most."""
@@ -104,15 +103,3 @@ def test_each_night_runs_all_parts_of_make_nightly_and_the_very_script_that_runs
     (parts,) = re.findall(r"^nightly: (.*?) ##", (ROOT / "Makefile").read_text(), re.MULTILINE)
     assert {*parse(nightly)["jobs"]["searches"]["strategy"]["matrix"]["target"], "test-long"} == set(parts.split())
     assert any(step.get("run") == "make test-long" for step in steps(nightly))
-
-
-@pytest.mark.parametrize("path", FORMS, ids=lambda path: path.name)
-def test_a_form_has_what_its_reader_needs(path: Path) -> None:
-    form = parse(path)
-    assert form["name"]
-    assert form["description"]
-    ids = [field["id"] for field in form["body"] if field["type"] != "markdown"]
-    assert len(set(ids)) == len(ids) > 0
-    for field in form["body"]:
-        assert field["type"] in {"markdown", "textarea", "input", "dropdown", "checkboxes"}
-        assert field["attributes"]

@@ -35,7 +35,7 @@ def test_a_reader_of_an_expired_version_is_told_so_and_not_of_damage(db: dolmen.
     lose_the_file(db, 2)
     submit(db._context.head, "gc", [MoveFence((0, 0), db.version, 0)])
     for read in (old.to_arrow, lambda: old.count("k > 1"), lambda: old.scan().explain(), slow.read_all):
-        with pytest.raises(VersionExpiredError, match="version 2 has expired"):
+        with pytest.raises(VersionExpiredError, match="version 2"):
             read()
     assert db.table("t").count() == 1
 

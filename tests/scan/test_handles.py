@@ -90,7 +90,7 @@ def test_what_is_pinned_stays_pinned_or_says_that_it_has_expired(db: dolmen.Data
     db.context.store.delete([file.path])  # as a collection does
     submit(db.context.head, "gc", [MoveFence((0, 0), db.version, 0)])
     for pickled in pickles:
-        with pytest.raises(VersionExpiredError, match=f"version {version} has expired"):
+        with pytest.raises(VersionExpiredError, match=f"version {version}"):
             pickle.loads(pickled).to_arrow()
 
 
@@ -98,11 +98,11 @@ def test_what_is_of_one_process_says_so() -> None:
     db = dolmen.open("memory://handles")
     table = db.create_table("t", ROWS.schema)
     for handle in (db, table, db.at(db.version), table.scan()):
-        with pytest.raises(InputError, match="memory of this process"):
+        with pytest.raises(InputError, match="process"):
             pickle.dumps(handle)
     with db.transaction() as tx:
         for mine in (tx, tx.table("t"), tx.table("t").scan()):
-            with pytest.raises(InputError, match=r"belongs to one process|memory of this process"):
+            with pytest.raises(InputError, match="process"):
                 pickle.dumps(mine)
 
 
@@ -110,7 +110,7 @@ def test_a_transactions_scan_stays_in_its_process(db: dolmen.Database) -> None:
     with db.transaction() as tx:
         tx.table("t").append(ROWS)
         for mine in (tx, tx.table("t"), tx.table("t").scan()):
-            with pytest.raises(InputError, match="belongs to one process"):
+            with pytest.raises(InputError, match="process"):
                 pickle.dumps(mine)
 
 

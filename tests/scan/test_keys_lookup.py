@@ -84,15 +84,20 @@ def plain(rows: pa.Table) -> list[tuple[object, ...]]:
     return list(zip(*(to_plain(column.combine_chunks()) for column in rows.columns), strict=True))
 
 
+def draw_rows(rng: random.Random, kinds: list[str], count: int) -> pa.Table:
+    """Random rows, some of them without NULL."""
+    while True:
+        columns = {f"c{number}": random_column(rng, kind, count) for number, kind in enumerate(kinds)}
+        if (rows := pa.table(columns)).drop_null().num_rows > 1:
+            return rows
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_hidden_rows_are_those_whose_tuple_is_in_a_newer_list(seed: int, place: str) -> None:
     rng = random.Random(seed)
     kinds = [rng.choice(KEYS) for _ in range(rng.choice([1, 1, 1, 2, 3]))]
-    names = [f"c{place}" for place in range(len(kinds))]
-    rows = pa.table([random_column(rng, kind, 200) for kind in kinds], names=names)
-    whole = rows.drop_null()
-    if whole.num_rows == 0:
-        return
+    rows = draw_rows(rng, kinds, 200)
+    names, whole = rows.column_names, rows.drop_null()
     lists = []
     for ts in (10, 20, 30):
         drawn = whole.take(pa.array([rng.randrange(whole.num_rows) for _ in range(rng.randint(1, 30))]))
@@ -276,11 +281,8 @@ def test_row_groups_without_any_key_between_their_bounds_are_not_asked(place: st
 def test_rows_that_all_have_one_deleted_tuple_need_not_be_read(seed: int, place: str) -> None:
     rng = random.Random(seed)
     kinds = [rng.choice(KEYS) for _ in range(rng.choice([1, 1, 2]))]
-    rows = pa.table([random_column(rng, kind, 40) for kind in kinds], [f"c{place}" for place in range(len(kinds))])
-    rows = rows.drop_null()
+    rows = draw_rows(rng, kinds, 40).drop_null()
     keys = rows.slice(0, rows.num_rows // 2)
-    if not keys.num_rows:
-        return
     (found,) = lookups((5, keys))
     for row in plain(rows):
         expected = row in set(plain(keys))

@@ -65,7 +65,7 @@ def test_every_flipped_bit_of_a_page_is_found_before_it_is_decoded() -> None:
             for place in range(start, end):
                 changed = bytearray(body)
                 changed[place] ^= 1 << place % 8
-                with pytest.raises(OSError, match="checksum of the page"):
+                with pytest.raises(OSError, match=r"checksum.*page"):
                     FileBytes.from_ranges([(0, bytes(changed))], file.size, footer).pick(0, id_, np.array([3]))
 
 

@@ -76,7 +76,7 @@ def test_every_flipped_bit_of_a_placed_chunk_is_found_before_it_is_decoded() -> 
             for place in range(start, end):
                 changed = bytearray(body)
                 changed[place] ^= 1 << place % 8
-                with pytest.raises(OSError, match="checksum of the column chunk"):
+                with pytest.raises(OSError, match=r"checksum.*chunk"):
                     FileBytes.from_ranges([(0, bytes(changed))], file.size, placed).read(0, list(column.leaves))
 
 

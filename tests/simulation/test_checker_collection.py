@@ -11,10 +11,10 @@ from dolmen.maintenance.gc.collection import collect
 from dolmen_simulator.actors.writers import arrow
 from dolmen_simulator.judge import model
 from dolmen_simulator.judge.never import Never, ViolationError
-from simulation.judged import DAY_US, Forgery, World, forged
+from simulation.judged import DAY_US, Forgery, World, check_forgery
 
 
-def collected(call: Callable[[], object], told: str) -> None:
+def check_deletion(call: Callable[[], object], told: str) -> None:
     with pytest.raises(ViolationError, match=told) as caught:
         call()
     assert caught.value.never is Never.COLLECTED
@@ -22,9 +22,9 @@ def collected(call: Callable[[], object], told: str) -> None:
 
 def test_what_a_version_needs_may_not_be_deleted(expiring: World) -> None:
     path = expiring.table["files"][0]["path"]
-    collected(lambda: expiring.store.delete([path]), "which version 5 needs")
-    collected(lambda: expiring.store.delete([expiring.ledger.chain[1].key]), "which version 1 needs")
-    collected(lambda: expiring.store.delete([POINTER]), "was deleted")
+    check_deletion(lambda: expiring.store.delete([path]), "version 5")
+    check_deletion(lambda: expiring.store.delete([expiring.ledger.chain[1].key]), "version 1")
+    check_deletion(lambda: expiring.store.delete([POINTER]), "was deleted")
 
 
 def test_what_an_expired_version_needs_may_not_be_deleted_before_its_readers_are_gone(expiring: World) -> None:
@@ -39,23 +39,23 @@ def test_what_an_expired_version_needs_may_not_be_deleted_before_its_readers_are
     expiring.upkeep("gc", lambda: collect(expiring.db._context))
     assert expiring.ledger.retention.horizon > 6
     assert old[0] in expiring.bucket.objects
-    collected(lambda: expiring.store.delete(old[:1]), "before the grace")
+    check_deletion(lambda: expiring.store.delete(old[:1]), "grace")
     expiring.now_us += 7_200_000_000
     expiring.store.delete(old[:1])
 
 
 def test_an_orphan_that_a_commit_may_still_name_may_not_be_deleted(expiring: World) -> None:
     expiring.store.put("data/left/2026/01/01/00/orphan.parquet", b"rows of a commit under way")
-    collected(lambda: expiring.store.delete(["data/left/2026/01/01/00/orphan.parquet"]), "may still land")
+    check_deletion(lambda: expiring.store.delete(["data/left/2026/01/01/00/orphan.parquet"]), "land")
 
 
 def test_a_fence_or_a_horizon_that_moves_too_far_or_back_is_found(expiring: World) -> None:
     now_us = expiring.now_us
     forgeries: list[tuple[Forgery, str]] = [
-        (lambda manifest: manifest.update(orphan_cutoff=now_us), "fence too far"),
-        (lambda manifest: manifest.update(horizon=3, horizon_at=manifest["created_at"]), "expires too early"),
-        (lambda manifest: manifest.update(horizon=7, horizon_at=manifest["created_at"]), "are kept"),
-        (lambda manifest: manifest.update(freed=99), "has freed 99"),
+        (lambda manifest: manifest.update(orphan_cutoff=now_us), "fence"),
+        (lambda manifest: manifest.update(horizon=3, horizon_at=manifest["created_at"]), "expires"),
+        (lambda manifest: manifest.update(horizon=7, horizon_at=manifest["created_at"]), "kept"),
+        (lambda manifest: manifest.update(freed=99), "99"),
     ]
     for forgery, told in forgeries:
         world = World()
@@ -63,7 +63,7 @@ def test_a_fence_or_a_horizon_that_moves_too_far_or_back_is_found(expiring: Worl
         for k in range(4):
             world.append(k)
         world.set(retention="1d", keep_versions=2, reader_grace="1h", orphan_age="2d")
-        forged(world, forgery, Never.COLLECTED, told)
+        check_forgery(world, forgery, Never.COLLECTED, told)
 
 
 def test_what_a_version_lets_go_of_without_saying_so_is_found(expiring: World) -> None:
@@ -71,6 +71,6 @@ def test_what_a_version_lets_go_of_without_saying_so_is_found(expiring: World) -
     overwrite = model.OverwriteEffect("left", rows, force=True)
     expiring.store.forgery = lambda manifest: manifest.pop("released")
     table = expiring.db.table("left")
-    collected(
-        lambda: expiring.do("overwrite", [overwrite], lambda: table.overwrite(arrow(rows), force=True)), "let go of"
+    check_deletion(
+        lambda: expiring.do("overwrite", [overwrite], lambda: table.overwrite(arrow(rows), force=True)), "data/left"
     )

@@ -33,9 +33,9 @@ def test_a_right_feed_is_followed(world: World, net: bool) -> None:
 FORGERIES: tuple[tuple[str, Callable[[Fed], Fed]], ...] = (
     ("should not be there", lambda fed: fed[:-1]),
     ("missing", lambda fed: fed[1:]),
-    ("which is not there", lambda fed: [*fed, fed[-1]]),
+    ("not there", lambda fed: [*fed, fed[-1]]),
     ("more than once", lambda fed: [*fed, fed[-1]._replace(change="insert"), fed[-1]]),
-    ("tells of versions", lambda fed: [fed[0]._replace(version=1), *fed[1:]]),
+    ("versions", lambda fed: [fed[0]._replace(version=1), *fed[1:]]),
     ("missing", lambda fed: [row._replace(version=fed[-1].version) for row in fed]),
     ("not by its commit", lambda fed: [fed[0]._replace(commit_ts=1), *fed[1:]]),
     ("pairs updates", lambda fed: [fed[0]._replace(change="update_after"), *fed[1:]]),

@@ -70,8 +70,8 @@ def other_totals(found: Document) -> None:
 @pytest.mark.parametrize(
     ("forge", "told"),
     [
-        (other_version, "another commit"),
-        (other_rows, "of a later snapshot"),
+        (other_version, "commit"),
+        (other_rows, "snapshot"),
         (other_columns, "has columns"),
         (other_totals, "total-records"),
     ],

@@ -8,7 +8,7 @@ import pytest
 from dolmen.maintenance.compact.compaction import compact
 from dolmen.maintenance.resolve.resolution import resolve
 from dolmen_simulator.judge.never import Never, ViolationError
-from simulation.judged import Document, World, forged, left
+from simulation.judged import Document, World, check_forgery, left
 
 # ---- what versions hold ----------------------------------------------------------------------------------------------
 
@@ -25,16 +25,18 @@ def test_a_history_without_forgeries_is_not_found_fault_with(world: World) -> No
 
 
 def test_a_file_that_a_version_leaves_out_is_a_lost_row(world: World) -> None:
-    forged(world, lambda manifest: left(manifest)["files"].pop(2), Never.LOST, r"missing: \[Row\(k=7")
+    check_forgery(world, lambda manifest: left(manifest)["files"].pop(2), Never.LOST, r"Row\(k=7")
 
 
 def test_a_file_that_stands_there_twice_is_a_row_there_twice(world: World) -> None:
-    forged(world, lambda manifest: left(manifest)["files"].append(left(manifest)["files"][2]), Never.LOST, "twice")
+    check_forgery(
+        world, lambda manifest: left(manifest)["files"].append(left(manifest)["files"][2]), Never.LOST, "twice"
+    )
 
 
 def test_a_tombstone_that_is_dropped_too_early_is_a_revived_row(world: World) -> None:
     world.delete(4)
-    forged(world, lambda manifest: left(manifest).pop("tombstones"), Never.REVIVED, r"should not be there: \[Row\(k=4")
+    check_forgery(world, lambda manifest: left(manifest).pop("tombstones"), Never.REVIVED, r"Row\(k=4")
 
 
 def test_a_file_that_claims_to_know_more_deletes_than_it_does_is_a_revived_row(world: World) -> None:
@@ -43,12 +45,12 @@ def test_a_file_that_claims_to_know_more_deletes_than_it_does_is_a_revived_row(w
     def forgery(manifest: Document) -> None:
         left(manifest)["files"][1]["applied_through"] = manifest["commit_ts"]
 
-    forged(world, forgery, Never.REVIVED, r"should not be there: \[Row\(k=4")
+    check_forgery(world, forgery, Never.REVIVED, r"Row\(k=4")
 
 
 def test_a_vector_that_is_dropped_is_a_revived_row(world: World) -> None:
     world.delete_positions(5)
-    forged(world, lambda manifest: left(manifest)["files"][1].pop("vector"), Never.REVIVED, "k=5")
+    check_forgery(world, lambda manifest: left(manifest)["files"][1].pop("vector"), Never.REVIVED, "k=5")
 
 
 def test_an_older_vector_that_counts_again_is_a_revived_row(world: World) -> None:
@@ -59,7 +61,7 @@ def test_an_older_vector_that_counts_again_is_a_revived_row(world: World) -> Non
     def forgery(manifest: Document) -> None:
         left(manifest)["files"][1]["vector"] = old
 
-    forged(world, forgery, Never.REVIVED, "k=6")
+    check_forgery(world, forgery, Never.REVIVED, "k=6")
 
 
 def test_a_vector_of_another_file_is_a_lost_row(world: World) -> None:
@@ -69,7 +71,7 @@ def test_a_vector_of_another_file_is_a_lost_row(world: World) -> None:
         files = left(manifest)["files"]
         files[0]["vector"] = files[1].pop("vector")
 
-    forged(world, forgery, Never.LOST, "k=2")
+    check_forgery(world, forgery, Never.LOST, "k=2")
 
 
 def test_a_file_whose_values_are_others_is_a_lost_row(world: World) -> None:
@@ -88,48 +90,46 @@ def test_a_row_whose_commit_timestamp_changes_is_found(world: World) -> None:
     def forgery(manifest: Document) -> None:
         left(manifest)["files"][0]["row_ts"] += 1
 
-    forged(world, forgery, Never.HALF, "_commit_ts")
+    check_forgery(world, forgery, Never.HALF, "_commit_ts")
 
 
 def test_a_table_that_a_version_leaves_out_is_lost(world: World) -> None:
-    forged(world, lambda manifest: manifest["tables"].pop("left"), Never.LOST, "has tables")
+    check_forgery(world, lambda manifest: manifest["tables"].pop("left"), Never.LOST, "tables")
 
 
 def test_settings_that_a_version_forgets_are_lost(world: World) -> None:
     world.set(keep_versions=5)
-    forged(world, lambda manifest: manifest.pop("properties"), Never.LOST, "has settings")
+    check_forgery(world, lambda manifest: manifest.pop("properties"), Never.LOST, "settings")
 
 
 def test_a_commit_that_hides_that_it_changed_rows_misreports(world: World) -> None:
-    forged(world, lambda manifest: manifest.update(data_change=False), Never.MISREPORTED, "says that it did not")
+    check_forgery(world, lambda manifest: manifest.update(data_change=False), Never.MISREPORTED, "did not")
 
 
 # ---- the chain -------------------------------------------------------------------------------------------------------
 
 
 def test_a_commit_timestamp_that_does_not_grow_is_found(world: World) -> None:
-    forged(world, lambda manifest: manifest.update(commit_ts=1), Never.REVIVED, "commit_ts")
+    check_forgery(world, lambda manifest: manifest.update(commit_ts=1), Never.REVIVED, "commit_ts")
 
 
 def test_a_created_at_that_goes_back_is_found(world: World) -> None:
-    forged(world, lambda manifest: manifest.update(created_at=1), Never.UNREADABLE, "created_at")
+    check_forgery(world, lambda manifest: manifest.update(created_at=1), Never.UNREADABLE, "created_at")
 
 
 def test_a_commit_that_is_dated_before_it_was_asked_for_is_found(world: World) -> None:
     world.now_us += 30_000_000
     before_us = world.ledger.chain[-1].created_at
-    forged(
-        world, lambda manifest: manifest.update(created_at=before_us), Never.MISDATED, r"31.0 s before append .*began"
-    )
+    check_forgery(world, lambda manifest: manifest.update(created_at=before_us), Never.MISDATED, "31.0 s")
 
 
 def test_a_version_that_follows_another_one_than_the_newest_loses_it(world: World) -> None:
     before = world.ledger.chain[-2].key
-    forged(world, lambda manifest: manifest.update(previous=before), Never.LOST, "does not follow")
+    check_forgery(world, lambda manifest: manifest.update(previous=before), Never.LOST, "follow")
 
 
 def test_a_history_that_leaves_commits_out_is_found(world: World) -> None:
-    forged(world, lambda manifest: manifest["history"].pop(0), Never.MISREPORTED, "history")
+    check_forgery(world, lambda manifest: manifest["history"].pop(0), Never.MISREPORTED, "history")
 
 
 def test_a_manifest_that_is_not_there_makes_its_version_unreadable(world: World) -> None:
@@ -146,4 +146,4 @@ def test_a_version_whose_object_is_missing_is_unreadable(world: World) -> None:
         path = left(manifest)["files"][-1]["path"]
         del world.bucket.objects[path]
 
-    forged(world, forgery, Never.UNREADABLE, "data/left.*is not there")
+    check_forgery(world, forgery, Never.UNREADABLE, "data/left")

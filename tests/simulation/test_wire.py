@@ -167,7 +167,7 @@ def test_a_put_that_replaces_is_judged_when_it_arrives(fate: Fate) -> None:
 def test_409_to_the_end_of_patience_is_no_failed_precondition() -> None:
     world = World()
     world.given(Verb.PUT, *[Fate.CONFLICT] * 6)
-    with pytest.raises(StoreUnavailableError, match="was not put: 409 ConditionalRequestConflict"):
+    with pytest.raises(StoreUnavailableError, match="409 ConditionalRequestConflict"):
         world.store.put("key", BODY)
     assert world.holds() == {}
     assert world.wire.truth == []
@@ -393,7 +393,7 @@ def test_an_abort_that_arrives_after_the_completion_changes_nothing_and_before_i
     output.write(BODY)
     (upload,) = world.server.uploads
     client.abort_multipart_upload(Bucket="simulation", Key="second", UploadId=upload)
-    with pytest.raises(StoreUnavailableError, match="the upload of 'second' is gone"):
+    with pytest.raises(StoreUnavailableError, match="'second'"):
         output.commit()
     assert world.holds() == {"first": BODY}
 

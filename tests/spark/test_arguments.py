@@ -142,7 +142,7 @@ def calls(draw: st.DrawFn) -> tuple[str, dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def perform(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, dict[str, Any]], None]:
+def check_call(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, dict[str, Any]], None]:
     """Makes a call on a copy of a small database, takes what comes of it, and looks at the database."""
     folder, numbers = tmp_path_factory.mktemp("arguments"), itertools.count()
     made = dolmen.open(str(folder / "template")).create_table("t", SCHEMA, primary_key="id", sort_key="n")
@@ -194,12 +194,12 @@ def _check(url: str) -> None:
 
 
 def test_no_argument_on_spark_makes_a_database_that_nobody_can_open(
-    perform: Callable[[str, dict[str, Any]], None],
+    check_call: Callable[[str, dict[str, Any]], None],
 ) -> None:
     @settings(max_examples=CASES, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True)
     @given(calls())
     def run(call: tuple[str, dict[str, Any]]) -> None:
-        perform(*call)
+        check_call(*call)
 
     run()
 

@@ -152,7 +152,7 @@ def test_nothing_is_deleted_when_a_part_does_not_come_back(
         return without_the_first
 
     monkeypatch.setattr(spark_gc, "mark_parts", forgetful)
-    with pytest.raises(AssertionError, match=r"1 of .* parts of the mark did not come back: nothing is deleted"):
+    with pytest.raises(AssertionError, match=r"1 of .* parts"):
         gc(spark, db, settings=AT_ONCE, full=True)
     assert there(tmp_path) >= before
 
@@ -162,7 +162,7 @@ def test_a_task_that_finds_another_manifest_under_the_number_stops_the_mark(
 ) -> None:
     db = directory(life, tmp_path)
     manifest = msgspec.structs.replace(db.context.head.refresh().manifest, commit_id="f" * 32)
-    with pytest.raises((PySparkException, Py4JJavaError), match="another one here than in the driver"):
+    with pytest.raises((PySparkException, Py4JJavaError), match="driver"):
         SparkMarker(spark, db.url, db.context)(manifest, db.context.segments, 0)
 
 

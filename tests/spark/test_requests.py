@@ -72,7 +72,7 @@ def test_other_rows_under_an_id_are_refused_and_the_same_ones_applied_once(
     if way == "delete":
         other = rows(spark, 41, 30)
     for frame in (other, rows(spark, 0, 0)):
-        with pytest.raises(AppliedIdError, match=r"load-1.*other content"):
+        with pytest.raises(AppliedIdError, match="load-1"):
             run(table, frame, "load-1")
     assert (db.refresh(), table.to_arrow()) == (version, there)
 

@@ -62,7 +62,7 @@ def test_a_listing_never_leaves_the_root(store: LocalStore) -> None:
 
 
 def test_a_part_longer_than_the_file_system_takes_is_refused_kindly(store: LocalStore) -> None:
-    with pytest.raises(InputError, match="cannot be the name of a file"):
+    with pytest.raises(InputError, match="name of a file"):
         store.put("x" * 300, b"x")
 
 
@@ -70,7 +70,7 @@ def test_an_object_and_a_directory_cannot_have_one_name(store: LocalStore) -> No
     put(store, "a/b")
     with pytest.raises(InputError, match="is a directory"):
         store.put("a", b"x")
-    with pytest.raises(InputError, match="cannot be the name of a file"):
+    with pytest.raises(InputError, match="name of a file"):
         store.put("a/b/c", b"x")
     assert store.delete(["a"])[0].error is not None
     assert keys(store) == ["a/b"]

@@ -281,7 +281,7 @@ def test_an_answer_that_breaks_off_in_its_body_is_asked_for_again(store: S3Store
     assert store.get("key", (0, 100_000)).body == bytes(100_000)
     assert [r.bytes_down for r in proxy.requests() if r.method == "GET"] == [50_000, 50_000, 100_000]
     proxy.rule("cut", method="GET", times=None)
-    with pytest.raises(StoreUnavailableError, match="cannot be reached"):
+    with pytest.raises(StoreUnavailableError, match="reached"):
         store.get("key")
 
 

@@ -20,10 +20,13 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
 import dolmen
 from dolmen.api.database import Database
 from dolmen.base.runtime import Runtime
+from dolmen.rows.scan.by_key import filter_choice
+from dolmen.rows.scan.by_key.filter_choice import FilterUse
 from dolmen.store.memory import MemoryStore
 from support.oracle import connect_oracle
 
@@ -358,6 +361,22 @@ def literal(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).upper()
     return f"DATE '{value}'" if isinstance(value, date) else str(value)
+
+
+def ask_all_filters(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Lets scans ask every Bloom filter that can be asked, and lists how many files each answer excludes."""
+    monkeypatch.setattr(filter_choice, "REQUEST_BYTES", -(1 << 40))
+    monkeypatch.setattr(filter_choice, "_LEAST_SPARED", -1.0)
+    excluded: list[int] = []
+    plain = FilterUse.judge
+
+    def judge(self: FilterUse, *args: Any, **options: Any) -> None:
+        before = self.excluded
+        plain(self, *args, **options)
+        excluded.append(self.excluded - before)
+
+    monkeypatch.setattr(FilterUse, "judge", judge)
+    return excluded
 
 
 def in_memory(seed: str) -> AlteredHistory:

@@ -20,7 +20,7 @@ class MalformedFile:
         name: the file's name, unique among them, with the endings that say its format.
         data: its bytes.
         schema: the table's columns; None to infer them.
-        reason: a phrase of the error's message.
+        reason: text that the error's message must contain.
         line, row, column: the place the error names; None where there is none.
     """
 

@@ -59,7 +59,7 @@ def test_every_flipped_bit_of_a_column_chunk_is_found_before_it_is_decoded() -> 
         for bit in range(8):
             changed = bytearray(body)
             changed[place] ^= 1 << bit
-            with pytest.raises(OSError, match="checksum of the column chunk"):
+            with pytest.raises(OSError, match=r"checksum.*chunk"):
                 FileBytes.from_ranges([(0, bytes(changed))], file.size, footer).read(0, [0])
 
 

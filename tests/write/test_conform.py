@@ -175,10 +175,10 @@ def test_columns_are_matched_by_name_and_missing_ones_are_null() -> None:
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        (["a", "b", "z"], "no column 'z' in the table; there are: a, b"),
-        (["A", "a"], "columns 'A' and 'a' differ in case only"),
-        (["b"], "column 'a' is missing and not nullable"),
-        (["a", "a"], "column 'a' is there twice"),
+        (["a", "b", "z"], r"column 'z'.*a, b"),
+        (["A", "a"], r"columns 'A'.*'a'"),
+        (["b"], r"column 'a'.*missing"),
+        (["a", "a"], r"column 'a'.*twice"),
     ],
 )
 def test_columns_that_do_not_match_are_refused_before_any_row(columns: list[str], message: str) -> None:

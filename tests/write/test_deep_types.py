@@ -92,14 +92,14 @@ def test_a_type_that_is_nested_too_deeply_is_refused_at_every_door(name: str, le
     for door, act in DOORS.items():
         with pytest.raises(SchemaError) as caught:
             act(table, kind)
-        assert "is nested more than 32 levels deep" in str(caught.value), door
+        assert "32 levels" in str(caught.value), door
 
 
 def test_a_type_of_a_billion_fields_is_refused_without_going_through_them(tmp_path: Path) -> None:
     kind = pa.int64()
     for _ in range(30):
         kind = pa.struct([("a", kind), ("b", kind)])
-    with pytest.raises(SchemaError, match="column 'c': it has more than 250,000 fields"):
+    with pytest.raises(SchemaError, match=r"column 'c'.*250,000"):
         dolmen.open(tmp_path / "db").create_table("t", pa.schema([("c", kind)]))
 
 

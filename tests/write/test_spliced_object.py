@@ -268,4 +268,4 @@ def test_a_file_with_damage_behind_its_rows_is_no_source(what: str) -> None:
     place = {"filters": start + 40, "page index": file.footer[0] - 3, "footer": file.footer[0] + 9}[what]
     body[place] ^= 4
     found = SpliceSource.parse(file.path, "", bytes(body[start:]), start, file.footer[0])
-    assert found is None or what == "footer"  # whose checksum is the entry's
+    assert (found is None) is (what != "footer")  # whose checksum is the entry's

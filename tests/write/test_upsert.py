@@ -84,7 +84,7 @@ def test_too_many_keys_are_refused_and_duplicates_do_not_count(monkeypatch: pyte
     monkeypatch.setattr(upsert, "_FOLD_ROWS", 100)
     kept, _ = dedupe(pa.table({"id": list(range(100)) * 50}), "id", batch_rows=30)
     assert kept.num_rows == 100
-    with pytest.raises(LimitError, match="more than 100 keys"):
+    with pytest.raises(LimitError, match="100 keys"):
         dedupe(pa.table({"id": list(range(101)) * 2}), "id", batch_rows=30)
 
 
@@ -92,7 +92,7 @@ def test_too_many_bytes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(upsert, "MAX_BYTES", 1 << 20)
     monkeypatch.setattr(upsert, "_FOLD_BYTES", 1 << 18)
     rows = pa.table({"id": range(20), "v": ["x" * 100_000] * 20})
-    with pytest.raises(LimitError, match="more than 1 MB of rows"):
+    with pytest.raises(LimitError, match="1 MB"):
         dedupe(rows, "id")
     again = pa.table({"id": [1] * 20, "v": ["x" * 100_000] * 20})
     assert dedupe(again, "id")[0].num_rows == 1

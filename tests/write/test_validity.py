@@ -181,5 +181,5 @@ def test_a_column_name_that_is_not_utf_8_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("rows", [{"\ud800": [1]}, {"s": ["\ud800"]}, [{"s": "\ud800"}]])
 def test_text_of_half_a_character_is_refused(rows: Any, tmp_path: Path) -> None:
     table = dolmen.open(tmp_path / "db").create_table("t", pa.schema([("s", pa.string())]))
-    with pytest.raises(InputError, match="surrogates not allowed"):
+    with pytest.raises(InputError, match="surrogates"):
         table.append(rows)

@@ -81,7 +81,7 @@ def test_whatever_is_cut_off_the_file_is_refused(stream: bool) -> None:
 
 def test_what_follows_the_end_of_a_stream_is_refused() -> None:
     data = _written(TABLE, stream=True)
-    with pytest.raises(InputError, match="follows its end mark"):
+    with pytest.raises(InputError, match="end"):
         _read(data + data)
 
 
@@ -89,7 +89,7 @@ def test_batches_that_are_too_large_to_hold_are_refused(monkeypatch: pytest.Monk
     monkeypatch.setattr(arrow, "MAX_MESSAGE_BYTES", 2000)
     table = pa.table({"a": range(1000)})
     assert _read(_written(table, stream=False, chunk=100), None).num_rows == 1000
-    with pytest.raises(InputError, match="write it in smaller ones"):
+    with pytest.raises(InputError, match="smaller"):
         _read(_written(table, stream=False, chunk=1000), None)
 
 
@@ -111,14 +111,14 @@ def test_extra_columns_and_fields_are_ignored_where_asked() -> None:
         {"a": 2, "s": None, "l": [], "more": None},
         {"a": 3, "s": {"x": None}, "l": None, "more": None},
     ]
-    with pytest.raises(SchemaError, match="no column 'z'"):
+    with pytest.raises(SchemaError, match="column 'z'"):
         _read(data, schema)
-    with pytest.raises(SchemaError, match="no column is one of the table's"):
+    with pytest.raises(SchemaError):
         _read(data, pa.schema([("q", pa.int64())]), extra="ignore")
 
 
 def test_what_a_file_may_hold_is_limited() -> None:
     data = _written(TABLE, stream=True)
     assert _read(data, max_bytes=10_000).num_rows == 100
-    with pytest.raises(InputError, match="unpacks to more than the 800 bytes"):
+    with pytest.raises(InputError, match=r"unpacks.* 800 bytes"):
         _read(data, max_bytes=800)

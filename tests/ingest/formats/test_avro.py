@@ -159,7 +159,7 @@ def test_records_lists_maps_and_names_used_twice_are_nested_columns() -> None:
 
 def test_a_map_that_the_table_has_no_map_for_is_refused() -> None:
     data = _written(_record(m={"type": "map", "values": "long"}), [{"m": {"a": 1}}])
-    with pytest.raises(SchemaError, match=r"column 'm': values of type map<string, int64.*never stored as struct"):
+    with pytest.raises(SchemaError, match=r"column 'm': .*map<string, int64.*struct"):
         _read(data, pa.schema([("m", pa.struct([("a", pa.int64())]))]))
 
 
@@ -168,15 +168,15 @@ def test_a_map_that_the_table_has_no_map_for_is_refused() -> None:
     [
         ("long", "no records"),
         ({"type": "array", "items": "long"}, "no records"),
-        (_record(a=["long", "string"]), "union of several types"),
+        (_record(a=["long", "string"]), "union"),
         (_record(a=["null", "row"]), "holds itself"),
         (_record(a={"type": "array", "items": "null"}), "nothing but NULL"),
         (_record(a={"type": "array", "items": {"type": "record", "name": "e", "fields": []}}), "nothing but NULL"),
         (_record(a={"type": "bytes", "logicalType": "decimal", "precision": 90}), "90 digits"),
-        (_record(a="somewhere"), "does not define"),
-        (_record(a={"type": "fixed", "name": "f", "size": 0}), "fixed of 0 bytes"),
-        ({"type": "record", "name": "row", "fields": 5}, "not valid: the fields"),
-        ({"name": "row"}, "not valid: the row has no 'type'"),
+        (_record(a="somewhere"), "define"),
+        (_record(a={"type": "fixed", "name": "f", "size": 0}), "0 bytes"),
+        ({"type": "record", "name": "row", "fields": 5}, "fields"),
+        ({"name": "row"}, "'type'"),
         (__import__("functools").reduce(lambda inner, _: {"type": "array", "items": inner}, range(150), "int"), "deep"),
     ],
 )
@@ -236,22 +236,22 @@ def test_many_nulls_of_wide_fixed_values_take_bounded_memory() -> None:
 @pytest.mark.parametrize(
     ("kind", "value", "fault"),
     [
-        (INTS, _number(2**62) + b"\2", "has 4,611,686,018,427,387,904 items, more than there are bytes left"),
+        (INTS, _number(2**62) + b"\2", "4,611,686,018,427,387,904 items"),
         (INTS, _number(-(2**62)) + _number(5) + b"\2", "has 4,611,686,018,427,387,904 items"),
         (INT_MAP, _number(2**62) + b"\2", "has 4,611,686,018,427,387,904 items"),
-        (INT_MAP, _number(1) + _text(b"\xff") + b"\2\0", "text is not UTF-8"),
-        ("string", _number(2**62) + b"x", "a length of 4,611,686,018,427,387,904 bytes, and 1 are left in its block"),
-        ("string", _number(-1) + b"x", "a length of -1 bytes"),
-        ("string", _text(b"\xff"), "text is not UTF-8"),
-        ("bytes", _number(5) + b"x", "a length of 5 bytes, and 1 are left in its block"),
-        ("bytes", _number(-5), "a length of -5 bytes"),
-        ({**FIXED, "size": 8}, b"x", "8 bytes, and 1 are left in its block"),
-        ("double", b"x", "8 bytes, and 1 are left"),
+        (INT_MAP, _number(1) + _text(b"\xff") + b"\2\0", "UTF-8"),
+        ("string", _number(2**62) + b"x", "4,611,686,018,427,387,904 bytes"),
+        ("string", _number(-1) + b"x", "-1 bytes"),
+        ("string", _text(b"\xff"), "UTF-8"),
+        ("bytes", _number(5) + b"x", "5 bytes"),
+        ("bytes", _number(-5), "-5 bytes"),
+        ({**FIXED, "size": 8}, b"x", "8 bytes"),
+        ("double", b"x", "8 bytes"),
         ("long", b"\xff", "0 are left"),
-        (["null", "long"], _number(5) + b"\2", "of type 5 of a union of 2"),
-        (["null", "long"], _number(-1) + b"\2", "of type -1 of a union of 2"),
-        (["null", "long"], _number(-2), "of type -2 of a union of 2"),
-        (["null", ENUM], _number(-64), "of type -64 of a union of 2"),
+        (["null", "long"], _number(5) + b"\2", r"type 5.* 2"),
+        (["null", "long"], _number(-1) + b"\2", r"type -1.* 2"),
+        (["null", "long"], _number(-2), r"type -2.* 2"),
+        (["null", ENUM], _number(-64), r"type -64.* 2"),
         (ENUM, _number(2**62), "symbol 4611686018427387904 of 2"),
         *(
             (kind, _number(branch) + bytes(9), f"of type {branch} of a union of 2")
@@ -271,9 +271,9 @@ def test_many_nulls_of_wide_fixed_values_take_bounded_memory() -> None:
         ),
         (INTS, _number(-(2**63)) + b"\2\0", "has 9,223,372,036,854,775,808 items"),
         (INT_MAP, _number(-(2**63)) + b"\2\0", "has 9,223,372,036,854,775,808 items"),
-        ("int", _number(2**40), "none of its type"),
-        ({"type": "int", "logicalType": "date"}, _number(2**40), "none of its type"),
-        ({"type": "bytes", "logicalType": "decimal", "precision": 5}, _text(bytes(33)), "none of its type"),
+        ("int", _number(2**40), "type"),
+        ({"type": "int", "logicalType": "date"}, _number(2**40), "type"),
+        ({"type": "bytes", "logicalType": "decimal", "precision": 5}, _text(bytes(33)), "type"),
     ],
 )
 def test_a_value_that_is_none_is_refused_by_record_and_field(kind: Any, value: bytes, fault: str) -> None:
@@ -282,8 +282,8 @@ def test_a_value_that_is_none_is_refused_by_record_and_field(kind: Any, value: b
     good = {"string": b"\0", "bytes": b"\0", "long": b"\0", "int": b"\0", "double": bytes(8)}
     fine = good.get(kind, b"\0") if isinstance(kind, str) else bytes(kind["size"]) if "size" in kind else b"\0"
     data = _container(schema, [(1, _number(1) + fine), (2, _number(1) + fine + _number(2) + value)])
-    place = "record 3 of the file, field 'r'" if fault.startswith("none") else "block 2, record 2, field 'r.a'"
-    with pytest.raises(InputError, match=rf"file 't\.avro' is damaged: {place}: .*{fault}"):
+    place = "record 3.*'r'" if fault == "type" else r"block 2, record 2, field 'r\.a'"
+    with pytest.raises(InputError, match=rf"'t\.avro'.*{place}: .*{fault}"):
         _read(data)
 
 
@@ -313,20 +313,20 @@ def test_numbers_may_have_more_bytes_than_they_need() -> None:
 @pytest.mark.parametrize(
     ("schema", "fault"),
     [
-        (_record(a=[]), "field 'a' is a union of no types"),
+        (_record(a=[]), r"field 'a'.*union"),
         (_record(a={**FIXED}), "field 'a' has no 'size'"),
         (_record(a={"type": "array"}), "field 'a' has no 'items'"),
         (_record(a={"type": "map"}), "field 'a' has no 'values'"),
-        (_record(a={"type": "enum", "name": "e", "symbols": []}), "without a list of symbols"),
-        (_record(a={"type": "enum", "name": "e", "symbols": "AB"}), "without a list of symbols"),
-        (_record(a={"type": "enum", "name": "e", "symbols": ["a b"]}), "symbol 'a b', which is no name"),
+        (_record(a={"type": "enum", "name": "e", "symbols": []}), "symbols"),
+        (_record(a={"type": "enum", "name": "e", "symbols": "AB"}), "symbols"),
+        (_record(a={"type": "enum", "name": "e", "symbols": ["a b"]}), "'a b'"),
         (_record(a={"type": "enum", "name": "e", "symbols": ["a", "a"]}), "a symbol twice"),
         (_record(a=5), "field 'a' has no 'type'"),
-        ({"type": "record", "name": "r", "fields": ["a"]}, "a field of the row has no 'name'"),
-        ({"type": "record", "name": 5, "fields": []}, "the name of the row is no text"),
-        ({"type": "record", "name": "r", "fields": [{"name": "\ud800", "type": "int"}]}, "is no text"),
-        (5, "the row has no 'type'"),
-        (_record(a={"type": "bytes", "logicalType": "decimal", "precision": 10**30}), "digits: at most 76"),
+        ({"type": "record", "name": "r", "fields": ["a"]}, "'name'"),
+        ({"type": "record", "name": 5, "fields": []}, "name"),
+        ({"type": "record", "name": "r", "fields": [{"name": "\ud800", "type": "int"}]}, "text"),
+        (5, "'type'"),
+        (_record(a={"type": "bytes", "logicalType": "decimal", "precision": 10**30}), "76"),
         (["null", _record(a="int")], "no records"),
     ],
 )
@@ -346,9 +346,9 @@ def test_records_named_twice_have_no_more_columns_than_a_file_may(doublings: int
         fields = [{"name": "a", "type": wrap(kind)}, {"name": "b", "type": wrap(f"e{number - 1}")}]
         kind = {"type": "record", "name": f"e{number}", "fields": fields}
     data = _container(_record(x=kind), [(1, bytes(9))])
-    with pytest.raises(LimitError, match="more than 10,000 columns"):
+    with pytest.raises(LimitError, match="10,000 columns"):
         _read(data)
-    with pytest.raises(LimitError, match="more than 100 columns"):
+    with pytest.raises(LimitError, match="100 columns"):
         _read(data, max_columns=100)
 
 
@@ -359,7 +359,7 @@ def test_names_that_lead_deeper_and_deeper_are_refused() -> None:
     for number in range(1, 300):
         inner = {"type": "record", "name": f"e{number}", "fields": [{"name": "a", "type": f"e{number - 1}"}]}
         fields.append({"name": f"x{number}", "type": inner})
-    with pytest.raises(SchemaError, match="nested more than 100 levels deep"):
+    with pytest.raises(SchemaError, match="100 levels"):
         _read(_container({"type": "record", "name": "top", "fields": fields}, []))
 
 
@@ -369,24 +369,24 @@ LONGS = b"".join(map(_number, range(5)))
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
-        (b"", "does not begin"),
-        (b"Obj\x02", "does not begin"),
+        (b"", "begin"),
+        (b"Obj\x02", "begin"),
         (_container(NUMBERS, [(5, LONGS)])[:-1], "ends early"),
         (_container(NUMBERS, [(5, LONGS)])[:-17], "ends early"),
         (_container(NUMBERS, [(5, LONGS)]) + b"\x02", "ends early"),
-        (_container(NUMBERS, [(5, LONGS)])[:-1] + b"x", "does not end with the mark"),
+        (_container(NUMBERS, [(5, LONGS)])[:-1] + b"x", "mark"),
         (_container(NUMBERS, [(6, LONGS)]), "of 6 records"),
-        (_container(NUMBERS, [(4, LONGS)]), "more than its 4 records"),
+        (_container(NUMBERS, [(4, LONGS)]), "4 records"),
         (_container(NUMBERS, [(2, b"\x80\x80")]), "damaged"),
         (_container(NUMBERS, [(10**12, LONGS)]), "records"),
         (_container(NUMBERS, [(-1, LONGS)]), "records"),
         (_container(_record(a="string"), [(1, _text(b"\xff"))]), "damaged"),
         (_container(_record(a="string"), [(1, _number(10**15) + b"x")]), "damaged"),
         (_container(_record(a=["null", "long"]), [(1, _number(5) + _number(1))]), "damaged"),
-        (_container(NUMBERS, [], b"lz4"), "codec 'lz4' is unknown"),
+        (_container(NUMBERS, [], b"lz4"), "'lz4'"),
         (MAGIC + _number(0) + SYNC, "no schema"),
         (MAGIC + _number(10**9) + _number(10**12), "too large"),
-        (MAGIC + b"\xff" * 20, "more than 64 bits"),
+        (MAGIC + b"\xff" * 20, "64 bits"),
     ],
 )  # fmt: skip
 def test_a_damaged_file_is_refused(data: bytes, reason: str) -> None:
@@ -415,5 +415,5 @@ def test_fastavro_is_not_loaded_for_other_formats() -> None:
     import subprocess
     import sys
 
-    program = "import sys, dolmen.ingest.formats.formats; sys.exit('fastavro' in sys.modules)"
-    subprocess.run([sys.executable, "-c", program], check=True)
+    program = "import sys, dolmen.ingest.formats.formats; print('fastavro' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=True, capture_output=True).stdout == b"False\n"

@@ -161,7 +161,7 @@ def test_a_column_that_text_does_not_hold_is_refused_before_a_row_is_asked_for(
         yield
 
     asked = pa.RecordBatchReader.from_batches(pa.schema([("m", kind)]), rows())
-    with pytest.raises(SchemaError, match=r"column 'm' holds maps.*parquet and arrow hold it"):
+    with pytest.raises(SchemaError, match="column 'm'"):
         export_file(asked, tmp_path / name, detect(name))
     assert list(tmp_path.iterdir()) == []
 
@@ -173,7 +173,7 @@ def test_a_time_that_text_does_not_hold_leaves_what_was_there(tmp_path: Path, na
     if nested:
         values = pa.ListArray.from_arrays([0, 1, 2, 3, 4, 5], values)
     (tmp_path / name).write_text("before")
-    with pytest.raises(InputError, match="row 4, column 'at': a time outside of the years 1 to 9999"):
+    with pytest.raises(InputError, match=r"row 4, column 'at': .* 1 to 9999"):
         export_file(stream(pa.table({"at": values})), tmp_path / name, detect(name))
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [(name, "before")]
 
@@ -185,7 +185,7 @@ def test_rows_that_fail_to_come_leave_no_file(tmp_path: Path) -> None:
 
     for name in FILES:
         failing = pa.RecordBatchReader.from_batches(pa.schema([("id", pa.int64())]), rows())
-        with pytest.raises(InputError, match="the rest is lost"):
+        with pytest.raises(InputError):
             export_file(failing, tmp_path / name, detect(name))
     assert list(tmp_path.iterdir()) == []
 
@@ -193,12 +193,12 @@ def test_rows_that_fail_to_come_leave_no_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("table", "name", "message"),
     [
-        (pa.table([[1], [2]], ["a", "a"]), "rows.csv", "2 columns have the name 'a'"),
-        (pa.table([[1]], [""]), "rows.csv", "have the name ''"),
+        (pa.table([[1], [2]], ["a", "a"]), "rows.csv", r"2 columns.*'a'"),
+        (pa.table([[1]], [""]), "rows.csv", "''"),
         (pa.table({"i": pa.array([None], pa.month_day_nano_interval())}), "rows.parquet", "column 'i'"),
-        (pa.table({"a": [1]}), "rows.avro", "Avro is read, but not written"),
-        (pa.table({"a": [1]}), "rows.parquet.gz", "leave the ending for gzip away"),
-        (pa.table({"a": [1]}), "absent/rows.csv", "there is no directory"),
+        (pa.table({"a": [1]}), "rows.avro", "Avro"),
+        (pa.table({"a": [1]}), "rows.parquet.gz", "gzip"),
+        (pa.table({"a": [1]}), "absent/rows.csv", "directory"),
     ],
 )
 def test_what_could_not_be_read_again_is_refused(tmp_path: Path, table: pa.Table, name: str, message: str) -> None:

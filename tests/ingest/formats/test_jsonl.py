@@ -92,7 +92,7 @@ def test_a_line_longer_than_a_block_is_read() -> None:
 
 
 def test_a_map_column_is_refused_before_any_row() -> None:
-    with pytest.raises(SchemaError, match="maps cannot be read from text"):
+    with pytest.raises(SchemaError, match="maps"):
         _read(b'{"m": {}}\n', pa.schema([("m", pa.map_(pa.string(), pa.int64()))]))
 
 

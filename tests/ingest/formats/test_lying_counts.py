@@ -117,7 +117,7 @@ def test_adopted_lists_with_fewer_rows_than_their_footer_says_are_never_read_as_
     database = dolmen.open(str(tmp_path / "db"))
     database.adopt("t", str(tmp_path / "in"))
     for act in (lambda: database.table("t").scan().to_arrow(), lambda: database.compact("t")):
-        with pytest.raises(CorruptionError, match="0 rows were decoded, not 4"):
+        with pytest.raises(CorruptionError, match=r"0 rows.* 4"):
             act()
     assert not database.verify(deep=True).ok
 

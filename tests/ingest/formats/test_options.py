@@ -8,6 +8,7 @@ import io
 import json
 import os
 import random
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,7 @@ def test_options_are_those_of_a_tables_properties() -> None:
 
 @pytest.mark.parametrize("delimiter", ["", ",,", '"', "\n", "\r", "\0", "é"])
 def test_what_cannot_delimit_is_refused(delimiter: str) -> None:
-    with pytest.raises(InputError, match="is no delimiter"):
+    with pytest.raises(InputError, match="delimiter"):
         ReadOptions(delimiter=delimiter)
 
 
@@ -78,7 +79,7 @@ def test_without_a_header_fields_are_the_tables_columns_in_order() -> None:
 
 def test_without_a_header_a_record_has_as_many_fields_as_the_table() -> None:
     for data, found in ((b"1,x\n2,y,z\n", "3 fields"), (b"1,x\n2\n", "1 field")):
-        with pytest.raises(RowError, match=f"{found} where the table has 2") as caught:
+        with pytest.raises(RowError, match=f"{found}.* 2") as caught:
             _read(data, header=False)
         assert (caught.value.line, caught.value.row) == (2, 2)
 
@@ -88,9 +89,9 @@ def test_without_a_header_further_fields_are_ignored_where_asked() -> None:
     assert _read(b"1,x\n", header=False, extra="ignore") == [{"a": 1, "b": "x"}]
     one = pa.schema([("a", pa.int64())])
     assert _read(b"\n1,x\n\n2,y\n", one, header=False, extra="ignore") == [{"a": 1}, {"a": 2}]
-    with pytest.raises(RowError, match="4 fields where the first line has 3"):
+    with pytest.raises(RowError, match=r"4 fields.* 3"):
         _read(b"1,x,y\n1,x,y,z\n", header=False, extra="ignore")
-    with pytest.raises(RowError, match="1 field where the table has 2"):
+    with pytest.raises(RowError, match=r"1 field.* 2"):
         _read(b"1\n", header=False, extra="ignore")
 
 
@@ -142,9 +143,9 @@ def test_columns_that_the_table_does_not_have_are_skipped_where_asked() -> None:
     assert _read(data, extra="ignore") == [{"a": 1, "b": "é"}, {"a": 2, "b": None}]
     with pytest.raises(SchemaError):
         _read(data)
-    with pytest.raises(SchemaError, match="no column is one of the table's"):
+    with pytest.raises(SchemaError):
         _read(b"x,y\n1,2\n", extra="ignore")
-    with pytest.raises(SchemaError, match="'a' is there twice"):
+    with pytest.raises(SchemaError, match=r"'a'.*twice"):
         _read(b"a,y,a\n1,2,3\n", extra="ignore")
     with pytest.raises(RowError, match="not UTF-8") as caught:
         _read(b"a,x\n1,ok\n2,\xff\n", extra="ignore")
@@ -204,12 +205,15 @@ def test_skipping_keys_line_by_line_and_at_once_agree(monkeypatch: pytest.Monkey
         except RowError as error:
             return str(error)
 
+    seen = Counter[str]()
     for _ in range(5000 if os.environ.get("DOLMEN_LONG") else 250):
         line = "{" + ", ".join(f'"{chance.choice("absqy")}": {_some_json(chance)}' for _ in range(3)) + "}"
         at_once = outcome(line)
         with monkeypatch.context() as patched:
             patched.setattr(jsonl, "count_objects", lambda _: None)
             assert outcome(line) == at_once, line
+        seen["refused" if isinstance(at_once, str) else "read"] += 1
+    assert min(seen["refused"], seen["read"]) > 10, seen
 
 
 def test_parquet_reads_only_the_columns_that_the_table_has() -> None:
@@ -219,7 +223,7 @@ def test_parquet_reads_only_the_columns_that_the_table_has() -> None:
     parquet.write_table(table, sink)
     schema = pa.schema([*AB, ("s", pa.struct([("y", pa.int64())]))])
     assert _read(sink.getvalue(), schema, name="t.parquet", extra="ignore") == [{"a": 1, "b": "x", "s": {"y": 2}}]
-    with pytest.raises(SchemaError, match="no column 'z'"):
+    with pytest.raises(SchemaError, match="column 'z'"):
         _read(sink.getvalue(), schema, name="t.parquet")
 
 
@@ -232,9 +236,9 @@ def test_a_file_unpacks_to_a_limit(name: str) -> None:
     pack = {"gz": gzip.compress, "bz2": bz2.compress, "zst": lambda data: pa.compress(data, "zstd", asbytes=True)}
     data = pack[name.rpartition(".")[2]](rows)
     assert len(_read(data, name=name, max_bytes=1000)) in (499, 100)
-    with pytest.raises(InputError, match="unpacks to more than the 999 bytes that one file may hold"):
+    with pytest.raises(InputError, match=r"unpacks.* 999 bytes"):
         _read(data, name=name, max_bytes=999)
-    with pytest.raises(InputError, match="unpacks to more"):
+    with pytest.raises(InputError, match="unpacks"):
         _infer(data, name=name, max_bytes=999)
 
 
@@ -250,7 +254,7 @@ def test_a_bomb_is_given_up_long_before_it_is_unpacked() -> None:
             return data
 
     options = ReadOptions(max_bytes=1 << 20)
-    with pytest.raises(InputError, match="unpacks to more"):
+    with pytest.raises(InputError, match="unpacks"):
         read(SourceFile(lambda: Counted(bomb * 2000), detect("t.csv.bz2"), "t.csv.bz2", options), AB).read_all()
     assert taken < len(bomb) * 2000
 
@@ -260,7 +264,7 @@ def test_what_is_unpacked_into_a_temporary_file_has_a_limit_of_its_own(tmp_path:
     parquet.write_table(pa.table({"a": range(1000), "b": ["x"] * 1000}), path)
     size, data = path.stat().st_size, gzip.compress(path.read_bytes())
     assert len(_read(data, name="t.parquet.gz", max_temporary_bytes=size)) == 1000
-    with pytest.raises(InputError, match="unpacks to more"):
+    with pytest.raises(InputError, match="unpacks"):
         _read(data, name="t.parquet.gz", max_temporary_bytes=size - 1)
-    with pytest.raises(InputError, match="unpacks to more"):
+    with pytest.raises(InputError, match="unpacks"):
         _read(path.read_bytes(), name="t.parquet", max_bytes=1000)

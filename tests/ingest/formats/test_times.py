@@ -81,14 +81,14 @@ def test_iso_times_are_understood_beside_numbers(name: str) -> None:
     [
         ("epoch_s", "1700000000.1234567", NAIVE, "without loss|not a valid"),
         ("epoch_us", "1.5", NAIVE, "without loss"),
-        ("epoch_s", "1700000000000", NAIVE, "years 1 to 9999; is it in another unit"),
+        ("epoch_s", "1700000000000", NAIVE, r"1 to 9999.* unit"),
         ("epoch_us", "99999999999999999999", NAIVE, "not a valid|another unit"),
         ("epoch_ms", "1.5", DATE, "without loss"),
         ("epoch_ms", "2932897", DATE, "years 1 to 9999"),
-        ("epoch_ms", "86400000", TIME, "not within a day"),
-        ("epoch_ms", "-1", TIME, "not within a day"),
+        ("epoch_ms", "86400000", TIME, "day"),
+        ("epoch_ms", "-1", TIME, "day"),
         ("epoch_ms", "true", NAIVE, "not a valid"),
-        ("epoch_ms", '"today"', NAIVE, "nor is it as in epoch_ms"),
+        ("epoch_ms", '"today"', NAIVE, "epoch_ms"),
     ],
 )  # fmt: skip
 def test_numbers_that_are_no_times_are_refused(

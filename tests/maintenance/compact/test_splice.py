@@ -174,7 +174,7 @@ def test_a_full_file_ends_between_row_groups_that_are_copied() -> None:
 # ---- what is not
 
 
-def refused(found: World, options: CompactionOptions = SPLICE) -> None:
+def check_encoded(found: World, options: CompactionOptions = SPLICE) -> None:
     """Nothing is copied, and the result is the same."""
     _, done = both(found, options)
     assert done.groups
@@ -189,7 +189,7 @@ def deleted_from(found: World) -> World:
 def test_rows_of_several_commits_are_copied_only_from_files_that_store_their_timestamps() -> None:
     found = world()
     append(found, numbers(*range(100, 200)))
-    refused(found)  # each row gets its timestamp in the file
+    check_encoded(found)  # each row gets its timestamp in the file
     times = {row["_commit_ts"] for row in rows_of(found).to_pylist()}
     assert len(times) == 2
     found.db.table("t").delete("id IN (3, 150)", mode="positions")
@@ -212,7 +212,7 @@ CHANGES: dict[str, Callable[[Any], object]] = {
 def test_files_with_other_columns_than_the_table_are_encoded_anew(change: str) -> None:
     found = deleted_from(world())
     CHANGES[change](found.db.table("t"))
-    refused(found)
+    check_encoded(found)
 
 
 def test_files_with_narrower_types_are_encoded_anew() -> None:
@@ -221,11 +221,11 @@ def test_files_with_narrower_types_are_encoded_anew() -> None:
     found.db.create_table("t", narrow.schema, primary_key="id")
     append(found, narrow)
     found.db.table("t").widen_column("v", pa.int32())
-    refused(deleted_from(found))
+    check_encoded(deleted_from(found))
 
 
 def test_small_row_groups_are_encoded_together() -> None:
-    refused(deleted_from(world()), replace(SPLICE, row_group_bytes=None))
+    check_encoded(deleted_from(world()), replace(SPLICE, row_group_bytes=None))
 
 
 def test_a_row_group_between_copied_ones_is_not_left_small() -> None:
@@ -243,13 +243,13 @@ def test_a_row_group_between_copied_ones_is_not_left_small() -> None:
 def test_few_bytes_are_not_copied() -> None:
     found = deleted_from(world())
     size = found.entry().files[0].size
-    refused(found, replace(SPLICE, splice_bytes=size))
+    check_encoded(found, replace(SPLICE, splice_bytes=size))
 
 
 def test_filters_of_fewer_bits_than_are_wanted_now_are_made_anew() -> None:
     found = deleted_from(world())
     found.db.table("t").set(key_filter_bits=32)
-    refused(found)
+    check_encoded(found)
     found.db.table("t").delete("id = 34", mode="positions")
     run(found, replace(ENCODE, run_bytes=200))
     found.db.table("t").delete("id = 50", mode="positions")
@@ -267,10 +267,10 @@ def test_tables_with_an_index_and_files_of_such_times_are_encoded_anew() -> None
     _, done = both(found)
     assert done.bytes_copied
     indexed.db.table("t").set(index=True)
-    refused(indexed)
+    check_encoded(indexed)
     indexed.db.table("t").delete("id = 35", mode="positions")
     indexed.db.table("t").set(index=False)
-    refused(indexed, replace(SPLICE, row_group_bytes=None))  # their row groups are small
+    check_encoded(indexed, replace(SPLICE, row_group_bytes=None))  # their row groups are small
 
 
 def test_floats_with_nan_are_encoded_anew_as_nobody_has_counted_them() -> None:

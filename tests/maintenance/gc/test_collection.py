@@ -456,6 +456,6 @@ def test_a_reference_in_another_form_than_the_objects_key_is_refused_before_anyt
     forged = msgspec.structs.replace(newest, tables={"t": strange}).encode()
     old.bucket.objects[newest.key] = replace(old.bucket.objects[newest.key], body=forged)
     before = old.bucket.objects.copy()
-    with pytest.raises(CorruptionError, match="no object of a database"):
+    with pytest.raises(CorruptionError):
         collect(old.context(), settings=EAGER)
     assert old.bucket.objects == before

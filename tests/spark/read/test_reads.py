@@ -113,7 +113,7 @@ def test_another_file_in_the_place_of_one_is_an_error_and_not_other_rows(
     first.write_bytes(last.read_bytes())
     for native in (True, False):
         with (
-            pytest.raises(CorruptionError, match=r"it has \d+ bytes, not the \d+ of its entry"),
+            pytest.raises(CorruptionError, match=r"\d+ bytes, not.* \d+"),
             raising_dolmen_errors(),
         ):
             to_spark(table, native=native).collect()

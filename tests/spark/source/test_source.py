@@ -88,7 +88,7 @@ def test_a_schema_selects_columns(spark: SparkSession, db: Database, table: Tabl
     frame = reader.schema("s string, _commit_ts bigint").load()
     assert frame.where("s = 's1'").count() == 100
     assert frame.select("_commit_ts").distinct().count() == 3
-    with pytest.raises(FAILED, match="column 'id' of table 't' is bigint, and not int"):
+    with pytest.raises(FAILED, match=r"column 'id' of table 't'.*bigint.*int"):
         reader.schema("id int").load().count()
 
 
@@ -110,14 +110,14 @@ def test_a_table_without_rows_has_its_columns(spark: SparkSession, db: Database,
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"tabel": "t"}, "no option 'tabel' here; there are: columns"),
-        ({"table": "nowhere"}, "no table 'nowhere' in version 4; tables: t"),
-        ({"version": "0"}, "option 'version' is '0': a whole number of at least 1"),
+        ({"tabel": "t"}, "option 'tabel'"),
+        ({"table": "nowhere"}, "table 'nowhere' in version 4"),
+        ({"version": "0"}, "option 'version' is '0'"),
         ({"version": "17"}, "no version 17"),
         ({"version": "2", "timestamp": "2026-01-01"}, "say two things"),
         ({"where": "nowhere = 1"}, "no column 'nowhere'"),
         ({"columns": "id,nowhere"}, "no column 'nowhere'"),
-        ({"columns": "id,id"}, "names one twice"),
+        ({"columns": "id,id"}, "twice"),
         ({"with_commit_ts": "perhaps"}, "true or false"),
     ],
 )

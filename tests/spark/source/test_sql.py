@@ -48,7 +48,7 @@ def test_rows_are_inserted_and_replaced_by_sql(spark: SparkSession, db: Database
     spark.sql("INSERT INTO v VALUES (1000, 'last')")
     assert (table.count(), table.count("id >= 100")) == (111, 11)
     assert [commit.operation for commit in db.history(2)] == ["append", "append"]
-    with pytest.raises(ConflictError, match="added rows"), raising_dolmen_errors():  # v shows what there was before
+    with pytest.raises(ConflictError, match="rows"), raising_dolmen_errors():  # v shows what there was before
         spark.sql("INSERT OVERWRITE v VALUES (1, 'only')")
     spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW v USING dolmen OPTIONS (path '{db.url}', table 't')")
     spark.sql("INSERT OVERWRITE v VALUES (1, 'only')")
@@ -90,11 +90,11 @@ def test_names_of_other_formats_for_a_version_are_understood(spark: SparkSession
     assert count() == 50
     assert (count(versionAsOf=version), count(timestampAsOf=then)) == (100, 100)
     for options, reason in [
-        ({"versionAsOf": version, "version": version}, "say two things"),
-        ({"versionAsOf": version, "timestampAsOf": then}, "two things|time travel"),
-        ({"timestampAsOf": "2026-11-21"}, "which zone"),
-        ({"timestampAsOf": "soon"}, "write it as"),
-        ({"versionAsOf": "audit"}, "a whole number"),
+        ({"versionAsOf": version, "version": version}, "version"),
+        ({"versionAsOf": version, "timestampAsOf": then}, "version|time travel"),
+        ({"timestampAsOf": "2026-11-21"}, "zone"),
+        ({"timestampAsOf": "soon"}, "soon"),
+        ({"versionAsOf": "audit"}, "audit|whole number"),
     ]:
         with pytest.raises((InputError, AnalysisException), match=reason):
             count(**options)

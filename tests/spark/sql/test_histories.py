@@ -187,6 +187,7 @@ class History:
         self.table.append(self.rows.slice(25))
         self.conditions = Conditions(self.rng, gaps=False)
         self.told: list[str] = []
+        self.accepted = 0
 
     def step(self) -> None:
         statement, expected = self.rng.choice([self.delete, self.update, self.update, self.merge])()
@@ -198,6 +199,7 @@ class History:
         except (InputError, PySparkException, Py4JError):
             assert self.db.refresh() == version, self.told
             return
+        self.accepted += 1
         found = self.table.to_arrow()
         try:
             wanted = self.spark.sql(expected).toArrow().cast(SCHEMA)
@@ -260,3 +262,4 @@ def test_random_statements_leave_what_plain_spark_makes(spark: SparkSession, tmp
             attached.detach()
             spark.catalog.dropTempView("mirror")
         assert history.db.verify(deep=True).ok
+        assert history.accepted > 0, history.told

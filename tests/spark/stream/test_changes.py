@@ -124,9 +124,9 @@ def test_where_a_query_begins(db: Database, table: Table) -> None:
     assert stream.all() == []
     table.delete("id = 1")
     assert stream.all() == [[("delete", 1)]]
-    with pytest.raises(InputError, match="say two things"):
+    with pytest.raises(InputError, match="startingVersion and startingTimestamp"):
         Stream(db, startingVersion=1, startingTimestamp="2026-01-01")
-    with pytest.raises(InputError, match="no option 'since' here; there are: changes"):
+    with pytest.raises(InputError, match=r"'since'.*changes"):
         stream_reader({**stream.options, "since": "1"}, stream.schema)
 
 
@@ -194,7 +194,7 @@ def test_changed_columns_end_the_query_which_goes_on_when_its_frame_is_made_agai
     table.add_column("n", pa.int64(), 7)
     table.append([{"id": 2, "s": "a", "n": 1}])
     assert stream.batch() is not None  # the version before the change
-    with pytest.raises(SchemaError, match=r"changed between version 2, .* and version 5: make the frame again"):
+    with pytest.raises(SchemaError, match=r"version 2.*version 5"):
         stream.batch()
     assert chosen.all() == [inserts(1, 2)]
     table.rename_column("s", "t")
@@ -203,7 +203,7 @@ def test_changed_columns_end_the_query_which_goes_on_when_its_frame_is_made_agai
     stream.start()
     assert [row["n"] for row in stream.batch() or []] == [1]
     assert [(row["t"], row["n"]) for row in stream.batch() or []] == [("a", 7)]
-    with pytest.raises(SchemaError, match="make the frame again"):
+    with pytest.raises(SchemaError, match="frame"):
         chosen.batch()
 
 
@@ -214,13 +214,13 @@ def test_a_table_that_was_created_again_is_another_one(db: Database, table: Tabl
     db.drop_table("t")
     db.create_table("t", SCHEMA).append(some(0, 1))
     for anew in (False, True):
-        with pytest.raises(ConflictError, match="begin a new query, with a new checkpoint"):
+        with pytest.raises(ConflictError, match="new checkpoint"):
             stream.batch()
         stream.start(anew=anew)
     early = Stream(db)
     db.drop_table("t")
     db.create_table("t", SCHEMA).append(some(0, 1))
-    with pytest.raises(ConflictError, match="dropped and created again"):
+    with pytest.raises(ConflictError, match="created"):
         early.batch()
 
 
@@ -235,7 +235,7 @@ def test_versions_that_have_expired_end_a_query_only_if_the_table_has_changed(db
     table.append(some(2, 1))
     assert stream.all() == [inserts(2)]
     move_fence(db, horizon=db.version)
-    with pytest.raises(VersionExpiredError, match=r"version 2, to which this query has come.*option\(.cursor"):
+    with pytest.raises(VersionExpiredError, match=r"version 2.*option\(.cursor"):
         slow.batch()
 
 
@@ -266,12 +266,12 @@ def test_two_queries_with_one_cursor_are_told(db: Database, table: Table) -> Non
     one, two = Stream(db, cursor="c"), Stream(db, cursor="c")
     one.reader.latestOffset(one.reader.initialOffset())
     assert two.all() == [inserts(0, 1)]
-    with pytest.raises(ConflictError, match="another reader"):
+    with pytest.raises(ConflictError, match="reader"):
         one.batch()
     one.start()
     table.append(some(2, 1))
     two.all()
-    with pytest.raises(ConflictError, match="Give each query a cursor of its own"):
+    with pytest.raises(ConflictError, match="cursor"):
         one.batch()
 
 
@@ -321,7 +321,7 @@ def test_errors_of_a_stream_reach_the_driver(spark: SparkSession, db: Database, 
             query.stop()
         return seen
 
-    with pytest.raises(SchemaError, match="make the frame again"), raising_dolmen_errors():
+    with pytest.raises(SchemaError, match="frame"), raising_dolmen_errors():
         run(frame)
     again = spark.readStream.format("dolmen").options(table="t", changes=True).load(db.url)
     assert run(again) == ["id", "s", "n", "_change", "_version", "_commit_ts"]

@@ -146,9 +146,9 @@ def test_a_stream_begins_where_it_is_told_to(db: Database, table: Table) -> None
     table.append(some(6, 1))
     assert stream.all() == [[6]]
     assert Stream(db, startingTimestamp=int(created[1].timestamp() * 1e6)).all()[-1][-1] == 6
-    with pytest.raises(UnsettledTimestampError, match="give startingVersion=latest to begin after it"):
+    with pytest.raises(UnsettledTimestampError, match="startingVersion=latest"):
         Stream(db, startingTimestamp=datetime.now(UTC).isoformat()).all()
-    with pytest.raises(InputError, match="say two things"):
+    with pytest.raises(InputError, match="startingVersion and startingTimestamp"):
         Stream(db, startingVersion=1, startingTimestamp="2026-01-01")
 
 
@@ -176,7 +176,7 @@ def test_a_table_that_was_created_again_is_another_one(db: Database, table: Tabl
     stream.all()
     db.drop_table("t")
     db.create_table("t", SCHEMA).append(some(0, 1))
-    with pytest.raises(ConflictError, match="begin a new query, with a new checkpoint"):
+    with pytest.raises(ConflictError, match="new checkpoint"):
         stream.batch()
 
 
@@ -189,12 +189,12 @@ def test_only_the_end_of_a_batch_must_be_kept(db: Database, table: Table) -> Non
     assert begun["version"] == 4
     move_fence(db, horizon=6)
     assert slow.offset is not None
-    with pytest.raises(VersionExpiredError, match="begin a new query"):
+    with pytest.raises(VersionExpiredError, match="new query"):
         slow.reader.partitions(slow.offset, begun)
     slow.start()  # as if that batch had never been planned
     assert slow.all() == [list(range(2, 10))]
     assert Stream(db, startingVersion=6).all() == [[8, 9]]
-    with pytest.raises(VersionExpiredError, match="version 5 has expired"):
+    with pytest.raises(VersionExpiredError, match="version 5"):
         Stream(db, startingVersion=5).batch()
 
 

@@ -98,16 +98,16 @@ def test_what_is_no_key_is_refused(spark: SparkSession, db: Database, table: Tab
         delete(table, "id <")
     with pytest.raises(InputError, match=r"on=\.\.\."):
         delete(table, "id < 3", on=["id"])
-    with pytest.raises(SchemaError, match="no column 'extra'"):
+    with pytest.raises(SchemaError, match="column 'extra'"):
         delete(table, spark.range(1).withColumn("extra", F.lit(1)))
-    with pytest.raises(SchemaError, match="no column 'name' in"):
+    with pytest.raises(SchemaError, match="column 'name' in"):
         delete(table, spark.createDataFrame([("n1",)], "name string"))
-    with pytest.raises(SchemaError, match="never stored as int64"):
+    with pytest.raises(SchemaError, match="int64"):
         delete(table, spark.range(1).select(F.col("id").cast("double").alias("id")))
     narrow = db.create_table("narrow", pa.schema([("id", pa.int8())]), primary_key="id")
-    with pytest.raises(RowError, match="column 'id': '300' cannot be stored as int8"):
+    with pytest.raises(RowError, match=r"column 'id'.*'300'.*int8"):
         delete(narrow, spark.range(300, 301))
     version = db.version
-    with pytest.raises(RowError, match="column 'id': NULL in a key"):
+    with pytest.raises(RowError, match="column 'id': NULL"):
         delete(table, spark.createDataFrame([(1,), (None,)], "id long"))
     assert db.version == version

@@ -81,6 +81,6 @@ def test_keys_and_clauses_may_have_any_case(session: SparkSession, table: Table)
 def test_two_names_that_differ_in_case_only_are_refused(spark: SparkSession, table: Table) -> None:
     twice = spark.createDataFrame([(1, 2)], "id bigint, other bigint").toDF("id", "ID")
     for write in (append, upsert, overwrite, delete, lambda table, rows: merge(table, rows, "id")):
-        with pytest.raises(SchemaError, match="differ in case only"):
+        with pytest.raises(SchemaError, match="case"):
             write(table, twice)
     assert table.count() == 1

