@@ -11,9 +11,9 @@ import re
 from pathlib import Path
 
 import pytest
-from dolmen.format.adopted import ADOPTED_FILES
 
 import dolmen
+from dolmen.format.adopted_files import ADOPTED_FILES
 from dolmen.format.manifest import SegmentKind
 from support.golden import (
     FOLDER,

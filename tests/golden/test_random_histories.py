@@ -9,8 +9,8 @@ import os
 import random
 
 import pytest
-from dolmen.database import Database
 
+from dolmen.api.database import Database
 from dolmen.store.memory import MemoryBucket
 from dolmen_simulator.simulation import simulate
 from support.aging import Place

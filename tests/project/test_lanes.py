@@ -59,9 +59,9 @@ def test_the_areas_of_the_last_day_are_tested_or_those_since_a_commit_that_passe
 def test_changes_that_are_not_committed_count(checkout: Path) -> None:
     (checkout / "docs/a.md").write_text("changed")
     (checkout / "shared/dolmen/transactions/merge").mkdir(parents=True)
-    (checkout / "shared/dolmen/merge/new.py").write_text("")
+    (checkout / "shared/dolmen/transactions/merge/new.py").write_text("")
     git(checkout, "mv", "shared/dolmen/index/a.py", "docs/b.md")
-    assert chosen(checkout, "HEAD") == {"docs", "merge", "index"}
+    assert chosen(checkout, "HEAD") == {"docs", "transactions", "merge", "index"}
 
 
 def test_all_slow_tests_run_where_no_commit_is_known_to_have_passed(checkout: Path, tmp_path: Path) -> None:

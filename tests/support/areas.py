@@ -60,7 +60,7 @@ SHARDS = {
     "deployed": ("deploy", "packaged", "minio", "functions", "layers", "local"),
     "rows": ("scan", "predicate", "merge", "write", "changes", "segments", "index", "cdc", "adopt", "proof"),
     "database": ("api", "commit", "store", "isolation", "maintenance", "health", "cli", "project"),
-    "histories": ("simulation", "interleavings", "machine", "corruption", "mutations", "soak"),
+    "histories": ("simulation", "golden", "interleavings", "machine", "corruption", "mutations", "soak"),
     "ingest": ("ingest", "declaration", "docs", "benchmarks"),
 }
 """What the workflow runs side by side: each folder of ``tests/`` is in one of these."""
