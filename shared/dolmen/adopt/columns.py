@@ -22,7 +22,6 @@ from dolmen.rows.scan.read.adopted_columns import AdoptedColumn, column_named
 
 _MOST_LINES = 50
 
-
 READ_BY_ENGINE = (
     "Do not load its files: they may hold rows that the table has deleted. Read the table with an engine of its "
     "format, and append the rows that it returns"

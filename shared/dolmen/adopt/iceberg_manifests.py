@@ -31,7 +31,6 @@ from dolmen.format.checksums import crc32
 
 R = TypeVar("R")
 
-
 _DAMAGE = (
     ValueError, EOFError, LookupError, TypeError, AttributeError, ArithmeticError, AssertionError, RecursionError,
     OSError, MemoryError, struct.error, zlib.error, msgspec.ValidationError, SchemaParseException, UnknownType,
@@ -202,9 +201,7 @@ def _takes_bytes(schema: Any, records: set[str]) -> bool:
 
 _VECTOR_MAGIC = b"\xd1\xd3\x39\x64"
 
-
 _EMPTY = 16
-
 
 ReadRange = Callable[[str, tuple[int, int]], bytes]
 """(URL, first and end byte) -> these bytes."""
