@@ -39,7 +39,7 @@ def reasons(db: Database, source: Path | str | list[str]) -> str:
     with pytest.raises(AdoptionError) as caught:
         db.adopt("t", source if isinstance(source, list) else str(source))
     assert db.tables() == []
-    of_table = any(word in str(caught.value) for word in ("it is a table of", "belong to dolmen"))
+    of_table = any(word in str(caught.value) for word in ("table, whose metadata", "dolmen manages"))
     assert ("Do not load its files" if of_table else "Load the rows instead") in str(caught.value)
     return "\n".join(caught.value.reasons)
 
@@ -57,7 +57,7 @@ def test_all_reasons_are_told_at_once_by_column_and_file(db: Database, lake: Pat
     assert "column 'half': type halffloat cannot be stored" in told
     assert "column 'id': it is int64 in " in told
     assert "and string here" in told
-    assert "column 'day': it stands only in the names of folders" in told
+    assert "column 'day': it is only in folder names" in told
     assert "'_commit_ts' is reserved" in told
     assert "readme.txt" in told
     assert "encrypted" in told
@@ -132,7 +132,7 @@ def test_tables_of_other_formats_are_no_folders_of_files(db: Database, lake: Pat
 
 def test_what_belongs_to_dolmen_and_what_is_not_there_is_refused(db: Database, lake: Path, tmp_path: Path) -> None:
     write_plain(tmp_path / "db" / "data" / "x" / "1.parquet", pa.table({"id": [1]}))
-    assert "belong to dolmen" in reasons(db, "data/x")
+    assert "dolmen manages" in reasons(db, "data/x")
     assert "there are no files" in reasons(db, lake)
     assert "there is no such file" in reasons(db, [str(lake / "1.parquet"), str(lake / "2")])
     for source in ("s3://bucket/lake", "memory://lake", "gs://bucket/lake", "../lake"):

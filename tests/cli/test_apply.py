@@ -245,7 +245,7 @@ TABLE = "tables:\n  e:\n    columns:\n      id: BIGINT\n"
         (TABLE + "  e: {}\n", 5, "'e' is there twice"),
         (TABLE + "      v: {default: 1}\n", 5, "its type is missing"),
         (TABLE + "      v: {type: INT, comments: x}\n", 5, "did you mean 'comment'?"),
-        (TABLE + "      v: {type: INT, default: many}\n", 5, "'many' is no int32"),
+        (TABLE + "      v: {type: INT, default: many}\n", 5, "'many' is not a value of int32"),
         (TABLE + "      v: {type: 'INT[]', default: 1}\n", 5, "list"),
         (TABLE + "      v: {type: INT, renamed_from: id}\n", 5, "'id' is declared, too"),
         (
@@ -286,7 +286,7 @@ def test_a_wrong_file_changes_nothing_and_has_its_exit_code(cli: Cli, file: Path
     file.write_bytes(b"tables: \xff")
     assert "not UTF-8" in cli("apply", file, "--yes").err
     file.write_text("#" * (1 << 20) + "\n")
-    assert "larger than" in " ".join(cli("apply", file, "--yes").err.split())
+    assert "at most 1,048,576 bytes" in " ".join(cli("apply", file, "--yes").err.split())
     assert cli("apply", tmp_path / "absent.yaml", "--yes").code == 2
     assert not (tmp_path / "db").exists()
 
@@ -309,7 +309,7 @@ def test_what_was_changed_after_the_look_is_a_conflict_and_nothing_is_applied(
     planned = plan(db, Declaration.parse(wanted))
     changed_meanwhile(db)[what]()
     version = db.refresh()
-    with pytest.raises(ConflictError, match=r"look at the differences again"):
+    with pytest.raises(ConflictError, match=r"in the meantime; plan again"):
         planned.commit()
     assert db.refresh() == version
 

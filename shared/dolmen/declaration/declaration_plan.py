@@ -321,9 +321,9 @@ def _alter(transaction: Transaction, table: str, seen: TableEntry, changes: Sequ
 def plan(database: Database, declaration: Declaration, *, drop: bool = False) -> DeclarationPlan:
     """Compares a declaration with the newest version.
 
-    The declaration has all properties of the tables that it names: a property that is set and not declared is unset. The
-    same holds for the database's properties, if the declaration has the member ``database``. Other tables stay as they
-    are.
+    The declaration has all properties of the tables that it names: a property that is set and not declared is unset.
+    The same holds for the database's properties, if the declaration has the member ``database``. Other tables stay as
+    they are.
 
     Args:
         drop: drop columns that are not declared; otherwise they stay.
