@@ -127,7 +127,7 @@ def test_tables_of_other_formats_are_no_folders_of_files(db: Database, lake: Pat
     write_plain(lake / "1.parquet", pa.table({"id": [1]}))
     (lake / folder).mkdir()
     (lake / folder / "00.json").write_text("{}")
-    assert "it is a table of " in reasons(db, lake)
+    assert "table, whose metadata" in reasons(db, lake)
 
 
 def test_what_belongs_to_dolmen_and_what_is_not_there_is_refused(db: Database, lake: Path, tmp_path: Path) -> None:
