@@ -21,9 +21,6 @@ from dolmen.store.counting import CountingStore
 T = TypeVar("T")
 R = TypeVar("R")
 
-S3_SECONDS, S3_BYTES_PER_SECOND = 0.030, 90e6
-"""A request to S3 takes about so long until its first byte arrives, and then so many bytes a second arrive."""
-
 
 class Sent(NamedTuple):
     """A request as it stands on the timeline: when it was sent, when it ended, what it was, and its bytes."""
@@ -47,11 +44,6 @@ class Timeline:
     per_byte: float = 0.0
     now: float = 0.0
     sent: list[Sent] = field(default_factory=list)
-
-    @classmethod
-    def like_s3(cls) -> Timeline:
-        """One in seconds, as S3 answers."""
-        return cls(S3_SECONDS, 1 / S3_BYTES_PER_SECOND)
 
     def pass_request(self, what: str, size: int) -> None:
         """Lets the time of one request pass."""

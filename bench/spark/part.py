@@ -81,8 +81,9 @@ def _head(source: Source, rounds: int, peers: Sequence[str]) -> str:
     return (
         f"{source.rows:,} rows of 8 columns in {FILES} files; {rounds} alternating rounds after warm-ups; medians. "
         "Seconds are processor time of the driver, its JVM and their child processes, with wall-clock time in "
-        "brackets; ratios are of the processor times of each pair. Each engine runs in its own process, with `local[2]`, "
-        f"{settings} and Spark's other defaults{'; compared with dolmen: ' + packages if packages else ''}. Plain is "
+        "brackets; ratios are of the processor times of each pair. Each engine runs in its own process, with "
+        f"`local[2]`, {settings} and Spark's other defaults"
+        f"{'; compared with dolmen: ' + packages if packages else ''}. Plain is "
         "`spark.read.parquet` of the same engine's files, in the same session and without deletes; its seconds are "
         "those for dolmen's files. Deletes by key are resolved, unless said otherwise."
     )
