@@ -1,4 +1,4 @@
-"""Background work: compaction beside pyarrow reading and writing the same files, and scans after many small deletes."""
+"""Background work: compaction compared with pyarrow's reading and writing, and scans after many small deletes."""
 
 from __future__ import annotations
 

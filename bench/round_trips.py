@@ -23,7 +23,7 @@ R = TypeVar("R")
 
 
 class Sent(NamedTuple):
-    """A request as it stands on the timeline: when it was sent, when it ended, what it was, and its bytes."""
+    """A request on the timeline: when it was sent, when it ended, its kind and key, and its bytes."""
 
     start: float
     end: float
@@ -60,7 +60,7 @@ class _Task(NamedTuple):
 
 @dataclass(frozen=True)
 class TimedRuntime(Runtime):
-    """A runtime whose threads stand on a timeline: all work is done in the calling thread, in the order of its call."""
+    """A runtime whose threads are simulated on a timeline: the calling thread does all work in order."""
 
     timeline: Timeline = field(default_factory=Timeline)
     _free: dict[str, list[float]] = field(default_factory=dict)
