@@ -173,50 +173,51 @@ def _rename_columns(alteration: TableAlteration, table: DeclaredTable) -> None:
         alteration.make(RenameColumn(old, name), change)
 
 
-def _make_column(alteration: TableAlteration, table: str, wanted: Field, column: DeclaredColumn) -> None:
+def _make_column(alteration: TableAlteration, table: str, declared: Field, column: DeclaredColumn) -> None:
     """Adds a column, or changes it to match its declaration."""
-    there = next((known for known in alteration.entry.schema.fields if known.name == wanted.name), None)
-    text = column_text(wanted.to_arrow())
+    there = next((known for known in alteration.entry.schema.fields if known.name == declared.name), None)
+    text = column_text(declared.to_arrow())
     if there is None:
-        new = AddColumn(wanted.name, wanted.arrow_type, wanted.nullable, column.default, column.comment, is_path=False)
-        alteration.make(new, DeclaredChange("add", table, "column", wanted.name, after=text))
+        name, attributes = declared.name, (column.default, column.comment)
+        new = AddColumn(name, declared.arrow_type, declared.nullable, *attributes, is_path=False)
+        alteration.make(new, DeclaredChange("add", table, "column", name, after=text))
         return
-    shown = DeclaredChange("change", table, "column", wanted.name, column_text(there.to_arrow()), text)
-    if not there.arrow_type.equals(wanted.arrow_type):
-        _check_widening(alteration, table, there, wanted)
-        alteration.make(WidenColumn(wanted.name, wanted.arrow_type), shown)
-    if there.nullable != wanted.nullable:
+    shown = DeclaredChange("change", table, "column", declared.name, column_text(there.to_arrow()), text)
+    if not there.arrow_type.equals(declared.arrow_type):
+        _check_widening(alteration, table, there, declared)
+        alteration.make(WidenColumn(declared.name, declared.arrow_type), shown)
+    if there.nullable != declared.nullable:
         if there.nullable:
             reason = "may be NULL, and NOT NULL is declared: existing rows may have no value in it"
-            raise _error(alteration, table, wanted.name, reason)
-        alteration.make(MakeNullable(wanted.name), shown)
+            raise _error(alteration, table, declared.name, reason)
+        alteration.make(MakeNullable(declared.name), shown)
         if alteration.shown[-2:] == [shown, shown]:
             alteration.shown.pop()
-    now = alteration.entry.schema.field(wanted.name)
+    now = alteration.entry.schema.field(declared.name)
     if now.write_default != column.default:
-        before, after = (default_text(value, wanted) for value in (now.write_default, column.default))
+        before, after = (default_text(value, declared) for value in (now.write_default, column.default))
         kind = _kind(before, after)
-        change = DeclaredChange(kind, table, "default", wanted.name, before, after)
-        alteration.make(SetDefault(wanted.name, column.default), change)
+        change = DeclaredChange(kind, table, "default", declared.name, before, after)
+        alteration.make(SetDefault(declared.name, column.default), change)
     if now.comment != column.comment:
         kind = _kind(now.comment or None, column.comment or None)
-        change = DeclaredChange(kind, table, "comment", wanted.name, now.comment or None, column.comment or None)
-        alteration.make(SetComment(wanted.name, column.comment), change)
+        change = DeclaredChange(kind, table, "comment", declared.name, now.comment or None, column.comment or None)
+        alteration.make(SetComment(declared.name, column.comment), change)
 
 
-def _check_widening(alteration: TableAlteration, table: str, there: Field, wanted: Field) -> None:
-    if reason := narrowing(there.arrow_type, wanted.arrow_type):
-        types = f"is {type_text(there.arrow_type)}, not {type_text(wanted.arrow_type)}"
-        raise _error(alteration, table, wanted.name, f"{types}, and cannot be changed: {reason}")
+def _check_widening(alteration: TableAlteration, table: str, there: Field, declared: Field) -> None:
+    if reason := narrowing(there.arrow_type, declared.arrow_type):
+        types = f"is {type_text(there.arrow_type)}, not {type_text(declared.arrow_type)}"
+        raise _error(alteration, table, declared.name, f"{types}, and cannot be changed: {reason}")
 
 
-def _set_order(alteration: TableAlteration, table: str, wanted: list[str]) -> None:
+def _set_order(alteration: TableAlteration, table: str, declared: list[str]) -> None:
     """Puts the columns into the declared order, before columns that are not declared and stay."""
     now = [known.name for known in alteration.entry.schema.fields]
-    if [name for name in now if name in wanted] != wanted:
+    if [name for name in now if name in declared] != declared:
         added = [change.name for change in alteration.shown if change.kind == "add" and change.what == "column"]
         before = [name for name in now if name not in added]
-        alteration.make(Reorder(tuple(wanted)), DeclaredChange("change", table, "order", table, before, wanted))
+        alteration.make(Reorder(tuple(declared)), DeclaredChange("change", table, "order", table, before, declared))
 
 
 def _check_primary_key(alteration: TableAlteration, table: DeclaredTable) -> None:
@@ -368,10 +369,10 @@ def apply(database: Database, declaration: Declaration | str | os.PathLike[str],
         InputError: the file is not a declaration, or a table cannot be changed to match. Nothing was changed.
         ConflictError: other commits kept changing the same tables or properties.
     """
-    wanted = declaration if isinstance(declaration, Declaration) else Declaration.read(declaration)
+    declared = declaration if isinstance(declaration, Declaration) else Declaration.read(declaration)
     for left in reversed(range(ROUNDS)):
         try:
-            return plan(database, wanted, drop=drop).commit()
+            return plan(database, declared, drop=drop).commit()
         except ConflictError:
             if not left:
                 raise
@@ -396,11 +397,11 @@ def _creation(table: DeclaredTable) -> Iterator[DeclaredChange]:
 
 
 def _properties(
-    table: str | None, now: Mapping[str, Any], wanted: Mapping[str, Any], known: Mapping[str, Property]
+    table: str | None, now: Mapping[str, Any], declared: Mapping[str, Any], known: Mapping[str, Property]
 ) -> Iterator[DeclaredChange]:
     """In the order of the list of properties. Properties of a newer version of dolmen, which are unknown here, stay."""
     for name, property_ in known.items():
-        before, after = now.get(name), wanted.get(name)
+        before, after = now.get(name), declared.get(name)
         if before is None and after is not None:
             yield DeclaredChange("add", table, "property", name, after=after)
         elif before is not None and after is None:
