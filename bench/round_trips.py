@@ -138,7 +138,7 @@ class TimedRuntime(Runtime):
         return task.result
 
 
-class DistantStore(CountingStore):
+class TimelineStore(CountingStore):
     """A store whose requests take their time on a timeline."""
 
     def __init__(self, store: ObjectStore, timeline: Timeline) -> None:

@@ -128,9 +128,11 @@ class DuplicateKeyError(InputError):
         more = f" and {count - len(texts):,} more" if count > len(texts) else ""
         duplicates = f"{count:,} key{'s' if count != 1 else ''} ({', '.join(self.columns)}): {listed}{more}"
         super().__init__(
-            f"table {table!r}: several rows to insert have {duplicates}. Keep one of each, or upsert: the last row wins"
+            f"table {table!r}: several rows to insert have {duplicates}. "
+            "Keep one row of each, or upsert: the last wins then"
             if in_rows
-            else f"table {table!r} already has rows with {duplicates}. Leave these out, or upsert, which replaces rows"
+            else f"table {table!r} has rows already with {duplicates}. "
+            "Leave these out, or upsert: rows are replaced then"
         )
 
 
