@@ -57,7 +57,10 @@ def test_fields_inside_columns_go_by_paths(cli: Cli) -> None:
         (("--widen", "id"), "write NAME=VALUE"),
         (("--add", "n INTEGER", "--default", "n=many"), "--default n=many"),
         (("--add", "f FLOAT", "--default", "f=1e300"), "'1e300' is not a value of float"),
-        (("--add", "d DATE", "--default", "d=9999999-01-01"), "'9999999-01-01' is not a value of date32[day]: write YYYY-MM-DD"),
+        (
+            ("--add", "d DATE", "--default", "d=9999999-01-01"),
+            "'9999999-01-01' is not a value of date32[day]: write YYYY-MM-DD",
+        ),
         (("--default", "nope=1"), "no column 'nope'; there are: id, name"),
         (("--rename", "name"), "write NAME=VALUE"),
         (("--drop", "nope"), "no column 'nope'"),
