@@ -29,7 +29,7 @@ PARTS = ("main", "keys", "maintenance", "growth", "ingest", "messages", "spark")
 console = Console()
 
 
-# What is to be reached, as ratios (less is better).
+# Targets, as ratios (less is better).
 APPEND = 1.15
 SCAN = 1.10
 SCAN_AFTER = {"100,000 random ids by key": 1.5, "1 % random ids by position": 1.15}
@@ -42,12 +42,12 @@ def main() -> None:
     options.add_argument("--rows", type=int, default=12_000_000)
     options.add_argument("--rounds", type=int, default=9)
     options.add_argument("--places", nargs="+", default=["local", "ministack"])
-    options.add_argument("--parts", nargs="+", default=[], choices=PARTS, help="the same")
-    options.add_argument("--commits", type=int, default=10_000, help="of the part growth")
-    options.add_argument("--spark-rows", type=int, default=10_000_000, help="of the part spark")
+    options.add_argument("--parts", nargs="+", default=[], choices=PARTS, help="like the arguments")
+    options.add_argument("--commits", type=int, default=10_000, help="for the part growth")
+    options.add_argument("--spark-rows", type=int, default=10_000_000, help="for the part spark")
     options.add_argument("--spark-rounds", type=int, default=5)
-    options.add_argument("--only", nargs="+", default=list(spark.ONLY), choices=spark.ONLY, help="of the part spark")
-    options.add_argument("--peers", nargs="*", default=list(spark.PEERS), choices=spark.PEERS, help="beside it")
+    options.add_argument("--only", nargs="+", default=list(spark.ONLY), choices=spark.ONLY, help="for the part spark")
+    options.add_argument("--peers", nargs="*", default=list(spark.PEERS), choices=spark.PEERS, help="to compare with")
     options.add_argument("--write", action="store_true", help="write these parts into docs/benchmarks.md")
     chosen = options.parse_args()
     if unknown := set(chosen.named) - set(PARTS):
@@ -79,7 +79,7 @@ def main() -> None:
 
 
 def verdict(found: float, target: float | None) -> str:
-    """How a figure compares with what is to be reached."""
+    """How a figure compares with its target."""
     return "" if target is None else f"<= {target:.2f}: " + ("reached" if found <= target else "**missed**")
 
 
@@ -88,22 +88,22 @@ def measure_keys(where: Local, rounds: int) -> str:
     lines = [
         f"## Unresolved keys, {where.name}",
         "",
-        f"{keys.ROWS:,} rows of {keys.TENANTS} tenants, one of which is deleted; {rounds} rounds in turns. Memory is "
-        "what a process takes at most, the interpreter included.",
+        f"{keys.ROWS:,} rows of {keys.TENANTS} tenants, one of which is deleted; {rounds} alternating rounds. Memory "
+        "is the peak of a process, including the interpreter.",
         "",
-        "| what | dolmen | beside | ratio | target |",
+        "| what | dolmen | compared with | ratio | target |",
         "|---|---|---|---|---|",
     ]
     for name, found in keys.tenants(where, rounds):
         lines.append(
-            f'| count after `delete({{"tenant": 1}})`, {name} (beside: count of `tenant <> 1` before) | '
+            f'| count after `delete({{"tenant": 1}})`, {name} (compared with: count of `tenant <> 1` before) | '
             f"{found.ours:.4f} s | {found.theirs:.4f} s | {found.ratio:.2f} | {verdict(found.ratio, keys.COUNT)} |"
         )
         console.print(lines[-1], highlight=False, soft_wrap=True)
-    lines += ["", "| unresolved keys | memory of a count | of `resolve` | target |", "|---|---|---|---|"]
+    lines += ["", "| unresolved keys | memory of a count | memory of `resolve` | target |", "|---|---|---|---|"]
     for kind, count, counting, resolving in keys.memory(where):
-        told = "reached" if max(counting, resolving) <= keys.MEMORY_MB else "**missed**"
-        lines.append(f"| {count:,} of {kind} | {counting} MB | {resolving} MB | <= {keys.MEMORY_MB} MB: {told} |")
+        reached = "reached" if max(counting, resolving) <= keys.MEMORY_MB else "**missed**"
+        lines.append(f"| {count:,} of {kind} | {counting} MB | {resolving} MB | <= {keys.MEMORY_MB} MB: {reached} |")
         console.print(lines[-1], highlight=False, soft_wrap=True)
     return "\n".join(lines) + "\n"
 
@@ -113,7 +113,7 @@ def measure_maintenance(where: Local | Ministack, table: pa.Table, rounds: int) 
     lines = [
         f"## Background work, {where.name}",
         "",
-        "| what | dolmen | beside | ratio | target |",
+        "| what | dolmen | compared with | ratio | target |",
         "|---|---|---|---|---|",
     ]
     for result in maintenance(where, table, rounds):
@@ -127,7 +127,7 @@ def measure_maintenance(where: Local | Ministack, table: pa.Table, rounds: int) 
 
 
 def measure_growth(where: Local | Ministack, commits: int, million: bool) -> str:
-    """What years of use cost, in Markdown."""
+    """The cost of a table after years of use, in Markdown."""
     lines = [f"## Growth, {where.name}", ""]
 
     def tell(text: str) -> None:
@@ -137,7 +137,7 @@ def measure_growth(where: Local | Ministack, commits: int, million: bool) -> str
     found = growth.latencies(where, commits)
     tell(
         f"* {commits:,} commits of 1,000 rows each: {found.spills} of them spilled "
-        f"({found.spills / commits:.4f} PUTs a commit more). "
+        f"({found.spills / commits:.4f} additional PUTs per commit). "
         f"Median latency between the last two spills: {found.ratio:.2f} of that between the first two "
         f"({found.last * 1000:.1f} and {found.first * 1000:.1f} ms); {verdict(found.ratio, 1.2)}."
     )
@@ -147,14 +147,14 @@ def measure_growth(where: Local | Ministack, commits: int, million: bool) -> str
         ratio = many.seconds / few.seconds
         tell(
             f"* A delete from a table of {growth.FILES:,} files (in memory): {many.puts} PUTs, a root of "
-            f"{many.root_bytes:,} bytes, {ratio:.2f} of the processor time of the same with 100 files; "
+            f"{many.root_bytes:,} bytes, {ratio:.2f} of the processor time with 100 files; "
             f"{verdict(ratio, 1.5)}."
         )
         for what, clause in growth.CLAUSES.items():
             plan = growth.plan_cost(large[1], clause)
             tell(
-                f"* Planning a scan of {what} in it: {plan.files:,} files to read; from nothing {plan.gets} GETs and "
-                f"{plan.cold:.3f} s, again {plan.warm:.3f} s ({verdict(plan.warm, 0.5)})."
+                f"* Planning a scan of {what} in this table: {plan.files:,} files to read; {plan.gets} GETs and "
+                f"{plan.cold:.3f} s with an empty cache, {plan.warm:.3f} s again ({verdict(plan.warm, 0.5)})."
             )
     return "\n".join(lines) + "\n"
 
@@ -166,9 +166,9 @@ def measure_ingest(where: Local, table: pa.Table, rounds: int) -> str:
         f"## Ingest, {where.name}",
         "",
         f"One file of {rows:,} rows: read, checked, written as Parquet and committed; {rounds} rounds. Shares are of "
-        "pyarrow's rows per second (more is better): whole ingest of pyarrow's mere reading, beside it what pyarrow "
-        "itself reaches of that when it writes Parquet too; reading of reading; whole ingest of pyarrow's reading and "
-        "writing.",
+        "pyarrow's rows per second (more is better). Ingest / read compares the whole ingest with pyarrow's reading, "
+        "and pyarrow's own is the share that pyarrow reaches when it also writes Parquet. Read / read compares only "
+        "the reading, and ingest / read + write compares the ingest with pyarrow's reading and writing.",
         "",
         "| file | bytes a row | rows a second | ingest / read | target | pyarrow's own | read / read "
         "| ingest / read + write |",
@@ -176,7 +176,7 @@ def measure_ingest(where: Local, table: pa.Table, rounds: int) -> str:
     ]
     for found in ingesting.ingest(where, table, rounds):
         size, shares = found.bytes / rows, found.shares
-        compared = "pyarrow does not read it | | | | |"
+        compared = "pyarrow cannot read it | | | | |"
         if shares is not None:
             reached = "reached" if shares.ingest >= ingesting.TARGET else "**missed**"
             target = f">= {ingesting.TARGET}: {reached}"
@@ -194,7 +194,7 @@ def measure_messages(where: Local | Ministack, rounds: int) -> str:
         "",
         f"Batches of {BATCH:,} messages through the delete function, one commit each.",
         "",
-        "| what a message asks | messages a second | target |",
+        "| delete by | messages a second | target |",
         "|---|---|---|",
     ]
     for found in delete_messages(where, rounds):
@@ -205,7 +205,7 @@ def measure_messages(where: Local | Ministack, rounds: int) -> str:
 
 
 def measure(where: Local | Ministack, table: pa.Table, rounds: int) -> str:
-    """One place's tables, in Markdown."""
+    """The tables of one place, in Markdown."""
     appends = min(rounds, where.append_rounds)
     title = f"## {where.name}" + (f", {appends} rounds for the append" if appends < rounds else "")
     lines = [title, "", "| what | dolmen | pyarrow | ratio | target |", "|---|---|---|---|---|"]
@@ -215,17 +215,17 @@ def measure(where: Local | Ministack, table: pa.Table, rounds: int) -> str:
         console.print(text, highlight=False, soft_wrap=True)
 
     def ratio(what: str, found: Comparison, target: float | None) -> None:
-        told = verdict(found.ratio, target)
-        row(f"| {what} | {found.ours:.3f} s | {found.theirs:.3f} s | {found.ratio:.2f} | {told} |")
+        reached = verdict(found.ratio, target)
+        row(f"| {what} | {found.ours:.3f} s | {found.theirs:.3f} s | {found.ratio:.2f} | {reached} |")
 
     ratio("append, input sorted by the sort key", compare_append(where, table, appends), APPEND)
     url = where.fresh()
     create(url).append(table)
     clean = where.pointer(url)
-    wanted = scans.plain(where, url)
+    expected = scans.plain(where, url)
     found = scans.ours(url)
-    assert found[1] == wanted[1], (found, wanted)
-    assert abs(found[0] - wanted[0]) < 1e-6 * abs(wanted[0]), (found, wanted)
+    assert found[1] == expected[1], (found, expected)
+    assert abs(found[0] - expected[0]) < 1e-6 * abs(expected[0]), (found, expected)
     ratio(
         "scan: sum of 2 columns",
         compare(partial(scans.ours, url), partial(scans.plain, where, url), rounds),
@@ -246,7 +246,7 @@ def measure(where: Local | Ministack, table: pa.Table, rounds: int) -> str:
             scans.ours(url)
 
         ratio(
-            f"the same scan after a delete of {delete.name} (beside: before it)",
+            f"the same scan after a delete of {delete.name} (compared with: before it)",
             compare(after, before, rounds),
             SCAN_AFTER.get(delete.name),
         )
@@ -258,24 +258,24 @@ def measure(where: Local | Ministack, table: pa.Table, rounds: int) -> str:
 
 
 def header(rows: int, table: pa.Table, rounds: int) -> str:
-    """What was measured, and on what."""
+    """The head of the page: what was measured, and on which machine."""
     return f"""# Benchmarks
 
 This page is written by `make bench` (`python -m bench --write`).
 
 The data: {rows:,} rows, {table.nbytes / 1e9:.2f} GB as Arrow: sequential `id`,
 log-uniform int64 `user_id`, increasing `event_time`, two low-cardinality strings, float `amount`, a 60-character
-random payload. Both sides run in turns in one process, {rounds} times (unless a section says otherwise), after one
-warm-up; the ratio is the median of the ratios pair by pair. Absolute seconds are of one machine
+random payload. Both sides run alternately in one process, {rounds} times (unless a section says otherwise), after one
+warm-up; the ratio is the median of the ratios of the pairs. Absolute seconds are those of one machine
 ({os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}, pyarrow {pa.__version__})
 and mean little; the ratios matter. A scan is timed from `open()` to the last batch. For the scans after a
-delete the column "pyarrow" holds dolmen's own scan before it.
+delete, the column "pyarrow" is dolmen's own scan before the delete.
 
 Each section is from one run; sections may be from different runs (`--parts`, `--places`).
 
 An append encodes on all processors, and pyarrow on one ([performance.md](performance.md#appends)). Why the sum of two
-columns of a local directory misses its target is not known. [performance.md](performance.md) has what is known of the
-other missed targets.
+columns in a local directory misses its target is not known. [performance.md](performance.md) explains the other missed
+targets.
 
 """
 

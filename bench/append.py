@@ -1,4 +1,4 @@
-"""Appending a sorted table, beside pyarrow writing the same rows with the same settings."""
+"""Appending a sorted table, compared with pyarrow writing the same rows with the same settings."""
 
 from __future__ import annotations
 

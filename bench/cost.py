@@ -1,7 +1,7 @@
-"""``python -m bench.cost``: what a database costs on AWS, from counted requests; ``--write`` puts it into docs/cost.md.
+"""``python -m bench.cost``: the cost of a database on AWS, from counted requests; ``--write`` writes docs/cost.md.
 
-The requests of each operation are counted (``bench.requests``), prices stand in ``bench.prices``, and what depends on
-who uses it in ``bench.cost_model.Load``: change that to get your own figures.
+The requests of each operation are counted (``bench.requests``), prices are in ``bench.prices``, and the load is in
+``bench.cost_model.Load``, which you can change to get your own figures.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The cost model: a day's requests, seconds and dollars, from what an operation costs and how much there is to do."""
+"""The cost model: a day's requests, seconds and dollars, from the requests of each operation and the load."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ TB = 1e12
 
 @dataclass(frozen=True)
 class Load:
-    """A day's work, and how the stack is set up. All that is not said by the example is an assumption.
+    """A day's work, and the settings of the stack. Everything that the example does not say is an assumption.
 
     Args:
-        bytes_in, bytes_deleted, queries: of the example. Bytes are those of the table's files.
-        file_bytes: of a dropped file; it makes one data file of the same size.
-        delete_messages: what the bytes are deleted by.
-        ingest_batch, ingest_window, delete_batch, delete_window: messages and seconds of a batch at most, of
+        bytes_in, bytes_deleted, queries: the example's. Bytes are those of the table's files.
+        file_bytes: size of a dropped file, which becomes one data file of the same size.
+        delete_messages: number of messages that delete the bytes.
+        ingest_batch, ingest_window, delete_batch, delete_window: the most messages and seconds of a batch, from
             template.yaml.
-        rounds, collections: of background work, a day; of template.yaml.
+        rounds, collections: rounds of background work and collections a day, from template.yaml.
         retention_days: how long versions are kept, and with them files that were rewritten or emptied.
-        spread: how many times as many files are looked into as the deletes would empty.
-        query_files, query_groups: full files that a query reads of, after pruning, and row groups of them.
-        warm: share of queries by processes that have asked before.
-        key_share: of a file's bytes, what a delete has to look into.
-        commit_seconds: from reading the pointer to replacing it.
-        part_bytes: of a multipart upload.
-        ingest_rate, rewrite_rate, message_rate: bytes or messages per second of a function of ``memory_gb``, which
+        spread: the number of files that deletes are searched in, relative to the files that they would empty.
+        query_files, query_groups: full files that a query reads after pruning, and row groups that it reads of them.
+        warm: share of queries by processes with a warm cache.
+        key_share: share of a file's bytes that resolving deletes reads.
+        commit_seconds: time from reading the pointer to replacing it.
+        part_bytes: size of a part of a multipart upload.
+        ingest_rate, rewrite_rate, message_rate: bytes or messages per second of a function with ``memory_gb``, which
             has one processor; see docs/benchmarks.md.
-        landing_days: for how long a dropped file of a table with ``ingest_landing: expire`` takes room: until it
-            expires, and then as an old version; of template.yaml.
-        alarms, metrics: of the stack, without jobs.
-        line_bytes: of a log record; there is one for each dropped file and each delete message.
+        landing_days: days that a dropped file of a table with ``ingest_landing: expire`` is stored: until it expires,
+            and then as an old version; from template.yaml.
+        alarms, metrics: number of alarms and metrics of the stack, without jobs.
+        line_bytes: size of a log record; there is one for each dropped file and each delete message.
     """
 
     bytes_in: float = 6 * TB
@@ -73,12 +73,12 @@ class Load:
 
     @property
     def files(self) -> float:
-        """Dropped a day."""
+        """Files dropped a day."""
         return self.bytes_in / self.file_bytes
 
     @property
     def ingest_batches(self) -> float:
-        """Commits of files: a batch is handed out when it is full or its window is over."""
+        """Commits of files: a batch is delivered when it is full or its window ends."""
         return batches(self.files, self.ingest_batch, self.ingest_window)
 
     @property
@@ -99,8 +99,8 @@ class Load:
 
     @property
     def rewritten(self) -> float:
-        """Bytes that compaction writes: dropped files once, if they are not full ones, and what is left of files more
-        than half of whose rows are deleted, which is at most as much as goes."""
+        """Bytes that compaction writes: dropped files once, unless they are full, and the live rows of files with more
+        than half of their rows deleted, which are at most as many as the deleted rows."""
         merged = self.bytes_in if self.file_bytes < DEFAULT.target_file_bytes / 2 else 0.0
         return merged + self.bytes_deleted
 
@@ -117,19 +117,19 @@ class Line:
 
 
 def batches(messages: float, size: int, window: int) -> float:
-    """How many batches a day: of steadily arriving messages."""
+    """Batches a day, for messages that arrive evenly."""
     return max(messages / size, min(messages, DAY_SECONDS / window))
 
 
 def uploads(size: float, part_bytes: int) -> float:
-    """PUTs of an object: one, or the beginning, the parts and the end of a multipart upload."""
+    """PUTs of an object: one, or the start, the parts and the completion of a multipart upload."""
     return 1 if size <= FEW_THRESHOLD_BYTES else 2 + math.ceil(size / part_bytes)
 
 
 def bill(load: Load, counted: Measured) -> list[Line]:
     """A day's requests and seconds, line by line."""
     commits = load.ingest_batches + load.delete_batches
-    # Of commits that come at random so many meet another on its way.
+    # The number of commits, arriving at random, that overlap with another commit.
     races = commits * min(1.0, commits / DAY_SECONDS * load.commit_seconds)
     full = DEFAULT.target_file_bytes
     looked_into = load.bytes_deleted / full * load.spread
@@ -154,7 +154,7 @@ def bill(load: Load, counted: Measured) -> list[Line]:
             invocations=load.delete_batches,
             messages=queue_requests(load.delete_messages),
         ),
-        Line("commits that met another", counted.lost_race * races),
+        Line("commits that lost a race", counted.lost_race * races),
         Line(
             "resolving deletes",
             (counted.resolve + counted.idle_round) * load.rounds
@@ -193,8 +193,8 @@ def _compaction(load: Load, counted: Measured) -> Line:
 
 
 def queue_requests(messages: float) -> float:
-    """Requests to SQS: a message is sent alone, received and deleted with up to nine others; and a queue that waits is
-    asked by five pollers every 20 seconds (docs.aws.amazon.com/lambda/latest/dg/services-sqs-scaling.html)."""
+    """Requests to SQS: a message is sent alone, and received and deleted with up to nine others; five pollers ask an
+    idle queue every 20 seconds (docs.aws.amazon.com/lambda/latest/dg/services-sqs-scaling.html)."""
     return messages * (1 + 2 / 10) + 5 * DAY_SECONDS / 20
 
 
@@ -210,7 +210,7 @@ def dollars(load: Load, line: Line) -> float:
 
 
 def stored(load: Load, days: int = 30) -> tuple[float, float]:
-    """GB after so many days: of rows that are there, and of files that only older versions show."""
+    """GB after a number of days: of live rows, and of files that only older versions refer to."""
     live = (load.bytes_in - load.bytes_deleted) * days
     old = (load.rewritten + load.bytes_deleted) * min(days, load.retention_days)
     return live / 1e9, old / 1e9
@@ -222,11 +222,11 @@ VARIANTS: dict[str, dict[str, float]] = {
     "batching windows of 60 seconds": {"ingest_window": 60, "delete_window": 60},
     "versions kept for 7 days": {"retention_days": 7},
     "parts of 64 MB in multipart uploads": {"part_bytes": 64 << 20},
-    "each delete is looked for in ten times as many files": {"spread": 40},
+    "each delete is searched for in ten times as many files": {"spread": 40},
 }
-"""What is changed for the table of variants."""
+"""The changed assumptions for the table of variants."""
 
 
 def variant(changes: dict[str, float]) -> Load:
-    """The example with something else."""
+    """The example with changed assumptions."""
     return replace(Load(), **changes)  # type: ignore[arg-type]

@@ -24,7 +24,7 @@ from bench.places import Local, Ministack
 BATCH = 1_000
 """Messages of a batch: as template.yaml has it."""
 
-#: To be reached, in messages per second.
+#: Target, in messages per second.
 TARGET = 2_000
 
 _HANDLER = Path(__file__).parents[1] / "functions" / "delete" / "app.py"

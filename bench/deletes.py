@@ -1,4 +1,4 @@
-"""The deletes that are measured, and what each uploads."""
+"""The measured deletes, and the bytes that each uploads."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Delete:
 
 @dataclass(frozen=True)
 class Cost:
-    """What a delete took after ``open``."""
+    """The cost of a delete after ``open``."""
 
     name: str
     seconds: float
@@ -36,7 +36,7 @@ class Cost:
 
 
 def deletes(table: pa.Table, seed: int = 2) -> list[Delete]:
-    """One row, a range of 100,000, as many random ids, 14,000 users; and 1 % by position."""
+    """Deletes of one row, a range of 100,000, 100,000 random ids, 14,000 users, and 1 % by position."""
     rng = np.random.default_rng(seed)
     rows = table.num_rows
     first, many = rows // 3, min(100_000, rows // 10)

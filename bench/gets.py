@@ -1,4 +1,4 @@
-"""``python -m bench.gets``: what a GET of a range costs, by boto3's client and as dolmen sends it.
+"""``python -m bench.gets``: the cost of a GET of a range, by boto3's client and by dolmen's.
 
 Both read the same object of the same server (MinIO, or ministack where that is not installed) in turns, in one process.
 Processor time is that of the process, which a busy machine changes little.
@@ -27,7 +27,7 @@ Get = Callable[[int], int]
 
 
 def getters(store: S3Store, size: int) -> dict[str, Get]:
-    """What reads ``size`` bytes at a place and returns how many came, by what it is."""
+    """By name, functions that read ``size`` bytes at an offset and return the number of bytes."""
     etag, client = store.head(_KEY).etag, store.connection.client
 
     def by_boto3(start: int) -> int:

@@ -1,4 +1,4 @@
-"""What years of use cost: commits to and plans over a table of a million files, and ten thousand commits in a row."""
+"""Costs after years of use: commits to and plans of a table of a million files, and ten thousand commits in a row."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class AddSegments:
 
 
 def database(files: int) -> tuple[Database, CountingStore]:
-    """A database in memory with one table of so many files of an hour each; nobody reads their rows."""
+    """A database in memory with one table of a number of files of an hour each, whose rows are not read."""
     store = CountingStore(MemoryStore(MemoryBucket()))
     db = Database(store, Runtime())
     db.create_table("events", SCHEMA, sort_key="event_time")
@@ -156,7 +156,7 @@ class Latencies:
 
 
 def latencies(where: Local | Ministack, commits: int, rows: int = 1_000) -> Latencies:
-    """So many appends of so many rows each, one after the other; segments are merged now and then as they would be."""
+    """Appends one after another; segments are merged from time to time, as maintenance would do."""
     url = where.fresh()
     db = dolmen.open(url)
     db.create_table("events", SCHEMA, sort_key="event_time")

@@ -1,4 +1,4 @@
-"""Ingest of one file, beside pyarrow: reading the same file, and reading and writing it as Parquet.
+"""Ingest of one file, compared with pyarrow reading the same file, and reading and writing it as Parquet.
 
 Ingest is all that a function does with a drop: reading it under the table's schema, checking every value, writing
 Parquet, committing. pyarrow's reading alone is the lesser part of that, so like is compared with like too: dolmen's
@@ -39,7 +39,7 @@ from dolmen.ingest.formats.formats import SourceFile, detect
 from dolmen.ingest.formats.formats import read as read_rows
 from dolmen.ingest.landing import Landing
 
-#: To be reached: rows per second, as a share of what pyarrow takes to read the same file.
+#: Target: rows per second, as a share of pyarrow's for reading the same file.
 TARGET = 0.6
 
 ROWS = 1_000_000
@@ -175,12 +175,12 @@ def _compressed(write: Callable[[pa.Table, Path], None], table: pa.Table, path: 
     bare.unlink()
 
 
-# ---- reading them, as somebody would who has pyarrow alone and knows the schema
+# ---- reading them, with pyarrow alone and a known schema
 
 
 def _read_csv(path: Path) -> pa.Table:
     types = pacsv.ConvertOptions(column_types=SCHEMA)
-    return pacsv.read_csv(path, convert_options=types)  # a compression is told by the name
+    return pacsv.read_csv(path, convert_options=types)  # the name shows the compression
 
 
 def _read_jsonl(path: Path) -> pa.Table:

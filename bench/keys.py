@@ -18,7 +18,7 @@ from bench.places import Local
 ROWS = 2_000_000
 TENANTS = 20
 COUNT = 1.5
-"""A count after the delete of one tenant, beside the count of the others' rows before: to be reached, as a ratio."""
+"""Target: the ratio of a count after the delete of one tenant to the count of the other rows before it."""
 LISTS = (("int64", 20), ("string", 6))
 KEYS = 1_000_000
 MEMORY_MB = 512

@@ -1,4 +1,4 @@
-"""``python -m bench.lookups``: rows by key in many files whose random keys overlap, beside Lance's BTREE index.
+"""``python -m bench.lookups``: rows by key in files with overlapping random keys, compared with Lance's BTREE index.
 
 Both read the same rows over HTTP from one S3 server. Lance needs an environment of its own (``pip install pylance``),
 whose Python ``--lance`` names; without it dolmen is measured alone.

@@ -1,4 +1,4 @@
-"""Background work: compaction beside pyarrow reading and writing the same files, and scans after many small deletes."""
+"""Background work: compaction compared with pyarrow's reading and writing, and scans after many small deletes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from dolmen.maintenance.resolve.resolution import resolve
 FILES = 24
 DELETES = 10_000
 
-#: What is to be reached, as ratios (less is better): 1 / 0.7 of pyarrow's time, and of a scan of the clean table.
+#: Targets, as ratios (less is better): 1 / 0.7 of pyarrow's time, and of a scan of the clean table.
 COMPACTION = 1 / 0.7
 UNRESOLVED = 3.0
 RESOLVED = 1.4
@@ -31,7 +31,7 @@ COMPACTED = 1.05
 
 @dataclass(frozen=True)
 class Result:
-    """One line: what was measured, how it compares, and what is to be reached (None: nothing)."""
+    """One line: what was measured, how it compares, and the target (None: no target)."""
 
     name: str
     found: Comparison
@@ -47,7 +47,7 @@ def maintenance(where: Local | Ministack, table: pa.Table, rounds: int) -> Itera
         COMPACTION,
     )
     yield Result(
-        "compaction, every file spans the whole range of the sort key (beside: all rows sorted in memory)",
+        "compaction, every file spans the whole range of the sort key (compared with: all rows sorted in memory)",
         _compare_compaction(where, table, in_order, "user_id", rounds),
         None,
     )
@@ -136,5 +136,7 @@ def _after_deletes(where: Local | Ministack, table: pa.Table, rounds: int) -> It
     }
     for name, (pointer, target) in stages.items():
         found = compare(partial(scan, pointer), partial(scan, clean), rounds)
-        yield Result(f"scan after {DELETES:,} deletes of one user each, {name} (beside: before them)", found, target)
+        yield Result(
+            f"scan after {DELETES:,} deletes of one user each, {name} (compared with: before them)", found, target
+        )
     where.remove(url)

@@ -1,4 +1,4 @@
-"""Where a benchmark runs: a directory, or an S3 server started for it."""
+"""The stores of benchmarks: a directory, or an S3 server started for the run."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Local:
         return path.read_bytes()
 
     def filesystem(self, url: str) -> tuple[pafs.FileSystem, str]:
-        """What pyarrow reads the same files with."""
+        """pyarrow's filesystem and path for the same files."""
         return pafs.LocalFileSystem(), url
 
 

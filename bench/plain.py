@@ -1,4 +1,4 @@
-"""What pyarrow alone would do: the writer that appends and compactions are compared with."""
+"""pyarrow alone: the writer with which appends and compactions are compared."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ GROUP_ROWS = 1 << 17
 
 
 def settings(table: pa.Table) -> dict[str, Any]:
-    """The settings that dolmen writes this table with, as ``ParquetWriter`` takes them."""
+    """The settings with which dolmen writes this table, as arguments of ``ParquetWriter``."""
     first = table.slice(0, DEFAULT.run_rows).cast(Schema.from_arrow(SCHEMA).arrow)
     return {
         "data_page_version": "1.0",

@@ -1,5 +1,5 @@
-"""What AWS asks, in US dollars, in us-east-1. Written down in November 2026 from memory and not compared with AWS's
-pages, whose addresses stand beside: look before you rely on it."""
+"""AWS's prices in US dollars, in us-east-1. Recorded in November 2026 from memory, and not
+compared with AWS's pages, whose URLs are given here: check them before you rely on the prices."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ S3_PUT = 0.005 / 1_000
 S3_GET = 0.0004 / 1_000
 """GET, HEAD and all others. DELETE is free."""
 S3_STORAGE_TIERS = ((50_000, 0.023), (450_000, 0.022), (float("inf"), 0.021))
-"""S3 Standard: so many GB at so much a GB and month."""
+"""S3 Standard: pairs of GB and dollars per GB and month."""
 
 LAMBDA_SOURCE = "https://aws.amazon.com/lambda/pricing/"
 LAMBDA_REQUEST = 0.20 / 1_000_000
 LAMBDA_GB_SECOND = 0.0000133334
-"""arm64, as the template has it; x86_64 costs 0.0000166667."""
+"""arm64, as in the template; x86_64 costs 0.0000166667."""
 
 SQS_SOURCE = "https://aws.amazon.com/sqs/pricing/"
 SQS_REQUEST = 0.40 / 1_000_000

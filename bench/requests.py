@@ -1,7 +1,7 @@
-"""How many requests each operation sends to S3: counted, on objects in memory.
+"""Counts the requests that each operation sends to S3, with objects in memory.
 
-What depends on sizes is measured at two sizes, and the difference taken: so much for the operation, so much for each
-file, row group or expired version.
+Requests that depend on sizes are counted at two sizes. The difference gives the requests per file, row group or
+expired version, and the rest is the requests of the operation.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class Meter(CountingStore):
 
 
 class _World:
-    """A database in memory whose clock is moved by hand, and a landing bucket beside it."""
+    """A database in memory whose clock is moved by hand, and a landing bucket."""
 
     def __init__(self) -> None:
         self.now_us = _START_US
@@ -129,7 +129,7 @@ class _World:
         return Database(MemoryStore(self.bucket, self.runtime), self.runtime)
 
     def metered(self) -> tuple[Database, Meter]:
-        """Opened anew by a process that has just read the newest version."""
+        """The database as opened by a process that has just read the newest version."""
         meter = Meter(MemoryStore(self.bucket, self.runtime))
         database = Database(meter, self.runtime)
         database.refresh()
@@ -230,7 +230,7 @@ def _rows(first: int, count: int) -> pa.Table:
 
 
 def _reads(files: int, groups: int) -> dict[str, Requests]:
-    """Queries, a resolution and a compaction of so many files of so many row groups."""
+    """Requests of queries, a resolution and a compaction, for a number of files and of row groups per file."""
     world = _World()
     rows = groups * _GROUP_ROWS
     table = world.open().table("events")
@@ -278,7 +278,7 @@ def _compaction(world: _World) -> dict[str, Requests]:
 
 
 def _gc(versions: int) -> Requests:
-    """A collection after which so many versions are gone."""
+    """Requests of a collection that expires a number of versions."""
     world = _World()
     database = world.open()
     database.set(keep_versions=1, retention="1d")

@@ -21,12 +21,9 @@ from dolmen.store.counting import CountingStore
 T = TypeVar("T")
 R = TypeVar("R")
 
-S3_SECONDS, S3_BYTES_PER_SECOND = 0.030, 90e6
-"""A request to S3 takes about so long until its first byte arrives, and then so many bytes a second arrive."""
-
 
 class Sent(NamedTuple):
-    """A request as it stands on the timeline: when it was sent, when it ended, what it was, and its bytes."""
+    """A request on the timeline: when it was sent, when it ended, its kind and key, and its bytes."""
 
     start: float
     end: float
@@ -48,11 +45,6 @@ class Timeline:
     now: float = 0.0
     sent: list[Sent] = field(default_factory=list)
 
-    @classmethod
-    def like_s3(cls) -> Timeline:
-        """One in seconds, as S3 answers."""
-        return cls(S3_SECONDS, 1 / S3_BYTES_PER_SECOND)
-
     def pass_request(self, what: str, size: int) -> None:
         """Lets the time of one request pass."""
         start = self.now
@@ -68,7 +60,7 @@ class _Task(NamedTuple):
 
 @dataclass(frozen=True)
 class TimedRuntime(Runtime):
-    """A runtime whose threads stand on a timeline: all work is done in the calling thread, in the order of its call."""
+    """A runtime whose threads are simulated on a timeline: the calling thread does all work in order."""
 
     timeline: Timeline = field(default_factory=Timeline)
     _free: dict[str, list[float]] = field(default_factory=dict)
@@ -146,7 +138,7 @@ class TimedRuntime(Runtime):
         return task.result
 
 
-class DistantStore(CountingStore):
+class TimelineStore(CountingStore):
     """A store whose requests take their time on a timeline."""
 
     def __init__(self, store: ObjectStore, timeline: Timeline) -> None:

@@ -1,4 +1,4 @@
-"""Scans from ``open`` to the last batch, beside ``pyarrow.dataset`` on the same files."""
+"""Scans from ``open`` to the last batch, compared with ``pyarrow.dataset`` on the same files."""
 
 from __future__ import annotations
 

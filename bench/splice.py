@@ -1,4 +1,4 @@
-"""Compaction of a table in which few row groups have deleted rows: the others copied, beside all encoded anew.
+"""Compaction of a table in which few row groups have deleted rows: copying the others, or encoding all again.
 
 ``python -m bench.splice``: counts bytes and requests of both exactly, and compares processor time within one run.
 """

@@ -1,4 +1,4 @@
-"""``python -m bench.unresolved``: what unresolved deletes by predicate cost a scan of many small files.
+"""``python -m bench.unresolved``: the cost of unresolved deletes by predicate in a scan of many small files.
 
 Tables of the same rows, with no deletes and with many of one form, are scanned in turns in one process. The ratio of
 their processor times says what the deletes cost: a busy machine changes it little.

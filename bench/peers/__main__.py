@@ -1,4 +1,4 @@
-"""``python -m bench.peers``: measures dolmen beside other table formats, and draws docs/benchmarks.md from it.
+"""``python -m bench.peers``: compares dolmen with other table formats, and writes the results into docs/benchmarks.md.
 
 What was measured before is kept in the file of results and not measured again, so that a run can be broken off.
 """
@@ -49,7 +49,7 @@ def main() -> int:
         chosen.results.unlink(missing_ok=True)
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dolmen-peers-servers-")))
-        directory.chmod(0o755)  # PostgreSQL may run as somebody else
+        directory.chmod(0o755)  # PostgreSQL may run as another user
         upstream: S3 | None = None
         server = ""
         if set(chosen.places) & set(REMOTE):

@@ -46,7 +46,7 @@ def peer_class(name: str) -> type[Peer]:
 
 
 class NoPandas(MetaPathFinder):
-    """Makes pandas absent from this process, as it is from the environment of the peers.
+    """Hides pandas from this process, because the environment of the peers lacks it.
 
     pyarrow imports it, where it is installed, as soon as it makes an array: 0.2 to 0.3 s that no peer is to blame for.
     """

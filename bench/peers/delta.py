@@ -1,4 +1,4 @@
-"""Delta Lake by delta-rs (the package ``deltalake``). Its deletes write files anew."""
+"""Delta Lake by delta-rs (the package ``deltalake``). Its deletes rewrite files."""
 
 from __future__ import annotations
 

@@ -204,6 +204,6 @@ def cell(line: Line, outcome: Outcome | None) -> str:
 
 
 def _passed_over(line: Line, outcome: Outcome) -> bool:
-    """Whether what is shown comes after a step that the peer lacks."""
+    """Whether the figure comes after a step that the peer lacks."""
     before = "clean" if line.step == "stored in the end" else line.step.removeprefix("sums after: ")
     return before != line.step and any(outcome.step(name).get("unsupported") for name in (before, f"delete: {before}"))

@@ -1,4 +1,4 @@
-"""Apache Iceberg by pyiceberg, with its SQL catalog on SQLite. Its deletes write files anew."""
+"""Apache Iceberg by pyiceberg, with its SQL catalog on SQLite. Its deletes rewrite files."""
 
 from __future__ import annotations
 

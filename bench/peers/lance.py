@@ -71,7 +71,7 @@ class Lance(Peer):
         self._table.merge_insert(key).when_matched_update_all().when_not_matched_insert_all().execute(rows)
 
     def register(self, files: Sequence[str], key: str) -> None:
-        """Writes them anew, one file for each: it has no other way."""
+        """Rewrites them, one file for each, which is the only way."""
         rows = pq.read_table(str(Path(files[0]).parent))
         self._table = lance.write_dataset(rows, self.place.url, max_rows_per_file=rows.num_rows // len(files))
 

@@ -34,7 +34,7 @@ def peak_mb() -> int | None:
 
 
 class Meter:
-    """Writes down each step, as a line of JSON, when it begins and when it ends.
+    """Writes a line of JSON when a step begins, and when it ends.
 
     Args:
         sink: where the lines go; whoever reads them ends the process if a step takes longer than its limit.
@@ -51,7 +51,7 @@ class Meter:
 
     @contextmanager
     def step(self, name: str, limit: float | None = None, **notes: Any) -> Iterator[dict[str, Any]]:
-        """Measures what is done inside. What the peer lacks is written down as such.
+        """Measures the block. A step that the peer lacks is recorded as such.
 
         Args:
             limit: seconds, in place of twice the usual ones.
@@ -104,7 +104,7 @@ class Meter:
                 notes["expected"] = asdict(expected)
 
     def size(self, name: str, files: Callable[[], int] | None = None, **notes: Any) -> None:
-        """Lists what is stored below the place, not through the proxy; notes are further members."""
+        """Lists the objects below the store's root, not through the proxy; notes are further members."""
         found = asdict(stored(upstream(self._place)))
         catalog = sum(path.stat().st_size for path in self._place.catalog.rglob("*") if path.is_file())
         try:

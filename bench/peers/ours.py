@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-import dolmen.api.database  # loaded before the clock starts, as the libraries of the others are
+import dolmen.api.database  # loaded before the clock starts, like the libraries of the others
 from bench.peers.peer import Ids, Peer, Sums, numbers, sums_of
 
 

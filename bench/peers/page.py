@@ -1,4 +1,4 @@
-"""Draws the section of docs/benchmarks.md, and its charts, from what was measured."""
+"""Writes the section of docs/benchmarks.md, and draws its charts, from recorded results."""
 
 from __future__ import annotations
 
@@ -14,62 +14,62 @@ from bench.peers.figures import LINES, NAMES, PLACES, cell, comparable, figure, 
 from bench.peers.results import Results
 from bench.peers.servers import BYTES_PER_SECOND, FIRST_BYTE_SECONDS
 
-TITLE = "Beside other table formats"
+TITLE = "Compared with other table formats"
 ASSETS = PAGE.parent / "assets"
 PUBLISHED = ASSETS / "peers.jsonl"
 """The results that the page is drawn from."""
 
 UPSERT_TIMES = 20
 UPSERT_MB = 700
-"""To be reached by an upsert on UUID keys: times as fast as the merge of others, and memory."""
+"""Targets for an upsert on UUID keys: times as fast as the merge of others, and megabytes of memory."""
 
 COMPARED_ROUNDS = 10
 ROUNDS_TIMES = 1.2
-"""To be reached with background work: times as long for a query of the last rounds as for one of the first ones."""
+"""Target with background work: the time of a query in the last rounds, relative to the first rounds."""
 
 FASTER = 0.95
 """A peer is faster if it takes less than this share of dolmen's time."""
 
 _METHOD = f"""\
 `make bench-peers` writes this section (`python -m bench.peers`). dolmen and five others get the same seeded rows on the
-same machine, one after the other, each work in a process of its own, with the settings that each library has by
-default: [delta-rs](https://delta-io.github.io/delta-rs/), [pyiceberg](https://py.iceberg.apache.org) with its SQL
+same machine, one after another, each task in its own process, with the default settings of each library:
+[delta-rs](https://delta-io.github.io/delta-rs/), [pyiceberg](https://py.iceberg.apache.org) with its SQL
 catalog on SQLite, [Lance](https://lance.org), [DuckLake](https://ducklake.select) with its catalog on PostgreSQL
-(SQLite where that is not installed), and plain Parquet files by pyarrow, which are the floor: they have no commits.
-Versions are pinned in `locks/peers.txt`. `make bench-peers BENCH_FLAGS="--scale 0.05"` makes a small run. A run that
-was broken off goes on where it stopped, and `BENCH_FLAGS=--fresh` begins anew.
+(SQLite if that is not installed), and plain Parquet files written by pyarrow, which are the lower bound: they have no
+commits. Versions are pinned in `locks/peers.txt`. `make bench-peers BENCH_FLAGS="--scale 0.05"` makes a small run. An
+interrupted run continues where it stopped, and `BENCH_FLAGS=--fresh` starts again.
 
-* **Places**: a folder; an S3 server on this machine (MinIO, or ministack where that is not installed), behind a proxy
-  that counts requests; and the same with {FIRST_BYTE_SECONDS * 1000:.0f} ms to the first byte of each answer and
-  {BYTES_PER_SECOND / 1e6:.0f} MB a second on each connection, which is what S3 is like. Requests of a step, or of one
-  of its repetitions, are in brackets. The catalogs of Iceberg and DuckLake are on this machine in all places: what is
-  asked of them takes no time on the wire, and is not counted.
-* **Right answers**: after each step the sums that a peer finds are compared with those that numpy makes of the same
-  rows. The tables say what is wrong, and `make bench-peers` fails.
-* **Limits**: a peer that takes longer than the limit of a step, or more memory, is ended, and the tables say so. A loop
-  that runs out of time is measured by what it did; what comes after it is shown, and not compared.
-* **Time** is that of the clock. Queries begin with the opening of the table; deletes, commits and upserts have it open.
-  Each library is loaded before.
-  Memory is the most that a process had during the step, the interpreter and the rows that it gives included.
+* **Stores**: a folder; an S3 server on this machine (MinIO, or ministack if that is not installed), behind a proxy
+  that counts requests; and the same with {FIRST_BYTE_SECONDS * 1000:.0f} ms to the first byte of each response and
+  {BYTES_PER_SECOND / 1e6:.0f} MB a second on each connection, which is similar to S3. The requests of a step, or of one
+  of its repetitions, are in brackets. The catalogs of Iceberg and DuckLake are always on this machine: their requests
+  take no network time and are not counted.
+* **Correctness**: after each step, the sums that a peer returns are compared with sums that numpy computes from the
+  same rows. The tables show errors, and `make bench-peers` fails.
+* **Limits**: a peer that exceeds the time or memory limit of a step is stopped, and the tables say so. A loop that
+  runs out of time is measured by the work it did; later steps are shown but not compared.
+* **Time** is wall-clock time. Queries include opening the table; for deletes, commits and upserts it is already open.
+  Each library is loaded beforehand.
+  Memory is the peak of a process during the step, including the interpreter and the rows that it returns.
 * **Disk**: in a folder, dolmen syncs each file and its directory before it commits; ten small appends are 66 calls of
-  `fsync`. delta-rs and Lance make none, pyiceberg and DuckLake (on SQLite) 40, all of them for their catalogs. What
-  is not synced may be lost when the power fails, although it was committed.
+  `fsync`. delta-rs and Lance make none, and pyiceberg and DuckLake (on SQLite) make 40, all of them for their catalogs.
+  Data that is not synced may be lost in a power failure, although it was committed.
 * **Background work** is each peer's own: `maintain` and `gc` of dolmen; `optimize.compact` and `vacuum` of delta-rs;
   `compact_files` and `cleanup_old_versions` of Lance; rewriting, merging and expiry of DuckLake; expiry of pyiceberg,
-  which has no compaction. Only dolmen resolves. dolmen keeps for a second what is no longer needed, and the others
-  nothing.
-* **At once**: four processes commit to one table. No commit that failed is tried again but by the library itself.
-* **Rounds** are those of [LST-Bench](https://arxiv.org/abs/2305.01120) in small: append 1 %, delete 1 %, upsert 1 %,
-  query; left alone, or with background work after each fifth round.
-* A dash is work that a peer does not have. The best figure of a line is bold; compactions and resolutions are not
-  compared, as peers leave more or less to them.
+  which has no compaction. Only dolmen has resolution. dolmen keeps objects that are no longer needed for one second,
+  and the others delete them at once.
+* **Concurrent commits**: four processes commit to one table. Failed commits are retried only by the library itself.
+* **Rounds** are a small version of [LST-Bench](https://arxiv.org/abs/2305.01120): append 1 %, delete 1 %, upsert 1 %,
+  query; without background work, or with it after every fifth round.
+* A dash means that a peer does not have this operation. The best figure of a line is bold; compactions and resolutions
+  are not compared, because peers leave different amounts of work to them.
 """
 
 
 def section(results: Results | None) -> str:
-    """The section in Markdown; without results it says how they are made."""
+    """The section in Markdown; without results, it says how to make them."""
     if results is None:
-        return f"## {TITLE}\n\n{_METHOD}\nNo run on a quiet machine is written down yet: `make bench-peers`.\n"
+        return f"## {TITLE}\n\n{_METHOD}\nNo results are recorded yet: run `make bench-peers`.\n"
     head = results.head
     assert head is not None
     versions = ", ".join(f"{name} {version}" for name, version in head.versions.items())
@@ -121,7 +121,7 @@ def _tables(results: Results, place: str) -> Iterator[str]:
 
 
 def _faster(results: Results) -> Iterator[str]:
-    """A table of what the fastest peer does in less than dolmen's time."""
+    """A table of the steps in which the fastest peer is faster than dolmen."""
     rows = []
     for place, where in PLACES.items():
         for title, lines_of in LINES.items():
@@ -158,7 +158,7 @@ def _upsert_target(results: Results) -> Iterator[str]:
     used = figure(memory, outcome_of(results, "folder", memory, "dolmen"))
     if ours is None or used is None:
         return
-    told = [f"{used:,.0f} MB (<= {UPSERT_MB}): {_verdict(used <= UPSERT_MB)}"]
+    texts = [f"{used:,.0f} MB (<= {UPSERT_MB}): {_verdict(used <= UPSERT_MB)}"]
     for peer in ("delta", "iceberg"):
         found = outcome_of(results, "folder", upsert, peer)
         theirs, least = figure(upsert, found), ""
@@ -166,13 +166,13 @@ def _upsert_target(results: Results) -> Iterator[str]:
             theirs, least = found.step("upsert")["limit"], "more than "
         if theirs is not None:
             reached = _verdict(theirs / ours >= UPSERT_TIMES)
-            told.append(f"{least}{theirs / ours:.1f} x as fast as {NAMES[peer]} (>= {UPSERT_TIMES}): {reached}")
-    yield f"The upsert of {results.sizes.upserts:,} UUID keys into {results.sizes.keys:,} rows: {'; '.join(told)}."
+            texts.append(f"{least}{theirs / ours:.1f} x as fast as {NAMES[peer]} (>= {UPSERT_TIMES}): {reached}")
+    yield f"The upsert of {results.sizes.upserts:,} UUID keys into {results.sizes.keys:,} rows: {'; '.join(texts)}."
     yield ""
 
 
 def _rounds_target(results: Results) -> Iterator[str]:
-    """Takes whole cycles of background work, as a query is slower the longer it is since the last."""
+    """Compares whole cycles of background work, because queries get slower until the next one."""
     outcome, rounds = results.of("s3", "upkept rounds").get("dolmen"), results.sizes.rounds
     queries = [step["median"] for step in outcome.steps if step["step"].startswith("query ")] if outcome else []
     if len(queries) != 1 + rounds or rounds < 2 * COMPARED_ROUNDS:  # the first query comes before all rounds
@@ -200,7 +200,7 @@ def _wrong(results: Results) -> Iterator[str]:
 
 
 def publish(path: Path) -> None:
-    """Writes the page, its charts, and a copy of the results beside them."""
+    """Writes the page, its charts, and a copy of the results next to them."""
     ASSETS.mkdir(exist_ok=True)
     if path != PUBLISHED:
         shutil.copyfile(path, PUBLISHED)
@@ -215,7 +215,7 @@ def draw(results: Results | None) -> None:
 
 
 def published() -> Results | None:
-    """The results that the page is drawn from; None if none are."""
+    """The results that the page is drawn from; None if there are none."""
     return Results(PUBLISHED) if PUBLISHED.exists() else None
 
 

@@ -99,7 +99,7 @@ class Peer(ABC):
 
     @abstractmethod
     def open(self) -> None:
-        """Opens the table anew: what was cached is forgotten."""
+        """Opens the table again, without caches."""
 
     @abstractmethod
     def append(self, rows: pa.Table) -> None:

@@ -1,4 +1,4 @@
-"""The seeded rows that every peer gets, and what is left of them after each change: computed by numpy alone."""
+"""The seeded rows that every peer gets, and the rows after each change, computed by numpy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs each work of each peer in a process of its own, ends it when it takes too much, and writes down what it told."""
+"""Runs each work of each peer in its own process, stops it at its limits, and records its output."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Run:
         self._databases = 0
 
     def measure(self, places: Sequence[str], works: Sequence[str], peers: Sequence[str]) -> None:
-        """Measures what is not there yet: all peers of a work one after the other."""
+        """Measures missing results: all peers of a work one after another."""
         for place in places:
             with ExitStack() as stack:
                 s3 = None

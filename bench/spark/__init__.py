@@ -1,1 +1,1 @@
-"""Spark: dolmen beside plain Parquet, Delta and Iceberg, each in a session of its own, in turns of one run."""
+"""Spark: dolmen compared with plain Parquet, Delta and Iceberg, each in its own session, alternating in one run."""

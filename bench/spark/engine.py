@@ -1,4 +1,4 @@
-"""What is measured of each table format: the same queries and deletes, on the same session settings."""
+"""The interface of each table format: the same queries and deletes, with the same session settings."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SETTINGS = {
     "spark.sql.shuffle.partitions": "4",
     "spark.sql.session.timeZone": "UTC",
 }
-"""The same for all; what is not named is Spark's default (AQE is on)."""
+"""The settings of all engines; others are Spark's defaults (AQE is on)."""
 
 
 def two_columns(frame: DataFrame) -> DataFrame:
@@ -73,7 +73,7 @@ class Engine(ABC):
         return session
 
     def settings_in(self, directory: Path) -> dict[str, str]:
-        """What the format needs of the session, beside what is the same for all."""
+        """The format's session settings, in addition to the common ones."""
         return self.settings
 
     @abstractmethod

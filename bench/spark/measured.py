@@ -1,4 +1,4 @@
-"""The figures of the part: one line each, with what is to be reached."""
+"""The figures of the part ``spark``, one line each, with targets."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ DELETES: tuple[tuple[str, str, Callable[[int], tuple[int, ...]]], ...] = (
 )
 ONE_USER_SECONDS = 0.1
 AHEAD = 5
-"""So many times as fast as the others deletes are to be."""
+"""Target: deletes are this many times as fast as the others'."""
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ def _deleting(
 
 
 def writes(writer: Worker, rounds: int) -> Iterator[Line]:
-    """What dolmen writes, beside Spark's own writer."""
+    """dolmen's writes, compared with Spark's own writer."""
     for name, ours, theirs, target in WRITES:
         found = in_turns([partial(writer.call, *ours), partial(writer.call, *theirs)], rounds, 1)
         ratio = _ratio(found[0], found[1])

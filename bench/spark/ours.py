@@ -1,4 +1,4 @@
-"""dolmen, as it is measured on Spark."""
+"""dolmen on Spark."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Dolmen(Engine):
         return str(self.directory / "database")
 
     def table(self) -> dolmen.Table:
-        """Opened anew: nothing is known from the call before."""
+        """Opened again, without caches of the previous call."""
         return dolmen.open(self._url).table("events")
 
     def frame(self) -> DataFrame:

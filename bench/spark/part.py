@@ -1,4 +1,4 @@
-"""The part ``spark``: what is measured, told as it comes, and written down in Markdown."""
+"""The part ``spark``: measures, prints each line, and writes Markdown."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def measure_spark(
     """Sections of the page.
 
     Args:
-        rows: of the table.
-        rounds: of queries and deletes; writes take three at most.
-        only: of ``ONLY``.
-        peers: of ``PEERS``: what dolmen is measured beside.
-        tell: is told each line.
+        rows: number of rows of the table.
+        rounds: rounds of queries and deletes; writes take at most three.
+        only: a part of ``ONLY``.
+        peers: a part of ``PEERS``, with which dolmen is compared.
+        tell: called with each line.
     """
     _require_java()
     sections = []
@@ -54,9 +54,9 @@ def measure_spark(
             some = min(rounds, 3)
             with workers([Writing], directory, source) as [writer]:
                 head = (
-                    f"The same rows, {some} rounds. Beside it: Spark's own writer of Parquet with zstd. dolmen's files "
-                    "have page indexes, checksums and Bloom filters of keys besides, and their statistics are in the "
-                    "manifest."
+                    f"The same rows, {some} rounds, compared with Spark's own writer of Parquet with zstd. dolmen's "
+                    "files also have page indexes, checksums and Bloom filters of keys, and their statistics are in "
+                    "the manifest."
                 )
                 lines = measured.writes(writer, some)
                 sections.append(section("Spark: writes, local directory", head, [], lines, tell))
@@ -66,7 +66,7 @@ def measure_spark(
 def _require_java() -> None:
     java = Path(os.environ["JAVA_HOME"]) / "bin" / "java" if os.environ.get("JAVA_HOME") else shutil.which("java")
     if java is None or not shutil.which(java):
-        raise SystemExit("Spark needs Java 17 or newer, and there is none: apt install openjdk-17-jre-headless")
+        raise SystemExit("Spark needs Java 17 or newer: apt install openjdk-17-jre-headless")
 
 
 @contextmanager
@@ -79,19 +79,20 @@ def _head(source: Source, rounds: int, peers: Sequence[str]) -> str:
     packages = ", ".join(f"`{PEERS[name].packages}`" for name in peers)
     settings = ", ".join(f"`{name}={value}`" for name, value in SETTINGS.items() if "memory" in name or "part" in name)
     return (
-        f"{source.rows:,} rows of 8 columns in {FILES} files; {rounds} rounds in turns after warm-ups; medians. "
-        "Seconds of processor time of the driver, its JVM and all below it, in brackets by the clock; ratios are of "
-        "processor time, pair by pair. Each engine stands in a process of its own, `local[2]`, "
-        f"{settings}, all else as Spark has it{'; beside dolmen: ' + packages if packages else ''}. Plain is "
-        "`spark.read.parquet` of the same engine's files, in the same session, from which nothing is deleted; its "
-        "seconds are those on dolmen's. What is deleted by keys is resolved, if not said otherwise."
+        f"{source.rows:,} rows of 8 columns in {FILES} files; {rounds} alternating rounds after warm-ups; medians. "
+        "Seconds are processor time of the driver, its JVM and their child processes, with wall-clock time in "
+        "brackets; ratios are of the processor times of each pair. Each engine runs in its own process, with "
+        f"`local[2]`, {settings} and Spark's other defaults"
+        f"{'; compared with dolmen: ' + packages if packages else ''}. Plain is "
+        "`spark.read.parquet` of the same engine's files, in the same session and without deletes; its seconds are "
+        "those for dolmen's files. Deletes by key are resolved, unless said otherwise."
     )
 
 
 def section(
     title: str, head: str, engines: Sequence[Worker], lines: Iterator[Line], tell: Callable[[str], None]
 ) -> str:
-    """A section of the page; each line is told as it comes."""
+    """A section of the page. Each line is passed to ``tell``."""
     names = [engine.name for engine in engines] or ["dolmen"]
     others = names[1:]
     plain = "deletes" not in title

@@ -1,4 +1,4 @@
-"""Processes with one engine each, and its JVM: they stand side by side and work in turns."""
+"""Processes with one engine and its JVM each, which work alternately."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Worker:
 
 @contextmanager
 def workers(kinds: Sequence[type[Engine]], directory: Path, source: Source) -> Iterator[list[Worker]]:
-    """One of each kind, their tables made; all at once, as this is not measured."""
+    """One worker of each kind, with its table. All tables are made concurrently, because this is not measured."""
     spawn = multiprocessing.get_context("spawn")
     with ExitStack() as stack:
         started = []
@@ -75,5 +75,5 @@ def _begin(kind: type[Engine], directory: Path, source: Source) -> None:
 def _call(method: str, arguments: tuple[Any, ...]) -> Any:
     try:
         return getattr(_engine, method)(*arguments)
-    except Exception as error:  # noqa: BLE001 - told in words: not every exception of Spark's can be sent
+    except Exception as error:  # noqa: BLE001 - sent as text: not every exception of Spark can be pickled
         raise RuntimeError(f"{type(_engine).__name__}.{method}: {error}\n{traceback.format_exc()}") from None

@@ -1,4 +1,4 @@
-"""What writing on Spark costs, beside Spark writing the same rows as Parquet with the same codec."""
+"""Writing on Spark, compared with Spark writing the same rows as Parquet with the same codec."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PIECES = 4
 
 
 class Writing(Dolmen):
-    """dolmen, and what is beside it in the same session: each call makes its own new place, untimed."""
+    """dolmen and Spark's own writer in the same session. Each call writes to a new directory."""
 
     name = "dolmen writing"
 

@@ -4,35 +4,36 @@
 
     Error
     ├── InputError (ValueError)      correct the request or the data; nothing was changed
-    │   ├── SchemaError              a schema that cannot be stored, or data that does not fit it
-    │   ├── RowError                 one row of the input is bad: names file, row and column
-    │   ├── DuplicateKeyError        an insert brings keys that are there already, or brings one twice
-    │   ├── PredicateError           a predicate that cannot be read or bound: names the position
-    │   ├── InvalidNameError         a name that no table, tag or cursor may have
+    │   ├── SchemaError              a schema that cannot be stored, or data that does not match it
+    │   ├── RowError                 one row of the input is invalid: names file, row and column
+    │   ├── DuplicateKeyError        keys to insert that the table has, or that several rows have
+    │   ├── PredicateError           a predicate that cannot be parsed or bound: names the position
+    │   ├── InvalidNameError         not allowed as the name of a table, tag or cursor
     │   ├── TableExistsError         the name is taken
     │   ├── TagExistsError           the tag names another version
     │   ├── AdoptionError            files that cannot be adopted: lists all reasons
     │   ├── LimitError               a request larger than the documented limits
     │   └── AppliedIdError           the id was applied before, with other content
-    ├── NotFoundError (LookupError)  ask for something else, or create it first
+    ├── NotFoundError (LookupError)  correct the name, or create the object first
     │   ├── DatabaseNotFoundError    no pointer under this URL
     │   ├── TableNotFoundError       no such table in this version
     │   ├── RowNotFoundError         no row with this key (``dolmen get``)
     │   ├── VersionNotFoundError     no such version, or none at that time
     │   ├── VersionExpiredError      the version is before the horizon, and no tag keeps it
-    │   ├── TagNotFoundError         no such tag, or no such cursor
+    │   ├── TagNotFoundError         no such tag or cursor
+    │   ├── ErasureNotFoundError     no erasure with this id
     │   └── ObjectNotFoundError      no object under this key
     ├── RetryableError               the same call may succeed later; nothing was changed
-    │   ├── ConflictError            another commit is in the way: replay on the newest version
-    │   ├── StaleWriterError         the commit's objects are too old to be trusted: write them again
+    │   ├── ConflictError            another commit changed what this one depends on: repeat on the newest version
+    │   ├── StaleWriterError         the commit's objects may have been deleted as orphans: write them again
     │   ├── UnsettledTimestampError  ``at(timestamp=...)`` is too close to now
     │   ├── ClockError               the store's clock is a day away from every other clock
     │   ├── ObjectChangedError       the object was overwritten while it was read
-    │   └── StoreUnavailableError    the store cannot be reached, or refuses for now
-    ├── UnknownOutcomeError          the commit may or may not have landed: look before repeating
-    ├── AccessDeniedError            ask for permission
-    ├── CorruptionError              restore the object from a copy; names the object and the fault
-    └── UnsupportedFormatError       upgrade dolmen: written by a newer version
+    │   └── StoreUnavailableError    the store cannot be reached, or refuses requests for now
+    ├── UnknownOutcomeError          the commit may or may not have landed: check before you repeat it
+    ├── AccessDeniedError            get the permission
+    ├── CorruptionError              restore the object from a copy; names the object and the damage
+    └── UnsupportedFormatError       upgrade dolmen: the object was written by a newer version
 """
 
 from __future__ import annotations
@@ -44,12 +45,12 @@ _CREDENTIALS = re.compile(r"(?<=://)[^/\s@'\"`]+@")
 
 
 def without_credentials(text: str) -> str:
-    """Removes user names and passwords from the URLs in a text, as errors are logged, sent and shown."""
+    """Removes user names and passwords from the URLs in a text, because errors are logged, sent and shown."""
     return _CREDENTIALS.sub("***@", text) if "@" in text else text
 
 
 class Error(Exception):
-    """Base of all exceptions of dolmen. Their texts contain no user name or password of a URL."""
+    """Base of all exceptions of dolmen. Their texts contain no user names or passwords of URLs."""
 
     def __init__(self, *args: object) -> None:
         super().__init__(*(without_credentials(each) if isinstance(each, str) else each for each in args))
@@ -60,10 +61,10 @@ class InputError(Error, ValueError):
 
 
 class SchemaError(InputError):
-    """A schema that cannot be stored, or data that does not fit the table's schema.
+    """A schema that cannot be stored, or data that does not match the table's schema.
 
     Args:
-        column: name of the column at fault, if it is one: it is unknown, missing, there twice, or of another kind.
+        column: name of the column that is unknown, missing, duplicate, or of another type; None for other errors.
     """
 
     def __init__(self, *args: object, column: str | None = None) -> None:
@@ -72,14 +73,14 @@ class SchemaError(InputError):
 
 
 class RowError(InputError):
-    """One row of the input is bad.
+    """One row of the input is invalid.
 
     Args:
-        reason: the fault, without its place.
-        file: name of the file, if the input is one.
+        reason: what is wrong, without file, row and column.
+        file: name of the file, if the input is a file.
         line: 1-based line in the file (text formats), if known.
-        row: 1-based data row of the input (the header does not count), if known.
-        column: name of the column at fault, if there is one.
+        row: 1-based data row of the input (without the header), if known.
+        column: name of the column, if one is wrong.
     """
 
     def __init__(
@@ -92,23 +93,23 @@ class RowError(InputError):
         column: str | None = None,
     ) -> None:
         self.reason, self.file, self.line, self.row, self.column = reason, file, line, row, column
-        place = [
+        where = [
             f"{word} {value!r}" if isinstance(value, str) else f"{word} {value}"
             for word, value in (("file", file), ("line", line), ("row", row), ("column", column))
             if value is not None
         ]
-        super().__init__(f"{', '.join(place)}: {reason}" if place else reason)
+        super().__init__(f"{', '.join(where)}: {reason}" if where else reason)
 
 
 class DuplicateKeyError(InputError):
-    """Rows to insert have primary keys that the table has, or that several of them have. Nothing was added.
+    """Rows to insert have primary keys that the table already has, or that several of them share. Nothing was added.
 
     Args:
         table: name of the table.
         columns: names of the primary key's columns.
-        keys: the first of these keys, each with a value for each column.
-        count: number of these keys.
-        in_rows: whether several of the rows to insert have them; else the table has them.
+        keys: the first duplicate keys, each with a value for each column.
+        count: number of duplicate keys.
+        in_rows: True if several rows to insert share the keys; False if the table has them.
     """
 
     def __init__(
@@ -122,13 +123,16 @@ class DuplicateKeyError(InputError):
     ) -> None:
         self.table, self.columns, self.keys, self.count = table, tuple(columns), tuple(keys), count
         self.in_rows = in_rows
-        told = [_short_value(key[0]) if len(key) == 1 else _tuple_of(key) for key in self.keys]
-        listed = ", ".join(told) + (f" and {count - len(told):,} more" if count > len(told) else "")
-        these = f"{count:,} key{'s' if count != 1 else ''} ({', '.join(self.columns)}): {listed}"
+        texts = [", ".join(map(_short_value, key)) for key in self.keys]
+        listed = ", ".join(text if len(self.columns) == 1 else f"({text})" for text in texts)
+        more = f" and {count - len(texts):,} more" if count > len(texts) else ""
+        duplicates = f"{count:,} key{'s' if count != 1 else ''} ({', '.join(self.columns)}): {listed}{more}"
         super().__init__(
-            f"table {table!r}: several rows to insert have {these}. Keep one row of each, or upsert: the last wins then"
+            f"table {table!r}: several rows to insert have {duplicates}. "
+            "Keep one row of each, or upsert: the last wins then"
             if in_rows
-            else f"table {table!r} has rows already with {these}. Leave these out, or upsert: rows are replaced then"
+            else f"table {table!r} has rows already with {duplicates}. "
+            "Leave these out, or upsert: rows are replaced then"
         )
 
 
@@ -137,16 +141,12 @@ def _short_value(value: object) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
-def _tuple_of(key: tuple[object, ...]) -> str:
-    return f"({', '.join(map(_short_value, key))})"
-
-
 class PredicateError(InputError):
-    """A predicate that cannot be read, or does not fit the table.
+    """A predicate that cannot be parsed, or does not match the table.
 
     Args:
-        reason: the fault and what to do.
-        position: 0-based character offset in the predicate's text, if it came from text.
+        reason: what is wrong and what to do.
+        position: 0-based character offset in the predicate's text; None if the predicate is not text.
     """
 
     def __init__(self, reason: str, *, position: int | None = None) -> None:
@@ -155,7 +155,7 @@ class PredicateError(InputError):
 
 
 class InvalidNameError(InputError):
-    """A name that no table, tag or cursor may have."""
+    """A name that is not allowed for a table, tag or cursor."""
 
 
 class TableExistsError(InputError):
@@ -167,7 +167,7 @@ class TagExistsError(InputError):
 
 
 class AdoptionError(InputError):
-    """Files cannot become a table where they are. Nothing was changed.
+    """Files cannot become a table without being copied. Nothing was changed.
 
     Args:
         source: the file, the folder, or the Iceberg table.
@@ -192,7 +192,7 @@ class AppliedIdError(InputError):
 
 
 class NotFoundError(Error, LookupError):
-    """The object of a request does not exist."""
+    """The requested object does not exist."""
 
 
 class DatabaseNotFoundError(NotFoundError):
@@ -200,11 +200,11 @@ class DatabaseNotFoundError(NotFoundError):
 
 
 class TableNotFoundError(NotFoundError):
-    """The version that was read has no such table."""
+    """The version has no table of this name."""
 
 
 class RowNotFoundError(NotFoundError):
-    """The version that was read has no row with this primary key."""
+    """The version has no row with this primary key."""
 
 
 class VersionNotFoundError(NotFoundError):
@@ -212,15 +212,15 @@ class VersionNotFoundError(NotFoundError):
 
 
 class VersionExpiredError(NotFoundError):
-    """The version is older than the horizon: its objects may be gone."""
+    """The version is before the horizon: its objects may be deleted."""
 
 
 class TagNotFoundError(NotFoundError):
-    """The database has no tag, or no cursor, of this name."""
+    """The database has no tag or cursor of this name."""
 
 
 class ErasureNotFoundError(NotFoundError):
-    """The database lists no erasure of this id."""
+    """The database has no erasure with this id."""
 
 
 class ObjectNotFoundError(NotFoundError):
@@ -236,15 +236,15 @@ class RetryableError(Error):
 
 
 class ConflictError(RetryableError):
-    """Another commit changed something that this one depends on. Replay it on the newest version."""
+    """Another commit changed something that this one depends on. Repeat it on the newest version."""
 
 
 class StaleWriterError(RetryableError):
-    """This writer's first upload is before the fence: its objects may be gone. Write them again."""
+    """This writer's first upload is before the fence: its objects may have been deleted. Write them again."""
 
 
 class UnsettledTimestampError(RetryableError):
-    """A commit under way may still get an earlier timestamp than the one asked for."""
+    """A commit in progress may still get a timestamp before the requested one."""
 
 
 class ClockError(RetryableError):
@@ -252,22 +252,22 @@ class ClockError(RetryableError):
 
 
 class ObjectChangedError(RetryableError):
-    """The object is no longer the one that was named."""
+    """The object was overwritten after its ETag was read."""
 
     def __init__(self, key: str) -> None:
         self.key = key
-        super().__init__(f"object {key!r} was overwritten since it was named")
+        super().__init__(f"object {key!r} was overwritten after its ETag was read")
 
 
 class StoreUnavailableError(RetryableError):
-    """The store cannot be reached, times out, or refuses for now."""
+    """The store cannot be reached, times out, or refuses requests for now."""
 
 
 class UnknownOutcomeError(Error):
-    """The commit was sent, and there was no answer: it may have landed.
+    """The commit was sent and got no answer, so it may have landed.
 
     Args:
-        commit_id: found in ``Database.history()`` if it landed.
+        commit_id: the commit's id; ``Database.history()`` lists it if it landed.
         reason: why there was no answer.
     """
 
@@ -288,7 +288,7 @@ class CorruptionError(Error):
 
     Args:
         key: the damaged object.
-        reason: what is wrong with it.
+        reason: how it is damaged.
     """
 
     def __init__(self, key: str, reason: str) -> None:
@@ -297,9 +297,9 @@ class CorruptionError(Error):
 
     @property
     def is_missing(self) -> bool:
-        """Whether the object does not exist, which is no damage if nothing needs it any more."""
+        """Whether the object does not exist, which is not damage if nothing needs it anymore."""
         return isinstance(self.__cause__, (ObjectNotFoundError, FileNotFoundError))
 
 
 class UnsupportedFormatError(Error):
-    """The object was written by a newer dolmen, or is not an object of dolmen."""
+    """The object was written by a newer version of dolmen, or not by dolmen."""

@@ -274,7 +274,7 @@ class _History:
                 self.scheduler.pause(actor.random.randint(SECOND_US // 10, 10 * SECOND_US))
 
     def _end_if_all_are_idle(self) -> None:
-        """Ends the history if no actor has sent a request for long: readers alone would wait for ever for a writer."""
+        """Ends the history if no actor has sent a request for long: readers would wait for a writer without end."""
         self._idle = self._idle + 1 if self.network.steps == self._asked else 0
         self._asked = self.network.steps
         if self._idle > _IDLE_TURNS:

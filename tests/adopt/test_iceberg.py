@@ -202,7 +202,7 @@ def test_damaged_metadata_is_refused_by_name(db: Database, tmp_path: Path) -> No
     body = metadata.read_bytes()
     for other, reason in (
         (b"{}", "format version None"),
-        (b"nothing", "no metadata"),
+        (b"nothing", "not metadata"),
         (b'{"format-version":9}', "version 9"),
     ):
         metadata.write_bytes(other)
@@ -360,7 +360,7 @@ def test_a_malformed_mapping_of_names_is_refused_where_it_is_needed(db: Database
     change_manifests(tmp_path, "data-*.avro", resize)
     with pytest.raises(AdoptionError) as caught:
         db.adopt("t", str(metadata))
-    assert "is malformed" in str(caught.value)
+    assert "a malformed (" in str(caught.value)
     assert "Do not load its files" in str(caught.value)
 
 

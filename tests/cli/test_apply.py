@@ -218,7 +218,7 @@ TABLE = "tables:\n  e:\n    columns:\n      id: BIGINT\n"
     ("text", "line", "phrase"),
     [
         ("", 0, "empty"),
-        ("tables", 1, "no mapping"),
+        ("tables", 1, "not a mapping"),
         ("tables: {}", 1, "declares nothing"),
         ("tables:", 1, "'tables'"),
         ("tables: [", 1, "not YAML"),
@@ -286,7 +286,7 @@ def test_a_wrong_file_changes_nothing_and_has_its_exit_code(cli: Cli, file: Path
     file.write_bytes(b"tables: \xff")
     assert "not UTF-8" in cli("apply", file, "--yes").err
     file.write_text("#" * (1 << 20) + "\n")
-    assert "larger than" in " ".join(cli("apply", file, "--yes").err.split())
+    assert "at most 1,048,576 bytes" in " ".join(cli("apply", file, "--yes").err.split())
     assert cli("apply", tmp_path / "absent.yaml", "--yes").code == 2
     assert not (tmp_path / "db").exists()
 

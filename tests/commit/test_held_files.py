@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 import pyarrow as pa
 import pytest
-from bench.round_trips import DistantStore, TimedRuntime, Timeline
+from bench.round_trips import TimedRuntime, Timeline, TimelineStore
 
 from dolmen.api.database import Database
 from dolmen.base.runtime import Runtime
@@ -94,7 +94,7 @@ def depth(bucket: MemoryBucket, work: Callable[[Database], object]) -> tuple[flo
     """Round trips one after the other, and PUTs, of a process that knows the database."""
     timeline = Timeline()
     runtime = TimedRuntime(threads=32, cores=2, timeline=timeline)
-    store = DistantStore(MemoryStore(bucket, runtime), timeline)
+    store = TimelineStore(MemoryStore(bucket, runtime), timeline)
     db = Database(store, runtime)
     db.refresh()
     start, puts = timeline.now, store.puts

@@ -154,7 +154,7 @@ def test_a_default_is_shown_as_it_may_be_declared(db: dolmen.Database, kind: str
     [("FLOAT", "1e300"), ("DOUBLE", "1e400"), ("DATE", "9999999-01-01"), ("TIMESTAMP", "2026-01-05 03:00:00Z")],
 )
 def test_a_default_that_the_type_does_not_hold_is_refused(db: dolmen.Database, kind: str, text: str) -> None:
-    with pytest.raises(InputError, match=f"'{text}' is no "):
+    with pytest.raises(InputError, match=f"'{text}' is not a value of "):
         declared({"id": "BIGINT", "c": {"type": kind, "default": text}})
 
 

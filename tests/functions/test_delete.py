@@ -114,10 +114,10 @@ def test_poison_of_every_kind_fails_alone_with_its_reason(filled: World) -> None
 def test_a_refused_request_says_what_is_wrong_and_quotes_no_value(filled: World) -> None:
     said = {
         "at character 0: no column 'idd'; did you mean 'id'?": {"where": "idd = 4711"},
-        "at character 7: no column … (texts stand in single quotes); there are: id, user_id, kind": {
+        "at character 7: no column … (write texts in single quotes); there are: id, user_id, kind": {
             "where": 'kind = "Ann Lee"'
         },
-        "at character 0: … is no value of type int64": {"where": "id = 'Ann'"},
+        "at character 0: … is not a value of type int64": {"where": "id = 'Ann'"},
         "no column 'idd'; there are: id, user_id, kind": {"keys": [1], "on": ["idd"]},
         "NULL in a key: it equals nothing": {"keys": [None]},
         "no table 'nowhere' in version 4; tables: events, users": {"table": "nowhere", "keys": [1]},

@@ -22,7 +22,7 @@ def reason(text: str, document: Any) -> str:
         ("no column 'idd'; did you mean 'id'?", "idd = 7", "no column 'idd'; did you mean 'id'?"),
         ("no column 'Ann Lee'; there are: id, kind", 'kind = "Ann Lee"', "no column …; there are: id, kind"),
         ("no column 'Wayne'; did you mean 'kind'?", "Wayne = 1", "no column …; did you mean 'kind'?"),
-        ("'one' is no value of type int64", {"id": "one"}, "… is no value of type int64"),
+        ("'one' is not a value of type int64", {"id": "one"}, "… is not a value of type int64"),
         ("'Johannes Seba... is no value", {"kind": "Johannes Sebastian"}, "…"),
         ("can't read it: near Johannes", "kind = 'Johannes", "can't read it: near …"),
         ("near Johann", "kind = 'Johannes", "near …"),  # shortened

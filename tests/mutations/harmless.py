@@ -77,7 +77,7 @@ HARMLESS: tuple[Harmless, ...] = (
     ),
     Harmless(
         mutation(
-            "a released segment takes along what it names",
+            "the objects of a released segment are released, too",
             "a merged-away segment is released alone, a dropped one with all that it reaches",
             "commit/statements/background.py",
             "        draft.release(self.inputs)\n        draft.tables[self.name] = msgspec.structs.replace(\n",
@@ -92,7 +92,7 @@ HARMLESS: tuple[Harmless, ...] = (
     ),
     Harmless(
         mutation(
-            "an overlay counts though its file's own pair is greater",
+            "an overlay is used although its file's own pair is greater",
             "of two pairs of a file the one with the greater (applied_through, cardinality) is newer",
             "format/entries.py",
             "        return (applied_through, cardinality) > (self.applied_through, own)\n",

@@ -1,4 +1,4 @@
-"""What a mutation is: production code less one of its rules."""
+"""Mutations: production code without one of its rules."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ class Edit:
     """One replacement.
 
     Args:
-        file: of ``shared/dolmen``.
-        old: text that stands there exactly once.
-        new: what takes its place.
+        file: path in ``shared/dolmen``.
+        old: a text that occurs exactly once in the file.
+        new: the replacement.
     """
 
     file: str
@@ -21,20 +21,20 @@ class Edit:
     new: str
 
     def applied(self, text: str) -> str:
-        """The file's text after it. Raises ValueError unless the old text stands there once."""
+        """The file's text with the replacement. Raises ValueError unless the old text occurs once."""
         if (times := text.count(self.old)) != 1:
-            raise ValueError(f"{self.file}: this stands there {times} times, not once:\n{self.old}")
+            raise ValueError(f"{self.file}: this occurs {times} times, not once:\n{self.old}")
         return text.replace(self.old, self.new)
 
 
 @dataclass(frozen=True)
 class Mutation:
-    """Code that runs, and does all simple things right, but no longer keeps a promise.
+    """Code that runs and does all simple things correctly, but no longer keeps a promise.
 
     Args:
-        name: what it does, in words.
-        rule: which rule of the protocol it takes away.
-        edits: one, or several where one alone would change nothing.
+        name: what the mutated code does.
+        rule: the rule of the protocol that it breaks.
+        edits: one edit, or several if one alone would change nothing.
     """
 
     name: str
@@ -42,12 +42,12 @@ class Mutation:
     edits: tuple[Edit, ...]
 
     def apply(self, package: Path) -> None:
-        """Changes a copy of ``shared/dolmen``. Raises ValueError where the code is not what it was."""
+        """Changes a copy of ``shared/dolmen``. Raises ValueError if the code has changed since."""
         for edit in self.edits:
             path = package / edit.file
             path.write_text(edit.applied(path.read_text()))
 
 
 def mutation(name: str, rule: str, file: str, old: str, new: str) -> Mutation:
-    """A mutation of one place."""
+    """A mutation with one edit."""
     return Mutation(name, rule, (Edit(file, old, new),))

@@ -1,6 +1,6 @@
 """Mutations of changes of columns."""
 
-# ruff: noqa: E501  # quotes lines that are as long as lines may be
+# ruff: noqa: E501  # quotes lines of the full length
 
 from __future__ import annotations
 
@@ -8,50 +8,50 @@ from mutations.mutation import Edit, Mutation, mutation
 
 COLUMNS: tuple[Mutation, ...] = (
     mutation(
-        "rows from before a column have NULL in it",
+        "rows that are older than a column have NULL in it",
         "rows that are older than a column have its initial default",
         "format/evolution.py",
         "            field, comment=self.comment, added_ts=ts, initial_default=self.default, write_default=self.default\n",
         "            field, comment=self.comment, added_ts=ts, initial_default=None, write_default=self.default\n",
     ),
     mutation(
-        "a delete by a column that was dropped meanwhile is committed",
+        "a delete by a column that was dropped in the meantime is committed",
         "a tombstone lands on a version that has its columns",
         "commit/statements/row_changes.py",
         "            if gone := set(tombstone.columns) - there:\n",
         "            if gone := set(tombstone.columns) - there - set(tombstone.columns):\n",
     ),
     mutation(
-        "the output of a compaction keeps the bounds of days beside those of timestamps",
-        "bounds are in the form of the column's type now",
+        "the output of a compaction keeps bounds of days in a column of timestamps",
+        "bounds have the column's current type",
         "commit/statements/background.py",
         "        written = widened_files(tuple(outputs), self.schema, entry.schema)\n",
         "        written = widened_files(tuple(outputs), None, entry.schema)\n",
     ),
     mutation(
-        "rows of days that were appended meanwhile keep the bounds of days",
-        "bounds are in the form of the column's type now",
+        "appended rows of days keep bounds of days in a column of timestamps",
+        "bounds have the column's current type",
         "commit/statements/row_changes.py",
         "    return changed, widened_files(files, schema, now)\n",
         "    return changed, widened_files(files, None, now)\n",
     ),
     mutation(
-        "rows with a field that was dropped meanwhile are committed",
+        "rows with a field that was dropped in the meantime are committed",
         "files have no fields but those of their column",
         "format/nesting.py",
         "    return all(field.id in there and _same(field, there[field.id], base_ts) for field in map(_child, before))\n",
         "    return all(_same(field, there[field.id], base_ts) for field in map(_child, before) if field.id in there)\n",
     ),
     mutation(
-        "fields of a struct go by their places",
-        "fields inside a column are known by ids",
+        "fields of a struct are matched by position",
+        "fields inside a column are matched by id",
         "format/nesting.py",
         "        place = places.get(field_id(field))\n",
         "        place = wanted.get_field_index(field.name) if wanted.num_fields == own.num_fields else None\n",
     ),
     mutation(
-        "a setting lands whatever has become of its column",
-        "a setting that names a column lands on the column that it was checked against",
+        "a property is set although its column has changed",
+        "a property that names a column is set only if the column is the one it was checked against",
         "commit/statements/background.py",
         "        if self.seen is not None and (self.seen.schema, self.seen.properties)",
         "        if self.seen is None and (entry.schema, entry.properties)",
@@ -64,8 +64,8 @@ COLUMNS: tuple[Mutation, ...] = (
         "    if there is None:\n",
     ),
     Mutation(
-        "rows that a writer holds go by the names of their columns",
-        "what was accepted under older columns belongs to these, whatever they are called since",
+        "rows that a writer buffers are matched by column names",
+        "buffered rows belong to the columns they were accepted for, whatever their names are now",
         (
             Edit(
                 "api/writer.py",

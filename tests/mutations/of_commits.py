@@ -1,6 +1,6 @@
 """Mutations of the commit: the pointer, its readback, timestamps, exactly once, conflicts."""
 
-# ruff: noqa: E501  # quotes lines that are as long as lines may be
+# ruff: noqa: E501  # quotes lines of the full length
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from mutations.mutation import Edit, Mutation, mutation
 
 COMMITS: tuple[Mutation, ...] = (
     mutation(
-        "a pointer PUT without an answer is not read back",
+        "a pointer PUT without a response is not read back",
         "an unknown outcome is resolved by reading back whose commit followed",
         "commit/loop.py",
         "        verdict = read_back(head, base, manifest.commit_id)\n",
@@ -41,7 +41,7 @@ COMMITS: tuple[Mutation, ...] = (
     ),
     mutation(
         "a refused pointer PUT counts as committed",
-        "412 means that another commit took the place, unless readback shows ours",
+        "412 means that another commit won, unless readback finds ours",
         "commit/loop.py",
         "        if isinstance(outcome, Stored):\n            return outcome.etag\n",
         '        if not isinstance(outcome, Unknown):\n            return getattr(outcome, "etag", "")\n',
@@ -77,21 +77,21 @@ COMMITS: tuple[Mutation, ...] = (
         "            return Readback.OURS  #",
     ),
     mutation(
-        "readback looks at the newest version alone",
-        "an attempt based on version n can have landed only as n+1: that version's commit id is looked for",
+        "readback reads only the newest version",
+        "an attempt based on version n can have landed only as n+1: readback compares that version's commit id",
         "commit/readback.py",
         "_commit_id_of(head, newest.manifest, base.manifest.version + 1)",
         "_commit_id_of(head, newest.manifest, newest.manifest.version)",
     ),
     mutation(
-        "a version that is told of no more counts as another's",
+        "a version that history no longer contains counts as another's",
         "unreadable means unknown, never theirs",
         "commit/readback.py",
         "    if found is None:\n        return Readback.UNKNOWN\n",
         "    if found is None:\n        return Readback.THEIRS\n",
     ),
     mutation(
-        "a name that a cached version has is called taken",
+        "a name in a cached version is reported as taken",
         "a cached base proves nothing: an error is raised only after the pointer was read afresh",
         "api/database.py",
         "            if name in transaction.base.tables:\n",
@@ -105,7 +105,7 @@ COMMITS: tuple[Mutation, ...] = (
         "STAMP_SECONDS = 86_400.0",
     ),
     mutation(
-        "a point in time is settled at once",
+        "every point in time counts as settled",
         "at(timestamp) is settled once a later version exists or it is over 20 minutes ago",
         "commit/versions.py",
         "SETTLED_AFTER_US = 20 * MINUTE_US",
@@ -113,7 +113,7 @@ COMMITS: tuple[Mutation, ...] = (
     ),
     mutation(
         "a rebase keeps the timestamp of its first attempt",
-        "T stands in manifest entries and is given anew by each attempt",
+        "manifest entries contain T, and each attempt assigns it again",
         "commit/change.py",
         "    first_ts = max(base.commit_ts, now_us) + 1\n",
         "    first_ts = vars(Change).get(changes[0].commit_id) or max(base.commit_ts, now_us) + 1\n"
@@ -149,7 +149,7 @@ COMMITS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "a frozen machine's monotonic clock is believed",
-        "an age that the two clocks of a machine disagree about is not known, and the Date of an answer before the "
+        "an age is unknown if the two clocks of a machine disagree about it, and the Date of a response before the "
         "pointer's PUT is compared with the stamp",
         (
             Edit(
@@ -165,28 +165,28 @@ COMMITS: tuple[Mutation, ...] = (
         ),
     ),
     mutation(
-        "answers since the stamp are not compared with it",
-        "the Date of an answer between the stamp and the pointer's PUT shows that the machine was frozen",
+        "responses after the stamp are not compared with it",
+        "the Date of a response between the stamp and the pointer's PUT shows that the machine was frozen",
         "commit/head.py",
         "        return max(self.runtime.elapsed(stamp.made), (least_us - stamp.time_us) / SECOND_US)\n",
         "        return self.runtime.elapsed(stamp.made)\n",
     ),
     mutation(
         "history is trimmed",
-        "the manifest tells of the last 16 commits; older history is spilled, not dropped",
+        "the manifest lists the last 16 commits; older history is spilled, not dropped",
         "commit/draft.py",
         "        history = (*base.history, base.as_history()) if base.version else ()\n",
         "        history = (*base.history[-8:], base.as_history()) if base.version else ()\n",
     ),
     mutation(
-        "nobody asks what was applied before",
-        "a commit carries applied ids, each of which is applied once for ever",
+        "applied ids are not checked",
+        "a commit has applied ids, and each of them is applied only once",
         "commit/change.py",
         "        found = find_applied(base, self.applied.keys() | self.excluded, segments)\n",
         "        found = find_applied(base, self.excluded, segments)\n",
     ),
     mutation(
-        "a file that does not fit its table is rejected without a commit",
+        "a file that does not match its table is rejected without a commit",
         "the rejection of an event's file is a commit, which excludes that the file is ingested",
         "ingest/drops/one_drop.py",
         "            if drop.rejection_id is None:\n",
@@ -200,29 +200,29 @@ COMMITS: tuple[Mutation, ...] = (
         "        found = find_applied(base, self.applied.keys(), segments)\n",
     ),
     mutation(
-        "what was applied meanwhile loses its id and keeps its rows",
-        "of a batch that is applied in part the rest is built without what those ids are bound to",
+        "a request that was applied in the meantime loses its id and keeps its rows",
+        "if part of a batch was applied, the rest is built without the statements of those ids",
         "commit/change.py",
         "        left = tuple(one for one, is_out in zip(self.statements, taken_out, strict=True) if not is_out)\n",
         "        left = self.statements\n",
     ),
     mutation(
         "a batch is committed without one of its ids",
-        "each applied id stands in the manifest of the commit that applied it",
+        "each applied id is in the manifest of the commit that applied it",
         "commit/change.py",
         "for id_, digest in self.applied.items())\n        return",
         "for id_, digest in [*self.applied.items()][len(self.applied) > 1 :])\n        return",
     ),
     mutation(
-        "applied ids are looked for in the root alone",
-        "ids that leave the inline window spill, and are looked for there too",
+        "applied ids are searched only in the root",
+        "ids that leave the inline window are spilled to segments, which are searched too",
         "commit/change.py",
         '    for segment in reversed(manifest.segments_of("applied")):\n',
         '    for segment in reversed(manifest.segments_of("applied")[:0]):\n',
     ),
     mutation(
-        "a bloom filter says no",
-        "a bloom miss decides alone, so that there may be no false one",
+        "a Bloom filter gives a wrong no",
+        "a Bloom filter's no is final, so it must never be wrong",
         "format/bloom_filters.py",
         "        np.bitwise_or.at(words[:, word], place, bits[:, word])\n",
         "        words[place, word] = bits[:, word]\n",
@@ -236,7 +236,7 @@ COMMITS: tuple[Mutation, ...] = (
     ),
     mutation(
         "read-modify-write commits whatever has changed",
-        "a commit is valid only if nobody changed what it read",
+        "a commit is valid only if no other commit changed what it read",
         "commit/change.py",
         "        for claim in self.claims:\n            claim.check(draft)\n",
         "",
@@ -249,14 +249,14 @@ COMMITS: tuple[Mutation, ...] = (
         "        for claim in self.claims[:1]:\n            claim.check(draft)\n",
     ),
     mutation(
-        "what was read may have been deleted since",
+        "deletes of rows that were read are ignored",
         "a delete of any kind since the base conflicts with read-modify-write",
         "commit/statements/row_changes.py",
         '        if entry.last_delete_ts > self.base_ts:\n            raise ConflictError(where + f"or one before it deleted',
         '        if False:\n            raise ConflictError(where + f"or one before it deleted',
     ),
     mutation(
-        "rows that were added to what was read are not seen in segments",
+        "rows that were added to the read tables are ignored in segments",
         "appended rows are those of files, inline or spilled, with a greater row_ts than the base",
         "commit/statements/row_changes.py",
         "        if files or any(self.may_match(segment) for segment in spilled):\n",
@@ -270,21 +270,21 @@ COMMITS: tuple[Mutation, ...] = (
         "            if newer > draft.base.commit_ts:\n",
     ),
     mutation(
-        "a table of the same name takes the place of the dropped one",
-        "the same name again is a new table: what was made for the old one conflicts",
+        "a new table of the same name replaces the dropped one",
+        "a table created again under a name is a new table: statements for the old one conflict",
         "commit/draft.py",
         "        if entry is not None and entry.uuid == uuid:\n",
         "        if entry is not None and uuid:\n",
     ),
     mutation(
         "a table is created over another",
-        "of two who create a table by the same name one gets TableExistsError",
+        "if two processes create a table of the same name, one gets TableExistsError",
         "commit/statements/tables.py",
         'as its epoch."""\n        if self.name in draft.tables:',
         'as its epoch."""\n        if not self.name:',
     ),
     mutation(
-        "a writer does not look at the fence",
+        "a writer does not check the fence",
         "a commit whose first upload is not after orphan_cutoff is refused: its objects may be collected",
         "commit/change.py",
         "if self.first_upload_us is not None and self.first_upload_us <= base.orphan_cutoff:",
@@ -305,7 +305,7 @@ COMMITS: tuple[Mutation, ...] = (
         "            tables=dict(self.tables),\n",
     ),
     mutation(
-        "a request is looked for in the version before the group",
+        "a request is searched only in the version before the group",
         "a request that two changes of a group have is applied once",
         "commit/draft.py",
         "            applied=(*self.base.applied, *applied),\n",
@@ -319,14 +319,14 @@ COMMITS: tuple[Mutation, ...] = (
         "        first_ts = max(base.commit_ts, now_us) + 1\n",
     ),
     mutation(
-        "a change of a group is fitted to the version before the group",
-        "each change is fitted to what those before it in its group make of the version: vectors are merged with theirs",
+        "a change of a group is prepared for the version before the group",
+        "each change is prepared for the result of those before it in its group: vectors are merged with theirs",
         "commit/loop.py",
         "change.prepare(draft, member.uploads)",
         "change.prepare(Draft(base, segments), member.uploads)",
     ),
     mutation(
-        "only the leader of a group is told that its outcome is unknown",
+        "only the leader of a group gets the unknown outcome",
         "the outcome of the pointer's PUT is that of all changes in the version",
         "commit/loop.py",
         "error if member is self._own else copy_error(error)",
@@ -342,14 +342,14 @@ COMMITS: tuple[Mutation, ...] = (
         "            self._under_way = []\n            joined",
     ),
     mutation(
-        "a writer writes to whatever table has the name by now",
+        "a writer writes to the table that has the name now",
         "a buffered writer writes to the table that it was opened for",
         "api/writer.py",
         "        if entry.uuid != self._uuid:\n",
         "        if not entry.uuid:\n",
     ),
     mutation(
-        "the pointer does not wait for a held file",
+        "the pointer does not wait for a pending upload",
         "the pointer is put only after all objects of its version are known to be stored",
         "commit/uploads.py",
         "            create(self._store, item[0], item[1], self._runtime)\n",

@@ -1,6 +1,6 @@
 """Mutations of deletes, upserts, resolution, compaction, expiry, and changes (CDC)."""
 
-# ruff: noqa: E501  # quotes lines that are as long as lines may be
+# ruff: noqa: E501  # quotes lines of the full length
 
 from __future__ import annotations
 
@@ -43,21 +43,21 @@ DELETES: tuple[Mutation, ...] = (
         "        last[1:] = ~reduce(pc.and_, same).to_numpy()\n",
     ),
     mutation(
-        "a tombstone is dropped once one file is past it",
+        "a tombstone is dropped once one file has resolved it",
         "a tombstone is dropped only when EVERY live file has applied_through >= T or cannot match",
         "commit/statements/statement.py",
         "    settled = min((file.applied_through for file in lagging), default=None)\n",
         "    settled = max((file.applied_through for file in lagging), default=None)\n",
     ),
     mutation(
-        "a tombstone is dropped without a look into segments",
+        "a tombstone is dropped without checking segments",
         "a segment that is not loaded counts as a live file with the least applied_through of its files",
         "commit/statements/statement.py",
         '    lagging: list[DataFile | Segment] = [*entry.segments_of("files"), *entry.files]\n',
         "    lagging: list[DataFile | Segment] = [*entry.files]\n",
     ),
     mutation(
-        "a segment of tombstones goes with its oldest",
+        "a segment of tombstones is dropped with its oldest",
         "a segment of tombstones is dropped only when the youngest in it is resolved",
         "commit/statements/statement.py",
         'gone = [s for s in entry.segments_of("tombstones") if settled is None or s.greatest <= settled]',
@@ -65,20 +65,20 @@ DELETES: tuple[Mutation, ...] = (
     ),
     mutation(
         "resolution marks files through the version it lands on",
-        "resolution at base S sets applied_through = S, whatever was deleted meanwhile",
+        "resolution at base S sets applied_through = S, whatever was deleted in the meantime",
         "commit/statements/background.py",
         "            through = max(file.applied_through, self.through)\n",
         "            through = max(file.applied_through, draft.base.commit_ts)\n",
     ),
     mutation(
-        "resolution marks segments of which it has read a part",
+        "resolution marks segments that it has read only in part",
         "a segment's resolved_through covers every live file in it",
         "maintenance/resolve/resolution.py",
         "        if not self.stopped:\n            self.done += [own",
         "        if self.commits >= 0:\n            self.done += [own",
     ),
     mutation(
-        "resolution puts its vector in the place of another's",
+        "resolution replaces the vector of another commit",
         "vectors only grow: concurrent resolutions and deletes by position merge by OR",
         "commit/statements/background.py",
         "        merged = positions | uploads.read_vector(file.vector, file.rows) if file.vector else positions\n"
@@ -86,7 +86,7 @@ DELETES: tuple[Mutation, ...] = (
         "        merged = positions\n        if not merged",
     ),
     mutation(
-        "a delete by position puts its vector in the place of another's",
+        "a delete by position replaces the vector of another commit",
         "vectors only grow: concurrent deletes by position of the same file merge by OR",
         "commit/statements/row_changes.py",
         "            merged = positions | uploads.read_vector(file.vector, file.rows) if file.vector else positions\n",
@@ -100,7 +100,7 @@ DELETES: tuple[Mutation, ...] = (
         "        return path, everything if keep is None else BitMap(range(group.first, group.first + int(keep.sum())))\n",
     ),
     mutation(
-        "a delete by position leaves out files that were compacted meanwhile",
+        "a delete by position skips files that were compacted in the meantime",
         "a delete by position whose files were replaced is planned again",
         "commit/statements/row_changes.py",
         "        if gone := self.positions.keys() - files.keys():\n"
@@ -129,21 +129,21 @@ DELETES: tuple[Mutation, ...] = (
         "            files[path] = max(live, key=lambda file: file.rows)\n",
     ),
     mutation(
-        "compaction compares no entries at its rebase",
+        "compaction does not compare entries when it rebases",
         "a group is committed only if each input's (applied_through, vector) is as it was at base",
         "commit/statements/background.py",
         "            return now is not None and _pair(now) == _pair(file)\n",
         "            return now is not None\n",
     ),
     mutation(
-        "compaction replaces files that are gone",
+        "compaction replaces files that are no longer there",
         "a group is committed only if all of its inputs are still there",
         "commit/statements/background.py",
         "            return now is not None and _pair(now) == _pair(file)\n",
         "            return now is None or _pair(now) == _pair(file)\n",
     ),
     mutation(
-        "compaction's files have its own commit's applied_through",
+        "compaction's files have the applied_through of its own commit",
         "a compaction's output has applied_through = its base snapshot's commit_ts, never its own commit's",
         "commit/statements/background.py",
         "        outputs = [file for group in self.fitting for file in group.outputs]\n",
@@ -152,7 +152,7 @@ DELETES: tuple[Mutation, ...] = (
         "        ]\n",
     ),
     mutation(
-        "compaction dates the rows it moves anew",
+        "compaction gives the rows it moves new timestamps",
         "rows that compaction moves keep the commit timestamp they were written with",
         "commit/statements/background.py",
         "        outputs = [file for group in self.fitting for file in group.outputs]\n",
@@ -164,13 +164,13 @@ DELETES: tuple[Mutation, ...] = (
     ),
     mutation(
         "the first of several deletes of a file is left out",
-        "every tombstone with a later timestamp hides the rows it matches, whoever reads: scans, compaction, resolution",
+        "every tombstone with a later timestamp hides the rows it matches, in scans, compaction and resolution",
         "rows/scan/hide/row_masks.py",
         "        yield from ((predicate, None) for predicate in first)\n",
         "        yield from ((predicate, None) for predicate in first[1:])\n",
     ),
     mutation(
-        "of two pairs of a file the older counts",
+        "of two pairs of a file the older one is used",
         "of two pairs of a file the one with the greater (applied_through, cardinality) is newer",
         "entries/segments/live.py",
         "        if known is None or pair_of(known) < pair_of(overlay):\n",
@@ -184,22 +184,22 @@ DELETES: tuple[Mutation, ...] = (
         "            through = newer.applied_through\n",
     ),
     mutation(
-        "rows expire by a time to live that holds no more",
-        "an expiry is held to the time to live that it was made by",
+        "rows expire by a time to live that is no longer set",
+        "an expiry is committed only if its time to live is still set",
         "maintenance/ttl.py",
         '    transaction.add(Expect(name, entry.uuid, entry.properties, ["ttl"]))  # rows with a longer ttl now must live\n',
         "",
     ),
     mutation(
-        "of equal sequences the later change holds",
-        "a change applies only if its sequence is GREATER than what its key has come to",
+        "of equal sequences the later change is applied",
+        "a change applies only if its sequence is GREATER than the last one of its key",
         "ingest/cdc/apply_changes.py",
         "pc.or_(pc.greater(own, theirs), again)",
         "pc.or_(pc.greater_equal(own, theirs), again)",
     ),
     mutation(
-        "changes with sequences like those of the table are applied without a look",
-        "a file is applied without a look only if its sequences lie ABOVE all that the table has come to",
+        "changes with sequences within those of the table are applied without a comparison",
+        "a file is applied without a comparison only if its sequences are ABOVE all sequences of the table",
         "commit/statements/sequence.py",
         "    return all(value < least for value in known)\n",
         "    return all(value <= least for value in known)\n",
@@ -212,35 +212,35 @@ DELETES: tuple[Mutation, ...] = (
         "        if remember.num_rows > 1:\n            remembered",
     ),
     mutation(
-        "a late change is no value for a row that kept an older one",
-        "a value that was kept is that of the last change before it, however late that comes",
+        "a late change does not supply its value to a row that kept an older one",
+        "a kept value is that of the last change before it, however late that change arrives",
         "ingest/cdc/previous.py",
         "            amended |= of_rows >= 0\n",
         "",
     ),
     mutation(
-        "that a value was kept is not remembered",
-        "of each value that is older than its row, the memory says since when it is kept",
+        "kept values are not remembered",
+        "for each value that is older than its row, the memory records since when it is kept",
         "ingest/cdc/apply_changes.py",
         "(kept := previous.kept_of(upserts)).num_rows:\n",
         "(kept := previous.kept_of(upserts)).num_rows > 99:\n",
     ),
     mutation(
-        "changes made without a look are not checked when they land elsewhere",
-        "what was applied without a look is held to that by each rebase",
+        "changes applied without a comparison are not checked when they rebase",
+        "each rebase checks changes that were applied without a comparison",
         "commit/statements/sequence.py",
         "        if self.above is not None and not all_above(entry, field, self.above):\n",
         "        if self.above is not None and not field:\n",
     ),
     mutation(
-        "a file whose greatest value is asked for is pruned",
+        "a file is pruned although its greatest value matches",
         "statistics prune a file only if no row of it can match: a value at its bounds can",
         "predicate/prune.py",
         "    found: Fact = a is None or b is None or a <= b\n",
         "    found: Fact = a is None or b is None or a < b\n",
     ),
     mutation(
-        "a delete takes rows with NULL where statistics prove the others",
+        "a delete removes rows with NULL where statistics match all other rows",
         "a delete removes rows for which the predicate is TRUE: NULL is not",
         "predicate/prune.py",
         "    return StatsVerdict.MAYBE if possible.false or possible.null else StatsVerdict.ALWAYS\n",
@@ -248,13 +248,13 @@ DELETES: tuple[Mutation, ...] = (
     ),
     mutation(
         "a column with a NULL counts as all NULL",
-        "null_count says how many values are NULL, not whether all are",
+        "null_count is the number of NULL values",
         "predicate/prune.py",
         "        if nulls is not None and nulls >= self._rows:\n",
         "        if nulls is not None and nulls > 0:\n",
     ),
     mutation(
-        "a delete removes the rows of which its predicate is unknown",
+        "a delete removes rows for which its predicate is unknown",
         "three-valued logic: a delete removes rows for which the predicate is TRUE",
         "predicate/evaluate.py",
         "    return mask.fill_null(False) if mask.null_count else mask\n",

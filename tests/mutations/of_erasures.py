@@ -1,6 +1,6 @@
 """Mutations of erasures."""
 
-# quotes lines that are as long as lines may be
+# quotes lines of the full length
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from mutations.mutation import Edit, Mutation, mutation
 ERASURES: tuple[Mutation, ...] = (
     mutation(
         "older versions show erased rows",
-        "an older version is read with the erasures since",
+        "an older version is read with all later erasures",
         "entries/segments/erasures_in_force.py",
         "    erasures = erasures_of(newest, reader, after=manifest.commit_ts) if manifest.version else ()\n",
         "    erasures = erasures_of(newest, reader, after=newest.commit_ts) if manifest.version else ()\n",
@@ -23,49 +23,49 @@ ERASURES: tuple[Mutation, ...] = (
     ),
     mutation(
         "a restore brings erased rows back",
-        "a restore adds the deletes of all erasures since then",
+        "a restore adds the deletes of all later erasures",
         "commit/statements/restore.py",
         "        tables = self.erased.hide(self.tables, self.then_ts, draft)\n",
         "        tables = self.tables\n",
     ),
     mutation(
         "a clone of an older version has erased rows",
-        "a clone gets the deletes of all erasures since then",
+        "a clone gets the deletes of all later erasures",
         "commit/statements/restore.py",
         "        clones = self.erased.hide(self._clones(), self.then_ts, draft)\n",
         "        clones = self._clones()\n",
     ),
     mutation(
         "late drops bring erased rows back",
-        "rows that were dropped before an erasure are held against it",
+        "an erasure applies to rows that were dropped before it",
         "format/erasures.py",
         "        return dropped_us is None or dropped_us <= self.requested_at + CLOCK_STEP_US\n",
         "        return dropped_us is None\n",
     ),
     mutation(
-        "late drops are held against erasures by the names of today",
-        "a late file has the names of the time at which it was dropped",
+        "erasures apply to late drops by current column names",
+        "a late file has the column names of the time at which it was dropped",
         "ingest/late.py",
         "        return bool(self.others) or self.then != (self.now,) or not self.is_complete\n",
         "        return False\n",
     ),
     mutation(
-        "the names that columns lose are forgotten",
+        "former column names are forgotten",
         "a schema records the names that its columns had",
         "commit/statements/tables.py",
         "            schema = record_names(entry.schema, changed.schema, ts)\n",
         "            schema = msgspec.structs.replace(record_names(entry.schema, changed.schema, ts), former=())\n",
     ),
     mutation(
-        "late drops land on an erasure that they were not held against",
-        "a commit of late rows depends on the erasures that were known to it",
+        "late drops land after an erasure that was not applied to them",
+        "a commit of late rows depends on the erasures that were applied to them",
         "commit/statements/claims.py",
         "            if erasure.is_later_than(self.dropped_us) and reaches(erasure, entry):\n",
         "            if erasure.is_later_than(self.dropped_us) and not reaches(erasure, entry):\n",
     ),
     mutation(
         "an erasure is not listed",
-        "the manifest lists the erasures that older versions must heed",
+        "the manifest lists the erasures that apply to older versions",
         "commit/statements/erasures.py",
         "        draft.erasures = (*draft.erasures, erasure)\n",
         "",
@@ -85,8 +85,8 @@ ERASURES: tuple[Mutation, ...] = (
         "    return ErasedTable(erased.uuid, erased.tombstone.stamped(ts - 5_000_000), columns)\n",
     ),
     Mutation(
-        "who is forgotten stays in dropped tables",
-        "an older version's tables are forgotten in by their subject",
+        "the rows of a forgotten subject stay in dropped tables",
+        "forgetting a subject applies to the tables of older versions, too",
         (
             Edit(
                 "entries/segments/erasures_in_force.py",
@@ -96,14 +96,14 @@ ERASURES: tuple[Mutation, ...] = (
         ),
     ),
     mutation(
-        "the feed tells of erased rows",
-        "a feed is that of the versions as whoever reads them now sees them",
+        "the feed contains erased rows",
+        "a feed shows the versions as they are read now",
         "rows/changes/table_state.py",
         "        younger = [erasure for erasure in erasures if erasure.ts > manifest.commit_ts]\n",
         "        younger: list[Erasure] = []\n",
     ),
     mutation(
-        "erased rows stay with whoever follows the feed",
+        "the feed does not delete erased rows",
         "the commit that erased rows is fed as deletes with their keys",
         "rows/changes/changed_files.py",
         "        erasures = [erasure for erasure in self._erasures if erasure.ts > first.commit_ts]\n",
@@ -117,22 +117,22 @@ ERASURES: tuple[Mutation, ...] = (
         "            memories: list[RememberedKeys] = []\n",
     ),
     mutation(
-        "erasures that have left the root are forgotten",
-        "the list is that of the root and of its segments",
+        "erasures in segments are forgotten",
+        "the list is in the root and in its segments",
         "entries/segments/erasures_in_force.py",
         "    spilled = [segment for segment in segments if segment.greatest > after]\n",
         "    spilled = [segment for segment in segments if segment.least > segment.greatest]\n",
     ),
     mutation(
-        "files that were dropped nobody knows when bring erased rows back",
-        "a drop without a time is held against all erasures",
+        "files without a drop time bring erased rows back",
+        "all erasures apply to a drop without a time",
         "format/erasures.py",
         "        return dropped_us is None or dropped_us <= self.requested_at + CLOCK_STEP_US\n",
         "        return dropped_us is not None and dropped_us <= self.requested_at + CLOCK_STEP_US\n",
     ),
     mutation(
-        "rows that are dropped after an erasure are left out",
-        "what is dropped after the request is new",
+        "rows that are dropped after an erasure are erased",
+        "rows that are dropped after the request are new",
         "format/erasures.py",
         "        return dropped_us is None or dropped_us <= self.requested_at + CLOCK_STEP_US\n",
         "        return True\n",

@@ -1,6 +1,6 @@
 """Mutations of tags, restores and clones."""
 
-# ruff: noqa: E501  # quotes lines that are as long as lines may be
+# ruff: noqa: E501  # quotes lines of the full length
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from mutations.mutation import Mutation, mutation
 PAST: tuple[Mutation, ...] = (
     mutation(
         "a tag keeps nothing but its name",
-        "collection marks what the version of a tag needs, though it has expired",
+        "collection marks the objects of a tagged version, although it has expired",
         "maintenance/gc/mark.py",
         "        for key in tagged_manifests(manifest):\n            yield from tagged_keys(key, reader)\n",
         "        yield from ()\n",
@@ -30,21 +30,21 @@ PAST: tuple[Mutation, ...] = (
     ),
     mutation(
         "a version that has expired is restored",
-        "a restore lands on a version in which that of then is kept",
+        "a restore lands only if the restored version is still kept",
         "commit/statements/restore.py",
         "        draft.check_kept(self.version)\n        if self.name is not None and self.present:\n",
         "        if self.name is not None and self.present:\n",
     ),
     mutation(
         "a table of a version that has expired is cloned",
-        "a clone lands on a version in which that of then is kept",
+        "a clone lands only if the cloned version is still kept",
         "commit/statements/restore.py",
         "        draft.check_kept(self.version)\n        for name in clones:\n",
         "        for name in clones:\n",
     ),
     mutation(
         "versions expire though a cursor has not seen them",
-        "the horizon stops at a cursor that lasts, also at one that was made since it was planned",
+        "the horizon stops at a durable cursor, also at one that was made after the plan",
         "commit/statements/background.py",
         "        draft.horizon = max(base.horizon, min([self.horizon, *held]), self.forced)\n",
         "        draft.horizon = max(base.horizon, self.horizon, self.forced, *[0 for _ in held])\n",
@@ -57,22 +57,22 @@ PAST: tuple[Mutation, ...] = (
         "            self._manifests.discard(old.manifest)\n",
     ),
     mutation(
-        "background work looks at the table's uuid, and not at its epoch",
-        "background work of before an overwrite or a restore is left out: the epoch tells",
+        "background work checks the table's uuid, and not its epoch",
+        "background work that was planned before an overwrite or a restore is skipped, by the epoch",
         "commit/draft.py",
         "if entry and (entry.uuid, entry.epoch) == (uuid, epoch) else None",
         "if entry and entry.uuid == uuid else None",
     ),
     mutation(
-        "a restored table has the epoch of then",
-        "a restore is a new epoch: whoever has read the table looks again",
+        "a restored table has its old epoch",
+        "a restore starts a new epoch: transactions that read the table conflict",
         "commit/statements/restore.py",
         "    return msgspec.structs.replace(entry, epoch=draft.version, last_delete_ts=ts, unseen_delete_ts=ts)\n",
         "    return msgspec.structs.replace(entry, epoch=entry.epoch or draft.version, last_delete_ts=ts, unseen_delete_ts=ts)\n",
     ),
     mutation(
-        "a restore forgets the deletes of then that are unresolved",
-        "a restored table has the tombstones of then, with their timestamps",
+        "a restore forgets the unresolved deletes of the restored version",
+        "a restored table has the tombstones of the restored version, with their timestamps",
         "commit/statements/restore.py",
         "    return msgspec.structs.replace(entry, epoch=draft.version, last_delete_ts=ts, unseen_delete_ts=ts)\n",
         "    return msgspec.structs.replace(entry, epoch=draft.version, tombstones=(), last_delete_ts=ts, unseen_delete_ts=ts)\n",

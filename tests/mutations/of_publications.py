@@ -1,6 +1,6 @@
 """Mutations of publications as Iceberg."""
 
-# ruff: noqa: E501  # quotes lines that are as long as lines may be
+# ruff: noqa: E501  # quotes lines of the full length
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PUBLICATIONS: tuple[Mutation, ...] = (
         "",
     ),
     mutation(
-        "the pin of the published version goes with those before it",
+        "the pin of the published version is removed with those before it",
         "only pins of versions before the published one are removed",
         "iceberg/published_versions.py",
         "(self.before is None or tag.version < self.before)",
@@ -50,15 +50,15 @@ PUBLICATIONS: tuple[Mutation, ...] = (
         "",
     ),
     mutation(
-        "manifests are the same for whichever files of a segment",
-        "the identity of a manifest of a segment has the places of its files",
+        "manifests are the same for any files of a segment",
+        "the identity of a manifest of a segment includes the indexes of its files",
         "iceberg/groups.py",
         'b"" if self.segment is None else self.places.tobytes()',
         'b""',
     ),
     mutation(
         "rows that only tombstones hide are shown",
-        "rows that only tombstones hide are looked up and published as deleted",
+        "rows that only tombstones hide are found and published as deleted",
         "iceberg/groups.py",
         "            elif plan.tombstones:\n",
         "            elif plan.tombstones and not plan.file.rows:\n",
@@ -71,14 +71,14 @@ PUBLICATIONS: tuple[Mutation, ...] = (
         "            self.writer.snapshot,\n            1,\n            POSITION_DELETES,\n            bounds,\n",
     ),
     mutation(
-        "a publication replaces whatever is there",
+        "a publication replaces existing metadata",
         "the metadata is created with If-None-Match: of two publishers with one number one wins",
         "iceberg/publication_directory.py",
         "            if found is not None:\n                return False\n",
         "            if found is not None:\n                break\n",
     ),
     mutation(
-        "what is published is not compared",
+        "publications are not compared",
         "a version that shows other rows than the published one is published",
         "iceberg/publication.py",
         "            current.state == self._state\n            and current.version in pins\n",
@@ -120,8 +120,8 @@ PUBLICATIONS: tuple[Mutation, ...] = (
         "        body = puffin_file(blob, self.directory.path(file.path[:-8]), len(positions))\n",
     ),
     mutation(
-        "collection takes delete files for unneeded",
-        "what the newest metadata names is kept: manifests, and the delete files in them",
+        "collection deletes needed delete files",
+        "the manifests that the newest metadata names are kept, and the delete files in them",
         "iceberg/published_versions.py",
         "                needed.update(directory.key(entry.path) for entry in body.entries)\n",
         "                needed.update(directory.key(entry.path) for entry in body.entries[1:])\n",

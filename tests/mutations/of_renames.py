@@ -1,6 +1,6 @@
 """Mutations of renames, and of what a commit tells of itself."""
 
-# ruff: noqa: E501  # quotes lines that are as long as lines may be
+# ruff: noqa: E501  # quotes lines of the full length
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from mutations.mutation import Mutation, mutation
 
 RENAMES: tuple[Mutation, ...] = (
     mutation(
-        "a renamed table begins anew",
-        "a rename changes the name alone: uuid and epoch stay, and whoever knew the table is told its new name",
+        "a renamed table becomes a new table",
+        "a rename changes only the name: uuid and epoch stay, and users of the old name get an error with the new one",
         "commit/statements/tables.py",
         "        moves = {self.name: (self.to, entry)}\n",
         "        moves = {self.name: (self.to, msgspec.structs.replace(entry, uuid=entry.uuid[::-1]))}\n",
@@ -29,36 +29,36 @@ RENAMES: tuple[Mutation, ...] = (
         "            assert name\n",
     ),
     mutation(
-        "what knows a table by its old name follows it",
-        "a statement whose table is called otherwise by now conflicts: a writer never follows a rename by itself",
+        "a statement with the old name of a table follows the rename",
+        "a statement conflicts if its table has another name now: a writer never follows a rename by itself",
         "commit/draft.py",
         "        if now is not None:\n            raise ConflictError(\n",
         "        if now is not None:\n            return self.segments.whole(self.tables[now])\n            raise ConflictError(\n",
     ),
     mutation(
-        "what was read after a rename is not compared",
-        "what a transaction has read is compared by the table's uuid, whatever it called it",
+        "reads of a renamed table are not compared",
+        "the reads of a transaction are compared by the table's uuid, whatever its name was",
         "transactions/unit_of_work.py",
         "        known = self.base.name_of(self.manifest.table(name).uuid)\n",
         "        known = name if name in self.base.tables else None\n",
     ),
     mutation(
-        "an overwrite after a rename does not look at what others have added",
+        "an overwrite after a rename ignores rows that others added",
         "the version that an overwrite was made on is compared by the table's uuid",
         "commit/statements/row_changes.py",
         "        name = draft.base.name_of(self.uuid)  # this commit may have renamed it\n",
         "        name = self.name if self.name in draft.base.tables else None\n",
     ),
     mutation(
-        "history does not tell of renames",
-        "a commit tells what it did to which tables",
+        "history lacks renames",
+        "a commit's history lists what it did to which tables",
         "commit/change.py",
         '            return Deed(statement.name, "rename", (to,))\n',
         "            return None if to else None\n",
     ),
     mutation(
-        "history tells of writes by the files that they made",
-        "a deed holds names of columns, settings and tables, and nothing else",
+        "history lists the files that writes made",
+        "a history entry contains names of columns, settings and tables, and nothing else",
         "commit/change.py",
         "            return Deed(statement.name, what, _names(statement, list(ids), draft))\n",
         "            return Deed(statement.name, what, (*_names(statement, list(ids), draft), *(f.path for f in files)))\n",

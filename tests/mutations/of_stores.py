@@ -1,6 +1,6 @@
 """Mutations of what S3's answers mean."""
 
-# ruff: noqa: E501  # quotes lines that are as long as lines may be
+# ruff: noqa: E501  # quotes lines of the full length
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STORES: tuple[Mutation, ...] = (
     ),
     mutation(
         "409 counts as 412",
-        "409 means that nothing landed and nobody won: the request may be sent again",
+        "409 means that nothing landed and no writer won: the request may be sent again",
         "store/s3/failures.py",
         "    if status in (409, 429) or code in _SEND_AGAIN:",
         "    if status == 409:\n        return PutVerdict.PRECONDITION\n    if status == 429 or code in _SEND_AGAIN:",
@@ -43,7 +43,7 @@ STORES: tuple[Mutation, ...] = (
         "(*_NO_CREDENTIALS, ParamValidationError)) else PutVerdict.NOTHING_LANDED\n",
     ),
     mutation(
-        "a PUT without an answer counts as done",
+        "a PUT without a response counts as done",
         "an unknown outcome is a type of its own",
         "store/s3/bucket_store.py",
         "                        return Unknown(describe(error))\n",
@@ -76,29 +76,29 @@ STORES: tuple[Mutation, ...] = (
         ),
     ),
     mutation(
-        "an upload whose completion has no answer counts as done",
-        "an unclear completion is settled by looking for the object",
+        "an upload whose completion has no response counts as done",
+        "after an unclear completion, the object is requested to find out",
         "store/s3/upload.py",
         "                    unclear = True\n",
         "                    return\n",
     ),
     mutation(
         "the last part of an upload is left out",
-        "an object is completed of all its parts",
+        "an object is completed with all its parts",
         "store/s3/upload.py",
         "            if self._buffer:\n                self._send(len(self._buffer))\n",
         "            if self._buffer and not self._pending and not self._parts:\n                self._send(len(self._buffer))\n",
     ),
     mutation(
-        "an object that could not be created counts as there",
-        "a commit names no object before it is known to be there",
+        "an object that could not be created counts as created",
+        "a commit names an object only after it is known to exist",
         "store/base.py",
         '    raise StoreUnavailableError(f"cannot create {key!r} in {store.url}: {reason}")\n',
         "",
     ),
     mutation(
         "keys that could not be deleted count as deleted",
-        "of a bulk delete each key's own outcome is read",
+        "for a bulk delete, the outcome of each key is checked",
         "store/s3/bucket_store.py",
         "        return [Deleted(key, errors.get(self._root + key)) for key in keys]\n",
         "        return [Deleted(key, errors.get(self._root)) for key in keys]\n",

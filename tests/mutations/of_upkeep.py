@@ -1,6 +1,6 @@
 """Mutations of spilling, merging segments, snapshots, and collection."""
 
-# ruff: noqa: E501  # quotes lines that are as long as lines may be
+# ruff: noqa: E501  # quotes lines of the full length
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from mutations.mutation import Edit, Mutation, mutation
 UPKEEP: tuple[Mutation, ...] = (
     mutation(
         "a spill is used again without comparing its entries",
-        "a spill is reused only if exactly its entries still stand, equal, in the inline tail",
+        "a spill is reused only if the inline entries still begin with exactly its entries",
         "commit/root_budget.py",
         "    if tuple(entries[: len(taken)]) != tuple(taken):\n        return None\n",
         "    if len(entries) < len(taken):\n        return None\n",
     ),
     mutation(
-        "a spill of long ago is named without a look at the fence",
-        "a spill uploaded before the fence may have been collected: it is made anew",
+        "an old spill is used without checking the fence",
+        "a spill uploaded before the fence may have been collected: it is uploaded again",
         "commit/root_budget.py",
         "self._uploaded_us <= base.orphan_cutoff:",
         "self._uploaded_us < 0:",
     ),
     mutation(
         "a spill of tombstones is forgotten",
-        "what leaves the root stands in a segment that the root names",
+        "entries that leave the root are in a segment that the root names",
         "commit/root_budget.py",
         "        return msgspec.structs.replace(owner, **{self.kind: kept}, segments=(*segments, self.segment))\n",
         '        segments = segments if self.kind == "tombstones" else (*segments, self.segment)\n'
@@ -44,21 +44,21 @@ UPKEEP: tuple[Mutation, ...] = (
         "        frozenset(overlays),\n",
     ),
     mutation(
-        "a merge drops overlays that were added meanwhile",
+        "a merge drops overlays that were added in the meantime",
         "a merge carries removals and overlays added since it was planned",
         "commit/statements/background.py",
         "            overlays=tuple(overlay for overlay in entry.overlays if overlay not in self.overlays),\n",
         "            overlays=(),\n",
     ),
     mutation(
-        "a merge drops removals that were added meanwhile",
+        "a merge drops removals that were added in the meantime",
         "a merge carries removals and overlays added since it was planned",
         "commit/statements/background.py",
         "            removed=tuple(uuid for uuid in entry.removed if uuid not in self.removed),\n",
         "            removed=(),\n",
     ),
     mutation(
-        "a merge does not look whether its segments are still there",
+        "a merge does not check that its segments are still there",
         "a merge needs its segments unchanged",
         "commit/statements/background.py",
         "        if len(inputs) < len(self.inputs):\n            return None\n",
@@ -74,7 +74,7 @@ UPKEEP: tuple[Mutation, ...] = (
         "        return PinnedTable(self._context, name, self._manifest if first else newest, settled=self.settled)\n",
     ),
     mutation(
-        "a transaction reads each table as it is by now",
+        "a transaction reads the newest version of each table",
         "a transaction sees one version and its own statements",
         "transactions/transaction_table.py",
         "        return self._transaction.manifest\n",
@@ -83,15 +83,15 @@ UPKEEP: tuple[Mutation, ...] = (
         "        return self._transaction.manifest if own else newest\n",
     ),
     mutation(
-        "collection goes by the local clock",
-        "collection goes by the server's clock",
+        "collection uses the local clock",
+        "collection uses the server's clock",
         "maintenance/gc/gc_plan.py",
         "    now_us = head.server_now(manifest)\n",
         "    now_us = head.runtime.clock_us()\n",
     ),
     Mutation(
         "collection sweeps without a fence",
-        "the fence is moved by a commit BEFORE orphans are deleted, and writers are held to it",
+        "a commit moves the fence BEFORE orphans are deleted, and writers check it",
         (
             Edit(
                 "commit/statements/background.py",
@@ -113,7 +113,7 @@ UPKEEP: tuple[Mutation, ...] = (
         "    return max(0, hour_floor(orphan_cutoff + SLACK_US))\n",
     ),
     mutation(
-        "orphans are swept without a look at who needs them",
+        "orphans are swept although versions need them",
         "only what no kept version references is an orphan",
         "maintenance/gc/sweep.py",
         "        orphans = [item for item, needed in zip(batch, held, strict=True) if not needed]\n",
@@ -141,22 +141,22 @@ UPKEEP: tuple[Mutation, ...] = (
         ),
     ),
     mutation(
-        "a revoked job's objects go though a version names them",
-        "of a revoked job's objects those go that no kept version references",
+        "a revoked job's objects are deleted although a version names them",
+        "of a revoked job's objects, those that no kept version references are deleted",
         "maintenance/gc/gc_plan.py",
         "zip(left, held.tolist(), strict=True) if not needed]\n        failed",
         "zip(left, held.tolist(), strict=True)]\n        failed",
     ),
     mutation(
         "readers have no grace",
-        "objects of expired versions go after reader_grace",
+        "objects of expired versions are deleted after reader_grace",
         "maintenance/gc/gc_plan.py",
         "    over = manifest.horizon_at + settings.reader_grace_us <= now_us\n",
         "    over = manifest.horizon_at <= now_us\n",
     ),
     mutation(
         "versions are freed before the commit that lets them expire",
-        "one commit moves the horizon, and what is deleted then is computed from that commit's manifest",
+        "one commit moves the horizon, and the objects to delete are computed from that commit's manifest",
         "maintenance/gc/collection.py",
         "        self._through = freeable(manifest, settings, self._now_us)\n",
         "        self._through = max(\n"
@@ -164,15 +164,15 @@ UPKEEP: tuple[Mutation, ...] = (
         "        )\n",
     ),
     mutation(
-        "what was released is freed though it is needed",
-        "released objects go that are not in the full reference set of the current version",
+        "released objects are deleted although they are needed",
+        "a released object is deleted only if it is not in the full reference set of the current version",
         "maintenance/gc/release.py",
         "zip(keys, held.tolist(), strict=True) if not needed)\n",
         "zip(keys, held.tolist(), strict=True))\n",
     ),
     mutation(
-        "what was released once more is freed",
-        "released objects go that are not in released of any kept version after the horizon",
+        "an object that was released again is deleted",
+        "a released object is deleted only if no kept version after the horizon released it",
         "maintenance/gc/mark.py",
         "        for entry in released_since(manifest, reader, after):\n            yield from entry.objects\n",
         "        for entry in released_since(manifest, reader, manifest.version):\n            yield from entry.objects\n",
@@ -222,14 +222,14 @@ UPKEEP: tuple[Mutation, ...] = (
         ),
     ),
     mutation(
-        "manifests go before their readers",
-        "expired manifests go last: those before the horizon of which the grace is over",
+        "manifests are deleted before their readers finish",
+        "expired manifests are deleted last: those before the horizon whose grace is over",
         "maintenance/gc/release.py",
         "            if parsed[0] >= self._through:\n                break\n",
         "            if parsed[0] >= self._manifest.horizon + 1:\n                break\n",
     ),
     mutation(
-        "an expired version is read all the same",
+        "an expired version is read",
         "a change that reads a version before the horizon gets VersionExpiredError",
         "commit/context.py",
         "            if error.is_missing:\n                self.head.check_kept(version, last)\n",
@@ -260,8 +260,8 @@ UPKEEP: tuple[Mutation, ...] = (
         "        if group.gone or not self._file_fits(group.file):\n",
     ),
     mutation(
-        "a row group that was copied is read where it was",
-        "a row group that has moved says where its pages are now",
+        "a copied row group is read at its old offset",
+        "a copied row group has the new offsets of its pages",
         "format/parquet_footer.py",
         "        _move(self._meta, (_DATA_PAGE, _INDEX_PAGE, _DICTIONARY_PAGE), moved.by)\n",
         "",

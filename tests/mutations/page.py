@@ -14,7 +14,7 @@ _LONGEST = 150
 
 
 def section(unmutated: Outcome, outcomes: Sequence[Outcome]) -> str:
-    """The table, and what was run."""
+    """The table, with a summary of the runs."""
     histories = [run for run in unmutated.runs if run.is_history]
     pairs = [run for run in unmutated.runs if not run.is_history]
     caught = sum(outcome.caught is not None for outcome in outcomes)
@@ -35,15 +35,15 @@ def section(unmutated: Outcome, outcomes: Sequence[Outcome]) -> str:
 
 
 def written(page: str, text: str) -> str:
-    """The page with this between its markers. Raises ValueError if it has none."""
+    """The page with ``text`` between its markers. Raises ValueError if it has none."""
     start, end = page.find(START), page.find(END)
     if start < 0 or end < start:
-        raise ValueError(f"the page has no place for it, which begins with {START!r} and ends with {END!r}")
+        raise ValueError(f"the page has no place for the table: it begins with {START!r} and ends with {END!r}")
     return page[: start + len(START)] + "\n" + text + "\n" + page[end:]
 
 
 def seen_before(page: str) -> dict[str, str]:
-    """Where the page says that mutations were caught: seeds and names of pairs, by the names of mutations."""
+    """The seeds and pairs by which mutations were caught, according to the page, by the names of mutations."""
     table = page[page.find(START) : page.find(END)]
     rows = [row.split(" | ") for row in re.findall(r"^\| (.+) \|$", table, re.MULTILINE)]
     caught = [row for row in rows[2:] if len(row) == 4 and row[3]]
@@ -51,7 +51,7 @@ def seen_before(page: str) -> dict[str, str]:
 
 
 def _first(where: str) -> str:
-    """The seed, or the pair, whose name may have a comma."""
+    """The seed, or the pair, whose name may contain a comma."""
     seed = re.match(r"seed (\d+)", where)
     return seed[1] if seed else where
 

@@ -13,8 +13,8 @@ import pytest
 
 from dolmen.errors import Error, PredicateError
 from dolmen.format.schema import Schema
-from dolmen.predicate import Predicate, lexing, parse
-from dolmen.predicate.lexing import parse_shape
+from dolmen.predicate import Predicate, parse
+from dolmen.predicate.parse import _parse, parse_shape
 
 SEED = int(os.environ.get("DOLMEN_TEST_SEED", "20262"))
 
@@ -49,7 +49,7 @@ def parsed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The texts that sqlglot has parsed from here on."""
     from sqlglot.parser import Parser
 
-    lexing._parse.cache_clear()
+    _parse.cache_clear()
     texts: list[str] = []
     original = Parser.parse_into
 
@@ -171,7 +171,7 @@ def test_an_error_tells_the_position_in_its_own_text() -> None:
 
 
 def test_threads_share_shapes() -> None:
-    lexing._parse.cache_clear()
+    _parse.cache_clear()
     wrong: list[str] = []
 
     def work(thread: int) -> None:

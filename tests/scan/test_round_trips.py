@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pyarrow as pa
 import pytest
-from bench.round_trips import DistantStore, TimedRuntime, Timeline
+from bench.round_trips import TimedRuntime, Timeline, TimelineStore
 
 from dolmen.api.database import Database
 from dolmen.base.runtime import Runtime
@@ -19,11 +19,11 @@ from support.written import events
 COLUMNS = ["user_id", "amount"]
 
 
-def distant(bucket: MemoryBucket, threads: int = 32) -> tuple[Database, DistantStore]:
+def distant(bucket: MemoryBucket, threads: int = 32) -> tuple[Database, TimelineStore]:
     """The same database, opened anew by a process far away. A request takes 1, whatever its size."""
     timeline = Timeline()
     runtime = TimedRuntime(threads=threads, cores=2, timeline=timeline)
-    store = DistantStore(MemoryStore(bucket, runtime), timeline)
+    store = TimelineStore(MemoryStore(bucket, runtime), timeline)
     return Database(store, runtime), store
 
 

@@ -1,4 +1,4 @@
-"""Rounds of append, delete, upsert and query, as LST-Bench wears tables out: what a query costs after each.
+"""Rounds of append, delete, upsert and query, as in LST-Bench, and the cost of a query after each.
 
 LST-Bench: Camacho-Rodriguez and others, SIGMOD 2024, https://arxiv.org/abs/2305.01120
 """
@@ -17,7 +17,7 @@ from bench.peers.works.table import open_and_sum
 
 UPKEEP_EVERY = 5
 ROUNDS_TIMES = 1.5
-"""All rounds together may take the time of so many loops."""
+"""All rounds together may take the time of this number of loops."""
 
 
 def rounds(peer: Peer, sizes: Sizes, meter: Meter, seed: int) -> None:

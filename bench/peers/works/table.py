@@ -95,6 +95,6 @@ def scan(peer: Peer, meter: Meter, oracle: Oracle, name: str) -> None:
 
 
 def open_and_sum(peer: Peer, low: int | None = None, high: int | None = None) -> Sums:
-    """Opens a table anew, and sums it, or a range of its ids."""
+    """Opens a table again, and sums it, or a range of its ids."""
     peer.open()
     return peer.sums(low, high)

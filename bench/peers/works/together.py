@@ -27,7 +27,7 @@ _FAR = 1_000_000_000
 
 
 def together(peer: Peer, sizes: Sizes, meter: Meter, seed: int) -> None:
-    """Nobody tries a failed commit again but the library itself: what fails is counted, and the next one begun.
+    """Only the library itself retries a failed commit: failures are counted, and the next commit starts.
 
     A row is lost if its append was acknowledged and it is not there; a delete if it was acknowledged and its row is.
     """
@@ -114,7 +114,7 @@ def _until(
         try:
             work(turn)
             done.append(id_of(turn))
-        except Exception as error:  # noqa: BLE001 - every library has errors of its own, and they are what is counted
+        except Exception as error:  # noqa: BLE001 - every library has its own errors, and they are counted
             errors[type(error).__name__] += 1
             failed.append(id_of(turn))
             peer.open()

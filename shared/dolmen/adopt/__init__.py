@@ -1,4 +1,4 @@
-"""Makes tables of Parquet files that are already there, and of Apache Iceberg tables, without copying data.
+"""Makes tables of existing Parquet files and of Apache Iceberg tables, without copying data.
 
-It may import what stands below ``dolmen.api.database``. Begin with ``dolmen.adopt.adoption``.
+It may import the rooms below ``dolmen.api.database``. Begin with ``dolmen.adopt.adoption``.
 """

@@ -1,6 +1,6 @@
-"""The columns of a table that is made of Parquet files: those that the files have, found by field ids or by names.
+"""The columns of a table that is made of Parquet files, found in the files by field ids or by names.
 
-Reasons for which files cannot be adopted: all of them are collected before any is reported.
+Reasons why files cannot be adopted are all collected before any is reported.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from dolmen.adopt.facts import FileShape
+from dolmen.adopt.candidate_file import FileShape
 from dolmen.errors import AdoptionError, SchemaError
 from dolmen.format.adopted_files import ColumnsBy, MappedColumn
 from dolmen.format.schema import COMMIT_TS_ID, Field, Schema, TypeJson, check_column_names, field_id
@@ -22,32 +22,31 @@ from dolmen.rows.scan.read.adopted_columns import AdoptedColumn, column_named
 
 _MOST_LINES = 50
 
-
 READ_BY_ENGINE = (
-    "Do not load its files: they may hold rows that the table has deleted. Read the table with an engine of its "
+    "Do not load its files: they may contain rows that the table has deleted. Read the table with an engine of its "
     "format, and append the rows that it returns"
 )
-"""The advice about tables of other formats, whose metadata decides which rows of their files are there."""
+"""The advice for tables of other formats, whose metadata decides which rows of their files are deleted."""
 
 
-class AdoptionFaults:
-    """Collects reasons by file and column. The same reason of many files is one line with their number."""
+class AdoptionRefusals:
+    """Collects reasons by file and column. A reason that many files share is one line with their number."""
 
     def __init__(self) -> None:
         self._found: dict[tuple[str, str], tuple[int, str]] = {}
         self.are_of_table = False
-        """Whether the files belong to a table of another format, and must not be loaded as they are."""
+        """Whether the files belong to a table of another format, so they must not be loaded either."""
 
     def add(self, file: str, reason: str, column: str = "", files: int = 1) -> None:
         """Adds a reason.
 
         Args:
-            file: the file, the first of several; "" if it is about all.
-            column: the column, or the path of a field inside one; "" if it is about the whole file.
-            files: the number of files that it holds for.
+            file: the first file with this reason; "" for a reason about all files.
+            column: the column, or the path of a field inside one; "" for a reason about whole files.
+            files: the number of files with this reason.
         """
-        known, first = self._found.get((column, reason), (0, file))
-        self._found[column, reason] = known + files, first
+        count, first = self._found.get((column, reason), (0, file))
+        self._found[column, reason] = count + files, first
 
     def __bool__(self) -> bool:
         return bool(self._found)
@@ -56,18 +55,14 @@ class AdoptionFaults:
         """The reasons as text, those about columns last."""
         return [_line(column, reason, *where) for (column, reason), where in sorted(self._found.items())]
 
-    def check(self, what: str) -> None:
-        """Raises AdoptionError if there is any reason.
-
-        Args:
-            what: the source, for the message.
-        """
+    def check(self, source: str) -> None:
+        """Raises AdoptionError, whose message names ``source``, if there is any reason."""
         if not self._found:
             return
         lines = self.lines()
         more = [f"... and {len(lines) - _MOST_LINES:,} more reasons"] if len(lines) > _MOST_LINES else []
         shown = [*lines[:_MOST_LINES], *more]
-        raise AdoptionError(what, shown, READ_BY_ENGINE) if self.are_of_table else AdoptionError(what, shown)
+        raise AdoptionError(source, shown, READ_BY_ENGINE) if self.are_of_table else AdoptionError(source, shown)
 
 
 def _line(column: str, reason: str, files: int, first: str) -> str:
@@ -77,7 +72,7 @@ def _line(column: str, reason: str, files: int, first: str) -> str:
 
 
 _GREATEST_ID = 2_147_483_447
-"""Iceberg reserves greater field ids for columns of its own, such as the ids of rows."""
+"""Iceberg reserves greater field ids for its own columns, such as row ids."""
 
 
 @dataclass(frozen=True)
@@ -100,48 +95,48 @@ class AdoptedColumns:
     """The columns of the table.
 
     Args:
-        schema: with the mapping of names, if there are files without field ids.
-        columns_by: how the columns of each shape are found, in their order.
+        schema: the schema, with the mapping of names if there are files without field ids.
+        columns_by: for each shape, how its columns are found.
     """
 
     schema: Schema
     columns_by: tuple[ColumnsBy, ...]
 
 
-def columns_of_files(shapes: Sequence[FilesOfShape], faults: AdoptionFaults) -> AdoptedColumns:
-    """The columns that files have.
+def columns_of_files(shapes: Sequence[FilesOfShape], refusals: AdoptionRefusals) -> AdoptedColumns:
+    """The columns of plain files.
 
-    A column of the same name must have the same type in all of them. One that a file lacks is NULL there.
+    Columns of the same name must have the same type in all files. A column that a file lacks is NULL in its rows.
 
     Args:
-        faults: reasons are added to it. If there are any, the result means nothing.
+        refusals: reasons are added here. If there are any, the result is meaningless.
     """
-    add_type_faults(shapes, faults)
+    add_type_refusals(shapes, refusals)
     by_name: dict[str, list[tuple[FilesOfShape, AdoptedColumn]]] = {}
     for each in shapes:
         for column in each.shape.columns:
             by_name.setdefault(column.name, []).append((each, column))
         for name, count in Counter(column.name for column in each.shape.columns).items():
             if count > 1:
-                faults.add(each.first, "the file has it twice", name, each.files)
+                refusals.add(each.first, "the file has two columns of this name", name, each.files)
     for name, found in by_name.items():
-        _add_conflicts(name, found, faults)
-    columns_by = tuple(_columns_by(each, faults) for each in shapes)
+        _add_conflicts(name, found, refusals)
+    columns_by = tuple(_columns_by(each, refusals) for each in shapes)
     try:
         check_column_names(list(by_name))
-        if not by_name and not faults:
+        if not by_name and not refusals:
             raise SchemaError("a table needs at least one column")
     except SchemaError as error:
-        faults.add("", str(error))
-    if faults:
+        refusals.add("", str(error))
+    if refusals:
         return AdoptedColumns(Schema((), 1), columns_by)
     merged = []
     for name, found in by_name.items():
         best = next((column for _, column in found if column.id is not None), found[0][1])
         nullable = len(found) < len(shapes) or any(column.nullable for _, column in found)
         merged.append(pa.field(name, best.type, nullable, _metadata(best.id)))
-    known = {id_ for field in merged for id_ in _ids(field)}
-    ids = iter(range(max(known, default=0) + 1, COMMIT_TS_ID))
+    own_ids = [id_ for field in merged for id_ in _ids(field)]
+    ids = iter(range(max(own_ids, default=0) + 1, COMMIT_TS_ID))
     fields = tuple(_numbered(field, ids) for field in merged)
     schema = Schema(fields, next(ids))
     if "names" in columns_by:
@@ -149,17 +144,17 @@ def columns_of_files(shapes: Sequence[FilesOfShape], faults: AdoptionFaults) -> 
     return AdoptedColumns(schema, columns_by)
 
 
-def add_type_faults(shapes: Iterable[FilesOfShape], faults: AdoptionFaults) -> None:
-    """Notes the columns whose types cannot be read."""
+def add_type_refusals(shapes: Iterable[FilesOfShape], refusals: AdoptionRefusals) -> None:
+    """Adds the columns whose types cannot be read."""
     for each in shapes:
-        for fault in each.shape.faults:
-            faults.add(each.first, fault.reason, fault.name, each.files)
+        for column in each.shape.unreadable:
+            refusals.add(each.first, column.reason, column.name, each.files)
 
 
 def mapped(field: Field) -> MappedColumn:
-    """A column's place in the mapping of names to ids: under the names that it and its fields have now.
+    """A column in the mapping of names to ids, with the current names of the column and its fields.
 
-    The element of a list, and the key and the value of a map, have the names that Iceberg's readers look for.
+    The element of a list and the key and value of a map have the names that Iceberg's readers expect.
     """
     inner = list(map(mapped, children(field.type)))
     if isinstance(field.type, dict) and "struct" not in field.type:
@@ -169,17 +164,17 @@ def mapped(field: Field) -> MappedColumn:
 
 
 def ids_by_name(shape: FileShape, schema: Schema, columns_by: ColumnsBy) -> dict[str, int]:
-    """The ids of those columns of a file that the table has, by their names in the file."""
+    """By name in the file, the ids of a file's columns that the table has."""
     if columns_by == "ids":
         found = {column.name: column.id for column in shape.columns}
     else:
-        there = {column.name: column_named(schema.mapping, column.name) for column in shape.columns}
-        found = {name: None if each is None else each.id for name, each in there.items()}
+        mapping = {column.name: column_named(schema.mapping, column.name) for column in shape.columns}
+        found = {name: None if each is None else each.id for name, each in mapping.items()}
     return {name: id_ for name, id_ in found.items() if id_ is not None and id_ in schema.by_id}
 
 
 def children(json: TypeJson) -> list[Field]:
-    """The fields inside a type; of a map its key and value."""
+    """The fields inside a type; for a map, its key and value."""
     if isinstance(json, str):
         return []
     (inner,) = json.values()
@@ -187,50 +182,46 @@ def children(json: TypeJson) -> list[Field]:
 
 
 def field_ids(columns: Iterable[AdoptedColumn]) -> list[int | None]:
-    """The field ids of a file's columns and of all fields inside them; None where there is none."""
+    """The field ids of a file's columns and of all fields inside them; None for a field without id."""
     found: list[int | None] = []
     for column in columns:
         found += [column.id, *_inner_ids(column.type)]
     return found
 
 
-def _columns_by(each: FilesOfShape, faults: AdoptionFaults) -> ColumnsBy:
-    """How the columns of files are found: by their ids, if all have one."""
+def _columns_by(each: FilesOfShape, refusals: AdoptionRefusals) -> ColumnsBy:
+    """How the columns of files are found: by ids if all columns have one, otherwise by names."""
     ids = field_ids(each.shape.columns)
     if all(id_ is None for id_ in ids):
         return "names"
     if None in ids:
-        faults.add(each.first, "some columns of the file have field ids, and others have none", files=each.files)
+        refusals.add(each.first, "some columns of the file have field ids, and others have none", files=each.files)
     elif len(set(ids)) < len(ids):
-        faults.add(each.first, "two columns of the file have the same field id", files=each.files)
+        refusals.add(each.first, "two columns of the file have the same field id", files=each.files)
     elif any(not 0 < (id_ or 0) <= _GREATEST_ID for id_ in ids):
-        faults.add(each.first, "a field id of the file is less than 1, or too great", files=each.files)
+        refusals.add(each.first, "a field id of the file is less than 1, or too large", files=each.files)
     return "ids"
 
 
-def _add_conflicts(name: str, found: Sequence[tuple[FilesOfShape, AdoptedColumn]], faults: AdoptionFaults) -> None:
-    """Notes other types, and other ids, of the same column. Files of the first type are not named."""
+def _add_conflicts(name: str, found: Sequence[tuple[FilesOfShape, AdoptedColumn]], refusals: AdoptionRefusals) -> None:
+    """Adds files in which a column has another type, or other field ids, than in the first file."""
     first = found[0][1]
     known = next((column for _, column in found if column.id is not None), None)
     for each, column in found[1:]:
         if column.type != first.type:
-            faults.add(
+            refusals.add(
                 each.first,
                 f"it is {short_type(first.type)} in {found[0][0].first}, and {short_type(column.type)} here",
                 name,
                 each.files,
             )
-        elif known is not None and column.id is not None and _all_ids(column) != _all_ids(known):
-            faults.add(each.first, f"it has other field ids than in {found[0][0].first}", name, each.files)
-
-
-def _all_ids(column: AdoptedColumn) -> list[int | None]:
-    return field_ids([column])
+        elif known is not None and column.id is not None and field_ids([column]) != field_ids([known]):
+            refusals.add(each.first, f"it has other field ids than in {found[0][0].first}", name, each.files)
 
 
 def _inner_ids(arrow_type: pa.DataType) -> Iterator[int | None]:
-    for place in range(arrow_type.num_fields):
-        field = arrow_type.field(place)
+    for index in range(arrow_type.num_fields):
+        field = arrow_type.field(index)
         id_ = field_id(field)
         yield None if id_ is None or id_ < 0 else id_
         yield from _inner_ids(field.type)
@@ -246,7 +237,7 @@ def _metadata(id_: int | None) -> dict[bytes, bytes] | None:
 
 
 def _numbered(field: pa.Field, ids: Iterator[int]) -> Field:
-    """The column, with the ids that it has or new ones, a parent's before those of its children."""
+    """The column with its own ids, or new ones in which a parent's id precedes those of its children."""
     own = field_id(field)
     own = next(ids) if own is None or own < 0 else own
     return Field(id=own, name=field.name, type=_type_json(field.type, ids), nullable=field.nullable)

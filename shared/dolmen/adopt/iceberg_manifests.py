@@ -1,10 +1,7 @@
-"""Manifest lists and manifests of an Iceberg snapshot, of format versions 1 to 3.
+"""The files of an Iceberg snapshot of format versions 1 to 3, and its deleted rows as positions in its data files.
 
-See "Manifests", "Manifest Lists" and "Sequence Number Inheritance" of https://iceberg.apache.org/spec/.
-
-Deleted rows of an Iceberg snapshot, as positions in its data files.
-
-See "Delete Formats" and "Scan Planning" of https://iceberg.apache.org/spec/.
+See "Manifests", "Manifest Lists", "Sequence Number Inheritance", "Delete Formats" and "Scan Planning" of
+https://iceberg.apache.org/spec/.
 """
 
 from __future__ import annotations
@@ -24,19 +21,18 @@ import pyarrow.parquet as pq
 from fastavro.schema import SchemaParseException, UnknownType
 from pyroaring import BitMap
 
-from dolmen.adopt.columns import READ_BY_ENGINE, AdoptionFaults
+from dolmen.adopt.columns import READ_BY_ENGINE, AdoptionRefusals
 from dolmen.base.runtime import Runtime
 from dolmen.errors import AdoptionError, ObjectNotFoundError
 from dolmen.format.checksums import crc32
 
 R = TypeVar("R")
 
-
 _DAMAGE = (
     ValueError, EOFError, LookupError, TypeError, AttributeError, ArithmeticError, AssertionError, RecursionError,
     OSError, MemoryError, struct.error, zlib.error, msgspec.ValidationError, SchemaParseException, UnknownType,
 )  # fmt: skip
-"""The errors of fastavro on damaged bytes, and of records that lack a field."""
+"""The errors that fastavro raises for damaged bytes, and those for records without a field."""
 
 
 DATA, POSITION_DELETES, EQUALITY_DELETES = 0, 1, 2
@@ -51,15 +47,15 @@ class IcebergFile:
 
     Args:
         content: ``DATA``, ``POSITION_DELETES`` or ``EQUALITY_DELETES``.
-        path: its URL.
+        path: the URL.
         format: ``PARQUET``, ``PUFFIN``, ``AVRO`` or ``ORC``.
-        rows, size: its number of rows, and its size in bytes.
-        sequence: its data sequence number.
-        spec: id of its partition spec.
-        data_file: the data file whose deletion vector it is; "" for others.
-        blob: where the deletion vector is: offset and length.
-        is_encrypted: whether one needs a key to read it.
-        columns: ids of the columns of an equality delete.
+        rows, size: the number of rows, and the size in bytes.
+        sequence: the data sequence number.
+        spec: id of the partition spec.
+        data_file: for a deletion vector, the data file to which it applies; otherwise "".
+        blob: for a deletion vector, its offset and length in the file.
+        is_encrypted: whether a key is needed to read the file.
+        columns: for an equality delete, the ids of its columns.
     """
 
     content: int
@@ -76,7 +72,7 @@ class IcebergFile:
 
 
 class _ManifestRecord(msgspec.Struct):
-    """The needed fields of an entry of a manifest list."""
+    """The fields that are read of an entry of a manifest list."""
 
     manifest_path: str
     sequence_number: int | None = None
@@ -84,7 +80,7 @@ class _ManifestRecord(msgspec.Struct):
 
 
 class _FileRecord(msgspec.Struct):
-    """The needed fields of a file's record in a manifest."""
+    """The fields that are read of a file's record in a manifest."""
 
     file_path: str
     file_format: str
@@ -99,7 +95,7 @@ class _FileRecord(msgspec.Struct):
 
 
 class _EntryRecord(msgspec.Struct):
-    """The needed fields of an entry of a manifest."""
+    """The fields that are read of an entry of a manifest."""
 
     status: int
     data_file: _FileRecord
@@ -112,7 +108,7 @@ def snapshot_files(
     """All files of a snapshot. Manifests are read several at a time.
 
     Args:
-        snapshot: its element in the table metadata.
+        snapshot: the snapshot's element in the table metadata.
         read: returns the bytes of an object by its URL.
 
     Raises:
@@ -121,7 +117,7 @@ def snapshot_files(
     if "manifest-list" in snapshot:
         path = snapshot["manifest-list"]
         manifests = list(_records(read(path), path, _ManifestRecord))
-    else:  # as version 1 allows
+    else:  # version 1 allows this
         manifests = [_ManifestRecord(path) for path in snapshot["manifests"]]
     for some in runtime.map(lambda manifest: _files(manifest, read), manifests):
         yield from some
@@ -151,7 +147,7 @@ def _file(entry: _EntryRecord, manifest: _ManifestRecord) -> IcebergFile:
 
 
 def _records(body: bytes, path: str, kind: type[R]) -> Iterator[R]:
-    """The records of an Avro file. Raises AdoptionError if it is damaged, or has records of another form."""
+    """The records of an Avro file. Raises AdoptionError if the file is damaged, or its records have another form."""
     try:
         reader = fastavro.reader(BytesIO(body))
         if not _takes_bytes(reader.writer_schema, set()):
@@ -163,17 +159,17 @@ def _records(body: bytes, path: str, kind: type[R]) -> Iterator[R]:
         raise AdoptionError(path, [reason], READ_BY_ENGINE) from error
 
 
-_ANY_NUMBER = "by its schema a few bytes can be any number of values"
+_ANY_NUMBER = "its schema allows any number of values in a few bytes"
 
 
 def _takes_bytes(schema: Any, records: set[str]) -> bool:
-    """Whether each value of a schema takes a byte or more. A partition need not: it may have no fields.
+    """Whether each value of a schema takes at least one byte. A partition may not: it can have no fields.
 
     Args:
-        records: names of the records that it has so far.
+        records: names of the records in the schema so far.
 
     Raises:
-        ValueError: a list's items take none, or a record is used twice, or in itself. No manifest has such.
+        ValueError: a list's items take no bytes, or a record is used twice or in itself, which no manifest does.
     """
     if isinstance(schema, list):
         for branch in schema:
@@ -202,9 +198,7 @@ def _takes_bytes(schema: Any, records: set[str]) -> bool:
 
 _VECTOR_MAGIC = b"\xd1\xd3\x39\x64"
 
-
 _EMPTY = 16
-
 
 ReadRange = Callable[[str, tuple[int, int]], bytes]
 """(URL, first and end byte) -> these bytes."""
@@ -216,17 +210,17 @@ def deleted_positions(
     label: Callable[[str], str],
     read: ReadRange,
     runtime: Runtime,
-    faults: AdoptionFaults,
+    refusals: AdoptionRefusals,
 ) -> dict[str, BitMap]:
-    """The deleted positions by data file.
+    """The deleted positions by the label of the data file.
 
-    A deletion vector replaces the position deletes of its file. Position deletes count in files whose sequence number
+    A deletion vector replaces the position deletes of its file. Position deletes apply to files whose sequence number
     is not greater than theirs.
 
     Args:
         deletes: position deletes and deletion vectors.
         data: data files by label.
-        label: the label of a file by its URL.
+        label: returns the label of a file by its URL.
     """
     found: dict[str, BitMap] = {}
     vectors = [file for file in deletes if file.blob is not None]
@@ -245,7 +239,7 @@ def deleted_positions(
     with_vectors = {label(file.data_file) for file in vectors}
     for file, some in runtime.map(positions, deletes):
         if isinstance(some, str):
-            faults.add(file.path, f"the deletes in it cannot be read: {some}")
+            refusals.add(file.path, f"its deletes cannot be read: {some}")
             continue
         for path, own in some.items():
             name = label(path)
@@ -253,7 +247,7 @@ def deleted_positions(
             if there is None or there.sequence > file.sequence or (file.blob is None and name in with_vectors):
                 continue
             if own and own.max() >= there.rows:
-                faults.add(file.path, f"it deletes row {own.max():,} of a file with {there.rows:,} rows")
+                refusals.add(file.path, f"it deletes row {own.max():,} of a file with {there.rows:,} rows")
                 continue
             found[name] = found[name] | own if name in found else own
     return found
@@ -263,7 +257,7 @@ def _vector(body: bytes, length: int) -> BitMap:
     """A deletion vector of a Puffin file ("deletion-vector-v1"). Raises ValueError if it is damaged."""
     inner = body[4:-4]
     if len(body) != length or inner[:4] != _VECTOR_MAGIC or int.from_bytes(body[-4:], "big") != crc32(inner):
-        raise ValueError("the deletion vector's checksum differs")
+        raise ValueError("the deletion vector does not match its checksum")
     count = int.from_bytes(inner[4:12], "little")
     if count == 0:
         return BitMap()
@@ -275,12 +269,12 @@ def _vector(body: bytes, length: int) -> BitMap:
 def _position_deletes(body: bytes, size: int) -> Iterator[tuple[str, BitMap]]:
     """The positions in a file of position deletes, by the URL of the data file. Raises ValueError."""
     if len(body) != size:
-        raise ValueError(f"it has not the {size:,} bytes that its manifest tells of")
+        raise ValueError(f"it does not have the {size:,} bytes of its manifest entry")
     file = pq.ParquetFile(pa.BufferReader(body))
     table = file.read(["file_path", "pos"], use_threads=False)
     rows = sum(file.metadata.row_group(group).num_rows for group in range(file.num_row_groups))
     if table.num_rows != rows:
-        raise ValueError(f"it holds {table.num_rows:,} rows, not the {rows:,} of its footer")
+        raise ValueError(f"it has {table.num_rows:,} rows, and its footer {rows:,}")
     if not table.num_rows:
         return
     paths = table["file_path"].combine_chunks().cast(pa.string()).dictionary_encode()

@@ -1,4 +1,4 @@
-"""The columns of an Iceberg table as dolmen's, by the same ids.
+"""The columns of an Iceberg table as dolmen's columns, with the same ids.
 
 See "Schemas and Data Types", "Schema Evolution", "Column Projection" and appendix C of https://iceberg.apache.org/spec/.
 """
@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from dolmen.adopt.columns import AdoptedColumns, AdoptionFaults, FilesOfShape, field_ids
+from dolmen.adopt.columns import AdoptedColumns, AdoptionRefusals, FilesOfShape, field_ids
 from dolmen.errors import SchemaError
 from dolmen.format.adopted_files import ColumnsBy, MappedColumn
 from dolmen.format.column_history import is_date_to_timestamp, narrowing
@@ -32,7 +32,7 @@ _DECIMAL = re.compile(r"decimal\((\d+), ?(\d+)\)")
 _FIXED = re.compile(r"fixed\[(\d+)\]")
 _EPOCH_DAY = date(1970, 1, 1).toordinal()
 NARROWER = 1
-"""``widened_ts`` of a column that some files have in a narrower type, or with other fields, until it is committed."""
+"""``widened_ts``, until the commit, of a column that some files have in a narrower type or with other fields."""
 
 
 class IcebergColumns:
@@ -40,21 +40,21 @@ class IcebergColumns:
 
     Args:
         metadata: the table metadata.
-        faults: reasons are added to it.
+        refusals: reasons are added here.
     """
 
-    def __init__(self, metadata: Mapping[str, Any], faults: AdoptionFaults) -> None:
-        self._faults = faults
+    def __init__(self, metadata: Mapping[str, Any], refusals: AdoptionRefusals) -> None:
+        self._refusals = refusals
         self._fields: list[Field] = []
         for each in _current_schema(metadata)["fields"]:
             try:
                 self._fields.append(_field(each))
             except SchemaError as error:
-                faults.add("", str(error), str(each["name"]))
+                refusals.add("", str(error), str(each["name"]))
         try:
             check_column_names([field.name for field in self._fields])
         except SchemaError as error:
-            faults.add("", str(error))
+            refusals.add("", str(error))
         mapping = (metadata.get("properties") or {}).get(NAME_MAPPING)
         self._mapping: tuple[MappedColumn, ...] | None = None
         self._lacks_mapping = "the table has no property"
@@ -62,11 +62,11 @@ class IcebergColumns:
             try:
                 self._mapping = decode_mapping(mapping)
             except ValueError as error:
-                self._lacks_mapping = f"the table's is malformed ({error}), the property"
+                self._lacks_mapping = f"the table has a malformed ({error}) property"
         self._next_id = int(metadata["last-column-id"]) + 1
 
-    def fit(self, shapes: Sequence[FilesOfShape]) -> AdoptedColumns:
-        """Compares the columns with those of the files."""
+    def match(self, shapes: Sequence[FilesOfShape]) -> AdoptedColumns:
+        """Finds the columns in files, and adds reasons for columns that cannot be read."""
         narrower: set[int] = set()
         columns_by = []
         for each in shapes:
@@ -77,7 +77,7 @@ class IcebergColumns:
                 if is_narrower:
                     narrower.add(field.id)
                 if reason:
-                    self._faults.add(each.first, reason, field.name, each.files)
+                    self._refusals.add(each.first, reason, field.name, each.files)
         fields = tuple(
             msgspec.structs.replace(field, widened_ts=NARROWER) if field.id in narrower else field
             for field in self._fields
@@ -86,19 +86,21 @@ class IcebergColumns:
         return AdoptedColumns(Schema(fields, self._next_id, mapping=mapping), tuple(columns_by))
 
     def _find(self, each: FilesOfShape) -> tuple[ColumnsBy, dict[int, AdoptedColumn]]:
-        """The columns of files by id."""
+        """How the columns of files are found, and the columns by id."""
         columns = each.shape.columns
         ids = {field.id for field in self._fields}
-        by_ids = any(id_ is not None for id_ in field_ids(columns)) or any(fault.id for fault in each.shape.faults)
+        by_ids = any(id_ is not None for id_ in field_ids(columns)) or any(
+            column.id for column in each.shape.unreadable
+        )
         if not by_ids and self._mapping is None:
             reason = f"the file has no field ids, and {self._lacks_mapping} {NAME_MAPPING}"
-            self._faults.add(each.first, reason, files=each.files)
+            self._refusals.add(each.first, reason, files=each.files)
             return "names", {}
-        for fault in each.shape.faults:
-            known = column_named(self._mapping or (), fault.name)
-            own = fault.id if by_ids else known.id if known else None
+        for unreadable in each.shape.unreadable:
+            known = column_named(self._mapping or (), unreadable.name)
+            own = unreadable.id if by_ids else known.id if known else None
             if own in ids:
-                self._faults.add(each.first, fault.reason, fault.name, each.files)
+                self._refusals.add(each.first, unreadable.reason, unreadable.name, each.files)
         if not by_ids:
             found = (pa.field(column.name, column.type, column.nullable) for column in columns)
             columns = tuple(
@@ -109,41 +111,41 @@ class IcebergColumns:
 
 
 def _compare(own: AdoptedColumn | None, field: Field) -> tuple[str, bool]:
-    """Why a file's column cannot be read as the table's, and whether it is narrower, or has other fields."""
+    """Why a file's column cannot be read as the table's column, and whether it is narrower or has other fields."""
     if own is None:
         lacks = not field.nullable and field.initial_default is None
-        return ("the file lacks it, and it may not be NULL" if lacks else ""), False
-    wanted = field.arrow_type
-    reason = next(_misfits(own.type, wanted), "")
-    if is_nested(wanted):
-        return reason, not has_same_fields(own.type, wanted)
-    return reason, own.type != wanted
+        return ("the file lacks it, and it cannot be NULL" if lacks else ""), False
+    current = field.arrow_type
+    reason = next(_mismatches(own.type, current), "")
+    if is_nested(current):
+        return reason, not has_same_fields(own.type, current)
+    return reason, own.type != current
 
 
-def _misfits(own: pa.DataType, wanted: pa.DataType) -> Iterator[str]:
-    if not is_nested(own) or not is_nested(wanted):
-        if is_date_to_timestamp(own, wanted):
+def _mismatches(own: pa.DataType, current: pa.DataType) -> Iterator[str]:
+    if not is_nested(own) or not is_nested(current):
+        if is_date_to_timestamp(own, current):
             yield "it is a date in the file, and a timestamp in the table"
-        elif reason := narrowing(own, wanted):
-            yield f"it is {own} in the file, and {wanted} in the table: {reason}"
+        elif reason := narrowing(own, current):
+            yield f"it is {own} in the file, and {current} in the table: {reason}"
         return
-    if own.id != wanted.id:
-        yield f"it is {own} in the file, and {wanted} in the table"
+    if own.id != current.id:
+        yield f"it is {own} in the file, and {current} in the table"
         return
-    there = {field_id(own.field(place)): own.field(place) for place in range(own.num_fields)}
-    for place in range(wanted.num_fields):
-        field = wanted.field(place)
+    there = {field_id(own.field(index)): own.field(index) for index in range(own.num_fields)}
+    for index in range(current.num_fields):
+        field = current.field(index)
         same = there.get(field_id(field))
-        if same is None and (not pa.types.is_struct(wanted) or not field.nullable):
+        if same is None and (not pa.types.is_struct(current) or not field.nullable):
             yield f"the file lacks the field {field.name!r} inside it"
         elif same is not None:
-            yield from _misfits(same.type, field.type)
+            yield from _mismatches(same.type, field.type)
 
 
 def _current_schema(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
     schemas: list[Mapping[str, Any]] = metadata.get("schemas") or [metadata["schema"]]  # one schema in v1
-    wanted = metadata.get("current-schema-id")
-    return next((schema for schema in schemas if schema.get("schema-id") == wanted), schemas[-1])
+    current = metadata.get("current-schema-id")
+    return next((schema for schema in schemas if schema.get("schema-id") == current), schemas[-1])
 
 
 def _field(json: Mapping[str, Any]) -> Field:
@@ -208,11 +210,11 @@ def _default(value: Any, arrow_type: pa.DataType) -> Json:
             return json
     except (TypeError, ValueError, SchemaError):
         pass
-    raise SchemaError("its default is of a type that is not taken over")
+    raise SchemaError("defaults of its type are not supported")
 
 
 def has_column(columns: Sequence[AdoptedColumn], id_: int, mapping: Sequence[MappedColumn]) -> bool:
-    """Whether a file has the column of this id, or a field of it inside a column."""
+    """Whether a file has the column or the field inside a column with this id."""
     if any(id_ in field_ids([column]) for column in columns):
         return True
     known = next((each for each in mapping if each.id == id_), None)

@@ -1,4 +1,4 @@
-"""An Iceberg table that is to be adopted: its metadata, and what its current snapshot shows."""
+"""An Iceberg table to adopt: its metadata, and the files, columns and deletes of its current snapshot."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from typing import Any
 import msgspec
 from pyroaring import BitMap
 
-from dolmen.adopt.columns import READ_BY_ENGINE, AdoptedColumns, AdoptionFaults, FilesOfShape
-from dolmen.adopt.facts import FileFacts
+from dolmen.adopt.candidate_file import CandidateFile, FileLocation, parse_location
+from dolmen.adopt.columns import READ_BY_ENGINE, AdoptedColumns, AdoptionRefusals, FilesOfShape
 from dolmen.adopt.iceberg_manifests import DATA, EQUALITY_DELETES, IcebergFile, deleted_positions, snapshot_files
 from dolmen.adopt.iceberg_schema import IcebergColumns, has_column
-from dolmen.adopt.locations import FilePlace, parse_place
 from dolmen.base.arguments import short_repr
 from dolmen.base.runtime import Runtime
 from dolmen.errors import AdoptionError, InputError, ObjectNotFoundError
@@ -59,7 +58,7 @@ class _SpecForm(msgspec.Struct, rename="kebab"):
 
 
 class _MetadataForm(msgspec.Struct, rename="kebab"):
-    """The form of those parts of table metadata that are read ("Table Metadata Fields")."""
+    """The parts of table metadata that are read ("Table Metadata Fields")."""
 
     format_version: int
     last_column_id: int
@@ -73,36 +72,36 @@ class _MetadataForm(msgspec.Struct, rename="kebab"):
     properties: dict[str, str] | None = None
 
 
-def find_iceberg(store: ObjectStore, runtime: Runtime, place: FilePlace) -> IcebergSource | None:
-    """The Iceberg table whose metadata or folder is at a place; None if there is none.
+def find_iceberg(store: ObjectStore, runtime: Runtime, location: FileLocation) -> IcebergSource | None:
+    """The Iceberg table whose metadata file or folder is at a location; None if there is none.
 
-    Of a folder it takes the metadata that ``version-hint.text`` names, or that with the greatest number. Where a
-    catalog knows which metadata is the current one, name that.
+    In a folder, the current metadata file is the one that ``version-hint.text`` names, or the one with the greatest
+    number. For a table in a catalog, pass the metadata file that the catalog names.
 
     Raises:
-        AdoptionError: its metadata cannot be read, or it is not known which is the current one.
+        AdoptionError: the metadata cannot be read, or the current metadata file is not known.
     """
-    if _METADATA.fullmatch(place.key.rpartition("/")[2]):
-        return IcebergSource(store, runtime, place)
-    if place.key.endswith(".parquet"):
+    if _METADATA.fullmatch(location.key.rpartition("/")[2]):
+        return IcebergSource(store, runtime, location)
+    if location.key.endswith(".parquet"):
         return None
-    folder = f"{place.key}/metadata/".lstrip("/")
+    folder = f"{location.key}/metadata/".lstrip("/")
     names: dict[str, str] = {}
-    for info in place.store.list(folder):
+    for info in location.store.list(folder):
         if match := _METADATA.fullmatch(info.key[len(folder) :]):
             names[info.key] = match["name"]
     if not names:
         return None
-    hint = place.beside(f"{folder}version-hint.text")
+    hint = location.with_key(f"{folder}version-hint.text")
     try:
         text = hint.store.get(hint.key).body.decode("utf-8", "replace").strip()
     except ObjectNotFoundError:
-        return IcebergSource(store, runtime, place.beside(_newest(names, place)))
-    return IcebergSource(store, runtime, place.beside(_hinted(text, names, hint)))
+        return IcebergSource(store, runtime, location.with_key(_newest(names, location)))
+    return IcebergSource(store, runtime, location.with_key(_hinted(text, names, hint)))
 
 
-def _hinted(text: str, names: Mapping[str, str], hint: FilePlace) -> str:
-    """The key of the metadata that a hint names: by number, by name, or by URL. Raises AdoptionError."""
+def _hinted(text: str, names: Mapping[str, str], hint: FileLocation) -> str:
+    """The key of the metadata file that a hint names by number, name or URL. Raises AdoptionError."""
     last = text.rpartition("/")[2]
     match = _METADATA.fullmatch(last)
     named = [key for key, name in names.items() if name == (match["name"] if match else last)]
@@ -110,25 +109,25 @@ def _hinted(text: str, names: Mapping[str, str], hint: FilePlace) -> str:
         named = [key for key, name in names.items() if _number(name) == int(last)]
     if len(named) != 1:
         what = f"{len(named):,} of" if named else "none of"
-        reason = f"it says {short_repr(text)}, which names {what} the {len(names):,} metadata files beside it"
+        reason = f"it contains {short_repr(text)}, which names {what} the {len(names):,} metadata files in its folder"
         raise AdoptionError(hint.label, [reason], _NAME_IT)
     return named[0]
 
 
-def _newest(names: Mapping[str, str], place: FilePlace) -> str:
-    """The key of the metadata with the greatest number. Raises AdoptionError if the names do not tell which it is."""
+def _newest(names: Mapping[str, str], location: FileLocation) -> str:
+    """The key of the metadata file with the greatest number. Raises AdoptionError if the names are ambiguous."""
     numbers = {key: _number(name) for key, name in names.items()}
     odd = sorted(key for key, number in numbers.items() if number is None)
     of_file_systems = [name.startswith("v") for name in names.values()]
     if len(names) > 1 and (odd or any(of_file_systems) != all(of_file_systems)):
         named = odd[0] if odd else min(names)
-        reason = f"the name of {named} does not tell whether it is newer than the other metadata files"
-        raise AdoptionError(place.label, [reason], _NAME_IT)
+        reason = f"the name of {named} does not show whether it is newer than the other metadata files"
+        raise AdoptionError(location.label, [reason], _NAME_IT)
     greatest = max((number for number in numbers.values() if number is not None), default=None)
     newest = sorted(key for key, number in numbers.items() if number == greatest)
     if len(newest) > 1:
-        reason = f"{newest[0]} and {newest[1]} have the same number: the names do not tell which is the current one"
-        raise AdoptionError(place.label, [reason], _NAME_IT)
+        reason = f"{newest[0]} and {newest[1]} have the same number: the names do not show which one is current"
+        raise AdoptionError(location.label, [reason], _NAME_IT)
     return newest[0]
 
 
@@ -141,11 +140,11 @@ class IcebergSource:
     """The current snapshot of an Iceberg table.
 
     Args:
-        store: the database's.
-        metadata: the place of the table's metadata.
+        store: the database's store.
+        metadata: the location of the table's metadata file.
     """
 
-    def __init__(self, store: ObjectStore, runtime: Runtime, metadata: FilePlace) -> None:
+    def __init__(self, store: ObjectStore, runtime: Runtime, metadata: FileLocation) -> None:
         self._store, self._runtime, self._label = store, runtime, metadata.label
         self._metadata = _decode(metadata)
         snapshot = self._metadata.get("current-snapshot-id")
@@ -153,55 +152,53 @@ class IcebergSource:
         self._data: dict[str, IcebergFile] = {}
         self._deletes: list[IcebergFile] = []
 
-    def files(self, faults: AdoptionFaults) -> list[tuple[FilePlace, int | None]]:
-        """The places and sizes of all data files. Files that cannot be adopted are noted."""
-        found: list[tuple[FilePlace, int | None]] = []
+    def files(self, refusals: AdoptionRefusals) -> list[tuple[FileLocation, int | None]]:
+        """The locations and sizes of all data files. Reasons against files are added to ``refusals``."""
+        found: list[tuple[FileLocation, int | None]] = []
         for file in self._snapshot_files():
             if file.content == EQUALITY_DELETES:
-                reason = (
-                    f"it deletes rows by values of columns {list(file.columns)} (equality deletes), which has to be "
-                )
-                faults.add(file.path, reason + "turned into positions first, by rewriting its data files")
+                reason = f"it deletes rows by values of columns {list(file.columns)} (equality deletes)"
+                refusals.add(file.path, f"{reason}: rewrite the data files first, which applies them")
             elif file.is_encrypted:
-                faults.add(file.path, "it is encrypted")
+                refusals.add(file.path, "it is encrypted")
             elif file.content == DATA:
                 if file.format != "PARQUET":
-                    faults.add(file.path, f"it is of the format {file.format}, not Parquet")
+                    refusals.add(file.path, f"its format is {file.format}, not Parquet")
                     continue
                 try:
-                    place = parse_place(self._store, file.path, is_quoted=False)
+                    location = parse_location(self._store, file.path, is_quoted=False)
                 except InputError as error:
-                    faults.add(file.path, str(error))
+                    refusals.add(file.path, str(error))
                     continue
-                self._data[place.label] = file
-                found.append((place, file.size))
+                self._data[location.label] = file
+                found.append((location, file.size))
             elif file.blob is None and file.format != "PARQUET":
-                faults.add(file.path, f"its deletes are of the format {file.format}, not Parquet")
+                refusals.add(file.path, f"the format of its deletes is {file.format}, not Parquet")
             else:
                 self._deletes.append(file)
         return found
 
-    def columns(self, shapes: Sequence[FilesOfShape], faults: AdoptionFaults) -> AdoptedColumns:
-        """The table's current columns. Those that files cannot give are noted."""
-        return IcebergColumns(self._metadata, faults).fit(shapes)
+    def columns(self, shapes: Sequence[FilesOfShape], refusals: AdoptionRefusals) -> AdoptedColumns:
+        """The table's current columns. Reasons against columns are added to ``refusals``."""
+        return IcebergColumns(self._metadata, refusals).match(shapes)
 
-    def check_partitions(self, facts: Sequence[FileFacts], schema: Schema, faults: AdoptionFaults) -> None:
-        """Notes columns whose values stand only in the metadata of partitions, as of imported Hive tables."""
+    def check_partitions(self, files: Sequence[CandidateFile], schema: Schema, refusals: AdoptionRefusals) -> None:
+        """Adds columns whose values are only in partition metadata, as in imported Hive tables."""
         specs = self._identities()
         names = {field.id: field.name for field in schema.fields}
-        for one in facts:
-            for id_ in specs.get(self._data[one.place.label].spec, ()):
+        for one in files:
+            for id_ in specs.get(self._data[one.location.label].spec, ()):
                 if id_ in names and not has_column(one.shape.columns, id_, schema.mapping):
-                    reason = "it stands only in the table's partitions, not in the file, where every column must be"
-                    faults.add(one.place.label, reason, names[id_])
+                    reason = "it is only in the table's partitions, and each column must be in the file"
+                    refusals.add(one.location.label, reason, names[id_])
 
-    def deleted(self, facts: Sequence[FileFacts], faults: AdoptionFaults) -> dict[str, BitMap]:
+    def deleted(self, files: Sequence[CandidateFile], refusals: AdoptionRefusals) -> dict[str, BitMap]:
         """The positions of deleted rows by the label of their data file."""
-        for one in facts:
-            told = self._data[one.place.label].rows
-            if told != one.rows:
-                faults.add(one.place.label, f"it has {one.rows:,} rows, and its manifest tells of {told:,}")
-        return deleted_positions(self._deletes, self._data, self._label_of, self._read_range, self._runtime, faults)
+        for one in files:
+            expected = self._data[one.location.label].rows
+            if expected != one.rows:
+                refusals.add(one.location.label, f"it has {one.rows:,} rows, and its manifest entry {expected:,}")
+        return deleted_positions(self._deletes, self._data, self._label_of, self._read_range, self._runtime, refusals)
 
     def _snapshot_files(self) -> list[IcebergFile]:
         if self.snapshot is None:
@@ -212,9 +209,9 @@ class IcebergSource:
         raise AdoptionError(self._label, [f"the metadata lacks its current snapshot {self.snapshot}"], READ_BY_ENGINE)
 
     def _identities(self) -> dict[int, tuple[int, ...]]:
-        """By id of a partition spec, the columns whose values are the partition's."""
+        """By id of a partition spec, the columns with identity transforms."""
         specs = self._metadata.get("partition-specs")
-        if specs is None:  # of v1
+        if specs is None:  # in v1
             specs = [{"spec-id": 0, "fields": self._metadata.get("partition-spec") or []}]
         return {
             spec["spec-id"]: tuple(field["source-id"] for field in spec["fields"] if field["transform"] == "identity")
@@ -223,38 +220,39 @@ class IcebergSource:
 
     def _label_of(self, url: str) -> str:
         try:
-            return parse_place(self._store, url, is_quoted=False).label
-        except InputError:  # of no data file of the snapshot
+            return parse_location(self._store, url, is_quoted=False).label
+        except InputError:  # not a data file of the snapshot
             return url
 
     def _read(self, url: str) -> bytes:
-        place = parse_place(self._store, url, is_quoted=False)
+        location = parse_location(self._store, url, is_quoted=False)
         try:
-            return place.store.get(place.key).body
+            return location.store.get(location.key).body
         except ObjectNotFoundError:
-            raise AdoptionError(self._label, [f"{place.label}, which it names, is missing"], READ_BY_ENGINE) from None
+            raise AdoptionError(self._label, [f"it names {location.label}, which is missing"], READ_BY_ENGINE) from None
 
     def _read_range(self, url: str, byte_range: tuple[int, int]) -> bytes:
-        place = parse_place(self._store, url, is_quoted=False)
-        return place.store.get(place.key, byte_range).body
+        location = parse_location(self._store, url, is_quoted=False)
+        return location.store.get(location.key, byte_range).body
 
 
-def _decode(place: FilePlace) -> Mapping[str, Any]:
+def _decode(location: FileLocation) -> Mapping[str, Any]:
     """Reads table metadata. Raises AdoptionError."""
     try:
-        body = place.store.get(place.key).body
+        body = location.store.get(location.key).body
         if body[:2] == b"\x1f\x8b":
             body = gzip.decompress(body)
         found: Mapping[str, Any] = msgspec.json.decode(body)
         version = found.get("format-version") if isinstance(found, dict) else None
         if version not in _FORMATS:
-            reason = f"it is metadata of Iceberg's format version {short_repr(version)}, not of 1, 2 or 3"
-            raise AdoptionError(place.label, [reason], READ_BY_ENGINE)
+            reason = f"it is metadata of Iceberg's format version {short_repr(version)}; supported are 1, 2 and 3"
+            raise AdoptionError(location.label, [reason], READ_BY_ENGINE)
         form = msgspec.convert(found, _MetadataForm)
         if not form.schemas and form.schema is None:
             raise msgspec.ValidationError("Object contains no schema")
     except ObjectNotFoundError:
-        raise AdoptionError(place.label, ["there is no such file"], _NAME_IT) from None
+        raise AdoptionError(location.label, ["there is no such file"], _NAME_IT) from None
     except (msgspec.DecodeError, OSError, EOFError, zlib.error, RecursionError) as error:
-        raise AdoptionError(place.label, [f"it is no metadata of an Iceberg table: {error}"], READ_BY_ENGINE) from None
+        reason = f"it is not metadata of an Iceberg table: {error}"
+        raise AdoptionError(location.label, [reason], READ_BY_ENGINE) from None
     return found

@@ -1,4 +1,4 @@
-"""The ground of all other parts: clock and randomness, checks of arguments, units. It knows nothing of tables.
+"""The lowest room: clock and randomness, checks of arguments, units. It knows nothing about tables.
 
 It imports only ``dolmen.errors``. Begin with ``dolmen.base.runtime``.
 """

@@ -1,4 +1,4 @@
-"""Checks of public arguments, so that no value of a wrong type or size gets into a manifest."""
+"""Checks of public arguments, so that no value of a wrong type or size reaches a manifest."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 from dolmen.errors import InputError
 
 MAX_REQUEST_BYTES = 4096
-"""The longest request id in UTF-8. The URL of any object of S3 with its version fits."""
+"""The longest request id in UTF-8: enough for the URL of any S3 object with its version."""
 MAX_OPERATION_LENGTH = 64
 MAX_MESSAGE_BYTES = 256
-"""The longest message of a commit in UTF-8. Every manifest holds 64 messages."""
+"""The longest message of a commit in UTF-8. Each manifest has up to 64 messages."""
 MAX_SHOWN = 60
-"""The most characters of a wrong value that an error shows."""
+"""The most characters of an invalid value that an error shows."""
 
 
 def request_id(value: object) -> str:
@@ -31,20 +31,20 @@ def request_id(value: object) -> str:
 
 def operation(value: object) -> str:
     """Returns ``value`` if it can name an operation in ``history``: 1 to 64 printable characters. Raises InputError."""
-    word = text("operation", value)
-    if not 0 < len(word) <= MAX_OPERATION_LENGTH or not word.isprintable():
+    name = text("operation", value)
+    if not 0 < len(name) <= MAX_OPERATION_LENGTH or not name.isprintable():
         raise InputError(
-            f"operation {short_repr(word)}: 1 to {MAX_OPERATION_LENGTH} printable characters, for history()"
+            f"operation {short_repr(name)}: history() takes names of 1 to {MAX_OPERATION_LENGTH} printable characters"
         )
-    return word
+    return name
 
 
 def message(value: object) -> str:
     """Returns ``value`` if it can be a commit's message: text of at most 256 bytes. Raises InputError."""
-    said = text("message", value)
-    if len(said.encode()) > MAX_MESSAGE_BYTES:
-        raise InputError(f"message: {len(said.encode()):,} bytes; at most {MAX_MESSAGE_BYTES} are kept")
-    return said
+    checked = text("message", value)
+    if (size := len(checked.encode())) > MAX_MESSAGE_BYTES:
+        raise InputError(f"message: {size:,} bytes; a message has at most {MAX_MESSAGE_BYTES}")
+    return checked
 
 
 def text(name: str, value: object) -> str:
@@ -55,12 +55,12 @@ def text(name: str, value: object) -> str:
     """
     if not isinstance(value, str):
         raise InputError(f"{name}={short_repr(value)} is of type {type(value).__name__}, not text")
-    value = str.__str__(value)  # a subclass may show another text
+    value = str.__str__(value)  # a subclass may return another text
     try:
         value.encode()
     except UnicodeEncodeError as error:
         raise InputError(
-            f"{name}={short_repr(value)}: half of a surrogate pair at character {error.start}, which is no text"
+            f"{name}={short_repr(value)}: half of a surrogate pair at character {error.start}, which is not text"
         ) from None
     return value
 
@@ -75,11 +75,11 @@ def flag(name: str, value: object) -> bool:
 def number(name: str, value: object, least: int = -(2**63), most: int = 2**63 - 1) -> int:
     """Returns ``value`` if it is a whole number within bounds, of Python or of NumPy. Raises InputError."""
     try:
-        found = None if isinstance(value, bool) else index(value)  # type: ignore[arg-type]  # raises for what is none
+        found = None if isinstance(value, bool) else index(value)  # type: ignore[arg-type]  # raises TypeError
     except TypeError:
         found = None
     if found is None:
-        raise InputError(f"{name}={short_repr(value)} is no whole number")
+        raise InputError(f"{name}={short_repr(value)} is not a whole number")
     if not least <= found <= most:
         raise InputError(f"{name}={short_repr(found)} is out of bounds: {least:,} to {most:,}")
     return found
@@ -91,7 +91,7 @@ def names(name: str, value: object) -> list[str]:
         return [text(name, value)]
     try:
         each = None if isinstance(value, (bytes, bytearray, memoryview)) else iter(value)  # type: ignore[call-overload]
-    except TypeError:  # also for a NumPy array without dimensions
+    except TypeError:  # also raised for a NumPy array without dimensions
         each = None
     if each is None:
         raise InputError(f"{name}={short_repr(value)} is neither a name nor a list of names")
@@ -101,16 +101,16 @@ def names(name: str, value: object) -> list[str]:
 def one_of(name: str, value: object, choices: Sequence[str]) -> str:
     """Returns ``value`` if it is one of the choices. Raises InputError."""
     if not isinstance(value, str) or value not in choices:
-        raise InputError(f"{name}={short_repr(value)}: {' or '.join(map(repr, choices))}")
+        raise InputError(f"{name}={short_repr(value)} is not {' or '.join(map(repr, choices))}")
     return value
 
 
 def short_repr(value: Any) -> str:
-    """A short text that shows a wrong value of any kind in an error."""
+    """A short text for an invalid value of any kind, for errors."""
     if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > 4 * MAX_SHOWN:
-        return f"<a number of {value.bit_length():,} bits>"  # Python refuses to write more than 4,300 digits
+        return f"<a number of {value.bit_length():,} bits>"  # Python cannot print more than 4,300 digits
     try:
-        told = repr(value) if isinstance(value, str) else reprlib.repr(value)  # reads no more than it shows
-    except Exception:  # noqa: BLE001 - what an object says of itself may be anything
+        shown = repr(value) if isinstance(value, str) else reprlib.repr(value)  # reads only the part it shows
+    except Exception:  # noqa: BLE001 - an object's own repr may raise anything
         return f"<{type(value).__name__}>"
-    return told if len(told) <= MAX_SHOWN else f"{told[: MAX_SHOWN - 3]}..."
+    return shown if len(shown) <= MAX_SHOWN else f"{shown[: MAX_SHOWN - 3]}..."

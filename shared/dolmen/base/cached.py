@@ -1,7 +1,7 @@
-"""A property that is made once for each object, without a lock.
+"""A property that is computed once for each object, without a lock.
 
-``functools.cached_property`` of Python 3.11 holds one lock for all objects of a class while it makes a value: whoever
-fetches something in one stops every other thread that uses the class.
+``functools.cached_property`` of Python 3.11 holds one lock for all objects of a class while it computes a value: if the
+computation reads from the store, all other threads that use the class wait for it.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import Any, Generic, TypeVar, overload
 T = TypeVar("T")
 
 
-class cached_property(Generic[T]):  # noqa: N801 - it is used as what it stands for is
-    """Decorates a method whose result an object keeps under the method's name.
+class cached_property(Generic[T]):  # noqa: N801 - named like functools.cached_property
+    """Decorates a method whose result is kept in the object under the method's name.
 
-    Threads that ask for the first time at once may each make the value; all of them get the one that was kept.
+    Threads that read it first at the same time may each compute the value; all of them get the one that was kept.
     """
 
     def __init__(self, function: Callable[[Any], T]) -> None:

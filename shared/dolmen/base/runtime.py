@@ -1,7 +1,6 @@
-"""The seam for determinism: everything that is not a function of its arguments comes from here.
+"""The seam for determinism: the only source of clock, randomness, sleep and threads.
 
-Clock, randomness, sleep and threads are injected everywhere, so that production code runs unchanged under a
-simulation that decides all four from one seed.
+All four are injected everywhere, so production code runs unchanged in a simulation that decides them from one seed.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ from typing import Any, Protocol, TypeVar
 from dolmen.base.cached import cached_property
 
 _FAR_SECONDS = 0.002
-"""Opening a small file of a disk that is near takes less than this: 0.1 to 0.3 ms (measured)."""
+"""Opening a small file on a local disk takes less than this: 0.1 to 0.3 ms (measured)."""
 
 _CLOCKS_DISAGREE_SECONDS = 1.0
-"""A wall clock that is corrected without a jump stays within this for half an hour: by 0.5 ms a second at most."""
+"""A wall clock that is slewed, by at most 0.5 ms a second, stays within this for half an hour."""
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -36,7 +35,7 @@ def _local_clock_us() -> int:
 
 
 def _monotonic() -> float:
-    """Seconds that also pass while the machine sleeps, unlike ``time.monotonic`` on Linux and macOS."""
+    """Seconds that also pass while the machine is suspended, unlike ``time.monotonic`` on Linux and macOS."""
     if hasattr(time, "clock_gettime"):
         return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
     return time.monotonic()
@@ -47,8 +46,8 @@ class Instant:
     """A point in time by both clocks of this machine.
 
     Args:
-        clock_us: its wall clock, in microseconds since the epoch.
-        monotonic: seconds by ``Runtime.monotonic``.
+        clock_us: the wall clock, in microseconds since the epoch.
+        monotonic: ``Runtime.monotonic``, in seconds.
     """
 
     clock_us: int
@@ -71,14 +70,14 @@ class Runtime:
 
     Args:
         clock_us: this machine's wall clock in microseconds since the epoch; never orders commits.
-        monotonic: seconds that never decrease and pass while the machine sleeps; measures the age of responses.
-        sleep: waits for this many seconds.
+        monotonic: seconds that never decrease and also pass while the machine is suspended; measures response ages.
+        sleep: waits for a number of seconds.
         random: the source of uuids and jitter.
-        threads: the most concurrent requests; 1 runs everything inline. They wait much and compute little, so that many
-            of them hide how long a request takes; what they hold is bounded by ``map``.
-        cores: number of threads that decode or encode; at most one per processor, as each keeps memory of its own.
-        signal: makes what one thread waits for until another one sets it.
-        few_requests: nobody waits, and each request is paid for: large objects go up in fewer, larger parts.
+        threads: the most concurrent requests; 1 runs everything inline. These threads mostly wait, so many of them hide
+            the latency of requests; ``map`` bounds their memory.
+        cores: number of threads that decode or encode; at most one per processor, because each needs memory.
+        signal: makes a signal, on which one thread waits until another thread sets it.
+        few_requests: True if requests matter more than latency: large objects are uploaded in fewer, larger parts.
     """
 
     clock_us: Callable[[], int] = _local_clock_us
@@ -91,14 +90,13 @@ class Runtime:
     few_requests: bool = False
 
     def instant(self) -> Instant:
-        """This point in time."""
+        """The current instant."""
         return Instant(self.clock_us(), self.monotonic())
 
     def elapsed(self, since: Instant) -> float:
-        """Seconds since an instant; infinite if the clocks disagree, so that they are not known.
+        """Seconds since an instant; infinite if the two clocks disagree, so that the time is not known.
 
-        A virtual machine or a function that was frozen may go on with its monotonic clock where it stood. Its wall
-        clock is set again.
+        While a virtual machine or a function is frozen, its monotonic clock may stop. Its wall clock is set afterwards.
         """
         seconds = self.monotonic() - since.monotonic
         clock_seconds = (self.clock_us() - since.clock_us) / 1_000_000
@@ -123,11 +121,11 @@ class Runtime:
     ) -> Iterator[R]:
         """Like ``map``, in order, with up to ``ahead`` (default ``threads``) concurrent items.
 
-        An error is raised when its item's turn comes, and items that have not begun by then do not begin.
+        An error is raised when the result of its item is due; items that have not started by then do not start.
 
         Args:
-            size: the bytes that the result of an item takes. Items that are larger together than ``most`` are not
-                concurrent, but for the last of them: this bounds memory.
+            size: the bytes of an item's result. To bound memory, no further item starts while the results of the
+                concurrent items take more than ``most`` bytes.
         """
         if self.threads == 1:
             return map(function, items)
@@ -136,13 +134,13 @@ class Runtime:
     def near(
         self, function: Callable[[T], R], items: Iterator[T], *, count: Callable[[T], int] = lambda _: 1
     ) -> Iterator[R]:
-        """Like ``map``, one item after the other in the caller's thread, while that is fast; leaves the other items.
+        """Like ``map``, one item after another in the caller's thread, as long as that is fast. Leaves the other items.
 
-        Use it before ``map`` for files of this machine: to open a small one is work in short steps of Python and C, for
-        which threads wait for each other. They help only where it takes longer: the disk is far, or the work is long.
+        Use it before ``map`` for local files: opening a small file takes short steps of Python and C, in which threads
+        wait for each other. Threads help only if it takes longer, because the disk is slow or the work is long.
 
         Args:
-            count: how many files an item is.
+            count: the number of files of an item.
         """
         seconds, files = 0.0, 0
         for item in items:
@@ -165,18 +163,19 @@ class Runtime:
         """Like ``map``, for work that keeps a processor busy: on ``cores`` threads.
 
         Args:
-            ahead: concurrent items at most; ``cores`` and one more by default.
-            here: whether the caller's thread does an item when its turn comes: work in short steps of Python and C,
-                for which threads would wait for each other.
+            ahead: the most concurrent items; ``cores`` + 1 by default.
+            here: whether the caller's thread computes an item when its result is due: for work in short steps of Python
+                and C, in which threads would wait for each other.
         """
         if self.threads == 1:
             return map(function, items)
         return _map(self._processors, function, items, ahead or self.cores + 1, here=here)
 
     def ahead(self, items: Iterable[T]) -> Iterator[T]:
-        """Yields the same items in order, and makes the next one in the background.
+        """Yields the items in order, and prepares the next one in a thread.
 
-        Use it for items that may be made in another thread. When the caller stops, the item under way ends first.
+        Use it only for items that can be made in another thread. If the caller stops early, it first waits for the item
+        that is being made.
         """
         if self.threads == 1:
             yield from items
@@ -191,9 +190,9 @@ class Runtime:
             wait([following])
 
     def attend(self, function: Callable[[], R], seconds: float, meanwhile: Callable[[], None]) -> R:
-        """Runs ``function`` in a thread, and calls ``meanwhile`` at this interval in seconds until it ends.
+        """Runs ``function`` in a thread, and calls ``meanwhile`` every ``seconds`` until it ends.
 
-        An error of ``meanwhile`` is raised at once; ``function`` then goes on in its thread.
+        An error of ``meanwhile`` is raised at once, while ``function`` continues in its thread.
         """
         if self.threads == 1:
             return function()
@@ -203,11 +202,11 @@ class Runtime:
                 return future.result(seconds)
             except FuturesTimeoutError:
                 if future.done():
-                    raise  # raised by the function itself
+                    raise  # by the function itself
                 meanwhile()
 
     def start(self, function: Callable[[], None], name: str) -> None:
-        """Runs a function in a thread of its own until it returns. The thread does not keep the process alive."""
+        """Runs a function in its own thread until it returns. The thread does not keep the process alive."""
         threading.Thread(target=function, name=name, daemon=True).start()
 
     @cached_property
@@ -220,13 +219,13 @@ class Runtime:
 
 
 def shared_runtime() -> Runtime:
-    """The runtime of this process, shared by all databases that are opened without one: its threads and connections."""
+    """The runtime of this process, with its threads and connections, for all databases opened without a runtime."""
     return _runtime_of(os.getpid())
 
 
 @cache
 def _runtime_of(process: int) -> Runtime:
-    """One per process, as threads do not survive a fork."""
+    """One runtime per process, because threads do not survive a fork."""
     return Runtime()
 
 
@@ -240,20 +239,20 @@ def _map(
     here: Callable[[T], bool] = lambda _: False,
 ) -> Iterator[R]:
     pending: deque[tuple[Future[R] | None, T, int]] = deque()
-    held = 0
+    used = 0  # bytes of pending results
 
     def take() -> R:
-        nonlocal held
+        nonlocal used
         future, item, own = pending.popleft()
-        held -= own
+        used -= own
         return function(item) if future is None else future.result()
 
     try:
         for item in items:
             own = size(item)
             pending.append((None if here(item) else pool.submit(function, item), item, own))
-            held += own
-            while pending and (len(pending) >= window or held > most):
+            used += own
+            while pending and (len(pending) >= window or used > most):
                 yield take()
         while pending:
             yield take()

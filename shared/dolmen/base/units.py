@@ -1,7 +1,7 @@
-"""Units of sizes and durations, and how both are read from text and shown to people.
+"""Units of sizes and durations, and how both are parsed from text and shown to people.
 
-Sizes are bytes, and named so (``_bytes``). Times and durations are whole microseconds (``_us``); where a machine asks
-for seconds, a name ends in ``_seconds``.
+Sizes are in bytes (names end in ``_bytes``). Times and durations are in whole microseconds (``_us``), and in seconds
+(``_seconds``) only for functions of Python and AWS that take seconds.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def parse_duration(text: str) -> int:
     duration_us = int(match[1]) * _DURATIONS_US[match[2]] if match else 0
     if not 0 < duration_us <= _MAX_DURATION_US:
         raise InputError(
-            f"{arguments.short_repr(text)} is not a duration from 1s to a century: give a whole number and one of w, "
-            "d, h, m and s, as in 90d"
+            f"{arguments.short_repr(text)} is not a duration from 1s to a century: write a whole number and one of "
+            "w, d, h, m and s, as in 90d"
         )
     return duration_us
 
@@ -48,29 +48,29 @@ def parse_size(value: str | int) -> int:
     match = _SIZE.fullmatch(str(value).strip()) if isinstance(value, (str, int)) else None
     if match is None:
         raise InputError(
-            f"{arguments.short_repr(value)} is no size: a number of bytes, or one with KB, MB or GB, as in 256MB"
+            f"{arguments.short_repr(value)} is not a size: write bytes, or a number with KB, MB or GB, as in 256MB"
         )
     return int(match[1]) * _SIZES_BYTES[match[2].upper()]
 
 
 def duration_text(duration_us: int) -> str:
-    """A duration as people say it: ``3h``, in the largest unit but weeks that gives at least 1."""
+    """A duration for people, such as ``3h``: in days or the largest smaller unit that gives at least 1."""
     units = ((name, unit_us) for name, unit_us in _DURATIONS_US.items() if name != "w")
     return next((f"{duration_us // unit_us:,}{name}" for name, unit_us in units if duration_us >= unit_us), "0s")
 
 
 def megabytes_text(size_bytes: int) -> str:
-    """A size as progress shows it: ``1,234.5 MB``, of a million bytes each."""
+    """A size for progress displays, such as ``1,234.5 MB``; a megabyte here is a million bytes."""
     return f"{size_bytes / 1e6:,.1f} MB"
 
 
 def utc(time_us: int) -> datetime:
-    """The time so many microseconds after 1970-01-01, in UTC."""
+    """The time, in UTC, of a number of microseconds since 1970-01-01."""
     return _EPOCH + timedelta(microseconds=time_us)
 
 
 def since_epoch(time: datetime) -> int:
-    """Microseconds from 1970-01-01 in UTC to a time with a zone; those of NaT raise ValueError."""
+    """Microseconds from 1970-01-01 in UTC to a time with a zone. Raises ValueError for NaT."""
     return int((time - _EPOCH) // timedelta(microseconds=1))
 
 

@@ -1,8 +1,8 @@
-"""Declares tables in a file: ``plan`` says what that would change, ``apply`` makes the database match.
+"""Declares tables in a file: ``plan`` shows what would change, and ``apply`` makes the database match.
 
-It imports ``dolmen.api.database`` and what lies below that, but not ``dolmen.ingest``.
+It imports ``dolmen.api.database`` and the rooms below it, but not ``dolmen.ingest``.
 Begin with ``dolmen.declaration.declaration_plan``; ``dolmen.declaration.declaration_file`` checks the file.
-docs/tables.md shows one.
+docs/tables.md has an example.
 """
 
 from dolmen.declaration.declaration_file import Declaration, DeclaredColumn, DeclaredTable

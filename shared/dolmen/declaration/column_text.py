@@ -1,6 +1,7 @@
 """Columns as text: ``id BIGINT NOT NULL, event_time TIMESTAMPTZ, tags VARCHAR[]`` (DuckDB's types, through sqlglot).
 
-Defaults of columns as text: read as predicates read a literal in quotes, and written so that they are read again.
+Defaults of columns are text, too. They are parsed like quoted literals in predicates, and printed so that they can be
+parsed again.
 """
 
 from __future__ import annotations
@@ -19,29 +20,28 @@ from dolmen.predicate.constants import Domain, domain_of, scalar_from_text
 from dolmen.predicate.text import plain_text
 
 _ELSEWHERE = {
-    "DefaultColumnConstraint": "; defaults are given by `dolmen alter --default`, or in a declaration (`dolmen apply`)",
-    "PrimaryKeyColumnConstraint": "; the primary key is given beside the columns (--primary-key)",
+    "DefaultColumnConstraint": "; for defaults use `dolmen alter --default`, or a declaration (`dolmen apply`)",
+    "PrimaryKeyColumnConstraint": "; for the primary key use --primary-key",
 }
-"""Where to say what SQL says behind a column's type, by sqlglot's name for it."""
+"""Hints for SQL's column constraints, by sqlglot's name for the constraint."""
 
-
-_BY_TOKEN = {token: known.stored for known in TYPES for token in (*known.sql_tokens, *known.sql_aliases)}
+_BY_TOKEN = {token: each.stored for each in TYPES for token in (*each.sql_tokens, *each.sql_aliases)}
 
 
 def parse_columns(text: str) -> pa.Schema:
     """The Arrow schema of a column list.
 
     Raises:
-        SchemaError: it can't be read, or has a type that dolmen does not store.
+        SchemaError: the list cannot be parsed, or has a type that dolmen cannot store.
     """
     fields = _fields(text, f"columns {text!r} can't be read")
     if not fields:
-        raise SchemaError("no columns: give e.g. 'id BIGINT NOT NULL, name VARCHAR'")
+        raise SchemaError("no columns: write a list such as 'id BIGINT NOT NULL, name VARCHAR'")
     return pa.schema(fields)
 
 
 def parse_column(name: str, text: str) -> pa.Field:
-    """One column by its name, which may be any, and its type: ``BIGINT NOT NULL``. Raises SchemaError."""
+    """A column of any name, with a type such as ``BIGINT NOT NULL``. Raises SchemaError."""
     fields = _fields(f"c {text}", f"type {text!r} can't be read")
     if len(fields) != 1:
         raise SchemaError(f"{text!r} is not one type; there are BIGINT, VARCHAR, TIMESTAMPTZ, DECIMAL(p, s), ...")
@@ -49,13 +49,13 @@ def parse_column(name: str, text: str) -> pa.Field:
 
 
 def _check_depth(text: str) -> None:
-    """Raises SchemaError for types that nest too deeply, before they take all of the parser's stack."""
+    """Raises SchemaError for types that are nested too deeply, before they exhaust the parser's stack."""
     depth = deepest = 0
     for sign in re.findall(r"[(<>)]", bare := re.sub(r'"[^"]*"|\'[^\']*\'', "", text)):
         depth += 1 if sign in "(<" else -1
         deepest = max(deepest, depth)
     lists = max((found.count("[") for found in re.findall(r"(?:\[[^\[\]]*\]\s*)+", bare)), default=0)
-    if deepest > MAX_DEPTH + 1 or lists > MAX_DEPTH:  # the innermost parentheses may be those of a decimal
+    if deepest > MAX_DEPTH + 1 or lists > MAX_DEPTH:  # a decimal may add a level of parentheses
         raise SchemaError(
             f"columns {short_repr(text)}: a type is nested more than {MAX_DEPTH} levels deep: store the inner values "
             "as JSON text"
@@ -82,12 +82,14 @@ def _field(definition: Any) -> pa.Field:
     from sqlglot import exp
 
     if not isinstance(definition, exp.ColumnDef) or definition.kind is None:
-        raise SchemaError(f"{definition.sql('duckdb')!r} is not a column: give name and type, e.g. 'id BIGINT'")
+        raise SchemaError(f"{definition.sql('duckdb')!r} is not a column: write a name and a type, as in 'id BIGINT'")
     required = False
     for constraint in definition.args.get("constraints") or []:
         if not isinstance(constraint.kind, exp.NotNullColumnConstraint):
-            told = _ELSEWHERE.get(type(constraint.kind).__name__, "")
-            raise SchemaError(f"{constraint.sql('duckdb')}: a column has a name, a type and NOT NULL or nothing{told}")
+            hint = _ELSEWHERE.get(type(constraint.kind).__name__, "")
+            raise SchemaError(
+                f"{constraint.sql('duckdb')} is not supported: write a name, a type and optionally NOT NULL{hint}"
+            )
         required = not constraint.kind.args.get("allow_null")
     return pa.field(definition.name, _arrow_type(definition.kind), nullable=not required)
 
@@ -108,24 +110,24 @@ def _arrow_type(kind: Any) -> pa.DataType:
     if this is types.STRUCT and inner and all(isinstance(child, exp.ColumnDef) for child in inner):
         return pa.struct([_field(child) for child in inner])
     raise SchemaError(
-        f"type {kind.sql('duckdb')} is not stored; there are BIGINT, VARCHAR, TIMESTAMPTZ, DECIMAL(p, s), ..."
+        f"type {kind.sql('duckdb')} cannot be stored; there are BIGINT, VARCHAR, TIMESTAMPTZ, DECIMAL(p, s), ..."
     )
 
 
 def _decimal(size: list[int], text: str) -> pa.DataType:
     precision, scale = size if len(size) == 2 else (size[0], 0)
     if not (0 < precision <= 38 and 0 <= scale <= precision):
-        raise SchemaError(f"{text}: a decimal has 1 to 38 digits, and no more than these after the point")
+        raise SchemaError(f"{text}: a decimal has a precision of 1 to 38 digits, and a scale of at most the precision")
     return pa.decimal128(precision, scale)
 
 
 def column_text(field: pa.Field) -> str:
-    """A stored column's type as ``parse_column`` reads it; Arrow's own words for a type that has none there."""
+    """A stored column's type as ``parse_column`` parses it; Arrow's name for a type without SQL name."""
     return type_text(field.type) + ("" if field.nullable else " NOT NULL")
 
 
 def type_text(arrow_type: pa.DataType) -> str:
-    """A stored type as ``parse_columns`` reads it; Arrow's own words for one that has none there."""
+    """A stored type as ``parse_columns`` parses it; Arrow's name for a type without SQL name."""
     t = pa.types
     if t.is_list(arrow_type):
         return f"{type_text(arrow_type.value_type)}[]"
@@ -154,25 +156,25 @@ _FORMS = {
 
 
 def parse_default(column: pa.Field, text: str) -> pa.Scalar:
-    """The value of a default that is written as text.
+    """Parses a default.
 
-    Numbers lose nothing, but that those of a column of floats are taken to the nearest float. Timestamps without an
-    offset are UTC in a column with a zone.
+    Numbers are stored exactly, except for the nearest float in a column of floats. In a column with a zone, a timestamp
+    without an offset is UTC.
 
     Raises:
-        InputError: it is no value of the column's type, or the type can have no default.
+        InputError: the text is not a value of the column's type, or the type cannot have a default.
     """
     stored = storable(column.type)
     if is_nested(stored):
-        raise InputError(f"column {column.name!r} of type {short_type(stored)} can have no default but NULL")
+        raise InputError(f"column {column.name!r} of type {short_type(stored)} can have no default other than NULL")
     text, domain = arguments.text("default", text), domain_of(stored)
     try:
         return scalar_from_text(text, stored)
     except PredicateError:
-        form = _FORMS.get(domain, "write a number that it holds")  # type: ignore[arg-type]  # not nested
-        raise InputError(f"{arguments.short_repr(text)} is no {short_type(stored)}: {form}") from None
+        form = _FORMS.get(domain, "write a number that the type has")  # type: ignore[arg-type]  # not nested
+        raise InputError(f"{arguments.short_repr(text)} is not a value of {short_type(stored)}: {form}") from None
 
 
 def default_text(value: Json, column: Field) -> str | None:
-    """A default as ``parse_default`` reads it; None if it is NULL."""
+    """A default as ``parse_default`` parses it; None for NULL."""
     return None if value is None else plain_text(from_json(value, column.arrow_type), column.arrow_type)

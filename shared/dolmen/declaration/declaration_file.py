@@ -1,4 +1,4 @@
-"""Reads a declaration: tables with their columns, keys and properties, checked as far as that takes no database.
+"""Reads a declaration: tables with their columns, keys and properties, checked as far as possible without a database.
 
 ::
 
@@ -8,16 +8,14 @@
         columns:
           id: BIGINT NOT NULL
           event_time: TIMESTAMPTZ
-          name: {type: VARCHAR, default: nobody, comment: who it was, renamed_from: user}
+          name: {type: VARCHAR, default: unknown, comment: the user's name, renamed_from: user}
         primary_key: id                     # or a list
         sort_key: event_time
         ttl: event_time 90d                 # any property of a table
-        ingest: {format: csv, mode: upsert} # those of ingest, without their prefix; cdc_* as they are
+        ingest: {format: csv, mode: upsert} # properties of ingest, without the prefix ingest_; cdc_* with it
 
-A YAML document whose every part knows the line it stands on, and that is only ever text, lists and mappings.
-
-Nothing is constructed from it but text: ``30d``, ``false`` and ``007`` are what they look like, a column may be called
-``on``, and no tag can name anything.
+The YAML document consists only of texts, lists and mappings, and each part knows its line. Scalars stay text: ``30d``,
+``false`` and ``007`` are not converted, and a column can be called ``on``. Tags cannot construct objects.
 """
 
 from __future__ import annotations
@@ -45,15 +43,11 @@ from dolmen.transactions.row_statements import check_key, check_sortable, defaul
 
 T = TypeVar("T")
 
-
 MAX_BYTES = MIB
-
 
 _CORE = "tag:yaml.org,2002:"
 
-
 _TEXTUAL = frozenset(_CORE + name for name in ("str", "int", "float", "bool", "timestamp", "merge", "value"))
-
 
 _NULL = _CORE + "null"
 
@@ -63,8 +57,8 @@ class DocumentPart:
     """A node of the document.
 
     Args:
-        file: its name, for messages.
-        what: what it is, for messages: "table 'events'".
+        file: name of the file, for messages.
+        what: description of the node for messages, such as "table 'events'".
     """
 
     node: Any
@@ -73,15 +67,15 @@ class DocumentPart:
 
     @property
     def line(self) -> int:
-        """The line on which it begins, counted from 1."""
+        """The 1-based line on which the node begins."""
         return int(self.node.start_mark.line) + 1
 
     def error(self, reason: object, kind: type[InputError] = InputError) -> InputError:
-        """An error that says where in the file, about what, and why."""
+        """An error with the file, the line, the description of the node and the reason."""
         return kind(f"{self.file}, line {self.line}: {self.what}: {reason}")
 
     def check(self, function: Callable[..., T], *arguments: Any) -> T:
-        """Calls ``function``; what it finds wrong is said with the place of this part."""
+        """Calls ``function``, and raises its InputError with the file and line of this node."""
         try:
             return function(*arguments)
         except InputError as error:
@@ -97,49 +91,49 @@ class DocumentPart:
         """True for a mapping."""
         return bool(self.node.id == "mapping")
 
-    def members(self, known: Iterable[str] | None = None, *, of: str = "{}") -> dict[str, DocumentPart]:
+    def members(self, allowed: Iterable[str] | None = None, *, of: str = "{}") -> dict[str, DocumentPart]:
         """The members of a mapping, in their order.
 
         Args:
-            known: the names there may be; None = any.
-            of: what each is, with ``{}`` for its name, for messages.
+            allowed: the allowed names; None for any.
+            of: description of a member for messages, with ``{}`` for its name.
 
         Raises:
-            InputError: no mapping, a name twice, or one that is not known.
+            InputError: this is not a mapping, or it has a name twice or one that is not allowed.
         """
         if self.node.id != "mapping" or self.node.tag != _CORE + "map":
-            raise self.error(f"{self._shown()} is no mapping: write 'name: value' lines, or {{name: value, ...}}")
-        allowed = None if known is None else list(known)
+            raise self.error(f"{self._shown()} is not a mapping: write 'name: value' lines, or {{name: value, ...}}")
+        names = None if allowed is None else list(allowed)
         members: dict[str, DocumentPart] = {}
         for key, value in self.node.value:
-            place = DocumentPart(key, self.file, self.what)
-            name = place.text("a name")
+            part = DocumentPart(key, self.file, self.what)
+            name = part.text("a name")
             if name == "<<":
-                raise place.error("'<<' is not understood here: write the members out")
+                raise part.error("'<<' is not supported: write the members out")
             if name in members:
-                raise place.error(f"{name!r} stands here twice, first on line {members[name].line}")
-            if allowed is not None and name not in allowed:
-                raise place.error(f"unknown member {name!r}; {_instead(name, allowed)}")
+                raise part.error(f"{name!r} is there twice, first on line {members[name].line}")
+            if names is not None and name not in names:
+                raise part.error(f"unknown member {name!r}; {_instead(name, names)}")
             members[name] = DocumentPart(value, self.file, of.format(repr(name)) if "{}" in of else f"{of} {name!r}")
         return members
 
-    def text(self, wanted: str = "one value") -> str:
-        """The value of this node as text. Raises InputError for a list, a mapping, or nothing."""
+    def text(self, what: str = "one value") -> str:
+        """The value of this node as text. Raises InputError for a list, a mapping, or an empty value."""
         node = self.node
         if node.id != "scalar":
-            raise self.error(f"{self._shown()} is not {wanted}")
+            raise self.error(f"{self._shown()} is not {what}")
         if node.tag == _NULL:
-            raise self.error(f"{wanted} is missing: write it, or leave the line away")
+            raise self.error(f"{what} is missing: write it, or remove the line")
         if node.tag not in _TEXTUAL:
-            raise self.error(f"the tag {node.tag} is not understood: write plain values")
+            raise self.error(f"the tag {node.tag} is not supported: write plain values")
         return str(node.value)
 
     def texts(self) -> list[str]:
-        """A list of texts; one text is a list of one. An empty or ``null`` element is meant as text, too."""
+        """A list of texts, or one text as a list. Empty and ``null`` elements are text, too."""
         if not self.is_list:
             return [self.text()]
         if wrong := next((node for node in self.node.value if node.id != "scalar"), None):
-            raise DocumentPart(wrong, self.file, self.what).error("a list of texts has no lists and mappings in it")
+            raise DocumentPart(wrong, self.file, self.what).error("a list of texts cannot contain lists and mappings")
         return [str(node.value) for node in self.node.value]
 
     def _shown(self) -> str:
@@ -152,20 +146,20 @@ def parse_document(text: str, file: str) -> DocumentPart:
     """Reads a YAML document.
 
     Raises:
-        LimitError: it is larger than a megabyte.
-        InputError: it is not YAML, empty, or more than one document.
+        LimitError: the text is larger than a megabyte.
+        InputError: the text is not YAML, empty, or more than one document.
     """
-    import yaml  # here: only those who declare tables need it
+    import yaml  # only declarations need it
 
     if len(text) > MAX_BYTES:
-        raise LimitError(f"{file}: {len(text):,} characters; at most {MAX_BYTES:,} are read")
+        raise LimitError(f"{file}: {len(text):,} characters; a declaration has at most {MAX_BYTES:,}")
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        place = f", line {mark.line + 1}" if mark else ""
+        line = f", line {mark.line + 1}" if mark else ""
         reason = "; ".join(str(part) for part in (error.context, error.problem, error.note) if part)
-        raise InputError(f"{file}{place}: not YAML: {reason}") from error
+        raise InputError(f"{file}{line}: not YAML: {reason}") from error
     except yaml.YAMLError as error:
         raise InputError(f"{file}: not YAML: {error}") from error
     except RecursionError:
@@ -175,42 +169,35 @@ def parse_document(text: str, file: str) -> DocumentPart:
     return DocumentPart(node, file, "the file")
 
 
-def _instead(name: str, known: list[str]) -> str:
-    close = [one for one in known if name.endswith(f"_{one}")] or get_close_matches(name, known, 1)
-    return f"did you mean {close[0]!r}?" if close else f"there are: {', '.join(known)}"
+def _instead(name: str, allowed: list[str]) -> str:
+    close = [one for one in allowed if name.endswith(f"_{one}")] or get_close_matches(name, allowed, 1)
+    return f"did you mean {close[0]!r}?" if close else f"there are: {', '.join(allowed)}"
 
 
 MAX_TABLES = 1000
 
-
 MAX_COLUMNS = 2000
-
 
 _PREFIX = "ingest_"
 
-
 _INGEST = {name.removeprefix(_PREFIX): name for name in INGEST_PROPERTIES}
-
 
 _OWN = [name for name in TABLE_PROPERTIES if name not in INGEST_PROPERTIES]
 
-
 _COLUMN = ("type", "default", "comment", "renamed_from")
 
-
 _MEMBERS = ["columns", "primary_key", "sort_key", *_OWN, "ingest"]
-
 
 Value = str | list[str]
 
 
 @dataclass(frozen=True)
 class DeclaredColumn:
-    """A column as it is to be, beside its name and type.
+    """The declared attributes of a column other than its name and type.
 
     Args:
-        default: JSON form of the value of rows that come without it.
-        renamed_from: its earlier name, if it had one.
+        default: JSON form of the value for rows that are written without it.
+        renamed_from: the column's earlier name; None if it has none.
     """
 
     default: Json = None
@@ -220,10 +207,10 @@ class DeclaredColumn:
 
 @dataclass(frozen=True)
 class DeclaredTable:
-    """A table as it is to be: see ``Database.create_table``.
+    """A declared table: see ``Database.create_table``.
 
     Args:
-        columns: what is declared of columns beside name and type, by name.
+        columns: by column name, the attributes other than name and type.
     """
 
     name: str
@@ -236,12 +223,12 @@ class DeclaredTable:
 
 @dataclass(frozen=True)
 class Declaration:
-    """Tables as they are to be.
+    """Declared tables and properties of the database.
 
     Args:
-        tables: by name.
-        database: properties of the database; None = it is not spoken of.
-        file: where it was read, for messages.
+        tables: the tables by name.
+        database: properties of the database; None to leave them as they are.
+        file: name of the file, for messages.
     """
 
     tables: Mapping[str, DeclaredTable]
@@ -253,13 +240,13 @@ class Declaration:
         """Reads a YAML file.
 
         Raises:
-            OSError: it cannot be read.
-            InputError: it is no declaration; names the line and what to write.
+            OSError: the file cannot be read.
+            InputError: the file is not a declaration; the message has the line and what to write.
         """
         with Path(path).open("rb") as file:
             body = file.read(MAX_BYTES + 1)
         if len(body) > MAX_BYTES:
-            raise LimitError(f"{Path(path).name}: larger than {MAX_BYTES:,} bytes, which is all that is read")
+            raise LimitError(f"{Path(path).name}: a declaration has at most {MAX_BYTES:,} bytes")
         try:
             return cls.parse(body.decode("utf-8-sig"), Path(path).name)
         except UnicodeDecodeError as error:
@@ -267,7 +254,7 @@ class Declaration:
 
     @classmethod
     def parse(cls, text: str, file: str = "declaration") -> Declaration:
-        """Reads YAML text. Raises InputError; ``file`` is named in messages."""
+        """Reads YAML text. Raises InputError, whose message names ``file``."""
         whole = parse_document(text, file)
         members = whole.members(("database", "tables"))
         database = None
@@ -276,7 +263,7 @@ class Declaration:
             database = _properties(part.members(DATABASE_PROPERTIES, of="database"), DATABASE_PROPERTIES)
         tables = members["tables"].members(of="table") if "tables" in members else {}
         if len(tables) > MAX_TABLES:
-            raise LimitError(f"{file}: {len(tables):,} tables; at most {MAX_TABLES:,} are declared in one file")
+            raise LimitError(f"{file}: {len(tables):,} tables; a file can declare at most {MAX_TABLES:,}")
         if not tables and database is None:
             raise whole.error("declares nothing: write 'tables:' and a table below it")
         return cls({name: _table(name, part) for name, part in tables.items()}, database, file)
@@ -303,30 +290,30 @@ def _table(name: str, part: DocumentPart) -> DeclaredTable:
     for own, value in properties.items():
         members[own].check(check_table_properties, {own: value}, stored, ids)
     if "ingest" in members:
-        given = members["ingest"].members(_INGEST, of=f"table {name!r}, ingest")
-        ingest = _properties({_INGEST[short]: given[short] for short in given}, TABLE_PROPERTIES)
+        declared = members["ingest"].members(_INGEST, of=f"table {name!r}, ingest")
+        ingest = _properties({_INGEST[short]: part for short, part in declared.items()}, TABLE_PROPERTIES)
         members["ingest"].check(check_table_properties, ingest, stored, ids)
         properties |= ingest
     return DeclaredTable(name, schema, primary_key, sort_key, properties, described)
 
 
 def _columns(table: str, part: DocumentPart) -> tuple[pa.Schema, dict[str, DeclaredColumn]]:
-    """The columns, and what is declared of them beside name and type."""
+    """The columns, and their declared attributes other than name and type."""
     members = part.members(of=f"table {table!r}, column")
     if not members:
         raise part.error("there are none: write 'name: TYPE' lines, as in 'id: BIGINT NOT NULL'")
     if len(members) > MAX_COLUMNS:
-        raise part.error(f"{len(members):,} columns; at most {MAX_COLUMNS:,} are declared")
+        raise part.error(f"{len(members):,} columns; a table can declare at most {MAX_COLUMNS:,}")
     fields, described = [], {}
     for name, column in members.items():
         if not column.is_mapping:
             fields.append(_field(name, column))
             continue
-        facts = column.members(_COLUMN, of=f"table {table!r}, column {name!r}, {{}}")
-        if "type" not in facts:
+        attributes = column.members(_COLUMN, of=f"table {table!r}, column {name!r}, {{}}")
+        if "type" not in attributes:
             raise column.error("its type is missing: write {type: BIGINT, ...}")
-        fields.append(_field(name, facts["type"]))
-        described[name] = _described(fields[-1], facts, members)
+        fields.append(_field(name, attributes["type"]))
+        described[name] = _declared_column(fields[-1], attributes, members)
     renamed = [column.renamed_from for column in described.values() if column.renamed_from is not None]
     if twice := next((old for old in renamed if renamed.count(old) > 1), None):
         raise part.error(f"two columns are renamed_from {twice!r}")
@@ -338,29 +325,25 @@ def _field(name: str, part: DocumentPart) -> pa.Field:
     try:
         return parse_column(name, text)
     except SchemaError as error:
-        hint = '; between { and }, put a type with commas in quotes: "DECIMAL(10, 2)"'
+        hint = '; inside { }, quote a type with commas: "DECIMAL(10, 2)"'
         raise part.error(f"{error}{hint if text.count('(') > text.count(')') else ''}", SchemaError) from error
 
 
-def _described(
-    column: pa.Field, facts: Mapping[str, DocumentPart], columns: Mapping[str, DocumentPart]
+def _declared_column(
+    column: pa.Field, attributes: Mapping[str, DocumentPart], columns: Mapping[str, DocumentPart]
 ) -> DeclaredColumn:
     default, comment, renamed_from = None, "", None
-    if "default" in facts:
-        default = facts["default"].check(_default, column, facts["default"].text("its default"))
-    if "comment" in facts:
-        comment = facts["comment"].text("its comment")
-        facts["comment"].check(check_comment, comment)
-    if "renamed_from" in facts:
-        renamed_from = facts["renamed_from"].text("its earlier name")
+    if part := attributes.get("default"):
+        value = part.check(parse_default, column, part.text("its default"))
+        default = part.check(default_json, column.name, column.type, value)
+    if part := attributes.get("comment"):
+        comment = part.text("its comment")
+        part.check(check_comment, comment)
+    if part := attributes.get("renamed_from"):
+        renamed_from = part.text("its earlier name")
         if renamed_from in columns:
-            raise facts["renamed_from"].error(f"{renamed_from!r} is declared, too: a column has one name")
+            raise part.error(f"{renamed_from!r} is also declared as a column of its own")
     return DeclaredColumn(default, comment, renamed_from)
-
-
-def _default(column: pa.Field, text: str) -> Json:
-    """The JSON form of a default that is written as text. Raises InputError."""
-    return default_json(column.name, column.type, parse_default(column, text))
 
 
 def _key(part: DocumentPart | None, schema: Schema) -> tuple[str, ...]:
@@ -368,17 +351,17 @@ def _key(part: DocumentPart | None, schema: Schema) -> tuple[str, ...]:
         return ()
     names = part.texts()
     if not names:
-        raise part.error("an empty list: name a column, or leave the line away")
+        raise part.error("an empty list: name a column, or remove the line")
     for name in names:
         part.check(schema.field, name)
     return tuple(names)
 
 
-def _properties(parts: Mapping[str, DocumentPart], known: Mapping[str, Any]) -> dict[str, Value]:
-    """The values of properties, each checked alone, so that an error has its line."""
+def _properties(parts: Mapping[str, DocumentPart], allowed: Mapping[str, Any]) -> dict[str, Value]:
+    """The values of properties. Each is checked alone, so that an error has its line."""
     values: dict[str, Value] = {}
     for name, part in parts.items():
         value: Value = part.texts() if part.is_list else part.text("its value")
-        part.check(check_properties, {name: value}, known, "it")
+        part.check(check_properties, {name: value}, allowed, "it")
         values[name] = value
     return values

@@ -1,9 +1,7 @@
 """Plans the changes that make a database match a declaration, and applies them in one commit or not at all.
 
-Finds the changes that make the columns and keys of an existing table those that are declared. Pure.
-
-Each change is tried on the table's entry, so that what the plan shows can be done, and a reason why not is told before
-anything is changed.
+``find_alteration`` finds the changes of an existing table's columns and keys, without I/O. It applies each to the
+table's entry, so a planned change is possible, and an impossible one is reported before anything is changed.
 """
 
 from __future__ import annotations
@@ -49,11 +47,11 @@ class DeclaredChange:
 
     Args:
         kind: ``add``, ``change`` or ``remove``.
-        table: its name; None = the database's own properties.
-        what: ``table`` (made anew), ``column``, ``rename``, ``default``, ``comment``, ``order`` (of columns),
+        table: the table's name; None for properties of the database.
+        what: ``table`` (a new one), ``column``, ``rename``, ``default``, ``comment``, ``order`` (of columns),
             ``primary_key``, ``sort_key`` or ``property``.
-        name: of the column or property, else of the table.
-        before, after: as texts or lists of them; None where there is nothing.
+        name: name of the column or property, otherwise of the table.
+        before, after: texts or lists of texts; None for nothing.
     """
 
     kind: Literal["add", "change", "remove"]
@@ -69,13 +67,13 @@ class TableAlteration:
     """The changes of a table's columns and keys.
 
     Args:
-        before: the table as it was seen.
-        entry: the table as it will be.
-        first: changes before its properties are set.
-        last: changes after that: columns that properties name no more can be dropped then.
+        before: the table before the changes.
+        entry: the table after the changes.
+        first: changes before the properties are set.
+        last: changes after the properties are set: columns that properties no longer name can be dropped then.
         shown: the differences, for people.
-        undropped: columns that are not declared and stay, as dropping was not asked for.
-        properties: the table's own properties, under the new names of columns.
+        undropped: columns that are not declared and stay, because ``drop`` is False.
+        properties: the table's current properties, with the new names of columns.
     """
 
     file: str
@@ -92,35 +90,35 @@ class TableAlteration:
         try:
             self.entry = change.apply(self.entry, 0)
         except InputError as error:
-            raise SchemaError(f"{self.file}: table {shown.table!r} is there: {error}") from error
+            raise SchemaError(f"{self.file}: table {shown.table!r} exists: {error}") from error
         (self.last if last else self.first).append(change)
         self.shown.append(shown)
 
 
 def find_alteration(file: str, table: DeclaredTable, entry: TableEntry, *, drop: bool) -> TableAlteration:
-    """Finds the changes that make a table what is declared, without its properties.
+    """Finds the changes that make a table match its declaration, except for its properties.
 
     Args:
         file: the name of the declaration, for messages.
         drop: whether columns that are not declared are dropped.
 
     Raises:
-        SchemaError: the table can't become that; the message says why.
+        SchemaError: the table cannot be changed to match; the message says why.
     """
     alteration = TableAlteration(file, entry, entry)
     _rename_columns(alteration, table)
     table = _spell(table, alteration.entry.schema)
     declared = Schema.from_arrow(table.schema)
-    for wanted in declared.fields:
-        _make_column(alteration, table.name, wanted, table.columns.get(wanted.name, DeclaredColumn()))
-    _set_order(alteration, table.name, [wanted.name for wanted in declared.fields])
+    names = [column.name for column in declared.fields]
+    for column in declared.fields:
+        _make_column(alteration, table.name, column, table.columns.get(column.name, DeclaredColumn()))
+    _set_order(alteration, table.name, names)
     _check_primary_key(alteration, table)
     _set_sort_key(alteration, table)
     alteration.properties = alteration.entry.properties
     alteration.entry = msgspec.structs.replace(alteration.entry, properties=dict(table.properties))
-    kept = {wanted.name for wanted in declared.fields}
     for there in alteration.entry.schema.fields:
-        if there.name not in kept:
+        if there.name not in names:
             change = DeclaredChange("remove", table.name, "column", there.name, column_text(there.to_arrow()))
             if drop:
                 alteration.make(DropColumn(there.name), change, last=True)
@@ -130,7 +128,7 @@ def find_alteration(file: str, table: DeclaredTable, entry: TableEntry, *, drop:
 
 
 def describe_new(table: DeclaredTable) -> list[SchemaChange]:
-    """The changes that give the columns of a table that is made anew their defaults and comments."""
+    """The changes that give the columns of a new table their defaults and comments."""
     changes: list[SchemaChange] = []
     for name, column in table.columns.items():
         if column.default is not None:
@@ -141,7 +139,7 @@ def describe_new(table: DeclaredTable) -> list[SchemaChange]:
 
 
 def _spell(table: DeclaredTable, there: Schema) -> DeclaredTable:
-    """A declared table with the names that its columns have in the existing one, which differ in case at most."""
+    """A declared table with its columns spelled as in the existing table, which ignores case."""
     names, properties = own_names(table.schema.names, there), dict(table.properties)
     for column, own in zip(table.schema.names, names, strict=True):
         for used in columns_named(properties):
@@ -158,7 +156,7 @@ def _spell(table: DeclaredTable, there: Schema) -> DeclaredTable:
 
 
 def _rename_columns(alteration: TableAlteration, table: DeclaredTable) -> None:
-    """Renames columns whose new name is declared; a column that has it already was renamed before."""
+    """Renames columns from ``renamed_from``. A column that already has the new name was renamed before."""
     for name, column in table.columns.items():
         if column.renamed_from is None:
             continue
@@ -168,57 +166,58 @@ def _rename_columns(alteration: TableAlteration, table: DeclaredTable) -> None:
             continue
         if any(known.lower() == name.lower() != old.lower() for known in there):
             raise SchemaError(
-                f"{alteration.file}: table {table.name!r} has column {name!r} and column {old!r}, from which it is "
-                "declared to be renamed: leave renamed_from away, and drop one of the two"
+                f"{alteration.file}: table {table.name!r} has both column {name!r} and column {old!r}, of which the "
+                "first is declared as renamed_from the second: remove renamed_from, and drop one of the two"
             )
         change = DeclaredChange("change", table.name, "rename", name, old, name)
         alteration.make(RenameColumn(old, name), change)
 
 
-def _make_column(alteration: TableAlteration, table: str, wanted: Field, column: DeclaredColumn) -> None:
-    """Adds a column, or makes it what is declared."""
-    there = next((known for known in alteration.entry.schema.fields if known.name == wanted.name), None)
-    text = column_text(wanted.to_arrow())
+def _make_column(alteration: TableAlteration, table: str, declared: Field, column: DeclaredColumn) -> None:
+    """Adds a column, or changes it to match its declaration."""
+    there = next((known for known in alteration.entry.schema.fields if known.name == declared.name), None)
+    text = column_text(declared.to_arrow())
     if there is None:
-        new = AddColumn(wanted.name, wanted.arrow_type, wanted.nullable, column.default, column.comment, is_path=False)
-        alteration.make(new, DeclaredChange("add", table, "column", wanted.name, after=text))
+        name, attributes = declared.name, (column.default, column.comment)
+        new = AddColumn(name, declared.arrow_type, declared.nullable, *attributes, is_path=False)
+        alteration.make(new, DeclaredChange("add", table, "column", name, after=text))
         return
-    shown = DeclaredChange("change", table, "column", wanted.name, column_text(there.to_arrow()), text)
-    if not there.arrow_type.equals(wanted.arrow_type):
-        _check_widening(alteration, table, there, wanted)
-        alteration.make(WidenColumn(wanted.name, wanted.arrow_type), shown)
-    if there.nullable != wanted.nullable:
+    shown = DeclaredChange("change", table, "column", declared.name, column_text(there.to_arrow()), text)
+    if not there.arrow_type.equals(declared.arrow_type):
+        _check_widening(alteration, table, there, declared)
+        alteration.make(WidenColumn(declared.name, declared.arrow_type), shown)
+    if there.nullable != declared.nullable:
         if there.nullable:
-            reason = "may be NULL, and NOT NULL is declared: rows of now may have no value in it"
-            raise _error(alteration, table, wanted.name, reason)
-        alteration.make(MakeNullable(wanted.name), shown)
+            reason = "may be NULL, and NOT NULL is declared: existing rows may have no value in it"
+            raise _error(alteration, table, declared.name, reason)
+        alteration.make(MakeNullable(declared.name), shown)
         if alteration.shown[-2:] == [shown, shown]:
             alteration.shown.pop()
-    now = alteration.entry.schema.field(wanted.name)
+    now = alteration.entry.schema.field(declared.name)
     if now.write_default != column.default:
-        before, after = (default_text(value, wanted) for value in (now.write_default, column.default))
+        before, after = (default_text(value, declared) for value in (now.write_default, column.default))
         kind = _kind(before, after)
-        change = DeclaredChange(kind, table, "default", wanted.name, before, after)
-        alteration.make(SetDefault(wanted.name, column.default), change)
+        change = DeclaredChange(kind, table, "default", declared.name, before, after)
+        alteration.make(SetDefault(declared.name, column.default), change)
     if now.comment != column.comment:
         kind = _kind(now.comment or None, column.comment or None)
-        change = DeclaredChange(kind, table, "comment", wanted.name, now.comment or None, column.comment or None)
-        alteration.make(SetComment(wanted.name, column.comment), change)
+        change = DeclaredChange(kind, table, "comment", declared.name, now.comment or None, column.comment or None)
+        alteration.make(SetComment(declared.name, column.comment), change)
 
 
-def _check_widening(alteration: TableAlteration, table: str, there: Field, wanted: Field) -> None:
-    if reason := narrowing(there.arrow_type, wanted.arrow_type):
-        types = f"is {type_text(there.arrow_type)}, not {type_text(wanted.arrow_type)}"
-        raise _error(alteration, table, wanted.name, f"{types}, and can't become that: {reason}")
+def _check_widening(alteration: TableAlteration, table: str, there: Field, declared: Field) -> None:
+    if reason := narrowing(there.arrow_type, declared.arrow_type):
+        types = f"is {type_text(there.arrow_type)}, not {type_text(declared.arrow_type)}"
+        raise _error(alteration, table, declared.name, f"{types}, and cannot be changed: {reason}")
 
 
-def _set_order(alteration: TableAlteration, table: str, wanted: list[str]) -> None:
-    """Puts the columns into the declared order; others, which stay, come behind them then."""
+def _set_order(alteration: TableAlteration, table: str, declared: list[str]) -> None:
+    """Puts the columns into the declared order, before columns that are not declared and stay."""
     now = [known.name for known in alteration.entry.schema.fields]
-    if [name for name in now if name in wanted] != wanted:
+    if [name for name in now if name in declared] != declared:
         added = [change.name for change in alteration.shown if change.kind == "add" and change.what == "column"]
         before = [name for name in now if name not in added]
-        alteration.make(Reorder(tuple(wanted)), DeclaredChange("change", table, "order", table, before, wanted))
+        alteration.make(Reorder(tuple(declared)), DeclaredChange("change", table, "order", table, before, declared))
 
 
 def _check_primary_key(alteration: TableAlteration, table: DeclaredTable) -> None:
@@ -228,8 +227,8 @@ def _check_primary_key(alteration: TableAlteration, table: DeclaredTable) -> Non
             f"primary key {', '.join(names)}" if names else "no primary key" for names in (now, table.primary_key)
         )
         raise SchemaError(
-            f"{alteration.file}: table {table.name!r} is there with {has}, and {declares} is declared; a primary key "
-            "can't be changed: declare it as it is, or the table under another name"
+            f"{alteration.file}: table {table.name!r} exists with {has}, and {declares} is declared; a primary key "
+            "cannot be changed: declare the existing one, or the table under another name"
         )
 
 
@@ -252,11 +251,11 @@ def _kind(before: Any, after: Any) -> Literal["add", "change", "remove"]:
 
 
 def _error(alteration: TableAlteration, table: str, column: str, reason: str) -> SchemaError:
-    return SchemaError(f"{alteration.file}: table {table!r} is there, and column {column!r} {reason}")
+    return SchemaError(f"{alteration.file}: table {table!r} exists, and its column {column!r} {reason}")
 
 
 ROUNDS = 5
-"""How often ``apply`` looks again because somebody else has changed what it goes by."""
+"""The most attempts of ``apply``, which plans again if another commit changed what the plan depends on."""
 
 
 @dataclass(frozen=True)
@@ -264,9 +263,9 @@ class DeclarationPlan:
     """The differences between one version of a database and a declaration.
 
     Args:
-        changes: none when there is nothing to do.
-        version: the version that was looked at.
-        undropped: columns of tables that the declaration lacks. They stay, as dropping was not asked for.
+        changes: the differences; empty if there is nothing to do.
+        version: the version that was compared.
+        undropped: columns that the declaration lacks. They stay, because ``drop`` is False.
     """
 
     database: Database
@@ -278,11 +277,11 @@ class DeclarationPlan:
     _alterations: Mapping[str, TableAlteration]
 
     def commit(self) -> Commit:
-        """Makes exactly these changes, as one version; a plan without any makes none.
+        """Makes exactly these changes, as one version; an empty plan makes no version.
 
         Raises:
-            ConflictError: a table that the declaration names, or a property of the database that it speaks of, was
-                changed since: nothing was done, plan again.
+            ConflictError: a table or a property of the database that the declaration names was changed in the meantime.
+                Nothing was changed: plan again.
         """
         with self.database.transaction("apply") as transaction:
             if not self.changes:
@@ -291,11 +290,11 @@ class DeclarationPlan:
                 self._state(transaction)
                 return transaction.commit()
             except (TableExistsError, TableNotFoundError) as error:
-                raise ConflictError(f"{error}: somebody was here meanwhile; look at the differences again") from error
+                raise ConflictError(f"{error}: another commit changed it in the meantime; plan again") from error
 
     def _state(self, transaction: Transaction) -> None:
-        for seen in self._seen:
-            transaction.add(seen)
+        for expectation in self._seen:
+            transaction.add(expectation)
         own = {change.name: change.after for change in self.changes if change.table is None}
         transaction.set(**own)
         for table in self.declaration.tables.values():
@@ -310,12 +309,12 @@ class DeclarationPlan:
                 _alter(transaction, table.name, alteration.before, alteration.first)
                 properties = {change.name: change.after for change in changes if change.what == "property"}
                 transaction.table(table.name).set(**properties)
-                known = transaction.entry(table.name) if alteration.first else alteration.before
-                _alter(transaction, table.name, known, alteration.last)
+                seen = transaction.entry(table.name) if alteration.first else alteration.before
+                _alter(transaction, table.name, seen, alteration.last)
 
 
 def _alter(transaction: Transaction, table: str, seen: TableEntry, changes: Sequence[SchemaChange]) -> None:
-    """Changes columns or the sort key of a table as it was seen."""
+    """Changes columns or the sort key of a table that is as it was seen."""
     if changes:
         transaction.add(AlterTable(table, seen.uuid, seen.schema, seen.sort_key, tuple(changes)))
 
@@ -323,15 +322,15 @@ def _alter(transaction: Transaction, table: str, seen: TableEntry, changes: Sequ
 def plan(database: Database, declaration: Declaration, *, drop: bool = False) -> DeclarationPlan:
     """Compares a declaration with the newest version.
 
-    The declaration is the whole truth about the columns and properties of what it names: a property that is set and
-    does not stand there is unset. Tables that it does not name stay as they are, and so does the database where it
-    does not speak of that.
+    The declaration has all properties of the tables that it names: a property that is set and not declared is unset.
+    The same holds for the database's properties, if the declaration has the member ``database``. Other tables stay as
+    they are.
 
     Args:
         drop: drop columns that are not declared; otherwise they stay.
 
     Raises:
-        SchemaError: a table is there, and its columns or keys can't become those that are declared.
+        SchemaError: a table exists, and its columns or keys cannot be changed to match.
     """
     transaction = database.transaction()
     transaction.refresh()
@@ -357,23 +356,23 @@ def plan(database: Database, declaration: Declaration, *, drop: bool = False) ->
 
 
 def apply(database: Database, declaration: Declaration | str | os.PathLike[str], *, drop: bool = False) -> Commit:
-    """Makes a database what a declaration says: tables, their columns and their properties, in one commit.
+    """Makes a database match a declaration: tables, their columns and their properties, in one commit.
 
     Args:
-        declaration: it, or the path of its file.
+        declaration: the declaration, or the path of its file.
         drop: drop columns that are not declared; otherwise they stay.
 
     Returns:
-        the commit; its operation is "nothing" when there was nothing to do.
+        the commit; its operation is "nothing" if there was nothing to do.
 
     Raises:
-        InputError: the file is no declaration, or a table can't become what is declared. Nothing was changed.
-        ConflictError: others go on changing the same.
+        InputError: the file is not a declaration, or a table cannot be changed to match. Nothing was changed.
+        ConflictError: other commits kept changing the same tables or properties.
     """
-    wanted = declaration if isinstance(declaration, Declaration) else Declaration.read(declaration)
+    declared = declaration if isinstance(declaration, Declaration) else Declaration.read(declaration)
     for left in reversed(range(ROUNDS)):
         try:
-            return plan(database, wanted, drop=drop).commit()
+            return plan(database, declared, drop=drop).commit()
         except ConflictError:
             if not left:
                 raise
@@ -398,11 +397,11 @@ def _creation(table: DeclaredTable) -> Iterator[DeclaredChange]:
 
 
 def _properties(
-    table: str | None, now: Mapping[str, Any], wanted: Mapping[str, Any], known: Mapping[str, Property]
+    table: str | None, now: Mapping[str, Any], declared: Mapping[str, Any], known: Mapping[str, Property]
 ) -> Iterator[DeclaredChange]:
-    """In the order of the settings' list. What a newer version of dolmen has set, and this one does not know, stays."""
+    """In the order of the list of properties. Properties of a newer version of dolmen, which are unknown here, stay."""
     for name, property_ in known.items():
-        before, after = now.get(name), wanted.get(name)
+        before, after = now.get(name), declared.get(name)
         if before is None and after is not None:
             yield DeclaredChange("add", table, "property", name, after=after)
         elif before is not None and after is None:
@@ -412,10 +411,10 @@ def _properties(
 
 
 def _same(known: Property, before: Any, after: Any) -> bool:
-    """Whether two values mean the same: 256MB is 268435456."""
+    """Whether two values mean the same, such as 256MB and 268435456."""
     if before == after:
         return True
     try:
         return bool(value_of(known, {known.name: before}) == value_of(known, {known.name: after}))
-    except InputError:  # what is set cannot be read, so it is not what is declared
+    except InputError:  # the current value is invalid, so it differs
         return False

@@ -1,10 +1,10 @@
 """Finds the rows for which any of many predicates is TRUE, without evaluating each predicate on each row.
 
-A table may have a hundred deletes of the form ``user = 7 AND kind LIKE 'x%'``. To evaluate each on all rows takes a
-hundred passes. Here one lookup finds, for each row, the predicates whose equality it fulfils; only these go on with it.
+A table may have a hundred deletes of the form ``user = 7 AND kind LIKE 'x%'``. Evaluating each on all rows takes a
+hundred passes. Here one lookup finds the predicates whose equality a row satisfies, and only these are evaluated on it.
 
-Each conjunct narrows the rows for which its predicate may be TRUE. So an expensive conjunct sees few rows, and NULL
-needs no care: a row for which one conjunct is not TRUE is not TRUE for the whole.
+Each conjunct narrows the rows for which its predicate may be TRUE, so an expensive conjunct is evaluated on few rows.
+NULL needs no special care: if one conjunct is not TRUE for a row, the predicate is not TRUE either.
 """
 
 from __future__ import annotations
@@ -37,33 +37,29 @@ from dolmen.predicate.ast import (
 from dolmen.predicate.evaluate import equal_values, matches, values_of
 
 _COMPARE_NS, _CALL_NS = 5, 20
-"""Measured with one to forty predicates on a million rows: numbers and text, and calls of functions."""
+"""Measured with one to forty predicates on a million rows: comparisons of numbers and text, and function calls."""
 
 LOOK_UP_NS = 30
-"""About what it takes to look a row up among all equalities."""
+"""About the time to look up one row among all equalities."""
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
 _Rows: TypeAlias = npt.NDArray[np.int64]
 
 _FEW_EQUALITIES = 3
-"""With fewer equalities of a term, comparing with each is faster than looking all of them up."""
+"""With fewer equalities of a term, comparing with each is faster than one lookup."""
 
 _SHARED = 2
 """A conjunct that this many predicates have is evaluated once, on all rows."""
 
-_REMEMBERED = 256
-"""The most conjuncts whose rows are kept, a byte for each row."""
+_MAX_CACHED = 256
+"""The most conjuncts whose masks are cached, a byte for each row."""
 
 _SPARSE = 4
-"""Conjuncts look at single rows once fewer than 1 / _SPARSE of them are left."""
+"""Conjuncts are evaluated on single rows once fewer than 1 / _SPARSE of the rows are left."""
 
 
 class Conjunction:
-    """A predicate as the conjuncts that must all be TRUE, the cheapest first.
-
-    Args:
-        predicate: it as a whole.
-    """
+    """A predicate as a list of conjuncts that must all be TRUE, the cheapest first."""
 
     def __init__(self, predicate: Predicate) -> None:
         self.predicate = predicate
@@ -73,26 +69,23 @@ class Conjunction:
 
     @cached_property
     def alternatives(self) -> tuple[Conjunction, ...]:
-        """The conjunctions of which one must be TRUE: the predicate's operands if it is an OR, or it alone."""
+        """The conjunctions of which one must be TRUE: the operands of an OR, or the predicate itself."""
         if isinstance(self.predicate, Or):
             return tuple(each for arg in self.predicate.args for each in Conjunction(arg).alternatives)
         return (self,)
 
     @cached_property
     def equality(self) -> Compare | None:
-        """The conjunct that says which value a column or call must have; None if there is none."""
+        """The conjunct that compares a column or call with one value by ``=``; None if there is none."""
         return next((each for each in self.conjuncts if isinstance(each, Compare) and _is_equality(each)), None)
 
     @cached_property
     def rest(self) -> tuple[Predicate, ...]:
-        """The conjuncts without ``equality``."""
+        """All conjuncts but ``equality``."""
         return tuple(each for each in self.conjuncts if each is not self.equality)
 
     def value(self, arrow_type: pa.DataType) -> pa.Array | None:
-        """The value of ``equality`` in a type: one, or none if no value of the type equals it.
-
-        None for a type whose equal values differ in their bytes.
-        """
+        """The value of ``equality`` in a type: see ``equal_values``."""
         if arrow_type not in self._values:
             assert self.equality is not None
             assert isinstance(self.equality.right, Literal)
@@ -101,9 +94,9 @@ class Conjunction:
 
 
 def row_cost_ns(predicate: Predicate | None) -> int:
-    """About how many nanoseconds one more predicate adds to ``any_of`` for each row; None is a predicate not known.
+    """About how many nanoseconds one more predicate adds to ``any_of`` per row; None stands for an unknown predicate.
 
-    An equality adds none: a row is looked up once, whatever the number of predicates.
+    A predicate with an equality adds none: a row is looked up once, whatever the number of predicates.
     """
     if predicate is None:
         return _COMPARE_NS
@@ -122,7 +115,7 @@ def any_of(
     Args:
         arrays: by id, the columns that the predicates name.
         length: number of rows.
-        limits: for each predicate, a mask of the rows that it speaks of; None for all.
+        limits: for each predicate, a mask of the rows it applies to; None for all rows.
     """
     each = [(one, limit) for whole, limit in zip(predicates, limits, strict=True) for one in whole.alternatives]
     return _AnyOf([one for one, _ in each], arrays, length, [limit for _, limit in each]).find()
@@ -157,22 +150,22 @@ class _AnyOf:
         return self._found
 
     def _look_up(self, term: Term, some: Sequence[int]) -> list[int]:
-        """Finds the rows of predicates with an equality of one term; returns those that must look at all rows."""
+        """Finds the rows of predicates with an equality of one term. Returns the predicates that need all rows."""
         array = values_of(term, self._arrays)
         values = {at: self._predicates[at].value(array.type) for at in some}
         others = [at for at, value in values.items() if value is None]
         some = [at for at, value in values.items() if value is not None and len(value)]
         if not some:
             return others
-        wanted = pa.concat_arrays([values[at] for at in some])
-        distinct = wanted.unique()
+        sought = pa.concat_arrays([values[at] for at in some])
+        distinct = sought.unique()
         where = pc.index_in(array, distinct).fill_null(len(distinct)).to_numpy()
         if len(distinct) < np.iinfo(np.int16).max:
-            where = where.astype(np.int16)  # numpy sorts these by their digits
+            where = where.astype(np.int16)  # which numpy sorts by radix
         order = np.argsort(where, kind="stable")
         ends = np.searchsorted(where[order], np.arange(len(distinct) + 1, dtype=where.dtype)).tolist()
-        for at, place in zip(some, pc.index_in(wanted, distinct).to_pylist(), strict=True):
-            rows = order[ends[place] : ends[place + 1]]
+        for at, index in zip(some, pc.index_in(sought, distinct).to_pylist(), strict=True):
+            rows = order[ends[index] : ends[index + 1]]
             if len(rows) * _SPARSE < self._length:
                 self._narrow(at, rows, self._predicates[at].rest)
             else:
@@ -180,7 +173,7 @@ class _AnyOf:
         return others
 
     def _scan(self, at: int) -> None:
-        """Finds the rows of a predicate that has to look at all of them."""
+        """Finds the rows of a predicate, starting with all rows."""
         mask = self._limits[at]
         conjuncts = self._predicates[at].conjuncts
         for done, conjunct in enumerate(conjuncts):
@@ -194,7 +187,7 @@ class _AnyOf:
         self._found |= mask if mask is not None else True
 
     def _narrow(self, at: int, rows: _Rows, conjuncts: Iterable[Predicate]) -> None:
-        """Goes on with some rows."""
+        """Evaluates conjuncts on some rows, and records those for which all are TRUE."""
         limit = self._limits[at]
         rows = rows[~self._found[rows]] if limit is None else rows[~self._found[rows] & limit[rows]]
         for conjunct in conjuncts:
@@ -208,13 +201,13 @@ class _AnyOf:
         self._found[rows] = True
 
     def _whole(self, conjunct: Predicate) -> Mask:
-        """The rows for which a conjunct is TRUE, of all rows."""
-        known = self._masks.get(conjunct) if conjunct in self._shared else None
-        if known is None:
-            known = _to_mask(matches(conjunct, self._arrays, self._length))
-            if conjunct in self._shared and len(self._masks) < _REMEMBERED:
-                self._masks[conjunct] = known
-        return known
+        """A mask of all rows for which a conjunct is TRUE."""
+        mask = self._masks.get(conjunct)
+        if mask is None:
+            mask = _to_mask(matches(conjunct, self._arrays, self._length))
+            if conjunct in self._shared and len(self._masks) < _MAX_CACHED:
+                self._masks[conjunct] = mask
+        return mask
 
 
 def _conjuncts(predicate: Predicate) -> list[Predicate]:
@@ -224,17 +217,17 @@ def _conjuncts(predicate: Predicate) -> list[Predicate]:
 
 
 def _is_equality(conjunct: Predicate) -> bool:
-    """Whether a conjunct asks a column or call for one value."""
+    """Whether a conjunct compares a column or call with one value by ``=``."""
     return isinstance(conjunct, Compare) and conjunct.op == "=" and isinstance(conjunct.right, Literal)
 
 
 def _is_short(conjunct: Predicate) -> bool:
-    """Whether a conjunct has no long list of values, which would have to be hashed over and over."""
+    """Whether a conjunct has no long list of values, which would be hashed again and again."""
     return isinstance(conjunct, (Compare, IsNull, Like, Truth))
 
 
 def _cost(conjunct: Predicate) -> int:
-    """A rank: conjuncts that cost less, or leave fewer rows, have a lower one."""
+    """The rank of a conjunct: lower if it costs less or leaves fewer rows."""
     if computes(conjunct):
         return 5
     if isinstance(conjunct, Like):

@@ -1,7 +1,7 @@
 """The predicate's tree: few nodes, bound to column ids and types, stored as JSON.
 
-Each node is an object with a ``kind``. Columns stand there with the type they were bound to, literals with their own
-type and the JSON form of their value (format/values.py)::
+Each node is an object with a ``kind``. A column has the type it was bound to. A literal has its own type and the JSON
+form of its value (``dolmen.format.types``)::
 
     {"kind": "compare", "op": "<", "left": {"kind": "column", "id": 3, "type": "int64"},
      "right": {"kind": "literal", "type": "int64", "value": 5}}
@@ -9,6 +9,7 @@ type and the JSON form of their value (format/values.py)::
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from decimal import Decimal
 from functools import reduce
 from operator import or_
@@ -41,7 +42,7 @@ class Column(msgspec.Struct, frozen=True, tag="column", tag_field="kind"):
 
 
 class Literal(msgspec.Struct, frozen=True, dict=True, tag="literal", tag_field="kind"):
-    """A value that is not NULL, in its own type: it need not fit the column it is compared with."""
+    """A value that is not NULL. Its type may differ from that of the column it is compared with."""
 
     type: str
     value: Json
@@ -53,12 +54,12 @@ class Literal(msgspec.Struct, frozen=True, dict=True, tag="literal", tag_field="
 
     @cached_property
     def plain(self) -> Plain:
-        """The plain value (format/values.py)."""
+        """The plain value."""
         return value_from_json(self.value, self.arrow_type)
 
 
 class Call(msgspec.Struct, frozen=True, tag="call", tag_field="kind"):
-    """A function of columns. It stands where a column may stand.
+    """A function of columns. It can be used wherever a column can.
 
     Args:
         type: stored type of the result: ``result_of`` the arguments' types.
@@ -89,9 +90,9 @@ class In(msgspec.Struct, frozen=True, dict=True, omit_defaults=True, tag="in", t
     """``column IN (values)``.
 
     Args:
-        type: type of the values; it need not be the column's.
-        values: JSON forms, distinct and ascending, NaN behind all numbers.
-        null: whether NULL is a member too: then a value that is not found gives NULL instead of FALSE.
+        type: type of the values, which may differ from the column's.
+        values: JSON forms, distinct and ascending, with NaN after all numbers.
+        null: whether NULL is a member: a value that is not found then gives NULL instead of FALSE.
     """
 
     column: Term
@@ -112,7 +113,7 @@ class In(msgspec.Struct, frozen=True, dict=True, omit_defaults=True, tag="in", t
 
     @cached_property
     def prepared(self) -> dict[Any, Any]:
-        """Forms of the values that evaluators keep here: a long list is converted once, not once per batch."""
+        """Converted values, which evaluators cache here: a long list is converted once, not once per batch."""
         return {}
 
 
@@ -126,8 +127,8 @@ class Like(msgspec.Struct, frozen=True, omit_defaults=True, tag="like", tag_fiel
     """``column LIKE pattern``: ``%`` is any text, ``_`` any one character, newlines included.
 
     Args:
-        escape: the character that makes the next one stand for itself; without it there is none.
-        ignore_case: ILIKE: both sides are lower-cased first, character by character.
+        escape: the character after which ``%`` and ``_`` are literal; None if there is none.
+        ignore_case: True for ILIKE: both sides are lower-cased first, character by character.
     """
 
     column: Term
@@ -188,7 +189,7 @@ def columns_in(term: Term | Literal) -> tuple[Column, ...]:
 
 
 def computes(p: Predicate) -> bool:
-    """Whether a leaf reads a call. Statistics and keys say nothing of calls."""
+    """Whether a leaf reads a call. Statistics and keys cannot judge calls."""
     return any(isinstance(term, Call) for term in terms_of(p))
 
 
@@ -209,18 +210,37 @@ def children(p: Predicate) -> tuple[Predicate, ...]:
     return (p.arg,) if isinstance(p, Not) else ()
 
 
+def map_leaves(p: Predicate, change: Callable[[Predicate], Predicate]) -> Predicate:
+    """The predicate with each leaf (everything but AND, OR and NOT) replaced by ``change`` of it."""
+    if isinstance(p, Not):
+        return Not(map_leaves(p.arg, change))
+    if isinstance(p, (And, Or)):
+        return msgspec.structs.replace(p, args=tuple(map_leaves(arg, change) for arg in p.args))
+    return change(p)
+
+
+def with_terms(leaf: Predicate, change: Callable[[Term], Term]) -> Predicate:
+    """A leaf with each column and call in it replaced by ``change`` of it."""
+    if isinstance(leaf, Compare):
+        right = leaf.right if isinstance(leaf.right, Literal) else change(leaf.right)
+        return Compare(leaf.op, change(leaf.left), right)
+    if isinstance(leaf, (In, IsNull, Like, Truth)):
+        return msgspec.structs.replace(leaf, column=change(leaf.column))
+    return leaf
+
+
 def all_columns(p: Predicate) -> frozenset[Column]:
-    """All columns the predicate reads, as they were bound."""
+    """All columns that the predicate reads, as they were bound."""
     return reduce(or_, map(all_columns, children(p)), frozenset(columns_of(p)))
 
 
 def columns(p: Predicate) -> frozenset[int]:
-    """Ids of all columns the predicate reads."""
+    """Ids of all columns that the predicate reads."""
     return frozenset(column.id for column in all_columns(p))
 
 
 def to_builtins(p: Predicate) -> dict[str, Any]:
-    """The predicate as objects of JSON, exactly as a manifest gives them back, so that entries compare equal."""
+    """The predicate as JSON objects, equal to those read from a manifest, so that entries compare equal."""
     built: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(p))
     return built
 
@@ -229,7 +249,7 @@ def from_builtins(document: Any) -> Predicate:
     """The inverse of ``to_builtins``.
 
     Raises:
-        PredicateError: not a predicate, or one of a kind that this version of dolmen does not know.
+        PredicateError: not a predicate, or of a kind that this version of dolmen does not know.
     """
     try:
         p: Predicate = msgspec.convert(document, Predicate)
@@ -240,7 +260,7 @@ def from_builtins(document: Any) -> Predicate:
 
 
 def to_json(p: Predicate) -> bytes:
-    """The predicate as JSON text, as ``.del`` objects hold it; the same bytes for equal predicates."""
+    """The predicate as JSON text, as in ``.del`` objects; equal predicates have the same bytes."""
     return msgspec.json.encode(p)
 
 
@@ -253,7 +273,7 @@ def from_json(document: bytes | str) -> Predicate:
 
 
 def _check(p: Predicate, depth: int = 1) -> None:
-    """Raises SchemaError for types and values that would otherwise fail in the middle of a scan."""
+    """Raises SchemaError for types and values that would fail during a scan."""
     if depth > MAX_DEPTH:
         raise SchemaError(f"more than {MAX_DEPTH} levels")
     for term in terms_of(p):
@@ -287,7 +307,7 @@ def _check_term(term: Term | Literal, depth: int) -> None:
 
 
 def _check_value(value: Plain, arrow_type: pa.DataType) -> None:
-    """Raises SchemaError for NULL, and for numbers that the type lacks: computing with 1e999999999 would never end."""
+    """Raises SchemaError for NULL, and for a number outside its type: computing with 1e999999999 would never end."""
     if value is None:
         raise SchemaError("a literal NULL in a comparison")
     if isinstance(value, Decimal):

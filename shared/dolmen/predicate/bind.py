@@ -1,11 +1,8 @@
-"""Binds named columns and constants to nodes with ids and types, and rebinds them when a column's type has changed.
+"""Builds predicates of columns and constants, bound to column ids and types, and rebinds them to changed columns.
 
-A literal keeps a type of its own and need not fit the column, so nothing wraps: ``tiny < 300`` is TRUE for every
-int8, and means the same after the column has become an int16.
-
-Predicates that were bound to columns of dates, for columns that have become timestamps.
-
-Both are compared as midnights, so the predicate is TRUE for the same rows. But bounds of such a column are timestamps.
+A literal keeps its own type, so nothing wraps: ``tiny < 300`` is TRUE for every int8, and still is after the column has
+become an int16. A predicate on a date column stays TRUE for the same rows after the column has become a timestamp,
+because dates compare as midnights; ``days_to_timestamps`` adapts it to the column's bounds, which are timestamps then.
 """
 
 from __future__ import annotations
@@ -18,6 +15,7 @@ from typing import Any, NamedTuple, TypeAlias
 import msgspec
 import pyarrow as pa
 
+from dolmen.base.arguments import short_repr
 from dolmen.errors import PredicateError, SchemaError
 from dolmen.format.column_history import is_date_to_timestamp
 from dolmen.format.schema import Field, Schema, is_nested
@@ -42,8 +40,9 @@ from dolmen.predicate.ast import (
     Term,
     Truth,
     all_columns,
-    children,
+    map_leaves,
     terms_of,
+    with_terms,
 )
 from dolmen.predicate.constants import (
     HOLDS,
@@ -58,15 +57,15 @@ from dolmen.predicate.constants import (
     into,
     join,
     order,
-    plain_of,
+    representable,
 )
 from dolmen.predicate.constants import NULL as NULL_VALUE
 from dolmen.predicate.functions import Function, result_of
-from dolmen.predicate.limits import MAX_MEMBERS, MAX_PATTERN, check_count, short_repr
+from dolmen.predicate.limits import MAX_MEMBERS, MAX_PATTERN, check_count
 
 
 class Computed(NamedTuple):
-    """A function of columns. In conditions it stands where a column may stand."""
+    """A function of columns. Conditions can use it wherever they can use a column."""
 
     call: Call
 
@@ -83,44 +82,34 @@ class Computed(NamedTuple):
     @property
     def name(self) -> str:
         """Its name in messages."""
-        return f"what {self.call.function} gives"
+        return f"the result of {self.call.function}"
 
 
 Named: TypeAlias = Field | Computed
-
-
 Side: TypeAlias = Named | Value
-
-
 _NAMED = (Field, Computed)
 
-
 _MIRROR: dict[Op, Op] = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
-
-
 _LITERAL_TYPES = {
-    Domain[known.domain]: known.stored for known in TYPES if known.domain not in (None, "EXACT") and known.stored
+    Domain[each.domain]: each.stored for each in TYPES if each.domain not in (None, "EXACT") and each.stored
 }
-"""The type of literals, by domain; that of exact numbers depends on the column and on the number."""
-
+"""The type of literals by domain, except for exact numbers, whose type depends on the column and on the number."""
 
 _MOST_NAMES = 30
-
-
-_WORDS = {
+_HINTS = {
     "none": "write IS NULL", "nil": "write IS NULL", "nan": "write 'nan'", "inf": "write 'inf'",
     "infinity": "write 'inf'",
 }  # fmt: skip
 
 
 def find_column(name: str, schema: Schema, *, quoted: bool = True) -> Field:
-    """The column of this name, in whatever case it is written.
+    """The column of this name, ignoring case.
 
     Args:
-        quoted: whether a column of exactly this name wins over those that differ in case only.
+        quoted: whether a column with exactly this name wins over columns whose names differ only in case.
 
     Raises:
-        PredicateError: there is none, there are several, or it is nested.
+        PredicateError: no column has this name, several have it, or the column is nested.
     """
     found = [field for field in schema.fields if field.name.lower() == name.lower()]
     if quoted and len(found) > 1:
@@ -132,11 +121,11 @@ def find_column(name: str, schema: Schema, *, quoted: bool = True) -> Field:
         close = difflib.get_close_matches(name.lower(), [each.lower() for each in names], 1, cutoff=0.7)
         meant = [each for each in names if each.lower() in close]
         listed = ", ".join(names[:_MOST_NAMES]) + (", ..." if len(names) > _MOST_NAMES else "")
-        hint = f"did you mean {meant[0]!r}?" if meant else _WORDS.get(name.lower(), f"there are: {listed}")
-        text = "" if meant and not quoted else " (texts stand in single quotes)"
+        hint = f"did you mean {meant[0]!r}?" if meant else _HINTS.get(name.lower(), f"there are: {listed}")
+        text = "" if meant and not quoted else " (write texts in single quotes)"
         raise PredicateError(f"no column {short_repr(name)}{text}; {hint}")
     if is_nested(found[0].arrow_type):
-        raise PredicateError(f"column {found[0].name!r} is nested: it can be stored, but not used in predicates")
+        raise PredicateError(f"column {found[0].name!r} is nested: nested columns cannot be used in predicates")
     return found[0]
 
 
@@ -144,10 +133,10 @@ def compare(op: Op, left: Side, right: Side, within: Domain | None = None) -> Pr
     """``left op right``.
 
     Args:
-        within: the domain to compare in, if other values beside these two decide it (BETWEEN).
+        within: the domain to compare in, if a third value has a say in it (BETWEEN).
 
     Raises:
-        PredicateError: the sides have types that do not compare.
+        PredicateError: values of these types cannot be compared.
     """
     if isinstance(left, Value) and isinstance(right, _NAMED):
         return compare(_MIRROR[op], right, left, within)
@@ -172,10 +161,10 @@ def between(value: Side, low: Side, high: Side) -> Predicate:
     sides = [value, low, high]
     for field in [side for side in sides if isinstance(side, _NAMED)][:1]:
         sides = [_coerced(side, field) for side in sides]
-    known = [side for side in sides if isinstance(side, _NAMED) or side.kind is not None]
-    if not known:
+    not_null = [side for side in sides if isinstance(side, _NAMED) or side.kind is not None]
+    if not not_null:
         return NULL
-    domain = _domain(known)
+    domain = _domain(not_null)
     value, low, high = sides
     return conjunction([compare(">=", value, low, domain), compare("<=", value, high, domain)])
 
@@ -200,17 +189,17 @@ def one_of(field: Named, values: Iterable[Value]) -> Predicate:
 
 
 def one_of_tuples(fields: Sequence[Field], rows: Sequence[Sequence[Value]]) -> Predicate:
-    """``(fields) IN (rows)``; as in DuckDB a tuple with a NULL in it is not equal, rather than unknown.
+    """``(fields) IN (rows)``. As in DuckDB, a tuple that contains NULL is not equal, rather than unknown.
 
     Each column compares in the common domain of ALL its members, as in ``one_of``.
     """
-    known = [negation(is_null(field)) for field in fields]
-    members = [[_coerced(row[place], field) for row in rows] for place, field in enumerate(fields)]
+    not_null = [negation(is_null(field)) for field in fields]
+    members = [[_coerced(row[index], field) for row in rows] for index, field in enumerate(fields)]
     domains = [_domain([field, *values]) for field, values in zip(fields, members, strict=True)]
     alternatives = []
     for row in zip(*members, strict=True):
-        equal = [compare("=", *of) for of in zip(fields, row, domains, strict=True)]
-        alternatives.append(conjunction([*equal, *known]))
+        equal = [compare("=", *sides) for sides in zip(fields, row, domains, strict=True)]
+        alternatives.append(conjunction([*equal, *not_null]))
     return disjunction(alternatives)
 
 
@@ -226,7 +215,7 @@ def truth(field: Named) -> Predicate:
             f"{_described(field)} is {short_type(field.type)}, not a condition; compare it with something"
         )
     column = _column(field)
-    assert isinstance(column, Column), "nothing that is computed is a boolean"
+    assert isinstance(column, Column), "no function of columns returns a boolean"
     return Truth(column)
 
 
@@ -241,7 +230,9 @@ def like(field: Named, pattern: Value, escape: str | None, ignore_case: bool) ->
     if pattern.kind is not Domain.TEXT:
         raise PredicateError("the pattern of LIKE must be a text in single quotes")
     if escape is not None and (len(escape) != 1 or (ignore_case and escape.isalpha())):
-        raise PredicateError(f"ESCAPE takes one character, with ILIKE no letter; {short_repr(escape)} is not")
+        raise PredicateError(
+            f"ESCAPE {short_repr(escape)}: write one character, and with ILIKE one that is not a letter"
+        )
     text = str(pattern.value)
     check_count(len(text), MAX_PATTERN, "characters of a LIKE pattern", "shorten it")
     like_patterns.pattern(text, escape)
@@ -249,7 +240,7 @@ def like(field: Named, pattern: Value, escape: str | None, ignore_case: bool) ->
 
 
 def distinct_from(left: Side, right: Side) -> Predicate:
-    """``left IS DISTINCT FROM right``: ``<>`` with NULL as one more value; never NULL."""
+    """``left IS DISTINCT FROM right``: ``<>`` that treats NULL as a value and is never NULL."""
     if isinstance(left, Value) and isinstance(right, _NAMED):
         left, right = right, left
     if isinstance(left, Value):
@@ -282,7 +273,7 @@ def _argument(function: Function, arg: Side) -> Term | Literal:
 
 
 def conjunction(args: Iterable[Predicate]) -> Predicate:
-    """AND of any number, with nested ones and constants folded in."""
+    """AND of any number of predicates; nested ANDs and constants are folded."""
     flat = [p for arg in args for p in (arg.args if isinstance(arg, And) else (arg,)) if p != TRUE]
     if FALSE in flat:
         return FALSE
@@ -290,7 +281,7 @@ def conjunction(args: Iterable[Predicate]) -> Predicate:
 
 
 def disjunction(args: Iterable[Predicate]) -> Predicate:
-    """OR of any number, with nested ones and constants folded in."""
+    """OR of any number of predicates; nested ORs and constants are folded."""
     flat = [p for arg in args for p in (arg.args if isinstance(arg, Or) else (arg,)) if p != FALSE]
     if TRUE in flat:
         return TRUE
@@ -307,28 +298,25 @@ def negation(p: Predicate) -> Predicate:
 
 
 def rebind(p: Predicate, schema: Schema) -> Predicate:
-    """The predicate bound to the columns' types of ``schema``; literals stay what they are.
+    """The predicate bound to the columns' types in ``schema``; literals stay as they are.
 
     Raises:
-        SchemaError: a column is gone, or has become something its literals can't be compared with.
+        SchemaError: a column was dropped, or its new type cannot be compared with the literals.
     """
-    if isinstance(p, (And, Or)):
-        return msgspec.structs.replace(p, args=tuple(rebind(arg, schema) for arg in p.args))
-    if isinstance(p, Not):
-        return Not(rebind(p.arg, schema))
-    if isinstance(p, Constant):
-        return p
-    new = {term: _rebind_term(term, schema) for term in terms_of(p)}
-    if isinstance(p, Compare):
-        right = p.right if isinstance(p.right, Literal) else new[p.right]
-        if join(domain_of(new[p.left].arrow_type), domain_of(right.arrow_type)) is None:
-            raise SchemaError(
-                f"what was {short_type(p.left.type)} for the predicate no longer compares with {short_type(right.type)}"
-            )
-        return Compare(p.op, new[p.left], right)
-    if isinstance(p, Like) and domain_of(new[p.column].arrow_type) is not Domain.TEXT:
+    return map_leaves(p, lambda leaf: _rebind_leaf(leaf, schema))
+
+
+def _rebind_leaf(leaf: Predicate, schema: Schema) -> Predicate:
+    new = with_terms(leaf, lambda term: _rebind_term(term, schema))
+    if isinstance(new, Compare) and join(domain_of(new.left.arrow_type), domain_of(new.right.arrow_type)) is None:
+        old = short_type(terms_of(leaf)[0].type)
+        raise SchemaError(
+            f"the predicate was bound to {old} and cannot compare {short_type(new.left.type)} with "
+            f"{short_type(new.right.type)}"
+        )
+    if isinstance(new, Like) and domain_of(new.column.arrow_type) is not Domain.TEXT:
         raise SchemaError("the column of a LIKE is no longer a string")
-    return msgspec.structs.replace(p, column=new[p.column])
+    return new
 
 
 def _rebind_term(term: Term, schema: Schema) -> Term:
@@ -337,16 +325,17 @@ def _rebind_term(term: Term, schema: Schema) -> Term:
         try:
             found = result_of(term.function, [arg.arrow_type for arg in args], term.arrow_type)
         except PredicateError as error:
-            raise SchemaError(f"the predicate no longer fits: {error.reason}") from error
+            raise SchemaError(f"the predicate can no longer be evaluated: {error.reason}") from error
         return Call(term.function, args, str(found))
     field = next((field for field in schema.fields if field.id == term.id), None)
     if field is None:
         old = schema.by_id.get(term.id)
-        raise SchemaError(f"column {old.name if old else term.id!r}, which the predicate names, was dropped")
+        raise SchemaError(f"the predicate names column {old.name if old else term.id!r}, which was dropped")
     own, become = domain_of(term.arrow_type), domain_of(field.arrow_type)
     if become is None or join(own, become) is not become:
         raise SchemaError(
-            f"column {field.name!r} was {short_type(term.type)} for the predicate and is now {short_type(field.type)}"
+            f"the predicate was bound to column {field.name!r} as {short_type(term.type)}, and it is now "
+            f"{short_type(field.type)}"
         )
     return _column(field)
 
@@ -363,14 +352,14 @@ def _column(field: Named) -> Term:
 
 
 def _coerced(side: Side, field: Named) -> Side:
-    """A literal as it is meant beside this column: texts are parsed, a date is UTC midnight beside zoned ones."""
+    """A literal as compared with this column: texts are parsed, and a date is UTC midnight for a column with a zone."""
     if isinstance(side, _NAMED):
         return side
-    beside = domain_of(field.arrow_type)
-    if side.kind is Domain.TEXT and beside is not Domain.TEXT:
+    domain = domain_of(field.arrow_type)
+    if side.kind is Domain.TEXT and domain is not Domain.TEXT:
         return from_text(str(side.value), field.arrow_type)
-    if side.kind is Domain.DATE and beside is Domain.ZONED:
-        return Value(beside, into(side.value, Domain.DATE, Domain.NAIVE))
+    if side.kind is Domain.DATE and domain is Domain.ZONED:
+        return Value(domain, into(side.value, Domain.DATE, Domain.NAIVE))
     return side
 
 
@@ -385,17 +374,15 @@ def _domain(sides: Sequence[Side]) -> Domain:
     )
     hint = ""
     if {Domain.ZONED, Domain.NAIVE} <= set(kinds):
-        hint = (
-            ": one has a time zone and the other has none; say which is meant, such as CAST(now() AS TIMESTAMP) (UTC)"
-        )
+        hint = ": one has a time zone and the other has none; convert one, as in CAST(now() AS TIMESTAMP) (UTC)"
     elif {Domain.ZONED, Domain.DATE} <= set(kinds):
-        hint = ": write the day as a DATE, such as CAST(now() AS DATE) (UTC)"
+        hint = ": write the day as a DATE, as in CAST(now() AS DATE) (UTC)"
     elif Domain.BOOLEAN in kinds:
         hint = ": compare it with TRUE or FALSE"
     elif Domain.EXACT in kinds and {Domain.DATE, Domain.NAIVE, Domain.ZONED, Domain.TIME} & set(kinds):
         hint = ": write times in single quotes, such as '2025-01-31' or '2025-01-31 10:00:00'"
     elif Domain.TEXT in kinds:
-        hint = ": write texts in single quotes, numbers without"
+        hint = ": write texts in single quotes, and numbers without quotes"
     raise PredicateError(f"can't compare {names}{hint}")
 
 
@@ -406,7 +393,7 @@ def _literal(value: Value, domain: Domain, column: pa.DataType) -> Literal:
 
 
 def _type_of(values: Sequence[Plain], domain: Domain, column: pa.DataType) -> pa.DataType:
-    """The column's type if it holds the values, else one that does."""
+    """The column's type if it has the values, otherwise another type that has them."""
     if domain is not Domain.EXACT:
         return _LITERAL_TYPES[domain]
     for candidate in (column, pa.int64(), pa.uint64()):
@@ -418,59 +405,46 @@ def _type_of(values: Sequence[Plain], domain: Domain, column: pa.DataType) -> pa
     scale = max(0, *(-int(part.exponent) for part in parts))
     precision = scale + max(1, *(len(part.digits) + int(part.exponent) for part in parts))
     if precision > MAX_DIGITS:
-        raise PredicateError(f"the numbers need {precision} digits together; at most {MAX_DIGITS} can be compared")
+        raise PredicateError(f"the numbers need a type of {precision} digits; at most {MAX_DIGITS} are supported")
     return pa.decimal128(precision, scale)
 
 
 def _exactly(values: Sequence[Any], arrow_type: pa.DataType) -> list[Plain]:
-    """The one plain form of each value: no -0.0, decimals with the scale of their type."""
+    """The canonical plain form of each value: no -0.0, and decimals with the scale of their type."""
     domain = domain_of(arrow_type)
     if domain in (Domain.FLOAT32, Domain.FLOAT64):
         return [value + 0.0 for value in values]
     if domain in (Domain.DATE, Domain.NAIVE, Domain.ZONED):
         cells = grid(arrow_type, Domain.EXACT)
         if not all(cells.least <= value <= cells.greatest for value in values):
-            raise PredicateError("a date or timestamp outside of the range that can be stored")
+            raise PredicateError("the date or timestamp is outside the range that can be stored")
     if domain is not Domain.EXACT:
         return list(values)
     if pa.types.is_integer(arrow_type):
         return [int(value) for value in values]
-    cells = grid(arrow_type, Domain.EXACT)
-    placed = [fit("=", value, cells) for value in values]
-    return [plain_of(place[1], arrow_type) for place in placed if isinstance(place, tuple)]
+    return representable(values, arrow_type, Domain.EXACT)
 
 
 def days_to_timestamps(p: Predicate, types: Mapping[int, pa.DataType]) -> Predicate:
-    """The predicate with its columns of dates bound as timestamps, where they are that now.
+    """The predicate with its date columns bound as timestamps, where they have become timestamps.
 
     Args:
-        types: the types of now of columns that had a narrower one, by id.
+        types: the current types, by id, of the columns that had a narrower type before.
     """
-    if not any(type_of(now) is TIMESTAMP for now in types.values()):
+    if not any(type_of(current) is TIMESTAMP for current in types.values()):
         return p
     changed = {
         column: Column(column.id, str(types[column.id]))
         for column in all_columns(p)
         if column.id in types and is_date_to_timestamp(column.arrow_type, types[column.id])
     }
-    return _with_columns(p, changed) if changed else p
-
-
-def _with_columns(p: Predicate, changed: Mapping[Column, Column]) -> Predicate:
-    if isinstance(p, Constant):
+    if not changed:
         return p
-    if isinstance(p, Not):
-        return Not(_with_columns(p.arg, changed))
-    if children(p):
-        return msgspec.structs.replace(p, args=tuple(_with_columns(arg, changed) for arg in children(p)))
-    if isinstance(p, Compare):
-        right = p.right if isinstance(p.right, Literal) else _term(p.right, changed)
-        return Compare(p.op, _term(p.left, changed), right)
-    return msgspec.structs.replace(p, column=_term(p.column, changed))  # type: ignore[union-attr]
 
+    def replaced(term: Term) -> Term:
+        if isinstance(term, Call):
+            args = tuple(arg if isinstance(arg, Literal) else replaced(arg) for arg in term.args)
+            return msgspec.structs.replace(term, args=args)
+        return changed.get(term, term)
 
-def _term(term: Term, changed: Mapping[Column, Column]) -> Term:
-    if isinstance(term, Call):
-        args = tuple(arg if isinstance(arg, Literal) else _term(arg, changed) for arg in term.args)
-        return msgspec.structs.replace(term, args=args)
-    return changed.get(term, term)
+    return map_leaves(p, lambda leaf: with_terms(leaf, replaced))

@@ -1,22 +1,20 @@
-"""Constants: typed values that do not depend on rows, and the arithmetic that folds them.
+"""Domains, which say how values compare, and constants: typed values that do not depend on rows, and their arithmetic.
 
-As in DuckDB a number with a point is a decimal, one with an exponent a double; integers and decimals compute exactly
-(there is no overflow before 38 digits), ``/`` gives a double, ``//`` and ``%`` cut towards zero. What would lose
-digits silently is refused.
+Exact numbers (integers and decimals of any width) compare as in mathematics. If one side is a float, both sides are
+rounded to the nearest float of that width, as in DuckDB and Spark. A date compares with timestamps without zone as its
+midnight. The domain of a comparison is the widest domain of its sides, and never narrower than any type involved: the
+column's when the predicate was bound, the file's, and the literal's.
 
-Domains: which values compare with each other, and as what.
-
-Exact numbers (integers and decimals, of whatever width) compare as in mathematics. When one side is a float, both
-are taken to the nearest float of that width, as DuckDB and Spark do. A date is its midnight among naive timestamps.
-So the domain of a comparison is the widest of its sides' domains, and never narrower than any type involved: that of
-the column when the predicate was bound, that of the file, that of the literal.
+As in DuckDB, a number with a point is a decimal, and one with an exponent is a double. Integers and decimals compute
+exactly (up to 38 digits), ``/`` gives a double, and ``//`` and ``%`` truncate towards zero. Arithmetic that would
+silently lose digits is refused.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from decimal import Context, Decimal, InvalidOperation
 from enum import Enum
 from fractions import Fraction
@@ -26,11 +24,12 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 import pyarrow as pa
 
+from dolmen.base.arguments import short_repr
 from dolmen.base.units import DAY_US
 from dolmen.errors import PredicateError
 from dolmen.format.types import Plain, to_scalar, type_of
 from dolmen.predicate import temporal
-from dolmen.predicate.limits import MAX_NUMBER, check_number, short_repr
+from dolmen.predicate.limits import MAX_NUMBER, check_number
 from dolmen.predicate.temporal import Interval
 
 #: A comparison, as it is written in SQL.
@@ -58,8 +57,6 @@ class Domain(Enum):
 
 
 _DOMAINS = dict(Domain.__members__)
-
-
 _WIDER = {
     frozenset((Domain.EXACT, Domain.FLOAT32)): Domain.FLOAT32,
     frozenset((Domain.EXACT, Domain.FLOAT64)): Domain.FLOAT64,
@@ -84,7 +81,7 @@ def join(*domains: Domain | None) -> Domain | None:
 
 
 def into(value: Any, own: object, domain: Domain) -> Any:
-    """A plain value of domain ``own`` as the value that it is in a wider domain."""
+    """Converts a plain value from domain ``own`` to a wider domain."""
     if own is Domain.DATE and domain is Domain.NAIVE:
         return value * DAY_US
     if domain is Domain.FLOAT64:
@@ -95,7 +92,7 @@ def into(value: Any, own: object, domain: Domain) -> Any:
 
 
 def nearest_float32(value: int | float | Decimal) -> float:
-    """The float32 next to a number, ties to even, rounded once; beyond the range infinity."""
+    """The float32 nearest to a number: rounded once, ties to even; infinity beyond the range."""
     if isinstance(value, float):
         with np.errstate(over="ignore"):
             return float(np.float32(value))
@@ -124,20 +121,20 @@ def grid(arrow_type: pa.DataType, domain: Domain) -> Grid:
 
 
 def fit(op: Op, value: Any, cells: Grid) -> tuple[Op, int] | bool:
-    """``column op value`` in terms of a value that the column's type has, so that the column needs no cast.
+    """Rewrites ``column op value`` with a value of the column's type, so that the column needs no cast.
 
     Args:
-        value: any finite int, float or Decimal, however large or fine.
+        value: any finite int, float or Decimal, of any size and precision.
 
     Returns:
-        the operator and raw value to compare with; or the outcome for every value that is not NULL.
+        the operator and the raw value to compare with; or the outcome for every value that is not NULL.
     """
     if cells.unit == 1 and type(value) is int:
         raw, on_grid = value, True
     else:
-        place = Fraction(value) / cells.unit
-        raw = math.floor(place)
-        on_grid = place == raw
+        quotient = Fraction(value) / cells.unit
+        raw = math.floor(quotient)
+        on_grid = quotient == raw
     if raw < cells.least:
         return op in ("<>", ">", ">=")
     if raw > cells.greatest:
@@ -150,7 +147,7 @@ def fit(op: Op, value: Any, cells: Grid) -> tuple[Op, int] | bool:
 
 
 def rounds_to(value: float, domain: Domain) -> tuple[Fraction, Fraction, bool]:
-    """The numbers whose nearest float is ``value``: from least to greatest, and whether these two belong to them."""
+    """The range of numbers whose nearest float is ``value``: least, greatest, and whether the two are included."""
     if domain is Domain.FLOAT64:
         below, above = math.nextafter(value, -math.inf), math.nextafter(value, math.inf)
         even = float(value).hex().split("p")[0][-1] in "02468ace"
@@ -163,19 +160,26 @@ def rounds_to(value: float, domain: Domain) -> tuple[Fraction, Fraction, bool]:
 
 
 def plain_of(raw: int, arrow_type: pa.DataType) -> Plain:
-    """The plain value at a place of the type's grid."""
+    """The plain value of a raw value of the type's grid."""
     if pa.types.is_decimal(arrow_type):
         return Decimal((raw < 0, tuple(map(int, str(abs(raw)))), -arrow_type.scale))
     return raw
 
 
+def representable(values: Iterable[Any], arrow_type: pa.DataType, domain: Domain) -> list[Plain]:
+    """The plain values of those values that the type has; the others are left out."""
+    cells = grid(arrow_type, domain)
+    fitted = [fit("=", value, cells) for value in values]
+    return [plain_of(each[1], arrow_type) for each in fitted if isinstance(each, tuple)]
+
+
 def exact_float(value: float, domain: Domain) -> bool:
-    """Whether an integer compares with this float as with the number it is, rounding or not: the common case."""
+    """Whether integers compare with this float without rounding, which is the common case."""
     return abs(value) < (2**53 if domain is Domain.FLOAT64 else 2**24)
 
 
 def order(x: Any, y: Any) -> int:
-    """-1, 0 or 1 as ``x`` is less than, equal to or greater than ``y`` of the same domain; NaN is the greatest."""
+    """-1, 0 or 1: ``x`` is less than, equal to or greater than ``y`` of the same domain. NaN is the greatest."""
     if x != x or y != y:
         return int(x != x) - int(y != y)
     return int(x > y) - int(x < y)
@@ -186,25 +190,18 @@ HOLDS: dict[Op, tuple[int, ...]] = {
 }  # fmt: skip
 """The outcomes of ``order`` for which an operator is TRUE."""
 
-
 MAX_DIGITS = 38
 """Exact numbers with more digits become doubles, as in DuckDB."""
 
-
 _WIDE = Context(prec=200)
-
-
 _ESCAPED = re.compile(r"\\x([0-9A-Fa-f]{2})|\\|([^\\])", re.DOTALL)
-
-
 _BOOLEANS = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
-
 
 Kind: TypeAlias = Domain | type[Interval] | None
 
 
 class Value(NamedTuple):
-    """A value and its domain; NULL has none, an interval has its class instead."""
+    """A value and its domain. NULL has no domain, and an interval has its class instead."""
 
     kind: Kind
     value: Plain | Interval
@@ -219,7 +216,7 @@ NULL = Value(None, None)
 
 
 def number(text: str) -> Value:
-    """The number that a literal of SQL means. Raises PredicateError."""
+    """The number that a SQL literal means. Raises PredicateError."""
     text = check_number(text)
     try:
         if "e" in text.lower():
@@ -231,7 +228,7 @@ def number(text: str) -> Value:
 
 
 def exact(value: int | Decimal) -> Value:
-    """An integer or decimal; as a double when it has too many digits."""
+    """An integer or decimal; a double if it has too many digits."""
     if not -(10**MAX_DIGITS) < value < 10**MAX_DIGITS or (type(value) is not int and _digits(value) > MAX_DIGITS):
         return Value(Domain.FLOAT64, _nearest_float64(value))
     return Value(Domain.EXACT, value)
@@ -253,11 +250,11 @@ def _digits(value: int | Decimal) -> int:
 def from_text(text: str, arrow_type: pa.DataType) -> Value:
     """The value of a text literal where a value of ``arrow_type`` is expected.
 
-    A timestamp without an offset is UTC for a zoned type; one with an offset is refused for a naive type. A number
-    that the type can't hold exactly (but as the nearest float) is refused.
+    For a type with a zone, a timestamp without an offset is UTC. For a type without a zone, an offset is refused. So is
+    a number that an exact type cannot store exactly; floats take the nearest one.
 
     Raises:
-        PredicateError: it is no such value.
+        PredicateError: the text is not a value of the type.
     """
     domain = domain_of(arrow_type)
     if domain is Domain.TEXT:
@@ -283,21 +280,21 @@ def from_text(text: str, arrow_type: pa.DataType) -> Value:
     try:
         parsed = float(text) if domain.is_float else Decimal(text)
     except (ValueError, InvalidOperation):
-        raise PredicateError(f"{short_repr(text)} is no value of type {arrow_type}") from None
+        raise PredicateError(f"{short_repr(text)} is not a value of type {arrow_type}") from None
     if isinstance(parsed, float):
         return Value(domain, nearest_float32(parsed) if domain is Domain.FLOAT32 else parsed)
     if _is_reasonable(parsed):
         value = int(parsed) if parsed == parsed.to_integral_value(context=_WIDE) else parsed
         if isinstance(fit("=", value, grid(arrow_type, domain)), tuple):
             return Value(domain, value)
-    raise PredicateError(f"{short_repr(text)} is no value of type {arrow_type}; write the number without quotes")
+    raise PredicateError(f"{short_repr(text)} is not a value of type {arrow_type}; write the number without quotes")
 
 
 def scalar_from_text(text: str, arrow_type: pa.DataType) -> pa.Scalar:
-    """The value of a stored type, not a nested one, that a text literal means (see ``from_text``).
+    """The value of a stored type that is not nested, for a text literal (see ``from_text``).
 
     Raises:
-        PredicateError: it is no such value, or one that the type does not hold.
+        PredicateError: the text is not a value of the type.
     """
     value = from_text(text, arrow_type).value
     try:
@@ -305,17 +302,17 @@ def scalar_from_text(text: str, arrow_type: pa.DataType) -> pa.Scalar:
             raise OverflowError
         return to_scalar(value, arrow_type)  # type: ignore[arg-type]  # only an interval is not plain
     except (OverflowError, pa.ArrowInvalid):
-        raise PredicateError(f"{short_repr(text)} is no value of type {arrow_type}") from None
+        raise PredicateError(f"{short_repr(text)} is not a value of type {arrow_type}") from None
 
 
 def _is_reasonable(value: Decimal) -> bool:
-    """Whether a decimal is finite and has no exponent that would make an integer of millions of digits."""
+    """Whether a decimal is finite and would not become an integer of millions of digits."""
     _, digits, exponent = value.as_tuple()
     return isinstance(exponent, int) and len(digits) <= MAX_NUMBER and abs(exponent) <= MAX_NUMBER
 
 
 def _bytes(text: str) -> bytes:
-    """DuckDB's text form of bytes: ASCII characters stand for themselves, others as ``\\xAA``."""
+    """Reads DuckDB's text form of bytes: ASCII characters as they are, other bytes as ``\\xAA``."""
     out = bytearray()
     for match in _ESCAPED.finditer(text):
         if match[1]:
@@ -328,7 +325,7 @@ def _bytes(text: str) -> bytes:
 
 
 def cast(constant: Value, target: pa.DataType) -> Value:
-    """CAST of a constant; numbers are never rounded but to the nearest float. Raises PredicateError."""
+    """CAST of a constant; numbers are rounded only to floats. Raises PredicateError."""
     to, kind, value = domain_of(target), constant.kind, constant.value
     assert to is not None
     if kind is None:
@@ -351,7 +348,7 @@ def cast(constant: Value, target: pa.DataType) -> Value:
             return Value(to, float(value))  # type: ignore[arg-type]
         if to is Domain.EXACT:
             if isinstance(value, float) and not math.isfinite(value):
-                raise PredicateError(f"{value!s} is no value of type {target}")
+                raise PredicateError(f"{value!s} is not a value of type {target}")
             fitted = fit("=", value, grid(target, to))
             if isinstance(fitted, tuple):
                 return Value(to, _decimal(grid(target, to).unit * fitted[1]))
@@ -432,7 +429,7 @@ def _floats(operator: str, x: float, y: float) -> float:
 
 
 def _times(operator: str, a: Value, b: Value) -> Value | None:
-    """Arithmetic with dates, timestamps and intervals; None if there is none for these types."""
+    """Arithmetic with dates, timestamps and intervals; None if these types have none."""
     sign = -1 if operator == "-" else 1
     x, y = a.value, b.value
     if operator == "*":

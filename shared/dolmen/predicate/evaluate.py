@@ -1,10 +1,10 @@
-"""Evaluates a predicate on Arrow columns: whole arrays, one or two kernels for a comparison with a literal.
+"""Evaluates a predicate on Arrow columns: whole arrays, with one or two kernels for a comparison with a literal.
 
-The columns come in the types of their file, which may be narrower than those the predicate was bound to. Where
-possible the literal is moved to the file's type (exactly, or the comparison is decided without looking at values);
-otherwise the column is cast, always to the wider type.
+Columns have the types of their file, which may be narrower than the types the predicate was bound to. Where possible,
+the literal is converted to the file's type: it converts exactly, or the comparison is decided without reading values.
+Otherwise the column is cast, always to the wider type.
 
-Tries a predicate before it is committed: one that no reader could evaluate must never hide rows.
+``check_evaluates`` tries a predicate before a commit: a predicate that no reader can evaluate must never hide rows.
 """
 
 from __future__ import annotations
@@ -19,12 +19,11 @@ import pyarrow.compute as pc
 
 from dolmen.base.units import DAY_US
 from dolmen.errors import Error, PredicateError, SchemaError
-from dolmen.format.types import Plain, to_array, to_scalar
+from dolmen.format.types import to_array, to_scalar
 from dolmen.predicate import like
 from dolmen.predicate.ast import (
     And,
     Call,
-    Column,
     Compare,
     Constant,
     In,
@@ -53,40 +52,36 @@ from dolmen.predicate.constants import (
     join,
     order,
     plain_of,
+    representable,
     rounds_to,
 )
-from dolmen.predicate.functions import compute, result_of, to_floats
+from dolmen.predicate.functions import compute, precision_of, result_of, scale_of, to_floats
 from dolmen.predicate.prune import judge
 
 Columns: TypeAlias = Mapping[int, pa.Array | pa.ChunkedArray]
 
-
 _KERNELS = {
     "=": pc.equal, "<>": pc.not_equal, "<": pc.less, "<=": pc.less_equal, ">": pc.greater, ">=": pc.greater_equal,
 }  # fmt: skip
-
-
 _OPPOSITE: dict[Op, Op] = {">": "<=", ">=": "<"}
 
-
 _FEW = 16
-"""Up to so many members of IN, comparing with each is faster than hashing."""
-
+"""Up to this number of members of an IN, comparing with each is faster than hashing."""
 
 _NULL, _TRUE, _FALSE = pa.Array.from_buffers(pa.bool_(), 3, [pa.py_buffer(b"\x06"), pa.py_buffer(b"\x02")])
-"""Not by ``pa.scalar``, which imports pandas where it is installed, and this is run by whoever imports dolmen."""
+"""Not made by ``pa.scalar``, which would import pandas each time that dolmen is imported."""
 
 
 def evaluate(p: Predicate, columns: Columns, length: int) -> pa.BooleanArray:
     """TRUE, FALSE or NULL (unknown) for every row.
 
     Args:
-        columns: by id, the columns the predicate names, in any type that widens to the bound one (dictionaries and
-            arrays of type null too).
+        columns: by id, the columns that the predicate names, in any type that widens to the bound one. Dictionaries and
+            arrays of type null are allowed.
         length: number of rows.
 
     Raises:
-        SchemaError: a column has a type that can't be compared as the predicate does.
+        SchemaError: a column's type does not support the predicate's comparison.
     """
     result = _evaluate(p, columns)
     if isinstance(result, pa.Scalar):
@@ -116,7 +111,7 @@ def _evaluate(p: Predicate, columns: Columns) -> Any:
         case In():
             return _in(p, columns)
         case IsNull():
-            return pc.is_null(_array(p.column, columns))
+            return pc.is_null(values_of(p.column, columns))
         case Like():
             return like.match(_only(Domain.TEXT, p.column, columns), p.pattern, p.escape, p.ignore_case)
         case Truth():
@@ -126,7 +121,7 @@ def _evaluate(p: Predicate, columns: Columns) -> Any:
 
 
 def _fold(kernel: Any, final: pa.Scalar, args: tuple[Predicate, ...], columns: Columns) -> Any:
-    """AND or OR, stopping where a constant decides it."""
+    """AND or OR; stops once a constant decides the result."""
     result = _evaluate(args[0], columns)
     for arg in args[1:]:
         if isinstance(result, pa.Scalar) and result == final:
@@ -135,7 +130,8 @@ def _fold(kernel: Any, final: pa.Scalar, args: tuple[Predicate, ...], columns: C
     return result
 
 
-def _array(column: Term, columns: Columns) -> Any:
+def values_of(column: Term, columns: Columns) -> Any:
+    """The values of a column or call, without dictionary encoding."""
     if isinstance(column, Call):
         return _computed(column, columns)
     array = columns[column.id]
@@ -145,7 +141,7 @@ def _array(column: Term, columns: Columns) -> Any:
 
 
 def _computed(call: Call, columns: Columns) -> Any:
-    """The values of a call, in a type that follows from the columns' types here, not from those it was bound to."""
+    """The values of a call. Their type follows from the columns' types in this file, not from the bound types."""
     args = [_argument(arg, columns) for arg in call.args]
     try:
         target = result_of(call.function, [arg.type for arg in args], call.arrow_type)
@@ -157,12 +153,12 @@ def _computed(call: Call, columns: Columns) -> Any:
 def _argument(arg: Term | Literal, columns: Columns) -> Any:
     if isinstance(arg, Literal):
         return to_scalar(arg.plain, arg.arrow_type)
-    array = _array(arg, columns)
+    array = values_of(arg, columns)
     domain, own = _domain(arg, array, array.type), arg.arrow_type
     if array.type == own:
         return array
     if domain.is_float:
-        return to_floats(array, pa.float32() if domain is Domain.FLOAT32 else pa.float64())
+        return _floats(array, domain)
     if domain is Domain.EXACT:
         if _holds(own, array.type):
             return array.cast(own)
@@ -171,15 +167,15 @@ def _argument(arg: Term | Literal, columns: Columns) -> Any:
 
 
 def _holds(wide: pa.DataType, narrow: pa.DataType) -> bool:
-    """Whether an exact type has all values of another."""
+    """Whether an exact type has all values of another one."""
     a, b = grid(wide, Domain.EXACT), grid(narrow, Domain.EXACT)
     in_steps = (b.unit / a.unit).denominator == 1
     return in_steps and a.least * a.unit <= b.least * b.unit and a.greatest * a.unit >= b.greatest * b.unit
 
 
 def _only(domain: Domain, column: Term, columns: Columns) -> Any:
-    """A column that must be of this domain in the file too."""
-    array = _array(column, columns)
+    """The values of a column that must have this domain in the file, too."""
+    array = values_of(column, columns)
     if domain_of(array.type) is not domain:
         raise _other_type(column, array)
     return array
@@ -191,7 +187,7 @@ def _other_type(column: Term, array: Any) -> SchemaError:
 
 
 def _domain(column: Term, array: Any, other: pa.DataType) -> Domain:
-    """The domain of a comparison: no narrower than the column's bound type and its type in the file."""
+    """The domain of a comparison: at least as wide as the column's bound type and its type in the file."""
     domain = join(domain_of(column.arrow_type), domain_of(array.type), domain_of(other))
     if domain is None:
         raise _other_type(column, array)
@@ -199,9 +195,9 @@ def _domain(column: Term, array: Any, other: pa.DataType) -> Domain:
 
 
 def _compare(p: Compare, columns: Columns) -> Any:
-    left = _array(p.left, columns)
+    left = values_of(p.left, columns)
     if not isinstance(p.right, Literal):
-        right = _array(p.right, columns)
+        right = values_of(p.right, columns)
         domain = join(_domain(p.left, left, left.type), _domain(p.right, right, right.type))
         if domain is None:
             raise SchemaError(f"columns of types {left.type} and {right.type} do not compare")
@@ -225,7 +221,7 @@ def _compare_exact(op: Op, array: Any, value: Any, domain: Domain) -> Any:
 
 
 def _compare_float(op: Op, array: Any, value: float, domain: Domain) -> Any:
-    """NaN equals itself and is greater than any number; kernels find it in no relation, so ask for the opposite."""
+    """Compares with a float. Arrow's kernels are FALSE for NaN, which is the greatest value: invert the opposite."""
     if not pa.types.is_floating(array.type):
         return _compare_rounded(op, array, value, domain)
     array = _floats(array, domain)
@@ -241,7 +237,7 @@ def _compare_float(op: Op, array: Any, value: float, domain: Domain) -> Any:
 
 
 def _compare_rounded(op: Op, array: Any, value: float, domain: Domain) -> Any:
-    """Integers and decimals beside a float, compared as the floats next to them, but without a cast."""
+    """Compares integers and decimals with a float, as their nearest floats but without a cast."""
     if not abs(value) < 2e38:  # beyond all of them, or NaN
         return _constant_where_known(array, order(0.0, value) in HOLDS[op])
     least, greatest, inclusive = rounds_to(value, domain)
@@ -273,13 +269,13 @@ def _less(left: Any, right: Any) -> Any:
 
 
 def _common(array: Any, other: Any, domain: Domain) -> Any:
-    """A column as a type that holds the values of both."""
+    """A column in a type that has the values of both columns."""
     if domain.is_float:
         return _floats(array, domain)
     if domain is Domain.EXACT:
         return array if array.type == other.type else array.cast(_exact_common(array.type, other.type))
     if domain is Domain.NAIVE and pa.types.is_date32(array.type):
-        # Dates reach further than timestamps: those beyond are as good as the last day that there is.
+        # The range of dates is wider than that of timestamps: dates beyond it are clipped to its first or last day.
         last = (2**63 - 1) // DAY_US
         days = pc.min_element_wise(array.cast(pa.int32()), pa.scalar(last, pa.int32()), skip_nulls=False)
         days = pc.max_element_wise(days, pa.scalar(-last, pa.int32()), skip_nulls=False)
@@ -291,17 +287,9 @@ def _exact_common(a: pa.DataType, b: pa.DataType) -> pa.DataType:
     """The narrowest type for the values of two integer or decimal types."""
     if pa.types.is_integer(a) and pa.types.is_integer(b) and not {a, b} & {pa.uint64()}:
         return pa.int64()
-    scale = max(_scale(a), _scale(b))
-    precision = scale + max(_precision(a) - _scale(a), _precision(b) - _scale(b))
+    scale = max(scale_of(a), scale_of(b))
+    precision = scale + max(precision_of(a) - scale_of(a), precision_of(b) - scale_of(b))
     return pa.decimal128(precision, scale) if precision <= 38 else pa.decimal256(precision, scale)
-
-
-def _scale(arrow_type: pa.DataType) -> int:
-    return arrow_type.scale if pa.types.is_decimal(arrow_type) else 0
-
-
-def _precision(arrow_type: pa.DataType) -> int:
-    return arrow_type.precision if pa.types.is_decimal(arrow_type) else len(str(2**arrow_type.bit_width))
 
 
 def _floats(array: Any, domain: Domain) -> Any:
@@ -320,7 +308,7 @@ def _constant_where_known(array: Any, value: bool) -> Any:
 
 
 def _in(p: In, columns: Columns) -> Any:
-    array = _array(p.column, columns)
+    array = values_of(p.column, columns)
     domain = _domain(p.column, array, p.arrow_type)
     if domain.is_float and not (pa.types.is_integer(array.type) and _all_exact(p, domain)):
         array = _floats(array, domain)
@@ -342,15 +330,10 @@ def _in(p: In, columns: Columns) -> Any:
     return pc.or_kleene(found, _NULL) if p.null else found
 
 
-def values_of(term: Term, columns: Columns) -> Any:
-    """The values of a column or call, a dictionary's values themselves."""
-    return _array(term, columns)
-
-
 def equal_values(term: Term, literal: Literal, arrow_type: pa.DataType) -> pa.Array | None:
-    """The value of this type that equals a literal: an array of one, or of none if there is no such value.
+    """The value of this type that equals a literal: an array of one value, or an empty one if there is none.
 
-    None where equal values differ in their bytes, as those of floats may.
+    None if equal values of the type can differ in their bytes, as floats can.
     """
     domain = join(domain_of(term.arrow_type), domain_of(arrow_type), domain_of(literal.arrow_type))
     if domain is None or domain.is_float or pa.types.is_fixed_size_binary(arrow_type):
@@ -363,54 +346,42 @@ def _all_exact(p: In, domain: Domain) -> bool:
 
 
 def _value_set(p: In, arrow_type: pa.DataType, domain: Domain) -> pa.Array:
-    """The members that values of this type can equal, in this type."""
+    """The members that this type has, in this type."""
     own = domain_of(p.arrow_type)
     values = [into(value, own, domain) for value in p.plain]
     if domain in (Domain.TEXT, Domain.BYTES, Domain.BOOLEAN):
         return to_array(values, arrow_type)
     if pa.types.is_floating(arrow_type):
         if 0.0 in values:
-            values.append(-0.0)  # they are equal, but not to a hash table
+            values.append(-0.0)  # equal to 0.0, but with another hash
         return to_array(values, arrow_type)
-    cells = grid(arrow_type, Domain.EXACT if domain.is_float else domain)
-    placed = [fit("=", value, cells) for value in values]
-    members: list[Plain] = [plain_of(place[1], arrow_type) for place in placed if isinstance(place, tuple)]
-    return to_array(members, arrow_type)
+    return to_array(representable(values, arrow_type, Domain.EXACT if domain.is_float else domain), arrow_type)
 
 
 _SAMPLES: dict[Domain | None, Any] = {Domain.BOOLEAN: True, Domain.TEXT: "a", Domain.BYTES: b"a"}
 
 
 def check_evaluates(p: Predicate) -> None:
-    """Stores, reads back, evaluates and judges a predicate as readers will: on no row, on a row of NULLs, on values.
+    """Stores, reads back, evaluates and judges a predicate as readers will: on no rows, a row of NULLs, and values.
 
     Raises:
-        PredicateError: one of these fails.
+        PredicateError: one of these steps fails.
     """
     try:
         stored = from_json(to_json(p))
-        by_id = {column.id: column for column in all_columns(p)}
-        for make in (_none, _null, _value):
-            rows = 0 if make is _none else 1
-            evaluate(stored, {id_: make(column) for id_, column in by_id.items()}, rows)
+        types = {column.id: column.arrow_type for column in all_columns(p)}
+        evaluate(stored, {id_: pa.array([], arrow_type) for id_, arrow_type in types.items()}, 0)
+        evaluate(stored, {id_: pa.nulls(1, arrow_type) for id_, arrow_type in types.items()}, 1)
+        evaluate(stored, {id_: _sample(arrow_type) for id_, arrow_type in types.items()}, 1)
         judge(stored, {}, 1)
     except (Error, pa.ArrowException, ValueError, ArithmeticError, TypeError, RecursionError, MemoryError) as error:
         reason = error.reason if isinstance(error, PredicateError) else str(error)
-        raise PredicateError(f"this predicate could not be evaluated by any reader: {reason}") from error
+        raise PredicateError(f"no reader could evaluate this predicate: {reason}") from error
     if stored != p:
         raise PredicateError("this predicate would be read back as another one")
 
 
-def _none(column: Column) -> pa.Array:
-    return pa.array([], column.arrow_type)
-
-
-def _null(column: Column) -> pa.Array:
-    return pa.nulls(1, column.arrow_type)
-
-
-def _value(column: Column) -> pa.Array:
-    arrow_type = column.arrow_type
+def _sample(arrow_type: pa.DataType) -> pa.Array:
     sample = _SAMPLES.get(domain_of(arrow_type), 0)
     if pa.types.is_fixed_size_binary(arrow_type):
         sample = bytes(arrow_type.byte_width)

@@ -1,34 +1,32 @@
 """Functions of columns: their values, and the types of their results.
 
-Everything here is total: a row never stops a reader. Integers and decimals compute as in mathematics, in types wide
-enough for every value that the arguments' types have; what could need more than 38 digits is refused when the predicate
-is read. Floats compute by IEEE 754. A cast to a type that lacks the value gives NULL.
+All functions are total, so no row stops a reader. Integers and decimals compute as in mathematics, in types wide enough
+for all values of the arguments' types. If a result could need more than 38 digits, the predicate is refused when it is
+parsed. Floats compute by IEEE 754. A cast to a type that lacks the value gives NULL.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from decimal import Decimal
 from typing import Any, TypeAlias
 from typing import Literal as Choice
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from dolmen.base.units import DAY_US, HOUR_US, MINUTE_US
 from dolmen.errors import PredicateError
 from dolmen.predicate import like
-from dolmen.predicate.constants import Domain, domain_of, grid, join
+from dolmen.predicate.constants import MAX_DIGITS, Domain, domain_of, grid, join, plain_of
+from dolmen.predicate.temporal import civil_from_days
 
 Function: TypeAlias = Choice[
     "+", "-", "*", "/", "%", "negate", "lower", "upper", "cast", "year", "month", "day", "hour", "minute"
 ]
 
-MAX_DIGITS = 38
 _KERNELS = {"+": pc.add, "-": pc.subtract, "*": pc.multiply, "/": pc.divide}
 _ARROWS_DAYS = (-719_162, 2_932_897)
-"""The days of the years 1 to 9999, for which Arrow's calendar is surely right."""
+"""The days of the years 1 to 9999, for which Arrow's calendar is correct."""
 _TIMES = (Domain.NAIVE, Domain.ZONED)
 _PARTS: dict[str, tuple[Domain, ...]] = {
     "year": (Domain.DATE, *_TIMES), "month": (Domain.DATE, *_TIMES), "day": (Domain.DATE, *_TIMES),
@@ -44,7 +42,7 @@ def result_of(function: Function, types: Sequence[pa.DataType], target: pa.DataT
 
     Args:
         types: of its arguments.
-        target: of a cast.
+        target: the type to cast to, for a cast.
 
     Raises:
         PredicateError: the function does not take these types.
@@ -55,8 +53,9 @@ def result_of(function: Function, types: Sequence[pa.DataType], target: pa.DataT
     if function == "cast":
         if target is None or not _has_cast(types[0], target):
             raise PredicateError(
-                f"no cast from {types[0]} to {target} of a column: it would not mean the same everywhere; "
-                "there are casts of integers to numbers and VARCHAR, of timestamps to DATE, and what loses no digit"
+                f"a column of type {types[0]} cannot be cast to {target}: engines do not agree on the result; "
+                "integers can be cast to numbers and VARCHAR, timestamps to DATE, and numbers to types that keep "
+                "every digit"
             )
         return target
     if function in ("lower", "upper"):
@@ -76,7 +75,7 @@ def result_of(function: Function, types: Sequence[pa.DataType], target: pa.DataT
         return _exact_type(min(_bound(types[0]), _bound(types[1]) - 1), 0)
     if domain.is_float or function == "/":
         return pa.float32() if domain is Domain.FLOAT32 else pa.float64()
-    bounds, scales = [_bound(t) for t in types], [_scale(t) for t in types]
+    bounds, scales = [_bound(t) for t in types], [scale_of(t) for t in types]
     if function == "negate":
         return _exact_type(bounds[0], scales[0])
     if function == "*":
@@ -86,13 +85,19 @@ def result_of(function: Function, types: Sequence[pa.DataType], target: pa.DataT
 
 
 def _bound(arrow_type: pa.DataType) -> int:
-    """The greatest amount of a type's values, without the decimal point."""
+    """The greatest absolute value of a type, without the decimal point."""
     cells = grid(arrow_type, Domain.EXACT)
     return max(-cells.least, cells.greatest)
 
 
-def _scale(arrow_type: pa.DataType) -> int:
+def scale_of(arrow_type: pa.DataType) -> int:
+    """The number of digits after the point, for an integer or decimal type."""
     return int(arrow_type.scale) if pa.types.is_decimal(arrow_type) else 0
+
+
+def precision_of(arrow_type: pa.DataType) -> int:
+    """The number of digits that hold all values of an integer or decimal type."""
+    return int(arrow_type.precision) if pa.types.is_decimal(arrow_type) else len(str(2**arrow_type.bit_width))
 
 
 def _exact_type(bound: int, scale: int) -> pa.DataType:
@@ -103,7 +108,7 @@ def _exact_type(bound: int, scale: int) -> pa.DataType:
     digits = max(len(str(bound)), scale)
     if digits > MAX_DIGITS:
         raise PredicateError(
-            f"the result may have {digits} digits, and at most {MAX_DIGITS} are computed with: "
+            f"the result may have {digits} digits, and at most {MAX_DIGITS} are supported: "
             "compute with fewer or smaller numbers, or with a double, as in 2e0 * n"
         )
     return pa.decimal128(digits, scale)
@@ -113,7 +118,7 @@ def _has_cast(own: pa.DataType, target: pa.DataType) -> bool:
     kind, to = domain_of(own), domain_of(target)
     if kind is Domain.EXACT:
         if to is Domain.EXACT:
-            return _scale(target) >= _scale(own) and not (pa.types.is_decimal(own) and pa.types.is_integer(target))
+            return scale_of(target) >= scale_of(own) and not (pa.types.is_decimal(own) and pa.types.is_integer(target))
         return to in (Domain.FLOAT32, Domain.FLOAT64) or (to is Domain.TEXT and pa.types.is_integer(own))
     allowed: dict[Domain | None, tuple[Domain, ...]] = {
         Domain.FLOAT32: (Domain.FLOAT64,),
@@ -150,7 +155,7 @@ def compute(function: Function, args: Sequence[Any], target: pa.DataType) -> Any
 
 
 def _stays_small(function: Function, args: Sequence[Any]) -> bool:
-    """Whether these very integers give results of 64 bits, though others of their types would not."""
+    """Whether the results for these integers fit 64 bits, though results for other values of their types may not."""
     if not all(pa.types.is_integer(arg.type) for arg in args):
         return False
     bounds = []
@@ -166,12 +171,11 @@ def _working(target: pa.DataType) -> pa.DataType:
 
 
 def _decimal256(array: Any) -> Any:
-    digits = array.type.precision if pa.types.is_decimal(array.type) else len(str(2**array.type.bit_width))
-    return array.cast(pa.decimal256(digits, _scale(array.type)))
+    return array.cast(pa.decimal256(precision_of(array.type), scale_of(array.type)))
 
 
 def to_floats(array: Any, target: pa.DataType) -> Any:
-    """Numbers as the nearest floats."""
+    """The nearest floats of numbers."""
     if array.type == target:
         return array
     if pa.types.is_decimal(array.type):
@@ -203,24 +207,21 @@ def _cast(array: Any, target: pa.DataType) -> Any:
             )
             array = pc.if_else(fits, array, pa.scalar(None, array.type))
         return array.cast(target)
-    digits = len(str(max(-own.least, own.greatest))) - _scale(array.type) + _scale(target)
-    wide = _decimal256(array).cast(pa.decimal256(max(digits, 1), _scale(target)))
+    digits = len(str(max(-own.least, own.greatest))) - scale_of(array.type) + scale_of(target)
+    wide = _decimal256(array).cast(pa.decimal256(max(digits, 1), scale_of(target)))
     if own.least * own.unit < cells.least * cells.unit or own.greatest * own.unit > cells.greatest * cells.unit:
         most = 10**wide.type.precision - 1
-        ends = (_wide_scalar(end, wide.type) for end in (max(cells.least, -most), min(cells.greatest, most)))
-        fits = pc.and_(pc.greater_equal(wide, next(ends)), pc.less_equal(wide, next(ends)))
+        least, greatest = (
+            pa.scalar(plain_of(raw, wide.type), wide.type)
+            for raw in (max(cells.least, -most), min(cells.greatest, most))
+        )
+        fits = pc.and_(pc.greater_equal(wide, least), pc.less_equal(wide, greatest))
         wide = pc.if_else(fits, wide, pa.scalar(None, wide.type))
     return wide.cast(target)
 
 
-def _wide_scalar(raw: int, arrow_type: pa.DataType) -> pa.Scalar:
-    """The decimal with these digits and the type's scale."""
-    digits = tuple(map(int, str(abs(raw))))
-    return pa.scalar(Decimal((raw < 0, digits, -arrow_type.scale)), arrow_type)
-
-
 def _part(function: str, array: Any) -> pa.Array:
-    """A part of dates and times in the proleptic Gregorian calendar, in UTC; over the whole range that is stored."""
+    """A part of dates and times in the proleptic Gregorian calendar, in UTC, over the whole stored range."""
     if isinstance(array, pa.ChunkedArray):
         array = array.combine_chunks()
     of_dates = pa.types.is_date32(array.type)
@@ -235,15 +236,5 @@ def _part(function: str, array: Any) -> pa.Array:
         step = HOUR_US if function == "hour" else MINUTE_US
         found = values % DAY_US // step % (24 if function == "hour" else 60)
     else:
-        found = _civil(values if of_dates else values // DAY_US)[("year", "month", "day").index(function)]
+        found = civil_from_days(values if of_dates else values // DAY_US)[("year", "month", "day").index(function)]
     return pa.array(found, pa.int64(), mask=raw.is_null().to_numpy(zero_copy_only=False))
-
-
-def _civil(days: Any) -> tuple[Any, Any, Any]:
-    """``temporal.civil_from_days`` for whole arrays."""
-    era, of_era = np.divmod(days + 719_468, 146_097)
-    years = (of_era - of_era // 1460 + of_era // 36_524 - of_era // 146_096) // 365
-    of_year = of_era - (365 * years + years // 4 - years // 100)
-    shifted = (5 * of_year + 2) // 153
-    month = np.where(shifted < 10, shifted + 3, shifted - 9)
-    return years + era * 400 + (month <= 2), month, of_year - (153 * shifted + 2) // 5 + 1

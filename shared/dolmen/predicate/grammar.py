@@ -1,13 +1,14 @@
 """From sqlglot's tree to a bound predicate.
 
-Of sqlglot's nodes a closed list is understood and everything else refused, down to unknown arguments of known nodes:
-no construct is ever taken for a similar one.
+A closed list of sqlglot's nodes and of their arguments is supported. Everything else is refused, so no construct is
+mistaken for a similar one.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,6 @@ from dolmen.predicate.ast import FALSE, Constant, Predicate
 from dolmen.predicate.bind import Side, find_column
 from dolmen.predicate.constants import Domain, Op, Value
 from dolmen.predicate.functions import NAMES
-from dolmen.predicate.lexing import adding_position, refusal
 from dolmen.predicate.limits import MAX_CONDITIONS, MAX_MEMBERS, check_count
 from dolmen.predicate.mapping import LISTS, from_python
 from dolmen.predicate.temporal import Interval
@@ -35,19 +35,18 @@ _COMPARISONS: dict[str, Op] = {"eq": "=", "neq": "<>", "lt": "<", "lte": "<=", "
 _ARITHMETIC = {"add": "+", "sub": "-", "mul": "*", "div": "/", "intdiv": "//", "mod": "%"}
 _FUNCTIONS = {**{name: name for name in NAMES}, "dayofmonth": "day"}
 """Functions of columns, by sqlglot's names."""
-"""Functions of columns, by sqlglot's names."""
 _NOW = frozenset(("now", "get_current_timestamp", "transaction_timestamp"))
-_CASTS = {token: known.stored for known in TYPES for token in known.sql_tokens}
+_CASTS = {token: each.stored for each in TYPES for token in each.sql_tokens}
 
 
 class TreeReader:
-    """Turns sqlglot's tree into a bound predicate. A node's ``key`` says what it is.
+    """Turns sqlglot's tree into a bound predicate. A node's ``key`` is its kind.
 
     Args:
-        schema: the table's, where columns are looked up.
-        now_us: microseconds since the epoch for ``now()`` and its like.
+        schema: the table's schema, in which columns are looked up.
+        now_us: microseconds since the epoch for ``now()`` and similar functions.
         parameters: values of placeholders, by the identity of their nodes.
-        literals: what literals say instead of what the tree says, likewise.
+        literals: texts that replace those of the tree's literals, by the identity of their nodes.
     """
 
     def __init__(
@@ -102,8 +101,8 @@ class TreeReader:
         if node.this.key == "tuple" and op == "=":
             return self._tuples(node.this, [node.expression])
         if "null" in (node.this.key, node.expression.key):
-            wanted = "IS NOT NULL" if op == "<>" else "IS NULL"
-            raise PredicateError(f"{op} NULL is TRUE for no row: write {wanted}")
+            instead = "IS NOT NULL" if op == "<>" else "IS NULL"
+            raise PredicateError(f"{op} NULL is TRUE for no row: write {instead}")
         return bind.compare(op, self.side(node.this), self.side(node.expression))
 
     def _tuples(self, left: exp.Expression, rows: Sequence[exp.Expression]) -> Predicate:
@@ -116,10 +115,10 @@ class TreeReader:
         members = []
         for row in rows:
             if row.key != "tuple" or len(row.expressions) != len(fields):
-                raise PredicateError("a tuple equals a tuple of the same length only, as in (a, b) = (1, 2)")
+                raise PredicateError("tuples that are compared have the same length, as in (a, b) = (1, 2)")
             members.append([self.constant(member) for member in row.expressions])
             if constants.NULL in members[-1]:
-                raise PredicateError("tuples compare with constants that are not NULL")
+                raise PredicateError("tuples are compared with constants that are not NULL")
         return bind.one_of_tuples(fields, members)
 
     def _in(self, node: exp.Expression) -> Predicate:
@@ -149,13 +148,13 @@ class TreeReader:
 
     def _is(self, node: exp.Expression) -> Predicate:
         _only(node, "this", "expression")
-        side, what = self.side(node.this), node.expression
-        if what.key == "null":
+        side, tested = self.side(node.this), node.expression
+        if tested.key == "null":
             return Constant(side.kind is None) if isinstance(side, Value) else bind.is_null(side)
-        if what.key == "boolean":
+        if tested.key == "boolean":
             if isinstance(side, Value):
                 raise PredicateError("IS TRUE and IS FALSE need a boolean column")
-            holds = bind.truth(side) if what.this else bind.negation(bind.truth(side))
+            holds = bind.truth(side) if tested.this else bind.negation(bind.truth(side))
             return bind.conjunction([holds, bind.negation(bind.is_null(side))])
         raise PredicateError("IS is followed by NULL, TRUE, FALSE or DISTINCT FROM")
 
@@ -205,7 +204,7 @@ class TreeReader:
             if isinstance(a, Value) and isinstance(b, Value):
                 return constants.arithmetic(operator, a, b)
             if operator == "//":
-                raise PredicateError("// is for constants only: engines don't agree on it")
+                raise PredicateError("// is for constants only: engines do not agree on its result")
             return bind.compute(operator, (a, b))  # type: ignore[arg-type]
         if node.key == "neg":
             _only(node, "this")
@@ -232,7 +231,7 @@ class TreeReader:
             raise refusal(node)
         side = self.side(arg)
         if isinstance(side, Value):
-            raise PredicateError(f"{name} is for columns: write what it gives of a constant")
+            raise PredicateError(f"{name} is for columns: instead of a call with a constant, write its result")
         return bind.compute(name, (side,))  # type: ignore[arg-type]
 
     def constant(self, node: exp.Expression) -> Value:
@@ -288,12 +287,12 @@ class TreeReader:
         _only(node, "this", "unit")
         value = self.constant(node.this)
         if value.kind not in (Domain.NAIVE, Domain.ZONED):
-            raise PredicateError("date_trunc is understood for constant timestamps only, such as now()")
+            raise PredicateError("date_trunc is for constant timestamps only, such as now()")
         return Value(value.kind, temporal.truncate(value.value, node.args["unit"].name))  # type: ignore[arg-type]
 
 
 def _chain(node: exp.Expression) -> list[exp.Expression]:
-    """The operands of a chain of the same connective, without recursion: chains are long."""
+    """The operands of a chain of one connective, without recursion: chains can be long."""
     operands, pending = [], [node]
     while pending:
         top = pending.pop()
@@ -312,16 +311,18 @@ def _cast_target(node: exp.Expression) -> pa.DataType:
         sizes = [int(param.name) if _SIZE.fullmatch(param.name) else -1 for param in target.expressions] or [18, 3]
         precision, scale = (*sizes, 0)[:2]
         if len(sizes) > 2 or not 0 <= scale <= precision <= constants.MAX_DIGITS or precision == 0:
-            raise PredicateError(f"DECIMAL takes 1 to {constants.MAX_DIGITS} digits and no more of them as fraction")
+            raise PredicateError(
+                f"DECIMAL takes a precision of 1 to {constants.MAX_DIGITS} digits, and a scale of at most the precision"
+            )
         return pa.decimal128(precision, scale)
     if name not in _CASTS or target.expressions:
-        raise PredicateError(f"no cast to {target.sql('duckdb')} here; there are {', '.join(_CASTS)}, DECIMAL(p, s)")
+        raise PredicateError(f"cannot cast to {target.sql('duckdb')}; there are: {', '.join(_CASTS)}, DECIMAL(p, s)")
     return _CASTS[name]
 
 
-def _only(node: exp.Expression, *known: str) -> None:
-    """Refuses a node with arguments that are not understood."""
-    if any(value and name not in known for name, value in node.args.items()):
+def _only(node: exp.Expression, *allowed: str) -> None:
+    """Refuses a node that has other arguments."""
+    if any(value and name not in allowed for name, value in node.args.items()):
         raise refusal(node)
 
 
@@ -331,3 +332,44 @@ _CONDITIONS: dict[str, Callable[[TreeReader, Any], Predicate]] = {
     "ilike": TreeReader._like, "escape": TreeReader._escape, "nullsafeneq": TreeReader._nullsafeneq,
     "nullsafeeq": TreeReader._nullsafeeq,
 }  # fmt: skip
+
+
+def refusal(node: exp.Expression) -> PredicateError:
+    """The error for a node that predicates do not support."""
+    text = node.sql("duckdb")
+    if len(text) > 80:
+        text = text[:77] + "..."
+    parts = {part.key for part in node.walk()}
+    if parts & {"select", "subquery", "exists"}:
+        advice = "subqueries are not supported: read the values first, and pass them as a parameter, 'id IN ?'"
+    elif parts & {"regexplike", "regexpilike", "similarto", "glob"}:
+        advice = "regular expressions are not supported: write LIKE 'a%'"
+    elif parts & {"arrayoverlaps", "bitwiseand", "bitwiseor", "dpipe", "concat", "xor"}:
+        advice = "join conditions by AND and OR, and members of a list by commas; texts cannot be concatenated"
+    elif parts & {"sum", "count", "max", "min", "avg"}:
+        advice = "a predicate is about one row: aggregate with db.sql"
+    elif node.key in _COMPARISONS:
+        advice = "comparisons cannot be chained: write 1 < n AND n < 5, or BETWEEN"
+    elif node.key == "column" and node.args.get("table"):
+        advice = "write the column's name alone"
+    elif "column" in parts:
+        advice = f"with columns you can use + - * / %, CAST and {', '.join(NAMES)}"
+    else:
+        advice = "constants consist of literals, CAST, + - * / // %, now(), current_date, date_trunc and INTERVAL"
+    return PredicateError(f"{text} is not supported in a predicate; {advice}", position=position_of(node))
+
+
+def position_of(node: exp.Expression) -> int | None:
+    """The position at which a node begins: the least position of the node and all nodes in it."""
+    return min((part.meta["start"] for part in node.walk() if "start" in part.meta), default=None)
+
+
+@contextmanager
+def adding_position(node: exp.Expression) -> Iterator[None]:
+    """Adds the node's position to errors that have none."""
+    try:
+        yield
+    except PredicateError as error:
+        if error.position is not None:
+            raise
+        raise PredicateError(error.reason, position=position_of(node)) from None

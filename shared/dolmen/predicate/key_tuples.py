@@ -1,31 +1,31 @@
-"""Predicates that only name tuples of values: they become ``keys`` tombstones, one hash lookup for all."""
+"""Predicates that only list tuples of values. They become ``keys`` tombstones: one hash lookup for all of them."""
 
 from __future__ import annotations
 
 from itertools import product
+from math import prod
 from typing import TypeAlias
 
 import pyarrow as pa
 
 from dolmen.format.types import Plain
 from dolmen.predicate.ast import And, Column, Compare, In, IsNull, Literal, Not, Or, Predicate, Term
-from dolmen.predicate.constants import Domain, domain_of, exact_float, fit, grid, into, join, plain_of
+from dolmen.predicate.constants import Domain, domain_of, exact_float, into, join, representable
+from dolmen.predicate.limits import MAX_MEMBERS
 
-MAX_KEYS = 1_000_000
-
-Tuples: TypeAlias = tuple[tuple[int, ...], list[tuple[Plain, ...]]]
+KeyTuples: TypeAlias = tuple[tuple[int, ...], list[tuple[Plain, ...]]]
 
 
-def as_keys(p: Predicate) -> Tuples | None:
-    """The tuples of values that a predicate names, if it says nothing else.
+def as_keys(p: Predicate) -> KeyTuples | None:
+    """The tuples of values that a predicate lists, if it has no other conditions.
 
-    That is so for ``=`` and IN over the columns of ONE tuple (none of them a float) that are joined by AND, and for
-    several of these over the same columns that are joined by OR; IS NOT NULL of these columns adds nothing. NULL
+    Such a predicate consists of ``=`` and IN over columns that are not floats, joined by AND, or of several such
+    conditions over the same columns, joined by OR. IS NOT NULL of these columns is allowed and has no effect. NULL
     members, and values that the column's type lacks, equal nothing and are dropped.
 
     Returns:
-        ids of the columns, ascending, and the distinct tuples of plain values in the columns' bound types; None when
-        the predicate says more than that, or when there are more than 1,000,000 tuples.
+        the ids of the columns, ascending, and the distinct tuples of plain values in the columns' bound types; None if
+        the predicate has other conditions, or more than 1,000,000 tuples.
     """
     match p:
         case Compare(op="=", right=Literal() as literal):
@@ -39,12 +39,12 @@ def as_keys(p: Predicate) -> Tuples | None:
     return None
 
 
-def _values(column: Term, values: list[Plain], own: pa.DataType) -> Tuples | None:
+def _values(column: Term, values: list[Plain], own: pa.DataType) -> KeyTuples | None:
     if not isinstance(column, Column):
         return None
     arrow_type = column.arrow_type
     domain = join(domain_of(arrow_type), domain_of(own))
-    if domain is None or pa.types.is_floating(arrow_type) or len(values) > MAX_KEYS:
+    if domain is None or pa.types.is_floating(arrow_type) or len(values) > MAX_MEMBERS:
         return None
     if domain.is_float and not (
         pa.types.is_integer(arrow_type) and all(exact_float(value, domain) for value in values)  # type: ignore[arg-type]
@@ -53,13 +53,13 @@ def _values(column: Term, values: list[Plain], own: pa.DataType) -> Tuples | Non
     if domain in (Domain.TEXT, Domain.BYTES, Domain.BOOLEAN):
         width = arrow_type.byte_width if pa.types.is_fixed_size_binary(arrow_type) else None
         return (column.id,), [(v,) for v in values if width is None or len(v) == width]  # type: ignore[arg-type]
-    cells = grid(arrow_type, Domain.EXACT if domain.is_float else domain)
-    placed = [fit("=", into(v, domain_of(own), domain), cells) for v in values]
-    return (column.id,), [(plain_of(place[1], arrow_type),) for place in placed if isinstance(place, tuple)]
+    converted = (into(value, domain_of(own), domain) for value in values)
+    stored = representable(converted, arrow_type, Domain.EXACT if domain.is_float else domain)
+    return (column.id,), [(value,) for value in stored]
 
 
-def _all_of(p: And) -> Tuples | None:
-    """The product of the operands' tuples: operands over the same columns must agree, others must share no column."""
+def _all_of(p: And) -> KeyTuples | None:
+    """The product of the operands' tuples. Operands over the same columns intersect; others must share no column."""
     by_columns: dict[tuple[int, ...], dict[tuple[Plain, ...], None]] = {}
     not_null = set()
     for arg in p.args:
@@ -72,20 +72,18 @@ def _all_of(p: And) -> Tuples | None:
         if part is None:
             return None
         ids, tuples = part
-        known = by_columns.get(ids)
-        by_columns[ids] = dict.fromkeys(t for t in tuples if known is None or t in known)
+        others = by_columns.get(ids)
+        by_columns[ids] = dict.fromkeys(t for t in tuples if others is None or t in others)
     ids = tuple(column for columns in by_columns for column in columns)
-    size = 1
-    for tuples_of in by_columns.values():
-        size *= len(tuples_of)
-    if not ids or len(set(ids)) < len(ids) or not not_null <= set(ids) or size > MAX_KEYS:
+    size = prod(map(len, by_columns.values()))
+    if not ids or len(set(ids)) < len(ids) or not not_null <= set(ids) or size > MAX_MEMBERS:
         return None
-    places = sorted(range(len(ids)), key=ids.__getitem__)
-    joined = (sum(parts, ()) for parts in product(*by_columns.values()))
-    return tuple(ids[place] for place in places), [tuple(row[place] for place in places) for row in joined]
+    order = sorted(range(len(ids)), key=ids.__getitem__)
+    rows = (sum(parts, ()) for parts in product(*by_columns.values()))
+    return tuple(ids[index] for index in order), [tuple(row[index] for index in order) for row in rows]
 
 
-def _any_of(p: Or) -> Tuples | None:
+def _any_of(p: Or) -> KeyTuples | None:
     """The union of the operands' tuples, which must be over the same columns."""
     ids: tuple[int, ...] | None = None
     union: dict[tuple[Plain, ...], None] = {}
@@ -95,7 +93,7 @@ def _any_of(p: Or) -> Tuples | None:
             return None
         ids = part[0]
         union.update(dict.fromkeys(part[1]))
-        if len(union) > MAX_KEYS:
+        if len(union) > MAX_MEMBERS:
             return None
     assert ids is not None
     return ids, list(union)

@@ -1,4 +1,4 @@
-"""LIKE patterns: parsed once, then matched by the cheapest kernel, or used for pruning by their prefix."""
+"""LIKE patterns: parsed once, then matched by the cheapest kernel, or used to prune by their prefix."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dolmen.base.arguments import short_repr
 from dolmen.base.cached import cached_property
 from dolmen.errors import PredicateError
-from dolmen.predicate.limits import short_repr
 
 _MOST_IN_REGEX = 10_000
-"""Pieces of a pattern that becomes a regular expression: RE2 takes no longer ones than some 50,000."""
+"""The most pieces of a pattern that becomes a regular expression: RE2 takes about 50,000."""
 
 
 @dataclass(frozen=True)
@@ -27,32 +27,32 @@ class Pattern:
 
     @property
     def prefix(self) -> str:
-        """The text that every match begins with."""
+        """The text with which every match begins."""
         return self.pieces[0] if self.pieces and isinstance(self.pieces[0], str) else ""
 
     @cached_property
     def after_prefix(self) -> str | None:
-        """The least text above all texts that begin with the prefix; None if there is none."""
+        """The least text greater than all texts that begin with the prefix; None if there is none."""
         prefix = self.prefix
         for end in range(len(prefix), 0, -1):
             code = ord(prefix[end - 1]) + 1
             if code <= 0x10FFFF:
-                return prefix[: end - 1] + chr(0xE000 if code == 0xD800 else code)  # surrogates are no characters
+                return prefix[: end - 1] + chr(0xE000 if code == 0xD800 else code)  # skips surrogates
         return None
 
     @property
     def is_text(self) -> bool:
-        """Whether the pattern has no wildcard: then it only matches its prefix."""
+        """Whether the pattern has no wildcard, so that it only matches its prefix."""
         return self.pieces in ((), (self.prefix,))
 
     @property
     def is_prefix(self) -> bool:
-        """Whether it matches everything that begins with its prefix."""
+        """Whether the pattern matches every text that begins with its prefix."""
         return self.pieces in ((True,), (self.prefix, True))
 
     @property
     def runs(self) -> tuple[tuple[str | bool, ...], ...]:
-        """The pieces between one ``%`` and the next: texts and ``_``. Without any ``%`` there is one run."""
+        """The texts and ``_`` between one ``%`` and the next. A pattern without ``%`` has one run."""
         runs: list[list[str | bool]] = [[]]
         for piece in self.pieces:
             if piece is True:
@@ -64,7 +64,7 @@ class Pattern:
 
 @lru_cache(256)
 def pattern(text: str, escape: str | None) -> Pattern:
-    """Parses a pattern. Raises PredicateError when it ends in its escape character."""
+    """Parses a pattern. Raises PredicateError if it ends with its escape character."""
     pieces: list[str | bool] = []
     literal: list[str] = []
     characters = iter(text)
@@ -109,24 +109,24 @@ def match(array: Any, text: str, escape: str | None, ignore_case: bool) -> Any:
 
 
 def lower(array: Any) -> Any:
-    """Strings in lower case, character by character; bytes that are no UTF-8 count as U+FFFD."""
+    """Strings in lower case, character by character; bytes that are not UTF-8 count as U+FFFD."""
     return pc.utf8_lower(repair_utf8(array))
 
 
 def repair_utf8(array: Any) -> Any:
-    """The same strings, those with bytes that are no UTF-8 with U+FFFD in their places."""
+    """The strings with U+FFFD for each byte that is not UTF-8."""
     try:
         array.validate(full=True)
     except pa.ArrowInvalid:
         if isinstance(array, pa.ChunkedArray):
             array = array.combine_chunks()
-        texts = array.cast(pa.binary()).to_pylist()  # damaged data alone comes here
+        texts = array.cast(pa.binary()).to_pylist()  # only for damaged data
         return pa.array([None if text is None else text.decode(errors="replace") for text in texts], array.type)
     return array
 
 
 def _match_long(array: Any, parts: Pattern) -> Any:
-    """A pattern too long for RE2, for which few texts are long enough: those are looked at one by one."""
+    """Matches a pattern too long for RE2. Few texts are long enough to match, and these are matched one by one."""
     if isinstance(array, pa.ChunkedArray):
         array = array.combine_chunks()
     least = sum(len(piece.encode()) if isinstance(piece, str) else not piece for piece in parts.pieces)
@@ -143,7 +143,7 @@ def _match_long(array: Any, parts: Pattern) -> Any:
 
 
 def _matches(text: str, runs: Sequence[re.Pattern[str]], last: int) -> bool:
-    """Whether one text matches: each run between two ``%`` is taken at its first place, the last one at the end.
+    """Whether one text matches: each run between two ``%`` matches at its first position, the last run at the end.
 
     Args:
         last: number of characters of the last run.

@@ -1,11 +1,12 @@
-"""Limits on the size of a predicate. Most of them are checked before anything is built.
+"""Limits on the size of a predicate. Most are checked before anything is built.
 
-They bound the cost of reading, storing and evaluating a predicate: no text within them takes more than a few seconds to
-read, and no stored predicate exhausts a reader's stack or memory.
+They bound the cost of parsing, storing and evaluating a predicate: no text within them takes more than a few seconds to
+parse, and no stored predicate exhausts a reader's stack or memory.
 """
 
 from __future__ import annotations
 
+from dolmen.base.arguments import short_repr
 from dolmen.errors import LimitError, PredicateError
 
 MAX_TEXT = 1_000_000
@@ -13,38 +14,32 @@ MAX_TEXT = 1_000_000
 MAX_TOKENS = 100_000
 """Names, literals and signs in a predicate's text: about twice as many as an IN has members."""
 MAX_WORDS = 25_000
-"""Operators, keywords and opening parentheses among them: these take longest to read."""
+"""Operators, keywords and opening parentheses among them, which take longest to parse."""
 MAX_OPERATORS = 5_000
-"""``+ - * / // % ::`` and dots between two sides, signs not counted."""
+"""``+ - * / // % ::`` and dots between two sides, without signs."""
 MAX_PREFIXES = 20
-"""NOTs and signs one after the other."""
+"""Consecutive NOTs and signs."""
 MAX_NESTING = 20
-"""How deep parentheses may stand in each other: what sqlglot reads within Python's stack, wherever it is called."""
+"""Levels of nested parentheses, which sqlglot can parse within Python's stack from any caller."""
 MAX_CONDITIONS = 10_000
-"""Conditions joined by AND and OR. An IN is one, however many members it has."""
+"""Conditions joined by AND and OR. An IN is one condition, whatever its number of members."""
 MAX_MEMBERS = 1_000_000
-"""Members of an IN, as keys of a delete."""
+"""Members of an IN, and keys of a delete."""
 MAX_PATTERN = 10_000
 """Characters of a LIKE pattern."""
 MAX_NUMBER = 400
 """Characters of a number, a time or an interval, and the exponent of a number: far beyond what any column holds."""
 MAX_DEPTH = 200
-"""Levels of a stored predicate's tree. Text can't make more than half of them."""
-
-_MOST_SHOWN = 80
-
-
-def short_repr(value: object) -> str:
-    """A value as Python writes it, shortened: for messages."""
-    try:
-        text = repr(value)
-    except Exception:  # noqa: BLE001 - what an object says of itself may be anything, or too deep, or too long
-        return f"a value of type {type(value).__name__}"
-    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
+"""Levels of a stored predicate's tree. Text cannot make more than half of them."""
 
 
 def check_count(count: int, most: int, what: str, instead: str) -> None:
-    """Raises LimitError if there are too many."""
+    """Raises LimitError if ``count`` is more than ``most``.
+
+    Args:
+        what: what is counted, in the plural, for the message.
+        instead: what the caller can do instead.
+    """
     if count > most:
         raise LimitError(f"{count:,} {what} in a predicate: at most {most:,} are allowed; {instead}")
 

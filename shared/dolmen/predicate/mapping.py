@@ -12,13 +12,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from dolmen.base.arguments import short_repr
 from dolmen.errors import PredicateError
 from dolmen.format.schema import Field, Schema
 from dolmen.predicate import bind, constants
 from dolmen.predicate.ast import Predicate
 from dolmen.predicate.bind import find_column
 from dolmen.predicate.constants import Domain, Op, Value
-from dolmen.predicate.limits import MAX_MEMBERS, check_characters, check_count, short_repr
+from dolmen.predicate.limits import MAX_MEMBERS, check_characters, check_count
 
 LISTS = (list, tuple, set, frozenset, range)
 """The types that count as a list of values."""

@@ -1,20 +1,36 @@
 """From what users write to a bound predicate: SQL text in DuckDB's dialect, or a mapping of columns to values.
 
-sqlglot reads the text, and ``dolmen.predicate.grammar`` the tree that sqlglot makes of it.
+sqlglot parses the text, and ``dolmen.predicate.grammar`` reads sqlglot's tree. A text that would take long to parse, or
+too much stack, is refused by its tokens. Texts that differ only in their literals are parsed once: thousands of deletes
+differ only in their values.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from dolmen.base.arguments import short_repr
 from dolmen.errors import LimitError, PredicateError
 from dolmen.format.schema import Schema
 from dolmen.predicate.ast import Predicate, columns
 from dolmen.predicate.grammar import TreeReader
-from dolmen.predicate.lexing import parse_shape, syntax_error, tokenize
-from dolmen.predicate.limits import MAX_DEPTH, check_characters, short_repr
+from dolmen.predicate.limits import (
+    MAX_DEPTH,
+    MAX_NESTING,
+    MAX_NUMBER,
+    MAX_OPERATORS,
+    MAX_PREFIXES,
+    MAX_TEXT,
+    MAX_TOKENS,
+    MAX_WORDS,
+    check_characters,
+    check_count,
+)
 from dolmen.predicate.mapping import parse_mapping
 
 if TYPE_CHECKING:
@@ -23,8 +39,8 @@ if TYPE_CHECKING:
 
 Parameters: TypeAlias = Sequence[Any] | Mapping[str, Any]
 Where: TypeAlias = str | Mapping[str, Any] | tuple[str, Parameters] | Predicate | None
-"""A predicate as users give it: SQL text (``"user_id = 42 AND price > 3"``), a mapping of columns to values, a pair of
-text and the values of its parameters, or a bound one (docs/predicates.md); None where there is none."""
+"""A predicate as users write it: SQL text (``"user_id = 42 AND price > 3"``), a mapping of columns to values, a pair of
+text and the values of its parameters, or a bound predicate (docs/predicates.md); None for no predicate."""
 
 
 def parse(source: Where, schema: Schema, *, now_us: int) -> Predicate:
@@ -32,17 +48,17 @@ def parse(source: Where, schema: Schema, *, now_us: int) -> Predicate:
 
     Args:
         source: SQL text such as ``"user_id = 42 AND event_time < now() - INTERVAL 90 DAY"``; or a mapping such as
-            ``{"user_id": 42, "country": ["de", "fr"], "email": None}``: equality, IN and IS NULL, all of which must
-            hold; or ``{"amount": {">=": 3, "<": 9}}`` with operators. Texts in it mean what a quoted literal means in
-            SQL, floats what their digits mean. Or a pair of text and the values of its parameters, as in
-            ``("user_id = ?", [42])`` or ``("user_id = :id", {"id": 42})``. What is bound to this schema already is
-            returned as it is.
-        schema: columns are looked up here without regard to case; exactly when a quoted name stands there exactly.
+            ``{"user_id": 42, "country": ["de", "fr"], "email": None}``: equality, IN and IS NULL, joined by AND; or
+            ``{"amount": {">=": 3, "<": 9}}`` with operators. A text in a mapping means the same as a quoted literal in
+            SQL, and a float means its decimal digits. Or a pair of text and the values of its parameters, as in
+            ``("user_id = ?", [42])`` or ``("user_id = :id", {"id": 42})``. A predicate that is already bound to this
+            schema is returned as it is.
+        schema: the table's columns. Names ignore case, but a quoted name prefers a column with exactly that name.
         now_us: microseconds since the epoch for ``now()``, ``current_timestamp`` and ``current_date`` (UTC).
 
     Raises:
-        PredicateError: it cannot be read or does not fit the schema; with the position when it is text.
-        LimitError: it is larger than the limits (limits.py).
+        PredicateError: the predicate cannot be parsed or does not match the schema; for text, it has the position.
+        LimitError: the predicate exceeds the limits (limits.py).
     """
     if isinstance(source, str):
         return _parse_text(source, schema, now_us, ())
@@ -61,12 +77,12 @@ def _bound_to(p: Predicate, schema: Schema) -> Predicate:
     except RecursionError:
         raise PredicateError(f"nested too deeply: a stored predicate has at most {MAX_DEPTH} levels") from None
     if foreign:
-        raise PredicateError(f"a predicate of another table: this one has no column of id {min(foreign)}")
+        raise PredicateError(f"the predicate was bound to another table: this one has no column with id {min(foreign)}")
     return p
 
 
 def with_parameters(source: Any, parameters: Parameters | None) -> Any:
-    """A predicate together with the values of its parameters. Raises PredicateError if it is no text."""
+    """A predicate with the values of its parameters. Raises PredicateError if the predicate is not text."""
     if parameters is None:
         return source
     if not isinstance(source, str):
@@ -75,9 +91,9 @@ def with_parameters(source: Any, parameters: Parameters | None) -> Any:
 
 
 def _parse_text(text: str, schema: Schema, now_us: int, parameters: Parameters) -> Predicate:
-    if isinstance(parameters, tuple) and not parameters and (known := parse_shape(check_characters(text))):
-        shape, literals = known
-        with suppress(PredicateError, LimitError):  # which are told below, with their position
+    if isinstance(parameters, tuple) and not parameters and (found := parse_shape(check_characters(text))):
+        shape, literals = found
+        with suppress(PredicateError, LimitError):  # raised again below, with their position
             return TreeReader(schema, now_us, {}, literals).predicate(shape.tree)
     from sqlglot import exp
     from sqlglot.dialects.dialect import Dialect
@@ -91,7 +107,7 @@ def _parse_text(text: str, schema: Schema, now_us: int, parameters: Parameters) 
             raise PredicateError("an empty predicate names no rows; to mean every row, write TRUE")
         if len([tree for tree in trees if tree is not None]) > 1:
             behind = next(token.start for token in tokens if token.token_type is TokenType.SEMICOLON)
-            raise PredicateError("there is more behind the semicolon: join conditions by AND or OR", position=behind)
+            raise PredicateError("there is text after the semicolon: join conditions by AND or OR", position=behind)
         return TreeReader(schema, now_us, _values_of(trees[0], parameters)).predicate(trees[0])
     except ParseError as error:
         raise syntax_error(text, error.errors) from None
@@ -107,20 +123,191 @@ def _values_of(tree: exp.Expression, parameters: Parameters) -> dict[int, Any]:
     """The value of each placeholder, by the identity of its node. Raises PredicateError."""
     if not isinstance(parameters, (list, tuple, Mapping)):
         raise PredicateError(f"parameters are a list, or a mapping of names to values, not {type(parameters).__name__}")
-    places = [node for node in tree.walk(bfs=False) if node.key == "placeholder"]
-    names = [str(node.args.get("this") or "") for node in places]
+    placeholders = [node for node in tree.walk(bfs=False) if node.key == "placeholder"]
+    names = [str(node.args.get("this") or "") for node in placeholders]
     if isinstance(parameters, Mapping):
         if "" in names:
-            raise PredicateError("? takes its value from a list; of a mapping name it, as in user_id = :user_id")
-        known: dict[str, Any] = {str(name): value for name, value in parameters.items()}
+            raise PredicateError("? takes its value from a list; for a mapping, write a name, as in user_id = :user_id")
+        values: dict[str, Any] = {str(name): value for name, value in parameters.items()}
     else:
-        counted = iter(range(1, len(places) + 1))
+        counted = iter(range(1, len(placeholders) + 1))
         names = [name or str(next(counted)) for name in names]
-        known = {str(number): value for number, value in enumerate(parameters, 1)}
-    if missing := [name for name in names if name not in known]:
+        values = {str(number): value for number, value in enumerate(parameters, 1)}
+    if missing := [name for name in names if name not in values]:
         raise PredicateError(
-            f"no value for parameter {short_repr(missing[0])}: {len(set(names))} are asked for, {len(known)} were given"
+            f"no value for parameter {short_repr(missing[0])}: the text needs {len(set(names))}, and "
+            f"{len(values)} were given"
         )
-    if unused := known.keys() - set(names):
+    if unused := values.keys() - set(names):
         raise PredicateError(f"parameter {short_repr(min(unused))} is not in the text")
-    return {id(node): known[name] for node, name in zip(places, names, strict=True)}
+    return {id(node): values[name] for node, name in zip(placeholders, names, strict=True)}
+
+
+_TOKEN = re.compile(r"\d+\.\d*|\w+|[^\w\s]")
+
+_TOKEN_OR_LITERAL = re.compile(rf"""'[^']*'|"[^"]*"|{_TOKEN.pattern}""")
+
+_ADVICE = "give many values as a mapping, {'id': [...]}, or delete by keys=[...]"
+
+
+def tokenize(text: str) -> list[Any]:
+    """The tokens of a text, by sqlglot.
+
+    Raises:
+        LimitError, PredicateError: the text exceeds the limits (limits.py).
+        sqlglot.errors.TokenError: a quote or a comment is left open.
+    """
+    from sqlglot.dialects.dialect import Dialect
+
+    check_count(len(text), MAX_TEXT, "characters", _ADVICE)
+    check_characters(text)
+    check_count(_token_bound(text), MAX_TOKENS, "words, numbers and signs", _ADVICE)
+    tokens: list[Any] = Dialect.get_or_raise("duckdb").tokenize(text)
+    _check_tokens(tokens)
+    return tokens
+
+
+def _check_tokens(tokens: Sequence[Any]) -> None:
+    """Raises LimitError or PredicateError for tokens beyond the limits."""
+    from sqlglot.tokens import TokenType
+
+    opens, closes, nots = TokenType.L_PAREN, TokenType.R_PAREN, TokenType.NOT
+    signs = frozenset((TokenType.DASH, TokenType.PLUS))
+    operators = frozenset(
+        (TokenType.STAR, TokenType.SLASH, TokenType.DIV, TokenType.MOD, TokenType.DCOLON, TokenType.DOT)
+    )
+    ends_side = frozenset((TokenType.NUMBER, TokenType.STRING, TokenType.VAR, TokenType.IDENTIFIER, closes))
+    cheap = ends_side | signs | {TokenType.COMMA, TokenType.NULL, TokenType.TRUE, TokenType.FALSE}
+    nesting = words = computed = prefixes = 0
+    previous = None
+    for token in tokens:
+        kind = token.token_type
+        if kind in (TokenType.L_BRACKET, TokenType.L_BRACE):
+            raise PredicateError(
+                "lists and structs are not supported; write IN (1, 2), and pass values as parameters, 'id = ?'",
+                position=token.start,
+            )
+        if previous is TokenType.INTERVAL and len(token.text) > MAX_NUMBER:
+            # sqlglot parses such a text itself, and not in linear time.
+            raise PredicateError(f"an interval has more than {MAX_NUMBER} characters", position=token.start)
+        nesting += (kind is opens) - (kind is closes)
+        if nesting > MAX_NESTING:
+            raise PredicateError(f"more than {MAX_NESTING} nested parentheses", position=token.start)
+        is_prefix = kind is nots or (kind in signs and previous not in ends_side)
+        prefixes = prefixes + 1 if is_prefix else 0
+        if prefixes > MAX_PREFIXES:
+            raise PredicateError(f"more than {MAX_PREFIXES} NOTs or signs in a row", position=token.start)
+        words += kind not in cheap
+        computed += kind in operators or (kind in signs and not is_prefix)
+        previous = kind
+    check_count(words, MAX_WORDS, "operators, keywords and parentheses", _ADVICE)
+    check_count(computed, MAX_OPERATORS, "arithmetic operators, casts and dots", "compute constants first")
+
+
+def _token_bound(text: str) -> int:
+    """An upper bound of the number of tokens, without tokenizing: a long text may be one literal or many."""
+    if len(text) <= MAX_TOKENS:
+        return len(text)
+    whole_literals = not any(sign in text for sign in ("--", "/*", "$", "\\", "{"))
+    return sum(1 for _ in (_TOKEN_OR_LITERAL if whole_literals else _TOKEN).finditer(text))
+
+
+MAX_CHARACTERS = 1_000
+"""Longer texts are parsed each time."""
+
+_FIRST = 1_000
+
+_OPERATOR = r"(?:=|<>|!=|<=|>=|<|>)"
+
+_LITERAL = r"(?:[0-9]{1,18}(?:\.[0-9]{1,18})?|'[^'\\]*')"
+
+_CONDITION = rf"[A-Za-z_][A-Za-z0-9_]*\s*{_OPERATOR}\s*{_LITERAL}"
+
+_SIMPLE = re.compile(rf"\s*{_CONDITION}(?:\s+(?i:AND|OR)\s+{_CONDITION})*\s*")
+
+_COMPARED = re.compile(rf"({_OPERATOR}\s*)({_LITERAL})")
+"""In a simple text, operators occur only before literals and inside quoted texts."""
+
+
+@dataclass(frozen=True)
+class ParsedShape:
+    """The tree of all texts that differ only in their literals.
+
+    Args:
+        tree: sqlglot's tree of one of the texts.
+        literals: the index of each literal in the text, by the identity of its node.
+    """
+
+    tree: exp.Expression
+    literals: Mapping[int, int]
+
+
+def parse_shape(text: str) -> tuple[ParsedShape, Mapping[int, str]] | None:
+    """The tree of a text, and its literals by the identity of their nodes. None unless the text consists of columns
+    compared with literals, joined by AND and OR."""
+    if len(text) > MAX_CHARACTERS or not _SIMPLE.fullmatch(text):
+        return None
+    literals = [literal[1:-1] if literal[0] == "'" else literal for _, literal in _COMPARED.findall(text)]
+    # Each literal is replaced by a unique one of its kind, which identifies its node in the tree.
+    counted = iter(range(_FIRST, _FIRST + len(literals)))
+    shape = _parse(_COMPARED.sub(lambda found: f"{found[1]}{_unique(found[2], next(counted))}", text))
+    if shape is None or len(shape.literals) != len(literals):
+        return None
+    return shape, {node: literals[index] for node, index in shape.literals.items()}
+
+
+def _unique(literal: str, number: int) -> str:
+    return f"'{number}'" if literal[0] == "'" else str(number)
+
+
+@lru_cache(maxsize=256)
+def _parse(text: str) -> ParsedShape | None:
+    from sqlglot import exp
+    from sqlglot.dialects.dialect import Dialect
+    from sqlglot.errors import ParseError, TokenError
+
+    duckdb = Dialect.get_or_raise("duckdb")
+    try:
+        trees = duckdb.parser().parse_into(exp.Condition, duckdb.tokenize(text), text)
+    except (ParseError, TokenError):
+        return None
+    if len(trees) != 1 or trees[0] is None:
+        return None
+    literals = [node for node in trees[0].walk(bfs=False) if node.key == "literal"]
+    indexes = {id(node): int(node.name) - _FIRST for node in literals}
+    return ParsedShape(trees[0], indexes) if sorted(indexes.values()) == list(range(len(literals))) else None
+
+
+def syntax_error(text: str, errors: Sequence[Mapping[str, Any]]) -> PredicateError:
+    """The error for a text that sqlglot could not parse.
+
+    Args:
+        errors: the errors that sqlglot reports.
+    """
+    if not errors or not errors[0].get("line"):
+        return PredicateError(f"can't read {short_repr(text)} as a condition")
+    first = errors[0]
+    before = sum(len(line) for line in text.splitlines(keepends=True)[: first["line"] - 1])
+    position = max(0, before + first["col"] - len(first["highlight"]))
+    problem = first["description"]
+    if "Required keyword" in problem or problem.startswith("Expecting"):
+        problem = f"something is missing around {short_repr(first['highlight'])}"
+    else:
+        problem = f"unexpected {short_repr(first['highlight'])}"
+    return PredicateError(f"{problem}; {_syntax_advice(text, first)}", position=position)
+
+
+def _syntax_advice(text: str, error: Mapping[str, Any]) -> str:
+    near = f"{error['start_context'][-3:]}{error['highlight']}{error['end_context'][:2]}"
+    word = error["highlight"].upper()
+    if any(quote in text for quote in "\u2018\u2019\u201c\u201d"):
+        return "write texts in straight single quotes, 'like this'"
+    if "=>" in near or "=<" in near:
+        return "write >= or <="
+    if word in ("WHERE", "SELECT", "FROM", "ORDER BY", "GROUP BY", "LIMIT"):
+        return "write only the condition after WHERE, such as id = 1 AND name = 'a'"
+    if "," in near:
+        return "write lists in parentheses, IN (1, 2), and decimals with a point, 0.5"
+    if "%" in near:
+        return "write texts and patterns in single quotes, LIKE 'a%', and other values as parameters, 'id = ?'"
+    return "write a condition as after WHERE in DuckDB's SQL, with texts in single quotes"

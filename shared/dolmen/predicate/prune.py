@@ -1,13 +1,12 @@
 """Judges a predicate by statistics alone, for one file or for many at once, without reading a row.
 
-Each node of a predicate is followed by the outcomes (TRUE, FALSE, NULL) that it may have for some row. An outcome is
-left out only if it is proven impossible, so "no row can be TRUE" and "no row can be anything else" are proofs. That
-makes NOT, NULL and NaN simple: each is just one more outcome that is possible or not.
+For each node of a predicate, this module computes the outcomes (TRUE, FALSE, NULL) that it may have for some row. An
+outcome is excluded only if it is proven impossible, so "no row is TRUE" and "every row is TRUE" are proofs. That makes
+NOT, NULL and NaN simple: each is one more outcome that is possible or not.
 
-What is possible is a ``Fact``: a bool for one file, a mask for many. The reasoning here is the same for both, because
-``&`` and ``|`` work on both, and nothing is ever negated but by exchanging TRUE and FALSE. ``Statistics`` tells the
-spread of a column: this module has that of one file; ``dolmen.entries.segments.file_masks`` has that of a table of many
-files.
+A ``Fact`` says what is possible: a bool for one file, or a mask for many. The same code works for both, because ``&``
+and ``|`` work on both, and NOT only exchanges TRUE and FALSE. ``Statistics`` gives the spread of a column: for one file
+in this module, and for a table of many files in ``dolmen.entries.segments.file_masks``.
 """
 
 from __future__ import annotations
@@ -39,22 +38,13 @@ from dolmen.predicate.ast import (
     Term,
     Truth,
 )
-from dolmen.predicate.constants import (
-    Domain,
-    Op,  # fmt: skip
-    domain_of,
-    fit,
-    grid,
-    into,
-    join,
-)
+from dolmen.predicate.constants import Domain, Op, domain_of, fit, grid, into, join
 
 Fact: TypeAlias = bool | npt.NDArray[np.bool_]
-"""Whether something is possible: in one file, or in each of many. A bool stands for all of many, too."""
-
+"""Whether something is possible: in one file, or in each of many files. A bool can also mean all of many files."""
 
 _GRIDS = frozenset((Domain.EXACT, Domain.DATE, Domain.TIME, Domain.NAIVE, Domain.ZONED))
-"""Domains in which a type has its values at even distances."""
+"""Domains in which the values of a type are evenly spaced."""
 
 
 class StatsVerdict(Enum):
@@ -77,9 +67,9 @@ class Spread(NamedTuple):
     """The values that one side of a comparison may have, in the domain of that comparison.
 
     Args:
-        least, greatest: bounds of ordinary values; None = unknown. Each is one plain value, or stands for those of many
-            files: then ``<`` and ``<=`` give a mask that is true where the comparison may hold.
-        ordinary, nan, null: whether there may be any ordinary value, NaN, NULL.
+        least, greatest: bounds of ordinary values; None if unknown. Each is one plain value, or an object for many
+            files, whose ``<`` and ``<=`` return a mask that is true where the comparison may hold.
+        ordinary, nan, null: whether there may be an ordinary value, NaN, or NULL.
     """
 
     least: Any
@@ -96,24 +86,24 @@ class Statistics(Protocol):
         """The spread of a column.
 
         Args:
-            domain: where its bounds will be compared; None when they are not needed.
+            domain: the domain in which its bounds will be compared; None if they are not needed.
         """
 
     def members(self, spread: Spread, p: In, domain: Domain) -> tuple[Fact, Fact]:
-        """Whether an ordinary value of a spread may be a member of an IN, and whether one may be none.
+        """Whether an ordinary value of a spread may be a member of an IN, and whether one may not be a member.
 
         Args:
-            domain: that of the spread; ``sorted_members`` has the members in it.
+            domain: the domain of the spread; ``sorted_members`` returns the members in it.
         """
 
 
 def judge(p: Predicate, stats: Mapping[int, Bounds], rows: int) -> StatsVerdict:
-    """Whether the predicate is TRUE for none, some or all rows of a file, as far as can be known.
+    """Judges whether the predicate is TRUE for none, some or all rows of a file, as far as statistics can tell.
 
     Args:
-        stats: by column id; values plain, in the type the column was bound to or a narrower one of the same domain
-            (so an int for an int64, whatever the file's width). A column without an entry is unknown.
-        rows: number of rows; with none the verdict is NEVER.
+        stats: bounds by column id, as plain values of the column's bound type or of a narrower type of the same domain
+            (such as an int for an int64, whatever the file's width). A column without an entry is unknown.
+        rows: number of rows; for 0 rows the verdict is NEVER.
     """
     if rows == 0:
         return StatsVerdict.NEVER
@@ -124,7 +114,7 @@ def judge(p: Predicate, stats: Mapping[int, Bounds], rows: int) -> StatsVerdict:
 
 
 def outcomes(p: Predicate, statistics: Statistics) -> Outcomes:
-    """The outcomes that a predicate may have for some row of a file, of which there is one at least."""
+    """The outcomes that a predicate may have for some row of a file with at least one row."""
     match p:
         case And():
             return reduce(_and, [outcomes(arg, statistics) for arg in p.args])
@@ -156,7 +146,7 @@ def _not(a: Outcomes) -> Outcomes:
 
 
 def _and(a: Outcomes, b: Outcomes) -> Outcomes:
-    """Outcomes of ``a AND b`` for any pair of rows' outcomes."""
+    """The outcomes of ``a AND b`` for any combination of the outcomes of ``a`` and ``b``."""
     null = (a.null & (b.true | b.null)) | (b.null & a.true)
     return Outcomes(a.true & b.true, a.false | b.false, null)
 
@@ -221,9 +211,9 @@ def _in(p: In, statistics: Statistics) -> Outcomes:
 
 
 def sorted_members(p: In, domain: Domain) -> list[Any]:
-    """The members of an IN as plain values of a domain, ascending, made once.
+    """The members of an IN as plain values of a domain, ascending; computed once.
 
-    NULL, NaN, and values that the column's type lacks, are left out.
+    NULL, NaN, and values that the column's type lacks are left out.
     """
     members: list[Any] | None = p.prepared.get(domain)
     if members is None:
@@ -251,7 +241,7 @@ def _like(p: Like, spread: Spread) -> Outcomes:
 
 
 def _spread(term: Term, statistics: Statistics, domain: Domain | None) -> Spread:
-    """The spread of a column. Statistics say nothing of what is computed of columns."""
+    """The spread of a column. Statistics do not cover functions of columns."""
     if isinstance(term, Column):
         return statistics.spread(term, domain)
     return Spread(None, None, True, _may_have_nan(term.type), True)
@@ -270,12 +260,12 @@ def _may_have_nan(type_name: str) -> bool:
 @lru_cache(4_096)
 def _common_domain(a: str, b: str) -> Domain:
     domain = join(_own_domain(a), _own_domain(b))
-    assert domain is not None, "bound predicates compare what can be compared"
+    assert domain is not None, "bound predicates compare values of a common domain"
     return domain
 
 
 class _FileStatistics:
-    """Statistics of one file: plain bounds by column id."""
+    """Statistics of one file, from plain bounds by column id."""
 
     __slots__ = ("_bounds", "_rows")
 

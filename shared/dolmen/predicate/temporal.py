@@ -1,4 +1,4 @@
-"""Dates and times as text and as integers, over the whole range that is stored (Python's datetime ends at year 9999).
+"""Dates and times as text and as integers, over the whole stored range (Python's datetime ends at year 9999).
 
 The calendar is the proleptic Gregorian one with a year 0, as in ISO 8601 and DuckDB. The day arithmetic is Howard
 Hinnant's, https://howardhinnant.github.io/date_algorithms.html.
@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import re
 from calendar import monthrange
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from dolmen.base.arguments import short_repr
 from dolmen.base.units import DAY_US, HOUR_US, MINUTE_US, SECOND_US
 from dolmen.errors import PredicateError
-from dolmen.predicate.limits import check_number, short_repr
+from dolmen.predicate.limits import check_number
 
 _DATE = r"(?P<year>[+-]?\d{1,7})-(?P<month>\d{1,2})-(?P<day>\d{1,2})"
 _TIME = r"(?P<hour>\d{1,2}):(?P<minute>\d{1,2})(?::(?P<second>\d{1,2})(?:\.(?P<fraction>\d{0,18}))?)?"
@@ -23,7 +24,7 @@ _INTERVAL_TEXT = re.compile(r"\s*([+-]?\d{1,18})\s*([A-Za-z]+)", re.ASCII)
 
 
 class Interval(NamedTuple):
-    """A span of time as SQL has it: months, days and microseconds are added one after the other."""
+    """An interval of SQL: its months, days and microseconds are added in this order."""
 
     months: int = 0
     days: int = 0
@@ -35,12 +36,12 @@ class Interval(NamedTuple):
 
 
 _MOST = 2**63
-"""The greatest value of any part of an interval: more than lies between the first and the last microsecond."""
+"""The greatest value of any part of an interval: more than the time between the first and the last timestamp."""
 
 
 def _bounded(span: Interval) -> Interval:
     if any(abs(part) > _MOST for part in span):
-        raise PredicateError("an interval longer than all of time that can be stored")
+        raise PredicateError("the interval is longer than the range of timestamps")
     return span
 
 
@@ -64,18 +65,18 @@ def days_from_civil(year: int, month: int, day: int) -> int:
     return era * 146_097 + of_era * 365 + of_era // 4 - of_era // 100 + of_year - 719_468
 
 
-def civil_from_days(days: int) -> tuple[int, int, int]:
-    """Year, month and day of a number of days since 1970-01-01."""
+def civil_from_days(days: Any) -> tuple[Any, Any, Any]:
+    """Year, month and day of a number of days since 1970-01-01: an int, or a NumPy array of int64."""
     era, of_era = divmod(days + 719_468, 146_097)
     years = (of_era - of_era // 1460 + of_era // 36_524 - of_era // 146_096) // 365
     of_year = of_era - (365 * years + years // 4 - years // 100)
     shifted = (5 * of_year + 2) // 153
-    month = shifted + 3 if shifted < 10 else shifted - 9
+    month = shifted + 3 - 12 * (shifted >= 10)
     return years + era * 400 + (month <= 2), month, of_year - (153 * shifted + 2) // 5 + 1
 
 
 def parse_date(text: str) -> int:
-    """Days since the epoch of ``YYYY-MM-DD``. Raises PredicateError, also for a time of day but midnight."""
+    """Days since the epoch of ``YYYY-MM-DD``. Raises PredicateError, also for a time of day other than midnight."""
     us, _ = parse_timestamp(text)
     if us % DAY_US:
         raise PredicateError(f"{text!r} has a time of day and is compared with dates; write TIMESTAMP {text!r}")
@@ -101,7 +102,7 @@ def parse_timestamp(text: str) -> tuple[int, bool]:
     match = _TIMESTAMP_TEXT.fullmatch(text)
     if match is None:
         raise PredicateError(
-            f"{short_repr(text)} is not a timestamp; write YYYY-MM-DD HH:MM:SS, if need be with a fraction of up to 6 "
+            f"{short_repr(text)} is not a timestamp; write YYYY-MM-DD HH:MM:SS, optionally with a fraction of up to 6 "
             "digits and an offset such as Z or +02:00"
         )
     year, month, day = int(match["year"]), int(match["month"]), int(match["day"])
@@ -137,26 +138,26 @@ def parse_interval(text: str) -> Interval:
         total = plus(total, unit(match[2]).times(int(match[1])))
         end = match.end()
     if not end or text[end:].strip():
-        raise PredicateError(f"{short_repr(text)} is no interval: write whole numbers with units, '3 days 2 hours'")
+        raise PredicateError(f"{short_repr(text)} is not an interval: write whole numbers and units, '3 days 2 hours'")
     return total
 
 
 def unit(name: str) -> Interval:
-    """One of a unit of time. Raises PredicateError."""
+    """The interval of one unit of time. Raises PredicateError."""
     name = name.lower()
     span = _UNITS.get(name) or _UNITS.get(name.removesuffix("s"))
     if span is None:
-        raise PredicateError(f"unknown unit {short_repr(name)}; known are year, month, week, day, hour, minute, ...")
+        raise PredicateError(f"unknown unit {short_repr(name)}; units are year, month, week, day, hour, minute, ...")
     return span
 
 
 def plus(a: Interval, b: Interval) -> Interval:
-    """The sum of two spans. Raises PredicateError."""
+    """The sum of two intervals. Raises PredicateError."""
     return _bounded(Interval(a.months + b.months, a.days + b.days, a.us + b.us))
 
 
 def shift(us: int, by: Interval) -> int:
-    """A timestamp moved by a span: months first (to the month's last day if it is shorter), then days, then time."""
+    """Adds an interval to a timestamp: months first (capped at the month's last day), then days, then the time."""
     days, time = divmod(us, DAY_US)
     if by.months:
         year, month, day = civil_from_days(days)
@@ -167,7 +168,7 @@ def shift(us: int, by: Interval) -> int:
 
 
 def truncate(us: int, name: str) -> int:
-    """The begin of the year, quarter, month, week (from Monday), day, hour, ... that a timestamp is in."""
+    """The start of a timestamp's year, quarter, month, week (from Monday), day, hour, ..."""
     span = unit(name)
     days = us // DAY_US
     if span.months:

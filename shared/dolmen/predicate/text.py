@@ -1,4 +1,4 @@
-"""A predicate as SQL text: for people, and understood again by ``parse``."""
+"""A predicate as SQL text, which people can read and ``parse`` turns back into the same predicate."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ _SQL_TYPES = {
 
 
 def to_sql(p: Predicate, schema: Schema) -> str:
-    """DuckDB's SQL for a predicate. Parsed again with the same schema it is the same predicate.
+    """DuckDB's SQL for a predicate. Parsing it with the same schema returns the same predicate.
 
     Args:
-        schema: names the columns; dropped ones that it still knows too.
+        schema: has the names of the columns, including the dropped columns that the predicate names.
     """
     match p:
         case Compare():
@@ -127,20 +127,20 @@ def _quoted(text: str) -> str:
 
 
 def _value(value: Plain, own: str, column: Term) -> str:
-    """A literal that binds to the same type beside this column."""
+    """A literal that binds to the same type when it is compared with this column."""
     own_type = Literal(own, None).arrow_type
-    domain, beside = domain_of(own_type), domain_of(column.arrow_type)
+    domain, column_domain = domain_of(own_type), domain_of(column.arrow_type)
     match domain, value:
         case Domain.BOOLEAN, _:
             return "TRUE" if value else "FALSE"
         case Domain.FLOAT32, float():
             digits = str(np.float32(value))
-            plain = beside is Domain.FLOAT32 and math.isfinite(value) and "e" not in digits
+            plain = column_domain is Domain.FLOAT32 and math.isfinite(value) and "e" not in digits
             return digits if plain else f"CAST('{digits}' AS FLOAT)"
         case Domain.FLOAT64, float():
             if not math.isfinite(value):
                 return f"CAST('{value}' AS DOUBLE)"
-            return repr(value) if beside is Domain.FLOAT64 or "e" in repr(value) else f"{value!r}e0"
+            return repr(value) if column_domain is Domain.FLOAT64 or "e" in repr(value) else f"{value!r}e0"
         case Domain.TEXT, str():
             return _quoted(value)
         case Domain.BYTES, bytes():
@@ -157,7 +157,7 @@ def _value(value: Plain, own: str, column: Term) -> str:
 
 
 def plain_text(value: Plain, arrow_type: pa.DataType) -> str:
-    """A value other than NULL as ``from_text`` (``dolmen.predicate.constants``) reads it for this type."""
+    """A value other than NULL as text that ``from_text`` (``dolmen.predicate.constants``) parses for this type."""
     match domain_of(arrow_type), value:
         case Domain.BOOLEAN, _:
             return "true" if value else "false"

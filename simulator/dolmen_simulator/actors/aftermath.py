@@ -83,7 +83,7 @@ def runtime_without_faults(network: Network, rng: random.Random) -> Runtime:
 
 
 def tidy(network: Network, rng: random.Random) -> None:
-    """Verifies, collects until nothing is left to do, and checks what is left over. Raises ViolationError."""
+    """Verifies, collects until nothing is left to do, and checks the remaining objects. Raises ViolationError."""
     ledger, retention = network.ledger, network.ledger.retention
     runtime = runtime_without_faults(network, rng)
     wire = FaultlessWire(network, rng)

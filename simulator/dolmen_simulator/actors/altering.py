@@ -75,7 +75,7 @@ class Alterer(Actor):
         return OrderStep(first), lambda table: table.reorder(first)
 
     def _add(self, name: str, columns: tuple[ModelColumn, ...]) -> Made:
-        """Adds a column; one that is not nullable only to tables of which no file is dropped, as JSON says NULL."""
+        """Adds a column. One that is not nullable is not for tables with dropped files: JSON files have NULL in it."""
         required = name in TABLES[2:] and self.random.random() < 0.4
         default = self.random.randrange(100) if required else self._value()
         column = ModelColumn(self.world.unique(), self._free_name(columns), default, default, not required)

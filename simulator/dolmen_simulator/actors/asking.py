@@ -83,7 +83,7 @@ class Asker(Reader):
         return self.predicate()
 
     def _sql(self, process: Process, version: int, name: str) -> None:
-        """Queries a kept version in SQL, without faults, as DuckDB reads in threads of its own."""
+        """Queries a kept version in SQL, without faults, because DuckDB reads in its own threads."""
         network, state = process.network, process.ledger.visible_state(version, process.ledger.version)
         if name not in state:
             return

@@ -117,7 +117,7 @@ def _has_reason(process: Process, run: OperationRun, answer: Answer) -> bool:
 
 
 def _is_of_nobody(process: Process, run: OperationRun, error: Exception) -> bool:
-    """Whether somebody could not be forgotten, as no table had a subject."""
+    """Whether a subject could not be forgotten because no table had a subject column."""
     if type(error) is not InputError or "subject" not in str(error) or run.base is None:
         return False
     states = process.ledger.states[run.operation.known : run.base + 1]

@@ -16,7 +16,7 @@ from dolmen_simulator.world.process import Process
 
 
 class Copyist(Actor):
-    """Copies a table at some version, then goes on by what the feed tells. Begins anew if it has missed too much."""
+    """Copies a table at some version, then follows the feed. Starts again if it has missed too much."""
 
     def __init__(self, world: World, rng: random.Random) -> None:
         super().__init__(world, rng)

@@ -78,7 +78,7 @@ class Declarer(Actor):
         return DeclaredTable(name, SHAPES[shape].schema, ("k",), SHAPES[shape].sort_key, self.random.choice(choices))
 
     def _database(self, process: Process) -> dict[str, Any] | None:
-        """Settings of the database, seldom any; they include all current ones, as applying unsets the others."""
+        """Settings of the database, seldom any; they include all current ones, because others are unset."""
         settings = process.ledger.settings[-1]
         if not settings or self.random.random() < 0.8:
             return None

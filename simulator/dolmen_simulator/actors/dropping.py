@@ -28,7 +28,7 @@ from dolmen_simulator.world.landing import BUCKET, DroppedFile, DropQueue
 from dolmen_simulator.world.process import Process
 
 _UNFOUNDED = "unfounded"
-"""A table that nobody else creates: the first file that is dropped for it says which columns it has."""
+"""A table that no other actor creates: the first file that is dropped for it defines its columns."""
 
 _EXTRA = ("a", "b", "c", "d")
 """The names of columns that files have beside those of all tables; others give tables columns of these names, too."""
@@ -92,7 +92,7 @@ class Ingester(Actor):
         return ended
 
     def _check(self, process: Process, drops: DropQueue, dropped: DroppedFile, outcome: DropOutcome) -> None:
-        """Holds what is said of a file against what is in it, and what was in the way."""
+        """Compares the report about a file with its rows and with the errors that occurred."""
         ledger, drop = process.ledger, dropped.drop
         match outcome.status:
             case "ingested":
@@ -105,7 +105,7 @@ class Ingester(Actor):
                 process.network.counts["late rows told"] += counts.erased
             case "rejected":
                 assert outcome.reject is not None
-                since = ledger.states[dropped.since :]  # whoever rejected it first may not have lived to say so
+                since = ledger.states[dropped.since :]  # its first rejecter may have died before it reported this
                 may_be = dropped.bad or any(_lacks_column(state.get(dropped.table), dropped) for state in since)
                 if not may_be and all(dropped.table in state for state in since):
                     raise ViolationError(Never.LOST, f"{drop.source} was rejected: {outcome.error!r}")

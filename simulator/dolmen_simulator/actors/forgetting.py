@@ -1,4 +1,4 @@
-"""An actor that erases rows, and forgets whoever rows are about, beside everything that may bring them back."""
+"""An actor that erases rows and forgets subjects, concurrently with everything that may bring the rows back."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ class Eraser(Actor):
                 if not without:
                     raise
                 run.base = without[-1]
-                operation.digests = {}  # nobody is known by such a value
+                operation.digests = {}  # such a value identifies no subject
                 process.network.counts["subjects of no table"] += 1
                 return None
 

@@ -1,4 +1,4 @@
-"""An actor with a table of many small files that nobody drops, so that many entries leave the root for segments.
+"""An actor with a table of many small files that is never dropped, so that many entries leave the root for segments.
 
 Other tables do not live long enough for that. Here segments are merged whose files differ in ``applied_through``, and
 overlays of one file are in several places.

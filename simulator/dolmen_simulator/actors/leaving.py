@@ -49,7 +49,7 @@ def see_erasures_gone(network: Network, bucket: MemoryBucket, rng: random.Random
             clock[0] += pause_us
             db.maintain()
             _publish(db, later)
-            db.gc(full=number % 6 == 5)  # also for what is left of publications of tables that were dropped
+            db.gc(full=number % 6 == 5)  # also for the publications of dropped tables
             if all(_is_shared(db, status) for status in db.receipts()):
                 break
         findings = [finding for id_ in ids for finding in db.verify_receipt(id_).findings]
@@ -74,7 +74,7 @@ def see_erasures_gone(network: Network, bucket: MemoryBucket, rng: random.Random
 
 
 def _erased_everywhere(chronicle: Chronicle) -> set[int]:
-    """The numbers of the erased rows that no table has in any version, as it is seen now."""
+    """The numbers of the erased rows that no table shows in any version."""
     numbers = {number for _, number in chronicle.erased}
     for version in range(chronicle.version + 1):
         for table in chronicle.visible_state(version, chronicle.version).values():

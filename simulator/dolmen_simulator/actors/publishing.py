@@ -21,7 +21,7 @@ _SETTINGS: tuple[dict[str, Any], ...] = (
 
 
 class Publisher(Upkeep):
-    """Publishes tables, now and then anew or only to see whether there is something to publish."""
+    """Publishes tables; sometimes again from the start, or only to check whether there is something to publish."""
 
     def turn(self, process: Process) -> None:
         """Makes one publication, or one change of settings."""

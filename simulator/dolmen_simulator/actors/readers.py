@@ -37,7 +37,7 @@ class Reader(Actor):
             process.read(lambda: self._history(process))
 
     def _version(self, process: Process) -> int:
-        """Draws a version: often one that expires soon, and seldom one that has expired, as that fails at once."""
+        """Draws a version: often one that expires soon, and seldom one that has expired, because that fails at once."""
         newest, horizon = process.ledger.version, max(process.ledger.retention.horizon, 1)
         chance = self.random.random()
         if chance < 0.3:

@@ -33,7 +33,7 @@ class Renamer(Blind):
         """Makes one commit with one rename or more."""
         state, chance = process.ledger.states[-1], self.random.random()
         if not state:
-            process.read(process.db.refresh)  # so that it does not wait for ever alone
+            process.read(process.db.refresh)  # so that it does not wait alone without end
         elif HOME in state or ELSEWHERE in state:
             self._move(process, *((HOME, ELSEWHERE) if HOME in state else (ELSEWHERE, HOME)))
         elif chance < 0.25:

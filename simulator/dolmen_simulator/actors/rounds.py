@@ -45,7 +45,7 @@ class Maintainer(Upkeep):
 
     @staticmethod
     def _round(done: Round) -> Round:
-        """Raises one of a round's failures for the ledger to check: an unknown outcome first, as it may still land."""
+        """Raises one of a round's failures for the ledger to check: first an unknown outcome, which may still land."""
         errors = [failure.error for failure in done.failures]
         for error in sorted(errors, key=lambda error: not isinstance(error, UnknownOutcomeError)):
             raise error

@@ -1,4 +1,4 @@
-"""An actor that goes back: it tags versions, restores tables and the whole database, and clones tables of then."""
+"""An actor that goes back: it tags versions, restores tables and the whole database, and clones older tables."""
 
 from __future__ import annotations
 

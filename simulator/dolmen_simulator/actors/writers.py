@@ -78,7 +78,7 @@ class Actor:
         raise NotImplementedError
 
     def target(self, process: Process, names: tuple[str, ...] = PLAIN) -> str | None:
-        """Draws a table to work on, seldom one that does not exist, as calls on that fail at once."""
+        """Draws a table to work on, seldom one that does not exist, because calls on it fail at once."""
         there = [name for name in names if name in process.ledger.states[-1]]
         if names is PLAIN and SPARE in process.ledger.states[-1]:
             there.append(SPARE)

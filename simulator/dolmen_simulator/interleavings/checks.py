@@ -268,7 +268,7 @@ class Judge:
         raise self._violation(execution, seen, orders)
 
     def _orders(self, execution: Execution, *, as_answered: bool) -> Iterator[tuple[*_Order, ExpectedTables]]:
-        """Yields each order of the calls that fits their outcomes, with the rows after each call, as they are read now.
+        """Yields each order of the calls that fits their outcomes, with the rows that are read now after each call.
 
         Args:
             as_answered: False ignores the outcomes, and yields all orders.

@@ -297,7 +297,7 @@ def _no_result(value: Any) -> None:
 
 
 def restored_to_old() -> PairedCall:
-    """Restores the table to a version with the columns of before."""
+    """Restores the table to a version with the former columns."""
     call = restore(OLD, 3)
 
     def effect(model: ExpectedTables) -> None:

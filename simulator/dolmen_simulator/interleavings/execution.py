@@ -126,11 +126,11 @@ class Peer:
         return self.db.context
 
     def wait(self, hours: float) -> None:
-        """Advances the time for everybody, as a step of its own."""
+        """Advances the time for all processes, in its own step."""
         self._execution.wait(self._number, round(hours * HOUR_US))
 
     def freeze(self, hours: float, *, clock_is_set: bool) -> None:
-        """Advances the time for everybody while the clocks of this process stand still, as a step of its own.
+        """Advances the time for all processes but this one, whose clocks stop, in its own step.
 
         Args:
             clock_is_set: whether its wall clock is set when it goes on.
@@ -146,7 +146,7 @@ class Peer:
         return self._execution.time_us()
 
     def meanwhile(self, what: str, hours: float, *calls: Callable[[MemoryBucket], object]) -> None:
-        """Runs calls of others one after the other, as one step.
+        """Runs calls of other processes one after another, in one step.
 
         Args:
             what: description of the calls.

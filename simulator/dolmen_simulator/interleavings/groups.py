@@ -67,7 +67,7 @@ def _outcome(transaction: Transaction, member: Member | None) -> Commit | Error:
 
 
 def _raise_first(outcomes: Sequence[Commit | Error]) -> None:
-    """Raises the error of the first change that has one. What is unknown of one change of a version is so of all."""
+    """Raises the error of the first change that has one. An unknown outcome is that of all."""
     unknown = [isinstance(outcome, UnknownOutcomeError) for outcome in outcomes]
     assert all(unknown) or not any(unknown), f"of one version the changes were told {outcomes}"
     for outcome in outcomes:

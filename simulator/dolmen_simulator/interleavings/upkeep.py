@@ -56,7 +56,7 @@ SPLICE_OPTIONS = altered(COMPACTION_OPTIONS, deleted_share=0.1, run_bytes=80, ro
 without deleted rows are copied."""
 
 LEFT_OUT = UNAVAILABLE_VALUE
-"""A time that a change leaves out, as it did not change."""
+"""A time that a change omits because it did not change."""
 _CDC = IngestSettings(mode="cdc", cdc=CdcSettings("flat", "v", (), "Op", 10**15))
 
 
@@ -179,7 +179,7 @@ def row_expiry() -> PairedCall:
 
 
 def set_longer_ttl() -> PairedCall:
-    """Gives rows a longer time to live, which none has outlived: what is read after it stays."""
+    """Gives rows a longer time to live, which no row has exceeded: rows that are read after it stay."""
 
     def effect(model: ExpectedTables) -> list[Row]:
         model.ttl_hours = 3

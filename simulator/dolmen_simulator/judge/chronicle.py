@@ -74,7 +74,7 @@ class Chronicle:
         return len(self.chain) - 1
 
     def visible_state(self, version: int, known: int) -> State:
-        """A version as whoever knows version ``known`` sees it: without the rows that were erased in between."""
+        """A version as a reader that knows version ``known`` sees it: without the rows that were erased in between."""
         since = [erasure for erasure in self.erasures if version < erasure.version <= known]
         if not since:
             return self.states[version]

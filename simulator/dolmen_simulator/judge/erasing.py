@@ -107,7 +107,7 @@ class EraseEffect:
 
 @dataclass(frozen=True)
 class ForgetEffect:
-    """Erases the rows about somebody from all tables that have a subject, and from their clones."""
+    """Erases the rows about a subject from all tables that have a subject column, and from their clones."""
 
     subject: int
     table: str = ""
@@ -141,7 +141,7 @@ class LandedErasure:
     reach: ErasureReach
 
     def is_later_than(self, dropped_us: int | None) -> bool:
-        """True if it holds for rows that were dropped at this time by the server's clock; None = nobody knows when."""
+        """True if it applies to rows that were dropped at this server time; None if the time is not known."""
         return dropped_us is None or dropped_us <= self.requested_at + _STEP_US
 
 

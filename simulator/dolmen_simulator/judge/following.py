@@ -31,10 +31,6 @@ class Names(NamedTuple):
     free: frozenset[str]
 
 
-_FIND_THEIR_TABLE = (CreateEffect, CloneEffect, DeletePositionsEffect)
-"""Effects that need no table of before, or that may have found no rows in it."""
-
-
 def names_asked(effects: Iterable[Effect]) -> Names:
     """The names that statements require, without those that earlier statements of the run gave or took."""
     needed, free, decided = set[str](), set[str](), {""}

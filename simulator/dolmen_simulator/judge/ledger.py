@@ -459,7 +459,7 @@ class CommitLedger(Chronicle):
             raise ViolationError(Never.MISREPORTED, f"{operation} failed without a reason: {error!r}") from error
 
     def record_unknown(self, operation: Operation, commit_id: str) -> None:
-        """Records that a caller was told that this commit may have landed, or may still land."""
+        """Records that a caller got the unknown outcome: this commit may have landed, or may still land."""
         self._unknown.append((operation, commit_id))
 
     def check_unknown(self) -> None:

@@ -115,7 +115,7 @@ def user_tables(tables: Iterable[str]) -> list[str]:
 
 
 def rows_of(state: State, table: str) -> TableRows:
-    """The table's rows. Raises ViolationError if there is no such table, as a commit wrote to it."""
+    """The table's rows. Raises ViolationError if there is no such table, because a commit wrote to it."""
     if table not in state:
         raise ViolationError(Never.REVIVED, f"a commit wrote to table {table!r}, which is not there")
     return state[table]

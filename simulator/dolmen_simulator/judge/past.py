@@ -10,7 +10,7 @@ from dolmen_simulator.judge.never import Never, ViolationError
 
 
 class SeenVersions(Protocol):
-    """The versions as whoever knows a later one may see them; see ``chronicle``."""
+    """The versions as a reader that knows a later one may see them; see ``chronicle``."""
 
     def visible_state(self, version: int, known: int) -> State:
         """A version without the rows that were erased since, up to version ``known``."""
@@ -18,7 +18,7 @@ class SeenVersions(Protocol):
 
 @dataclass(frozen=True)
 class RestoreEffect:
-    """Makes a table what it was in an earlier version, under its name of now, without what was erased since.
+    """Makes a table what it was in an earlier version, under its current name, without rows that were erased later.
 
     Args:
         then: number of that version.

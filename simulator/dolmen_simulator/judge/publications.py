@@ -237,7 +237,7 @@ class Publications:
     def _point(self, table: str, number: int, now_us: int) -> None:
         published = self._tables.get(table)
         if published is None:
-            return  # a late one, of a table that was dropped meanwhile
+            return  # a late publication of a table that was dropped in the meantime
         if number < published.hint:
             raise ViolationError(
                 Never.MISPUBLISHED, f"the hint of {self._name(table)!r} goes from {published.hint} back to {number}"
@@ -293,7 +293,7 @@ class Publications:
             raise MalformedError(f"snapshot {version} has columns {[each['name'] for each in fields]}")
         rows = self._reader.rows(found, snapshot)
         ids = {each["name"]: each["id"] for each in fields}
-        # Whoever publishes sees the version without the rows that were erased until then.
+        # The publisher sees the version without the rows that were erased by then.
         known = [version, *(erasure.version for erasure in self._erasures if erasure.version > version)]
         problems = [next(_differences(rows, ids, self._seen(version, one)[name]), "") for one in known]
         if all(problems):
@@ -327,7 +327,7 @@ class Publications:
 
 
 def _differences(rows: Sequence[Values], ids: Mapping[str, int], expected: TableRows) -> Iterator[str]:
-    """Yields what is wrong about rows, by field id, as the rows of a table."""
+    """Yields differences between rows, by field id, and the rows of a table."""
     found = [Row(*(row[ids[name]] for name in _OWN)) for row in rows]
     if set(found) != set(expected.rows) or len(found) != len(expected.rows):
         missing, more = set(expected.rows) - set(found), set(found) - set(expected.rows)

@@ -62,7 +62,7 @@ def follow_feed(
     net: bool = False,
     known: int | None = None,
 ) -> TableCopy:
-    """The copy at a later version, by the changes that the feed told.
+    """The copy at a later version, by the changes of the feed.
 
     Rows that were erased leave the copy with the commit that took them away, at the latest with that which erased them.
 
@@ -99,7 +99,7 @@ def follow_feed(
 
 
 class _Sight(NamedTuple):
-    """The rows of a table in a version: as they landed, and those that a feed may tell of now."""
+    """The rows of a table in a version: as they landed, and those that a feed may contain now."""
 
     landed: Counter[Row]
     seen: Counter[Row]
@@ -125,7 +125,7 @@ def _check_hidden(where: str, changes: Sequence[FedRow], before: _Sight, now: _S
 
 
 def _apply(where: str, rows: Counter[Row], changes: Sequence[FedRow], before: _Sight) -> None:
-    """Applies the changes of one commit. A delete with the key alone is of erased rows, for whoever has them."""
+    """Applies the changes of one commit. A delete with only the key is for erased rows, if the copy has them."""
     for change in changes:
         if change.change in ("insert", "update_after"):
             rows[change.row] += 1

@@ -26,7 +26,7 @@ DEFAULTS = {
     "root_bytes": 262_144,
 }
 _RECEIPTS = "receipt/"
-"""Receipts of erasures stay for ever."""
+"""Receipts of erasures are never deleted."""
 
 _UNITS = {"s": 1_000_000, "m": 60_000_000, "h": 3_600_000_000, "d": 86_400_000_000}
 
@@ -140,7 +140,7 @@ class Retention:
             return
         self.counts["orphans deleted"] += 1
         if key.startswith("manifest/") and int(key.removeprefix("manifest/v")[:20]) <= view.manifest.version:
-            return  # lost for ever: its place is taken
+            return  # lost: another commit has its version
         txid = key.rpartition("/")[2].partition("-")[0]
         if txid in self.revoked and not key.startswith("manifest/"):
             self.counts["objects of revoked jobs deleted"] += 1

@@ -132,7 +132,7 @@ class _ErasedFrom(msgspec.Struct, frozen=True):
 
 
 class StoredErasure(msgspec.Struct, frozen=True):
-    """A delete that older versions must heed."""
+    """A delete that applies to older versions."""
 
     id: str
     requested_at: int
@@ -463,7 +463,7 @@ def _pair(entry: StoredFile | _Overlay) -> tuple[int, int]:
 
 
 def _effective(file: StoredFile, overlay: _Overlay | None, resolved_through: int) -> StoredFile:
-    """A file of a segment with the greater of its pairs, wherever that stands."""
+    """A file of a segment with the greater of its pairs, from the segment or the overlay."""
     held = overlay if overlay and _pair(overlay) > _pair(file) else file
     return StoredFile(file.path, file.row_ts, max(held.applied_through, resolved_through), held.vector)
 

@@ -96,14 +96,14 @@ class DropQueue(SimulatedQueue[DroppedFile]):
 
 
 class _LandingWire(Wire):
-    """The network's wire, without the ledger, as these requests are no part of a commit."""
+    """The network's wire, without the ledger, because these requests are not part of a commit."""
 
     def __init__(self, network: Network) -> None:
         self._network = network
 
     def step(self, request: StoreRequest) -> Fate:
         line = self._network.lines[request.who]
-        run, line.run = line.run, None  # what is put here is no part of a commit
+        run, line.run = line.run, None  # objects that are put here are not part of a commit
         try:
             return self._network.step(request)
         finally:

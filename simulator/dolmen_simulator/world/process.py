@@ -188,7 +188,7 @@ class Process:
         return self._judge(operation, lambda: self.db.run(run, message=message))
 
     def begin_run(self, *effects: Effect) -> OperationRun:
-        """Begins a run, which the next commit id will stand for."""
+        """Begins a run, which the next commit id identifies."""
         operation = self.line.operation
         assert operation is not None
         operation.runs += 1

@@ -13,7 +13,7 @@ STEADY = "skew"
 """The skew of the actors' clocks, which can be left out like a kind of fault."""
 
 ALL = "all"
-"""Stands for all kinds of faults."""
+"""All kinds of faults."""
 
 _SHOWN = 60
 

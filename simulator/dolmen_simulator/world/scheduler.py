@@ -67,7 +67,7 @@ class Scheduler:
         self._schedule(delay_us, action)
 
     def pause(self, delay_us: int) -> None:
-        """Pauses the calling actor; others run meanwhile."""
+        """Pauses the calling actor while others run."""
         self._schedule(delay_us, self.current)
         self.park()
 

@@ -29,7 +29,7 @@ class ThreadSignal:
             self._waiting = None
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Waits until it is set. Raises Crash if the process has died meanwhile."""
+        """Waits until it is set. Raises Crash if the process has died in the meantime."""
         assert timeout is None, "nothing here waits for a limited time"
         if not self._is_set:
             self._waiting = self._scheduler.current

@@ -98,7 +98,7 @@ def test_a_job_that_was_killed_is_started_again_and_goes_on(
         (["--landing", "x", "--handed", "y"], 2, "one of them"),
         (["--handed", "y", "--table", "events"], 2, "--table goes with --landing"),
         (["--landing", "nowhere"], 3, "no directory"),
-        (["--landing", ".", "--max-bytes", "many"], 2, "no size"),
+        (["--landing", ".", "--max-bytes", "many"], 2, "is not a size"),
     ],
 )
 def test_what_is_wrong_with_a_command_line_is_said_by_exit_code(

@@ -1,0 +1,401 @@
+"""Files to adopt: where they are, and their rows, columns and bounds by their footers.
+
+One request reads a footer, or two if it is large.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import NamedTuple
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from dolmen.base import arguments
+from dolmen.base.units import KIB
+from dolmen.errors import AdoptionError, Error, InputError, ObjectNotFoundError, SchemaError
+from dolmen.format.adopted_files import JULIAN, OWN, AdoptedPath, ColumnsBy, julian_leaves, key_fault
+from dolmen.format.checksums import crc32
+from dolmen.format.entries import Bounds, ColumnStats, column_stats
+from dolmen.format.schema import Field, field_id, is_nested
+from dolmen.rows.scan.read.adopted_columns import AdoptedColumn, adopted_column, leaf_count, microseconds_per_unit
+from dolmen.rows.scan.read.byte_ranges import check_same_kind
+from dolmen.rows.scan.read.footers import DataFileFooter, FileColumn
+from dolmen.store.base import FILE, MEMORY, S3, ObjectInfo, ObjectStore, scheme_of
+
+RESERVED = frozenset(
+    (
+        "data",
+        "handed",
+        "iceberg",
+        "index",
+        "intent",
+        "landing",
+        "manifest",
+        "receipt",
+        "rejected",
+        "segment",
+        "tombstone",
+    )
+)
+"""The top folders of a database in which dolmen moves or deletes objects."""
+
+HIDDEN = ("_", ".")
+"""The first characters of files and folders without rows, such as ``_SUCCESS``."""
+
+
+@dataclass(frozen=True)
+class FileLocation:
+    """A file, or a folder of files.
+
+    Args:
+        store: the store that it is in.
+        scheme, root, key: as in ``AdoptedPath``.
+    """
+
+    store: ObjectStore
+    scheme: str
+    root: str
+    key: str
+
+    @property
+    def label(self) -> str:
+        """The location for messages."""
+        return AdoptedPath("ids", self.scheme, self.root, self.key, "").label
+
+    def with_key(self, key: str) -> FileLocation:
+        """Another key in the same store."""
+        return FileLocation(self.store, self.scheme, self.root, key)
+
+    def path(self, columns_by: ColumnsBy, uuid: str) -> str:
+        """The path of the adopted file in its entry."""
+        return AdoptedPath(columns_by, self.scheme, self.root, self.key, uuid).encode()
+
+    @property
+    def is_reserved(self) -> bool:
+        """True for an object of the database, which dolmen may delete."""
+        return self.scheme == OWN and self.key.partition("/")[0] in RESERVED
+
+    @property
+    def is_data_of_iceberg(self) -> bool:
+        """True for the folder ``data`` of an Iceberg table. Costs one LIST for a folder of that name."""
+        folder, _, name = self.key.rpartition("/")
+        if name != "data":
+            return False
+        return any(info.key.endswith(".metadata.json") for info in self.store.list(f"{folder}/metadata/".lstrip("/")))
+
+    def files(self) -> Iterator[tuple[ObjectInfo, tuple[str, ...]]]:
+        """The files below this folder, and the parts of their paths from here. Costs one LIST."""
+        prefix = f"{self.key}/" if self.key else ""
+        for info in self.store.list(prefix):
+            parts = tuple(info.key[len(prefix) :].split("/"))
+            if parts[-1]:
+                yield info, parts
+
+
+def parse_location(store: ObjectStore, url: str, *, is_quoted: bool = True) -> FileLocation:
+    """The location that a URL, an absolute path, or a key in the database names.
+
+    Args:
+        store: the database's store.
+        is_quoted: whether ``file://`` URLs are percent-encoded, which they are not in Iceberg's metadata.
+
+    Raises:
+        InputError: ``url`` is none of these, or names a store of another kind than the database's.
+    """
+    text = arguments.text("source", url)
+    if re.match(r"file:/(?!/)", text):  # Hadoop's form
+        text = f"file://{text.removeprefix('file:')}"
+    own = unquote(store.url) if scheme_of(store.url) is FILE else store.url
+    scheme, separator, rest = text.partition("://")
+    if not separator:
+        if not text.startswith("/"):
+            return FileLocation(store, OWN, "", _key(text, url))
+        scheme, rest = FILE.name, text
+    elif scheme == FILE.name:
+        path = rest[rest.find("/") :] if "/" in rest else rest
+        rest = unquote(path) if is_quoted else path
+    if scheme in S3.instead_of:
+        scheme = S3.name
+    whole = f"{scheme}://{rest}"
+    if whole.startswith(f"{own.rstrip('/')}/"):
+        return FileLocation(store, OWN, "", _key(whole[len(own.rstrip("/")) + 1 :], url))
+    check_same_kind(store, scheme, url)
+    if scheme == FILE.name:
+        return FileLocation(store.sibling(""), scheme, "", _key(rest.lstrip("/"), url))
+    root, _, key = rest.partition("/")
+    if not root or (scheme == S3.name and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{2,254}", root)):
+        raise InputError(f"{url!r} has no name of a {'bucket' if scheme != MEMORY.name else 'store'}")
+    return FileLocation(store.sibling(root), scheme, root, _key(key, url))
+
+
+def _key(text: str, url: str) -> str:
+    key = text.strip("/")
+    if {".", ".."} & set(key.split("/")):
+        raise InputError(f"{url!r}: a path may not contain '.' or '..'")
+    return key
+
+
+TAIL_BYTES = 64 * KIB
+"""The size of the first read, from the end of the file: most footers are smaller."""
+MOST_STATISTICS = 64
+"""The most columns whose bounds are stored, as for files that dolmen writes."""
+
+_OLD_LZ4 = "UNKNOWN"
+"""pyarrow's name for Hadoop's LZ4 frames (Parquet's codec LZ4), which it can read."""
+
+_MAGIC, _ENCRYPTED = b"PAR1", b"PARE"
+_END = 8
+_MOST_ROWS = 2**32 - 1
+_SMALLEST = len(_MAGIC) + _END
+
+
+class UnreadableColumn(NamedTuple):
+    """A column that cannot be read: its name, the reason, and its field id, if any."""
+
+    name: str
+    reason: str
+    id: int | None
+
+
+@dataclass(frozen=True)
+class FileShape:
+    """The columns of a file. Files of one writer mostly have the same shape.
+
+    Args:
+        columns: the columns that can be read, in the file's order.
+        unreadable: the others.
+    """
+
+    columns: tuple[AdoptedColumn, ...]
+    unreadable: tuple[UnreadableColumn, ...] = ()
+
+    @property
+    def key(self) -> str:
+        """A text that is equal for equal shapes. Arrow's types cannot be compared, because they ignore field ids."""
+        fields = [pa.field(column.name, column.type, column.nullable) for column in self.columns]
+        ids = [column.id for column in self.columns]
+        return f"{ids} {self.unreadable} {pa.schema(fields).to_string(truncate_metadata=False)}"
+
+
+@dataclass(frozen=True)
+class CandidateFile:
+    """One file, by its footer.
+
+    Args:
+        location: where the file is.
+        size: size in bytes.
+        rows: the number of rows.
+        footer: as in ``DataFile``.
+        shape: the columns.
+        stats: bounds by column name.
+    """
+
+    location: FileLocation
+    size: int
+    rows: int
+    footer: tuple[int, int, int]
+    shape: FileShape
+    stats: dict[str, ColumnStats]
+
+
+def read_candidate(location: FileLocation, size: int | None, keys: Collection[str] = ()) -> CandidateFile:
+    """Reads a file's footer.
+
+    Args:
+        size: the size in bytes; None to request it.
+        keys: columns whose bounds matter most.
+
+    Raises:
+        AdoptionError: the file cannot be adopted. Columns that cannot be read raise no error: see ``FileShape``.
+    """
+    if reason := key_fault(location.key):
+        raise AdoptionError(location.label, [reason])
+    try:
+        size = location.store.head(location.key).size if size is None else size
+        body, start = _end_of(location, size)
+    except ObjectNotFoundError:
+        raise AdoptionError(location.label, ["there is no such file"]) from None
+    offset = size - len(body) + start
+    try:
+        metadata = pq.read_metadata(pa.BufferReader(body[start:]))
+    except (pa.ArrowException, OSError) as error:
+        raise AdoptionError(location.label, [f"its Parquet footer cannot be read: {error}"]) from None
+    if metadata.serialized_size != len(body) - start - _END:  # a signature: columns are encrypted
+        raise AdoptionError(location.label, ["its columns are encrypted"])
+    if refusals := _file_refusals(metadata):
+        raise AdoptionError(location.label, refusals)
+    shape, readable = _shape(metadata)
+    firsts = tuple(accumulate(_rows(metadata), initial=0))[:-1]
+    footer = DataFileFooter(metadata, dict(enumerate(readable)), firsts, sums=None, columns_by="names")
+    stats = _stats(footer, shape.columns, keys)
+    return CandidateFile(location, size, metadata.num_rows, (offset, size - offset, crc32(body[start:])), shape, stats)
+
+
+def _end_of(location: FileLocation, size: int) -> tuple[bytes, int]:
+    """The end of a file, and where in it the footer begins. Raises AdoptionError."""
+    if size < _SMALLEST:
+        raise AdoptionError(location.label, ["it is not a Parquet file: it is too short"])
+    first = max(0, size - TAIL_BYTES)
+    found = location.store.get(location.key, (first, size + 1))
+    body = found.body
+    if len(body) != size - first:
+        raise AdoptionError(location.label, [f"it does not have the expected size of {size:,} bytes"])
+    if body[-4:] != _MAGIC:
+        reason = "its footer is encrypted" if body[-4:] == _ENCRYPTED else "it is not a Parquet file"
+        raise AdoptionError(location.label, [reason])
+    length = int.from_bytes(body[-_END:-4], "little") + _END
+    if length > size - len(_MAGIC):
+        raise AdoptionError(location.label, ["its Parquet footer is damaged"])
+    if length > len(body):
+        body = location.store.get(location.key, (size - length, first), etag=found.etag).body + body
+    return body, len(body) - length
+
+
+def _rows(metadata: pq.FileMetaData) -> list[int]:
+    return [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
+
+
+def _file_refusals(metadata: pq.FileMetaData) -> list[str]:
+    refusals = []
+    if metadata.num_rows > _MOST_ROWS:
+        refusals.append(f"it has {metadata.num_rows:,} rows; a file may have at most {_MOST_ROWS:,}")
+    if sum(_rows(metadata)) != metadata.num_rows:
+        refusals.append("its footer has another number of rows than its row groups together")
+    groups = (metadata.row_group(group) for group in range(metadata.num_row_groups))
+    if any(group.num_columns and group.column(0).file_path for group in groups):
+        refusals.append("its rows are in other files, as for a summary file (_metadata)")
+    codecs = {
+        metadata.row_group(group).column(leaf).compression
+        for group in range(metadata.num_row_groups)
+        for leaf in range(metadata.num_columns)
+    }
+    refusals += _count_refusals(metadata)
+    for codec in sorted(codecs - {"UNCOMPRESSED", _OLD_LZ4}):
+        try:
+            can_read = pa.Codec.is_available(codec.lower())
+        except ValueError:
+            can_read = False
+        if not can_read:
+            refusals.append(f"it is compressed by {codec}, which cannot be read")
+    return refusals
+
+
+def _count_refusals(metadata: pq.FileMetaData) -> Iterator[str]:
+    """The first column chunk whose number of values contradicts the number of rows of its row group."""
+    flat = [leaf for leaf in range(metadata.num_columns) if not metadata.schema.column(leaf).max_repetition_level]
+    for number, rows in enumerate(_rows(metadata)):
+        group = metadata.row_group(number)
+        for leaf in flat:
+            values = group.column(leaf).num_values
+            if values != rows:
+                path = metadata.schema.column(leaf).path
+                yield f"its row group {number} has {rows:,} rows, but {values:,} values of {path!r}"
+                return
+
+
+def _shape(metadata: pq.FileMetaData) -> tuple[FileShape, list[FileColumn]]:
+    """The columns of a file, for the table and for the reader of footers."""
+    columns, readable, unreadable, leaf = list[AdoptedColumn](), list[FileColumn](), list[UnreadableColumn](), 0
+    julian = julian_leaves(metadata)
+    schema = metadata.schema.to_arrow_schema()
+    for field in map(_without_ids, schema) if _has_ids_of_structs(schema) else schema:
+        leaves = tuple(range(leaf, leaf + leaf_count(field.type)))
+        leaf += len(leaves)
+        reason = next((found for each in leaves if (found := _leaf_refusal(metadata, each))), "")
+        if reason or not julian.isdisjoint(leaves):
+            reason = reason or f"{JULIAN}: rewrite the file with Spark"
+            unreadable.append(UnreadableColumn(field.name, reason, field_id(field)))
+            continue
+        try:
+            column = adopted_column(field, leaves)
+        except SchemaError as error:
+            unreadable.append(UnreadableColumn(field.name, str(error), field_id(field)))
+            continue
+        columns.append(column)
+        times = pa.types.is_temporal(column.type)
+        unit = microseconds_per_unit(metadata, leaves[0]) if times else 1
+        readable.append(FileColumn(column.type, leaves, unit))
+    return FileShape(tuple(columns), tuple(unreadable)), readable
+
+
+def _has_ids_of_structs(schema: pa.Schema) -> bool:
+    """Whether field ids are unique only inside their struct, as in files written from Protocol Buffers messages.
+
+    Such ids do not identify a column of the table, so the columns of such a file are found by name.
+    """
+
+    def ids(fields: Iterable[pa.Field]) -> Iterator[list[int]]:
+        some = list(fields)
+        yield [id_ for id_ in map(field_id, some) if id_ is not None and id_ >= 0]
+        for field in some:
+            kind = field.type
+            yield from ids(kind.field(i) for i in range(kind.num_fields))
+
+    levels = list(ids(schema))
+    every = [id_ for level in levels for id_ in level]
+    return len(set(every)) < len(every) and all(len(set(level)) == len(level) for level in levels)
+
+
+def _without_ids(field: pa.Field) -> pa.Field:
+    """A field without field ids, and the same for the fields inside it."""
+    kind = field.type
+    if pa.types.is_struct(kind):
+        kind = pa.struct([_without_ids(each) for each in kind])
+    elif pa.types.is_map(kind):
+        kind = pa.map_(_without_ids(kind.key_field), _without_ids(kind.item_field))
+    elif pa.types.is_large_list(kind):
+        kind = pa.large_list(_without_ids(kind.value_field))
+    elif pa.types.is_list(kind):
+        kind = pa.list_(_without_ids(kind.value_field))
+    elif pa.types.is_fixed_size_list(kind):
+        kind = pa.list_(_without_ids(kind.value_field), kind.list_size)
+    return pa.field(field.name, kind, field.nullable)
+
+
+def _leaf_refusal(metadata: pq.FileMetaData, leaf: int) -> str:
+    column = metadata.schema.column(leaf)
+    if column.physical_type == "INT96":
+        return "its times have Parquet's old type INT96, which counts nanoseconds, and dolmen counts microseconds"
+    if '"timeUnit":"nanoseconds"' in column.logical_type.to_json().replace(" ", ""):
+        return "its times count nanoseconds, and dolmen counts microseconds"
+    return ""
+
+
+def _stats(footer: DataFileFooter, columns: Sequence[AdoptedColumn], keys: Collection[str]) -> dict[str, ColumnStats]:
+    """Bounds of a file's columns over all its row groups."""
+    indexes = sorted(range(len(columns)), key=lambda index: columns[index].name not in keys)
+    found = {}
+    for index in indexes[:MOST_STATISTICS]:
+        column = columns[index]
+        if is_nested(column.type):
+            continue
+        field = Field(id=index, name=column.name, type=str(column.type))
+        groups = [footer.bounds(group, field, None) for group in range(len(footer.firsts))]
+        bounds = _merge_bounds(groups, [footer.rows(group) for group in range(len(footer.firsts))])
+        if bounds != Bounds(nans=bounds.nans):
+            found[column.name] = column_stats(*bounds)
+    return found
+
+
+def _merge_bounds(groups: Sequence[Bounds], rows: Sequence[int]) -> Bounds:
+    """Bounds over row groups; unknown if the bounds of a row group with values are unknown."""
+    valued = [one for one, count in zip(groups, rows, strict=True) if count and one.nulls != count]
+    least = [one.min for one in valued]
+    greatest = [one.max for one in valued]
+    nulls, nans = [one.nulls for one in groups], [one.nans for one in groups]
+    return Bounds(
+        min(least) if least and None not in least else None,  # type: ignore[type-var]  # of one type
+        max(greatest) if greatest and None not in greatest else None,  # type: ignore[type-var]
+        None if None in nulls else sum(filter(None, nulls)),
+        None if None in nans else sum(filter(None, nans)),
+    )
+
+
+def reasons(error: Error) -> Sequence[str]:
+    """The reasons in an error of ``read_candidate``."""
+    return error.reasons if isinstance(error, AdoptionError) else [str(error)]
