@@ -237,7 +237,7 @@ def test_a_delete_that_no_reader_could_evaluate_is_refused() -> None:
     deep = from_json(_nots(150))
     for _ in range(MAX_DEPTH):
         deep = Not(deep)
-    with pytest.raises(PredicateError, match="evaluated"):
+    with pytest.raises(PredicateError, match="evaluate"):
         table.delete(deep)  # type: ignore[arg-type]
     for _ in range(5_000):
         deep = Not(deep)
