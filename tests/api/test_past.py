@@ -29,6 +29,7 @@ from dolmen.errors import (
 from dolmen.format.pointer import Tag
 from dolmen.store.counting import CountingStore
 from dolmen.store.memory import MemoryBucket, MemoryStore
+from dolmen.transactions.transaction import unit_of
 from support.stores import RUNTIME
 
 WEST = timezone(timedelta(hours=-5))
@@ -147,7 +148,7 @@ def test_tags_that_end_too_late_to_be_shown_are_listed(db: Database) -> None:
     """An earlier version of dolmen took any end."""
     with db.transaction() as tx:
         manifest = db.context.head.refresh().manifest
-        tx.add(PutTag("keep", Tag(manifest.version, manifest.key, manifest.created_at, 10**18), move=False))
+        unit_of(tx).add(PutTag("keep", Tag(manifest.version, manifest.key, manifest.created_at, 10**18), move=False))
     assert db.tags()["keep"].until == datetime.max.replace(tzinfo=UTC)
 
 

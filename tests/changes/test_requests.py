@@ -12,6 +12,7 @@ from dolmen.api.table import Table
 from dolmen.commit.statements.row_changes import Write
 from dolmen.commit.versions import manifest_at_version
 from dolmen.rows.changes.feed import ChangeFeed, FeedPart, PartReader, parts_of
+from dolmen.transactions.transaction import unit_of
 from support.tables import World, write_file
 
 FILES, ROWS = 1_000, 40
@@ -33,10 +34,10 @@ def world(request: pytest.FixtureRequest) -> World:
     world.db.set(root_bytes="32KB" if request.param == "in segments" else "1MB")
     world.db.create_table("t", user_rows(0).schema)
     with world.db.transaction() as tx:
-        entry = tx.entry("t")
-        tx.begin_upload()
+        entry = unit_of(tx).entry("t")
+        unit_of(tx).begin_upload()
         files = tuple(write_file(world.store, "t", entry, user_rows(file), ROWS) for file in range(FILES))
-        tx.add(Write("t", entry.uuid, files=files))
+        unit_of(tx).add(Write("t", entry.uuid, files=files))
     world.db.create_table("another", user_rows(0).schema)
     assert bool(world.entry().segments) == (request.param == "in segments")
     return world

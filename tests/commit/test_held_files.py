@@ -20,7 +20,7 @@ from dolmen.commit.uploads import MOST_HELD_BYTES, HeldFiles
 from dolmen.errors import AccessDeniedError, DuplicateKeyError, Error, StoreUnavailableError, TableNotFoundError
 from dolmen.format.layout import POINTER
 from dolmen.store.memory import MemoryBucket, MemoryStore
-from dolmen.transactions.transaction import Transaction
+from dolmen.transactions.transaction import Transaction, unit_of
 from support.commit_world import (
     Behaviour,
     Perform,
@@ -260,16 +260,16 @@ def test_a_lost_race_uploads_the_file_once(bucket: MemoryBucket) -> None:
 def waiting(db: Database, *ids_: int) -> Member:
     """An append that holds its file, before it joins others."""
     transaction = Transaction(db.context, "append")
-    transaction.uploads.files.allow()
+    unit_of(transaction).uploads.files.allow()
     transaction.table("t").append(rows(*ids_))
-    assert transaction.uploads.files
+    assert unit_of(transaction).uploads.files
     return member(transaction)
 
 
 def member(transaction: Transaction) -> Member:
-    change = transaction.end()
+    change = unit_of(transaction).end()
     assert change is not None
-    return Member(change, transaction.uploads, threading.Event())
+    return Member(change, unit_of(transaction).uploads, threading.Event())
 
 
 def inserting(db: Database, *ids_: int) -> Member:

@@ -27,6 +27,7 @@ from dolmen.format.schema import Field
 from dolmen.maintenance.compact.compaction import compact
 from dolmen.maintenance.compact.compaction_plan import CompactionOptions
 from dolmen.store.memory import MemoryBucket, MemoryObject, MemoryStore
+from dolmen.transactions.transaction import unit_of
 from support.aging import Place
 from support.damaged import copy_of
 from support.tables import write_file
@@ -228,10 +229,10 @@ _few = few_rows
 def _append(db: Database, name: str, data: pa.Table, group_rows: int) -> None:
     """One file with small row groups."""
     with db.transaction() as tx:
-        entry = tx.entry(name)
-        tx.begin_upload()
+        entry = unit_of(tx).entry(name)
+        unit_of(tx).begin_upload()
         file = write_file(db.context.store, name, entry, data, group_rows)
-        tx.add(Write(name, entry.uuid, files=(file,)))
+        unit_of(tx).add(Write(name, entry.uuid, files=(file,)))
 
 
 def _change_schema(place: Place, name: str) -> None:

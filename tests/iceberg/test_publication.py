@@ -24,6 +24,7 @@ from dolmen.iceberg.publication import _Publisher
 from dolmen.store.counting import CountingStore
 from dolmen.store.local_store import LocalStore
 from dolmen.store.memory import MemoryStore
+from dolmen.transactions.transaction import unit_of
 from support.crashing_store import Countdown, Crash, CrashingStore
 from support.iceberg_readers import READERS, IcebergReaders
 from support.stores import run_in_threads
@@ -231,10 +232,10 @@ def test_row_groups_whose_rows_are_all_deleted_are_published_as_deleted(
 ) -> None:
     table = db.create_table("groups", SCHEMA, properties={"iceberg": version})
     with db.transaction() as tx:
-        entry = tx.entry("groups")
-        tx.begin_upload()
+        entry = unit_of(tx).entry("groups")
+        unit_of(tx).begin_upload()
         file = write_file(db.context.store, "groups", entry, rows(*range(40)), 10)
-        tx.add(Write("groups", entry.uuid, files=(file,)))
+        unit_of(tx).add(Write("groups", entry.uuid, files=(file,)))
     table.delete("id BETWEEN 10 AND 19", mode="positions")
     table.delete("id = 35")
     assert ids(readers, table.publish_iceberg().metadata_location) == [*range(10), *range(20, 35), *range(36, 40)]
@@ -331,9 +332,9 @@ def test_a_small_commit_to_ten_thousand_files_is_published_in_proportion_to_it(v
     table = db.create_table("t", SCHEMA, primary_key="id")
     table.set(iceberg=version)
     with db.transaction() as tx:
-        entry = tx.entry("t")
-        tx.begin_upload()
-        tx.add(Write("t", entry.uuid, files=tuple(map(never_read, range(10_000)))))
+        entry = unit_of(tx).entry("t")
+        unit_of(tx).begin_upload()
+        unit_of(tx).add(Write("t", entry.uuid, files=tuple(map(never_read, range(10_000)))))
     db.merge()
     table.append(rows(*range(-100, 0)))
     assert table.publish_iceberg().files == 10_001

@@ -187,7 +187,7 @@ DELETES: tuple[Mutation, ...] = (
         "rows expire by a time to live that holds no more",
         "an expiry is held to the time to live that it was made by",
         "maintenance/ttl.py",
-        '    transaction.add(Expect(name, entry.uuid, entry.properties, ["ttl"]))  # rows with a longer ttl now must live\n',
+        '    unit.add(Expect(name, entry.uuid, entry.properties, ["ttl"]))  # rows with a longer ttl now must live\n',
         "",
     ),
     mutation(

@@ -17,6 +17,7 @@ from dolmen.format.bloom_filters import decode, false_positives, hashes_in_file,
 from dolmen.format.entries import DataFile
 from dolmen.rows.scan.scan import Scan
 from dolmen.store.cache import ObjectCache
+from dolmen.transactions.transaction import unit_of
 from support.tables import World, write_file
 
 
@@ -34,14 +35,14 @@ def overlapping(
     schema = pa.schema({"id": pa.string(), "file": pa.int64(), "text": pa.string()})
     world.db.create_table("t", schema, primary_key=["id"], properties=properties)
     with world.db.transaction() as tx:
-        entry = tx.entry("t")
-        tx.begin_upload()
+        entry = unit_of(tx).entry("t")
+        unit_of(tx).begin_upload()
         written = []
         for file in range(files):
             texts = [random_.randbytes(width // 2).hex() for _ in range(rows)]
             data = pa.table([uuids(rows, random_), [file] * rows, texts], schema=schema)
             written.append(write_file(world.store, "t", entry, data, group_rows))
-        tx.add(Write("t", entry.uuid, files=tuple(written)))
+        unit_of(tx).add(Write("t", entry.uuid, files=tuple(written)))
     return world
 
 

@@ -148,11 +148,11 @@ def test_a_scan_of_a_large_table_takes_little_memory(tmp_path: Path) -> None:
         (file,) = world.entry().files
         body = world.store.get(file.path).body
         with world.db.transaction() as tx:
-            tx.begin_upload()
+            unit_of(tx).begin_upload()
             copies = [msgspec.structs.replace(file, path=f"data/t/2026/copy{{n}}.parquet") for n in range(12)]
             for copy in copies:
                 world.store.put(copy.path, body)
-            tx.add(Write("t", world.entry().uuid, files=tuple(copies)))
+            unit_of(tx).add(Write("t", world.entry().uuid, files=tuple(copies)))
         del body
         process = psutil.Process()
         pa.default_memory_pool().release_unused()

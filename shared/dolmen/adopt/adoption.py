@@ -28,7 +28,8 @@ from dolmen.rows.write.conform import check_storable
 from dolmen.rows.write.row_digest import content_digest
 from dolmen.transactions import row_statements
 from dolmen.transactions.results import Commit
-from dolmen.transactions.transaction import Transaction
+from dolmen.transactions.transaction import Transaction, unit_of
+from dolmen.transactions.unit_of_work import UnitOfWork
 
 AdoptionProgress: TypeAlias = Callable[[int, int], None]
 """Called with the number of footers that were read, and the number of files."""
@@ -109,33 +110,34 @@ def adopt(
     dry_run: bool = False,
 ) -> Adoption:
     """Does what ``Database.adopt`` does, in a transaction of its own, which it commits."""
+    unit = unit_of(transaction)
     check_table_name(name)
-    if name in transaction.base.tables:
-        transaction.refresh()  # it may have been dropped meanwhile
+    if name in unit.base.tables:
+        unit.refresh()  # it may have been dropped meanwhile
     sources = arguments.names("source", source)
     shown = sources[0] if len(sources) == 1 else f"{len(sources):,} files"
-    asked, applied = transaction.needs_content(request), transaction.has_applied(request)
+    asked, applied = unit.needs_content(request), transaction.has_applied(request)
     result = Adoption(name, shown)
     if not applied:
-        result = _Adopter(transaction, name, shown, settings, request, progress).run(sources)
+        result = _Adopter(unit, name, shown, settings, request, progress).run(sources)
     if request is not None and asked:
         keys = [list(settings.primary_key), list(settings.sort_key)]
         content = content_digest("adopt", name, sources, *keys, dict(settings.properties or {}))
-        transaction.add_content(request, content)
+        unit.add_content(request, content)
     return result if dry_run else replace(result, commit=transaction.commit())
 
 
 class _Adopter:
     def __init__(
         self,
-        transaction: Transaction,
+        unit: UnitOfWork,
         name: str,
         source: str,
         settings: NewTableSettings,
         request: str | None,
         progress: AdoptionProgress | None,
     ) -> None:
-        self._transaction, self._context = transaction, transaction.context
+        self._unit, self._context = unit, unit.context
         self._name, self._source, self._settings = name, source, settings
         self._request, self._progress = request, progress
         self._faults = AdoptionFaults()
@@ -260,7 +262,7 @@ class _Adopter:
         iceberg: IcebergSource | None,
     ) -> Adoption:
         """Adds the statement, with the deletes of an Iceberg table as deletion vectors."""
-        transaction, runtime = self._transaction, self._context.runtime
+        unit, runtime = self._unit, self._context.runtime
         ids = [ids_by_name(each.shape, entry.schema, how) for each, how in zip(shapes, columns.columns_by, strict=True)]
         deleted = iceberg.deleted(facts, self._faults) if iceberg else {}
         self._faults.check(self._source)
@@ -274,12 +276,12 @@ class _Adopter:
                 gone += one.rows
                 continue
             if positions:
-                vector = transaction.uploads.tombstone_object(self._name, entry.uuid).add_vector(file.uuid, positions)
+                vector = unit.uploads.tombstone_object(self._name, entry.uuid).add_vector(file.uuid, positions)
                 file = msgspec.structs.replace(file, vector=vector)
                 gone += len(positions)
             files.append(file)
         entry = msgspec.structs.replace(entry, files=tuple(files))
-        transaction.add(AdoptTable(self._name, entry, self._request))
+        unit.add(AdoptTable(self._name, entry, self._request))
         return Adoption(
             self._name,
             self._source,

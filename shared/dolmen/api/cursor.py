@@ -19,7 +19,7 @@ from dolmen.predicate import Parameters, Where
 from dolmen.store.base import attempts
 from dolmen.transactions.results import Commit
 from dolmen.transactions.snapshot import manifest_at
-from dolmen.transactions.transaction import Transaction
+from dolmen.transactions.transaction import Transaction, unit_of
 
 DEFAULT_AGE = "30d"
 _OPENINGS = 10
@@ -138,7 +138,7 @@ class ChangeCursor:
 
     def _put(self, place: Cursor | None) -> Commit:
         with Transaction(self._context, "cursor") as transaction:
-            transaction.add(PutCursor(self.name, self._place, place))
+            unit_of(transaction).add(PutCursor(self.name, self._place, place))
             return transaction.commit()
 
     def __repr__(self) -> str:
@@ -162,9 +162,8 @@ def open_cursor(
         first = base.manifest if start is None else manifest_at(context, base, start)
         place = Cursor(first.version, context.store.clock.current_us, age_us)
         try:
-            with Transaction(context, "cursor") as transaction:
-                transaction.refresh()
-                transaction.add(PutCursor(name, None, place))
+            with Transaction(context, "cursor", newest=True) as transaction:
+                unit_of(transaction).add(PutCursor(name, None, place))
         except ConflictError:  # another reader made it
             continue
         return ChangeCursor(context, name, place)

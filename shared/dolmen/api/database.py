@@ -28,7 +28,7 @@ from dolmen.transactions.erase import ErasureResult, ListedErasure, Subject, lis
 from dolmen.transactions.restore_and_clone import Moment, TaggedVersion, drop_tag, put_tag, restore_tables
 from dolmen.transactions.results import Commit
 from dolmen.transactions.snapshot import Snapshot, pin
-from dolmen.transactions.transaction import Transaction
+from dolmen.transactions.transaction import Transaction, unit_of
 
 if TYPE_CHECKING:  # imported only when needed
     from dolmen.adopt.adoption import Adoption, AdoptionProgress
@@ -181,8 +181,9 @@ class Database(MaintainableDatabase):
         """
         check_table_name(name)
         with Transaction(self._context, "create_table", message=message) as transaction:
-            if name in transaction.base.tables:
-                transaction.refresh()  # it may have been dropped meanwhile
+            unit = unit_of(transaction)
+            if name in unit.base.tables:
+                unit.refresh()  # it may have been dropped meanwhile
             transaction.create_table(name, schema, primary_key, sort_key, properties, request=request)
         return Table(self._context, name)
 
@@ -257,8 +258,9 @@ class Database(MaintainableDatabase):
         """
         check_table_name(new)
         with Transaction(self._context, "rename_table", message=message) as transaction:
-            if new in transaction.base.tables:
-                transaction.refresh()  # it may have been dropped meanwhile
+            unit = unit_of(transaction)
+            if new in unit.base.tables:
+                unit.refresh()  # it may have been dropped meanwhile
             transaction.rename_table(old, new, request=request)
             return transaction.commit()
 
@@ -334,16 +336,14 @@ class Database(MaintainableDatabase):
             VersionNotFoundError, VersionExpiredError: the version does not exist, or has expired.
             LimitError: there are 1,000 tags.
         """
-        with Transaction(self._context, "tag", message=message) as transaction:
-            transaction.refresh()
-            put_tag(transaction, name, Moment(version, timestamp), until, move=move, request=request)
+        with Transaction(self._context, "tag", message=message, newest=True) as transaction:
+            put_tag(unit_of(transaction), name, Moment(version, timestamp), until, move=move, request=request)
             return transaction.commit()
 
     def drop_tag(self, name: str, *, request: str | None = None, message: str | None = None) -> Commit:
         """Takes a name from its version, which may expire from now on. Raises TagNotFoundError."""
-        with Transaction(self._context, "drop_tag", message=message) as transaction:
-            transaction.refresh()
-            drop_tag(transaction, name, request)
+        with Transaction(self._context, "drop_tag", message=message, newest=True) as transaction:
+            drop_tag(unit_of(transaction), name, request)
             return transaction.commit()
 
     def tags(self) -> dict[str, TaggedVersion]:
@@ -445,9 +445,8 @@ class Database(MaintainableDatabase):
             TableNotFoundError: that version has no such table.
             TableExistsError: another table has the name of one that is to come back.
         """
-        with Transaction(self._context, "restore", message=message) as transaction:
-            transaction.refresh()
-            restore_tables(transaction, Moment(version, timestamp, tag, settled), tables, request)
+        with Transaction(self._context, "restore", message=message, newest=True) as transaction:
+            restore_tables(unit_of(transaction), Moment(version, timestamp, tag, settled), tables, request)
             return transaction.commit()
 
     def clone(
@@ -476,8 +475,7 @@ class Database(MaintainableDatabase):
             TableExistsError: the name is taken.
             VersionNotFoundError, VersionExpiredError, TagNotFoundError: there is no such version any more.
         """
-        with Transaction(self._context, "clone", message=message) as transaction:
-            transaction.refresh()
+        with Transaction(self._context, "clone", message=message, newest=True) as transaction:
             transaction.clone(source, name, version, timestamp=timestamp, tag=tag, request=request)
         return Table(self._context, name)
 
@@ -508,9 +506,7 @@ class Database(MaintainableDatabase):
 
         Raises ConflictError at its end if something it read has changed; ``run`` would repeat it.
         """
-        transaction = Transaction(self._context, operation, message=message)
-        transaction.refresh()
-        return transaction
+        return Transaction(self._context, operation, message=message, newest=True)
 
     def run(self, function: Callable[[Transaction], T], *, message: str | None = None) -> T:
         """Calls ``function`` with a transaction and commits. On a conflict it does both again, on the newest version.

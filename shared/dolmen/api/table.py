@@ -80,8 +80,7 @@ class Table(KeyedTable):
             VersionNotFoundError, VersionExpiredError, TagNotFoundError: there is no such version any more.
             TableNotFoundError: this table did not exist then.
         """
-        with Transaction(self._context, "restore", message=message) as transaction:
-            transaction.refresh()  # the name may stand for another table by now
+        with Transaction(self._context, "restore", message=message, newest=True) as transaction:
             transaction.table(self.name).restore(
                 version, timestamp=timestamp, tag=tag, settled=settled, request=request
             )

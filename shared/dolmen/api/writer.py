@@ -36,8 +36,8 @@ from dolmen.predicate import Parameters, Predicate, Where, columns, with_paramet
 from dolmen.rows.write.row_digest import RowDigest, content_digest
 from dolmen.transactions import row_statements
 from dolmen.transactions.results import Commit
-from dolmen.transactions.transaction import Transaction
-from dolmen.transactions.unit_of_work import leaves_out_erased
+from dolmen.transactions.transaction import Transaction, unit_of
+from dolmen.transactions.unit_of_work import UnitOfWork, leaves_out_erased
 
 MAX_ROWS, MAX_SECONDS, MAX_BYTES = 1_000_000, 1.0, 256 * MIB
 _DELETE_BYTES = 1_024
@@ -150,7 +150,7 @@ class BufferedWriter:
         self._held_bytes = 0
         self._is_hurried = self._is_closed = False
         self._failed: list[Acknowledgement] = []
-        self._uuid = Transaction(context).entry(table).uuid  # raises TableNotFoundError
+        self._uuid = UnitOfWork(context).entry(table).uuid  # raises TableNotFoundError
         self._has_thread = context.runtime.threads > 1
         if self._has_thread:
             context.runtime.start(self._work, f"dolmen-writer-{table}")
@@ -265,7 +265,7 @@ class BufferedWriter:
         """The table as this process knows it; rows and deletes are checked against its columns."""
         cached = self._context.head.cached
         found = cached.manifest.tables.get(self._table) if cached else None
-        entry = self._context.segments.whole(found) if found else Transaction(self._context).entry(self._table)
+        entry = self._context.segments.whole(found) if found else UnitOfWork(self._context).entry(self._table)
         self._check(entry)
         return entry
 
@@ -367,10 +367,11 @@ class BufferedWriter:
         """Makes one commit of calls, without those whose requests were applied before."""
         for last in (*[False] * _REPLAYS, True):
             transaction = Transaction(self._context, "write")
-            known = transaction.find_applied([call.request for call in calls if call.request is not None])
+            unit = unit_of(transaction)
+            known = unit.find_applied([call.request for call in calls if call.request is not None])
             new = [call for call in calls if call.request not in known]
             if new:
-                self._check(transaction.entry(self._table))
+                self._check(unit.entry(self._table))
             try:
                 for statement in self._runs(new):
                     self._state(transaction, statement)
@@ -395,7 +396,7 @@ class BufferedWriter:
                         AppliedIdError(f"id {entry.id!r} was applied by version {entry.version} with other content")
                     )
                 else:
-                    outcomes.append(Commit.nothing(transaction.base.as_history(), {entry.id: entry.version}))
+                    outcomes.append(Commit.nothing(unit.base.as_history(), {entry.id: entry.version}))
             return outcomes
         raise AssertionError("unreachable")
 
@@ -427,8 +428,9 @@ class BufferedWriter:
 
     def _state(self, transaction: Transaction, run: Sequence[_BufferedCall]) -> None:
         """Adds one statement for calls that can be one."""
-        first, table, entry = run[0], transaction.table(self._table), transaction.entry(self._table)
-        then, base_ts = first.entry.schema, transaction.base.commit_ts
+        unit = unit_of(transaction)
+        first, table, entry = run[0], transaction.table(self._table), unit.entry(self._table)
+        then, base_ts = first.entry.schema, unit.base.commit_ts
         if first.where is not None:
             _find_columns(then, columns(first.where), entry, base_ts)
             table.delete(first.where)
@@ -438,17 +440,17 @@ class BufferedWriter:
             table.delete(keys=keys.rename_columns(names), on=names)
         else:
             check_written_under(then, entry, base_ts)  # before anything is uploaded
-            transaction.begin_upload()
+            unit.begin_upload()
             leaves_out = leaves_out_erased(entry)
             handed = [batch for call in run for batch in call.batches]
-            passed = transaction.passing(first.entry, handed, leaves_out)
+            passed = unit.passing(first.entry, handed, leaves_out)
             batches = [batch for batch in passed if batch.num_rows]
             requests = frozenset(call.request for call in run if call.request is not None)
             if batches:
-                files = row_statements.write_rows(self._context, self._table, first.entry, batches, transaction.intent)
+                files = row_statements.write_rows(self._context, self._table, first.entry, batches, unit.intent)
                 if leaves_out:
-                    transaction.add(ExpectErasures(self._table, entry.uuid, base_ts, None))
-                transaction.add(Write(self._table, entry.uuid, files, requests=requests, schema=then))
+                    unit.add(ExpectErasures(self._table, entry.uuid, base_ts, None))
+                unit.add(Write(self._table, entry.uuid, files, requests=requests, schema=then))
             for call in run:
                 if call.request is not None:
                     transaction.bind(call.request, call.digest)

@@ -25,7 +25,7 @@ from dolmen.maintenance.resolve.resolution import resolve
 from dolmen.maintenance.ttl import expire_rows
 from dolmen.rows.write.data_file import write_data_files
 from dolmen.rows.write.encodings import WriteOptions
-from dolmen.transactions.transaction import Transaction
+from dolmen.transactions.transaction import Transaction, unit_of
 from dolmen_simulator.interleavings.checks import SCHEMA, ExpectedTables, Pair, PairedCall, Row, arrow, rows_of
 from dolmen_simulator.interleavings.execution import HOUR_US, WAITING, Execution, Peer
 from dolmen_simulator.interleavings.pairs import (
@@ -133,9 +133,10 @@ def paused_load(*rows: Row) -> PairedCall:
             yield from arrow(rows[-1:]).to_batches()
 
         with peer.db.transaction("load") as transaction:
-            entry = transaction.entry("t")
-            transaction.begin_upload()
-            intent = transaction.intent()
+            unit = unit_of(transaction)
+            entry = unit.entry("t")
+            unit.begin_upload()
+            intent = unit.intent()
             files = write_data_files(
                 context.store,
                 "t",
@@ -146,7 +147,7 @@ def paused_load(*rows: Row) -> PairedCall:
                 name=intent.name,
                 beat=intent.beat,
             )
-            transaction.add(Write("t", entry.uuid, tuple(files)))
+            unit.add(Write("t", entry.uuid, tuple(files)))
             return transaction.commit()
 
     return PairedCall(

@@ -26,6 +26,7 @@ from dolmen.format.entries import DataFile
 from dolmen.maintenance.compact.compaction import Compacted, CompactionOptions, compact
 from dolmen.store.counting import CountingStore
 from dolmen.store.memory import MemoryBucket, MemoryStore
+from dolmen.transactions.transaction import unit_of
 from support.crashing_store import Countdown, Crash, CrashingStore
 from support.random_tables import FLAT, random_table
 from support.tables import World, write_file
@@ -55,10 +56,10 @@ def append(found: World, *tables: pa.Table, group_rows: int = 10) -> None:
     from dolmen.commit.statements.row_changes import Write
 
     with found.db.transaction() as tx:
-        entry = tx.entry("t")
-        tx.begin_upload()
+        entry = unit_of(tx).entry("t")
+        unit_of(tx).begin_upload()
         files = tuple(write_file(found.store, "t", entry, data, group_rows) for data in tables)
-        tx.add(Write("t", entry.uuid, files=files))
+        unit_of(tx).add(Write("t", entry.uuid, files=files))
 
 
 def twin(found: World) -> World:

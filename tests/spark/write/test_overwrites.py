@@ -17,6 +17,7 @@ from dolmen.spark.origin import Origin, origins_of, origins_read
 from dolmen.spark.read.native import native_frames
 from dolmen.spark.read.to_frame import to_spark
 from dolmen.spark.write.from_frame import overwrite
+from dolmen.transactions.transaction import unit_of
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("n", pa.int64())])
 
@@ -184,7 +185,7 @@ def test_a_source_refuses_to_overwrite_by_what_may_come_from_anywhere(
 
 
 def test_columns_say_where_they_come_from(spark: SparkSession, db: Database, table: Table) -> None:
-    uuid = db.transaction().entry("t").uuid
+    uuid = unit_of(db.transaction()).entry("t").uuid
     frame = to_spark(table)
     assert origins_of(frame.schema) == origins_read(frame) == {Origin(uuid, db.version)}
     both = table.to_spark(version=2).unionAll(frame)

@@ -24,7 +24,7 @@ from dolmen.ingest.drops.drop_outcomes import DropOutcome, IngestResult, dispose
 from dolmen.ingest.drops.one_drop import Ingestion
 from dolmen.ingest.landing import Landing
 from dolmen.store.base import attempts
-from dolmen.transactions.transaction import Transaction
+from dolmen.transactions.transaction import Transaction, unit_of
 
 
 def ingest_drops(
@@ -135,7 +135,7 @@ def _dispose(seen: Transaction, ingestions: list[Ingestion], outcomes: list[Drop
         if outcome.version is None:
             continue
         try:
-            settings = ingestion.settings or IngestSettings.of(seen.entry(ingestion.place.table))
+            settings = ingestion.settings or IngestSettings.of(unit_of(seen).entry(ingestion.place.table))
         except Error as error:
             outcomes[place] = replace(outcome, disposal_error=error)
             continue

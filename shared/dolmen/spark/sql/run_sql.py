@@ -30,7 +30,7 @@ from dolmen.spark.sql.statement import (
 )
 from dolmen.spark.write.from_frame import append, is_compared, overwrite
 from dolmen.transactions.results import Commit
-from dolmen.transactions.transaction import Transaction
+from dolmen.transactions.transaction import Transaction, unit_of
 
 
 def sql(
@@ -124,7 +124,7 @@ class _Run:
                 return
         with self._attached.lock, self._views() as views:
             self._refresh(attachment)
-            attachment.show(transaction.base)
+            attachment.show(unit_of(transaction).base)
             statement = read_statement(self._with_versions(views))
             does = statement.does
             assert isinstance(does, (DeleteStatement, UpdateStatement, MergeStatement))
