@@ -20,6 +20,7 @@ import msgspec
 import pyarrow as pa
 
 from dolmen.api.database import Database
+from dolmen.commit.context import context_of
 from dolmen.commit.intent import Intent
 from dolmen.commit.statements.row_changes import Write
 from dolmen.format.layout import POINTER
@@ -231,7 +232,7 @@ def _append(db: Database, name: str, data: pa.Table, group_rows: int) -> None:
     with db.transaction() as tx:
         entry = unit_of(tx).entry(name)
         unit_of(tx).begin_upload()
-        file = write_file(db.context.store, name, entry, data, group_rows)
+        file = write_file(context_of(db).store, name, entry, data, group_rows)
         unit_of(tx).add(Write(name, entry.uuid, files=(file,)))
 
 

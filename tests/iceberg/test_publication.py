@@ -15,6 +15,7 @@ import pytest
 import dolmen
 from dolmen.api.database import Database
 from dolmen.base.runtime import Runtime
+from dolmen.commit.context import context_of
 from dolmen.commit.statements.row_changes import Write
 from dolmen.errors import SchemaError
 from dolmen.format.entries import ColumnStats, DataFile
@@ -160,10 +161,10 @@ def test_what_another_writer_committed_is_noticed_and_published_anew(db: Databas
 
 
 def test_publication_anew_puts_no_older_version_in_place_of_a_newer_one(db: Database) -> None:
-    older = db.context.head.refresh().manifest
+    older = context_of(db).head.refresh().manifest
     db.table("t").append(rows(11))
     found = db.table("t").publish_iceberg()
-    late = _Publisher(db.context, "t", older, None)
+    late = _Publisher(context_of(db), "t", older, None)
     assert late.run(anew=True, dry_run=False, lookup_bytes=None) is None
     assert db.table("t").publish_iceberg().metadata_location == found.metadata_location
 
@@ -234,7 +235,7 @@ def test_row_groups_whose_rows_are_all_deleted_are_published_as_deleted(
     with db.transaction() as tx:
         entry = unit_of(tx).entry("groups")
         unit_of(tx).begin_upload()
-        file = write_file(db.context.store, "groups", entry, rows(*range(40)), 10)
+        file = write_file(context_of(db).store, "groups", entry, rows(*range(40)), 10)
         unit_of(tx).add(Write("groups", entry.uuid, files=(file,)))
     table.delete("id BETWEEN 10 AND 19", mode="positions")
     table.delete("id = 35")

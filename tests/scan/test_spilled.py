@@ -21,6 +21,7 @@ from dolmen.format.segments import encode
 from dolmen.format.types import to_plain
 from dolmen.rows.scan.plan import FilePlan
 from dolmen.rows.scan.positions import matching_positions
+from dolmen.rows.scan.scan import plan_of
 from dolmen.store.cache import ObjectCache
 from dolmen.transactions.snapshot import Snapshot
 from support.random_entries import random_file
@@ -178,8 +179,8 @@ def test_a_scan_with_a_limit_fetches_no_segment_beyond_it(world: World) -> None:
     manifest = all_spilled(world, at_once=False)
     scan = world.scan(limit=3, manifest=manifest)
     world.store.reset()
-    assert scan.plan.segments.requests == world.store.gets == 1
-    assert scan.plan.pruned == {"limit": 9}
+    assert plan_of(scan).segments.requests == world.store.gets == 1
+    assert plan_of(scan).pruned == {"limit": 9}
 
 
 def test_files_that_no_tombstone_can_touch_are_counted_from_columns_alone(world: World) -> None:

@@ -105,30 +105,14 @@ class Database(MaintainableDatabase):
         return iter(self.tables())
 
     @property
-    def context(self) -> Context:
-        """The database's store, head and caches."""
-        return self._context
-
-    @property
     def url(self) -> str:
         """The database's URL."""
         return self._context.store.url
 
     @property
-    def runtime(self) -> Runtime:
-        """The database's clock, randomness, sleep and threads."""
-        return self._context.runtime
-
-    @property
     def version(self) -> int:
         """The newest version seen so far; 0 before the first commit. ``refresh`` looks for a newer one."""
         return self._context.head.known().manifest.version
-
-    @property
-    def manifest_bytes(self) -> int:
-        """Size of the newest manifest seen so far, which every commit uploads; 0 before the first commit."""
-        manifest = self._context.head.known().manifest
-        return len(manifest.encode()) if manifest.version else 0
 
     def refresh(self) -> int:
         """Looks for the newest version, with one request, or two if there is a new version. Returns its number."""

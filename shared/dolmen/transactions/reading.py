@@ -57,11 +57,6 @@ class ReadableTable:
         """Notes a read. A transaction remembers it; other tables do nothing."""
 
     @property
-    def context(self) -> Context:
-        """The database's store, head and caches."""
-        return self._context
-
-    @property
     def _entry(self) -> TableEntry:
         return self._context.segments.whole(self._cached_snapshot().table(self.name))
 
@@ -71,7 +66,7 @@ class ReadableTable:
         return self._entry.schema.arrow.remove_metadata()
 
     @property
-    def stored_schema(self) -> Schema:
+    def _stored_schema(self) -> Schema:
         """Columns with their ids and stored types, as predicates are bound to them."""
         schema = self._entry.schema
         return msgspec.structs.replace(schema, fields=schema.shown, narrower=()) if schema.narrower else schema

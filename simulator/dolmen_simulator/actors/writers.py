@@ -228,12 +228,12 @@ class Blind(Actor):
         kind = self.random.random()
         if kind < 0.4:
             rows = self.rows()
-            return model.AppendEffect(name, rows), lambda _, table: table.append(arrow(rows))
+            return model.AppendEffect(name, rows), lambda table: table.append(arrow(rows))
         if kind < 0.6:
             rows = self.rows()
-            return model.UpsertEffect(name, rows), lambda _, table: table.upsert(arrow(rows))
+            return model.UpsertEffect(name, rows), lambda table: table.upsert(arrow(rows))
         where, matches = self.predicate()
-        return model.DeleteEffect(name, matches), lambda _, table: table.delete(where)
+        return model.DeleteEffect(name, matches), lambda table: table.delete(where)
 
 
 class Counter(Actor):

@@ -8,6 +8,7 @@ from dataclasses import replace as altered
 from typing import Any, TypeAlias
 
 from dolmen.api.database import Database
+from dolmen.commit.context import context_of
 from dolmen.commit.group import Committed, Member
 from dolmen.commit.loop import Leader
 from dolmen.errors import AppliedIdError, ConflictError, DuplicateKeyError, Error, UnknownOutcomeError
@@ -44,13 +45,13 @@ def commit_together(db: Database, *all_statements: Statements) -> list[Commit | 
         statements(transaction)
         change = unit.end()
         waiting.append((transaction, Member(change, unit.uploads, threading.Event()) if change else None))
-    members, queue = [member for _, member in waiting if member is not None], db.context.head.queue
+    members, queue = [member for _, member in waiting if member is not None], context_of(db).head.queue
     for member in members:
         queue.join(member)
     try:
         for member in members:
             if member.outcome is None:
-                Leader(db.context.head, member).lead()
+                Leader(context_of(db).head, member).lead()
             queue.leave(member)
     finally:
         for member in members:

@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from dolmen.api.database import Database
+from dolmen.commit.context import context_of
 from dolmen.commit.statements.row_changes import Write
 from dolmen.errors import Error, StaleWriterError, TableNotFoundError, VersionExpiredError
 from dolmen.format.ingest_properties import UNAVAILABLE_VALUE, CdcSettings, IngestSettings
@@ -289,14 +290,14 @@ def table_with_tombstone(db: Database) -> None:
 def table_to_splice(db: Database) -> None:
     """Makes a table of one file with three row groups, of which one has a deleted row."""
     two_files(db)
-    compact(db.context, "t", options=SPLICE_OPTIONS)
+    compact(context_of(db), "t", options=SPLICE_OPTIONS)
     db.table("t").delete("v = 30", mode="positions")
 
 
 def table_with_old_versions(db: Database) -> None:
     """Makes versions that will expire, with files that no later version has."""
     two_files(db)
-    compact(db.context, "t", options=COMPACTION_OPTIONS)
+    compact(context_of(db), "t", options=COMPACTION_OPTIONS)
     db.set(**EXPIRING_SOON)
 
 

@@ -21,6 +21,7 @@ import pytest
 import dolmen
 from dolmen.api.database import Database
 from dolmen.base.runtime import Runtime
+from dolmen.commit.context import context_of
 from dolmen.errors import CorruptionError
 from dolmen.format.entries import DataFile
 from dolmen.maintenance.compact.compaction import Compacted, CompactionOptions, compact
@@ -530,7 +531,7 @@ def test_on_s3_the_server_copies_and_the_rest_is_uploaded_with_it(server: str, r
     db = dolmen.open(request.getfixturevalue(f"{server}_url"))
     rng, rows = random.Random(1), 160_000
     data = pa.table({"id": pa.array(range(rows)), "text": pa.array([rng.randbytes(50).hex() for _ in range(rows)])})
-    found = World(CountingStore(db.context.store))
+    found = World(CountingStore(context_of(db).store))
     found.db.create_table("t", data.schema, primary_key="id")
     append(found, data, group_rows=10_000)
     found.db.table("t").delete("id = 123456", mode="positions")
@@ -544,4 +545,4 @@ def test_on_s3_the_server_copies_and_the_rest_is_uploaded_with_it(server: str, r
     assert found.store.bytes_up < 0.2 * found.entry().files[0].size
     assert found.scan(with_commit_ts=True).to_arrow().equals(before)
     assert found.db.verify(deep=True).findings == ()
-    assert db.context.store.copies  # type: ignore[attr-defined]
+    assert context_of(db).store.copies  # type: ignore[attr-defined]

@@ -11,6 +11,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users w
 
 import dolmen
 from dolmen.api.database import Database, Table
+from dolmen.commit.context import context_of
 from dolmen.errors import ConflictError, InputError, TableNotFoundError
 from dolmen.spark.failures import raising_dolmen_errors
 from dolmen.spark.origin import Origin, origins_of, origins_read
@@ -41,7 +42,7 @@ def ids(table: Table) -> list[int]:
 
 
 def load(spark: SparkSession, table: Table) -> DataFrame:
-    return spark.read.format("dolmen").option("table", table.name).load(table.context.store.url)
+    return spark.read.format("dolmen").option("table", table.name).load(context_of(table).store.url)
 
 
 def save(frame: DataFrame, db: Database, **options: object) -> None:

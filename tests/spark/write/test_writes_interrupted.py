@@ -19,6 +19,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users w
 import dolmen
 from dolmen.api.database import Database, Table
 from dolmen.base.runtime import Runtime
+from dolmen.commit.context import context_of
 from dolmen.commit.intent import Intent
 from dolmen.commit.statements.row_changes import Write
 from dolmen.commit.uploads import MAX_KEYS
@@ -102,7 +103,7 @@ def run(spark: SparkSession, transaction: Transaction, how: Callable[[Work], Wor
 def test_workers_that_are_killed_leave_files_and_keys_that_nothing_names(
     spark: SparkSession, db: Database, table: Table, tmp_path: Path
 ) -> None:
-    transaction = Transaction(table.context, "upsert")
+    transaction = Transaction(context_of(table), "upsert")
     reported = run(spark, transaction, dying)
     entry = unit_of(transaction).entry("t")
     hidden = tombstones(unit_of(transaction).uploads, "t", entry.uuid, reported, (entry.schema.by_id[1],))
@@ -144,7 +145,7 @@ def test_a_job_that_is_cancelled_leaves_what_collection_finds_by_its_intent(
 def test_what_a_driver_left_that_died_before_its_commit_is_collected(
     spark: SparkSession, db: Database, table: Table, tmp_path: Path
 ) -> None:
-    run(spark, Transaction(table.context, "upsert"), lambda work: work)
+    run(spark, Transaction(context_of(table), "upsert"), lambda work: work)
     assert (len(objects(tmp_path, "data")), len(objects(tmp_path, "tombstone"))) == (2, 2)
     later(db, 3).gc()
     assert (objects(tmp_path, "data"), objects(tmp_path, "tombstone")) == (set(), set())

@@ -15,6 +15,7 @@ import pyarrow as pa
 from dolmen.api.database import Database
 from dolmen.base.runtime import Runtime
 from dolmen.base.units import MIB
+from dolmen.commit.context import context_of
 from dolmen.commit.statements.claims import Expect
 from dolmen.errors import (
     ConflictError,
@@ -297,7 +298,7 @@ class Ingestion:
     def _find_fault(self, version: int) -> Error:
         """Reads the file once more as the version saw it that rejected it, to find the reason again."""
         try:
-            transaction = Transaction(self.database.context, base=self.database.at(version).manifest)
+            transaction = Transaction(context_of(self.database), base=self.database.at(version).manifest)
             fault = self._ingest_or_find_fault(transaction)
         except VersionExpiredError:
             fault = None
@@ -421,7 +422,7 @@ class Ingestion:
             assert self.settings is not None
             erased.read_names(source, self.settings)
             rows = erased.leave_out(rows, numbers, self.place.path, on_bad_row)
-        return _CountedRows(rows, self.database.runtime)
+        return _CountedRows(rows, context_of(self.database).runtime)
 
     def _column_of_error(self, transaction: Transaction, error: Exception) -> str | None:
         """The table's column that an error is about."""

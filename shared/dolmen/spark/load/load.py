@@ -20,6 +20,7 @@ from pyspark.sql import SparkSession
 from dolmen.api.database import Database
 from dolmen.base import arguments
 from dolmen.base.units import GIB
+from dolmen.commit.context import context_of
 from dolmen.errors import Error, InputError
 from dolmen.format.ingest_properties import IngestSettings
 from dolmen.ingest.announcements import Drop
@@ -129,7 +130,7 @@ def load(
         if not isinstance(drops, DropSource):
             raise InputError("where are these files? Give landing=Landing(...)")
         landing = drops.landing
-    runtime = database.runtime
+    runtime = context_of(database).runtime
     began, done = runtime.monotonic(), Loaded()
 
     def notify(doing: str) -> None:

@@ -22,6 +22,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users w
 
 from dolmen.api.database import Database
 from dolmen.base.units import MIB, megabytes_text
+from dolmen.commit.context import context_of
 from dolmen.commit.statements.claims import Expect
 from dolmen.commit.statements.row_changes import Write
 from dolmen.errors import AppliedIdError, ConflictError
@@ -116,7 +117,7 @@ class PortionLoader:
             StoreUnavailableError, AccessDeniedError: the database, or a file, can't be reached.
             PySparkException, Py4JJavaError: a job failed. Nothing was committed then, as after all that is raised.
         """
-        worker_url(self._database.context.store)
+        worker_url(context_of(self._database).store)
         ingested = ingest_drops(
             self._database,
             self._landing,

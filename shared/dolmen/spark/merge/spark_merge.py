@@ -17,6 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users w
 
 from dolmen.api.autocommit import replay
 from dolmen.api.table import Table
+from dolmen.commit.context import context_of
 from dolmen.commit.statements.row_changes import DeletePositions, Write
 from dolmen.entries.segments.live import LiveFiles
 from dolmen.errors import RowError, SchemaError
@@ -99,7 +100,7 @@ def merge(
     check_frame(frame)
     reliance = Reliance.of(since, force)
     clauses = Clauses.of(when_matched, when_not_matched, when_not_matched_by_source)
-    entry = table.context.segments.whole(table.context.head.refresh().manifest.table(table.name))
+    entry = context_of(table).segments.whole(context_of(table).head.refresh().manifest.table(table.name))
     fields, clauses = key_fields(entry, on), clauses.named_as(entry.schema)
     frame = spell(frame, entry.schema)
     names = [field.name for field in fields]
@@ -117,7 +118,7 @@ def merge(
     source = Source(frame, fields)
     try:
         merging = _Merging(table.name, frame, source, clauses, names, request, reliance)
-        return replay(table.context, merging.run, "merge").commit
+        return replay(context_of(table), merging.run, "merge").commit
     finally:
         source.close()
 

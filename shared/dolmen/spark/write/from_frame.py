@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame, Row
 
 from dolmen.api.table import Table
 from dolmen.base import arguments
+from dolmen.commit.context import context_of
 from dolmen.commit.intent import BEAT_SECONDS
 from dolmen.commit.statements.row_changes import Overwrite, Write
 from dolmen.commit.statements.statement import Statement
@@ -77,7 +78,9 @@ def append(table: Table, frame: DataFrame, *, merge_schema: bool = False, reques
     given.table(table)
     if is_remote_frame(frame):
         merge_schema = arguments.flag("merge_schema", merge_schema)
-        return write_remotely(table.context, table.name, frame, request, overwrites=False, merge_schema=merge_schema)
+        return write_remotely(
+            context_of(table), table.name, frame, request, overwrites=False, merge_schema=merge_schema
+        )
     check_frame(frame)
     _merge_schema(table, frame, request, merge_schema)
     return _append(table, frame, request, Asked.of(request))
@@ -124,7 +127,7 @@ def overwrite(
     if is_remote_frame(frame):
         merge_schema = arguments.flag("merge_schema", merge_schema)
         return write_remotely(
-            table.context,
+            context_of(table),
             table.name,
             frame,
             request,
@@ -134,14 +137,14 @@ def overwrite(
             merge_schema=merge_schema,
         )
     check_frame(frame)
-    seen = UnitOfWork(table.context, "overwrite").base  # before a commit of columns, which looks at newer versions
+    seen = UnitOfWork(context_of(table), "overwrite").base  # before a commit of columns, which looks at newer versions
     _merge_schema(table, frame, request, merge_schema)
 
     def statement(transaction: Transaction, entry: TableEntry, asked: Asked) -> Made:
         if asked is Asked.ONLY:
             return None, [None, write_frame(transaction, table.name, frame, asked)[1].content()]
         oldest = reliance.oldest(frame, entry.uuid)
-        base = seen if oldest is None else pin(table.context, oldest, None).manifest
+        base = seen if oldest is None else pin(context_of(table), oldest, None).manifest
         own = entry_then(base, table.name, entry.uuid)
         files, sums = write_frame(transaction, table.name, frame, asked)
         made = Overwrite(table.name, entry.uuid, own.epoch, base.commit_ts, files, force, request, entry.schema)
@@ -431,7 +434,7 @@ def check_frame(frame: object) -> None:
 def _merge_schema(table: Table, frame: DataFrame, request: str | None, merge_schema: bool) -> None:
     """Adds columns that the table does not have, if that is wanted."""
     if arguments.flag("merge_schema", merge_schema):
-        add_new_columns(table.context, table.name, frame.schema, request)
+        add_new_columns(context_of(table), table.name, frame.schema, request)
 
 
 def _commit(
@@ -448,7 +451,7 @@ def _commit(
     Args:
         statement: makes it, and says the request's content.
     """
-    transaction = Transaction(table.context, operation)
+    transaction = Transaction(context_of(table), operation)
     unit = unit_of(transaction)
     if refresh:
         unit.refresh()
