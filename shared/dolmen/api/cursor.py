@@ -81,6 +81,11 @@ class ChangeCursor:
             VersionExpiredError: the cursor has ended, and versions that it has not seen have expired. Read the tables
                 as a whole, and ``reset`` it.
             TableNotFoundError: that version has no such table.
+
+        Examples:
+            >>> cursor = db.cursor("copy", start=1)
+            >>> cursor.changes("people", columns=["name"]).read_all()["name"].to_pylist()
+            ['Ada', 'Grace', 'Linus']
         """
         try:
             return Table(self._context, table).changes(
@@ -98,6 +103,13 @@ class ChangeCursor:
         Raises:
             VersionExpiredError: as for ``changes``: it has ended, and versions that it has not seen have expired.
             ConflictError: another reader has moved the cursor.
+
+        Examples:
+            >>> cursor = db.cursor("copy", start=1)
+            >>> rows = cursor.changes("people").read_all()
+            >>> commit = cursor.acknowledge()
+            >>> cursor.version
+            3
         """
         until, newest = self.until, self._context.head.known().manifest
         if self.version < newest.horizon > 1 and not newest.is_kept(self.version):
@@ -115,12 +127,24 @@ class ChangeCursor:
         Raises:
             VersionExpiredError: the version has expired.
             ConflictError: another reader has moved the cursor.
+
+        Examples:
+            >>> cursor = db.cursor("copy")
+            >>> commit = cursor.reset(1)
+            >>> cursor.version
+            1
         """
         newest = self._context.head.refresh().manifest.version
         return self._move(newest if version is None else arguments.number("version", version, 0))
 
     def remove(self) -> Commit:
-        """Removes the cursor from the database; versions that only it kept expire. Raises ConflictError."""
+        """Removes the cursor from the database; versions that only it kept expire. Raises ConflictError.
+
+        Examples:
+            >>> commit = db.cursor("copy").remove()
+            >>> db.cursors()
+            []
+        """
         return self._put(None)
 
     def _ended(self, error: VersionExpiredError) -> VersionExpiredError:

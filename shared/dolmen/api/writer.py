@@ -65,6 +65,11 @@ class Acknowledgement(Future[Commit]):
             TimeoutError: it was not committed within this time; it goes on.
             Error: the error of the commit. Without an acknowledgement nothing is certain but that: after
                 UnknownOutcomeError the rows may be there.
+
+        Examples:
+            >>> with people.writer() as writer:
+            ...     writer.delete("id = 1").result().version
+            3
         """
         self.was_asked = True
         self._writer.hurry(self)
@@ -167,6 +172,12 @@ class BufferedWriter:
             AppliedIdError: other rows wait under this id.
             ConflictError: the table's name is another table's by now. The acknowledgement says so, too.
             LimitError: the rows are larger than ``max_bytes``: ``Table.append`` streams them.
+
+        Examples:
+            >>> with people.writer() as writer:
+            ...     done = writer.append([{"id": 4, "name": "Dan", "age": 61}])
+            >>> done.result().rows
+            1
         """
         entry = self._table_entry()
         arguments.flag("cast", cast)
@@ -201,6 +212,12 @@ class BufferedWriter:
 
         Raises:
             PredicateError, SchemaError, InputError: the predicate or the keys do not fit the table.
+
+        Examples:
+            >>> with people.writer() as writer:
+            ...     done = writer.delete(keys=[1, 2])
+            >>> people.count()
+            1
         """
         entry, where = self._table_entry(), with_parameters(where, parameters)
         if (keys is None) == (where is None):
@@ -214,7 +231,16 @@ class BufferedWriter:
         return self._add(call)
 
     def flush(self) -> None:
-        """Commits all that was handed over so far. Raises the first error that nobody has asked for."""
+        """Commits all that was handed over so far. Raises the first error that nobody has asked for.
+
+        Examples:
+            >>> writer = people.writer()
+            >>> done = writer.append([{"id": 4, "name": "Dan", "age": 61}])
+            >>> writer.flush()
+            >>> done.done()
+            True
+            >>> writer.close()
+        """
         with self._changed:
             waiting = [call.acknowledgement for call in (*self._under_way, *self._buffer.calls)]
         for acknowledgement in waiting:
@@ -227,14 +253,30 @@ class BufferedWriter:
             each.result()
 
     def close(self) -> None:
-        """Commits all that was handed over, and ends. Raises the first error that nobody has asked for."""
+        """Commits all that was handed over, and ends. Raises the first error that nobody has asked for.
+
+        Examples:
+            >>> writer = people.writer()
+            >>> writer.close()
+            >>> writer
+            <BufferedWriter people, closed: 0 rows wait, 0 bytes held>
+        """
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
         self.flush()
 
     def hurry(self, acknowledgement: Acknowledgement) -> None:
-        """Begins a commit as soon as the one under way has ended, if this one is not committed yet."""
+        """Begins a commit as soon as the one under way has ended, if this one is not committed yet.
+
+        Examples:
+            >>> writer = people.writer(max_seconds=3600)
+            >>> done = writer.append([{"id": 4, "name": "Dan", "age": 61}])
+            >>> writer.hurry(done)
+            >>> done.result().version
+            3
+            >>> writer.close()
+        """
         if acknowledgement.done():
             return
         with self._changed:

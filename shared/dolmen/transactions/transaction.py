@@ -53,7 +53,14 @@ class Transaction:
         self._result: Commit | None = None
 
     def table(self, name: str) -> TransactionTable:
-        """A table as this transaction sees it. Raises TableNotFoundError."""
+        """A table as this transaction sees it. Raises TableNotFoundError.
+
+        Examples:
+            >>> with db.transaction() as tx:
+            ...     tx.table("people").delete("age < 30")
+            ...     tx.table("people").count()
+            2
+        """
         try:
             self._unit.note_table(self._unit.entry(name))
         except TableNotFoundError:
@@ -71,7 +78,14 @@ class Transaction:
         *,
         request: str | None = None,
     ) -> TransactionTable:
-        """See ``Database.create_table``."""
+        """See ``Database.create_table``.
+
+        Examples:
+            >>> with db.transaction() as tx:
+            ...     tx.create_table("pets", pa.schema({"name": pa.string()})).append([{"name": "Rex"}])
+            >>> db["pets"].count()
+            1
+        """
         check_table_name(name)
         if not isinstance(schema, pa.Schema):
             raise SchemaError(
@@ -172,12 +186,24 @@ class Transaction:
             raise
 
     def tables(self) -> list[str]:
-        """Names of the tables as this transaction sees them, sorted. They must still hold at the commit."""
+        """Names of the tables as this transaction sees them, sorted. They must still hold at the commit.
+
+        Examples:
+            >>> db.transaction().tables()
+            ['people']
+        """
         self._unit.claim_names()
         return sorted(self._unit.manifest.tables)
 
     def sql(self, query: str, parameters: Parameters = None) -> SqlResult:
-        """Runs a query over the tables as this transaction sees them. See ``Database.sql``."""
+        """Runs a query over the tables as this transaction sees them. See ``Database.sql``.
+
+        Examples:
+            >>> with db.transaction() as tx:
+            ...     tx.table("people").delete("age < 30")
+            ...     tx.sql("SELECT count(*) FROM people").fetchall()
+            [(2,)]
+        """
         from dolmen.rows.scan.engines.sql import lists_tables, run_sql  # imports DuckDB
 
         if lists_tables(arguments.text("query", query)):
@@ -195,22 +221,54 @@ class Transaction:
 
         Raises:
             InputError: the id is invalid, or bound to another digest.
+
+        Examples:
+            >>> with db.transaction() as tx:
+            ...     tx.bind("order 17", "3 apples")
+            ...     tx.table("people").delete("id = 3", request="order 17")
+            >>> db.transaction().has_applied("order 17")
+            True
         """
         self._unit.bind(request, digest)
 
     def has_applied(self, request: str | None) -> bool:
-        """Whether the snapshot contains this request, so that its statements need not be added again."""
+        """Whether the snapshot contains this request, so that its statements need not be added again.
+
+        Examples:
+            >>> db.transaction().has_applied("order 17")
+            False
+        """
         return self._unit.has_applied(request)
 
     def exclude(self, request: str) -> None:
         """Makes ``commit`` raise ConflictError if a version has applied this request: only one of the two may be.
 
         Both transactions must exclude each other. Then the first to commit is applied.
+
+        Examples:
+            >>> commit = people.delete("id = 3", request="delete 3")
+            >>> with db.transaction() as tx:
+            ...     tx.exclude("delete 3")
+            ...     tx.table("people").append([{"id": 4, "name": "Dan", "age": 61}])
+            Traceback (most recent call last):
+            dolmen.errors.ConflictError: ...
         """
         self._unit.exclude(request)
 
     def savepoint(self) -> AbstractContextManager[None]:
-        """Adds all statements of a ``with`` block or, when it raises, none of them. Its reads count in any case."""
+        """Adds all statements of a ``with`` block or, when it raises, none of them. Its reads count in any case.
+
+        Examples:
+            >>> with db.transaction() as tx:
+            ...     try:
+            ...         with tx.savepoint():
+            ...             tx.table("people").delete("TRUE")
+            ...             tx.table("people").append([{"id": "not a number"}])
+            ...     except dolmen.Error:
+            ...         pass
+            ...     tx.table("people").count()
+            3
+        """
         return self._unit.savepoint()
 
     def commit(self) -> Commit:
@@ -221,13 +279,26 @@ class Transaction:
         Raises:
             ConflictError: something that was read has changed: repeat the transaction, as ``Database.run`` does.
             UnknownOutcomeError: the commit may have landed.
+
+        Examples:
+            >>> tx = db.transaction()
+            >>> tx.table("people").delete("id = 3")
+            >>> tx.commit().version
+            3
         """
         self._result = self._unit.commit()
         return self._result
 
     @property
     def result(self) -> Commit | None:
-        """The commit that this transaction became; None before, and if it failed."""
+        """The commit that this transaction became; None before, and if it failed.
+
+        Examples:
+            >>> with db.transaction() as tx:
+            ...     tx.table("people").delete("id = 3")
+            >>> tx.result.version
+            3
+        """
         return self._result
 
     def __enter__(self) -> Self:

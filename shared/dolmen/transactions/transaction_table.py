@@ -128,6 +128,12 @@ class TransactionTable(KeyedTable):
 
         Args:
             keys: values of the primary key, tuples for several columns, or Arrow data with columns of their names.
+
+        Examples:
+            >>> with db.transaction() as tx:
+            ...     tx.table("people").replace([{"id": 4, "name": "Dan", "age": 61}], keys=[1, 2])
+            >>> people.count()
+            2
         """
         uploads, intent, own = self._unit.uploads, self._unit.intent, self._unit.entry(self.name)
         taken = row_statements.take_keys(own, keys)

@@ -101,25 +101,50 @@ class Scan:
         )
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
-        """Streams the rows with bounded memory: at most a few row groups are held at once."""
+        """Streams the rows with bounded memory: at most a few row groups are held at once.
+
+        Examples:
+            >>> sum(batch.num_rows for batch in people.scan().to_batches())
+            3
+        """
         if self._order:
             return iter(self._sorted().to_batches())
         return self._batches()
 
     def to_reader(self) -> pa.RecordBatchReader:
-        """The same stream as a ``pyarrow.RecordBatchReader``."""
+        """The same stream as a ``pyarrow.RecordBatchReader``.
+
+        Examples:
+            >>> people.scan(["name"]).to_reader().schema.names
+            ['name']
+        """
         return pa.RecordBatchReader.from_batches(self.schema, self.to_batches())
 
     def to_arrow(self) -> pa.Table:
-        """All rows in memory."""
+        """All rows in memory.
+
+        Examples:
+            >>> people.scan(where="age > 40").to_arrow().num_rows
+            1
+        """
         return self._sorted() if self._order else pa.Table.from_batches(self._batches(), self.schema)
 
     def to_pandas(self, **options: Any) -> pd.DataFrame:
-        """All rows as a pandas frame; ``options`` go to ``pyarrow.Table.to_pandas``."""
+        """All rows as a pandas frame; ``options`` go to ``pyarrow.Table.to_pandas``.
+
+        Examples:
+            >>> people.scan(["id"]).to_pandas().columns.tolist()
+            ['id']
+        """
         return to_pandas(self.to_arrow(), **options)
 
     def to_polars(self) -> pl.DataFrame:
-        """All rows as a Polars frame."""
+        """All rows as a Polars frame.
+
+        Examples:
+            >>> people.scan(["id"]).to_polars().shape
+            (3, 1)
+        """
         return to_polars(self.to_arrow())
 
     def to_duckdb(self, connection: duckdb.DuckDBPyConnection | None = None) -> duckdb.DuckDBPyRelation:
@@ -130,6 +155,10 @@ class Scan:
 
         Args:
             connection: where the relation lives; DuckDB's default connection otherwise.
+
+        Examples:
+            >>> people.scan(where="age > 30").to_duckdb().count("*").fetchall()
+            [(2,)]
         """
         from dolmen.rows.scan.engines.dataset import (
             ScanDataset,  # pyarrow's datasets: only for those who ask
@@ -148,6 +177,10 @@ class Scan:
 
         It reads the columns that the query needs, and those files and row groups that its conditions leave; conditions
         that dolmen does not understand are left to Polars.
+
+        Examples:
+            >>> people.scan().to_polars_lazy().select("age").max().collect().item()
+            45
         """
         from dolmen.rows.scan.engines.dataframes import lazy_frame  # only for those who ask
 
@@ -158,13 +191,23 @@ class Scan:
         return self.to_reader().__arrow_c_stream__(requested_schema)
 
     def count(self) -> int:
-        """Counts the rows that ``to_arrow`` would give, from metadata alone where that is exact."""
+        """Counts the rows that ``to_arrow`` would give, from metadata alone where that is exact.
+
+        Examples:
+            >>> people.scan(where="age > 30").count()
+            2
+        """
         with self._view.reading():
             rows = count_rows(self._reader(self._files if self._paths is not None else self._plan(counting=True)))
         return rows if self._limit is None else min(rows, self._limit)
 
     def explain(self) -> Explanation:
-        """Explains what the scan reads and what it skips, to the byte. Fetches footers and tombstones for that."""
+        """Explains what the scan reads and what it skips, to the byte. Fetches footers and tombstones for that.
+
+        Examples:
+            >>> people.scan(where="age > 99").explain().plan.files
+            ()
+        """
         with self._view.reading():
             return explain(self._reader(self._files))
 
