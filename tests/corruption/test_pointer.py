@@ -102,7 +102,7 @@ def test_verification_tells_that_a_pointer_was_put_back_by_two_versions_or_more(
         report = verify(context_of(opened(bucket, world)))
         assert Pointer.decode(body, POINTER).version < world.newest - 1
         assert [(found.kind, found.object) for found in report.errors] == [("pointer-back", POINTER)]
-    assert verify(opened(world.bucket(), world).context).findings == ()
+    assert verify(context_of(opened(world.bucket(), world))).findings == ()
 
 
 def test_a_lost_pointer_is_no_empty_database_to_anybody() -> None:

@@ -8,7 +8,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dolmen.commit.context import context_of
 from support.functions import World
 
 
@@ -131,7 +130,7 @@ def test_a_refused_request_says_what_is_wrong_and_quotes_no_value(filled: World)
 def test_a_request_without_a_queue_raises_when_it_fails(filled: World) -> None:
     assert filled.invoke("delete", {"table": "events", "where": "id > 0"}) == []
     assert filled.ids() == [0]
-    context_of(filled).aws_request_id = "invocation-2"
+    filled.context.aws_request_id = "invocation-2"
     with pytest.raises(RuntimeError, match="no table 'nowhere'"):
         filled.invoke("delete", {"table": "nowhere", "where": "id > 0"})
 
