@@ -37,7 +37,8 @@ class Transaction:
     """Collects statements on one snapshot; ``commit`` makes them one version.
 
     Use it through ``Database.transaction`` and ``Database.run``. Reads see the snapshot and the statements so far. They
-    must still hold at the commit, or it raises ConflictError. Statements that read nothing never conflict.
+    must still hold at the commit, or it raises ConflictError. Statements that read nothing never conflict. The end
+    of a ``with`` block commits; then ``result`` is the commit.
     """
 
     def __init__(
