@@ -14,6 +14,7 @@ import dolmen
 from bench.places import Local, Ministack
 from dolmen.api.database import Database
 from dolmen.base.runtime import Runtime
+from dolmen.commit.context import context_of
 from dolmen.commit.draft import Draft
 from dolmen.commit.loop import submit
 from dolmen.format.entries import ColumnStats, DataFile
@@ -21,6 +22,7 @@ from dolmen.format.layout import segment_key
 from dolmen.format.manifest import Segment
 from dolmen.format.segments import encode
 from dolmen.maintenance.segment_merging import MOST_ENTRIES
+from dolmen.rows.scan.scan import plan_of
 from dolmen.store.counting import CountingStore
 from dolmen.store.memory import MemoryBucket, MemoryStore
 
@@ -104,7 +106,7 @@ def commit_cost(db: Database, store: CountingStore, rounds: int = 60) -> CommitC
         began = time.process_time()
         table.delete(f"user_id > {number} AND c0 < {number}")
         times.append(time.process_time() - began)
-    return CommitCost(store.puts, db.manifest_bytes, statistics.median(times[10:]))
+    return CommitCost(store.puts, context_of(db).head.manifest_bytes, statistics.median(times[10:]))
 
 
 @dataclass(frozen=True)
@@ -129,13 +131,13 @@ def plan_cost(store: CountingStore, where: str) -> PlanCost:
     table = db.table("events")
     store.reset()
     began = time.perf_counter()
-    plan = table.scan(where=where).plan
+    plan = plan_of(table.scan(where=where))
     cold = time.perf_counter() - began
     gets = store.gets - 1  # but for the pointer
     times = []
     for _ in range(9):
         began = time.perf_counter()
-        _ = table.scan(where=where).plan
+        _ = plan_of(table.scan(where=where))
         times.append(time.perf_counter() - began)
     return PlanCost(gets, cold, statistics.median(times), len(plan.files))
 

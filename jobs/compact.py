@@ -18,6 +18,7 @@ from dolmen.base.units import GIB
 from dolmen.cli.exit_codes import INCOMPLETE, StatusLine, run_job
 from dolmen.cli.options import DatabaseUrl, Json
 from dolmen.cli.output import console, errors, print_json, print_rows
+from dolmen.commit.context import context_of
 from dolmen.errors import Error, InputError
 from dolmen.maintenance.compact.compaction import Compacted
 from dolmen.maintenance.indexing import Indexed
@@ -76,13 +77,13 @@ class _Job:
     ) -> None:
         self._spark, self._database, self._status = spark, database, status
         self._recluster, self._dry_run = recluster, dry_run
-        self._began = database.runtime.monotonic()
+        self._began = context_of(database).runtime.monotonic()
         self.done: list[tuple[str, str, Any]] = []
         self.failures: list[Exception] = []
 
     def tables(self, names: list[str], steps: list[str]) -> None:
         """Resolves, as far as that is cheap, compacts, and makes indexes."""
-        context = self._database.context
+        context = context_of(self._database)
         for name in names:
             if "resolve" in steps:
                 self.step("resolve", name, partial(resolve, context, name, budget_bytes=RESOLVE_BYTES))
@@ -120,7 +121,7 @@ class _Job:
         )[name]
 
     def _say(self, text: str) -> None:
-        self._status.show(self._database.runtime.monotonic() - self._began, text)
+        self._status.show(context_of(self._database).runtime.monotonic() - self._began, text)
 
 
 def _report(job: _Job, *, dry_run: bool, as_json: bool) -> None:

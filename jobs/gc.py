@@ -13,6 +13,7 @@ import dolmen
 from dolmen.cli.exit_codes import INCOMPLETE, StatusLine, run_job
 from dolmen.cli.options import DatabaseUrl, Json
 from dolmen.cli.output import console, print_json
+from dolmen.commit.context import context_of
 from dolmen.maintenance.gc.collection import Collected
 from dolmen.maintenance.measures import facts_of
 from dolmen.spark.sessions import job_session
@@ -30,10 +31,10 @@ def main(
     Exit codes: 0 done; 4 Spark failed: call it again; 9 something could not be deleted; others as of `dolmen`.
     """
     opened = dolmen.open(database)
-    began = opened.runtime.monotonic()
+    began = context_of(opened).runtime.monotonic()
     with StatusLine(quiet=as_json) as status:
         spark = job_session(f"dolmen gc {opened.url}")
-        status.show(opened.runtime.monotonic() - began, "looking" if dry_run else "collecting")
+        status.show(context_of(opened).runtime.monotonic() - began, "looking" if dry_run else "collecting")
         done = gc(spark, opened, dry_run=dry_run, full=full)
     _report(done, as_json=as_json)
     if not done.finished or done.errors:

@@ -16,6 +16,7 @@ from dolmen.base.units import parse_size
 from dolmen.cli.exit_codes import INCOMPLETE, StatusLine, run_job
 from dolmen.cli.options import DatabaseUrl, Json
 from dolmen.cli.output import console, errors, print_json, print_rows
+from dolmen.commit.context import context_of
 from dolmen.errors import InputError
 from dolmen.ingest.drops.announce_files import DropSource
 from dolmen.service.functions.function_settings import FunctionSettings
@@ -63,7 +64,7 @@ def main(
             tables=table or (),
             landing_prefix=landing_prefix,
             rejected_url=settings.rejected_url,
-            runtime=opened.runtime,
+            runtime=context_of(opened).runtime,
         )
         place = source.landing
     with StatusLine(quiet=as_json) as status:

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 import dolmen.api.database  # loaded before the clock starts, like the libraries of the others
 from bench.peers.peer import Ids, Peer, Sums, numbers, sums_of
+from dolmen.rows.scan.scan import plan_of
 
 
 class Ours(Peer):
@@ -72,4 +73,4 @@ class Ours(Peer):
         self._database.gc()
 
     def files(self) -> int:
-        return len(self._table.scan().plan.files)
+        return len(plan_of(self._table.scan()).files)

@@ -11,6 +11,7 @@ import dolmen
 from bench.spark.cpu import Spent, spend
 from bench.spark.engine import QUERIES, Engine
 from bench.spark.source import SCHEMA
+from dolmen.rows.scan.scan import plan_of
 from dolmen.spark import delete, to_spark
 
 #: Two predicates that no statistics exclude: each is tested on every row of every file.
@@ -71,7 +72,7 @@ class Dolmen(Engine):
         dolmen.open(self._url).resolve()
 
     def files(self) -> list[str]:
-        return [f"file://{self._url}/{file.file.path}" for file in self.table().scan().plan.files]
+        return [f"file://{self._url}/{file.file.path}" for file in plan_of(self.table().scan()).files]
 
     def split(self, name: str) -> dict[str, Spent]:
         """One query step by step: the frame, Spark's plan of it, and running it."""

@@ -13,6 +13,7 @@ from bench.spark.cpu import Spent, spend
 from bench.spark.ours import Dolmen
 from bench.spark.source import FILES, SCHEMA
 from dolmen.ingest.drops.announce_files import DropSource as Landed
+from dolmen.rows.scan.scan import plan_of
 from dolmen.spark import append
 from dolmen.spark.compact.spark_compaction import compact
 from dolmen.spark.load.load import load
@@ -34,7 +35,7 @@ class Writing(Dolmen):
             step = -(-rows.num_rows // PIECES)
             for start in range(0, rows.num_rows, step):
                 table.append(rows.slice(start, step))
-        self.pieces = [f"file://{self._many}/{file.file.path}" for file in table.scan().plan.files]
+        self.pieces = [f"file://{self._many}/{file.file.path}" for file in plan_of(table.scan()).files]
         self._uncompacted = self._pointer_of(self._many).read_bytes()
 
     def _fresh(self) -> str:
@@ -77,7 +78,7 @@ class Writing(Dolmen):
         self._pointer_of(self._many).write_bytes(self._uncompacted)
         database = dolmen.open(self._many)
         spent = self._checked(spend(lambda: compact(self.spark, database)), database.table("events"))
-        if (left := len(database.table("events").scan().plan.files)) >= len(self.pieces):
+        if (left := len(plan_of(database.table("events").scan()).files)) >= len(self.pieces):
             raise AssertionError(f"{left} files are left of {len(self.pieces)}")
         return spent
 

@@ -26,6 +26,7 @@ from aws_lambda_powertools.metrics import MetricUnit
 from aws_lambda_powertools.utilities.typing import LambdaContext
 
 from dolmen.api.database import Database
+from dolmen.commit.context import context_of
 from dolmen.errors import Error
 from dolmen.ingest.redaction import facts_for_log, reason_for_log
 from dolmen.maintenance.deadline import Deadline
@@ -49,7 +50,7 @@ def lambda_handler(event: Any, context: LambdaContext) -> dict[str, Any]:
     request = CompactRequest.of(event)
     settings = FunctionSettings.of(os.environ)
     database = _open(settings)
-    deadline = Deadline(database.runtime, lambda: context.get_remaining_time_in_millis() / 1000)
+    deadline = Deadline(context_of(database).runtime, lambda: context.get_remaining_time_in_millis() / 1000)
     elsewhere = _start_jobs(settings, database, request)
     done = database.maintain(
         request.tables, steps=request.steps, compacted_elsewhere=elsewhere, deadline=deadline, progress=_log_step
@@ -86,7 +87,7 @@ def _open(settings: FunctionSettings) -> Database:
 def _open_jobs(settings: FunctionSettings) -> tuple[EmrServerless, HandoverRecords]:
     """The job service, and the records for jobs; made once, as connecting is slow."""
     assert settings.jobs is not None
-    runtime = _open(settings).runtime
+    runtime = context_of(_open(settings)).runtime
     return EmrServerless(settings.jobs, runtime), HandoverRecords(open_store(settings.jobs.handover_url, runtime))
 
 

@@ -30,6 +30,7 @@ from aws_lambda_powertools.metrics import MetricUnit
 from aws_lambda_powertools.utilities.typing import LambdaContext
 
 from dolmen.api.database import Database
+from dolmen.commit.context import context_of
 from dolmen.format.erasures import erasure_id
 from dolmen.ingest.announcements import Message, read_messages
 from dolmen.ingest.deletes.delete_requests import (
@@ -65,7 +66,7 @@ def lambda_handler(event: dict[str, Any], context: LambdaContext) -> PartialItem
     deliveries = Deliveries(
         batch,
         _open_queues(settings),
-        database.runtime.clock_us(),
+        context_of(database).runtime.clock_us(),
         lambda: context.get_remaining_time_in_millis() / 1000,
     )
     deadline = HalfTimeDeadline(context.get_remaining_time_in_millis)
@@ -114,7 +115,7 @@ def lambda_handler(event: dict[str, Any], context: LambdaContext) -> PartialItem
         metrics.add_metric(name, MetricUnit.Count, count)
     if deliveries.oldest_seconds is not None:
         metrics.add_metric("OldestUndoneSeconds", MetricUnit.Seconds, deliveries.oldest_seconds)
-    metrics.add_metric("ManifestBytes", MetricUnit.Bytes, database.manifest_bytes)
+    metrics.add_metric("ManifestBytes", MetricUnit.Bytes, context_of(database).head.manifest_bytes)
     if deliveries.unanswerable is not None:
         raise RuntimeError(f"not deleted: {deliveries.unanswerable}")
     return {"batchItemFailures": [{"itemIdentifier": id_} for id_ in answer]}
@@ -136,7 +137,7 @@ def _open(settings: FunctionSettings) -> Database:
 
 @cache
 def _open_queues(settings: FunctionSettings) -> DeliveryQueues | None:
-    return open_queues(settings.delete_queue, settings.dead_letters, _open(settings).runtime)
+    return open_queues(settings.delete_queue, settings.dead_letters, context_of(_open(settings)).runtime)
 
 
 def _read_group(
@@ -171,7 +172,7 @@ def _publish(
     from dolmen.iceberg.erased_tables import publish_erasures  # imports fastavro
 
     done = publish_erasures(
-        database.context,
+        context_of(database),
         erasures,
         deadline=lambda: context.get_remaining_time_in_millis() / 1000 < seconds,
         lookup_bytes=int(_LOOKUP_BYTES_PER_SECOND * seconds),

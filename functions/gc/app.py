@@ -23,6 +23,7 @@ from aws_lambda_powertools.metrics import MetricUnit
 from aws_lambda_powertools.utilities.typing import LambdaContext
 
 from dolmen.api.database import Database
+from dolmen.commit.context import context_of
 from dolmen.maintenance.deadline import Deadline
 from dolmen.maintenance.measures import facts_of, measures_of_collection
 from dolmen.maintenance.round import GcRequest
@@ -43,7 +44,7 @@ def lambda_handler(event: Any, context: LambdaContext) -> dict[str, Any]:
     request = GcRequest.of(event)
     settings = FunctionSettings.of(os.environ)
     database = _open(settings)
-    deadline = Deadline(database.runtime, lambda: context.get_remaining_time_in_millis() / 1000)
+    deadline = Deadline(context_of(database).runtime, lambda: context.get_remaining_time_in_millis() / 1000)
     collected = database.gc(dry_run=request.dry_run, deadline=deadline, outside=settings.outside)
     for name, (unit, value) in measures_of_collection(collected).items():
         metrics.add_metric(name, MetricUnit[unit], value)

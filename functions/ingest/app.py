@@ -39,6 +39,7 @@ from aws_lambda_powertools.metrics import MetricUnit
 from aws_lambda_powertools.utilities.typing import LambdaContext
 
 from dolmen.api.database import Database
+from dolmen.commit.context import context_of
 from dolmen.errors import Error
 from dolmen.ingest.announcements import MAX_TABLE_TRIES, Drop, Message, read_drops, read_messages
 from dolmen.ingest.drops.drop_outcomes import DropOutcome
@@ -90,7 +91,7 @@ def lambda_handler(event: dict[str, Any], context: LambdaContext) -> PartialItem
     deliveries = Deliveries(
         batch,
         _open_queues(settings),
-        database.runtime.clock_us(),
+        context_of(database).runtime.clock_us(),
         lambda: context.get_remaining_time_in_millis() / 1000,
     )
     backlog = _backlog_is_large(settings, counts)
@@ -142,7 +143,7 @@ def lambda_handler(event: dict[str, Any], context: LambdaContext) -> PartialItem
         metrics.add_metric("IngestLagSeconds", MetricUnit.Seconds, max(lags))
     if deliveries.oldest_seconds is not None:
         metrics.add_metric("OldestUndoneSeconds", MetricUnit.Seconds, deliveries.oldest_seconds)
-    metrics.add_metric("ManifestBytes", MetricUnit.Bytes, database.manifest_bytes)
+    metrics.add_metric("ManifestBytes", MetricUnit.Bytes, context_of(database).head.manifest_bytes)
     if deliveries.unanswerable is not None:
         raise RuntimeError(f"not ingested: {deliveries.unanswerable}")
     return {"batchItemFailures": [{"itemIdentifier": id_} for id_ in answer]}
@@ -164,14 +165,14 @@ def _open(settings: FunctionSettings) -> tuple[Database, Landing]:
 
 @cache
 def _open_queues(settings: FunctionSettings) -> DeliveryQueues | None:
-    return open_queues(settings.queue, settings.dead_letters, _open(settings)[0].runtime)
+    return open_queues(settings.queue, settings.dead_letters, context_of(_open(settings)[0]).runtime)
 
 
 @cache
 def _open_jobs(settings: FunctionSettings) -> tuple[EmrServerless, HandoverRecords, Queue | None]:
     """The job service, the records for jobs, and the queue whose backlog counts; made once, as connecting is slow."""
     assert settings.jobs is not None
-    runtime = _open(settings)[0].runtime
+    runtime = context_of(_open(settings)[0]).runtime
     queue = open_queue(settings.queue, runtime, hurried=True) if settings.queue else None
     return (
         EmrServerless(settings.jobs, runtime),
@@ -218,7 +219,7 @@ def _start_job(settings: FunctionSettings, database: Database, counts: Counter[s
         logger.error("job not started", reason="too little time is left; the next round of compact starts it")
         return
     service, records, _ = _open_jobs(settings)
-    attempt = ask_for_job(service, load_job(database.url, records.url), database.runtime.clock_us())
+    attempt = ask_for_job(service, load_job(database.url, records.url), context_of(database).runtime.clock_us())
     if name := metric_name(attempt):
         counts[name] += 1
     level, text, facts = log_record(attempt)
@@ -258,7 +259,7 @@ def _lag_seconds(database: Database, outcome: DropOutcome) -> list[float]:
     created_us = outcome.drop.created_us
     if outcome.status != "ingested" or created_us is None:
         return []
-    return [max(0, database.runtime.clock_us() - created_us) / 1e6]
+    return [max(0, context_of(database).runtime.clock_us() - created_us) / 1e6]
 
 
 def _log_outcome(message: Message, outcome: DropOutcome) -> None:

@@ -16,8 +16,10 @@ import pytest
 import dolmen
 from dolmen.api.database import Database
 from dolmen.base.runtime import Runtime
+from dolmen.commit.context import context_of
 from dolmen.errors import AppliedIdError, TableExistsError
 from dolmen.format.adopted_files import ADOPTED_FILES, is_adopted
+from dolmen.rows.scan.scan import plan_of
 from dolmen.store.counting import CountingStore
 from dolmen.store.local_store import LocalStore
 from dolmen.store.memory import MemoryStore
@@ -48,8 +50,8 @@ def same(found: pa.Table, wanted: pa.Table) -> bool:
 
 
 def paths(db: Database, table: str = "t") -> list[str]:
-    entry = db.context.head.refresh().manifest.tables[table]
-    return [file.path for file in db.context.segments.whole(entry).files]
+    entry = context_of(db).head.refresh().manifest.tables[table]
+    return [file.path for file in context_of(db).segments.whole(entry).files]
 
 
 def test_files_of_duckdb_become_a_table_with_the_same_rows(db: Database, lake: Path) -> None:
@@ -69,10 +71,10 @@ def test_files_of_duckdb_become_a_table_with_the_same_rows(db: Database, lake: P
         ("even IS NULL", 1_800), ("amount > 2249.6", 1), ("weight > 8999", 1_286), ("y = 2", 3_000),
     ):  # fmt: skip
         assert table.count(where) == count, where
-    assert len(table.scan(where="id = 8000").plan.files) == 1
+    assert len(plan_of(table.scan(where="id = 8000")).files) == 1
     assert db.verify(deep=True).ok
     assert digests(lake) == before
-    assert ADOPTED_FILES in db.context.head.refresh().manifest.features
+    assert ADOPTED_FILES in context_of(db).head.refresh().manifest.features
     assert all(path.startswith("adopted/names/file/") and "%25" in path for path in paths(db))
 
 
@@ -126,7 +128,7 @@ def test_files_with_field_ids_are_read_by_them_whatever_their_columns_are_called
     )
     db.adopt("t", str(lake))
     table = db.table("t")
-    assert {field.name: field.id for field in db.context.head.refresh().manifest.tables["t"].schema.fields} == {
+    assert {field.name: field.id for field in context_of(db).head.refresh().manifest.tables["t"].schema.fields} == {
         "id": 7, "name": 3,
     }  # fmt: skip
     assert [path.split("/")[1] for path in paths(db)] == ["ids", "names", "ids"]
@@ -179,7 +181,7 @@ def test_types_of_arrow_that_dolmen_has_not_are_read_as_those_that_it_has(db: Da
         ("clock IS NULL", 1), ("kind = 'k2'", 66), ("view = 'v199'", 1), ("small < 0.5", 2), ("small >= 49.75", 1),
     ):  # fmt: skip
         assert table.count(where) == own.count(where) == count, where
-    assert len(table.scan(where="clock > '00:03:00'").plan.files) == 1
+    assert len(plan_of(table.scan(where="clock > '00:03:00'")).files) == 1
     assert db.verify(deep=True).ok
 
 
@@ -281,7 +283,7 @@ def test_entries_of_adopted_files_survive_in_segments(tmp_path: Path, lake: Path
     table = db.table("t")
     table.append({"id": [1_000]})
     table.delete(keys=[7, 1_000])
-    assert db.context.head.refresh().manifest.tables["t"].segments_of("files")
+    assert context_of(db).head.refresh().manifest.tables["t"].segments_of("files")
     assert sorted(table.scan().to_arrow()["id"].to_pylist()) == [n for n in range(300) if n != 7]
     assert table.count("id = 250") == 1
     db.maintain()

@@ -19,6 +19,7 @@ import pytest
 
 import dolmen
 from dolmen.api.database import Database
+from dolmen.commit.context import context_of
 from dolmen.errors import AdoptionError, InputError
 from support.iceberg_readers import READERS, IcebergReaders
 from support.iceberg_writer import PYTHON, write_iceberg
@@ -72,7 +73,7 @@ def test_files_without_ids_are_read_by_the_tables_mapping_of_names(db: Database,
     location, rows = write_iceberg("imported", tmp_path / "lake")
     db.adopt("t", location)
     assert plain(db.table("t").scan().to_arrow(), "key") == plain(rows, "key")
-    entry = db.context.head.refresh().manifest.tables["t"]
+    entry = context_of(db).head.refresh().manifest.tables["t"]
     assert sorted(file.path.split("/")[1] for file in entry.files) == ["ids", "names"]
     assert db.table("t").count("key < 3") == 3
     assert db.verify(deep=True).ok
@@ -141,7 +142,7 @@ def test_defaults_of_older_rows_and_changed_columns_are_taken_over(db: Database,
     adopted.append({"id": [4]})  # defaults of new rows
     table.append({"id": [4]})
     assert plain(adopted.scan().to_arrow()) == plain(table.scan().to_arrow())
-    assert [field.comment for field in db.context.head.refresh().manifest.tables["t"].schema.fields][-4:] == [
+    assert [field.comment for field in context_of(db).head.refresh().manifest.tables["t"].schema.fields][-4:] == [
         "about c", "about t", "about day", "about f",
     ]  # fmt: skip
     db.maintain()

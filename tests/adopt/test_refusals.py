@@ -15,6 +15,7 @@ from pyarrow.parquet import encryption
 
 import dolmen
 from dolmen.api.database import Database
+from dolmen.commit.context import context_of
 from dolmen.errors import AdoptionError, CorruptionError, Error, InputError
 from dolmen.format.adopted_files import AdoptedPath
 from dolmen.format.layout import check_reference
@@ -218,7 +219,7 @@ def test_a_forged_path_is_refused(path: str) -> None:
 def test_a_manifest_cannot_make_readers_look_into_other_kinds_of_stores(db: Database, lake: Path) -> None:
     write_plain(lake / "1.parquet", pa.table({"n": [1]}))
     db.adopt("t", str(lake))
-    key = db.context.head.refresh().manifest.key
+    key = context_of(db).head.refresh().manifest.key
     path = Path(db.url.removeprefix("file://")) / key
     document = path.read_bytes()
     forged = document.rpartition(b',"crc32"')[0].replace(b"/names/file/", b"/names/s3/") + b"}"
@@ -233,7 +234,7 @@ def test_a_manifest_cannot_make_readers_look_into_other_kinds_of_stores(db: Data
 def test_older_readers_are_told(db: Database, lake: Path) -> None:
     write_plain(lake / "1.parquet", pa.table({"n": [1]}))
     db.adopt("t", str(lake))
-    manifest = db.context.head.refresh().manifest
+    manifest = context_of(db).head.refresh().manifest
     document = manifest.encode()
     assert Manifest.decode(document, manifest.key) == manifest
     with pytest.raises(Error, match="adopted-files"):

@@ -163,7 +163,7 @@ OF_TRANSACTION: dict[str, dict[str, st.SearchStrategy[Any]]] = {
     "drop_table": {"name": NAME, "request": REQUEST},
     "rename_table": {"old": NAME, "new": or_odd("fresh", "other"), "request": REQUEST},
     "sql": SQL, "bind": {"request": REQUEST, "digest": or_odd("d")},
-    "savepoint": {"bound_later": REQUEST},
+    "savepoint": {},
 }  # fmt: skip
 
 

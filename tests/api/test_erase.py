@@ -15,6 +15,7 @@ import pytest
 import dolmen
 from dolmen.api.database import Database
 from dolmen.base.runtime import Runtime
+from dolmen.commit.context import context_of
 from dolmen.errors import AppliedIdError, ConflictError, ErasureNotFoundError, InputError, SchemaError
 from dolmen.format.manifest import ERASURES, Manifest
 from dolmen.store.counting import CountingStore
@@ -42,7 +43,7 @@ def db(tmp_path: Path) -> Database:
 
 
 def manifest(db: Database) -> Manifest:
-    return db.context.head.refresh().manifest
+    return context_of(db).head.refresh().manifest
 
 
 def cost(store: CountingStore, act: Callable[[], object]) -> tuple[int, int]:

@@ -9,6 +9,7 @@ import pytest
 import dolmen
 from dolmen.api.database import Database
 from dolmen.base.runtime import Runtime
+from dolmen.commit.context import context_of
 from dolmen.errors import InputError
 from dolmen.format.checksums import seal, unseal
 from dolmen.format.manifest import HistoryEntry, Manifest
@@ -85,8 +86,8 @@ def test_requests_that_have_left_the_manifest_are_told_too(db: Database, store: 
     table = db.create_table("people", SCHEMA)
     for n in range(40):
         table.append(people(n), request=f"request {n}")
-    assert db.context.head.cached is not None
-    assert db.context.head.cached.manifest.segments_of("applied")
+    assert context_of(db).head.cached is not None
+    assert context_of(db).head.cached.manifest.segments_of("applied")
     assert [commit.requests for commit in db.history(40)] == [(f"request {n}",) for n in reversed(range(40))]
 
 
@@ -119,7 +120,7 @@ def test_readers_leave_out_what_they_do_not_know(db: Database, table: dolmen.Tab
         operation: str
 
     table.append(people(1), message="hello")
-    manifest = db.context.head.refresh().manifest
+    manifest = context_of(db).head.refresh().manifest
     assert msgspec.json.decode(manifest.encode(), type=Older) == Older(2, "append")
     more = seal(unseal(manifest.encode(), "")[:-1] + b',"of_later_times":{"a":[1]}}')
     assert Manifest.decode(more, manifest.key) == manifest

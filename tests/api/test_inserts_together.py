@@ -12,7 +12,7 @@ from dolmen.api.database import Database
 from dolmen.commit.group import Committed, Member
 from dolmen.commit.loop import Leader
 from dolmen.errors import DuplicateKeyError, Error
-from dolmen.transactions.transaction import Transaction
+from dolmen.transactions.transaction import Transaction, unit_of
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("who", pa.string())])
 
@@ -25,9 +25,9 @@ def keyed(db: Database) -> Database:
 
 def wait(transaction: Transaction) -> Member:
     """The change of a transaction, before it joins others."""
-    change = transaction.end()
+    change = unit_of(transaction).end()
     assert change is not None
-    return Member(change, transaction.uploads, threading.Event())
+    return Member(change, unit_of(transaction).uploads, threading.Event())
 
 
 def insert(db: Database, *ids: int, who: str) -> Member:

@@ -11,6 +11,7 @@ import pytest
 
 from dolmen.api.database import Database
 from dolmen.base.runtime import Runtime
+from dolmen.commit.context import context_of
 from dolmen.errors import ConflictError, InputError, SchemaError
 from dolmen.format.manifest import INDEXES, Segment
 from dolmen.store import MemoryBucket, MemoryStore
@@ -42,7 +43,7 @@ class World:
         return table
 
     def parts(self) -> tuple[Segment, ...]:
-        context = self.table.context
+        context = context_of(self.table)
         manifest = context.head.refresh().manifest
         return context.segments.whole(manifest.tables["t"]).segments_of("index")
 
@@ -62,7 +63,7 @@ def test_get_returns_a_row_or_none() -> None:
         assert world.table.get_many([], ["n"]).schema.names == ["n"]
         world.db.maintain()
     assert len(world.parts()) == 1
-    assert INDEXES in world.table.context.head.refresh().manifest.features
+    assert INDEXES in context_of(world.table).head.refresh().manifest.features
 
 
 def test_the_youngest_of_several_rows_is_the_one() -> None:

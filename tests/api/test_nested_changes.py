@@ -14,6 +14,7 @@ import pytest
 import dolmen
 from dolmen.api.database import Database
 from dolmen.base.runtime import Runtime
+from dolmen.commit.context import context_of
 from dolmen.errors import ConflictError, Error, SchemaError
 from dolmen.store.counting import CountingStore
 from dolmen.store.memory import MemoryStore
@@ -212,7 +213,7 @@ def test_a_change_inside_a_column_is_two_puts() -> None:
     store.reset()
     table.add_column("address.country", pa.string())
     assert (store.puts, store.gets, store.lists) == (2, 0, 0)
-    assert db.context.head.refresh().manifest.features == ("widened-columns",)
+    assert context_of(db).head.refresh().manifest.features == ("widened-columns",)
 
 
 HISTORIES = 100 if os.environ.get("DOLMEN_LONG") else 3

@@ -12,6 +12,7 @@ import pytest
 
 import dolmen
 from dolmen.api.database import Database
+from dolmen.commit.context import context_of
 from dolmen.commit.statements.tags_and_cursors import PutTag
 from dolmen.errors import (
     AppliedIdError,
@@ -27,8 +28,10 @@ from dolmen.errors import (
     VersionNotFoundError,
 )
 from dolmen.format.pointer import Tag
+from dolmen.rows.scan.scan import plan_of
 from dolmen.store.counting import CountingStore
 from dolmen.store.memory import MemoryBucket, MemoryStore
+from dolmen.transactions.transaction import unit_of
 from support.stores import RUNTIME
 
 WEST = timezone(timedelta(hours=-5))
@@ -146,8 +149,8 @@ def test_the_end_of_a_tag_is_exact(db: Database) -> None:
 def test_tags_that_end_too_late_to_be_shown_are_listed(db: Database) -> None:
     """An earlier version of dolmen took any end."""
     with db.transaction() as tx:
-        manifest = db.context.head.refresh().manifest
-        tx.add(PutTag("keep", Tag(manifest.version, manifest.key, manifest.created_at, 10**18), move=False))
+        manifest = context_of(db).head.refresh().manifest
+        unit_of(tx).add(PutTag("keep", Tag(manifest.version, manifest.key, manifest.created_at, 10**18), move=False))
     assert db.tags()["keep"].until == datetime.max.replace(tzinfo=UTC)
 
 
@@ -332,8 +335,8 @@ def test_a_clone_has_the_same_files_and_goes_its_own_way(db: Database) -> None:
     table.delete("id < 3")
     clone = db.clone("t", "copy")
     assert ids(db, "copy") == list(range(3, 10))
-    files = {file.file.path for file in table.scan().plan.files}
-    assert {file.file.path for file in clone.scan().plan.files} == files
+    files = {file.file.path for file in plan_of(table.scan()).files}
+    assert {file.file.path for file in plan_of(clone.scan()).files} == files
     clone.upsert(some(5, 6, "clone"))
     clone.add_column("c", pa.int64())
     table.delete("id = 9")

@@ -10,6 +10,7 @@ import pytest
 import dolmen
 from dolmen.api.database import Database
 from dolmen.base.runtime import Runtime
+from dolmen.commit.context import context_of
 from dolmen.errors import (
     ConflictError,
     InputError,
@@ -40,13 +41,13 @@ def test_all_but_the_name_stays_and_it_costs_two_puts(db: Database, table: dolme
     table.append(people(1, 2, 3))
     table.delete("id = 2")
     table.set(target_file_bytes="1MB")
-    before = db.context.head.refresh().manifest.table("people")
+    before = context_of(db).head.refresh().manifest.table("people")
     store.reset()
     commit = db.rename_table("people", "folk")
     assert store.puts == 2
     assert (commit.operation, str(commit.did[0])) == ("rename_table", "rename people(folk)")
     assert db.tables() == ["folk"]
-    assert db.context.head.refresh().manifest.table("folk") == before
+    assert context_of(db).head.refresh().manifest.table("folk") == before
     assert ids(db["folk"]) == [1, 3]
     db["folk"].append(people(4))
     assert ids(db["folk"]) == [1, 3, 4]
@@ -274,7 +275,7 @@ def test_upkeep_that_was_planned_under_the_old_name_changes_nothing(work: Callab
     late = place.open(store)
     store.script.append(meanwhile(lambda: place.db.rename_table("t", "u")))
     options = {"options": CompactionOptions(growth=1)} if work is compact else {}
-    work(late.context, "t", **options)
+    work(context_of(late), "t", **options)
     assert len(store.pointer_puts) == 1
     assert place.manifest.operation == "rename_table"
     u = place.db.table("u")

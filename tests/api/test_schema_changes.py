@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 
 import dolmen
+from dolmen.commit.context import context_of
 from dolmen.errors import AppliedIdError, ConflictError, InputError, SchemaError
 
 COLUMNS = pa.schema([pa.field("id", pa.int64(), nullable=False), ("name", pa.string())])
@@ -287,10 +288,10 @@ def test_a_change_is_two_puts_and_is_told_in_the_history(db: dolmen.Database, ta
         "ticket 9",
         ["alter t(n)"],
     )
-    assert "column-defaults" in db.context.head.refresh().manifest.features
+    assert "column-defaults" in context_of(db).head.refresh().manifest.features
 
 
 def test_a_table_without_defaults_needs_no_feature(db: dolmen.Database, table: dolmen.Table) -> None:
     table.add_column("n", pa.int64())
     table.rename_column("name", "title")
-    assert db.context.head.refresh().manifest.features == ()
+    assert context_of(db).head.refresh().manifest.features == ()

@@ -19,6 +19,7 @@ from dolmen.errors import (
     TableExistsError,
     TableNotFoundError,
 )
+from dolmen.rows.scan.scan import plan_of
 from dolmen.store.counting import CountingStore
 from support.people import SCHEMA, people
 
@@ -233,6 +234,6 @@ def test_tables_commits_and_plans_are_worth_looking_at(db: Database, table: dolm
     assert "rows added 2" in repr(commit)
     assert "<table>" in commit._repr_html_()
     assert "people" in repr(db)
-    assert "tombstone" in repr(table.scan().plan).lower()
-    assert "<" in table.scan().plan._repr_html_()
+    assert "tombstone" in repr(plan_of(table.scan())).lower()
+    assert "<" in plan_of(table.scan())._repr_html_()
     assert "user_id" in table.describe()["unresolved_deletes"][0]["rows"]

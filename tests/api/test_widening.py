@@ -18,9 +18,11 @@ import pytest
 import dolmen
 from dolmen.api.database import Database
 from dolmen.base.runtime import Runtime
+from dolmen.commit.context import context_of
 from dolmen.errors import AppliedIdError, ConflictError, CorruptionError, InputError, RowError, SchemaError
 from dolmen.format.evolution import RenameColumn, WidenColumn
 from dolmen.format.manifest import Sequences
+from dolmen.rows.scan.scan import plan_of
 from dolmen.store.counting import CountingStore
 from dolmen.store.memory import MemoryStore
 
@@ -341,10 +343,10 @@ def test_wide_rows_do_not_land_in_a_table_that_was_restored_to_the_narrow_type(d
 
 def test_widening_is_named_in_the_manifest_and_in_the_history(db: dolmen.Database) -> None:
     table = table_of(db, pa.int8(), [1])
-    assert db.context.head.refresh().manifest.features == ()
+    assert context_of(db).head.refresh().manifest.features == ()
     commit = table.widen_column("x", pa.int16(), request="r")
     assert (commit.operation, [str(deed) for deed in commit.did]) == ("alter", ["alter t(x)"])
-    assert db.context.head.refresh().manifest.features == ("widened-columns",)
+    assert context_of(db).head.refresh().manifest.features == ("widened-columns",)
     assert table.widen_column("x", pa.int16(), request="r").version == commit.version
     with pytest.raises(AppliedIdError):
         table.widen_column("x", pa.int32(), request="r")
@@ -444,7 +446,7 @@ def test_widening_is_two_puts_whatever_the_files_and_prunes_files_of_either_type
     for day in range(1, 29):
         append(table, [datetime(2026, 1, day, 12)], first=100 + day)
     db.merge()
-    entry = db.context.head.refresh().manifest.table("t")
+    entry = context_of(db).head.refresh().manifest.table("t")
     assert entry.segments_of("files")
     for where, found in (
         ("x = TIMESTAMP '2026-01-05 00:00:00'", [5]),
@@ -453,10 +455,10 @@ def test_widening_is_two_puts_whatever_the_files_and_prunes_files_of_either_type
         ("x < TIMESTAMP '2026-01-01'", []),
     ):
         scan = table.scan(where=where)
-        assert len(scan.plan.files) == len(found), where
+        assert len(plan_of(scan).files) == len(found), where
         assert sorted(scan.to_arrow()["id"].to_pylist()) == found
     table.delete("x < TIMESTAMP '2026-01-28'")
-    assert len(table.scan().plan.files) == 2
+    assert len(plan_of(table.scan()).files) == 2
 
 
 def test_days_in_segments_are_looked_at_where_the_root_does_not_tell(tmp_path: Path) -> None:
@@ -469,7 +471,7 @@ def test_days_in_segments_are_looked_at_where_the_root_does_not_tell(tmp_path: P
     for number in range(6, 30):
         append(table, [date(2026, 1, number)], first=number)
     db.merge()
-    segments = db.context.head.refresh().manifest.table("t").segments_of("files")
+    segments = context_of(db).head.refresh().manifest.table("t").segments_of("files")
     assert any(2 not in segment.stats for segment in segments)
     version = db.version
     table.widen_column("x", pa.timestamp("us"))
@@ -490,7 +492,7 @@ def test_keys_and_sequences_of_tables_that_took_changes_stay(tmp_path: Path, set
     db = dolmen.open(str(tmp_path / "db"))
     columns = pa.schema([("id", pa.int32()), ("seq", pa.int32()), ("v", pa.int32())])
     table = db.create_table("t", columns, primary_key="id")
-    manifest = db.context.head.refresh().manifest
+    manifest = context_of(db).head.refresh().manifest
     entry = msgspec.structs.replace(
         manifest.table("t"), properties={"cdc_sequence": setting}, sequences=Sequences(greatest=1, memory="0" * 32)
     )

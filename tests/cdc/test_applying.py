@@ -14,7 +14,7 @@ from dolmen.ingest.cdc import deleted_keys
 from dolmen.ingest.cdc.apply_changes import ChangeCounts
 from dolmen.store.counting import CountingStore
 from dolmen.store.memory import MemoryStore
-from dolmen.transactions.transaction import Transaction
+from dolmen.transactions.transaction import Transaction, unit_of
 from support.aging import DAY_US
 from support.changes import COLUMNS, Change, Feed, File
 
@@ -267,7 +267,7 @@ def test_many_changes_at_both_ends_of_a_table_read_no_more_than_their_rows_if_an
     with db.transaction() as transaction:
         wanted = pa.table({str(feed_key(transaction).id): pa.array(keys, pa.int64())})
         store.reset()
-        entry_ = transaction.entry("t")
+        entry_ = unit_of(transaction).entry("t")
         sequence = entry_.schema.field("seq")
         latest = deleted_keys.latest_sequences(transaction, "t", None, wanted, (feed_key(transaction),), sequence)
         assert latest.rows.num_rows == len(keys)
@@ -276,4 +276,4 @@ def test_many_changes_at_both_ends_of_a_table_read_no_more_than_their_rows_if_an
 
 
 def feed_key(transaction: Transaction) -> Field:
-    return transaction.entry("t").schema.field("id")
+    return unit_of(transaction).entry("t").schema.field("id")

@@ -18,6 +18,7 @@ from dolmen.ingest.cdc.apply_changes import ChangeCounts, ingest_changes
 from dolmen.ingest.formats.formats import SourceFile, detect
 from dolmen.ingest.formats.reader_options import ReadOptions
 from dolmen.ingest.new_columns import NewColumns, ingest_with_new_columns
+from dolmen.transactions.transaction import unit_of
 from support.changes import Place
 
 COLUMNS = pa.schema([pa.field("id", pa.int64(), nullable=False), ("name", pa.string()), ("lsn", pa.int64())])
@@ -36,7 +37,7 @@ class Adding:
         """Applies one file."""
         content, counts = body.encode() if isinstance(body, str) else body, ChangeCounts()
         with self.db.transaction("ingest") as transaction:
-            settings = IngestSettings.of(transaction.entry("t"))
+            settings = IngestSettings.of(unit_of(transaction).entry("t"))
             source = SourceFile(lambda: BytesIO(content), detect(name), name, ReadOptions.of(settings))
 
             def ingest(settings: IngestSettings, new: NewColumns) -> None:

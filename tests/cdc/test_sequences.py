@@ -17,6 +17,7 @@ from dolmen.format.manifest import Mark, Sequences
 from dolmen.ingest.cdc.apply_changes import ChangeCounts
 from dolmen.store.counting import CountingStore
 from dolmen.store.memory import MemoryStore
+from dolmen.transactions.transaction import unit_of
 from support.changes import Feed
 
 SEQUENCES: dict[pa.DataType, list[Any]] = {
@@ -145,14 +146,14 @@ def test_the_sequence_is_checked_again_on_whatever_version_the_changes_are_appli
     memory = feed.place.db._context.head.refresh().manifest.table("t__deleted").uuid
     for above, conflict in ((11, False), (10, True), (None, False)):
         with feed.place.db.transaction() as transaction:
-            entry = transaction.entry("t")
+            entry = unit_of(transaction).entry("t")
             column = entry.schema.field("seq").id
             advance = Advance("t", entry.uuid, column, greatest=10, above=above, memory=memory, memory_us=16)
             if conflict:
                 with pytest.raises(ConflictError, match="repeat them"):
-                    transaction.add(advance)
+                    unit_of(transaction).add(advance)
             else:
-                transaction.add(advance)
+                unit_of(transaction).add(advance)
 
 
 def test_only_what_is_old_enough_may_be_forgotten() -> None:

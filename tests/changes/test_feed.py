@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 import dolmen
+from dolmen.commit.context import context_of
 from dolmen.commit.loop import submit
 from dolmen.commit.statements.background import MoveFence
 from dolmen.errors import InputError, SchemaError, TableNotFoundError, VersionExpiredError, VersionNotFoundError
@@ -312,14 +313,14 @@ def test_expired_versions_are_refused_and_the_oldest_is_named(db: dolmen.Databas
     kept = db.version
     slow = table.changes(1)
     table.append(rows(6))
-    submit(db.context.head, "gc", [MoveFence((0, 0), kept, 0)])
+    submit(context_of(db).head, "gc", [MoveFence((0, 0), kept, 0)])
     for since in (0, kept - 1):
         with pytest.raises(VersionExpiredError, match=f"{kept}"):
             table.changes(since)
     assert [row[2] for row in fed(table, kept)] == [6]
-    manifest = db.context.head.refresh().manifest
+    manifest = context_of(db).head.refresh().manifest
     (file,) = manifest.table("t").files[1:2]
-    db.context.store.delete([file.path])  # as if it had been replaced, and collected
+    context_of(db).store.delete([file.path])  # as if it had been replaced, and collected
     with pytest.raises(VersionExpiredError, match=f"{kept}"):
         slow.read_all()
 
@@ -334,9 +335,9 @@ def test_a_feed_from_a_tag_says_which_later_version_expired_while_it_was_read(
     table.append(rows(6))
     kept = db.version
     slow = table.changes(since)
-    submit(db.context.head, "gc", [MoveFence((0, 0), kept, 0)])
-    (file,) = db.context.head.refresh().manifest.table("t").files[1:2]
-    db.context.store.delete([file.path])  # as if it had been replaced, and collected
+    submit(context_of(db).head, "gc", [MoveFence((0, 0), kept, 0)])
+    (file,) = context_of(db).head.refresh().manifest.table("t").files[1:2]
+    context_of(db).store.delete([file.path])  # as if it had been replaced, and collected
     with pytest.raises(VersionExpiredError, match=f"version {since + 1}.*{kept}"):
         slow.read_all()
     assert gone < kept

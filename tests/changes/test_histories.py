@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 import dolmen
+from dolmen.commit.context import context_of
 from dolmen.commit.versions import manifest_at_version
 from dolmen.predicate import parse
 from dolmen.rows.changes.feed import ChangeFeed, PartReader, parts_of
@@ -77,7 +78,7 @@ def check_windows(rng: random.Random, history: History, newest: int, changes: li
 
 def check_parts(rng: random.Random, history: History, newest: int) -> None:
     """The parts of a feed, read each by itself, are the feed; that of rows that fulfil a predicate is a part of all."""
-    context, last = history.db.context, history.db.context.head.refresh().manifest
+    context, last = context_of(history.db), context_of(history.db).head.refresh().manifest
     entry = context.segments.whole(last.table("t"))
     for net in (False, True):
         since, name = rng.randint(2, newest), rng.choice([name for name in history.ids if name in ("n", "a", "b")])

@@ -9,9 +9,11 @@ import pytest
 
 from dolmen.api.database import Database
 from dolmen.api.table import Table
+from dolmen.commit.context import context_of
 from dolmen.commit.statements.row_changes import Write
 from dolmen.commit.versions import manifest_at_version
 from dolmen.rows.changes.feed import ChangeFeed, FeedPart, PartReader, parts_of
+from dolmen.transactions.transaction import unit_of
 from support.tables import World, write_file
 
 FILES, ROWS = 1_000, 40
@@ -33,10 +35,10 @@ def world(request: pytest.FixtureRequest) -> World:
     world.db.set(root_bytes="32KB" if request.param == "in segments" else "1MB")
     world.db.create_table("t", user_rows(0).schema)
     with world.db.transaction() as tx:
-        entry = tx.entry("t")
-        tx.begin_upload()
+        entry = unit_of(tx).entry("t")
+        unit_of(tx).begin_upload()
         files = tuple(write_file(world.store, "t", entry, user_rows(file), ROWS) for file in range(FILES))
-        tx.add(Write("t", entry.uuid, files=files))
+        unit_of(tx).add(Write("t", entry.uuid, files=files))
     world.db.create_table("another", user_rows(0).schema)
     assert bool(world.entry().segments) == (request.param == "in segments")
     return world
@@ -130,7 +132,7 @@ def test_history_that_says_nothing_is_read_in_full(world: World, monkeypatch: py
 def parts(world: World, since: int, *, net: bool) -> list[FeedPart]:
     """The parts of a feed, planned with empty caches."""
     table = cold(world)
-    context = table.context
+    context = context_of(table)
     newest = context.head.refresh().manifest
     first = manifest_at_version(context.head, newest, since)
     entry = context.segments.whole(newest.table("t"))
@@ -153,9 +155,15 @@ def test_parts_of_a_feed_are_planned_from_metadata_and_each_reads_its_own_file(w
     assert gets(world) == 2 + (commits - 1) + (segments if commits == 2 else 0)
     assert [len(part.new or ()) for part in found] == [1] * 5 + [0] * (commits - 1)
     table = cold(world)
-    entry = table.context.segments.whole(table.context.head.refresh().manifest.table("t"))
+    entry = context_of(table).segments.whole(context_of(table).head.refresh().manifest.table("t"))
     reader = PartReader(
-        table.context, table.context.head.cached.manifest, "t", entry, tuple(entry.schema.arrow.names), None, net=net
+        context_of(table),
+        context_of(table).head.cached.manifest,
+        "t",
+        entry,
+        tuple(entry.schema.arrow.names),
+        None,
+        net=net,
     )
     world.store.reset()
     assert sum(batch.num_rows for batch in reader.read(found[2])) == ROWS

@@ -21,6 +21,7 @@ from dolmen.cli import declare as command
 from dolmen.declaration import Declaration, DeclarationPlan, plan
 from dolmen.errors import ConflictError, Error, InputError, SchemaError
 from dolmen.format.ingest_properties import IngestSettings
+from dolmen.transactions.transaction import unit_of
 
 Cli = Callable[..., Any]
 
@@ -71,7 +72,7 @@ def test_the_example_is_applied_by_one_commit_and_then_there_is_nothing_to_do(cl
 
 def test_what_the_functions_read_is_what_the_file_says(cli: Cli, db: dolmen.Database) -> None:
     cli("apply", EXAMPLE, "--yes")
-    entries = db.transaction().base.tables
+    entries = unit_of(db.transaction()).base.tables
     events, customers = IngestSettings.of(entries["events"]), IngestSettings.of(entries["customers"])
     assert (events.format, events.on_bad_row, events.new_columns, events.cdc) == ("csv", "quarantine", "ignore", None)
     assert customers.mode == "cdc"

@@ -14,13 +14,14 @@ from bench.round_trips import TimedRuntime, Timeline, TimelineStore
 
 from dolmen.api.database import Database
 from dolmen.base.runtime import Runtime
+from dolmen.commit.context import context_of
 from dolmen.commit.group import Committed, Member
 from dolmen.commit.loop import Leader
 from dolmen.commit.uploads import MOST_HELD_BYTES, HeldFiles
 from dolmen.errors import AccessDeniedError, DuplicateKeyError, Error, StoreUnavailableError, TableNotFoundError
 from dolmen.format.layout import POINTER
 from dolmen.store.memory import MemoryBucket, MemoryStore
-from dolmen.transactions.transaction import Transaction
+from dolmen.transactions.transaction import Transaction, unit_of
 from support.commit_world import (
     Behaviour,
     Perform,
@@ -259,32 +260,32 @@ def test_a_lost_race_uploads_the_file_once(bucket: MemoryBucket) -> None:
 
 def waiting(db: Database, *ids_: int) -> Member:
     """An append that holds its file, before it joins others."""
-    transaction = Transaction(db.context, "append")
-    transaction.uploads.files.allow()
+    transaction = Transaction(context_of(db), "append")
+    unit_of(transaction).uploads.files.allow()
     transaction.table("t").append(rows(*ids_))
-    assert transaction.uploads.files
+    assert unit_of(transaction).uploads.files
     return member(transaction)
 
 
 def member(transaction: Transaction) -> Member:
-    change = transaction.end()
+    change = unit_of(transaction).end()
     assert change is not None
-    return Member(change, transaction.uploads, threading.Event())
+    return Member(change, unit_of(transaction).uploads, threading.Event())
 
 
 def inserting(db: Database, *ids_: int) -> Member:
-    transaction = Transaction(db.context, "insert")
+    transaction = Transaction(context_of(db), "insert")
     transaction.table("t").insert(rows(*ids_))
     return member(transaction)
 
 
 def commit_together(db: Database, *members: Member) -> list[Committed | Error | None]:
-    queue = db.context.head.queue
+    queue = context_of(db).head.queue
     for each in members:
         queue.join(each)
     for each in members:
         if each.outcome is None:
-            Leader(db.context.head, each).lead()
+            Leader(context_of(db).head, each).lead()
         queue.leave(each)
     return [each.outcome for each in members]
 
@@ -333,7 +334,7 @@ def test_a_file_that_an_insert_wants_to_read_and_cannot_be_stored_yet_is_stored_
 def test_who_comes_while_another_leads_uploads_at_once(bucket: MemoryBucket) -> None:
     db, store = opened(bucket)
     first = waiting(db, 1)
-    queue = db.context.head.queue
+    queue = context_of(db).head.queue
     assert queue.join(first)
     known = len(data_keys(bucket))
     thread = threading.Thread(target=lambda: db.table("t").append(rows(2)))
@@ -343,7 +344,7 @@ def test_who_comes_while_another_leads_uploads_at_once(bucket: MemoryBucket) -> 
             break
         time.sleep(0.001)
     assert len(data_keys(bucket)) == known + 1
-    Leader(db.context.head, first).lead()
+    Leader(context_of(db).head, first).lead()
     queue.leave(first)
     thread.join()
     assert store.puts.count(POINTER) == 1

@@ -20,6 +20,7 @@ from dolmen.commit.root_budget import LEAST_WORN, MOST_JOINED
 from dolmen.commit.statements.row_changes import Write
 from dolmen.commit.uploads import PendingUploads
 from dolmen.format.manifest import HISTORY_LENGTH, SHORT_HISTORY, Segment
+from dolmen.rows.scan.scan import plan_of
 from dolmen.store.base import Buffer, PutOutcome
 from dolmen.store.counting import CountingStore
 from dolmen.store.memory import MemoryBucket, MemoryStore
@@ -147,7 +148,7 @@ def test_a_first_plan_fetches_few_segments_though_nothing_was_merged() -> None:
         assert len(files) <= 1 + number // 400
         assert all(segment.count <= MOST_JOINED for segment in files)
         small.reopen()
-        assert len(small.db.table(small.name).scan().plan.files) == number + 1
+        assert len(plan_of(small.db.table(small.name).scan()).files) == number + 1
         assert small.store.gets == 2 + len(files)
 
 
@@ -160,7 +161,7 @@ def test_a_small_table_stays_in_one_object_while_others_are_written() -> None:
     for _ in range(COMMITS):
         other.append()
     small.reopen()
-    assert len(small.db.table(small.name).scan().plan.files) == LEAST_WORN - 1
+    assert len(plan_of(small.db.table(small.name).scan()).files) == LEAST_WORN - 1
     assert small.store.gets == 2
 
 

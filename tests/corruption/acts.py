@@ -19,6 +19,7 @@ import pyarrow as pa
 from corruption.worlds import World, few_rows, rows_of_many_types
 from dolmen.api.database import Database
 from dolmen.base.runtime import Runtime
+from dolmen.commit.context import context_of
 from dolmen.maintenance.compact.compaction import compact
 from dolmen.maintenance.compact.compaction_plan import CompactionOptions
 from dolmen.maintenance.verify.verification import verify
@@ -120,7 +121,7 @@ def rows_after(name: str, db: Database) -> object:
     """What is compared after an act that writes: of all kept versions, where it deletes objects."""
     if name != "gc":
         return all_rows(db)
-    manifest = db.context.head.refresh().manifest
+    manifest = context_of(db).head.refresh().manifest
     versions = {}
     for version in range(max(manifest.horizon, 1), manifest.version + 1):
         snapshot = db.at(version)
@@ -138,7 +139,7 @@ def _at(version: int) -> Act:
 
 def _verify(version: int | None, deep: bool) -> Act:
     def act(db: Database, world: World) -> object:
-        report = verify(db.context, version=version, deep=deep, all_versions=deep)
+        report = verify(context_of(db), version=version, deep=deep, all_versions=deep)
         return frozenset((finding.object, str(finding)) for finding in report.findings)
 
     return act
@@ -262,7 +263,7 @@ def acts(world: World) -> dict[str, tuple[Act, bool]]:
         found[f"delete {name}"] = (_delete_where(name), True)
         found[f"delete positions {name}"] = (_delete_positions(name), True)
         found[f"resolve {name}"] = (lambda db, _, n=name: db.resolve(n)[n].commits, True)
-        found[f"compact {name}"] = (lambda db, _, n=name: compact(db.context, n, options=_ALL).commits, True)
+        found[f"compact {name}"] = (lambda db, _, n=name: compact(context_of(db), n, options=_ALL).commits, True)
     found["history"] = (_history, False)
     versions = range(world.horizon, world.newest)
     for version in sorted({*versions[:3], *versions[:: max(1, len(versions) // 8)], *versions[-2:]}):

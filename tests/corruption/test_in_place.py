@@ -15,6 +15,7 @@ import dolmen
 from corruption.acts import all_rows
 from corruption.damages import kind_of
 from corruption.worlds import few_rows
+from dolmen.commit.context import context_of
 from dolmen.errors import CorruptionError, Error
 from dolmen.format.layout import POINTER
 from support.ministack import boto3_client
@@ -63,16 +64,16 @@ def test_objects_damaged_in_place_are_named(server: str, request: pytest.Fixture
     db = build(url)
     rows, rng = all_rows(db), random.Random(int(os.environ.get("DOLMEN_TEST_SEED", "5")))
     kinds: dict[str, list[str]] = {}
-    for info in db.context.store.list(""):
+    for info in context_of(db).store.list(""):
         kinds.setdefault(kind_of(info.key), []).append(info.key)
     assert {"pointer", "manifest", "data", "tombstone", "files segment"} <= kinds.keys()
 
     for kind, keys in kinds.items():
         key, other = keys[-1], keys[0]
-        good = db.context.store.get(key).body
+        good = context_of(db).store.get(key).body
         flipped = bytearray(good)
         flipped[rng.randrange(len(good))] ^= 1 << rng.randrange(8)
-        damages = [bytes(flipped), good[:-1], b"", good + b"\0" * 9, db.context.store.get(other).body]
+        damages = [bytes(flipped), good[:-1], b"", good + b"\0" * 9, context_of(db).store.get(other).body]
         for body in rng.sample(damages[: 5 if other != key else 4], 4 if server == "tmp_path" else 2):
             put(key, body)
             told = _read(url, rows)
@@ -109,7 +110,7 @@ def test_engines_that_read_through_dolmen_meet_its_checks(read: str, tmp_path: P
     db = dolmen.open(str(tmp_path))
     table = db.create_table("t", pa.schema([("v", pa.float64())]))
     table.append(pa.table({"v": [rng.random() for _ in range(5_000)]}))
-    (file,) = db.context.head.refresh().manifest.table("t").files
+    (file,) = context_of(db).head.refresh().manifest.table("t").files
     body = bytearray((tmp_path / file.path).read_bytes())
     body[10_000] ^= 4
     in_directory(str(tmp_path))(file.path, bytes(body))

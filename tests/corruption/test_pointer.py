@@ -12,6 +12,7 @@ from corruption.damages import by_kind
 from corruption.worlds import World, kept, kinds, spilled
 from dolmen.api.database import Database
 from dolmen.base.runtime import Runtime
+from dolmen.commit.context import context_of
 from dolmen.errors import CorruptionError, DatabaseNotFoundError
 from dolmen.format.layout import POINTER, parse_manifest_key
 from dolmen.format.manifest import Manifest
@@ -98,10 +99,10 @@ def test_verification_tells_that_a_pointer_was_put_back_by_two_versions_or_more(
     for body in earlier(world):
         bucket = world.bucket()
         put(bucket, POINTER, body)
-        report = verify(opened(bucket, world).context)
+        report = verify(context_of(opened(bucket, world)))
         assert Pointer.decode(body, POINTER).version < world.newest - 1
         assert [(found.kind, found.object) for found in report.errors] == [("pointer-back", POINTER)]
-    assert verify(opened(world.bucket(), world).context).findings == ()
+    assert verify(context_of(opened(world.bucket(), world))).findings == ()
 
 
 def test_a_lost_pointer_is_no_empty_database_to_anybody() -> None:
@@ -113,7 +114,7 @@ def test_a_lost_pointer_is_no_empty_database_to_anybody() -> None:
         known.table("t").to_arrow()
     with pytest.raises(CorruptionError, match="_latest_manifest"):
         opened(bucket, world).refresh()
-    found = verify(known.context).findings
+    found = verify(context_of(known)).findings
     assert [(each.kind, each.object) for each in found] == [("pointer-damaged", POINTER)]
     assert "gone" in found[0].reason
 
@@ -127,7 +128,7 @@ def test_one_listing_tells_a_new_place_from_a_lost_pointer() -> None:
         assert db.tables() == []
     assert (store.lists, store.gets) == (1, 3)
     with pytest.raises(DatabaseNotFoundError):
-        verify(db.context)
+        verify(context_of(db))
     db.create_table("t", rows(0).schema)
     there = CountingStore(MemoryStore(bucket, runtime))
     assert Database(there, runtime).tables() == ["t"]
@@ -139,7 +140,7 @@ def test_verification_tells_of_heartbeats_that_can_not_be_read() -> None:
     for key in by_kind(world)["heartbeat"]:
         bucket = world.bucket()
         put(bucket, key, world.objects[key].body[:-3])
-        report = verify(opened(bucket, world).context, deep=True)
+        report = verify(context_of(opened(bucket, world)), deep=True)
         assert [(found.kind, found.object) for found in report.findings] == [("intent-damaged", key)]
 
 
@@ -153,6 +154,6 @@ def test_deep_verification_of_all_versions_reads_what_older_ones_alone_need() ->
         body = bytearray(world.objects[key].body)
         body[60] ^= 4
         put(bucket, key, bytes(body))
-        context = opened(bucket, world).context
+        context = context_of(opened(bucket, world))
         assert [found.object for found in verify(context, deep=True, all_versions=True).errors] == [key]
         assert verify(context, deep=True).ok, "the newest version does not need it"

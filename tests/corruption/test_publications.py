@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from dolmen.api.database import Database
+from dolmen.commit.context import context_of
 from dolmen.errors import CorruptionError
 from dolmen.iceberg.publication_directory import PREFIX
 from dolmen.maintenance.gc.collection import collect
@@ -55,7 +56,7 @@ def copy_of(objects: dict[str, MemoryObject]) -> MemoryBucket:
 def shown(bucket: MemoryBucket) -> list[Rows]:
     """The rows that readers see, by the newest metadata and by the hint."""
     reader = IcebergReader(bucket, Content(bucket))
-    (entry,) = undisturbed_database(bucket).context.head.refresh().manifest.tables.values()
+    (entry,) = context_of(undisturbed_database(bucket)).head.refresh().manifest.tables.values()
     tables = reader.published(entry.uuid)
     return [sorted((row[1], row[2]) for row in reader.rows(table, table.current)) for table in tables]
 
@@ -88,7 +89,7 @@ def damage(rng: random.Random, version: str, turn: int) -> tuple[MemoryBucket, s
     """
     bucket = copy_of(published(version))
     reader = IcebergReader(bucket, Content(bucket))
-    (entry,) = undisturbed_database(bucket).context.head.refresh().manifest.tables.values()
+    (entry,) = context_of(undisturbed_database(bucket)).head.refresh().manifest.tables.values()
     table = reader.published(entry.uuid)[-1]
     folder = f"{PREFIX}{entry.uuid}/metadata/"
     newest = {*reader.own_objects(table, table.current), f"{folder}v3.metadata.json", folder + HINT}
@@ -112,21 +113,21 @@ def test_damage_of_a_publication_is_reported_and_the_next_one_mends_it(version: 
         kinds.add(kind_of(key))
         place = f"trial {turn} of seed {SEED}: {key}"
         db = undisturbed_database(bucket)
-        report = verify(db.context)
+        report = verify(context_of(db))
         if not any(finding.kind.startswith("publication-") for finding in report.findings):
             assert kind_of(key) in ("metadata", "version"), place  # other spaces, or another digit of no meaning
             assert shown(bucket) == [rows_of(db)], place
-        collect(db.context)  # does not fail, and deletes nothing that is needed
+        collect(context_of(db))  # does not fail, and deletes nothing that is needed
         db.table("t").append({"k": [-turn - 1], "v": [0]})
         try:
             found = db.table("t").publish_iceberg()
         except CorruptionError as error:
             raise AssertionError(f"{place}: {error}") from error
         assert found.is_new, place
-        if left := verify(db.context).findings:  # it carries over what it need not read
+        if left := verify(context_of(db)).findings:  # it carries over what it need not read
             assert all(finding.object == key and "--anew" in finding.repair for finding in left), place
             db.table("t").publish_iceberg(anew=True)
-        assert verify(db.context).findings == (), place
+        assert verify(context_of(db)).findings == (), place
         assert shown(bucket) == [rows_of(db)], place
     assert len(kinds) == 6
 
@@ -135,5 +136,5 @@ def test_damage_of_a_publication_is_reported_and_the_next_one_mends_it(version: 
 def test_a_healthy_publication_has_no_findings(version: str) -> None:
     bucket = copy_of(published(version))
     db = undisturbed_database(bucket)
-    assert verify(db.context, deep=True).findings == ()
+    assert verify(context_of(db), deep=True).findings == ()
     assert shown(bucket) == [rows_of(db)]

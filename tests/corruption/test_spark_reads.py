@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 import dolmen
+from dolmen.commit.context import context_of
 from dolmen.rows.scan.read.footers import open_file
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ def test_damaged_pages_are_found_by_sparks_own_reader_and_the_file_is_named(
     table = dolmen.open(str(tmp_path)).create_table("t", pa.schema([("k", pa.int64()), ("v", pa.float64())]))
     table.append(pa.table({"k": range(20_000), "v": values}))
     table.delete("k < 10", mode="positions")
-    context = table.context
+    context = context_of(table)
     (file,) = context.head.refresh().manifest.table("t").files
     path, frame = tmp_path / file.path, table.to_spark(["v"])
     assert sorted(row.v for row in frame.collect()) == sorted(values[10:])

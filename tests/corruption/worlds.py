@@ -20,6 +20,7 @@ import msgspec
 import pyarrow as pa
 
 from dolmen.api.database import Database
+from dolmen.commit.context import context_of
 from dolmen.commit.intent import Intent
 from dolmen.commit.statements.row_changes import Write
 from dolmen.format.layout import POINTER
@@ -27,6 +28,7 @@ from dolmen.format.schema import Field
 from dolmen.maintenance.compact.compaction import compact
 from dolmen.maintenance.compact.compaction_plan import CompactionOptions
 from dolmen.store.memory import MemoryBucket, MemoryObject, MemoryStore
+from dolmen.transactions.transaction import unit_of
 from support.aging import Place
 from support.damaged import copy_of
 from support.tables import write_file
@@ -228,10 +230,10 @@ _few = few_rows
 def _append(db: Database, name: str, data: pa.Table, group_rows: int) -> None:
     """One file with small row groups."""
     with db.transaction() as tx:
-        entry = tx.entry(name)
-        tx.begin_upload()
-        file = write_file(db.context.store, name, entry, data, group_rows)
-        tx.add(Write(name, entry.uuid, files=(file,)))
+        entry = unit_of(tx).entry(name)
+        unit_of(tx).begin_upload()
+        file = write_file(context_of(db).store, name, entry, data, group_rows)
+        unit_of(tx).add(Write(name, entry.uuid, files=(file,)))
 
 
 def _change_schema(place: Place, name: str) -> None:

@@ -12,6 +12,7 @@ from dolmen import declaration
 from dolmen.declaration import Declaration, plan
 from dolmen.format.properties import DATABASE_PROPERTIES, TABLE_PROPERTIES
 from dolmen.format.property import value_of
+from dolmen.transactions.transaction import unit_of
 
 SEED = int(os.environ.get("DOLMEN_TEST_SEED", random.SystemRandom().randrange(2**32)))
 HISTORIES = 200 if os.environ.get("DOLMEN_LONG") else 10
@@ -75,7 +76,7 @@ def test_what_holds_is_what_the_last_declaration_says_and_again_there_is_nothing
                 }
                 wanted[name] = {key: table[key] for key in SETTINGS if key in table} | ingest
             own = said.get("database", own)
-            base = db.transaction().base
+            base = unit_of(db.transaction()).base
             assert meaning(base.properties, DATABASE_PROPERTIES) == meaning(_texts(own), DATABASE_PROPERTIES)
             found = {name: meaning(entry.properties, TABLE_PROPERTIES) for name, entry in base.tables.items()}
             assert found == {name: meaning(_texts(said), TABLE_PROPERTIES) for name, said in wanted.items()}

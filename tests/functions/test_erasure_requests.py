@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from dolmen.commit.context import context_of
 from dolmen.errors import InputError
 from dolmen.format.erasures import erasure_id
 from dolmen.ingest.deletes.delete_requests import parse_request
@@ -61,7 +62,7 @@ def test_published_tables_are_published_at_once_and_what_fails_there_fails_no_re
     assert world.database.stats().publication_lag_us == 0
     assert world.delete(erase) == []
     assert len(world.log_entries("published")) == 1, "a repeated delivery publishes nothing"
-    objects = world.database.context.store
+    objects = context_of(world.database).store
     data = {info.key: objects.get(info.key).body for info in objects.list("data/events/")}
     objects.delete(list(data))  # a publication has to look into them
     assert world.delete({"forget": {"subject": 42}, "request_id": "f1"}) == []

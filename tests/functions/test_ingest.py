@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 import pyarrow as pa
 import pytest
 
+from dolmen.commit.context import context_of
 from dolmen.ingest.announcements import MAX_TABLE_TRIES
 from dolmen.transactions.transaction import Transaction
 from support.event_builders import created, notification, s3_record, sqs_event
@@ -316,7 +317,7 @@ def test_metrics_tell_bytes_rows_and_how_late_they_are(world: World, capsys: pyt
     world.database.table("events").set(ingest_mode="upsert")
     body = f"{HEAD}1,1,x\n2,2,x\n"
     early, late = (world.drop(f"events/{name}.csv", body) for name in "ab")
-    now_us = world.database.runtime.clock_us()
+    now_us = context_of(world.database).runtime.clock_us()
     for record, seconds in ((early, 3600), (late, 7200)):
         created_at = datetime.fromtimestamp(now_us / 1e6 - seconds, UTC)
         record["eventTime"] = created_at.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from dolmen.commit.context import context_of
 from dolmen.format.entries import DataFile
 from dolmen.maintenance.compact.compaction_plan import MOST_FILES, NEXT_PLAN, CompactionPlan, PlannedGroup
 from dolmen.service.handover.round import FILE_BYTES, bytes_to_compact, tables_larger_than, weight_of
@@ -121,7 +122,7 @@ def test_records_and_their_age_are_measured(filled: Handing, capsys: pytest.Capt
 
 
 def test_only_a_table_larger_than_the_limit_is_planned(filled: Handing) -> None:
-    context = filled.world.database.context
+    context = context_of(filled.world.database)
     assert tables_larger_than(context, LIMIT) == ["big"]
     assert tables_larger_than(context, LIMIT, ["little"]) == []
     assert sorted(tables_larger_than(context, FILE_BYTES)) == ["big", "little"]

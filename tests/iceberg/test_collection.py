@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from dolmen.api.table import Table
+from dolmen.commit.context import context_of
 from dolmen.errors import CorruptionError, InvalidNameError
 from dolmen.format.pointer import RESERVED_TAGS
 from dolmen.iceberg.manifests import ManifestBody, decode_manifest_list
@@ -35,7 +36,7 @@ def published_keys(place: Place) -> set[str]:
 
 def needed_keys(table: Table, numbers: list[int]) -> set[str]:
     """The keys of some metadata files, and of all objects to which they lead."""
-    context = table.context
+    context = context_of(table)
     directory = PublicationDirectory(context.store, context.runtime, table._entry.uuid)
     needed = {directory.hint_key}
     for number in numbers:
@@ -91,7 +92,7 @@ def test_what_the_hint_names_stays_while_its_publisher_has_not_replaced_it(place
     table.publish_iceberg()
     table.append(rows(100))
     table.publish_iceberg()
-    directory = PublicationDirectory(table.context.store, table.context.runtime, table._entry.uuid)
+    directory = PublicationDirectory(context_of(table).store, context_of(table).runtime, table._entry.uuid)
     place.bucket.objects[directory.hint_key] = replace(
         place.bucket.objects[directory.hint_key], body=str(hint).encode()
     )
@@ -104,7 +105,7 @@ def test_what_an_overtaken_hint_named_stays_for_reader_grace_after_the_hint_is_r
     """A publisher died before it replaced the hint, and the next came much later: simulation, seed 42000049."""
     table = place.db.table("t")
     table.publish_iceberg()
-    directory = PublicationDirectory(table.context.store, table.context.runtime, table._entry.uuid)
+    directory = PublicationDirectory(context_of(table).store, context_of(table).runtime, table._entry.uuid)
     stale = place.bucket.objects[directory.hint_key]
     table.append(rows(100))
     table.publish_iceberg()
@@ -123,7 +124,7 @@ def test_what_an_overtaken_hint_named_stays_for_reader_grace_after_the_hint_is_r
 def test_what_a_slow_publisher_left_in_the_hint_stays_for_reader_grace(place: Place) -> None:
     table = place.db.table("t")
     table.publish_iceberg()
-    directory = PublicationDirectory(table.context.store, table.context.runtime, table._entry.uuid)
+    directory = PublicationDirectory(context_of(table).store, context_of(table).runtime, table._entry.uuid)
     stale = place.bucket.objects[directory.hint_key]
     table.append(rows(100))
     table.publish_iceberg()
@@ -153,7 +154,7 @@ def test_the_newest_publication_is_found_from_an_old_hint_after_collections(plac
     for step in range(4):
         table.append(rows(100 + step))
         table.publish_iceberg()
-    directory = PublicationDirectory(table.context.store, table.context.runtime, table._entry.uuid)
+    directory = PublicationDirectory(context_of(table).store, context_of(table).runtime, table._entry.uuid)
     place.bucket.objects[directory.hint_key] = replace(place.bucket.objects[directory.hint_key], body=b"1")
     place.pass_hours(100)
     place.collect(QUICK)
@@ -173,8 +174,8 @@ def test_what_a_publication_anew_replaced_stays_for_reader_grace(place: Place) -
 
 def test_objects_of_a_publisher_that_stopped_before_its_first_publication_go(place: Place) -> None:
     table = place.db.table("t")
-    pin_version(table.context, place.db.context.head.refresh().manifest, table._entry.uuid)
-    directory = PublicationDirectory(table.context.store, table.context.runtime, table._entry.uuid)
+    pin_version(context_of(table), context_of(place.db).head.refresh().manifest, table._entry.uuid)
+    directory = PublicationDirectory(context_of(table).store, context_of(table).runtime, table._entry.uuid)
     directory.write("data-0123456789abcdef", "avro", b"x")
     place.pass_hours(48)
     place.collect(QUICK)
@@ -189,7 +190,7 @@ def test_what_a_catalog_may_still_name_stays_until_the_next_publication_is_regis
         place.pass_hours(2)
         table.append(rows(100 + step))
         table.publish_iceberg()
-    pin_version(table.context, shown, table._entry.uuid)  # as it is left when Glue could not be told
+    pin_version(context_of(table), shown, table._entry.uuid)  # as it is left when Glue could not be told
     assert place.db.stats().tables["t"].publication_lag_us > 0
     place.pass_hours(100)
     place.collect(QUICK)
@@ -203,7 +204,7 @@ def test_what_a_catalog_may_still_name_stays_until_the_next_publication_is_regis
 def test_objects_of_a_publication_under_way_stay(place: Place) -> None:
     table = place.db.table("t")
     table.publish_iceberg()
-    directory = PublicationDirectory(table.context.store, table.context.runtime, table._entry.uuid)
+    directory = PublicationDirectory(context_of(table).store, context_of(table).runtime, table._entry.uuid)
     key = directory.key(directory.write("data-0123456789abcdef", "avro", b"x"))
     place.pass_hours(23)
     place.collect(QUICK)
@@ -342,7 +343,7 @@ def test_the_newest_metadata_of_a_dropped_table_goes_last(place: Place) -> None:
 
 
 def test_a_pin_stays_while_its_publisher_may_not_have_created_anything_yet(place: Place) -> None:
-    pin_version(place.db.context, place.manifest, place.db.table("t")._entry.uuid)
+    pin_version(context_of(place.db), place.manifest, place.db.table("t")._entry.uuid)
     place.db.refresh()
     place.db.drop_table("t")
     place.pass_hours(23)
@@ -356,8 +357,8 @@ def test_a_pin_stays_while_its_publisher_may_not_have_created_anything_yet(place
 def test_a_pin_stays_while_anything_of_a_dropped_table_is_left(place: Place) -> None:
     """By its pin the next collection finds it."""
     table = place.db.table("t")
-    pin_version(place.db.context, place.manifest, table._entry.uuid)
-    directory = PublicationDirectory(table.context.store, table.context.runtime, table._entry.uuid)
+    pin_version(context_of(place.db), place.manifest, table._entry.uuid)
+    directory = PublicationDirectory(context_of(table).store, context_of(table).runtime, table._entry.uuid)
     place.db.refresh()
     place.db.drop_table("t")
     place.pass_hours(20)
@@ -375,7 +376,7 @@ def test_a_pin_stays_while_anything_of_a_dropped_table_is_left(place: Place) -> 
 def test_the_pin_of_a_table_that_is_back_and_published_stays(place: Place) -> None:
     """Collection had seen the table dropped, and its directory empty."""
     version = place.manifest.version
-    pin_version(place.db.context, place.manifest, place.db.table("t")._entry.uuid)
+    pin_version(context_of(place.db), place.manifest, place.db.table("t")._entry.uuid)
     place.db.refresh()
     place.db.drop_table("t")
     place.pass_hours(25)

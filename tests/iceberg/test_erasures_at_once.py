@@ -13,6 +13,7 @@ from dolmen.api.database import Database
 from dolmen.api.table import Table
 from dolmen.base.runtime import Runtime
 from dolmen.cli.commands import command_line
+from dolmen.commit.context import context_of
 from dolmen.errors import CorruptionError, LimitError
 from dolmen.iceberg.publication import IcebergPublication, publish
 from dolmen.store.counting import CountingStore
@@ -101,7 +102,7 @@ def test_what_would_take_too_long_to_look_through_is_left_to_maintenance(tmp_pat
     db, table, _ = published_place(tmp_path / "db", "newest")
     table.delete(f"who = '{MARKER}'")
     with pytest.raises(LimitError, match="maintenance"):
-        publish(db.context, "t", lookup_bytes=10)
+        publish(context_of(db), "t", lookup_bytes=10)
     (published,) = db.maintain().results("publish")
     assert published.files_read == 0
 

@@ -11,6 +11,7 @@ import pytest
 
 import dolmen
 from dolmen.api.database import Database
+from dolmen.commit.context import context_of
 from dolmen.errors import (
     InputError,
     InvalidNameError,
@@ -213,7 +214,7 @@ def test_an_older_publication_never_replaces_a_newer_one(lake: Lake) -> None:
     directory, old = publication_of(db, older)
     table.append(rows(4))
     newer = table.publish_iceberg(glue=lake.name)
-    assert GlueCatalog(lake.name).register("t", directory, 1, old, db.runtime) == f"{lake.name}.t"
+    assert GlueCatalog(lake.name).register("t", directory, 1, old, context_of(db).runtime) == f"{lake.name}.t"
     assert lake.entry()["Parameters"]["metadata_location"] == newer.metadata_location
 
 
@@ -221,7 +222,7 @@ def publication_of(db: Database, found: IcebergPublication) -> tuple[Any, Any]:
     """The directory and the metadata of a publication."""
     from dolmen.iceberg.publication_directory import PublicationDirectory
 
-    directory = PublicationDirectory(db.context.store, db.runtime, db.table(found.table)._entry.uuid)
+    directory = PublicationDirectory(context_of(db).store, context_of(db).runtime, db.table(found.table)._entry.uuid)
     return directory, directory.newest().metadata
 
 
@@ -234,7 +235,7 @@ def test_a_new_table_of_the_name_takes_it_over_and_a_late_publisher_of_the_old_o
     db.create_table("t", SCHEMA).append(rows(7))
     found = db.table("t").publish_iceberg(glue=lake.name)
     assert lake.ids(readers) == [7]
-    GlueCatalog(lake.name).register("t", directory, 1, old, db.runtime)
+    GlueCatalog(lake.name).register("t", directory, 1, old, context_of(db).runtime)
     assert lake.entry()["Parameters"]["metadata_location"] == found.metadata_location
 
 
@@ -255,7 +256,7 @@ def test_of_racing_publishers_none_is_lost_and_none_goes_back(lake: Lake, reader
         own = lake.open()
         for round_ in range(5):
             own.table("t").append(rows(100 + 10 * number + round_))
-            publish(own.context, "t", glue=lake.name)
+            publish(context_of(own), "t", glue=lake.name)
             shown = lake.entry()["Parameters"]["dolmen.version"]
             numbers.append(int(shown))
 

@@ -12,6 +12,7 @@ import pytest
 
 import dolmen
 from dolmen.api.database import Database
+from dolmen.commit.context import context_of
 from dolmen.format.pointer import RESERVED_TAGS
 from dolmen.iceberg.publication_directory import PublicationDirectory
 from support.iceberg_readers import IcebergReaders, on_s3
@@ -34,7 +35,7 @@ def publishers(minio_url: str) -> Iterator[Publishers]:
 
 
 def directory_of(db: Database) -> PublicationDirectory:
-    return PublicationDirectory(db.context.store, db.runtime, db.table("t")._entry.uuid)
+    return PublicationDirectory(context_of(db).store, context_of(db).runtime, db.table("t")._entry.uuid)
 
 
 def ids(readers: IcebergReaders, reader: str, location: str, endpoint: str) -> list[int]:
@@ -67,7 +68,7 @@ def test_killed_at_any_request_readers_see_the_old_or_the_new_snapshot(
             seen.add("old" if shown == old else "new")
         found = dolmen.open(minio_url).table("t").publish_iceberg()
         assert ids(readers, "pyiceberg", found.metadata_location, minio) == new
-        tags = dolmen.open(minio_url).context.head.refresh().manifest.tags.items()
+        tags = context_of(dolmen.open(minio_url)).head.refresh().manifest.tags.items()
         assert [tag.version for name, tag in tags if name.startswith(RESERVED_TAGS)] == [found.version]
         assert directory.newest().hint == directory.newest().number
         requests += EVERY

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from dolmen.api.database import Database
 from dolmen.base.runtime import Runtime
+from dolmen.commit.context import context_of
 from dolmen.commit.draft import Draft
 from dolmen.commit.loop import submit
 from dolmen.format.manifest import TableEntry
@@ -42,7 +43,7 @@ def opened(store: CountingStore) -> Database:
 def test_a_small_commit_to_a_table_of_segments_is_published_without_reading_them() -> None:
     store = CountingStore(MemoryStore())
     entry = many_files(store, SEGMENTS, FILES // SEGMENTS).tables["t"]
-    submit(opened(store).context.head, "test", [PutEntry(entry)])
+    submit(context_of(opened(store)).head, "test", [PutEntry(entry)])
     table = opened(store).table("t")
     assert (table.publish_iceberg().files, store.gets) == (FILES, SEGMENTS + 3)  # each segment once
     for step in range(2):

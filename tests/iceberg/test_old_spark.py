@@ -14,6 +14,7 @@ import pytest
 
 import dolmen
 from dolmen.api.table import Table
+from dolmen.commit.context import context_of
 from dolmen.errors import InputError
 from support import spark_iceberg
 from support.spark import SparkProcess
@@ -37,7 +38,7 @@ def test_dolmen_spark_says_what_to_do_instead(table: Table) -> None:
 
 
 def test_spark_itself_knows_no_such_format(table: Table, spark_reader: SparkProcess) -> None:
-    said = spark_reader.run(spark_iceberg.error_of_format, "dolmen", table.context.store.url)
+    said = spark_reader.run(spark_iceberg.error_of_format, "dolmen", context_of(table).store.url)
     assert "DATA_SOURCE_NOT_FOUND" in said
     assert "dolmen" in said
 

@@ -15,6 +15,7 @@ import pytest
 import dolmen
 from dolmen.api.database import Database
 from dolmen.base.runtime import Runtime
+from dolmen.commit.context import context_of
 from dolmen.commit.statements.row_changes import Write
 from dolmen.errors import SchemaError
 from dolmen.format.entries import ColumnStats, DataFile
@@ -24,6 +25,7 @@ from dolmen.iceberg.publication import _Publisher
 from dolmen.store.counting import CountingStore
 from dolmen.store.local_store import LocalStore
 from dolmen.store.memory import MemoryStore
+from dolmen.transactions.transaction import unit_of
 from support.crashing_store import Countdown, Crash, CrashingStore
 from support.iceberg_readers import READERS, IcebergReaders
 from support.stores import run_in_threads
@@ -159,10 +161,10 @@ def test_what_another_writer_committed_is_noticed_and_published_anew(db: Databas
 
 
 def test_publication_anew_puts_no_older_version_in_place_of_a_newer_one(db: Database) -> None:
-    older = db.context.head.refresh().manifest
+    older = context_of(db).head.refresh().manifest
     db.table("t").append(rows(11))
     found = db.table("t").publish_iceberg()
-    late = _Publisher(db.context, "t", older, None)
+    late = _Publisher(context_of(db), "t", older, None)
     assert late.run(anew=True, dry_run=False, lookup_bytes=None) is None
     assert db.table("t").publish_iceberg().metadata_location == found.metadata_location
 
@@ -231,10 +233,10 @@ def test_row_groups_whose_rows_are_all_deleted_are_published_as_deleted(
 ) -> None:
     table = db.create_table("groups", SCHEMA, properties={"iceberg": version})
     with db.transaction() as tx:
-        entry = tx.entry("groups")
-        tx.begin_upload()
-        file = write_file(db.context.store, "groups", entry, rows(*range(40)), 10)
-        tx.add(Write("groups", entry.uuid, files=(file,)))
+        entry = unit_of(tx).entry("groups")
+        unit_of(tx).begin_upload()
+        file = write_file(context_of(db).store, "groups", entry, rows(*range(40)), 10)
+        unit_of(tx).add(Write("groups", entry.uuid, files=(file,)))
     table.delete("id BETWEEN 10 AND 19", mode="positions")
     table.delete("id = 35")
     assert ids(readers, table.publish_iceberg().metadata_location) == [*range(10), *range(20, 35), *range(36, 40)]
@@ -332,9 +334,9 @@ def test_a_small_commit_to_ten_thousand_files_is_published_in_proportion_to_it(v
     table = db.create_table("t", SCHEMA, primary_key="id")
     table.set(iceberg=version)
     with db.transaction() as tx:
-        entry = tx.entry("t")
-        tx.begin_upload()
-        tx.add(Write("t", entry.uuid, files=tuple(map(never_read, range(10_000)))))
+        entry = unit_of(tx).entry("t")
+        unit_of(tx).begin_upload()
+        unit_of(tx).add(Write("t", entry.uuid, files=tuple(map(never_read, range(10_000)))))
     db.merge()
     table.append(rows(*range(-100, 0)))
     assert table.publish_iceberg().files == 10_001

@@ -12,6 +12,7 @@ import dolmen
 from dolmen.api.database import Database
 from dolmen.base.runtime import Runtime
 from dolmen.cli.commands import command_line
+from dolmen.commit.context import context_of
 from dolmen.errors import InputError
 from dolmen.maintenance.debt import debts
 from dolmen.maintenance.measures import measures_of_debt, measures_of_round
@@ -136,4 +137,4 @@ def test_an_index_is_no_change_that_is_published(db: Database) -> None:
     again = db.maintain()
     assert [one.commits for one in again.results("index")] == [1]
     assert [one.is_new for one in again.results("publish")] == [False]
-    assert debts(db.table("a").context).publication_lag_us == 0
+    assert debts(context_of(db.table("a"))).publication_lag_us == 0

@@ -11,6 +11,7 @@ import pytest
 
 import dolmen
 from dolmen.api.database import Database
+from dolmen.commit.context import context_of
 from dolmen.iceberg.metadata import TableMetadata
 from dolmen.maintenance.verify.verify_objects import check_publications
 from dolmen.maintenance.verify.verify_report import FindingLog
@@ -90,14 +91,14 @@ def test_metadata_of_another_writer_is_a_warning(db: Database, tmp_path: Path) -
 
 
 def test_a_publication_made_after_the_check_began_is_no_finding(db: Database) -> None:
-    began = db.context.head.refresh().manifest
+    began = context_of(db).head.refresh().manifest
     db.table("t").append([{"id": 300}])
     db.table("t").publish_iceberg()
     log = FindingLog()
-    check_publications(db.context, began, log)
+    check_publications(context_of(db), began, log)
     assert (log.findings, log.checked["publications"]) == ([], 1)
     db.drop_table("t")
-    check_publications(db.context, began, log)
+    check_publications(context_of(db), began, log)
     assert log.checked["publications"] == 2
 
 

@@ -23,6 +23,7 @@ import pytest
 
 import dolmen
 from dolmen.base.runtime import Runtime
+from dolmen.commit.context import context_of
 from dolmen.commit.statements import tables as schema_statement
 from dolmen.errors import Error, InputError
 from dolmen.format.column_history import MOST_FORMER_NAMES
@@ -436,7 +437,7 @@ def test_more_names_than_are_kept_reject_the_file(tmp_path: Path) -> None:
         table = transaction.table("t")
         for number in range(MOST_FORMER_NAMES + 1):
             table.rename_column("email" if not number else f"name{number - 1}", f"name{number}")
-    assert len(late.db.context.head.refresh().manifest.tables["t"].schema.former) == MOST_FORMER_NAMES
+    assert len(context_of(late.db).head.refresh().manifest.tables["t"].schema.former) == MOST_FORMER_NAMES
     late.db.forget("ada")
     assert late.ingest("uid,email\n1,ada\n").status == "rejected"
 

@@ -17,6 +17,7 @@ import pytest
 
 from dolmen.api.database import Database
 from dolmen.base.runtime import Runtime
+from dolmen.commit.context import context_of
 from dolmen.commit.statements.claims import Expect
 from dolmen.errors import TableNotFoundError
 from dolmen.ingest.announcements import Drop
@@ -61,14 +62,14 @@ _FATES = (Fate.CRASH_AFTER, Fate.RESPONSE_LOST)
 
 def another_table(db: Database) -> None:
     db.create_table("other", SCHEMA)
-    assert isinstance(db.context.store, MemoryStore)
-    db.context.store.put(KEY, BODY)
+    assert isinstance(context_of(db).store, MemoryStore)
+    context_of(db).store.put(KEY, BODY)
 
 
 def table_of_fewer_columns(db: Database) -> None:
     db.create_table("t", pa.schema([field for field in SCHEMA if field.name != "v"]))
-    assert isinstance(db.context.store, MemoryStore)
-    db.context.store.put(KEY, BODY)
+    assert isinstance(context_of(db).store, MemoryStore)
+    context_of(db).store.put(KEY, BODY)
 
 
 def landing_of(store: SimulatedStore, server: Server, who: str) -> Landing:
@@ -93,8 +94,8 @@ def create_and_ingest(peer: Peer, may_wait: bool) -> IngestResult:
 
 def two_files(db: Database) -> None:
     another_table(db)
-    assert isinstance(db.context.store, MemoryStore)
-    db.context.store.put(OTHER_KEY, OTHER_BODY)
+    assert isinstance(context_of(db).store, MemoryStore)
+    context_of(db).store.put(OTHER_KEY, OTHER_BODY)
 
 
 def create_for(peer: Peer, drop: Drop) -> IngestResult:

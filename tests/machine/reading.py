@@ -10,6 +10,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import consumes, precondition, rule
 
+from dolmen.commit.context import context_of
 from dolmen.errors import UnsettledTimestampError, VersionExpiredError, VersionNotFoundError
 from machine.base import HANDLES, Ground, readers
 from machine.conditions import conditions, texts
@@ -98,7 +99,7 @@ class Reading(Ground):
         moment = self.versions[version - 1].created_at + offset
         database = self.handles[handle]
         database.refresh()
-        now, newest = database.context.store.clock.now_us, self.versions[-1]
+        now, newest = context_of(database).store.clock.now_us, self.versions[-1]
         expected = sum(landed.created_at <= moment for landed in self.versions)
         if newest.created_at <= moment and moment > now - SETTLED_US:
             with pytest.raises(UnsettledTimestampError):

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
 from dolmen.api.database import Database
+from dolmen.commit.context import context_of
 from machine.base import HANDLES, SELDOM, Ground
 from machine.model import Row, Statement, TableState
 
@@ -54,7 +55,7 @@ class Upkeep(Ground):
         before = self.horizon
         collected = database.gc(full=is_full)
         assert not collected.errors
-        now = database.context.store.clock.now_us
+        now = context_of(database).store.clock.now_us
         self.settle(database)
         self.collected = self.version
         kept = self.settings["keep_versions"]
@@ -89,7 +90,7 @@ class Upkeep(Ground):
         database = self.handles[handle]
         expired = database.expire()
         assert not expired.failures
-        now = database.context.store.clock.now_us
+        now = context_of(database).store.clock.now_us
         statements = [(name, _expiry(self.state.tables[name], cutoff)) for name, cutoff in expired.cutoffs.items()]
         for name, cutoff in expired.cutoffs.items():
             ttl = self.state.tables[name].ttl

@@ -15,7 +15,7 @@ from dolmen.commit.statements.background import SetProperties
 from dolmen.format.properties import TimeToLive
 from dolmen.maintenance.ttl import Expired, cutoff_of, expire_rows
 from dolmen.store.memory import MemoryBucket, MemoryStore
-from dolmen.transactions.transaction import Transaction
+from dolmen.transactions.transaction import Transaction, unit_of
 
 NOW = datetime(2026, 11, 21, 13, 45, 30, tzinfo=UTC)
 DAY_US = 86_400_000_000
@@ -198,8 +198,8 @@ def test_a_table_that_cannot_be_read_does_not_keep_the_others(world: World) -> N
     for table in (good, bad):
         table.append(world.rows(1, 100))
     with world.db.transaction() as tx:
-        entry = tx.entry("bad")
-        tx.add(SetProperties("bad", entry.uuid, {"ttl": "whenever"}))  # as a newer dolmen might say it
+        entry = unit_of(tx).entry("bad")
+        unit_of(tx).add(SetProperties("bad", entry.uuid, {"ttl": "whenever"}))  # as a newer dolmen might say it
     done = world.expire()
     assert list(done.failures) == ["bad"]
     assert "ttl" in str(done.failures["bad"])

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from dolmen.api.database import Database
+from dolmen.commit.context import context_of
 from dolmen.commit.loop import submit
 from dolmen.commit.statements.background import PutIndexParts
 from dolmen.entries.index.index_parts import IndexReader
@@ -221,7 +222,7 @@ def test_an_index_that_a_round_has_not_brought_up_to_date_is_counted() -> None:
         return value
 
     database = place.open()
-    assert behind(deadline=Deadline(database.runtime, lambda: 0.0)) == 1, "it had no turn"
+    assert behind(deadline=Deadline(context_of(database).runtime, lambda: 0.0)) == 1, "it had no turn"
     assert behind(steps=["merge"]) == 0, "it was not to be made"
     (lost, *_) = parts(place)
     there = place.bucket.objects.pop(lost.object)

@@ -11,6 +11,7 @@ import pytest
 
 from dolmen import Delete, Insert, Update
 from dolmen.api.database import Database, Table
+from dolmen.commit.context import context_of
 from dolmen.errors import AppliedIdError, DuplicateKeyError, InputError, LimitError, RowError, SchemaError
 from dolmen.transactions.merge import merge as merging
 from dolmen.transactions.merge import merge_source as merge_source
@@ -91,7 +92,7 @@ def test_a_merge_of_no_rows_by_source_is_a_change_of_all_others(table: Table) ->
 
 
 def test_whole_rows_by_their_primary_key_are_an_upsert_which_reads_nothing(db: Database, table: Table) -> None:
-    store = db.context.store
+    store = context_of(db).store
     whole = [{"id": 3, "name": "new", "n": 1, "u": None}]
     store.reset()  # type: ignore[attr-defined]
     assert table.merge(whole, "id").operation == "upsert"

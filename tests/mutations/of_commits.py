@@ -94,7 +94,7 @@ COMMITS: tuple[Mutation, ...] = (
         "a name in a cached version is reported as taken",
         "a cached base proves nothing: an error is raised only after the pointer was read afresh",
         "api/database.py",
-        "            if name in transaction.base.tables:\n",
+        "            if name in unit.base.tables:\n",
         "            if not name:\n",
     ),
     mutation(

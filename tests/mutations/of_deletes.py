@@ -187,7 +187,7 @@ DELETES: tuple[Mutation, ...] = (
         "rows expire by a time to live that is no longer set",
         "an expiry is committed only if its time to live is still set",
         "maintenance/ttl.py",
-        '    transaction.add(Expect(name, entry.uuid, entry.properties, ["ttl"]))  # rows with a longer ttl now must live\n',
+        '    unit.add(Expect(name, entry.uuid, entry.properties, ["ttl"]))  # rows with a longer ttl now must live\n',
         "",
     ),
     mutation(

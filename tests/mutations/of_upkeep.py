@@ -77,10 +77,10 @@ UPKEEP: tuple[Mutation, ...] = (
         "a transaction reads the newest version of each table",
         "a transaction sees one version and its own statements",
         "transactions/transaction_table.py",
-        "        return self._transaction.manifest\n",
-        "        newest = self._transaction.context.head.refresh().manifest\n"
-        "        own = self._transaction.changes(self.name) or self.name not in newest.tables\n"
-        "        return self._transaction.manifest if own else newest\n",
+        "        return self._unit.manifest\n",
+        "        newest = self._unit.context.head.refresh().manifest\n"
+        "        own = self._unit.changes(self.name) or self.name not in newest.tables\n"
+        "        return self._unit.manifest if own else newest\n",
     ),
     mutation(
         "collection uses the local clock",

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 import dolmen
+from dolmen.commit.context import context_of
 from dolmen.errors import PredicateError, UnsupportedFormatError
 from dolmen.format import manifest
 from dolmen.format.schema import Schema
@@ -189,10 +190,10 @@ def test_a_reader_that_does_not_know_calls_refuses_the_database(
     table = db.create_table("t", pa.schema([("s", pa.string()), ("n", pa.int64())]))
     table.append({"s": ["A", "b"], "n": [1, 2]})
     table.delete("n > 5")
-    assert db.context.head.refresh().manifest.features == (), "nothing changes for those who don't compute"
+    assert context_of(db).head.refresh().manifest.features == (), "nothing changes for those who don't compute"
     table.delete("lower(s) = ?", parameters=["a"])
     table.append({"s": ["A"], "n": [3]})
-    assert db.context.head.refresh().manifest.features == ("predicate-expressions",)
+    assert context_of(db).head.refresh().manifest.features == ("predicate-expressions",)
     assert dolmen.open(str(tmp_path)).table("t").scan().to_arrow()["n"].to_pylist() == [2, 3]
     monkeypatch.setattr(manifest, "FEATURES", frozenset())
     with pytest.raises(UnsupportedFormatError, match="predicate-expressions"):

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 import dolmen
+from dolmen.rows.scan.scan import plan_of
 from support.proxy import Proxy, Request
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("user_id", pa.int64()), ("amount", pa.float64())])
@@ -130,7 +131,7 @@ def test_a_scan_of_a_million_rows_fetches_footer_and_coalesced_ranges(
     table.append(rows(0, 1_000_000))
     table.delete({"user_id": 5})  # stands inline
     reader = dolmen.open(s3_url).table("events")
-    plan = reader.scan(columns=["id", "amount"]).plan
+    plan = plan_of(reader.scan(columns=["id", "amount"]))
     (entry,) = (file.file for file in plan.files)
     found = wire.of(lambda: reader.scan(columns=["id", "amount"]).to_arrow())
     assert {request.method for request in found} == {"GET"}

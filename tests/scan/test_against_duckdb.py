@@ -12,6 +12,7 @@ import pytest
 
 from dolmen.base.runtime import Runtime
 from dolmen.format.types import to_plain
+from dolmen.rows.scan.scan import plan_of
 from support.oracle import connect_oracle
 from support.random_predicates import random_predicate
 from support.random_tables import random_table
@@ -121,7 +122,7 @@ def _look(rng: random.Random, world: World, model: Model, seen: Counter[str]) ->
     names = rng.sample(model.rows.column_names, rng.randint(1, model.rows.num_columns))
     expected = model.rows.take(pa.array(found, pa.int64())).select(names)
     found_rows = world.scan(columns=names, where=text)
-    context = f"{text}\n{found_rows.plan}"
+    context = f"{text}\n{plan_of(found_rows)}"
     assert repr(tuples(found_rows.to_arrow())) == repr(tuples(expected)), context
     assert found_rows.count() == len(found), context
     if rng.random() < 0.3:

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from dolmen.base.runtime import Runtime
+from dolmen.rows.scan.scan import plan_of
 from support.tables import World
 
 VALUES: dict[str, tuple[pa.DataType, Any, Any]] = {
@@ -38,7 +39,7 @@ def test_a_file_of_one_value_is_counted_by_the_manifest_when_that_value_is_delet
     assert world.scan().count() == 30
     world.db.table("t").delete(keys=pa.table({"k": pa.array([value], kind)}), on=["k"])
     manifest_alone = name != "a long string"  # whose bounds are cut
-    assert len(world.scan().plan.files) == (0 if manifest_alone else 1)
+    assert len(plan_of(world.scan()).files) == (0 if manifest_alone else 1)
     assert world.scan().explain().row_groups_tested == 0
     assert world.scan().count() == 0
     assert world.scan().to_arrow().num_rows == 0
@@ -78,9 +79,9 @@ def test_a_tuple_hides_a_file_only_when_all_of_its_columns_are_that_tuple() -> N
     world.db.table("t").delete(keys=pa.table({"a": [1, 2], "b": ["y", "x"]}), on=["a", "b"])
     assert world.scan(["id"]).to_arrow()["id"].to_pylist() == list(range(10))
     assert world.scan().explain().row_groups_tested == 0
-    assert len(world.scan().plan.files) == 2  # of two keys the manifest's bounds don't tell
+    assert len(plan_of(world.scan()).files) == 2  # of two keys the manifest's bounds don't tell
     world.db.table("t").delete(keys=pa.table({"a": [1], "b": ["y"]}), on=["a", "b"])
-    assert len(world.scan().plan.files) == 1
+    assert len(plan_of(world.scan()).files) == 1
     assert world.scan(["id"]).to_arrow()["id"].to_pylist() == list(range(10))
 
 

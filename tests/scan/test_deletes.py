@@ -13,6 +13,7 @@ from dolmen.format.entries import DataFile
 from dolmen.format.manifest import Manifest
 from dolmen.format.schema import COMMIT_TS, COMMIT_TS_ID
 from dolmen.rows.scan.positions import matching_positions
+from dolmen.rows.scan.scan import plan_of
 from dolmen.store.cache import ObjectCache
 from support.tables import World
 
@@ -107,7 +108,7 @@ def test_applied_through_makes_tombstones_silent(world: World) -> None:
 
 def test_a_file_that_a_tombstone_surely_covers_is_not_read(world: World) -> None:
     world.db.table("t").delete("id < 50")
-    plan = world.scan().plan
+    plan = plan_of(world.scan())
     assert plan.pruned == {"deleted": 1}
     assert plan.files[0].tombstones == ()
     assert world.scan().count() == 50

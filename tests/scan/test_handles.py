@@ -11,10 +11,11 @@ import pyarrow as pa
 import pytest
 
 import dolmen
+from dolmen.commit.context import context_of
 from dolmen.commit.loop import submit
 from dolmen.commit.statements.background import MoveFence
 from dolmen.errors import InputError, TableNotFoundError, VersionExpiredError
-from dolmen.rows.scan.scan import Scan
+from dolmen.rows.scan.scan import Scan, plan_of, scan_files
 
 ROWS = pa.table({"id": list(range(10)), "name": [f"n{i}" for i in range(10)]})
 
@@ -67,7 +68,7 @@ def count(handle: object) -> int:
 def test_handles_go_to_processes_that_know_nothing(db: dolmen.Database) -> None:
     table = db["t"]
     scan = table.scan(columns=["name"], where="id < 4", order_by="-id")
-    part = table.scan().of_files([file.file.path for file in table.scan().plan.files])
+    part = scan_files(table.scan(), [file.file.path for file in plan_of(table.scan()).files])
     handles = [db, table, db.at(db.version), table.at(db.version), scan, part]
     table.append(ROWS)
     with multiprocessing.get_context("spawn").Pool(2) as pool:
@@ -83,12 +84,12 @@ def test_what_is_pinned_stays_pinned_or_says_that_it_has_expired(db: dolmen.Data
     handles = [db["t"].at(db.version), db["t"].scan()]
     pickles = [pickle.dumps(handle) for handle in handles]
     version = db.version
-    (file,) = db.context.head.refresh().manifest.table("t").files
+    (file,) = context_of(db).head.refresh().manifest.table("t").files
     db["t"].overwrite(ROWS.slice(0, 1))
     assert [pickle.loads(pickled).count() for pickled in pickles] == [10, 10]
     assert pickle.loads(pickle.dumps(db["t"])).count() == 1
-    db.context.store.delete([file.path])  # as a collection does
-    submit(db.context.head, "gc", [MoveFence((0, 0), db.version, 0)])
+    context_of(db).store.delete([file.path])  # as a collection does
+    submit(context_of(db).head, "gc", [MoveFence((0, 0), db.version, 0)])
     for pickled in pickles:
         with pytest.raises(VersionExpiredError, match=f"version {version}"):
             pickle.loads(pickled).to_arrow()

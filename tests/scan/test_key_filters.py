@@ -15,8 +15,9 @@ from dolmen.entries.segments.live import LiveFiles
 from dolmen.format import xxhash64
 from dolmen.format.bloom_filters import decode, false_positives, hashes_in_file, maybe_mask
 from dolmen.format.entries import DataFile
-from dolmen.rows.scan.scan import Scan
+from dolmen.rows.scan.scan import Scan, reader_of
 from dolmen.store.cache import ObjectCache
+from dolmen.transactions.transaction import unit_of
 from support.tables import World, write_file
 
 
@@ -34,14 +35,14 @@ def overlapping(
     schema = pa.schema({"id": pa.string(), "file": pa.int64(), "text": pa.string()})
     world.db.create_table("t", schema, primary_key=["id"], properties=properties)
     with world.db.transaction() as tx:
-        entry = tx.entry("t")
-        tx.begin_upload()
+        entry = unit_of(tx).entry("t")
+        unit_of(tx).begin_upload()
         written = []
         for file in range(files):
             texts = [random_.randbytes(width // 2).hex() for _ in range(rows)]
             data = pa.table([uuids(rows, random_), [file] * rows, texts], schema=schema)
             written.append(write_file(world.store, "t", entry, data, group_rows))
-        tx.add(Write("t", entry.uuid, files=tuple(written)))
+        unit_of(tx).add(Write("t", entry.uuid, files=tuple(written)))
     return world
 
 
@@ -100,7 +101,7 @@ def test_every_value_is_found_in_the_filter_that_parquet_s_writer_made(kind: str
     world = World()
     world.create(pa.table({"k": array}), key=["k"], group_rows=100)
     file = world.entry().files[0]
-    footer = Scan(world.view()).reader()
+    footer = reader_of(Scan(world.view()))
     (opened,) = footer.open_files(footer.plan.files)
     chunk = opened.footer.metadata.row_group(0).column(0)
     body = world.store.get(file.path).body
@@ -122,7 +123,7 @@ def test_filters_are_wrong_as_seldom_as_their_size_says() -> None:
     assert false_positives(64) < 2e-6
     for bits in (8, 16):
         world = overlapping(1, 4096, bits=bits)
-        reader = world.scan().reader()
+        reader = reader_of(world.scan())
         (opened,) = reader.open_files(reader.plan.files)
         chunk = opened.footer.metadata.row_group(0).column(0)
         body = world.store.get(opened.file.path).body

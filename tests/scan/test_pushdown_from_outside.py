@@ -154,8 +154,8 @@ def test_files_that_a_condition_leaves_out_are_not_read(world: World) -> None:
 def test_only_the_columns_asked_for_are_read(world: World) -> None:
     scan = world.db.table("t").scan()
     seen = []
-    only = scan.only
-    scan.only = lambda columns, *rest: seen.append(sorted(columns)) or only(columns, *rest)  # type: ignore[method-assign]
+    only = scan._only
+    scan._only = lambda columns, *rest: seen.append(sorted(columns)) or only(columns, *rest)  # type: ignore[method-assign]
     assert scan.to_polars_lazy().filter(pl.col("amount") > 20).select("kind").collect().height > 100
     assert scan.to_duckdb().filter("id > 3").project("kind").to_arrow_table().num_rows == 496
     assert seen == [["amount", "kind"], ["kind"]]
@@ -230,13 +230,13 @@ def test_conditions_of_polars_on_all_types_reach_the_plan(condition: pl.Expr, te
     world = World()
     world.create(LITERALS, group_rows=1)
     scan, asked = world.db.table("t").scan(), list[Predicate | None]()
-    only = scan.only
+    only = scan._only
 
     def note(columns: list[str], where: Predicate | None, limit: int | None) -> Scan:
         asked.append(where)
         return only(columns, where, limit)
 
-    scan.only = note  # type: ignore[assignment,method-assign]
+    scan._only = note  # type: ignore[assignment,method-assign]
     found = scan.to_polars_lazy().filter(condition).collect()
     assert found.equals(pl.from_arrow(LITERALS).filter(condition))  # type: ignore[union-attr]
     (where,) = asked

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dolmen.rows.scan.read.byte_ranges import GAP_BYTES, MERGED_BYTES, FetchedFile, Range, coalesce
-from dolmen.rows.scan.scan import Scan
+from dolmen.rows.scan.scan import Scan, plan_of
 from dolmen.store.cache import ObjectCache
 from dolmen.store.local_store import LocalStore
 from support.tables import World
@@ -80,7 +80,7 @@ def test_a_pruned_file_costs_no_request() -> None:
     world = World()
     world.create(events(1000), files=5)
     assert measure(world, world.scan(where="id >= 5000")) == (0, 0)
-    assert len(world.scan(where="id = 777").plan.files) == 1
+    assert len(plan_of(world.scan(where="id = 777")).files) == 1
 
 
 def test_a_small_file_comes_whole_in_one_request() -> None:
@@ -148,7 +148,7 @@ def test_a_limit_fetches_no_more_row_groups_than_it_needs() -> None:
     world = large()
     world.append(events(5000, start=60_000))
     scan = world.scan(limit=10)
-    assert scan.plan.pruned == {"limit": 1}
+    assert plan_of(scan).pruned == {"limit": 1}
     gets, size = measure(world, scan)
     assert gets == 2
     assert size < 600_000

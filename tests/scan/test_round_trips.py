@@ -11,7 +11,9 @@ from bench.round_trips import TimedRuntime, Timeline, TimelineStore
 
 from dolmen.api.database import Database
 from dolmen.base.runtime import Runtime
+from dolmen.commit.context import context_of
 from dolmen.rows.scan.read.byte_ranges import GAP_BYTES
+from dolmen.rows.scan.scan import plan_of
 from dolmen.store.memory import MemoryBucket, MemoryStore
 from support.tables import World
 from support.written import events
@@ -39,7 +41,7 @@ def scan(db: Database) -> object:
 
 
 def plan(db: Database) -> object:
-    return db.table("t").scan(COLUMNS).plan
+    return plan_of(db.table("t").scan(COLUMNS))
 
 
 def explain(db: Database) -> object:
@@ -140,7 +142,7 @@ def keyed(parts: int) -> tuple[MemoryBucket, list[int]]:
     for some in np.split(ids, parts):
         table.append(pa.table([some, source.random(len(some)), some.astype(str)], schema=schema))
         db.maintain(steps=["index"])
-    assert len(db.context.head.refresh().manifest.tables["t"].segments_of("index")) == parts
+    assert len(context_of(db).head.refresh().manifest.tables["t"].segments_of("index")) == parts
     return bucket, ids.tolist()
 
 

@@ -21,6 +21,7 @@ from dolmen.format.segments import encode
 from dolmen.format.types import to_plain
 from dolmen.rows.scan.plan import FilePlan
 from dolmen.rows.scan.positions import matching_positions
+from dolmen.rows.scan.scan import plan_of
 from dolmen.store.cache import ObjectCache
 from dolmen.transactions.snapshot import Snapshot
 from support.random_entries import random_file
@@ -91,14 +92,14 @@ def test_scans_of_a_spilled_table_are_those_of_the_same_table_before() -> None:
                 new = world.scan(where=text, limit=limit, manifest=after, cache=cache)
                 assert values(new.to_arrow()) == values(old.to_arrow()), (seed, text)
                 assert new.count() == old.count(), (seed, text)
-                assert same_files(new.plan.files, old.plan.files), (seed, text)
+                assert same_files(plan_of(new).files, plan_of(old).files), (seed, text)
                 # Which reason is found first differs; how many files there are does not.
-                assert sum(new.plan.pruned.values()) == sum(old.plan.pruned.values()), (seed, text)
-                assert text is not None or new.plan.pruned == old.plan.pruned, seed
-                assert as_stored(new.plan.unresolved) == as_stored(old.plan.unresolved), (seed, text)
+                assert sum(plan_of(new).pruned.values()) == sum(plan_of(old).pruned.values()), (seed, text)
+                assert text is not None or plan_of(new).pruned == plan_of(old).pruned, seed
+                assert as_stored(plan_of(new).unresolved) == as_stored(plan_of(old).unresolved), (seed, text)
                 new.explain()
-                looked_into += new.plan.segments.kept
-                pruned += new.plan.segments.pruned
+                looked_into += plan_of(new).segments.kept
+                pruned += plan_of(new).segments.pruned
                 if text is not None:
                     where = world.predicate(text)
                     old_positions, new_positions = (
@@ -178,8 +179,8 @@ def test_a_scan_with_a_limit_fetches_no_segment_beyond_it(world: World) -> None:
     manifest = all_spilled(world, at_once=False)
     scan = world.scan(limit=3, manifest=manifest)
     world.store.reset()
-    assert scan.plan.segments.requests == world.store.gets == 1
-    assert scan.plan.pruned == {"limit": 9}
+    assert plan_of(scan).segments.requests == world.store.gets == 1
+    assert plan_of(scan).pruned == {"limit": 9}
 
 
 def test_files_that_no_tombstone_can_touch_are_counted_from_columns_alone(world: World) -> None:

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 from dolmen.base.runtime import Runtime
+from dolmen.commit.context import context_of
 from dolmen.errors import CorruptionError, InputError, SchemaError, TableNotFoundError
 from dolmen.predicate import to_sql
 from dolmen.rows.scan.engines.sql import Parameters, SqlResult
@@ -208,7 +209,7 @@ def test_a_table_whose_columns_differ_in_case_only_is_read_but_not_by_sql() -> N
     first, second = entry.schema.fields
     schema = msgspec.structs.replace(entry.schema, fields=(first, msgspec.structs.replace(second, name="A")))
     tables = {**manifest.tables, "old": msgspec.structs.replace(entry, schema=schema)}
-    snapshot = Snapshot(world.db.context, msgspec.structs.replace(manifest, tables=tables))
+    snapshot = Snapshot(context_of(world.db), msgspec.structs.replace(manifest, tables=tables))
     assert snapshot.table("old").to_arrow().to_pylist() == [{"a": 1, "A": 2}]
     with pytest.raises(InputError, match="table 'old' has columns 'a' and 'A'"):
         snapshot.sql("SELECT a FROM old")

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pytest
 
 from dolmen.errors import InputError, SchemaError, TableNotFoundError
+from dolmen.rows.scan.scan import plan_of, scan_files
 from support.tables import World
 from support.written import events
 
@@ -50,7 +51,7 @@ def test_a_duckdb_relation_can_be_run_again(world: World) -> None:
 
 def test_parts_of_a_scan_count_and_give_the_rows_of_their_own_files(world: World) -> None:
     whole = world.scan(columns=["id"], where="id < 480")
-    parts = [whole.of_files([file.file.path]) for file in whole.plan.files]
+    parts = [scan_files(whole, [file.file.path]) for file in plan_of(whole).files]
     assert [part.count() for part in parts] == [part.to_arrow().num_rows for part in parts]
     assert len(parts) == 2
     assert sum(part.count() for part in parts) == whole.count() == 470
@@ -128,7 +129,7 @@ def test_plans_and_explanations_are_worth_reading(world: World) -> None:
         for words in ("t, version", "1 of 2", "pruned 1", "id > 300", "limit"):
             assert words in shown
     assert "requests" in repr(scan.explain())
-    assert scan.plan._repr_html_().startswith("<table>")
+    assert plan_of(scan)._repr_html_().startswith("<table>")
     assert "&gt;" in scan.explain()._repr_html_()
 
 
@@ -149,11 +150,11 @@ def test_a_scan_of_a_large_table_takes_little_memory(tmp_path: Path) -> None:
         (file,) = world.entry().files
         body = world.store.get(file.path).body
         with world.db.transaction() as tx:
-            tx.begin_upload()
+            unit_of(tx).begin_upload()
             copies = [msgspec.structs.replace(file, path=f"data/t/2026/copy{{n}}.parquet") for n in range(12)]
             for copy in copies:
                 world.store.put(copy.path, body)
-            tx.add(Write("t", world.entry().uuid, files=tuple(copies)))
+            unit_of(tx).add(Write("t", world.entry().uuid, files=tuple(copies)))
         del body
         process = psutil.Process()
         pa.default_memory_pool().release_unused()

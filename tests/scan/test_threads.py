@@ -17,6 +17,7 @@ import dolmen
 from dolmen.base.runtime import Runtime
 from dolmen.rows.scan.read.reading import RowGroupColumns
 from dolmen.rows.scan.read.row_groups import RowGroup
+from dolmen.rows.scan.scan import plan_of, reader_of, reading
 from dolmen.store.base import Object
 from dolmen.store.local_store import LocalStore
 
@@ -109,9 +110,9 @@ def test_row_groups_of_few_large_values_are_not_held_together(tmp_path: Path) ->
         begun.append(group.rows)
         return group.rows
 
-    with scan.reading():
-        reader = scan.reader()
-        found = reader.read(work, reader.groups(), scan.plan.output_ids)
+    with reading(scan):
+        reader = reader_of(scan)
+        found = reader.read(work, reader.groups(), plan_of(scan).output_ids)
         assert next(found) == 1
         assert len(begun) <= 7
         assert sum(found) == 19

@@ -19,7 +19,7 @@ from dolmen.format.pointer import Pointer
 from dolmen.maintenance.health.file_figures import FilesSurvey
 from dolmen.predicate import parse
 from dolmen.rows.scan.plan import ScanPlan, plan
-from dolmen.rows.scan.scan import Scan
+from dolmen.rows.scan.scan import Scan, plan_of
 from dolmen.store.cache import ObjectCache
 from dolmen.store.counting import CountingStore
 from dolmen.store.memory import MemoryStore
@@ -113,11 +113,11 @@ def test_a_column_is_added_with_two_puts_and_planned_from_the_root_alone(
     assert (store.puts, store.lists, store.heads) == (2, 0, 0)
     assert store.gets <= 2  # pointer and manifest
     store.reset()
-    assert table.scan(where="extra <> 7 OR extra IS NULL").plan.files == ()
+    assert plan_of(table.scan(where="extra <> 7 OR extra IS NULL")).files == ()
     assert table.count("extra = 7") == FILES * ROWS
     assert table.count("extra IS NULL") == 0
     assert (store.gets, store.puts) == (3, 0)  # the pointer, each time
-    found = table.scan(["extra"], where=f"extra = 7 AND id < {ROWS}").plan
+    found = plan_of(table.scan(["extra"], where=f"extra = 7 AND id < {ROWS}"))
     assert (len(found.files), found.segments.requests) == (1, 1)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from dolmen.commit.context import context_of
 from dolmen.iceberg import publication
 from dolmen.iceberg.publication import publish
 from dolmen.iceberg.published_versions import unpin_versions
@@ -30,7 +31,7 @@ def world(request: pytest.FixtureRequest) -> World:
 
 
 def publish_left(world: World) -> None:
-    world.upkeep("publish", lambda: publish(world.db.context, "left"))
+    world.upkeep("publish", lambda: publish(context_of(world.db), "left"))
 
 
 def test_publications_that_are_right_pass(world: World) -> None:
@@ -104,7 +105,7 @@ def test_the_pin_of_what_is_published_may_not_go(world: World) -> None:
     publish_left(world)
     uuid = world.table["uuid"]
     with pytest.raises(ViolationError, match="has no pin") as caught:
-        world.upkeep("publish", lambda: unpin_versions(world.db.context, uuid, None))
+        world.upkeep("publish", lambda: unpin_versions(context_of(world.db), uuid, None))
     assert caught.value.never is Never.MISPUBLISHED
 
 
@@ -132,7 +133,7 @@ def test_an_earlier_version_of_a_table_that_came_back_is_needed_while_it_is_pinn
     world.do("restore", [RestoreAllEffect(before, world.ledger)], lambda: world.db.restore(before))
     assert not world.ledger.publications.leftovers()
     uuid = world.table["uuid"]
-    world.upkeep("publish", lambda: unpin_versions(world.db.context, uuid, before))
+    world.upkeep("publish", lambda: unpin_versions(context_of(world.db), uuid, before))
     left = world.ledger.publications.leftovers()
     assert left
     assert left <= earlier

@@ -13,7 +13,7 @@ from dolmen.errors import TableNotFoundError, UnsettledTimestampError
 from dolmen.maintenance.gc.collection import collect
 from dolmen.store.base import Buffer, Deleted, ObjectInfo, PutOutcome
 from dolmen.store.memory import MemoryBucket, MemoryStore
-from dolmen.transactions.transaction import Transaction
+from dolmen.transactions.transaction import Transaction, unit_of
 from simulation.interrupted import Interrupted
 
 SCHEMA = pa.schema([("k", pa.int64())])
@@ -168,7 +168,7 @@ def test_a_delete_by_position_is_planned_again_without_the_requests_that_others_
     runs = []
 
     def batch(transaction: Transaction) -> None:
-        runs.append(transaction.base.version)
+        runs.append(unit_of(transaction).base.version)
         for id_ in ("a", "b", "c"):
             transaction.bind(id_, f"digest of {id_}")
         table = transaction.table("t")
@@ -206,7 +206,7 @@ def test_a_delete_by_position_that_found_nothing_is_planned_again_too() -> None:
     db.table("t").append(pa.table({"k": [7, 8]}))
 
     def batch(transaction: Transaction) -> None:
-        runs.append(transaction.base.version)
+        runs.append(unit_of(transaction).base.version)
         for id_ in ("a", "b"):
             transaction.bind(id_, f"digest of {id_}")
         table = transaction.table("t")

@@ -12,7 +12,7 @@ from dolmen.ingest.drops.one_drop import upsert_in_portions
 from dolmen.maintenance.gc.collection import collect
 from dolmen.maintenance.resolve.resolution import resolve
 from dolmen.store.memory import MemoryBucket, MemoryStore
-from dolmen.transactions.transaction import Transaction
+from dolmen.transactions.transaction import Transaction, unit_of
 from simulation.interrupted import Interrupted
 
 SCHEMA = pa.schema([("k", pa.int64())])
@@ -172,14 +172,14 @@ def test_a_transaction_whose_version_expires_under_it_is_run_again_on_the_newest
     def delete(transaction: Transaction) -> None:
         nonlocal now_us
         table = transaction.table("t")
-        runs.append(transaction.base.version)
+        runs.append(unit_of(transaction).base.version)
         if len(runs) == 1:
             other.table("t").delete("k = 2", mode="positions")
             for _ in range(3):
                 now_us += 10 * 60 * 1_000_000
                 other.refresh()
                 collect(other._context)
-            assert other._context.head.refresh().manifest.horizon > transaction.base.version
+            assert other._context.head.refresh().manifest.horizon > unit_of(transaction).base.version
         table.delete("k = 3", mode="positions")
 
     open_database(bucket).run(delete)

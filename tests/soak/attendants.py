@@ -7,6 +7,7 @@ import random
 import signal
 import time
 
+from dolmen.commit.context import context_of
 from dolmen.errors import RetryableError, UnknownOutcomeError, VersionExpiredError
 from dolmen.maintenance.gc.mark import needed_keys
 from dolmen.service.local import LocalEvent, run_local
@@ -140,7 +141,7 @@ class Reader(Actor):
     def _note_objects(self, snapshot: Snapshot) -> None:
         """Objects that a commit has named: no orphans, whatever becomes of them."""
         try:
-            there = set(needed_keys(snapshot.manifest, self.db.context.segments))
+            there = set(needed_keys(snapshot.manifest, context_of(self.db).segments))
         except VersionExpiredError:
             return
         self.names.writelines(f"{name}\n" for name in sorted(there - self.seen))

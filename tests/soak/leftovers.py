@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from dolmen.api.database import Database
+from dolmen.commit.context import context_of
 from dolmen.format.layout import POINTER
 from dolmen.maintenance.gc.mark import needed_keys
 
@@ -23,8 +24,8 @@ def check(db: Database, directory: Path) -> tuple[int, list[str]]:
     for version in range(horizon, db.refresh() + 1):
         manifest = db.at(version).manifest
         kept.add(manifest.key)
-        kept.update(needed_keys(manifest, db.context.segments))
-    there = {info.key for info in db.context.store.list("")}
+        kept.update(needed_keys(manifest, context_of(db).segments))
+    there = {info.key for info in context_of(db).store.list("")}
     named = {line for path in directory.glob("seen-*.txt") for line in path.read_text().splitlines()}
     found = [f"unreadable: {key} is needed, and is not there" for key in sorted(kept - there)]
     found += [f"left over: {key} was dropped by versions that have expired" for key in sorted((there - kept) & named)]

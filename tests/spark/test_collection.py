@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 
 import dolmen
 from dolmen.api.database import Database
+from dolmen.commit.context import context_of
 from dolmen.errors import CorruptionError, InputError, VersionExpiredError
 from dolmen.maintenance.gc.collection import collect
 from dolmen.maintenance.gc.mark import mark, split_mark, stable_code, stable_codes
@@ -78,16 +79,19 @@ def test_spark_marks_what_the_core_marks_and_the_same_objects_go(
     monkeypatch.setattr("dolmen.maintenance.gc.mark.ENTRIES_TOGETHER", 20)
     life = life if seed == FIXED else grown(seed)
     db, other = directory(life, tmp_path), directory(life, tmp_path, "other")
-    manifest, segments = db.context.head.refresh().manifest, db.context.segments
+    manifest, segments = context_of(db).head.refresh().manifest, context_of(db).segments
     keys = sorted(there(tmp_path))
     for after in (0, manifest.version - 3):
-        marker = SparkMarker(spark, db.url, db.context)
+        marker = SparkMarker(spark, db.url, context_of(db))
         ours = marker(manifest, segments, after).holds(keys).tolist()
         assert ours == mark(manifest, segments, after).holds(keys).tolist(), (seed, after)
         assert not all(ours)  # there are orphans
     before = versions(db)
     for _ in range(3):
-        done, expected = gc(spark, db, settings=AT_ONCE, full=True), collect(other.context, settings=AT_ONCE, full=True)
+        done, expected = (
+            gc(spark, db, settings=AT_ONCE, full=True),
+            collect(context_of(other), settings=AT_ONCE, full=True),
+        )
         assert done.deleted.keys() == expected.deleted.keys()
         assert done.errors == {}
     assert {key for key in there(tmp_path) if not key.startswith("segment/")} == {
@@ -116,7 +120,7 @@ def test_what_a_killed_compaction_left_is_removed(spark: SparkSession, tmp_path:
     txid = "ab" * 16
     left = [f"data/t/2026/01/01/0{n}/{txid}-{n:032x}.parquet" for n in range(3)]
     for key in left:
-        db.context.store.put(key, b"half a job")
+        context_of(db).store.put(key, b"half a job")
         os.utime(tmp_path / "db" / key, (1_767_200_000, 1_767_200_000))
     gc(spark, db, settings=AT_ONCE)
     assert not there(tmp_path) & set(left)
@@ -126,8 +130,8 @@ def test_what_a_killed_compaction_left_is_removed(spark: SparkSession, tmp_path:
 
 def test_nothing_is_deleted_when_a_segment_cannot_be_read(life: Life, spark: SparkSession, tmp_path: Path) -> None:
     db = directory(life, tmp_path)
-    manifest = db.context.head.refresh().manifest
-    _, parts = split_mark(manifest, db.context.segments, manifest.version)
+    manifest = context_of(db).head.refresh().manifest
+    _, parts = split_mark(manifest, context_of(db).segments, manifest.version)
     lost = next(part.segments[0].object for part in parts if part.kind == "files")
     (tmp_path / "db" / lost).unlink()
     fresh, before = dolmen.open(db.url), there(tmp_path)
@@ -161,9 +165,9 @@ def test_a_task_that_finds_another_manifest_under_the_number_stops_the_mark(
     life: Life, spark: SparkSession, tmp_path: Path
 ) -> None:
     db = directory(life, tmp_path)
-    manifest = msgspec.structs.replace(db.context.head.refresh().manifest, commit_id="f" * 32)
+    manifest = msgspec.structs.replace(context_of(db).head.refresh().manifest, commit_id="f" * 32)
     with pytest.raises((PySparkException, Py4JJavaError), match="driver"):
-        SparkMarker(spark, db.url, db.context)(manifest, db.context.segments, 0)
+        SparkMarker(spark, db.url, context_of(db))(manifest, context_of(db).segments, 0)
 
 
 def reported(*rows: tuple[int, int, int, int, bytes]) -> pa.Table:

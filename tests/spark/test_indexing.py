@@ -17,17 +17,19 @@ from pyspark.sql import SparkSession
 import dolmen
 from dolmen.api.database import Database
 from dolmen.cli.exit_codes import run_job
+from dolmen.commit.context import context_of
 from dolmen.errors import CorruptionError, InputError, TableNotFoundError
 from dolmen.format.manifest import Segment
 from dolmen.maintenance import indexing
 from dolmen.maintenance.indexing import FAN_IN, Indexed, IndexVersion, index_table
+from dolmen.rows.scan.scan import plan_of
 from dolmen.spark import index
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("text", pa.string())])
 
 
 def parts(db: Database, name: str = "t") -> tuple[Segment, ...]:
-    context = dolmen.open(db.url).context
+    context = context_of(dolmen.open(db.url))
     return context.segments.whole(context.head.refresh().manifest.tables[name]).segments_of("index")
 
 
@@ -52,7 +54,7 @@ def test_parts_are_those_that_one_machine_makes(
 ) -> None:
     shutil.copytree(tmp_path / "db", tmp_path / "other")
     other = dolmen.open(str(tmp_path / "other"))
-    alone = index_table(other.context, "t")
+    alone = index_table(context_of(other), "t")
     assert (alone.files, alone.finished) == (10, True)
     seen = []
     done = index(spark, db, progress=lambda each: seen.append(each.commits))["t"]
@@ -83,7 +85,7 @@ def test_an_index_that_others_change_meanwhile_is_left_to_them(
     def late(version: IndexVersion, *args: Any) -> Any:
         if not others:
             others.append(Indexed("t", 0, 0, 0, finished=False))
-            others.append(index_table(dolmen.open(db.url).context, "t"))
+            others.append(index_table(context_of(dolmen.open(db.url)), "t"))
         return put(version, *args)
 
     monkeypatch.setattr(indexing.IndexVersion, "put", late)
@@ -114,7 +116,7 @@ def test_rows_that_are_erased_while_a_job_runs_are_in_no_part(
 
 
 def test_what_a_task_finds_damaged_is_raised(spark: SparkSession, db: Database, table: dolmen.Table) -> None:
-    (file, *_) = table.scan().plan.files
+    (file, *_) = plan_of(table.scan()).files
     path = Path(db.url.removeprefix("file://")) / file.file.path
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(CorruptionError):

@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
 
 from dolmen.api.database import Database, Table
+from dolmen.commit.context import context_of
 from dolmen.errors import AppliedIdError
 from dolmen.spark.failures import raising_dolmen_errors
 from dolmen.spark.merge.spark_merge import merge
@@ -36,7 +37,7 @@ def save(mode: str) -> Callable[[Table, DataFrame, str], None]:
     def run(table: Table, frame: DataFrame, request: str) -> None:
         options = {"table": "t", "request": request, "force": "true"}
         with raising_dolmen_errors():
-            frame.write.format("dolmen").mode(mode).options(**options).save(table.context.store.url)
+            frame.write.format("dolmen").mode(mode).options(**options).save(context_of(table).store.url)
 
     return run
 

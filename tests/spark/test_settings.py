@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 from dolmen.api.database import Database
 from dolmen.errors import CorruptionError
 from dolmen.ingest.drops.announce_files import DropSource
+from dolmen.rows.scan.scan import plan_of
 from dolmen.spark.compact.spark_compaction import compact
 from dolmen.spark.load.load import load
 from dolmen.spark.merge.spark_merge import merge
@@ -139,7 +140,7 @@ def test_no_setting_makes_rows_of_a_bad_file_vanish(
     table = db.create_table("t", SCHEMA)
     table.append(old(0, 50))
     table.append(old(50, 50))
-    victim = tmp_path / "db" / next(iter(table.scan().plan.files)).file.path
+    victim = tmp_path / "db" / next(iter(plan_of(table.scan()).files)).file.path
     body = victim.read_bytes()
     values = HOSTILE["files"] | {"spark.sql.session.timeZone": "UTC"}
     with settings(spark, values):

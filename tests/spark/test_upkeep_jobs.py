@@ -21,6 +21,7 @@ from pyspark.sql import SparkSession
 import dolmen
 from dolmen.api.database import Database
 from dolmen.cli.exit_codes import run_job
+from dolmen.rows.scan.scan import plan_of
 from support.killed_streams import Kill
 
 ROOT = Path(__file__).parents[2]
@@ -97,7 +98,7 @@ def test_a_compaction_that_is_killed_leaves_orphans_that_collection_removes(run:
     done = {one["step"]: one for one in json.loads(out)["done"]}
     assert (done["compact"]["groups"], done["compact"]["files_in"], done["compact"]["finished"]) == (2, 24, True)
     assert checksum(db) == before
-    compacted = {planned.file.path for planned in db.table("t").scan().plan.files}
+    compacted = {planned.file.path for planned in plan_of(db.table("t").scan()).files}
     assert len(compacted) == done["compact"]["files_out"] < 10
     left = objects(tmp_path, "data") - files - compacted  # only now: workers outlive the driver, and end their files
 
@@ -144,17 +145,17 @@ def test_tables_are_resolved_compacted_and_told_of(run: Run, tmp_path: Path) -> 
     assert code == 0
     assert "compact a: 1 groups of 1" in err
     assert "4 files in" in out
-    (file,) = db.table("a").scan().plan.files
-    assert (file.file.rows, file.tombstones, len(db.table("b").scan().plan.files)) == (7, (), 4)
+    (file,) = plan_of(db.table("a").scan()).files
+    assert (file.file.rows, file.tombstones, len(plan_of(db.table("b").scan()).files)) == (7, (), 4)
     assert [commit.operation for commit in db.history(2)] == ["compact", "resolve"]
 
 
 def test_a_table_that_fails_does_not_stop_the_others_and_the_job_ends_with_its_code(run: Run, tmp_path: Path) -> None:
     db = small(tmp_path, "a", "b")
-    (tmp_path / "db" / db.table("a").scan().plan.files[0].file.path).unlink()
+    (tmp_path / "db" / plan_of(db.table("a").scan()).files[0].file.path).unlink()
     code, out, _ = run(compact_main, "--database", db.url, "--json")
     assert code == 7
-    assert len(db.table("b").scan().plan.files) == 1
+    assert len(plan_of(db.table("b").scan()).files) == 1
     told = json.loads(out.splitlines()[0])
     assert [one["table"] for one in told["done"] if one["step"] == "compact"] == ["b"]
     assert len(told["failures"]) == 1

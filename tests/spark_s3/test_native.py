@@ -10,6 +10,8 @@ import pytest
 
 import dolmen
 from dolmen.api.database import Database
+from dolmen.commit.context import context_of
+from dolmen.rows.scan.scan import plan_of
 from support.spark import SparkProcess
 from support.spark_checks import BY_WORKERS, NATIVE, read, read_without
 from support.spark_history import History, sorted_rows
@@ -70,8 +72,8 @@ def test_what_hadoop_takes_for_a_pattern_is_read_by_workers(native: SparkProcess
 
 def test_a_file_that_is_gone_is_an_error_and_not_fewer_rows(native: SparkProcess, s3_url: str) -> None:
     db = with_deletes(s3_url)
-    store = db.context.store
-    for file in db.table("t").scan().plan.files:  # one of each kind
+    store = context_of(db).store
+    for file in plan_of(db.table("t").scan()).files:  # one of each kind
         path = file.file.path
         body = store.get(path).body
         assert path in native.run(read_without, s3_url, [path])

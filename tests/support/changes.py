@@ -17,7 +17,7 @@ from dolmen.ingest.batch import BatchRequest, BatchResult, Decision, apply_toget
 from dolmen.ingest.cdc.apply_changes import ChangeCounts, ingest_changes
 from dolmen.ingest.formats.formats import ReadOptions, SourceFile, detect
 from dolmen.ingest.formats.reader_options import BadRow
-from dolmen.transactions.transaction import Transaction
+from dolmen.transactions.transaction import Transaction, unit_of
 from support.aging import Place
 
 COLUMNS = pa.schema([("id", pa.int64()), ("v", pa.string()), ("seq", pa.int64())])
@@ -108,7 +108,7 @@ class Feed:
 
         def state(transaction: Transaction) -> Decision:
             self.bad = []
-            settings = IngestSettings.of(transaction.entry(self.table))
+            settings = IngestSettings.of(unit_of(transaction).entry(self.table))
             self.counts[id] = ingest_changes(
                 transaction,
                 self.table,

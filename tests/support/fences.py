@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from dolmen.api.database import Database
 from dolmen.commit.change import Change
+from dolmen.commit.context import context_of
 from dolmen.commit.loop import commit
 from dolmen.commit.statements.background import MoveFence
 from dolmen.commit.uploads import PendingUploads
@@ -17,7 +18,7 @@ def move_fence(db: Database, horizon: int | None = None, revoke: Sequence[str] =
     Args:
         revoke: txids of the jobs' intents.
     """
-    context = db.context
+    context = context_of(db)
     now = context.head.refresh().manifest
     seen = now.horizon, now.orphan_cutoff
     fence = MoveFence(seen, now.horizon if horizon is None else horizon, now.orphan_cutoff, tuple(revoke))

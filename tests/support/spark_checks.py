@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
 
 import dolmen
+from dolmen.commit.context import context_of
 from dolmen.spark import to_spark
 from dolmen.spark.write.from_frame import append, delete, overwrite, upsert
 from dolmen.transactions.results import Commit
@@ -51,7 +52,7 @@ def read_without(url: str, lost: Sequence[str]) -> str:
     """What a frame says whose files ``lost`` are gone by the time it is run; nothing if it gives rows none the less."""
     db = dolmen.open(url)
     frame = to_spark(db.table("t"))
-    db.context.store.delete(list(lost))
+    context_of(db).store.delete(list(lost))
     try:
         frame.collect()
     except (PySparkException, Py4JJavaError) as error:

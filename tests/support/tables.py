@@ -26,6 +26,7 @@ from dolmen.store.base import ObjectStore
 from dolmen.store.cache import ObjectCache
 from dolmen.store.counting import CountingStore
 from dolmen.store.memory import MemoryStore
+from dolmen.transactions.transaction import unit_of
 
 
 class World:
@@ -52,10 +53,10 @@ class World:
     def append(self, data: pa.Table, name: str = "t", *, group_rows: int = 10) -> None:
         """Appends one file, in a commit of its own."""
         with self.db.transaction() as tx:
-            entry = tx.entry(name)
-            tx.begin_upload()
+            entry = unit_of(tx).entry(name)
+            unit_of(tx).begin_upload()
             file = write_file(self.store, name, entry, data, group_rows)
-            tx.add(Write(name, entry.uuid, files=(file,)))
+            unit_of(tx).add(Write(name, entry.uuid, files=(file,)))
 
     @property
     def manifest(self) -> Manifest:

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 import dolmen
+from dolmen.commit.context import context_of
 from dolmen.errors import RowError
 from dolmen.maintenance.compact.compaction import compact
 from dolmen.maintenance.compact.compaction_plan import CompactionOptions
@@ -85,7 +86,7 @@ def test_random_nested_values_come_back(seed: int, tmp_path: Path) -> None:
     table.append(pa.table({"id": [40], "c": values.slice(0, 1)}, rows.schema))
     table.delete("id = 40", mode="positions")
     options = CompactionOptions(growth=1, target_file_bytes=1 << 30, memory_bytes=1)
-    assert compact(db.context, "t", options=options).plan.groups
+    assert compact(context_of(db), "t", options=options).plan.groups
     _same(table, wanted)
     assert db.verify(deep=True).ok
 

@@ -36,7 +36,8 @@ from dolmen.rows.write.conform import check_storable
 from dolmen.rows.write.row_digest import content_digest
 from dolmen.transactions import row_statements
 from dolmen.transactions.results import Commit
-from dolmen.transactions.transaction import Transaction
+from dolmen.transactions.transaction import Transaction, unit_of
+from dolmen.transactions.unit_of_work import UnitOfWork
 
 AdoptionProgress: TypeAlias = Callable[[int, int], None]
 """Called with the number of footers read so far, and the number of files."""
@@ -117,33 +118,34 @@ def adopt(
     dry_run: bool = False,
 ) -> Adoption:
     """Implements ``Database.adopt`` in a transaction of its own, which it commits."""
+    unit = unit_of(transaction)
     check_table_name(name)
-    if name in transaction.base.tables:
-        transaction.refresh()  # the table may have been dropped
+    if name in unit.base.tables:
+        unit.refresh()  # the table may have been dropped
     sources = arguments.names("source", source)
     label = sources[0] if len(sources) == 1 else f"{len(sources):,} files"
-    needs_content, applied = transaction.needs_content(request), transaction.has_applied(request)
+    needs_content, applied = unit.needs_content(request), transaction.has_applied(request)
     result = Adoption(name, label)
     if not applied:
-        result = _Adopter(transaction, name, label, settings, request, progress).run(sources)
+        result = _Adopter(unit, name, label, settings, request, progress).run(sources)
     if request is not None and needs_content:
         keys = [list(settings.primary_key), list(settings.sort_key)]
         content = content_digest("adopt", name, sources, *keys, dict(settings.properties or {}))
-        transaction.add_content(request, content)
+        unit.add_content(request, content)
     return result if dry_run else replace(result, commit=transaction.commit())
 
 
 class _Adopter:
     def __init__(
         self,
-        transaction: Transaction,
+        unit: UnitOfWork,
         name: str,
         source: str,
         settings: NewTableSettings,
         request: str | None,
         progress: AdoptionProgress | None,
     ) -> None:
-        self._transaction, self._context = transaction, transaction.context
+        self._unit, self._context = unit, unit.context
         self._name, self._source, self._settings = name, source, settings
         self._request, self._progress = request, progress
         self._refusals = AdoptionRefusals()
@@ -267,7 +269,7 @@ class _Adopter:
         iceberg: IcebergSource | None,
     ) -> Adoption:
         """Adds the statement, with the deletes of an Iceberg table as deletion vectors."""
-        transaction, runtime = self._transaction, self._context.runtime
+        unit, runtime = self._unit, self._context.runtime
         ids = [ids_by_name(each.shape, entry.schema, how) for each, how in zip(shapes, columns.columns_by, strict=True)]
         deleted = iceberg.deleted(candidates, self._refusals) if iceberg else {}
         self._refusals.check(self._source)
@@ -281,12 +283,12 @@ class _Adopter:
                 deleted_rows += one.rows
                 continue
             if positions:
-                vector = transaction.uploads.tombstone_object(self._name, entry.uuid).add_vector(file.uuid, positions)
+                vector = unit.uploads.tombstone_object(self._name, entry.uuid).add_vector(file.uuid, positions)
                 file = msgspec.structs.replace(file, vector=vector)
                 deleted_rows += len(positions)
             files.append(file)
         entry = msgspec.structs.replace(entry, files=tuple(files))
-        transaction.add(AdoptTable(self._name, entry, self._request))
+        unit.add(AdoptTable(self._name, entry, self._request))
         return Adoption(
             self._name,
             self._source,

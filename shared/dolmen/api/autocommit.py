@@ -22,7 +22,7 @@ from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.schema import Schema
 from dolmen.store.base import attempts
 from dolmen.transactions.results import Commit
-from dolmen.transactions.transaction import Transaction
+from dolmen.transactions.transaction import Transaction, unit_of
 from dolmen.transactions.transaction_table import TransactionTable
 
 T = TypeVar("T")
@@ -49,12 +49,11 @@ def replay(
     """Runs ``function`` in transactions on ever newer versions until one commits."""
     conflict: Error
     for _ in attempts(context.runtime, _REPLAYS):
-        transaction = Transaction(context, operation, message=message)
-        transaction.refresh()
+        transaction = Transaction(context, operation, message=message, newest=True)
         try:
             value = function(transaction)
         except VersionExpiredError as error:
-            if transaction.base.version >= context.head.refresh().manifest.horizon:
+            if unit_of(transaction).base.version >= context.head.refresh().manifest.horizon:
                 raise  # of another version, which the function chose to read
             conflict = error
             continue
@@ -121,6 +120,7 @@ class Autocommit:
         """
         for left in reversed(range(_ROUNDS)):
             transaction = Transaction(self.context, self.operation, message=self.message)
+            unit = unit_of(transaction)
             try:
                 return self._commit(transaction)
             except ErasedMeanwhileError:
@@ -129,23 +129,24 @@ class Autocommit:
             except (InputError, ColumnsMovedError) as error:
                 if (commit := self._applied_before(error)) is not None:
                     return commit
-                if isinstance(error, AppliedIdError) or not (self._has_new_columns(transaction.base, error) and left):
+                if isinstance(error, AppliedIdError) or not (self._has_new_columns(unit.base, error) and left):
                     raise
                 if not _is_repeatable(self.data):
                     raise ConflictError(
-                        f"columns of table {self.name!r} have changed since version {transaction.base.version}, which "
+                        f"columns of table {self.name!r} have changed since version {unit.base.version}, which "
                         "this handle knew, and the rows can be read only once: repeat the call with rows from their "
                         "beginning"
                     ) from error
         raise AssertionError("the last round returns or raises")
 
     def _commit(self, transaction: Transaction) -> Commit:
+        unit = unit_of(transaction)
         with transaction:
             if self.holds:
-                transaction.uploads.files.allow()
+                unit.uploads.files.allow()
             self.statement(transaction.table(self.name))
             if self.operation != "alter":  # which compares the columns itself
-                transaction.claim_columns(self.name)
+                unit.claim_columns(self.name)
             return transaction.commit()
 
     def _applied_before(self, error: Error) -> Commit | None:

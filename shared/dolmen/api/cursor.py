@@ -19,7 +19,7 @@ from dolmen.predicate import Parameters, Where
 from dolmen.store.base import attempts
 from dolmen.transactions.results import Commit
 from dolmen.transactions.snapshot import manifest_at
-from dolmen.transactions.transaction import Transaction
+from dolmen.transactions.transaction import Transaction, unit_of
 
 DEFAULT_AGE = "30d"
 _OPENINGS = 10
@@ -81,6 +81,11 @@ class ChangeCursor:
             VersionExpiredError: the cursor has ended, and versions that it has not seen have expired. Read the tables
                 as a whole, and ``reset`` it.
             TableNotFoundError: that version has no such table.
+
+        Examples:
+            >>> cursor = db.cursor("copy", start=1)
+            >>> cursor.changes("people", columns=["name"]).read_all()["name"].to_pylist()
+            ['Ada', 'Grace', 'Linus']
         """
         try:
             return Table(self._context, table).changes(
@@ -98,6 +103,13 @@ class ChangeCursor:
         Raises:
             VersionExpiredError: as for ``changes``: it has ended, and versions that it has not seen have expired.
             ConflictError: another reader has moved the cursor.
+
+        Examples:
+            >>> cursor = db.cursor("copy", start=1)
+            >>> rows = cursor.changes("people").read_all()
+            >>> commit = cursor.acknowledge()
+            >>> cursor.version
+            3
         """
         until, newest = self.until, self._context.head.known().manifest
         if self.version < newest.horizon > 1 and not newest.is_kept(self.version):
@@ -115,12 +127,24 @@ class ChangeCursor:
         Raises:
             VersionExpiredError: the version has expired.
             ConflictError: another reader has moved the cursor.
+
+        Examples:
+            >>> cursor = db.cursor("copy")
+            >>> commit = cursor.reset(1)
+            >>> cursor.version
+            1
         """
         newest = self._context.head.refresh().manifest.version
         return self._move(newest if version is None else arguments.number("version", version, 0))
 
     def remove(self) -> Commit:
-        """Removes the cursor from the database; versions that only it kept expire. Raises ConflictError."""
+        """Removes the cursor from the database; versions that only it kept expire. Raises ConflictError.
+
+        Examples:
+            >>> commit = db.cursor("copy").remove()
+            >>> db.cursors()
+            []
+        """
         return self._put(None)
 
     def _ended(self, error: VersionExpiredError) -> VersionExpiredError:
@@ -138,7 +162,7 @@ class ChangeCursor:
 
     def _put(self, place: Cursor | None) -> Commit:
         with Transaction(self._context, "cursor") as transaction:
-            transaction.add(PutCursor(self.name, self._place, place))
+            unit_of(transaction).add(PutCursor(self.name, self._place, place))
             return transaction.commit()
 
     def __repr__(self) -> str:
@@ -162,9 +186,8 @@ def open_cursor(
         first = base.manifest if start is None else manifest_at(context, base, start)
         place = Cursor(first.version, context.store.clock.current_us, age_us)
         try:
-            with Transaction(context, "cursor") as transaction:
-                transaction.refresh()
-                transaction.add(PutCursor(name, None, place))
+            with Transaction(context, "cursor", newest=True) as transaction:
+                unit_of(transaction).add(PutCursor(name, None, place))
         except ConflictError:  # another reader made it
             continue
         return ChangeCursor(context, name, place)

@@ -28,7 +28,7 @@ from dolmen.transactions.erase import ErasureResult, ListedErasure, Subject, lis
 from dolmen.transactions.restore_and_clone import Moment, TaggedVersion, drop_tag, put_tag, restore_tables
 from dolmen.transactions.results import Commit
 from dolmen.transactions.snapshot import Snapshot, pin
-from dolmen.transactions.transaction import Transaction
+from dolmen.transactions.transaction import Transaction, unit_of
 
 if TYPE_CHECKING:  # imported only when needed
     from dolmen.adopt.adoption import Adoption, AdoptionProgress
@@ -46,6 +46,10 @@ def open(url: str, *, runtime: Runtime | None = None, trust_clock: bool = False)
             credentials from the ordinary AWS configuration.
         runtime: clock, randomness, sleep and threads, for tests.
         trust_clock: accept a store's clock that is a day away from all other clocks.
+
+    Examples:
+        >>> dolmen.open("memory://new").tables()
+        []
     """
     runtime = runtime or shared_runtime()
     return Database(open_store(url, runtime), runtime, trust_clock=trust_clock)
@@ -60,7 +64,12 @@ def verify(
     progress: Progress | None = None,
     runtime: Runtime | None = None,
 ) -> VerifyReport:
-    """Like ``Database.verify``, without opening the database first, which fails if its manifest is damaged."""
+    """Like ``Database.verify``, without opening the database first, which fails if its manifest is damaged.
+
+    Examples:
+        >>> dolmen.verify(db.url).findings
+        ()
+    """
     from dolmen.maintenance.verify import verification
 
     runtime = runtime or shared_runtime()
@@ -105,37 +114,31 @@ class Database(MaintainableDatabase):
         return iter(self.tables())
 
     @property
-    def context(self) -> Context:
-        """The database's store, head and caches."""
-        return self._context
-
-    @property
     def url(self) -> str:
         """The database's URL."""
         return self._context.store.url
-
-    @property
-    def runtime(self) -> Runtime:
-        """The database's clock, randomness, sleep and threads."""
-        return self._context.runtime
 
     @property
     def version(self) -> int:
         """The newest version seen so far; 0 before the first commit. ``refresh`` looks for a newer one."""
         return self._context.head.known().manifest.version
 
-    @property
-    def manifest_bytes(self) -> int:
-        """Size of the newest manifest seen so far, which every commit uploads; 0 before the first commit."""
-        manifest = self._context.head.known().manifest
-        return len(manifest.encode()) if manifest.version else 0
-
     def refresh(self) -> int:
-        """Looks for the newest version, with one request, or two if there is a new version. Returns its number."""
+        """Looks for the newest version, with one request, or two if there is a new version. Returns its number.
+
+        Examples:
+            >>> db.refresh()
+            2
+        """
         return self._context.head.refresh().manifest.version
 
     def tables(self) -> list[str]:
-        """Names of the tables of the newest version, sorted."""
+        """Names of the tables of the newest version, sorted.
+
+        Examples:
+            >>> db.tables()
+            ['people']
+        """
         return sorted(self._context.head.refresh().manifest.tables)
 
     def table(self, name: str) -> Table:
@@ -144,6 +147,10 @@ class Database(MaintainableDatabase):
         Raises:
             TableNotFoundError: there is no such table. If nothing has been read since the database was opened, the
                 table's first use says so: so the newest version is looked for once, and not twice.
+
+        Examples:
+            >>> db.table("people").count()
+            3
         """
         arguments.text("table", name)
         cached = self._context.head.cached
@@ -178,11 +185,17 @@ class Database(MaintainableDatabase):
             SchemaError: a type cannot be stored, or a column cannot be part of a key.
             InputError: a setting is unknown, or its value is not allowed.
             AppliedIdError: another table was created under this id, or the id was used for something else.
+
+        Examples:
+            >>> events = db.create_table("events", pa.schema({"day": pa.date32()}), sort_key="day")
+            >>> events.count()
+            0
         """
         check_table_name(name)
         with Transaction(self._context, "create_table", message=message) as transaction:
-            if name in transaction.base.tables:
-                transaction.refresh()  # it may have been dropped meanwhile
+            unit = unit_of(transaction)
+            if name in unit.base.tables:
+                unit.refresh()  # it may have been dropped meanwhile
             transaction.create_table(name, schema, primary_key, sort_key, properties, request=request)
         return Table(self._context, name)
 
@@ -232,6 +245,10 @@ class Database(MaintainableDatabase):
         Raises:
             TableNotFoundError: there is no such table, and none was dropped under this id.
             AppliedIdError: another table was dropped under this id, or the id was used for something else.
+
+        Examples:
+            >>> db.drop_table("people").operation
+            'drop_table'
         """
         with Transaction(self._context, "drop_table", message=message) as transaction:
             transaction.drop_table(name, request=request)
@@ -254,11 +271,17 @@ class Database(MaintainableDatabase):
             TableExistsError: the new name, or that of the memory, is taken.
             InputError: the new name is the old one.
             InvalidNameError: the new name is not allowed, or leaves no room for the memory's name.
+
+        Examples:
+            >>> commit = db.rename_table("people", "users")
+            >>> db.tables()
+            ['users']
         """
         check_table_name(new)
         with Transaction(self._context, "rename_table", message=message) as transaction:
-            if new in transaction.base.tables:
-                transaction.refresh()  # it may have been dropped meanwhile
+            unit = unit_of(transaction)
+            if new in unit.base.tables:
+                unit.refresh()  # it may have been dropped meanwhile
             transaction.rename_table(old, new, request=request)
             return transaction.commit()
 
@@ -272,13 +295,24 @@ class Database(MaintainableDatabase):
         Raises:
             InputError: a setting is unknown, or its value is not allowed.
             AppliedIdError: other settings were changed under this id, or the id was used for something else.
+
+        Examples:
+            >>> db.set(retention="14d").operation
+            'set'
         """
         with Transaction(self._context, "set", message=message) as transaction:
             transaction.set(request=request, **changes)
             return transaction.commit()
 
     def settings(self) -> dict[str, Any]:
-        """All settings of this database with their values, as they were given, or their defaults."""
+        """All settings of this database with their values, as they were given, or their defaults.
+
+        Examples:
+            >>> db.set(retention="14d").version
+            3
+            >>> db.settings()["retention"]
+            '14d'
+        """
         return shown(self._context.head.refresh().manifest.properties, DATABASE_PROPERTIES)
 
     def at(
@@ -304,6 +338,10 @@ class Database(MaintainableDatabase):
             VersionNotFoundError, VersionExpiredError: the version does not exist, or has expired and has no tag.
             TagNotFoundError: there is no such tag.
             UnsettledTimestampError: the time is in the future, or not settled although ``settled`` is True.
+
+        Examples:
+            >>> db.at(version=1).table("people").count()
+            0
         """
         return pin(self._context, version, timestamp, tag, settled=settled)
 
@@ -333,21 +371,37 @@ class Database(MaintainableDatabase):
             TagExistsError: the name is taken, and ``move`` is False.
             VersionNotFoundError, VersionExpiredError: the version does not exist, or has expired.
             LimitError: there are 1,000 tags.
+
+        Examples:
+            >>> db.tag("before", version=1).version
+            3
+            >>> db.at(tag="before").version
+            1
         """
-        with Transaction(self._context, "tag", message=message) as transaction:
-            transaction.refresh()
-            put_tag(transaction, name, Moment(version, timestamp), until, move=move, request=request)
+        with Transaction(self._context, "tag", message=message, newest=True) as transaction:
+            put_tag(unit_of(transaction), name, Moment(version, timestamp), until, move=move, request=request)
             return transaction.commit()
 
     def drop_tag(self, name: str, *, request: str | None = None, message: str | None = None) -> Commit:
-        """Takes a name from its version, which may expire from now on. Raises TagNotFoundError."""
-        with Transaction(self._context, "drop_tag", message=message) as transaction:
-            transaction.refresh()
-            drop_tag(transaction, name, request)
+        """Takes a name from its version, which may expire from now on. Raises TagNotFoundError.
+
+        Examples:
+            >>> commit = db.tag("before", version=1)
+            >>> db.drop_tag("before").operation
+            'drop_tag'
+        """
+        with Transaction(self._context, "drop_tag", message=message, newest=True) as transaction:
+            drop_tag(unit_of(transaction), name, request)
             return transaction.commit()
 
     def tags(self) -> dict[str, TaggedVersion]:
-        """The versions that have names, by name."""
+        """The versions that have names, by name.
+
+        Examples:
+            >>> commit = db.tag("before", version=1)
+            >>> list(db.tags())
+            ['before']
+        """
         tags = self._context.head.refresh().manifest.tags
         return {name: TaggedVersion.of(tag) for name, tag in sorted(tags.items())}
 
@@ -376,17 +430,35 @@ class Database(MaintainableDatabase):
         Raises:
             InputError: a table's subject has another type than all values, or a value fits no table's subject, and
                 ``dropped`` does not say that this may be.
+
+        Examples:
+            >>> commit = people.set(subject="id")
+            >>> erased = db.forget(2)
+            >>> people.count()
+            2
         """
         with Transaction(self._context, "forget", message=message) as transaction:
             id_ = transaction.forget(subject, dropped=dropped, within=within, request=request)
             return ErasureResult.of(id_, transaction.commit(), self._context)
 
     def erasures(self) -> list[ListedErasure]:
-        """The erasures that older versions, late drops or the disk must still heed, oldest first."""
+        """The erasures that older versions, late drops or the disk must still heed, oldest first.
+
+        Examples:
+            >>> erased = people.erase("id = 2")
+            >>> [erasure.id == erased.id for erasure in db.erasures()]
+            [True]
+        """
         return listed_erasures(self._context)
 
     def erasure(self, id: str) -> ListedErasure:
-        """One of them. Raises ErasureNotFoundError."""
+        """One of them. Raises ErasureNotFoundError.
+
+        Examples:
+            >>> erased = people.erase("id = 2")
+            >>> db.erasure(erased.id).version
+            3
+        """
         return listed_erasure(self._context, id)
 
     def cursor(
@@ -409,11 +481,22 @@ class Database(MaintainableDatabase):
             TagNotFoundError: there is no such cursor, and ``create`` is False.
             VersionNotFoundError, VersionExpiredError: there is no version ``start`` any more.
             LimitError: there are 1,000 cursors.
+
+        Examples:
+            >>> cursor = db.cursor("copy", start=1)
+            >>> cursor.changes("people").read_all().num_rows
+            3
         """
         return open_cursor(self._context, name, start, age, create=arguments.flag("create", create))
 
     def cursors(self) -> list[str]:
-        """Names of the cursors, sorted."""
+        """Names of the cursors, sorted.
+
+        Examples:
+            >>> cursor = db.cursor("copy")
+            >>> db.cursors()
+            ['copy']
+        """
         return sorted(self._context.head.refresh().manifest.cursors)
 
     def restore(
@@ -444,10 +527,16 @@ class Database(MaintainableDatabase):
             VersionNotFoundError, VersionExpiredError, TagNotFoundError: there is no such version any more.
             TableNotFoundError: that version has no such table.
             TableExistsError: another table has the name of one that is to come back.
+
+        Examples:
+            >>> commit = people.delete("TRUE")
+            >>> db.restore(version=2, settled=False).version
+            4
+            >>> people.count()
+            3
         """
-        with Transaction(self._context, "restore", message=message) as transaction:
-            transaction.refresh()
-            restore_tables(transaction, Moment(version, timestamp, tag, settled), tables, request)
+        with Transaction(self._context, "restore", message=message, newest=True) as transaction:
+            restore_tables(unit_of(transaction), Moment(version, timestamp, tag, settled), tables, request)
             return transaction.commit()
 
     def clone(
@@ -475,9 +564,12 @@ class Database(MaintainableDatabase):
             TableNotFoundError: that version has no table ``source``.
             TableExistsError: the name is taken.
             VersionNotFoundError, VersionExpiredError, TagNotFoundError: there is no such version any more.
+
+        Examples:
+            >>> db.clone("people", "people_copy").count()
+            3
         """
-        with Transaction(self._context, "clone", message=message) as transaction:
-            transaction.refresh()
+        with Transaction(self._context, "clone", message=message, newest=True) as transaction:
             transaction.clone(source, name, version, timestamp=timestamp, tag=tag, request=request)
         return Table(self._context, name)
 
@@ -488,6 +580,10 @@ class Database(MaintainableDatabase):
 
         Args:
             limit: the most commits to return; all kept ones by default.
+
+        Examples:
+            >>> [commit.operation for commit in db.history()]
+            ['append', 'create_table']
         """
         if limit is not None:
             arguments.number("limit", limit, 0)
@@ -507,10 +603,15 @@ class Database(MaintainableDatabase):
             message: a message for ``history``, of at most 256 bytes. It stays when rows are deleted: no personal data.
 
         Raises ConflictError at its end if something it read has changed; ``run`` would repeat it.
+
+        Examples:
+            >>> with db.transaction() as tx:
+            ...     tx.table("people").delete("age < 30")
+            ...     tx.table("people").append([{"id": 4, "name": "Dan", "age": 61}])
+            >>> tx.result.version
+            3
         """
-        transaction = Transaction(self._context, operation, message=message)
-        transaction.refresh()
-        return transaction
+        return Transaction(self._context, operation, message=message, newest=True)
 
     def run(self, function: Callable[[Transaction], T], *, message: str | None = None) -> T:
         """Calls ``function`` with a transaction and commits. On a conflict it does both again, on the newest version.
@@ -520,6 +621,14 @@ class Database(MaintainableDatabase):
 
         Returns:
             the result of ``function`` in the run that was committed.
+
+        Examples:
+            >>> def birthday(tx):
+            ...     person = tx.table("people").get(1)
+            ...     tx.table("people").upsert([{**person, "age": person["age"] + 1}])
+            ...     return person["age"] + 1
+            >>> db.run(birthday)
+            37
         """
         if not callable(function):
             raise InputError(
@@ -540,6 +649,10 @@ class Database(MaintainableDatabase):
         Raises:
             InputError: it is another kind of statement, or does not fit the tables or the parameters.
             TableNotFoundError: it names a table that does not exist.
+
+        Examples:
+            >>> db.sql("SELECT max(age) FROM people").fetchall()
+            [(45,)]
         """
         return Snapshot(self._context, self._context.head.refresh().manifest).sql(query, parameters)
 

@@ -52,7 +52,12 @@ class Table(KeyedTable):
         tag: str | None = None,
         settled: bool = False,
     ) -> PinnedTable:
-        """This table in an older version. See ``Database.at``."""
+        """This table in an older version. See ``Database.at``.
+
+        Examples:
+            >>> people.at(version=1).count()
+            0
+        """
         return pin(self._context, version, timestamp, tag, settled=settled).table(self.name)
 
     def restore(
@@ -79,9 +84,15 @@ class Table(KeyedTable):
             UnsettledTimestampError: the time is in the future, or not settled although ``settled`` is True.
             VersionNotFoundError, VersionExpiredError, TagNotFoundError: there is no such version any more.
             TableNotFoundError: this table did not exist then.
+
+        Examples:
+            >>> commit = people.delete("TRUE")
+            >>> people.restore(version=2, settled=False).version
+            4
+            >>> people.count()
+            3
         """
-        with Transaction(self._context, "restore", message=message) as transaction:
-            transaction.refresh()  # the name may stand for another table by now
+        with Transaction(self._context, "restore", message=message, newest=True) as transaction:
             transaction.table(self.name).restore(
                 version, timestamp=timestamp, tag=tag, settled=settled, request=request
             )
@@ -117,6 +128,11 @@ class Table(KeyedTable):
             TableNotFoundError: the version ``until`` has no table of this name.
             SchemaError: there is no such column, or one has the name of a column that the feed adds.
             InputError: ``since`` is after ``until``.
+
+        Examples:
+            >>> commit = people.delete("id = 3")
+            >>> people.changes(since=2).read_all().select(["_change", "name"]).to_pylist()
+            [{'_change': 'delete', 'name': 'Linus'}]
         """
         base = self._context.head.refresh()
         last = base.manifest if until is None else manifest_at(self._context, base, until)
@@ -174,6 +190,10 @@ class Table(KeyedTable):
             SchemaError, RowError: the data does not fit the table; nothing was added.
             ConflictError: rows were erased meanwhile, and the data can be read only once.
             AppliedIdError: other rows were added under this id, or the id was used for something else.
+
+        Examples:
+            >>> people.append([{"id": 4, "name": "Dan", "age": 61}]).rows
+            1
         """
         return self._commit(
             "append",
@@ -197,6 +217,12 @@ class Table(KeyedTable):
 
         Raises:
             InputError: a bound is not positive.
+
+        Examples:
+            >>> with people.writer() as writer:
+            ...     done = writer.append([{"id": 4, "name": "Dan", "age": 61}])
+            >>> done.result().version
+            3
         """
         return BufferedWriter(self._context, self.name, max_rows, max_seconds, max_bytes)
 
@@ -225,6 +251,11 @@ class Table(KeyedTable):
             DuplicateKeyError: the table has keys of these rows, or several rows have one; nothing was added.
             RowError: a key is NULL, or a row does not fit.
             InputError: the table has no primary key.
+
+        Examples:
+            >>> people.insert([{"id": 1, "name": "Eve", "age": 20}])
+            Traceback (most recent call last):
+            dolmen.errors.DuplicateKeyError: ...
         """
         return self._commit(
             "insert",
@@ -253,6 +284,11 @@ class Table(KeyedTable):
         Raises:
             RowError: a key is NULL, or a row does not fit.
             LimitError: there are more than 1,000,000 keys.
+
+        Examples:
+            >>> commit = people.upsert([{"id": 3, "name": "Linus", "age": 29}])
+            >>> people.get(3)["age"]
+            29
         """
         return self._commit(
             "upsert",
@@ -284,6 +320,12 @@ class Table(KeyedTable):
             parameters: values for ``?`` in the text of ``where``, in order, or for ``:name``, by name.
             keys: values (tuples for several columns) of the primary key or of the columns ``on``.
             request, message: as for ``append``. The order of keys and ``mode`` do not make it another delete.
+
+        Examples:
+            >>> commit = people.delete("age < ?", parameters=[30])
+            >>> commit = people.delete(keys=[1])
+            >>> people.to_arrow()["name"].to_pylist()
+            ['Grace']
         """
 
         def statement(table: TransactionTable) -> None:
@@ -319,6 +361,11 @@ class Table(KeyedTable):
 
         Raises:
             PredicateError, SchemaError: the predicate or the keys do not fit the table.
+
+        Examples:
+            >>> erased = people.erase(keys=[2])
+            >>> people.at(version=2).count()
+            2
         """
         found: list[str] = []
 
@@ -354,6 +401,11 @@ class Table(KeyedTable):
             SchemaError: there is no such column, it is part of the primary key, or values are of another kind.
             RowError: a value does not fit its column; nothing is rounded.
             ConflictError: others changed what it had read, a hundred times in a row.
+
+        Examples:
+            >>> commit = people.update({"age": dolmen.Expression("age + 1")}, where="name = 'Ada'")
+            >>> people.get(1)["age"]
+            37
         """
 
         def statement(table: TransactionTable) -> None:
@@ -401,6 +453,12 @@ class Table(KeyedTable):
             RowError: a value does not fit; or a NULL in ``on`` where that is the primary key.
             LimitError: the source has more than 256 MB.
             ConflictError: others changed what it had read, a hundred times in a row.
+
+        Examples:
+            >>> source = pa.table({"id": [3, 4], "name": ["Linus T.", "Dan"], "age": [28, 61]})
+            >>> commit = people.merge(source, on="id", when_matched={"name": "source.name"})
+            >>> people.get(3)["name"], people.count()
+            ('Linus T.', 4)
         """
         rows = SourceRows.of(source, self._entry.schema)
         clauses = Clauses.of(when_matched, when_not_matched, when_not_matched_by_source)
@@ -435,6 +493,10 @@ class Table(KeyedTable):
             CorruptionError: an object that it needs is damaged or missing.
             NotFoundError, TableExistsError, AccessDeniedError, StoreUnavailableError: Glue has no such database, has
                 another table of this name, or refuses. The publication is there, and the next one registers it.
+
+        Examples:
+            >>> people.publish_iceberg().metadata_location.endswith(".metadata.json")
+            True
         """
         from dolmen.iceberg.publication import publish  # imports fastavro
 
@@ -466,6 +528,11 @@ class Table(KeyedTable):
         Raises:
             ConflictError: others added or deleted rows meanwhile (unless forced), or overwrote the table too.
             SchemaError, RowError: the data does not fit the table; nothing was changed.
+
+        Examples:
+            >>> commit = people.overwrite([{"id": 9, "name": "Zoe", "age": 33}])
+            >>> people.count()
+            1
         """
         return self._commit(
             "overwrite",
@@ -504,6 +571,11 @@ class Table(KeyedTable):
             SchemaError: the name is taken or not allowed, the type can't be stored, or a default is missing.
             InputError: the default is no value of the type.
             ConflictError: somebody changed the columns meanwhile; all calls that change columns raise it.
+
+        Examples:
+            >>> commit = people.add_column("city", pa.string(), default="Paris")
+            >>> people.get(1)["city"]
+            'Paris'
         """
         return self._commit(
             "alter",
@@ -524,6 +596,11 @@ class Table(KeyedTable):
         Raises:
             SchemaError: there is no such column; or it is the only one, part of the primary or sort key, or named by a
                 setting.
+
+        Examples:
+            >>> commit = people.drop_column("age")
+            >>> people.schema.names
+            ['id', 'name']
         """
         return self._commit("alter", lambda table: table.drop_column(name, request=request), message, request=request)
 
@@ -539,6 +616,11 @@ class Table(KeyedTable):
             SchemaError: there is no such column, the new name is taken or not allowed, or deletes of changes (CDC) are
                 remembered by the column.
             InputError: the new name is the old one.
+
+        Examples:
+            >>> commit = people.rename_column("name", "first_name")
+            >>> people.schema.names
+            ['id', 'first_name', 'age']
         """
         return self._commit(
             "alter", lambda table: table.rename_column(old, new, request=request), message, request=request
@@ -552,6 +634,11 @@ class Table(KeyedTable):
 
         Raises:
             SchemaError: there is no such column, or it is part of the primary key.
+
+        Examples:
+            >>> commit = people.make_nullable("age")
+            >>> people.schema.field("age").nullable
+            True
         """
         return self._commit("alter", lambda table: table.make_nullable(name, request=request), message, request=request)
 
@@ -568,6 +655,12 @@ class Table(KeyedTable):
         Raises:
             SchemaError: there is no such column; it may not change to this type; a date is beyond all timestamps; or
                 deletes of changes (CDC) are remembered by the column.
+
+        Examples:
+            >>> commit = people.add_column("visits", pa.int32())
+            >>> commit = people.widen_column("visits", pa.int64())
+            >>> people.schema.field("visits").type
+            DataType(int64)
         """
         return self._commit(
             "alter", lambda table: table.widen_column(name, type, request=request), message, request=request
@@ -583,6 +676,12 @@ class Table(KeyedTable):
         Raises:
             SchemaError: there is no such column.
             InputError: the default is no value of the column's type.
+
+        Examples:
+            >>> commit = people.set_default("age", 18)
+            >>> commit = people.append([{"id": 4, "name": "Dan"}])
+            >>> people.get(4)["age"]
+            18
         """
         return self._commit(
             "alter", lambda table: table.set_default(name, default, request=request), message, request=request
@@ -596,6 +695,11 @@ class Table(KeyedTable):
 
         Raises:
             SchemaError: there is no such column, or one stands twice.
+
+        Examples:
+            >>> commit = people.reorder(["name"])
+            >>> people.schema.names
+            ['name', 'id', 'age']
         """
         return self._commit("alter", lambda table: table.reorder(columns, request=request), message, request=request)
 
@@ -605,6 +709,11 @@ class Table(KeyedTable):
         Args:
             comment: at most 1,000 characters.
             request, message: as for ``append``.
+
+        Examples:
+            >>> commit = people.comment("age", "in years")
+            >>> people.describe()["comments"]
+            {'age': 'in years'}
         """
         return self._commit(
             "alter", lambda table: table.comment(name, comment, request=request), message, request=request
@@ -621,6 +730,11 @@ class Table(KeyedTable):
 
         Raises:
             SchemaError: there is no such column, or rows can't be sorted by it.
+
+        Examples:
+            >>> commit = people.set_sort_key("age")
+            >>> people.sort_key
+            ('age',)
         """
         return self._commit(
             "alter", lambda table: table.set_sort_key(columns, request=request), message, request=request
@@ -636,11 +750,21 @@ class Table(KeyedTable):
         Raises:
             InputError, SchemaError: a setting is unknown, or its value is not allowed.
             AppliedIdError: other settings were changed under this id, or the id was used for something else.
+
+        Examples:
+            >>> commit = people.set(target_file_bytes="256MB")
+            >>> people.settings()["target_file_bytes"]
+            '256MB'
         """
         return self._commit("set", lambda table: table.set(request=request, **changes), message, request=request)
 
     def settings(self) -> dict[str, Any]:
-        """All settings of this table with their values, as they were given, or their defaults."""
+        """All settings of this table with their values, as they were given, or their defaults.
+
+        Examples:
+            >>> people.settings()["ttl"] is None
+            True
+        """
         entry = self._context.segments.whole(self._snapshot().table(self.name))
         return shown(entry.properties, TABLE_PROPERTIES)
 

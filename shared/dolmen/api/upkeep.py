@@ -42,6 +42,11 @@ class MaintainableDatabase:
 
         Returns:
             results by table. Safe at any time, and beside anything; readers see no change.
+
+        Examples:
+            >>> commit = people.delete("age < 30")
+            >>> sorted(db.resolve("people"))
+            ['people']
         """
         from dolmen.maintenance.resolve.resolution import resolve
 
@@ -55,6 +60,10 @@ class MaintainableDatabase:
 
         Returns:
             plans and results by table. Safe at any time, and beside anything; readers see no change.
+
+        Examples:
+            >>> sorted(db.compact(dry_run=True))
+            ['people']
         """
         from dolmen.maintenance.compact.compaction import compact
 
@@ -62,13 +71,23 @@ class MaintainableDatabase:
         return self._each(table, lambda name: compact(self._context, name, dry_run=dry_run))
 
     def merge(self) -> Merged:
-        """Merges segments, so that entries that have left the manifest are in few objects. See ``compact``."""
+        """Merges segments, so that entries that have left the manifest are in few objects. See ``compact``.
+
+        Examples:
+            >>> db.merge().commits  # few entries have left the manifest
+            0
+        """
         from dolmen.maintenance.segment_merging import merge_segments
 
         return merge_segments(self._context)
 
     def expire(self) -> Expired:
-        """Deletes rows that are older than their table's ``ttl`` (see ``Table.set``), in one commit."""
+        """Deletes rows that are older than their table's ``ttl`` (see ``Table.set``), in one commit.
+
+        Examples:
+            >>> db.expire().commits  # no table has a ttl
+            0
+        """
         from dolmen.maintenance.ttl import expire_rows
 
         return expire_rows(self._context)
@@ -81,6 +100,10 @@ class MaintainableDatabase:
 
         Returns:
             results by table. Safe at any time, and beside anything.
+
+        Examples:
+            >>> sorted(db.publish_iceberg("people"))
+            ['people']
         """
         from dolmen.format.properties import TableSettings
         from dolmen.iceberg.publication import publish
@@ -119,6 +142,10 @@ class MaintainableDatabase:
 
         Returns:
             the steps that were done, and those that failed: a failure does not stop the others.
+
+        Examples:
+            >>> db.maintain(steps=["resolve", "compact"]).failures
+            ()
         """
         from dolmen.maintenance.round import STEPS, maintain
 
@@ -150,6 +177,10 @@ class MaintainableDatabase:
             deadline: True = stop; the next run goes on.
             outside: URLs of places whose objects the receipts of erasures tell: dropped and rejected files, exports.
                 Nothing is changed there.
+
+        Examples:
+            >>> db.gc(dry_run=True).deleted
+            {}
         """
         from dolmen.maintenance.gc.collection import collect
 
@@ -176,6 +207,10 @@ class MaintainableDatabase:
             deep: read all data, and compare it with its entries.
             all_versions: check that all objects of every kept version exist; with ``deep`` read them too.
             progress: called with a kind of thing, the number checked so far, and the total.
+
+        Examples:
+            >>> db.verify(deep=True).findings
+            ()
         """
         from dolmen.maintenance.verify import verification
 
@@ -192,6 +227,10 @@ class MaintainableDatabase:
 
         Args:
             exact: also read segments, where their entries in the manifest are not enough.
+
+        Examples:
+            >>> db.stats().tables["people"].files
+            1
         """
         from dolmen.maintenance.debt import debts
 
@@ -207,6 +246,11 @@ class MaintainableDatabase:
 
         Raises:
             CorruptionError: pointer, manifest or a segment is damaged or missing.
+
+        Examples:
+            >>> db.health().concerns
+            ()
+
         """
         from dolmen.maintenance.health.look import look
 
@@ -217,6 +261,10 @@ class MaintainableDatabase:
 
         Args:
             pipeline: see ``health``.
+
+        Examples:
+            >>> "<html" in db.report()
+            True
         """
         from dolmen.maintenance.health.page.page import draw_page
 
@@ -227,13 +275,24 @@ class MaintainableDatabase:
 
         Args:
             gone: those that are gone, too.
+
+        Examples:
+            >>> erased = people.erase("id = 2")
+            >>> len(db.receipts())
+            1
         """
         from dolmen.maintenance.erasures.status import list_statuses
 
         return list_statuses(self._context, gone=arguments.flag("gone", gone))
 
     def receipt(self, id: str) -> ErasureStatus:
-        """How far one erasure has come, with its receipt. Raises NotFoundError."""
+        """How far one erasure has come, with its receipt. Raises NotFoundError.
+
+        Examples:
+            >>> erased = people.erase("id = 2")
+            >>> db.receipt(erased.id).id == erased.id
+            True
+        """
         from dolmen.maintenance.erasures.status import status_of
 
         return status_of(self._context, id)
@@ -251,6 +310,11 @@ class MaintainableDatabase:
 
         Raises:
             NotFoundError: there is no such erasure.
+
+        Examples:
+            >>> erased = people.erase("id = 2")
+            >>> db.hurry_erasure(erased.id).id == erased.id
+            True
         """
         from dolmen.maintenance.round import hurry_erasure
 
@@ -262,6 +326,11 @@ class MaintainableDatabase:
         Raises:
             NotFoundError: there is neither an erasure nor a receipt of this id.
             CorruptionError: the receipt is damaged.
+
+        Examples:
+            >>> erased = people.erase("id = 2")
+            >>> db.verify_receipt(erased.id).findings
+            ()
         """
         from dolmen.maintenance.erasures.status import check_receipt
 

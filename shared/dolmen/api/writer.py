@@ -36,8 +36,8 @@ from dolmen.predicate import Parameters, Predicate, Where, columns, with_paramet
 from dolmen.rows.write.row_digest import RowDigest, content_digest
 from dolmen.transactions import row_statements
 from dolmen.transactions.results import Commit
-from dolmen.transactions.transaction import Transaction
-from dolmen.transactions.unit_of_work import leaves_out_erased
+from dolmen.transactions.transaction import Transaction, unit_of
+from dolmen.transactions.unit_of_work import UnitOfWork, leaves_out_erased
 
 MAX_ROWS, MAX_SECONDS, MAX_BYTES = 1_000_000, 1.0, 256 * MIB
 _DELETE_BYTES = 1_024
@@ -65,6 +65,11 @@ class Acknowledgement(Future[Commit]):
             TimeoutError: it was not committed within this time; it goes on.
             Error: the error of the commit. Without an acknowledgement nothing is certain but that: after
                 UnknownOutcomeError the rows may be there.
+
+        Examples:
+            >>> with people.writer() as writer:
+            ...     writer.delete("id = 1").result().version
+            3
         """
         self.was_asked = True
         self._writer.hurry(self)
@@ -150,7 +155,7 @@ class BufferedWriter:
         self._held_bytes = 0
         self._is_hurried = self._is_closed = False
         self._failed: list[Acknowledgement] = []
-        self._uuid = Transaction(context).entry(table).uuid  # raises TableNotFoundError
+        self._uuid = UnitOfWork(context).entry(table).uuid  # raises TableNotFoundError
         self._has_thread = context.runtime.threads > 1
         if self._has_thread:
             context.runtime.start(self._work, f"dolmen-writer-{table}")
@@ -167,6 +172,12 @@ class BufferedWriter:
             AppliedIdError: other rows wait under this id.
             ConflictError: the table's name is another table's by now. The acknowledgement says so, too.
             LimitError: the rows are larger than ``max_bytes``: ``Table.append`` streams them.
+
+        Examples:
+            >>> with people.writer() as writer:
+            ...     done = writer.append([{"id": 4, "name": "Dan", "age": 61}])
+            >>> done.result().rows
+            1
         """
         entry = self._table_entry()
         arguments.flag("cast", cast)
@@ -201,6 +212,12 @@ class BufferedWriter:
 
         Raises:
             PredicateError, SchemaError, InputError: the predicate or the keys do not fit the table.
+
+        Examples:
+            >>> with people.writer() as writer:
+            ...     done = writer.delete(keys=[1, 2])
+            >>> people.count()
+            1
         """
         entry, where = self._table_entry(), with_parameters(where, parameters)
         if (keys is None) == (where is None):
@@ -214,7 +231,16 @@ class BufferedWriter:
         return self._add(call)
 
     def flush(self) -> None:
-        """Commits all that was handed over so far. Raises the first error that nobody has asked for."""
+        """Commits all that was handed over so far. Raises the first error that nobody has asked for.
+
+        Examples:
+            >>> writer = people.writer()
+            >>> done = writer.append([{"id": 4, "name": "Dan", "age": 61}])
+            >>> writer.flush()
+            >>> done.done()
+            True
+            >>> writer.close()
+        """
         with self._changed:
             waiting = [call.acknowledgement for call in (*self._under_way, *self._buffer.calls)]
         for acknowledgement in waiting:
@@ -227,14 +253,30 @@ class BufferedWriter:
             each.result()
 
     def close(self) -> None:
-        """Commits all that was handed over, and ends. Raises the first error that nobody has asked for."""
+        """Commits all that was handed over, and ends. Raises the first error that nobody has asked for.
+
+        Examples:
+            >>> writer = people.writer()
+            >>> writer.close()
+            >>> writer
+            <BufferedWriter people, closed: 0 rows wait, 0 bytes held>
+        """
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
         self.flush()
 
     def hurry(self, acknowledgement: Acknowledgement) -> None:
-        """Begins a commit as soon as the one under way has ended, if this one is not committed yet."""
+        """Begins a commit as soon as the one under way has ended, if this one is not committed yet.
+
+        Examples:
+            >>> writer = people.writer(max_seconds=3600)
+            >>> done = writer.append([{"id": 4, "name": "Dan", "age": 61}])
+            >>> writer.hurry(done)
+            >>> done.result().version
+            3
+            >>> writer.close()
+        """
         if acknowledgement.done():
             return
         with self._changed:
@@ -265,7 +307,7 @@ class BufferedWriter:
         """The table as this process knows it; rows and deletes are checked against its columns."""
         cached = self._context.head.cached
         found = cached.manifest.tables.get(self._table) if cached else None
-        entry = self._context.segments.whole(found) if found else Transaction(self._context).entry(self._table)
+        entry = self._context.segments.whole(found) if found else UnitOfWork(self._context).entry(self._table)
         self._check(entry)
         return entry
 
@@ -367,10 +409,11 @@ class BufferedWriter:
         """Makes one commit of calls, without those whose requests were applied before."""
         for last in (*[False] * _REPLAYS, True):
             transaction = Transaction(self._context, "write")
-            known = transaction.find_applied([call.request for call in calls if call.request is not None])
+            unit = unit_of(transaction)
+            known = unit.find_applied([call.request for call in calls if call.request is not None])
             new = [call for call in calls if call.request not in known]
             if new:
-                self._check(transaction.entry(self._table))
+                self._check(unit.entry(self._table))
             try:
                 for statement in self._runs(new):
                     self._state(transaction, statement)
@@ -395,7 +438,7 @@ class BufferedWriter:
                         AppliedIdError(f"id {entry.id!r} was applied by version {entry.version} with other content")
                     )
                 else:
-                    outcomes.append(Commit.nothing(transaction.base.as_history(), {entry.id: entry.version}))
+                    outcomes.append(Commit.nothing(unit.base.as_history(), {entry.id: entry.version}))
             return outcomes
         raise AssertionError("unreachable")
 
@@ -427,8 +470,9 @@ class BufferedWriter:
 
     def _state(self, transaction: Transaction, run: Sequence[_BufferedCall]) -> None:
         """Adds one statement for calls that can be one."""
-        first, table, entry = run[0], transaction.table(self._table), transaction.entry(self._table)
-        then, base_ts = first.entry.schema, transaction.base.commit_ts
+        unit = unit_of(transaction)
+        first, table, entry = run[0], transaction.table(self._table), unit.entry(self._table)
+        then, base_ts = first.entry.schema, unit.base.commit_ts
         if first.where is not None:
             _find_columns(then, columns(first.where), entry, base_ts)
             table.delete(first.where)
@@ -438,17 +482,17 @@ class BufferedWriter:
             table.delete(keys=keys.rename_columns(names), on=names)
         else:
             check_written_under(then, entry, base_ts)  # before anything is uploaded
-            transaction.begin_upload()
+            unit.begin_upload()
             leaves_out = leaves_out_erased(entry)
             handed = [batch for call in run for batch in call.batches]
-            passed = transaction.passing(first.entry, handed, leaves_out)
+            passed = unit.passing(first.entry, handed, leaves_out)
             batches = [batch for batch in passed if batch.num_rows]
             requests = frozenset(call.request for call in run if call.request is not None)
             if batches:
-                files = row_statements.write_rows(self._context, self._table, first.entry, batches, transaction.intent)
+                files = row_statements.write_rows(self._context, self._table, first.entry, batches, unit.intent)
                 if leaves_out:
-                    transaction.add(ExpectErasures(self._table, entry.uuid, base_ts, None))
-                transaction.add(Write(self._table, entry.uuid, files, requests=requests, schema=then))
+                    unit.add(ExpectErasures(self._table, entry.uuid, base_ts, None))
+                unit.add(Write(self._table, entry.uuid, files, requests=requests, schema=then))
             for call in run:
                 if call.request is not None:
                     transaction.bind(call.request, call.digest)

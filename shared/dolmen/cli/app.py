@@ -47,6 +47,7 @@ from dolmen.cli.versions import At, Tag, Version, snapshot_of
 from dolmen.declaration.column_text import parse_columns
 from dolmen.errors import InputError, RowNotFoundError
 from dolmen.transactions.merge.row_template import Expression
+from dolmen.transactions.transaction import unit_of
 
 
 @app.command()
@@ -121,7 +122,7 @@ def append(
         target = tx.create_table(table, watched[0].infer()) if makes else tx.table(table)
         write = {"append": target.append, "upsert": target.upsert, "insert": target.insert}[operation]
         for file in watched:
-            rows = file.read(tx.entry(table))
+            rows = file.read(unit_of(tx).entry(table))
             write(rows, request=request_id, leave_out_erased=leave_out_erased or None)
         commit = tx.commit()
     print_commit(commit, as_json)

@@ -23,6 +23,7 @@ from dolmen.declaration import Declaration, DeclarationPlan, DeclaredChange, pla
 from dolmen.declaration.column_text import parse_column, parse_columns, parse_default
 from dolmen.declaration.declaration_plan import ROUNDS
 from dolmen.errors import ConflictError, InputError
+from dolmen.transactions.transaction import unit_of
 
 _SIGNS = {"add": ("+", "green"), "change": ("~", "yellow"), "remove": ("-", "red")}
 
@@ -161,7 +162,7 @@ def alter(
                 value = _default(field, defaults.pop(field.name, None))
                 target.add_column(field.name, field.type, value, nullable=field.nullable, request=request_id)
         for name, text in defaults.items():
-            column = tx.entry(table).schema.field(name)
+            column = unit_of(tx).entry(table).schema.field(name)
             target.set_default(name, _default(column.to_arrow(), text), request=request_id)
         for name in nullable or ():
             target.make_nullable(name, request=request_id)

@@ -22,6 +22,7 @@ from dolmen.ingest.formats.export import check_target, export_stream
 from dolmen.ingest.formats.formats import Format
 from dolmen.predicate import columns as columns_of
 from dolmen.predicate import parse
+from dolmen.rows.scan.view import stored_schema_of
 
 _HELD_BYTES = 32 * MIB
 """A longer commit waits in a temporary file until it is whole."""
@@ -72,7 +73,7 @@ def _identity(db: dolmen.Database, table: str, names: list[str] | None, where: s
     there = db.at(version).table(table)
     if names is None:
         return there.identity()
-    schema = there.stored_schema
+    schema = stored_schema_of(there)
     tested = frozenset[int]() if where is None else columns_of(parse(where, schema, now_us=0))
     return there.identity([*names, *(f.name for f in schema.fields if f.id in tested and f.name not in names)])
 

@@ -43,6 +43,7 @@ from dolmen.predicate.constants import from_text
 from dolmen.store.url import open_store
 from dolmen.transactions.reading import ReadableTable
 from dolmen.transactions.row_statements import key_fields
+from dolmen.transactions.transaction import unit_of
 
 STANDARD_INPUT = "-"
 
@@ -209,7 +210,7 @@ def parse_keys(database: Database, table: str, texts: str, on: Sequence[str] | N
     Raises:
         InputError: the key has several columns, or a text is no value of its column.
     """
-    fields = key_fields(database.transaction().entry(table), on)
+    fields = key_fields(unit_of(database.transaction()).entry(table), on)
     if len(fields) != 1:
         raise InputError("--keys takes values of one column; give --keys-file for keys of several")
     return key_rows(pa.schema([(fields[0].name, fields[0].arrow_type)]), [[text.strip()] for text in texts.split(",")])

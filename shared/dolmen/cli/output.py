@@ -37,7 +37,7 @@ from rich.text import Text
 from dolmen.errors import InputError
 from dolmen.format.file_formats import FORMATS
 from dolmen.ingest.formats.source_file import Format
-from dolmen.rows.scan.scan import Scan
+from dolmen.rows.scan.scan import Scan, plan_of, scan_files
 from dolmen.transactions.results import Commit
 
 if TYPE_CHECKING:
@@ -253,8 +253,8 @@ def show_scan(scan: Callable[[int | None], Scan], limit: int | None, *, sorts: b
 def _last_rows(scan: Scan) -> pa.Table:
     """The last rows of a scan, read from its last files."""
     last = scan.schema.empty_table()
-    for file in reversed(scan.plan.files):
-        part = ends_of(scan.of_files({file.file.path}).to_reader(), None)
+    for file in reversed(plan_of(scan).files):
+        part = ends_of(scan_files(scan, {file.file.path}).to_reader(), None)
         last = pa.concat_tables([part.first, part.last, last])
         last = last.slice(max(0, len(last) - SHOWN_ROWS))
         if len(last) == SHOWN_ROWS:

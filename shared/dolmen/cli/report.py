@@ -11,6 +11,7 @@ from rich.markup import escape
 
 from dolmen.cli.options import DatabaseUrl, Json, app, open_existing
 from dolmen.cli.output import console, print_json, printable
+from dolmen.commit.context import context_of
 from dolmen.errors import InputError
 from dolmen.ingest.formats.export import open_whole
 from dolmen.ingest.pipeline_health import look_at_pipeline
@@ -59,7 +60,7 @@ def report(
     if rejected is None and (landing := os.environ.get("DOLMEN_LANDING_URL")):
         rejected = f"{landing.rstrip('/')}/rejected"
     db = open_existing(database)
-    health = db.health(look_at_pipeline(rejected, ingest_queue, queue, db.runtime))
+    health = db.health(look_at_pipeline(rejected, ingest_queue, queue, context_of(db).runtime))
     if page is not None:
         with open_whole(page) as file:
             file.write(draw_page(health).encode())

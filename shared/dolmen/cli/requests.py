@@ -13,6 +13,7 @@ from dolmen.cli.exit_codes import exit_code
 from dolmen.cli.inputs import INPUT_HELP, open_inputs, parse_keys
 from dolmen.cli.options import DatabaseUrl, InputForm, Json, app, open_existing
 from dolmen.cli.output import console, errors, print_json, print_rows
+from dolmen.commit.context import context_of
 from dolmen.errors import InputError, RetryableError
 from dolmen.ingest.deletes.delete_requests import parse_request
 from dolmen.ingest.deletes.tracking import RequestStatus, check, check_size, compose, status_of
@@ -115,14 +116,14 @@ def request_status(
     """
     db = open_existing(database)
     target = open_queue(queue) if queue else None
-    clock, pause = db.runtime.monotonic, _POLL_SECONDS[0]
+    clock, pause = context_of(db).runtime.monotonic, _POLL_SECONDS[0]
     until = clock() + wait
     while True:
         found = status_of(db, ids, target)
         left = until - clock()
         if left <= 0 or all(status.state in ("applied", "failed") for status in found):
             break
-        db.runtime.sleep(min(pause, left))
+        context_of(db).runtime.sleep(min(pause, left))
         pause = min(2 * pause, _POLL_SECONDS[1])
     unsettled = any(status.state in ("waiting", "unknown") for status in found)
     depth = target.depth() if target and unsettled else None

@@ -21,6 +21,7 @@ from rich.text import Text
 import dolmen
 from dolmen.base.units import DAY_US, duration_text, utc
 from dolmen.cli.output import check_interval, console, print_json, print_rows, stopping_at_interrupt
+from dolmen.commit.context import context_of
 from dolmen.maintenance.debt import Debts, TableDebt, debts_of
 
 _BAR_WIDTH = 24
@@ -184,7 +185,7 @@ class DebtsWatcher:
 
     def look(self) -> WatchedState:
         """Looks at the newest version: one request if there is no new one, and else as many as ``Database.stats``."""
-        context, runtime, before = self._db.context, self._db.runtime, self._last
+        context, runtime, before = context_of(self._db), context_of(self._db).runtime, self._last
         manifest = context.head.refresh().manifest
         now, seconds = runtime.monotonic(), 0.0
         if before is not None:

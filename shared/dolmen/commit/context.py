@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from dolmen.base.runtime import Runtime, shared_runtime
 from dolmen.commit.head import Head
@@ -54,6 +54,17 @@ class Context:
             if error.is_missing:
                 self.head.check_kept(version, last)
             raise
+
+
+class Handle(Protocol):
+    """An object that a user holds: a database, a table, a snapshot."""
+
+    _context: Context
+
+
+def context_of(handle: Handle) -> Context:
+    """The context of a handle, for the parts of dolmen that work below the public classes."""
+    return handle._context
 
 
 def _reopen(url: str, trust_clock: bool) -> Context:

@@ -118,6 +118,12 @@ class Head:
         """The newest version seen so far; looks for it if none was seen. Raises as ``refresh`` does."""
         return self._base or self.refresh()
 
+    @property
+    def manifest_bytes(self) -> int:
+        """Size of the newest manifest seen so far, which every commit uploads; 0 before the first commit."""
+        manifest = self.known().manifest
+        return len(manifest.encode()) if manifest.version else 0
+
     def refresh(self) -> Base:
         """Reads the pointer, and the manifest if the pointer moved: 1 or 2 GETs.
 

@@ -38,7 +38,7 @@ from dolmen.format.properties import DATABASE_PROPERTIES, TABLE_PROPERTIES, colu
 from dolmen.format.property import Property, value_of
 from dolmen.format.schema import Field, Schema, own_names
 from dolmen.transactions.results import Commit
-from dolmen.transactions.transaction import Transaction
+from dolmen.transactions.transaction import Transaction, unit_of
 
 
 @dataclass(frozen=True)
@@ -293,8 +293,9 @@ class DeclarationPlan:
                 raise ConflictError(f"{error}: another commit changed it in the meantime; plan again") from error
 
     def _state(self, transaction: Transaction) -> None:
+        unit = unit_of(transaction)
         for expectation in self._seen:
-            transaction.add(expectation)
+            unit.add(expectation)
         own = {change.name: change.after for change in self.changes if change.table is None}
         transaction.set(**own)
         for table in self.declaration.tables.values():
@@ -303,20 +304,20 @@ class DeclarationPlan:
                 transaction.create_table(
                     table.name, table.schema, table.primary_key, table.sort_key, dict(table.properties)
                 )
-                _alter(transaction, table.name, transaction.entry(table.name), describe_new(table))
+                _alter(transaction, table.name, unit.entry(table.name), describe_new(table))
             elif changes:
                 alteration = self._alterations[table.name]
                 _alter(transaction, table.name, alteration.before, alteration.first)
                 properties = {change.name: change.after for change in changes if change.what == "property"}
                 transaction.table(table.name).set(**properties)
-                seen = transaction.entry(table.name) if alteration.first else alteration.before
+                seen = unit.entry(table.name) if alteration.first else alteration.before
                 _alter(transaction, table.name, seen, alteration.last)
 
 
 def _alter(transaction: Transaction, table: str, seen: TableEntry, changes: Sequence[SchemaChange]) -> None:
     """Changes columns or the sort key of a table that is as it was seen."""
     if changes:
-        transaction.add(AlterTable(table, seen.uuid, seen.schema, seen.sort_key, tuple(changes)))
+        unit_of(transaction).add(AlterTable(table, seen.uuid, seen.schema, seen.sort_key, tuple(changes)))
 
 
 def plan(database: Database, declaration: Declaration, *, drop: bool = False) -> DeclarationPlan:
@@ -333,25 +334,26 @@ def plan(database: Database, declaration: Declaration, *, drop: bool = False) ->
         SchemaError: a table exists, and its columns or keys cannot be changed to match.
     """
     transaction = database.transaction()
-    transaction.refresh()
+    unit = unit_of(transaction)
+    unit.refresh()
     changes: list[DeclaredChange] = []
     seen: list[Expect] = []
     alterations: dict[str, TableAlteration] = {}
     if declaration.database is not None:
-        properties = transaction.base.properties
+        properties = unit.base.properties
         changes += _properties(None, properties, declaration.database, DATABASE_PROPERTIES)
         seen.append(Expect(None, "", properties))
     for name, table in declaration.tables.items():
-        if name not in transaction.base.tables:
+        if name not in unit.base.tables:
             changes += _creation(table)
             continue
-        entry = transaction.entry(name)
+        entry = unit.entry(name)
         alteration = alterations[name] = find_alteration(declaration.file, table, entry, drop=drop)
         changes += alteration.shown
         changes += _properties(name, alteration.properties, alteration.entry.properties, TABLE_PROPERTIES)
         seen.append(Expect(name, entry.uuid, entry.properties, columns=entry.schema))
     undropped = tuple(change for alteration in alterations.values() for change in alteration.undropped)
-    version = transaction.base.version
+    version = unit.base.version
     return DeclarationPlan(database, declaration, tuple(changes), version, undropped, tuple(seen), alterations)
 
 

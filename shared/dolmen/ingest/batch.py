@@ -16,7 +16,7 @@ from dolmen.errors import (
     TableNotFoundError,
 )
 from dolmen.transactions.results import Commit
-from dolmen.transactions.transaction import Transaction
+from dolmen.transactions.transaction import Transaction, unit_of
 
 MAX_ROUNDS = 5
 """The most times that a batch is built: it is built again when its base is no longer the newest version."""
@@ -140,7 +140,7 @@ def _settle_known(
 ) -> list[BatchRequest]:
     """Settles requests that were applied or rejected before; returns the others."""
     ids = {id_ for request in waiting for id_ in (request.id, request.rejection_id) if id_ is not None}
-    known = transaction.find_applied(ids)
+    known = unit_of(transaction).find_applied(ids)
     fresh: list[BatchRequest] = []
     for request in waiting:
         before, rejected = known.get(request.id), known.get(request.rejection_id or "")
@@ -182,7 +182,7 @@ def _add_requests(
             if deadline():
                 settled[request.id] = RequestOutcome("postponed")
             else:
-                with transaction.savepoint(request.id):
+                with unit_of(transaction).savepoint(request.id):
                     decision = request.add_to(transaction)
                 if decision == "settle":
                     settled[request.id] = RequestOutcome("settled")

@@ -35,7 +35,7 @@ from dolmen.ingest.formats.reader_options import BadRow, OnBadRow, RowNumbers
 from dolmen.ingest.new_columns import find_columns
 from dolmen.rows.scan.hide.erased_rows import ErasureMatcher
 from dolmen.rows.scan.hide.row_masks import Mask, to_arrow
-from dolmen.transactions.transaction import Transaction
+from dolmen.transactions.transaction import Transaction, unit_of
 
 
 @dataclass(frozen=True)
@@ -171,13 +171,14 @@ class ErasedRows:
             dropped_us: when the file was dropped, by the server's clock; None if that is not known: then all count.
             every: whether rows that were erased before count, too.
         """
-        context, base = transaction.context, transaction.base
+        unit = unit_of(transaction)
+        context, base = unit.context, unit.base
         with context.reading(base.version):
             listed = erasures_of(base, context.segments)
             late = [erasure for erasure in listed if every or erasure.is_later_than(dropped_us)]
             if not late:
                 return None
-            matcher = ErasureMatcher.of(context, transaction.entry(name), late)
+            matcher = ErasureMatcher.of(context, unit.entry(name), late)
         if matcher is None:
             return None
         names = LateNames.of(matcher.entry.schema, matcher.columns, dropped_us, _names_in_erasures(matcher.entry, late))
@@ -341,5 +342,6 @@ def _read_columns(
 
 def expect_erasures(transaction: Transaction, name: str, dropped_us: int | None, request: str) -> None:
     """Makes the commit fail if rows are erased meanwhile that late ones were not held against."""
-    uuid, seen_ts = transaction.entry(name).uuid, transaction.base.commit_ts
-    transaction.add(ExpectErasures(name, uuid, seen_ts, dropped_us, request))
+    unit = unit_of(transaction)
+    uuid, seen_ts = unit.entry(name).uuid, unit.base.commit_ts
+    unit.add(ExpectErasures(name, uuid, seen_ts, dropped_us, request))

@@ -24,7 +24,7 @@ from dolmen.format.ingest_properties import IngestSettings
 from dolmen.format.schema import Schema, own_names
 from dolmen.ingest.formats.columnar.typed_batches import without_nulls
 from dolmen.ingest.formats.formats import SourceFile, survey
-from dolmen.transactions.transaction import Transaction
+from dolmen.transactions.transaction import Transaction, unit_of
 
 MAX_COLUMNS = 1_000
 """The most columns of a table that files may add columns to: keys that are data must not become columns."""
@@ -94,7 +94,7 @@ def ingest_with_new_columns(
     new = NO_NEW_COLUMNS
     if (fault := find_fault(new)) is None:
         return new
-    schema = transaction.entry(table).schema
+    schema = unit_of(transaction).entry(table).schema
     found = _spell(find_columns(source, settings), schema)
     new = select_new(found, {field.name for field in schema.fields}, source.name)
     add_columns(transaction, table, source.name, new.added, request)
@@ -152,9 +152,10 @@ def add_columns(transaction: Transaction, table: str, file: str, added: Collecti
         SchemaError: a name is reserved, too long, or not told apart from another by SQL; or a type can't be stored.
         LimitError: the table would have more than ``MAX_COLUMNS``.
     """
+    unit = unit_of(transaction)
     if not added:
         return
-    entry = transaction.entry(table)
+    entry = unit.entry(table)
     if (count := len(entry.schema.fields) + len(added)) > MAX_COLUMNS:
         raise LimitError(
             f"file {file!r} has {len(added):,} new columns, and the table would have {count:,}: files add columns "
@@ -168,7 +169,7 @@ def add_columns(transaction: Transaction, table: str, file: str, added: Collecti
             )
     changes = tuple(AddColumn(field.name, field.type, is_path=False) for field in added)
     try:
-        transaction.add(AlterTable(table, entry.uuid, entry.schema, entry.sort_key, changes, request))
+        unit.add(AlterTable(table, entry.uuid, entry.schema, entry.sort_key, changes, request))
     except SchemaError as error:
         raise SchemaError(f"file {file!r}, new column: {error}") from None
 
@@ -194,10 +195,11 @@ def _columns_of_fault(fault: InputError, wider: Collection[str], settings: Inges
 
 def _widen_columns(transaction: Transaction, table: str, wider: Mapping[str, pa.DataType], request: str) -> bool:
     """Gives columns wider types. Returns whether they may have them."""
-    entry = transaction.entry(table)
+    unit = unit_of(transaction)
+    entry = unit.entry(table)
     changes = tuple(WidenColumn(name, kind) for name, kind in wider.items())
     try:
-        transaction.add(AlterTable(table, entry.uuid, entry.schema, entry.sort_key, changes, request))
+        unit.add(AlterTable(table, entry.uuid, entry.schema, entry.sort_key, changes, request))
     except SchemaError:
         return False  # the fault says what is wrong
     return True

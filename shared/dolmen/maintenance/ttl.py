@@ -28,7 +28,7 @@ from dolmen.maintenance import never
 from dolmen.predicate import Predicate, StatsVerdict, columns, judge, parse
 from dolmen.predicate.temporal import format_date, format_timestamp
 from dolmen.transactions.results import Commit
-from dolmen.transactions.transaction import Transaction
+from dolmen.transactions.transaction import Transaction, unit_of
 
 EXPIRED = "ttl_expired"
 """The property that remembers the last expiry of a table."""
@@ -104,9 +104,8 @@ def cutoff_of(ttl: TimeToLive, now_us: int, arrow_type: pa.DataType) -> int:
 
 
 def _expire(context: Context, tables: Collection[str] | None, deadline: Callable[[], bool]) -> Expired:
-    transaction = Transaction(context, "expire")
-    transaction.refresh()
-    base, cutoffs, failures = transaction.base, dict[str, int](), dict[str, Error]()
+    transaction = Transaction(context, "expire", newest=True)
+    base, cutoffs, failures = unit_of(transaction).base, dict[str, int](), dict[str, Error]()
     for name in sorted(base.tables if tables is None else base.tables.keys() & set(tables)):
         if deadline():
             break
@@ -123,6 +122,7 @@ def _expire(context: Context, tables: Collection[str] | None, deadline: Callable
 
 def _expire_table(context: Context, transaction: Transaction, base: Manifest, name: str) -> int | None:
     """Adds a tombstone for a table to the transaction if it needs one; returns the cut-off."""
+    unit = unit_of(transaction)
     entry = context.segments.whole(base.tables[name])
     ttl = TableSettings.of(entry).ttl
     if ttl is None:
@@ -148,10 +148,10 @@ def _expire_table(context: Context, transaction: Transaction, base: Manifest, na
 
     if not any(may_hold(file) for file in LiveFiles.of(entry, context.segments).matching(predicate)):
         return None
-    transaction.add(Expect(name, entry.uuid, entry.properties, ["ttl"]))  # rows with a longer ttl now must live
+    unit.add(Expect(name, entry.uuid, entry.properties, ["ttl"]))  # rows with a longer ttl now must live
     transaction.table(name).delete(expired)
     seen = LastExpiry(column.id, entry.epoch, cutoff, base.commit_ts)
-    transaction.add(SetProperties(name, entry.uuid, {EXPIRED: msgspec.to_builtins(seen)}))
+    unit.add(SetProperties(name, entry.uuid, {EXPIRED: msgspec.to_builtins(seen)}))
     return cutoff
 
 

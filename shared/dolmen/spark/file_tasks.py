@@ -21,7 +21,7 @@ from dolmen.format.layout import POINTER
 from dolmen.format.manifest import TableEntry
 from dolmen.predicate import Predicate
 from dolmen.rows.scan.positions import rows_with_positions
-from dolmen.rows.scan.scan import Scan
+from dolmen.rows.scan.scan import Scan, scan_files
 from dolmen.rows.write.conform import conform
 from dolmen.rows.write.data_file import write_data_files
 from dolmen.rows.write.encodings import DEFAULT, WriteOptions
@@ -72,7 +72,7 @@ class ReadTask:
     def scan(self, paths: Iterable[str]) -> Scan:
         """The part of the scan that reads these files. The manifest is fetched, and planned with, once more."""
         table = open_database(self.url).at(version=self.version).table(self.table)
-        return table.scan(self.columns, self.where, with_commit_ts=self.with_commit_ts).of_files(set(paths))
+        return scan_files(table.scan(self.columns, self.where, with_commit_ts=self.with_commit_ts), set(paths))
 
 
 def read_files(task: ReadTask) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:

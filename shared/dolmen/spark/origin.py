@@ -19,7 +19,7 @@ from dolmen.commit.statements.row_changes import Claim
 from dolmen.errors import ConflictError
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.transactions.snapshot import pin
-from dolmen.transactions.transaction import Transaction
+from dolmen.transactions.transaction import Transaction, unit_of
 
 _KEY = "dolmen"
 
@@ -106,15 +106,16 @@ class Reliance:
             ConflictError: others have added or deleted rows after that version.
             VersionNotFoundError, VersionExpiredError: that version is not there, or no more.
         """
-        uuid = transaction.entry(name).uuid
+        unit = unit_of(transaction)
+        uuid = unit.entry(name).uuid
         oldest = None if self.force else self.oldest(frame, uuid)
         if oldest is None:
             return
-        base = transaction.base
-        seen = base if oldest == base.version else pin(transaction.context, oldest, None).manifest
+        base = unit.base
+        seen = base if oldest == base.version else pin(unit.context, oldest, None).manifest
         epoch = entry_then(seen, name, uuid).epoch
         advice = f"these rows were made from version {oldest}: make the frame anew and repeat, or give force=True"
-        transaction.rely_on(Claim(name, uuid, epoch, seen.commit_ts, lambda _: True, advice))
+        unit.rely_on(Claim(name, uuid, epoch, seen.commit_ts, lambda _: True, advice))
 
 
 def entry_then(seen: Manifest, name: str, uuid: str) -> TableEntry:

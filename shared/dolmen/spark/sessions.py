@@ -17,11 +17,12 @@ from pyspark.sql import DataFrame, SparkSession
 
 from dolmen.base.runtime import Runtime, shared_runtime
 from dolmen.commit.change import find_applied
-from dolmen.commit.context import Context
+from dolmen.commit.context import Context, context_of
 from dolmen.commit.versions import commit_of
 from dolmen.errors import RetryableError
 from dolmen.format.schema import COMMIT_TS
 from dolmen.predicate import Where, to_sql
+from dolmen.rows.scan.scan import plan_of
 from dolmen.spark.checks import worker_url
 from dolmen.spark.failures import raising_dolmen_errors
 from dolmen.spark.spark_types import quoted, spark_schema
@@ -108,7 +109,7 @@ def read_remotely(
         PredicateError, SchemaError: as ``scan`` does; also for a column of a type that Spark does not have.
         InputError: Spark's workers can't reach the database.
     """
-    plan = table.scan(columns, where, with_commit_ts=with_commit_ts).plan
+    plan = plan_of(table.scan(columns, where, with_commit_ts=with_commit_ts))
     names = spark_schema(plan.output).names
     options = {"table": plan.table, "version": str(plan.version)}
     if with_commit_ts:
@@ -118,7 +119,7 @@ def read_remotely(
         options["columns"] = ",".join(stored)
     if plan.where is not None:
         options["where"] = to_sql(plan.where, plan.entry.schema)
-    frame = spark.read.format("dolmen").options(**options).load(worker_url(table.context.store))
+    frame = spark.read.format("dolmen").options(**options).load(worker_url(context_of(table).store))
     return frame.select(*map(quoted, names))
 
 

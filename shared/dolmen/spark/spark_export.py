@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
 
 from dolmen.base import arguments
+from dolmen.commit.context import context_of
 from dolmen.errors import InputError, SchemaError
 from dolmen.format.schema import is_nested
 from dolmen.predicate import Where
@@ -101,7 +102,7 @@ def export(
     for name, value in _SETTINGS.items():
         spark.conf.set(name, value)
     place = _place(spark, to)
-    _check_apart(place, table.context.store.url)
+    _check_apart(place, context_of(table).store.url)
     schema = table.scan(columns, where).schema
     if format == "csv":
         _check_flat(schema)

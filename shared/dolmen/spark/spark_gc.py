@@ -28,7 +28,7 @@ from dolmen.api.database import Database
 from dolmen.base import arguments
 from dolmen.base.runtime import Runtime, shared_runtime
 from dolmen.base.units import MIB
-from dolmen.commit.context import Context
+from dolmen.commit.context import Context, context_of
 from dolmen.commit.head import Head
 from dolmen.commit.versions import manifest_at_version
 from dolmen.entries.segments.segment_reader import SegmentReader
@@ -80,7 +80,7 @@ def gc(
         ConflictError, UnknownOutcomeError, ...: as ``Database.gc`` does.
     """
     given.session(spark)
-    context = given.database(database).context
+    context = context_of(given.database(database))
     dry_run, full = arguments.flag("dry_run", dry_run), arguments.flag("full", full)
     marker = SparkMarker(spark, worker_url(context.store), context)
     return collect(context, dry_run=dry_run, deadline=deadline, settings=settings, full=full, marker=marker)

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from dolmen.api.database import Database
 from dolmen.base import arguments
-from dolmen.commit.context import Context
+from dolmen.commit.context import Context, context_of
 from dolmen.commit.head import Head
 from dolmen.commit.loop import submit
 from dolmen.commit.versions import manifest_at_version
@@ -58,7 +58,7 @@ def index(
         PySparkException: a task failed, again and again. What was committed by then stays.
     """
     given.session(spark)
-    context = given.database(database).context
+    context = context_of(given.database(database))
     manifest = context.head.refresh().manifest
     if tables is None:
         whole = ((name, context.segments.whole(root)) for name, root in sorted(manifest.tables.items()))

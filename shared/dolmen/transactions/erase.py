@@ -132,7 +132,7 @@ def unreached_sources(erasure: Erasure, manifest: Manifest) -> tuple[str, ...]:
 
 
 def erase_rows(
-    transaction: UnitOfWork, name: str, where: Where, keys: Keys | None, request: str | None, within: str | None = None
+    unit: UnitOfWork, name: str, where: Where, keys: Keys | None, request: str | None, within: str | None = None
 ) -> str:
     """Adds the statement of ``Table.erase`` to a transaction; returns the id of the erasure.
 
@@ -140,27 +140,27 @@ def erase_rows(
         keys: in place of ``where``, as ``row_statements.take_keys`` gives them.
     """
     within_us = _within_us(within)
-    transaction.context.head.refresh()  # for the server's clock: what was dropped before this time is late
-    entry, asked = transaction.entry(name), transaction.needs_content(request)
-    content, id_ = "", _id(transaction, request)
+    unit.context.head.refresh()  # for the server's clock: what was dropped before this time is late
+    entry, asked = unit.entry(name), unit.needs_content(request)
+    content, id_ = "", _id(unit, request)
     if request is not None:
         said = row_statements.where_content(entry, where) if keys is None else row_statements.keys_content(entry, keys)
         content = content_digest("erase", name, *said)
-    if not transaction.has_applied(request):
-        uploads = transaction.uploads
+    if not unit.has_applied(request):
+        uploads = unit.uploads
         if keys is None:
-            made = row_statements.delete_where(transaction.context, uploads, name, entry, where, request)
+            made = row_statements.delete_where(unit.context, uploads, name, entry, where, request)
         else:
             made = row_statements.delete_keys(uploads, name, entry, keys, request)
             if not made.tombstones:  # an empty list: an erasure of no row has a receipt, too
-                made = row_statements.delete_where(transaction.context, uploads, name, entry, "FALSE", request)
+                made = row_statements.delete_where(unit.context, uploads, name, entry, "FALSE", request)
         if made.tombstones:
-            transaction.add(
+            unit.add(
                 Erase(
                     name,
                     entry.uuid,
                     id_,
-                    transaction.now_us,
+                    unit.now_us,
                     made.tombstones[0],
                     entry.schema,
                     digest=content,
@@ -169,12 +169,12 @@ def erase_rows(
                 )
             )
     if request is not None and asked:
-        transaction.add_content(request, content)
+        unit.add_content(request, content)
     return id_
 
 
 def forget_subjects(
-    transaction: UnitOfWork,
+    unit: UnitOfWork,
     subject: Subject | Iterable[Subject],
     request: str | None,
     *,
@@ -184,25 +184,25 @@ def forget_subjects(
     """Adds the statement of ``Database.forget`` to a transaction; returns the id of the erasure."""
     within_us = _within_us(within)
     values, dropped = _subjects(subject), arguments.flag("dropped", dropped)
-    transaction.context.head.refresh()
-    asked, id_ = transaction.needs_content(request), _id(transaction, request)
+    unit.context.head.refresh()
+    asked, id_ = unit.needs_content(request), _id(unit, request)
     content = content_digest("forget", *([type(value).__name__, value] for value in sorted(values, key=repr)))
-    if not transaction.has_applied(request):
+    if not unit.has_applied(request):
         digest = content if request is not None else ""
         statement = Erase(
             None,
             "",
             id_,
-            transaction.now_us,
+            unit.now_us,
             subject=values,
             dropped=dropped,
             digest=digest,
             within_us=within_us,
             request=request,
         )
-        transaction.add(statement)
+        unit.add(statement)
     if request is not None and asked:
-        transaction.add_content(request, content)
+        unit.add_content(request, content)
     return id_
 
 
@@ -226,8 +226,8 @@ def _within_us(within: str | None) -> int | None:
     return None if within is None else parse_duration(arguments.text("within", within))
 
 
-def _id(transaction: UnitOfWork, request: str | None) -> str:
-    return transaction.context.runtime.uuid() if request is None else erasure_id(arguments.request_id(request))
+def _id(unit: UnitOfWork, request: str | None) -> str:
+    return unit.context.runtime.uuid() if request is None else erasure_id(arguments.request_id(request))
 
 
 def _subjects(subject: Any) -> tuple[Subject, ...]:

@@ -38,7 +38,7 @@ NAMED = 10
 
 
 def insert_rows(
-    transaction: UnitOfWork,
+    unit: UnitOfWork,
     name: str,
     entry: TableEntry,
     data: Any,
@@ -59,21 +59,21 @@ def insert_rows(
     """
     fields = primary_key(name, entry)
     keys = KeyRuns(pa.schema([field.to_arrow() for field in fields]))
-    check = _InsertCheck(transaction.context, name, entry.uuid, fields, keys)
+    check = _InsertCheck(unit.context, name, entry.uuid, fields, keys)
     held, rest = _hold(_add_keys(row_statements.rows_of(entry, data, digest, erased), fields, keys))
     if not held:
         return None
     made: InsertRows | None = InsertRows(Write(name, entry.uuid, request=request, schema=entry.schema), check)
     if made and rest is None:
-        made = _fit(transaction, made, check)
+        made = _fit(unit, made, check)
     if made is None:
         return None
-    files = row_statements.write_rows(transaction.context, name, entry, chain(held, rest or ()), transaction.intent)
+    files = row_statements.write_rows(unit.context, name, entry, chain(held, rest or ()), unit.intent)
     made = replace(made, write=replace(made.write, files=files))
-    return made if rest is None else _fit(transaction, made, check)
+    return made if rest is None else _fit(unit, made, check)
 
 
-def add_inserts(transaction: UnitOfWork, entry: TableEntry, write: Write, keys: Iterable[pa.RecordBatch]) -> None:
+def add_inserts(unit: UnitOfWork, entry: TableEntry, write: Write, keys: Iterable[pa.RecordBatch]) -> None:
     """Adds rows that are written already, provided that the table has none of the keys of some of them.
 
     Args:
@@ -88,9 +88,9 @@ def add_inserts(transaction: UnitOfWork, entry: TableEntry, write: Write, keys: 
     noted = KeyRuns(pa.schema([field.to_arrow() for field in fields]))
     for _ in _add_keys(keys, fields, noted):
         pass
-    check = _InsertCheck(transaction.context, write.name, write.uuid, fields, noted)
+    check = _InsertCheck(unit.context, write.name, write.uuid, fields, noted)
     check.check_distinct()
-    transaction.add(InsertRows(write, check))
+    unit.add(InsertRows(write, check))
 
 
 def primary_key(name: str, entry: TableEntry) -> tuple[Field, ...]:
@@ -100,15 +100,15 @@ def primary_key(name: str, entry: TableEntry) -> tuple[Field, ...]:
     return tuple(entry.schema.by_id[id_] for id_ in entry.primary_key)
 
 
-def _fit(transaction: UnitOfWork, statement: InsertRows, check: _InsertCheck) -> InsertRows | None:
+def _fit(unit: UnitOfWork, statement: InsertRows, check: _InsertCheck) -> InsertRows | None:
     """Checks the keys; None if the request was applied by a version that the transaction did not know."""
     check.check_distinct()
     try:
-        return transaction.fit(statement)
+        return unit.fit(statement)
     except DuplicateKeyError:
-        if not transaction.renew():
+        if not unit.renew():
             raise
-    return None if transaction.has_applied(statement.request) else transaction.fit(statement)
+    return None if unit.has_applied(statement.request) else unit.fit(statement)
 
 
 def _add_keys(batches: Iterable[pa.RecordBatch], fields: tuple[Field, ...], keys: KeyRuns) -> Iterator[pa.RecordBatch]:

@@ -57,11 +57,6 @@ class ReadableTable:
         """Notes a read. A transaction remembers it; other tables do nothing."""
 
     @property
-    def context(self) -> Context:
-        """The database's store, head and caches."""
-        return self._context
-
-    @property
     def _entry(self) -> TableEntry:
         return self._context.segments.whole(self._cached_snapshot().table(self.name))
 
@@ -71,7 +66,7 @@ class ReadableTable:
         return self._entry.schema.arrow.remove_metadata()
 
     @property
-    def stored_schema(self) -> Schema:
+    def _stored_schema(self) -> Schema:
         """Columns with their ids and stored types, as predicates are bound to them."""
         schema = self._entry.schema
         return msgspec.structs.replace(schema, fields=schema.shown, narrower=()) if schema.narrower else schema
@@ -98,6 +93,12 @@ class ReadableTable:
 
         Raises:
             SchemaError: there is no such column.
+
+        Examples:
+            >>> before = people.identity()
+            >>> commit = people.add_column("city", pa.string())
+            >>> people.identity() == before
+            False
         """
         entry = self._entry
         fields = output_fields(entry, columns, with_commit_ts=False)
@@ -131,6 +132,10 @@ class ReadableTable:
         Raises:
             PredicateError: ``where`` cannot be parsed.
             SchemaError: there is no such column.
+
+        Examples:
+            >>> people.scan(["name"], where="age > 30", order_by="-age").to_arrow()["name"].to_pylist()
+            ['Grace', 'Ada']
         """
         view = self._view()
         where = with_parameters(where, parameters)
@@ -147,32 +152,67 @@ class ReadableTable:
         )
 
     def count(self, where: Where = None, *, parameters: Parameters | None = None) -> int:
-        """Counts the rows, or those for which ``where`` is TRUE. Uses only metadata where that is exact."""
+        """Counts the rows, or those for which ``where`` is TRUE. Uses only metadata where that is exact.
+
+        Examples:
+            >>> people.count("age > 30")
+            2
+        """
         return self.scan(where=where, parameters=parameters).count()
 
     def to_arrow(self) -> pa.Table:
-        """All rows. Short for ``scan().to_arrow()``."""
+        """All rows. Short for ``scan().to_arrow()``.
+
+        Examples:
+            >>> people.to_arrow().num_rows
+            3
+        """
         return self.scan().to_arrow()
 
     def to_pandas(self, **options: Any) -> pd.DataFrame:
-        """All rows as a pandas frame. Short for ``scan().to_pandas()``."""
+        """All rows as a pandas frame. Short for ``scan().to_pandas()``.
+
+        Examples:
+            >>> people.to_pandas().shape
+            (3, 3)
+        """
         return self.scan().to_pandas(**options)
 
     def to_polars(self) -> pl.DataFrame:
-        """All rows as a Polars frame. Short for ``scan().to_polars()``."""
+        """All rows as a Polars frame. Short for ``scan().to_polars()``.
+
+        Examples:
+            >>> people.to_polars().height
+            3
+        """
         return self.scan().to_polars()
 
     def scan_polars(self) -> pl.LazyFrame:
         """The rows of this version as a lazy frame of Polars, which stays at this version. See
-        ``Scan.to_polars_lazy``."""
+        ``Scan.to_polars_lazy``.
+
+        Examples:
+            >>> people.scan_polars().select("name").collect().height
+            3
+        """
         return self.scan().to_polars_lazy()
 
     def to_duckdb(self, connection: duckdb.DuckDBPyConnection | None = None) -> duckdb.DuckDBPyRelation:
-        """The rows of this version as a DuckDB relation, which stays at this version. See ``Scan.to_duckdb``."""
+        """The rows of this version as a DuckDB relation, which stays at this version. See ``Scan.to_duckdb``.
+
+        Examples:
+            >>> people.to_duckdb().aggregate("sum(age)").fetchall()
+            [(109,)]
+        """
         return self.scan().to_duckdb(connection)
 
     def head(self, rows: int = 5) -> pa.Table:
-        """A few rows to look at: the first ones read."""
+        """A few rows to look at: the first ones read.
+
+        Examples:
+            >>> people.head(2).num_rows
+            2
+        """
         return self.scan(limit=rows).to_arrow()
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
@@ -209,6 +249,10 @@ class ReadableTable:
             ``properties``, ``index`` (its ``parts``, ``bytes``, ``entries``, those of rows that are gone included, and
             ``lag_rows``, which it does not know yet, at least; empty without an index), and ``unresolved_deletes``
             (each with ``commit_ts``, and ``rows``: the deleted rows in words).
+
+        Examples:
+            >>> people.describe()["rows_in_files"]
+            3
         """
         manifest = self._cached_snapshot()
         segments = self._context.segments
@@ -305,6 +349,10 @@ class KeyedTable(ReadableTable):
         Raises:
             InputError: the table has no primary key, or the value does not fit it; or Python does not have a date or
                 time of the row, which ``get_many`` returns.
+
+        Examples:
+            >>> people.get(2)
+            {'id': 2, 'name': 'Grace', 'age': 45}
         """
         found = self._lookup([key], columns, with_commit_ts=True).to_arrow()
         if not found.num_rows:
@@ -323,6 +371,10 @@ class KeyedTable(ReadableTable):
 
         Raises:
             InputError: the table has no primary key, or a value does not fit it.
+
+        Examples:
+            >>> people.get_many([1, 2, 7], ["id"]).num_rows
+            2
         """
         return self._lookup(keys, columns, with_commit_ts=False).to_arrow()
 

@@ -76,7 +76,7 @@ class Moment:
 
 
 def put_tag(
-    transaction: UnitOfWork, name: str, moment: Moment, until: Time | None, *, move: bool, request: str | None
+    unit: UnitOfWork, name: str, moment: Moment, until: Time | None, *, move: bool, request: str | None
 ) -> None:
     """Adds the statement of ``Database.tag`` to a transaction."""
     check_tag_name(name)
@@ -85,67 +85,65 @@ def put_tag(
             f"tag {name!r}: names that begin with {RESERVED_TAGS!r} are dolmen's own: choose another"
         )
     arguments.flag("move", move)
-    asked = transaction.needs_content(request)
-    if not transaction.has_applied(request):
-        named = moment.find_or_newest(transaction.context)
+    asked = unit.needs_content(request)
+    if not unit.has_applied(request):
+        named = moment.find_or_newest(unit.context)
         if named.version == 0:
             raise InputError("the database has no version yet, so there is none to tag")
-        end = 0 if until is None else _end(until, transaction.context.store.clock.current_us)
-        transaction.add(PutTag(name, Tag(named.version, named.key, named.created_at, end), move, request=request))
+        end = 0 if until is None else _end(until, unit.context.store.clock.current_us)
+        unit.add(PutTag(name, Tag(named.version, named.key, named.created_at, end), move, request=request))
     if request is not None and asked:
-        transaction.add_content(
+        unit.add_content(
             request, content_digest("tag", name, moment.digest, None if until is None else str(until), move)
         )
 
 
-def drop_tag(transaction: UnitOfWork, name: str, request: str | None) -> None:
+def drop_tag(unit: UnitOfWork, name: str, request: str | None) -> None:
     """Adds the statement of ``Database.drop_tag`` to a transaction."""
     check_tag_name(name)
-    asked = transaction.needs_content(request)
-    if not transaction.has_applied(request):
-        transaction.add(DropTag(name, request=request))
+    asked = unit.needs_content(request)
+    if not unit.has_applied(request):
+        unit.add(DropTag(name, request=request))
     if request is not None and asked:
-        transaction.add_content(request, content_digest("drop_tag", name))
+        unit.add_content(request, content_digest("drop_tag", name))
 
 
-def restore_table(transaction: UnitOfWork, name: str, moment: Moment, request: str | None) -> None:
+def restore_table(unit: UnitOfWork, name: str, moment: Moment, request: str | None) -> None:
     """Adds the statement of ``Table.restore`` to a transaction."""
-    asked = transaction.needs_content(request)
-    if not transaction.has_applied(request):
-        uuid, then = transaction.entry(name).uuid, moment.find(transaction.context)
+    asked = unit.needs_content(request)
+    if not unit.has_applied(request):
+        uuid, then = unit.entry(name).uuid, moment.find(unit.context)
         known = then.name_of(uuid)
         if known is None:
             raise TableNotFoundError(
                 f"table {name!r} did not exist in version {then.version}, so nothing can be restored"
             )
-        entries = _whole_entries(transaction.context, then)
+        entries = _whole_entries(unit.context, then)
         tables = table_and_memory(name, entries[known], entries)
-        transaction.add(Restore(name, uuid, then.version, then.commit_ts, tables, present=True, request=request))
+        unit.add(Restore(name, uuid, then.version, then.commit_ts, tables, present=True, request=request))
     if request is not None and asked:
-        transaction.add_content(request, content_digest("restore", name, moment.digest))
+        unit.add_content(request, content_digest("restore", name, moment.digest))
 
 
-def restore_tables(
-    transaction: UnitOfWork, moment: Moment, names: str | Sequence[str] | None, request: str | None
-) -> None:
+def restore_tables(unit: UnitOfWork, moment: Moment, names: str | Sequence[str] | None, request: str | None) -> None:
     """Adds the statements of ``Database.restore`` to a transaction."""
     names = None if names is None else arguments.names("tables", names)
-    asked = transaction.needs_content(request)
-    if not transaction.has_applied(request):
-        then = moment.find(transaction.context)
-        entries = _whole_entries(transaction.context, then)
+    asked = unit.needs_content(request)
+    if not unit.has_applied(request):
+        then = moment.find(unit.context)
+        entries = _whole_entries(unit.context, then)
         if names is None:
-            transaction.add(Restore(None, "", then.version, then.commit_ts, entries, request=request))
+            unit.add(Restore(None, "", then.version, then.commit_ts, entries, request=request))
         for name in names or ():
             entry = entries[name] if name in entries else then.table(name)
-            if name in transaction.base.tables and transaction.base.tables[name].uuid != entry.uuid:
+            if name in unit.base.tables and unit.base.tables[name].uuid != entry.uuid:
                 raise TableExistsError(
                     f"table {name!r} is another one than in version {then.version}: {_other_way(entry, entries)}"
                 )
             tables = table_and_memory(name, entry, entries)
-            transaction.add(Restore(name, entry.uuid, then.version, then.commit_ts, tables, request=request))
+            unit.add(Restore(name, entry.uuid, then.version, then.commit_ts, tables, request=request))
     if request is not None and asked:
-        transaction.add_content(request, content_digest("restore", names, moment.digest))
+        unit.add_content(request, content_digest("restore", names, moment.digest))
 
 
 def _other_way(entry: TableEntry, entries: Mapping[str, TableEntry]) -> str:
@@ -160,21 +158,21 @@ def _other_way(entry: TableEntry, entries: Mapping[str, TableEntry]) -> str:
     return "rename or drop it first, or clone the one of then under another name"
 
 
-def clone_table(transaction: UnitOfWork, source: str, name: str, moment: Moment, request: str | None) -> None:
+def clone_table(unit: UnitOfWork, source: str, name: str, moment: Moment, request: str | None) -> None:
     """Adds the statement of ``Database.clone`` to a transaction."""
     check_table_name(name)
-    asked = transaction.needs_content(request)
-    if not transaction.has_applied(request):
-        then = moment.find_or_newest(transaction.context)
+    asked = unit.needs_content(request)
+    if not unit.has_applied(request):
+        then = moment.find_or_newest(unit.context)
         arguments.text("source", source)
         then.table(source)
-        entries = _whole_entries(transaction.context, then)
-        entry, new_uuid = entries[source], transaction.context.runtime.uuid
+        entries = _whole_entries(unit.context, then)
+        entry, new_uuid = entries[source], unit.context.runtime.uuid
         memory = [each for each in table_and_memory(source, entry, entries).values() if each is not entry]
         copy = (memory[0], new_uuid()) if memory else None
-        transaction.add(CloneTable(name, new_uuid(), then.version, then.commit_ts, entry, copy, request))
+        unit.add(CloneTable(name, new_uuid(), then.version, then.commit_ts, entry, copy, request))
     if request is not None and asked:
-        transaction.add_content(request, content_digest("clone", source, name, moment.digest))
+        unit.add_content(request, content_digest("clone", source, name, moment.digest))
 
 
 def _whole_entries(context: Context, manifest: Manifest) -> dict[str, TableEntry]:

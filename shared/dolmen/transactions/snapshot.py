@@ -66,15 +66,30 @@ class Snapshot:
         return iter(self.tables())
 
     def tables(self) -> list[str]:
-        """Names of the tables, sorted."""
+        """Names of the tables, sorted.
+
+        Examples:
+            >>> db.at(version=2).tables()
+            ['people']
+        """
         return sorted(self._manifest.tables)
 
     def table(self, name: str) -> PinnedTable:
-        """The table with this name. Raises TableNotFoundError."""
+        """The table with this name. Raises TableNotFoundError.
+
+        Examples:
+            >>> db.at(version=2).table("people").count()
+            3
+        """
         return PinnedTable(self._context, name, self._manifest, settled=self.settled)
 
     def sql(self, query: str, parameters: Parameters = None) -> SqlResult:
-        """Runs a query over the tables of this version (see ``Database.sql``)."""
+        """Runs a query over the tables of this version (see ``Database.sql``).
+
+        Examples:
+            >>> db.at(version=1).sql("SELECT count(*) FROM people").fetchall()
+            [(0,)]
+        """
         from dolmen.rows.scan.engines.sql import run_sql  # imports DuckDB
 
         return run_sql(arguments.text("query", query), self, parameters)

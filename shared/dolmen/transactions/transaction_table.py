@@ -51,25 +51,25 @@ from dolmen.transactions.unit_of_work import UnitOfWork, leaves_out_erased
 class TransactionTable(KeyedTable):
     """A table inside a transaction: reads see the statements so far, and writes add statements."""
 
-    def __init__(self, transaction: UnitOfWork, name: str) -> None:
-        super().__init__(transaction.context, name)
-        self._transaction = transaction
+    def __init__(self, unit: UnitOfWork, name: str) -> None:
+        super().__init__(unit.context, name)
+        self._unit = unit
 
     def __reduce__(self) -> tuple[Any, ...]:
         raise InputError("a transaction belongs to one process: hand over db.at(version).table(name), or rows")
 
     def _snapshot(self) -> Manifest:
-        return self._transaction.manifest
+        return self._unit.manifest
 
     def _view(self) -> View:
         return View(self._context, self._snapshot(), self.name, self._read_upload)
 
     def _read_upload(self, key: str, offset: int, length: int) -> bytes | None:
         """A range of an object that the transaction has not uploaded yet; None for other objects."""
-        return self._transaction.uploads.read(key, offset, length)
+        return self._unit.uploads.read(key, offset, length)
 
     def _note_read(self, predicate: Predicate | None) -> None:
-        self._transaction.claim(self.name, predicate)
+        self._unit.claim(self.name, predicate)
 
     def append(
         self, data: Any, *, cast: bool = False, request: str | None = None, leave_out_erased: bool | None = None
@@ -78,8 +78,8 @@ class TransactionTable(KeyedTable):
         data = self._cast(data, cast)
 
         def make_statement(entry: TableEntry, digest: RowDigest | None) -> Statement | None:
-            intent, uploads = self._transaction.intent, self._transaction.uploads
-            erased = self._transaction.erased_filter(entry, leave_out_erased)
+            intent, uploads = self._unit.intent, self._unit.uploads
+            erased = self._unit.erased_filter(entry, leave_out_erased)
             made = row_statements.append(
                 self._context, self.name, entry, data, request, intent, digest, uploads, erased
             )
@@ -92,11 +92,11 @@ class TransactionTable(KeyedTable):
     ) -> None:
         """See ``Table.insert``. The keys are compared with those of rows that this transaction sees, too."""
         data = self._cast(data, cast)
-        primary_key(self.name, self._transaction.entry(self.name))
+        primary_key(self.name, self._unit.entry(self.name))
 
         def make_statement(entry: TableEntry, digest: RowDigest | None) -> Statement | None:
-            erased = self._transaction.erased_filter(entry, leave_out_erased)
-            return insert_rows(self._transaction, self.name, entry, data, request, digest, erased)
+            erased = self._unit.erased_filter(entry, leave_out_erased)
+            return insert_rows(self._unit, self.name, entry, data, request, digest, erased)
 
         self._write("insert", data, request, make_statement, leave_out=leave_out_erased)
 
@@ -111,11 +111,11 @@ class TransactionTable(KeyedTable):
     ) -> None:
         """See ``Table.upsert``."""
         data = self._cast(data, cast)
-        uploads, intent = self._transaction.uploads, self._transaction.intent
-        names = [field.name for field in row_statements.key_fields(self._transaction.entry(self.name), on)]
+        uploads, intent = self._unit.uploads, self._unit.intent
+        names = [field.name for field in row_statements.key_fields(self._unit.entry(self.name), on)]
 
         def make_statement(entry: TableEntry, digest: RowDigest | None) -> Statement | None:
-            erased = self._transaction.erased_filter(entry, leave_out_erased)
+            erased = self._unit.erased_filter(entry, leave_out_erased)
             made = row_statements.upsert(
                 self._context, uploads, self.name, entry, data, names, request, intent, digest, erased
             )
@@ -128,12 +128,18 @@ class TransactionTable(KeyedTable):
 
         Args:
             keys: values of the primary key, tuples for several columns, or Arrow data with columns of their names.
+
+        Examples:
+            >>> with db.transaction() as tx:
+            ...     tx.table("people").replace([{"id": 4, "name": "Dan", "age": 61}], keys=[1, 2])
+            >>> people.count()
+            2
         """
-        uploads, intent, own = self._transaction.uploads, self._transaction.intent, self._transaction.entry(self.name)
+        uploads, intent, own = self._unit.uploads, self._unit.intent, self._unit.entry(self.name)
         taken = row_statements.take_keys(own, keys)
 
         def make_statement(entry: TableEntry, digest: RowDigest | None) -> Statement | None:
-            erased = self._transaction.erased_filter(entry, False)  # the keys are given, so no row can be left out
+            erased = self._unit.erased_filter(entry, False)  # the keys are given, so no row can be left out
             made = row_statements.replace(
                 self._context, uploads, self.name, entry, data, taken, request, intent, digest, erased
             )
@@ -154,23 +160,23 @@ class TransactionTable(KeyedTable):
         """See ``Table.overwrite``."""
         arguments.flag("force", force)
         data = self._cast(data, cast)
-        transaction = self._transaction
+        unit = self._unit
 
         def make_statement(entry: TableEntry, digest: RowDigest | None) -> Statement:
-            known = transaction.base.name_of(entry.uuid)
-            intent = transaction.intent
-            erased = self._transaction.erased_filter(entry, leave_out_erased)
+            known = unit.base.name_of(entry.uuid)
+            intent = unit.intent
+            erased = self._unit.erased_filter(entry, leave_out_erased)
             files = row_statements.append(
                 self._context, self.name, entry, data, request, intent, digest, None, erased
             ).files
-            epoch, base_ts = transaction.base.tables[known].epoch if known else 0, transaction.base.commit_ts
+            epoch, base_ts = unit.base.tables[known].epoch if known else 0, unit.base.commit_ts
             return Overwrite(self.name, entry.uuid, epoch, base_ts, files, force, request, entry.schema)
 
         self._write("overwrite", data, request, make_statement, leave_out=leave_out_erased)
 
     def _cast(self, data: Any, cast: bool) -> Any:
         arguments.flag("cast", cast)
-        return row_statements.cast_rows(self._transaction.entry(self.name), data) if cast else data
+        return row_statements.cast_rows(self._unit.entry(self.name), data) if cast else data
 
     def _write(
         self,
@@ -191,22 +197,22 @@ class TransactionTable(KeyedTable):
         """
         if leave_out is not None:
             arguments.flag("leave_out_erased", leave_out)
-        transaction = self._transaction
-        entry, seen_ts = transaction.entry(self.name), transaction.base.commit_ts
-        applied = transaction.has_applied(request)
-        digest = RowDigest(entry.schema.arrow) if transaction.needs_content(request) else None
+        unit = self._unit
+        entry, seen_ts = unit.entry(self.name), unit.base.commit_ts
+        applied = unit.has_applied(request)
+        digest = RowDigest(entry.schema.arrow) if unit.needs_content(request) else None
         if not applied:
-            transaction.begin_upload()
+            unit.begin_upload()
             if (statement := make_statement(entry, digest)) is not None:
                 if leaves_out_erased(entry, leave_out):
-                    transaction.add(ExpectErasures(self.name, entry.uuid, seen_ts, None, request))
-                transaction.add(statement)
+                    unit.add(ExpectErasures(self.name, entry.uuid, seen_ts, None, request))
+                unit.add(statement)
         elif digest:
             for _ in row_statements.rows_of(entry, data, digest):
                 pass
         if request is not None and digest:
             beside = also() if callable(also) else also
-            transaction.add_content(request, content_digest(operation, self.name, beside, digest.hexdigest()))
+            unit.add_content(request, content_digest(operation, self.name, beside, digest.hexdigest()))
 
     def add_column(
         self,
@@ -242,7 +248,7 @@ class TransactionTable(KeyedTable):
 
     def set_default(self, name: str, default: Any, *, request: str | None = None) -> None:
         """See ``Table.set_default``."""
-        schema = self._transaction.entry(self.name).schema
+        schema = self._unit.entry(self.name).schema
         json = row_statements.default_json(name, schema.field(arguments.text("name", name)).arrow_type, default)
         self._alter(SetDefault(name, json), request)
 
@@ -260,13 +266,13 @@ class TransactionTable(KeyedTable):
         self._alter(SetSortKey(tuple(names)), request)
 
     def _alter(self, change: SchemaChange, request: str | None) -> None:
-        transaction = self._transaction
-        entry, asked = transaction.entry(self.name), transaction.needs_content(request)
-        if not transaction.has_applied(request):
+        unit = self._unit
+        entry, asked = unit.entry(self.name), unit.needs_content(request)
+        if not unit.has_applied(request):
             known, sort_key = entry.schema, entry.sort_key
-            transaction.add(AlterTable(self.name, entry.uuid, known, sort_key, (change,), request))
+            unit.add(AlterTable(self.name, entry.uuid, known, sort_key, (change,), request))
         if request is not None and asked:
-            transaction.add_content(request, content_digest("alter", self.name, repr(change)))
+            unit.add_content(request, content_digest("alter", self.name, repr(change)))
 
     def restore(
         self,
@@ -278,20 +284,20 @@ class TransactionTable(KeyedTable):
         request: str | None = None,
     ) -> None:
         """See ``Table.restore``."""
-        restore_table(self._transaction, self.name, Moment(version, timestamp, tag, settled), request)
+        restore_table(self._unit, self.name, Moment(version, timestamp, tag, settled), request)
 
     def set(self, *, request: str | None = None, **changes: Any) -> None:
         """See ``Table.set``."""
-        transaction = self._transaction
-        entry, asked = transaction.entry(self.name), transaction.needs_content(request)
-        if transaction.has_applied(request):  # settings that were changed since may contradict it
+        unit = self._unit
+        entry, asked = unit.entry(self.name), unit.needs_content(request)
+        if unit.has_applied(request):  # settings that were changed since may contradict it
             checked = check_properties(changes, TABLE_PROPERTIES, "a table")
         else:
             checked = check_table_properties(changes, entry.schema, entry.primary_key, entry.properties)
             if checked:
-                transaction.add(SetProperties(self.name, entry.uuid, checked, request, seen=entry))
+                unit.add(SetProperties(self.name, entry.uuid, checked, request, seen=entry))
         if request is not None and asked:
-            transaction.add_content(request, content_digest("set", self.name, checked))
+            unit.add_content(request, content_digest("set", self.name, checked))
 
     def delete(
         self,
@@ -304,8 +310,8 @@ class TransactionTable(KeyedTable):
         request: str | None = None,
     ) -> None:
         """See ``Table.delete``."""
-        transaction = self._transaction
-        entry = transaction.entry(self.name)
+        unit = self._unit
+        entry = unit.entry(self.name)
         where = with_parameters(where, parameters)
         if (keys is None) == (where is None):
             raise InputError("delete takes either a predicate or keys=...")
@@ -315,11 +321,11 @@ class TransactionTable(KeyedTable):
         if mode == "positions" and keys is not None:
             raise InputError('mode="positions" takes a predicate, not keys')
         taken = None if keys is None else row_statements.take_keys(entry, keys, on)
-        asked = transaction.needs_content(request)
-        if not transaction.has_applied(request):
+        asked = unit.needs_content(request)
+        if not unit.has_applied(request):
             statement = self._delete(entry, where, taken, mode, request)
             if statement is not None and getattr(statement, "tombstones", True):
-                transaction.add(statement)
+                unit.add(statement)
         if request is not None and asked:
             said = (
                 row_statements.where_content(entry, where)
@@ -327,10 +333,10 @@ class TransactionTable(KeyedTable):
                 else row_statements.keys_content(entry, taken)
             )
             content = content_digest("delete", self.name, *said)
-            before = transaction.find_applied([request]).get(request)
+            before = unit.find_applied([request]).get(request)
             if before and is_raw_digest(before.digest, {"table": self.name, "where": where, "keys": keys, "on": on}):
                 content = before.digest
-            transaction.add_content(request, content)
+            unit.add_content(request, content)
 
     def erase(
         self,
@@ -348,14 +354,14 @@ class TransactionTable(KeyedTable):
             raise InputError("erase takes either a predicate or keys=...")
         if on is not None and keys is None:
             raise InputError("on=... is for keys: a predicate names its own columns")
-        taken = None if keys is None else row_statements.take_keys(self._transaction.entry(self.name), keys, on)
-        return erase_rows(self._transaction, self.name, where, taken, request, within)
+        taken = None if keys is None else row_statements.take_keys(self._unit.entry(self.name), keys, on)
+        return erase_rows(self._unit, self.name, where, taken, request, within)
 
     def update(
         self, set: NewValues, where: Where = None, *, parameters: Parameters | None = None, request: str | None = None
     ) -> None:
         """See ``Table.update``."""
-        update_rows(self._transaction, self.name, set, with_parameters(where, parameters), request)
+        update_rows(self._unit, self.name, set, with_parameters(where, parameters), request)
 
     def merge(
         self,
@@ -368,7 +374,7 @@ class TransactionTable(KeyedTable):
         request: str | None = None,
     ) -> None:
         """See ``Table.merge``."""
-        entry = self._transaction.entry(self.name)
+        entry = self._unit.entry(self.name)
         rows = SourceRows.of(source, entry.schema)
         clauses = Clauses.of(when_matched, when_not_matched, when_not_matched_by_source)
         if is_upsert(entry, rows, on, clauses):
@@ -378,23 +384,23 @@ class TransactionTable(KeyedTable):
             keys = rows.keys(row_statements.key_fields(entry, on)).drop_null()
             self.delete(keys=keys, on=keys.column_names, request=request)
         else:
-            merge_rows(self._transaction, self.name, rows, on, clauses, request)
+            merge_rows(self._unit, self.name, rows, on, clauses, request)
 
     def _delete(
         self, entry: TableEntry, where: Where, keys: Keys | None, mode: row_statements.Mode, request: str | None
     ) -> Statement | None:
-        transaction, context = self._transaction, self._context
+        unit, context = self._unit, self._context
         if keys is not None:
-            return row_statements.delete_keys(transaction.uploads, self.name, entry, keys, request)
+            return row_statements.delete_keys(unit.uploads, self.name, entry, keys, request)
         if mode == "tombstone":
-            return row_statements.delete_where(context, transaction.uploads, self.name, entry, where, request)
-        transaction.pin()
-        tables = transaction.base.tables.values()
+            return row_statements.delete_where(context, unit.uploads, self.name, entry, where, request)
+        unit.pin()
+        tables = unit.base.tables.values()
         epoch = next((each.epoch for each in tables if each.uuid == entry.uuid), 0)
         statement = row_statements.delete_positions(
-            context, transaction.uploads, transaction.manifest, self.name, where, request, epoch=epoch
+            context, unit.uploads, unit.manifest, self.name, where, request, epoch=epoch
         )
-        if statement is None and transaction.changes(entry.uuid):
+        if statement is None and unit.changes(entry.uuid):
             # Earlier statements may be why it found nothing, and a rebase may remove them (Change.without).
             return DeletePositions.of(self.name, entry.uuid, {}, request)
         return statement

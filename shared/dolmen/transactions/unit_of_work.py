@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from types import TracebackType
-from typing import Any, Self
 
 import pyarrow as pa
 
@@ -48,6 +46,12 @@ class UnitOfWork:
 
     It holds the base (the version that it is made on), the statements with the draft that they make, claims about what
     was read, and the content of each request for its digest.
+
+    Args:
+        operation: a word for ``history``.
+        message: the author's, for ``history``.
+        base: the version that it is made on; by default the newest known at its first use.
+        newest: read the newest version now, as the base.
     """
 
     def __init__(
@@ -57,6 +61,7 @@ class UnitOfWork:
         *,
         message: str | None = None,
         base: Manifest | None = None,
+        newest: bool = False,
     ) -> None:
         self.context, self._operation = context, arguments.operation(operation)
         self._message = "" if message is None else arguments.message(message)
@@ -77,6 +82,8 @@ class UnitOfWork:
         self._pinned = base is not None
         self._done = False
         self._filters: list[ErasedRowsFilter] = []
+        if newest:
+            self.refresh()
 
     @property
     def base(self) -> Manifest:
@@ -375,23 +382,21 @@ class UnitOfWork:
         written = sum(each.count for each in self._filters if not each.leave_out)
         return replace(commit, erased_rows_written=written, erased_rows_left_out=left_out)
 
-    def __enter__(self) -> Self:
-        return self
+    @property
+    def has_ended(self) -> bool:
+        """Whether it was committed or abandoned."""
+        return self._done
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        if kind is None and not self._done:
-            self.commit()
+    def abandon(self) -> None:
+        """Ends this without a commit. Does nothing if it has ended."""
         self._done = True
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        raise InputError("a transaction belongs to one process: send rows to the other, or the arguments of the call")
-
-    def __repr__(self) -> str:
+    def __str__(self) -> str:
         tables = sorted({statement.name for statement in self._statements if statement.name})
         state = "ended" if self._done else "open"
         about = f" about {', '.join(tables)}" if tables else ""
         base = "" if self._base is None else f" on version {self._base.version}"
-        return f"<Transaction {self._operation}, {state}{base}: {len(self._statements)} statements{about}>"
+        return f"{self._operation}, {state}{base}: {len(self._statements)} statements{about}"
 
     def _open(self) -> None:
         if self._done:

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
-from dolmen.transactions.transaction import Transaction
+from dolmen.transactions.transaction import Transaction, unit_of
 from dolmen.transactions.transaction_table import TransactionTable
 from dolmen_simulator.actors.writers import TABLES, Actor, arrow
 from dolmen_simulator.judge import model
@@ -39,7 +39,7 @@ class Alterer(Actor):
         def alter(transaction: Transaction, run: OperationRun) -> None:
             run.operation.about = (name,)
             table = transaction.table(name)
-            columns = process.ledger.states[transaction.base.version][name].columns
+            columns = process.ledger.states[unit_of(transaction).base.version][name].columns
             for _ in range(changes):
                 step, apply = self._draw(name, columns)
                 columns = step.apply(columns)

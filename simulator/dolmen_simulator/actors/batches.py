@@ -11,7 +11,7 @@ from dolmen.api.database import Database
 from dolmen.commit.context import Context
 from dolmen.errors import InputError
 from dolmen.transactions.results import Commit
-from dolmen.transactions.transaction import Transaction
+from dolmen.transactions.transaction import Transaction, unit_of
 from dolmen_simulator.judge.erasing import SUBJECT
 from dolmen_simulator.judge.model import Effect, OperationRun
 from dolmen_simulator.judge.never import Never, ViolationError, unexpected_error
@@ -149,8 +149,7 @@ class _RecordingDatabase(Database):
         run.base = run.operation.known
         counts = self._process.network.counts
         transaction = _RecordingTransaction(self._context, operation, run, self._effects, counts)
-        transaction.refresh()
-        run.base = transaction.base.version
+        run.base = unit_of(transaction).base.version
         return transaction
 
 
@@ -160,7 +159,7 @@ class _RecordingTransaction(Transaction):
     def __init__(
         self, context: Context, operation: str, run: OperationRun, effects: Effects, counts: Counter[str]
     ) -> None:
-        super().__init__(context, operation)
+        super().__init__(context, operation, newest=True)
         self._run, self._effects, self._counts = run, effects, counts
 
     def bind(self, request: str, digest: str) -> None:
@@ -169,8 +168,9 @@ class _RecordingTransaction(Transaction):
         self._run.operation.digests[request] = digest
 
     def commit(self) -> Commit:
-        self._run.base = self.base.version
-        created = self.manifest.tables.keys() - self.base.tables.keys()
+        unit = unit_of(self)
+        self._run.base = unit.base.version
+        created = unit.manifest.tables.keys() - unit.base.tables.keys()
         commit = super().commit()
         self._counts["tables created for files"] += len(created)
         return commit

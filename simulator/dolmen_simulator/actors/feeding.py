@@ -13,7 +13,7 @@ from dolmen.commit.statements.sequence import Advance
 from dolmen.format.ingest_properties import CdcSettings, IngestSettings
 from dolmen.ingest.cdc.apply_changes import ingest_changes
 from dolmen.ingest.formats.formats import ReadOptions, SourceFile, detect
-from dolmen.transactions.transaction import Transaction
+from dolmen.transactions.transaction import Transaction, unit_of
 from dolmen.transactions.transaction_table import TransactionTable
 from dolmen_simulator.actors.writers import KEYS, Worker, World
 from dolmen_simulator.judge import model
@@ -62,7 +62,7 @@ class Feeder(Worker):
         sent.newest = [*sent.newest, *((row.k, row.v or 0) for row, _ in changes)][-8:]
         body = "".join(json.dumps(_line(row, gone)) + "\n" for row, gone in changes).encode()
         return QueuedRequest(
-            model.ChangesEffect(name, changes, id_), lambda table: self._ingest(table, id_, body), repr(changes)
+            model.ChangesEffect(name, changes, id_), lambda tx, table: self._ingest(tx, table, id_, body), repr(changes)
         )
 
     def _change(self, late: int) -> tuple[Row, bool]:
@@ -73,10 +73,9 @@ class Feeder(Worker):
         time = None if self.random.random() < 0.5 else self.world.now_us
         return Row(k, v, self.world.unique(), time), self.random.random() < 0.4
 
-    def _ingest(self, table: TransactionTable, id_: str, body: bytes) -> None:
-        transaction = table._transaction
-        assert isinstance(transaction, Transaction)
-        before = len(transaction._statements)
+    def _ingest(self, transaction: Transaction, table: TransactionTable, id_: str, body: bytes) -> None:
+        unit = unit_of(transaction)
+        before = len(unit._statements)
         done = ingest_changes(
             transaction,
             table.name,
@@ -87,7 +86,7 @@ class Feeder(Worker):
         )
         self._counts["changes applied"] += done.upserted + done.deleted
         self._counts["changes void"] += done.unchanged
-        added = [each for each in transaction._statements[before:] if isinstance(each, Advance)]
+        added = [each for each in unit._statements[before:] if isinstance(each, Advance)]
         self._counts["files applied without a look"] += any(advance.above is not None for advance in added)
         self._counts["files applied after a look"] += any(advance.above is None for advance in added)
 

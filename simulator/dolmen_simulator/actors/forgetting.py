@@ -11,6 +11,7 @@ from dolmen.iceberg.erased_tables import publish_erasures
 from dolmen.predicate import Where
 from dolmen.rows.write.row_digest import content_digest
 from dolmen.transactions.results import Commit
+from dolmen.transactions.transaction import unit_of
 from dolmen_simulator.actors.writers import KEYS, NAMES, Actor, World
 from dolmen_simulator.judge.erasing import SUBJECT, EraseEffect, ForgetEffect
 from dolmen_simulator.judge.ingesting import IngestEffect
@@ -93,7 +94,7 @@ class Eraser(Actor):
                 self._erasure = transaction.table(name).erase(where, request=id_)
                 if id_ is not None:
                     assert process.line.operation is not None
-                    [process.line.operation.digests[id_]] = transaction._content[id_]
+                    [process.line.operation.digests[id_]] = unit_of(transaction)._content[id_]
                 return transaction.commit()
 
         return _Request(f"erase {where} from {name}", EraseEffect(name, matches, columns, id_), call)

@@ -8,7 +8,7 @@ from dolmen.commit.statements.row_changes import Overwrite
 from dolmen.errors import ConflictError, TableNotFoundError
 from dolmen.transactions import row_statements
 from dolmen.transactions.results import Commit
-from dolmen.transactions.transaction import Transaction
+from dolmen.transactions.transaction import Transaction, unit_of
 from dolmen_simulator.actors.declaring import create_table_in
 from dolmen_simulator.actors.writers import PLAIN, TABLES, Actor, add, arrow
 from dolmen_simulator.judge import model
@@ -152,12 +152,13 @@ class TableRewriter(Actor):
         run.base = seen.version
         process.network.scheduler.pause(self.random.choice((0, 0, 2_000_000)))
         with process.db.transaction("overwrite") as transaction:
-            own, entry = seen.manifest.table(name), transaction.entry(name)
+            unit = unit_of(transaction)
+            own, entry = seen.manifest.table(name), unit.entry(name)
             if own.uuid != entry.uuid:
                 raise ConflictError(f"table {name!r} was dropped and created again after version {seen.version}")
-            transaction.begin_upload()
-            written = row_statements.append(context, name, entry, arrow(rows), None, transaction.intent)
-            transaction.add(
+            unit.begin_upload()
+            written = row_statements.append(context, name, entry, arrow(rows), None, unit.intent)
+            unit.add(
                 Overwrite(name, entry.uuid, own.epoch, seen.manifest.commit_ts, written.files, schema=entry.schema)
             )
             return transaction.commit()

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from dolmen.api.database import Database
+from dolmen.commit.context import context_of
 from dolmen.entries.segments.live import LiveFiles
 from dolmen.maintenance.erasures.status import ErasureStatus
 from dolmen.store.memory import MemoryBucket, MemoryStore
@@ -84,13 +85,13 @@ def _erased_everywhere(chronicle: Chronicle) -> set[int]:
 
 def _is_shared(db: Database, status: ErasureStatus) -> bool:
     """Whether a table that an erasure does not reach has a file with its rows, as its receipt says."""
-    manifest, reached = db.context.head.refresh().manifest, {table.uuid for table in status.receipt.tables}
+    manifest, reached = context_of(db).head.refresh().manifest, {table.uuid for table in status.receipt.tables}
     shared = {(file.path, uuid) for file in status.receipt.files for uuid in file.shared}
     live = {
         (file.path, entry.uuid)
         for entry in manifest.tables.values()
         if reached.isdisjoint(entry.lineage)
-        for file in LiveFiles.of(entry, db.context.segments)
+        for file in LiveFiles.of(entry, context_of(db).segments)
     }
     return bool(shared) and shared <= live
 
@@ -98,7 +99,7 @@ def _is_shared(db: Database, status: ErasureStatus) -> bool:
 def _publish(db: Database, bucket: MemoryBucket) -> None:
     """Publishes the tables that were ever published, whatever their settings are, as an operator would."""
     published = {path.split("/")[1] for path in bucket.objects if path.startswith(PREFIX)}
-    for name, entry in db.context.head.refresh().manifest.tables.items():
+    for name, entry in context_of(db).head.refresh().manifest.tables.items():
         if entry.uuid in published:
             db.table(name).publish_iceberg()
 
@@ -106,7 +107,7 @@ def _publish(db: Database, bucket: MemoryBucket) -> None:
 def _check_publications(db: Database, bucket: MemoryBucket, key: int | None) -> None:
     """Checks that publications show the rows of their versions, and that none shows an erased row."""
     reader = IcebergReader(bucket, Content(bucket))
-    manifest = db.context.head.refresh().manifest
+    manifest = context_of(db).head.refresh().manifest
     found = [(name, entry, table) for name, entry in manifest.tables.items() for table in reader.published(entry.uuid)]
     for name, entry, table in found:
         for snapshot in table.found["snapshots"]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 from dolmen.api.database import Database
+from dolmen.commit.context import context_of
 from dolmen.store.memory import MemoryBucket, MemoryStore
 from dolmen_simulator.actors.aftermath import runtime_without_faults
 from dolmen_simulator.actors.leaving import SOON, see_erasures_gone
@@ -36,7 +37,7 @@ def erase_in_copy(network: Network, rng: random.Random) -> None:
         db.set(**SOON)
         for name in user_tables(db.tables()):
             if rng.random() < 0.7:
-                erased.add(db.context.head.refresh().manifest.tables[name].uuid)
+                erased.add(context_of(db).head.refresh().manifest.tables[name].uuid)
                 db.table(name).erase({"k": key})
         if not erased:
             return
@@ -46,7 +47,7 @@ def erase_in_copy(network: Network, rng: random.Random) -> None:
         db.restore(version)
         _check(network, db, versions, key, erased)
         _check_table_rows(network, db, db.version, version, key, erased)
-    every = erased == {db.context.head.refresh().manifest.tables[name].uuid for name in user_tables(db.tables())}
+    every = erased == {context_of(db).head.refresh().manifest.tables[name].uuid for name in user_tables(db.tables())}
     see_erasures_gone(network, bucket, rng, key if every else None)
     network.counts["erasures in a copy"] += 1
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dolmen.errors import TableNotFoundError, VersionExpiredError, VersionNotFoundError
+from dolmen.transactions.transaction import unit_of
 from dolmen_simulator.actors.writers import NAMES, Actor
 from dolmen_simulator.judge.deeds import requests_of
 from dolmen_simulator.judge.model import Row, user_tables
@@ -120,7 +121,7 @@ class Reader(Actor):
 
     def _two_tables(self, process: Process) -> None:
         with process.db.transaction() as transaction:
-            version = transaction.base.version
+            version = unit_of(transaction).base.version
             state = process.ledger.states[version]
             for name in self.random.sample(sorted(state), min(2, len(state))):
                 found = rows_from(transaction.table(name).scan().to_arrow())

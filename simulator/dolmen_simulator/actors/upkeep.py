@@ -23,7 +23,7 @@ from dolmen.rows.write.data_file import write_data_files
 from dolmen.rows.write.encodings import WriteOptions
 from dolmen.transactions import row_statements
 from dolmen.transactions.results import Commit
-from dolmen.transactions.transaction import Transaction
+from dolmen.transactions.transaction import Transaction, unit_of
 from dolmen_simulator.actors.writers import NAMES, TABLES, Actor, arrow
 from dolmen_simulator.judge import model
 from dolmen_simulator.judge.model import OperationRun, Row
@@ -200,14 +200,15 @@ class Loader(Actor):
                     process.network.scheduler.pause(self.random.randint(longest_us // 2, longest_us))
 
         with process.db.transaction("load") as transaction:
-            entry = transaction.entry(name)
-            transaction.begin_upload()
-            intent = transaction.intent()
+            unit = unit_of(transaction)
+            entry = unit.entry(name)
+            unit.begin_upload()
+            intent = unit.intent()
             data = pa.Table.from_batches(row_statements.rows_of(entry, data))
             stream = pa.RecordBatchReader.from_batches(data.schema, batches())
             files = write_data_files(
                 context.store, name, entry, stream, context.runtime, _ONE_FILE, name=intent.name, beat=intent.beat
             )
-            transaction.add(Write(name, entry.uuid, tuple(files), schema=entry.schema))
+            unit.add(Write(name, entry.uuid, tuple(files), schema=entry.schema))
             process.network.counts["files loaded"] += len(files)
             return transaction.commit()

@@ -349,7 +349,7 @@ class Worker(Actor):
             for request in requests:
                 if not request.finds_digest:
                     transaction.bind(request.id, request.digest)
-                request.apply(transaction.table(request.effect.table))
+                request.apply(transaction, transaction.table(request.effect.table))
 
         def block() -> Commit:
             with process.db.transaction() as transaction:
@@ -373,11 +373,11 @@ class Worker(Actor):
         where, matches = self.predicate()
         if kind < 0.85:
             return QueuedRequest(
-                model.DeleteEffect(name, matches, id_), lambda table: table.delete(where, request=id_), str(where)
+                model.DeleteEffect(name, matches, id_), lambda _, table: table.delete(where, request=id_), str(where)
             )
         return QueuedRequest(
             model.DeletePositionsEffect(name, matches, id_),
-            lambda table: table.delete(where, mode="positions", request=id_),
+            lambda _, table: table.delete(where, mode="positions", request=id_),
             f"{where} by position",
         )
 
@@ -391,7 +391,7 @@ class Worker(Actor):
         if upserts:
             digest = content_digest("upsert", name, ["k"], digest_of_rows(rows))
             effect: Effect = model.UpsertEffect(name, rows, id_)
-            return QueuedRequest(effect, lambda table: table.upsert(arrow(rows), request=id_), digest, True, other)
+            return QueuedRequest(effect, lambda _, table: table.upsert(arrow(rows), request=id_), digest, True, other)
         digest = content_digest("append", name, None, digest_of_rows(rows))
         effect = model.AppendEffect(name, rows, id_)
-        return QueuedRequest(effect, lambda table: table.append(arrow(rows), request=id_), digest, True, other)
+        return QueuedRequest(effect, lambda _, table: table.append(arrow(rows), request=id_), digest, True, other)

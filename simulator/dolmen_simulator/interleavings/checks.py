@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from dolmen.api.database import Database
 from dolmen.base.runtime import Runtime
-from dolmen.commit.context import Context
+from dolmen.commit.context import Context, context_of
 from dolmen.errors import CorruptionError, Error, StoreUnavailableError
 from dolmen.format.layout import POINTER, memory_name
 from dolmen.format.receipts import parse_receipt_key
@@ -217,7 +217,7 @@ class Judge:
         self._check_errors(execution)
         with _raising_unreadable(execution, "the database after the execution"):
             db = undisturbed_database(execution.bucket)
-            horizon = max(db.context.head.refresh().manifest.horizon, 1)
+            horizon = max(context_of(db).head.refresh().manifest.horizon, 1)
             versions = self._read(db, execution)
         before = self._prepared.versions
         base = max(before, default=0)
@@ -230,7 +230,7 @@ class Judge:
                 never = Never.SEEN if versions[version] == rows else Never.LOST
                 raise ViolationError(never, f"version {version} has changed to {versions[version]}")
         self._check_publications(execution.bucket, model)
-        self._check_verification(db.context, execution)
+        self._check_verification(context_of(db), execution)
         self._check_maintenance(execution, versions.get(db.version, {}))
 
     def _read(self, db: Database, execution: Execution) -> dict[int, Rows]:
@@ -238,7 +238,7 @@ class Judge:
         if not db.version:
             return {}
         before, there = self._prepared, execution.bucket.objects
-        base_changed = bool(db.context.head.refresh().manifest.erasures) or any(
+        base_changed = bool(context_of(db).head.refresh().manifest.erasures) or any(
             there.get(key) is not was for key, was in before.objects.items() if key != POINTER
         )
         newest = max(before.versions, default=0)
@@ -386,7 +386,7 @@ class Judge:
         later.objects.update(bucket.objects)
         db = undisturbed_database(later, "publisher")
         with raising_unreadable("a later publication"):
-            manifest = db.context.head.refresh().manifest
+            manifest = context_of(db).head.refresh().manifest
             there = {key.split("/")[1] for key in later.objects if key.startswith(PREFIX)}
             published = [name for name, entry in manifest.tables.items() if entry.uuid in there]
             found = {name: db.table(name).publish_iceberg().version for name in published}
@@ -400,8 +400,8 @@ class Judge:
         with _raising_unreadable(execution, "the database after a later resolution and compaction"):
             db = undisturbed_database(bucket, "later")
             for name in rows:
-                resolve(db.context, name)
-                compact(db.context, name)
+                resolve(context_of(db), name)
+                compact(context_of(db), name)
             newest = db.refresh()
             later = _versions(db, newest).get(newest, {})
         if later == rows:
@@ -433,7 +433,7 @@ def check_published(bucket: MemoryBucket, model: ExpectedTables, newest: dict[st
         newest: the versions that must be published, by table; None for any.
     """
     db, reader = undisturbed_database(bucket), IcebergReader(bucket, Content(bucket))
-    manifest = db.context.head.refresh().manifest
+    manifest = context_of(db).head.refresh().manifest
     for name, entry in manifest.tables.items():
         try:
             for table in reader.published(entry.uuid):
@@ -467,7 +467,7 @@ def _fault_struck(execution: Execution, number: int) -> bool:
 
 def _versions(db: Database, since: int = 0) -> dict[int, Rows]:
     """Reads the rows of all kept versions from ``since`` on."""
-    manifest = db.context.head.refresh().manifest
+    manifest = context_of(db).head.refresh().manifest
     found: dict[int, Rows] = {}
     for version in range(max(manifest.horizon, since, 1), manifest.version + 1):
         snapshot = db.at(version=version)

@@ -8,6 +8,7 @@ from typing import Any
 
 from dolmen.api.database import Database
 from dolmen.base.units import utc
+from dolmen.commit.context import context_of
 from dolmen.errors import UnknownOutcomeError, UnsettledTimestampError
 from dolmen.maintenance.gc.collection import collect
 from dolmen.store.memory import MemoryBucket
@@ -120,7 +121,7 @@ def _commit_often(bucket: MemoryBucket) -> None:
 
 
 def _collect(bucket: MemoryBucket) -> None:
-    collect(undisturbed_database(bucket, "collector").context)
+    collect(context_of(undisturbed_database(bucket, "collector")))
 
 
 def others_committed_before(execution: Execution, outcome: TaskOutcome) -> bool:

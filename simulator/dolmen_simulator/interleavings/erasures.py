@@ -16,7 +16,7 @@ from dolmen.ingest.batch import BatchRequest, Decision
 from dolmen.ingest.formats.formats import SourceFile, detect, read
 from dolmen.ingest.formats.reader_options import RowNumbers
 from dolmen.ingest.late import ErasedRows, expect_erasures
-from dolmen.transactions.transaction import Transaction
+from dolmen.transactions.transaction import Transaction, unit_of
 from dolmen_simulator.interleavings.checks import SCHEMA, ExpectedTables, Pair, PairedCall, Row, arrow, rows_of
 from dolmen_simulator.interleavings.columns import MOVED, add_column, drop_column
 from dolmen_simulator.interleavings.execution import Peer
@@ -146,7 +146,7 @@ def ingest_late_file() -> PairedCall:
         erased, table, numbers = ErasedRows.of(transaction, "t", 0), transaction.table("t"), RowNumbers(None)
         rows = read(_LATE_FILE, table.schema)
         if erased is not None:
-            erased.read_names(_LATE_FILE, IngestSettings.of(transaction.entry("t")))
+            erased.read_names(_LATE_FILE, IngestSettings.of(unit_of(transaction).entry("t")))
             rows = erased.leave_out(rows, numbers, _LATE_FILE.name, None)
         table.append(rows.read_all(), request="late")
         return "apply"

@@ -15,7 +15,7 @@ from typing import Any
 
 from dolmen.api.database import Database
 from dolmen.base.runtime import Runtime
-from dolmen.commit.context import Context
+from dolmen.commit.context import Context, context_of
 from dolmen.errors import UnknownOutcomeError
 from dolmen.store.clock import DatedAnswer, ServerClock
 from dolmen.store.memory import MemoryBucket, MemoryObject
@@ -123,7 +123,7 @@ class Peer:
     @property
     def context(self) -> Context:
         """The context that background work takes."""
-        return self.db.context
+        return context_of(self.db)
 
     def wait(self, hours: float) -> None:
         """Advances the time for all processes, in its own step."""

@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from dolmen.api.database import Database
+from dolmen.commit.context import context_of
 from dolmen.maintenance.compact.compaction import compact
 from dolmen_simulator.interleavings.checks import ExpectedTables, Pair, PairedCall, Row, arrow, rows_of
 from dolmen_simulator.interleavings.execution import Peer
@@ -75,7 +76,7 @@ def table_with_old_changes(db: Database) -> None:
     two_files(db)
     db.table("t").delete("v = 20")
     db.table("t").delete("v = 50", mode="positions")
-    compact(db.context, "t", options=COMPACTION_OPTIONS)
+    compact(context_of(db), "t", options=COMPACTION_OPTIONS)
     db.set(**EXPIRING_SOON)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from dolmen.api.database import Database
+from dolmen.commit.context import context_of
 from dolmen.errors import StaleWriterError, TableExistsError, VersionExpiredError
 from dolmen.maintenance.gc.collection import collect
 from dolmen.store.memory import MemoryBucket
@@ -50,7 +51,7 @@ def collection_with_outdated_settings() -> PairedCall:
 
 def _collect_and_prolong(bucket: MemoryBucket) -> None:
     db = undisturbed_database(bucket, "others")
-    collect(db.context)
+    collect(context_of(db))
     db.set(orphan_age="12h")
 
 

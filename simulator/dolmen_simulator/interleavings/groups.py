@@ -8,11 +8,12 @@ from dataclasses import replace as altered
 from typing import Any, TypeAlias
 
 from dolmen.api.database import Database
+from dolmen.commit.context import context_of
 from dolmen.commit.group import Committed, Member
 from dolmen.commit.loop import Leader
 from dolmen.errors import AppliedIdError, ConflictError, DuplicateKeyError, Error, UnknownOutcomeError
 from dolmen.transactions.results import Commit
-from dolmen.transactions.transaction import Transaction
+from dolmen.transactions.transaction import Transaction, unit_of
 from dolmen_simulator.interleavings.checks import ExpectedTables, Pair, PairedCall, Row, arrow
 from dolmen_simulator.interleavings.doubt import FOR_GOOD, MOMENT
 from dolmen_simulator.interleavings.execution import Peer
@@ -40,16 +41,17 @@ def commit_together(db: Database, *all_statements: Statements) -> list[Commit | 
     waiting = list[tuple[Transaction, Member | None]]()
     for statements in all_statements:
         transaction = db.transaction()
+        unit = unit_of(transaction)
         statements(transaction)
-        change = transaction.end()
-        waiting.append((transaction, Member(change, transaction.uploads, threading.Event()) if change else None))
-    members, queue = [member for _, member in waiting if member is not None], db.context.head.queue
+        change = unit.end()
+        waiting.append((transaction, Member(change, unit.uploads, threading.Event()) if change else None))
+    members, queue = [member for _, member in waiting if member is not None], context_of(db).head.queue
     for member in members:
         queue.join(member)
     try:
         for member in members:
             if member.outcome is None:
-                Leader(db.context.head, member).lead()
+                Leader(context_of(db).head, member).lead()
             queue.leave(member)
     finally:
         for member in members:
@@ -58,10 +60,11 @@ def commit_together(db: Database, *all_statements: Statements) -> list[Commit | 
 
 
 def _outcome(transaction: Transaction, member: Member | None) -> Commit | Error:
+    unit = unit_of(transaction)
     if member is None:
-        return Commit.nothing(transaction.base.as_history())
+        return Commit.nothing(unit.base.as_history())
     if isinstance(member.outcome, Committed):
-        return transaction.result(member.change, member.outcome)
+        return unit.result(member.change, member.outcome)
     assert member.outcome is not None, "it was led"
     return member.outcome
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dolmen.api.database import Database
+from dolmen.commit.context import context_of
 from dolmen.errors import DuplicateKeyError
 from dolmen.maintenance.compact.compaction import compact
 from dolmen.maintenance.indexing import index_table
@@ -61,7 +62,7 @@ def indexed_table(db: Database) -> None:
     """Makes a table of two files with an index of the first, and a tombstone."""
     one_table(db)
     db.table("t").set(index=True)
-    index_table(db.context, "t")
+    index_table(context_of(db), "t")
     db.table("t").append(arrow(OLD[3:]))
     db.table("t").delete("v IN (20, 50)")
 
@@ -70,8 +71,8 @@ def table_with_old_index(db: Database) -> None:
     """Makes an index of files that a compaction has replaced, in versions that will expire."""
     two_files(db)
     db.table("t").set(index=True)
-    index_table(db.context, "t")
-    compact(db.context, "t", options=COMPACTION_OPTIONS)
+    index_table(context_of(db), "t")
+    compact(context_of(db), "t", options=COMPACTION_OPTIONS)
     db.set(**EXPIRING_SOON)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from dolmen.api.database import Database
 from dolmen.errors import ConflictError, Error, TableExistsError, TableNotFoundError
 from dolmen.ingest.batch import BatchRequest, Decision, apply_together
-from dolmen.transactions.transaction import Transaction
+from dolmen.transactions.transaction import Transaction, unit_of
 from dolmen_simulator.interleavings.checks import SCHEMA, ExpectedTables, Pair, PairedCall, Row, arrow, rows_of
 from dolmen_simulator.interleavings.execution import Execution, Peer
 from dolmen_simulator.interleavings.steps import TaskOutcome
@@ -212,7 +212,7 @@ def deliver(*, creates: bool) -> PairedCall:
         return {file: "applied"}
 
     def add_to(transaction: Transaction) -> Decision:
-        if "new" not in transaction.manifest.tables:
+        if "new" not in unit_of(transaction).manifest.tables:
             if not creates:
                 return "reject"
             transaction.create_table("new", SCHEMA, primary_key="k")

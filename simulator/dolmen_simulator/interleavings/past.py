@@ -7,6 +7,7 @@ from dataclasses import replace as altered
 from typing import Any
 
 from dolmen.api.database import Database
+from dolmen.commit.context import context_of
 from dolmen.errors import Error, TableExistsError, TagExistsError, TagNotFoundError, VersionExpiredError
 from dolmen.format.properties import DatabaseSettings
 from dolmen.maintenance.compact.compaction import CompactionOptions, compact
@@ -150,11 +151,11 @@ def table_with_expired_tag(db: Database) -> None:
     """Makes a table with a version that has expired, and that only a tag keeps."""
     two_files(db)
     db.tag(_TAG, _OLD_VERSION)
-    compact(db.context, "t", options=CompactionOptions(growth=1))
+    compact(context_of(db), "t", options=CompactionOptions(growth=1))
     db.set(retention="1m", keep_versions=1, reader_grace="1h", orphan_age="20m")
-    settings = DatabaseSettings.of(db.context.head.refresh().manifest)
-    collect(db.context, settings=altered(settings, retention_us=0, reader_grace_us=0))
-    db.context.head.refresh()
+    settings = DatabaseSettings.of(context_of(db).head.refresh().manifest)
+    collect(context_of(db), settings=altered(settings, retention_us=0, reader_grace_us=0))
+    context_of(db).head.refresh()
 
 
 _LATE = (Fate.LATE,)
@@ -163,7 +164,7 @@ _LATE = (Fate.LATE,)
 def table_with_young_versions(db: Database) -> None:
     """Makes versions that are kept for their age alone."""
     two_files(db)
-    compact(db.context, "t", options=COMPACTION_OPTIONS)
+    compact(context_of(db), "t", options=COMPACTION_OPTIONS)
     db.set(**EXPIRING_SOON | {"retention": "1d"})
 
 

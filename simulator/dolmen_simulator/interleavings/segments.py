@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dolmen.api.database import Database
+from dolmen.commit.context import context_of
 from dolmen.maintenance.resolve.resolution import resolve
 from dolmen.maintenance.segment_merging import merge_segments
 from dolmen.transactions.transaction import Transaction
@@ -122,7 +123,7 @@ def table_of_resolved_segments(db: Database) -> None:
     files(db, 30)
     db.table("t").delete("v IN (10, 131, 240)")
     reads = iter((False, False))  # the third file to be read is that with 240
-    resolve(db.context, "t", deadline=lambda: next(reads, True), batch_files=2)
+    resolve(context_of(db), "t", deadline=lambda: next(reads, True), batch_files=2)
 
 
 def table_of_a_small_root(db: Database) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from dolmen.api.database import Database
+from dolmen.commit.context import context_of
 from dolmen.commit.statements.row_changes import Write
 from dolmen.errors import Error, StaleWriterError, TableNotFoundError, VersionExpiredError
 from dolmen.format.ingest_properties import UNAVAILABLE_VALUE, CdcSettings, IngestSettings
@@ -25,7 +26,7 @@ from dolmen.maintenance.resolve.resolution import resolve
 from dolmen.maintenance.ttl import expire_rows
 from dolmen.rows.write.data_file import write_data_files
 from dolmen.rows.write.encodings import WriteOptions
-from dolmen.transactions.transaction import Transaction
+from dolmen.transactions.transaction import Transaction, unit_of
 from dolmen_simulator.interleavings.checks import SCHEMA, ExpectedTables, Pair, PairedCall, Row, arrow, rows_of
 from dolmen_simulator.interleavings.execution import HOUR_US, WAITING, Execution, Peer
 from dolmen_simulator.interleavings.pairs import (
@@ -133,9 +134,10 @@ def paused_load(*rows: Row) -> PairedCall:
             yield from arrow(rows[-1:]).to_batches()
 
         with peer.db.transaction("load") as transaction:
-            entry = transaction.entry("t")
-            transaction.begin_upload()
-            intent = transaction.intent()
+            unit = unit_of(transaction)
+            entry = unit.entry("t")
+            unit.begin_upload()
+            intent = unit.intent()
             files = write_data_files(
                 context.store,
                 "t",
@@ -146,7 +148,7 @@ def paused_load(*rows: Row) -> PairedCall:
                 name=intent.name,
                 beat=intent.beat,
             )
-            transaction.add(Write("t", entry.uuid, tuple(files)))
+            unit.add(Write("t", entry.uuid, tuple(files)))
             return transaction.commit()
 
     return PairedCall(
@@ -288,14 +290,14 @@ def table_with_tombstone(db: Database) -> None:
 def table_to_splice(db: Database) -> None:
     """Makes a table of one file with three row groups, of which one has a deleted row."""
     two_files(db)
-    compact(db.context, "t", options=SPLICE_OPTIONS)
+    compact(context_of(db), "t", options=SPLICE_OPTIONS)
     db.table("t").delete("v = 30", mode="positions")
 
 
 def table_with_old_versions(db: Database) -> None:
     """Makes versions that will expire, with files that no later version has."""
     two_files(db)
-    compact(db.context, "t", options=COMPACTION_OPTIONS)
+    compact(context_of(db), "t", options=COMPACTION_OPTIONS)
     db.set(**EXPIRING_SOON)
 
 

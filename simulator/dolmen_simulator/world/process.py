@@ -25,7 +25,7 @@ from dolmen.errors import (
     VersionExpiredError,
 )
 from dolmen.transactions.results import Commit
-from dolmen.transactions.transaction import Transaction
+from dolmen.transactions.transaction import Transaction, unit_of
 from dolmen_simulator.judge.ledger import CommitLedger
 from dolmen_simulator.judge.model import Effect, Operation, OperationRun
 from dolmen_simulator.judge.never import Never, ViolationError, unexpected_error
@@ -203,7 +203,7 @@ class Process:
         try:
             function(transaction, run)
         finally:
-            run.base = transaction.base.version
+            run.base = unit_of(transaction).base.version
 
     def upkeep(self, kind: str, call: Callable[[], T], about: tuple[str, ...] = ()) -> T | None:
         """Does background work: any number of commits that change no row. Returns its result; None if it failed.

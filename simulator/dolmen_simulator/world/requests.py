@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, Protocol, Self, TypeVar
 
+from dolmen.transactions.transaction import Transaction
 from dolmen.transactions.transaction_table import TransactionTable
 from dolmen_simulator.judge.model import Effect
 
@@ -35,14 +36,14 @@ class QueuedRequest:
 
     Args:
         effect: its effect on the rows, with its id.
-        apply: applies it by production code.
+        apply: applies it by production code, in a transaction, to its table.
         digest: digest of its content.
         finds_digest: whether production code computes the digest itself from the rows.
         other: makes a request with other content under the same id, whose digest production code computes itself.
     """
 
     effect: Effect
-    apply: Callable[[TransactionTable], None]
+    apply: Callable[[Transaction, TransactionTable], None]
     digest: str
     finds_digest: bool = False
     other: Callable[[], QueuedRequest] | None = None

@@ -17,6 +17,7 @@ LIMIT_MB = 512
 PROGRAM = """
 import sys, threading
 import msgspec, psutil, pyarrow as pa
+from dolmen.transactions.transaction import unit_of
 from dolmen.commit.statements.row_changes import Write
 from dolmen.maintenance.compact.compaction import CompactionOptions, compact
 from dolmen.base.runtime import Runtime
@@ -32,11 +33,11 @@ world.append(events(131_072), group_rows=1 << 16)
 (file,) = world.entry().files
 body = world.store.get(file.path).body
 with world.db.transaction() as tx:
-    tx.begin_upload()
+    unit_of(tx).begin_upload()
     files = [msgspec.structs.replace(file, path=f"data/t/2026/copy{n}.parquet") for n in range(copies)]
     for copy in files:
         world.store.put(copy.path, body)
-    tx.add(Write("t", world.entry().uuid, files=tuple(files)))
+    unit_of(tx).add(Write("t", world.entry().uuid, files=tuple(files)))
 del body
 pa.default_memory_pool().release_unused()
 process, peak, stop = psutil.Process(), 0, threading.Event()

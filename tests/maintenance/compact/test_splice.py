@@ -21,11 +21,13 @@ import pytest
 import dolmen
 from dolmen.api.database import Database
 from dolmen.base.runtime import Runtime
+from dolmen.commit.context import context_of
 from dolmen.errors import CorruptionError
 from dolmen.format.entries import DataFile
 from dolmen.maintenance.compact.compaction import Compacted, CompactionOptions, compact
 from dolmen.store.counting import CountingStore
 from dolmen.store.memory import MemoryBucket, MemoryStore
+from dolmen.transactions.transaction import unit_of
 from support.crashing_store import Countdown, Crash, CrashingStore
 from support.random_tables import FLAT, random_table
 from support.tables import World, write_file
@@ -55,10 +57,10 @@ def append(found: World, *tables: pa.Table, group_rows: int = 10) -> None:
     from dolmen.commit.statements.row_changes import Write
 
     with found.db.transaction() as tx:
-        entry = tx.entry("t")
-        tx.begin_upload()
+        entry = unit_of(tx).entry("t")
+        unit_of(tx).begin_upload()
         files = tuple(write_file(found.store, "t", entry, data, group_rows) for data in tables)
-        tx.add(Write("t", entry.uuid, files=files))
+        unit_of(tx).add(Write("t", entry.uuid, files=files))
 
 
 def twin(found: World) -> World:
@@ -530,7 +532,7 @@ def test_on_s3_the_server_copies_and_the_rest_is_uploaded_with_it(server: str, r
     db = dolmen.open(request.getfixturevalue(f"{server}_url"))
     rng, rows = random.Random(1), 160_000
     data = pa.table({"id": pa.array(range(rows)), "text": pa.array([rng.randbytes(50).hex() for _ in range(rows)])})
-    found = World(CountingStore(db.context.store))
+    found = World(CountingStore(context_of(db).store))
     found.db.create_table("t", data.schema, primary_key="id")
     append(found, data, group_rows=10_000)
     found.db.table("t").delete("id = 123456", mode="positions")
@@ -544,4 +546,4 @@ def test_on_s3_the_server_copies_and_the_rest_is_uploaded_with_it(server: str, r
     assert found.store.bytes_up < 0.2 * found.entry().files[0].size
     assert found.scan(with_commit_ts=True).to_arrow().equals(before)
     assert found.db.verify(deep=True).findings == ()
-    assert db.context.store.copies  # type: ignore[attr-defined]
+    assert context_of(db).store.copies  # type: ignore[attr-defined]

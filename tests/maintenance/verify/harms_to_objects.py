@@ -13,6 +13,7 @@ from dolmen.format.entries import KeysTombstone, WhereTombstone
 from dolmen.rows.write import runs
 from dolmen.rows.write.data_file import write_data_files
 from dolmen.store.memory import MemoryStore
+from dolmen.transactions.transaction import unit_of
 from maintenance.verify.harms import SCHEMA, damage, edit_stats, edit_tombstone, rows, tombstone, vector_file, vector_of
 from support.damaged import Damaged
 from support.tables import write_file
@@ -148,10 +149,10 @@ def a_text_is_not_utf_8(db: Damaged) -> str:
     texts_in_bytes = pa.array([b"a", b"b\xff", b"c"])
     bad = pa.Array.from_buffers(pa.string(), 3, texts_in_bytes.buffers())
     with texts.transaction() as tx:
-        entry = tx.entry("u")
-        tx.begin_upload()
+        entry = unit_of(tx).entry("u")
+        unit_of(tx).begin_upload()
         files = write_data_files(store, "u", entry, [pa.record_batch([bad], entry.schema.arrow)], Runtime())
-        tx.add(dolmen.commit.statements.row_changes.Write("u", entry.uuid, files=tuple(files)))
+        unit_of(tx).add(dolmen.commit.statements.row_changes.Write("u", entry.uuid, files=tuple(files)))
     return files[0].path
 
 
@@ -161,9 +162,9 @@ def rows_are_not_sorted(db: Damaged) -> str:
     table = unsorted.create_table("u", SCHEMA, sort_key="id")
     entry = unsorted._context.head.refresh().manifest.table("u")
     with unsorted.transaction() as tx, pytest.MonkeyPatch.context() as patch:
-        tx.begin_upload()
+        unit_of(tx).begin_upload()
         patch.setattr(runs, "_is_sorted", lambda keys: True)
         file = write_file(MemoryStore(db.bucket), "u", entry, rows(0), 10)
-        tx.add(dolmen.commit.statements.row_changes.Write("u", entry.uuid, files=(file,)))
+        unit_of(tx).add(dolmen.commit.statements.row_changes.Write("u", entry.uuid, files=(file,)))
     assert table.count() == 40
     return file.path

@@ -20,9 +20,11 @@ from pyspark.sql import SparkSession
 
 import dolmen
 from dolmen.api.database import Database, Table
+from dolmen.commit.context import context_of
 from dolmen.errors import CorruptionError, InputError, TableNotFoundError
 from dolmen.maintenance.compact import compaction as core
 from dolmen.maintenance.compact.compaction import Compacted, CompactionOptions
+from dolmen.rows.scan.scan import plan_of
 from dolmen.spark.compact import group_jobs as compaction_run
 from dolmen.spark.compact import spark_compaction
 from dolmen.spark.compact.group_jobs import CompactionTask, rewrite_groups
@@ -59,7 +61,7 @@ def everything(db: Database) -> list[str]:
 
 def shape(db: Database) -> list[tuple[Any, ...]]:
     """What is said of the files, less their names, and what they were applied through: that is by the clock."""
-    files = db.table("t").scan().plan.files
+    files = plan_of(db.table("t").scan()).files
     return sorted((f.file.rows, f.file.row_ts or 0, f.file.row_ts_bounds or ()) for f in files)
 
 
@@ -98,7 +100,7 @@ def test_random_histories_hold_the_rows_that_they_held(
     assert everything(history.db) == before
     assert history.db.verify(deep=True).findings == ()
     assert done.finished
-    expected = core.compact(other.context, "t", options=options)
+    expected = core.compact(context_of(other), "t", options=options)
     assert everything(other) == before
     assert shape(history.db) == shape(other)
     assert (done.rows, done.rows_deleted, done.files_in) == (expected.rows, expected.rows_deleted, expected.files_in)
@@ -115,7 +117,7 @@ def test_tasks_copy_row_groups_and_spark_reads_them(
     assert done.bytes_copied
     assert everything(db) == before
     assert db.verify(deep=True).findings == ()
-    (file,) = table.scan().plan.files
+    (file,) = plan_of(table.scan()).files
     stored = spark.read.parquet(str(tmp_path / "db" / file.file.path))
     assert sorted(row.id for row in stored.collect()) == [n for n in range(400) if n != 77]
     for wanted, count in ((300, 1), (77, 0), (5, 1)):
@@ -149,9 +151,9 @@ def test_a_dry_run_only_tells(spark: SparkSession, db: Database, table: Table) -
 def test_without_a_sort_key_the_plan_is_cut_finer_so_that_all_processors_have_something_to_do(
     spark: SparkSession, db: Database, table: Table
 ) -> None:
-    size = max(file.file.size for file in table.scan().plan.files)
+    size = max(file.file.size for file in plan_of(table.scan()).files)
     options = CompactionOptions(growth=2, target_file_bytes=5 * size // 2)
-    assert len(core.compact(db.context, "t", options=options, dry_run=True).plan.groups) == 1
+    assert len(core.compact(context_of(db), "t", options=options, dry_run=True).plan.groups) == 1
     assert len(compact(spark, db, options=options, dry_run=True)["t"].plan.groups) >= 2
 
 
@@ -204,7 +206,7 @@ def test_what_is_added_and_deleted_between_plan_and_commit_stays_so(
     done = compact(spark, db, options=EAGER, recluster=recluster)["t"]
     assert (done.groups, done.dropped, done.rows) == (1, 0, 300)
     assert [everything(db)] == expected
-    assert any(file.tombstones for file in dolmen.open(db.url).table("t").scan().plan.files)
+    assert any(file.tombstones for file in plan_of(dolmen.open(db.url).table("t").scan()).files)
     db.resolve()
     assert [everything(db)] == expected
     assert db.verify(deep=True).findings == ()
@@ -253,7 +255,7 @@ def test_who_replaces_the_files_meanwhile_wins(
             theirs.drop_table("t")
             theirs.create_table("t", SCHEMA).append(rows(7, 3))
         else:
-            core.compact(theirs.context, "t", options=EAGER)
+            core.compact(context_of(theirs), "t", options=EAGER)
 
     between_plan_and_commit(monkeypatch, meanwhile)
     done = compact(spark, db, options=EAGER)["t"]
@@ -286,7 +288,7 @@ def test_a_task_that_dies_once_leaves_orphans_and_nothing_else(
     spark: SparkSession, db: Database, table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = everything(db)
-    first = table.scan().plan.files[0].file
+    first = plan_of(table.scan()).files[0].file
     monkeypatch.setattr(spark_compaction, "rewrite_groups", Dying(first.uuid, 1))
     done = compact(spark, db, options=PARTS)["t"]
     assert (done.groups, done.dropped, done.files_out) == (3, 0, 3)
@@ -301,7 +303,7 @@ def test_a_task_that_always_dies_costs_its_own_group_alone(
 ) -> None:
     before = everything(db)
     told: list[int] = []
-    last = table.scan().plan.files[-1].file
+    last = plan_of(table.scan()).files[-1].file
     monkeypatch.setattr(spark_compaction, "rewrite_groups", Dying(last.uuid, 99))
     with pytest.raises((PySparkException, Py4JJavaError), match="executor"):
         compact(spark, db, options=PARTS, progress=lambda name, done: told.append(done.groups))
@@ -311,7 +313,7 @@ def test_a_task_that_always_dies_costs_its_own_group_alone(
 
 
 def test_a_damaged_file_is_told_as_what_it_is(spark: SparkSession, db: Database, table: Table, tmp_path: Path) -> None:
-    lost = table.scan().plan.files[0].file.path
+    lost = plan_of(table.scan()).files[0].file.path
     (tmp_path / "db" / lost).unlink()
     with pytest.raises(CorruptionError, match=lost):
         compact(spark, db, options=EAGER)
@@ -327,7 +329,7 @@ def test_a_run_that_is_interrupted_leaves_what_it_has_committed(
 
     with pytest.raises(KeyboardInterrupt):
         compact(spark, db, options=PARTS, progress=interrupt)
-    assert len(db.table("t").scan().plan.files) == 6
+    assert len(plan_of(db.table("t").scan()).files) == 6
     assert everything(db) == before
 
 
@@ -353,12 +355,12 @@ def test_reclustering_makes_files_that_do_not_overlap_and_then_has_nothing_to_do
             made.delete("x < 0.1")  # stays unresolved, and is no matter to the last file
     made.delete("k < 100000", mode="positions")
     before = everything(db)
-    size = made.scan().plan.files[0].file.size
+    size = plan_of(made.scan()).files[0].file.size
     options = CompactionOptions(target_file_bytes=size, row_group_bytes=1 << 12)
     done = compact(spark, db, recluster=True, options=options)["t"]
     assert (done.groups, done.commits, done.files_in) == (1, 1, 8)
     assert everything(db) == before
-    found = sorted((file.file.stats[1].min, file.file.stats[1].max) for file in made.scan().plan.files)
+    found = sorted((file.file.stats[1].min, file.file.stats[1].max) for file in plan_of(made.scan()).files)
     assert len(found) > 3
     assert all(one[1] <= next_[0] for one, next_ in pairwise(found))
     assert db.verify(deep=True).findings == ()

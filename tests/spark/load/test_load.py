@@ -21,6 +21,7 @@ from dolmen.errors import InputError
 from dolmen.ingest.announcements import Drop
 from dolmen.ingest.drops.announce_files import DropSource
 from dolmen.ingest.drops.ingest_drops import ingest_drops
+from dolmen.rows.scan.scan import plan_of
 from dolmen.service.handover.handover_records import HandoverRecords
 from dolmen.spark.load import portion as load_portion
 from dolmen.spark.load.load import Loaded, load
@@ -190,7 +191,7 @@ def test_a_table_with_a_sort_key_is_clustered(db: Database, landing: Path, loade
     table.set(ingest_timestamp_format="epoch_us")
     assert loaded().rows == count
     assert ids(table) == list(range(count))
-    files = [file.file for file in table.scan().plan.files]
+    files = [file.file for file in plan_of(table.scan()).files]
     assert len(files) >= 4
     bounds = sorted((stats.min, stats.max) for file in files if (stats := file.stats[2]).min is not None)
     assert all(before[1] <= after[0] for before, after in pairwise(bounds))

@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import dolmen
 from dolmen.api.database import Database, Table
+from dolmen.commit.context import context_of
 from dolmen.errors import TableNotFoundError
 from dolmen.spark.merge.spark_merge import merge
 from dolmen.transactions.merge.clauses import Delete, Update
@@ -33,7 +34,7 @@ def table(db: Database) -> Table:
 
 def meanwhile(spark: SparkSession, table: Table, act: Callable[[Database], Any], *ids: int) -> DataFrame:
     """A source of some ids with n = 1; while it is evaluated, which is after the merge has begun, something happens."""
-    url = table.context.store.url
+    url = context_of(table).store.url
 
     def then(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         act(dolmen.open(url))
@@ -105,7 +106,7 @@ def test_a_table_that_is_dropped_is_not_there(spark: SparkSession, db: Database,
 
 
 def test_of_two_merges_of_one_request_one_is_applied(spark: SparkSession, table: Table) -> None:
-    url = table.context.store.url
+    url = context_of(table).store.url
 
     def also(db: Database) -> None:
         with db.transaction() as transaction:

@@ -14,6 +14,7 @@ from dolmen.api.database import Database
 from dolmen.errors import AdoptionError
 from dolmen.ingest.drops.announce_files import DropSource
 from dolmen.maintenance.compact.compaction import CompactionOptions
+from dolmen.rows.scan.scan import plan_of
 from dolmen.spark import attach, sql
 from dolmen.spark.compact.spark_compaction import compact
 from dolmen.spark.load.load import load
@@ -155,7 +156,7 @@ def test_each_way_to_read_shows_adopted_rows_before_and_after_spark_compacts_the
         check()
         done = compact(spark, db, options=CompactionOptions(growth=1))["t"]
         assert done.files_in >= 4
-        assert not [file for file in table.scan().plan.files if str(lake) in file.file.path]
+        assert not [file for file in plan_of(table.scan()).files if str(lake) in file.file.path]
         check()
     finally:
         attached.detach()

@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 
 import dolmen
 from dolmen.api.database import Database, Table
+from dolmen.commit.context import context_of
 from dolmen.errors import SchemaError
 from dolmen.spark.compact.spark_compaction import compact
 from dolmen.spark.merge.spark_merge import merge
@@ -88,7 +89,7 @@ def test_columns_of_any_name_are_written_merged_and_deleted_by(
         merge(copy, frame, "a.b", {"a": "source.a"}, None)
         overwrite(copy, to_spark(copy))
         compact(spark, db, "t", recluster=True)
-        frame.write.format("dolmen").mode("append").option("table", "copy").save(copy.context.store.url)
+        frame.write.format("dolmen").mode("append").option("table", "copy").save(context_of(copy).store.url)
         assert copy.count() == 72
         delete(copy, frame.select("`tick```"), on="tick`")
         assert copy.count() == 0

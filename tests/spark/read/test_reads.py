@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 
 from dolmen.api.database import Database, Table
 from dolmen.errors import CorruptionError, Error, PredicateError, SchemaError
+from dolmen.rows.scan.scan import plan_of
 from dolmen.spark.failures import raising_dolmen_errors
 from dolmen.spark.read import native as reading
 from dolmen.spark.read.to_frame import to_spark
@@ -95,7 +96,7 @@ def test_a_frame_stays_what_it_was(spark: SparkSession, db: Database, table: Tab
 def test_a_file_that_is_gone_is_an_error_and_not_fewer_rows(spark: SparkSession, table: Table, tmp_path: Path) -> None:
     table.delete("x < 10", mode="positions")
     frame = to_spark(table)
-    for file in table.scan().plan.files:
+    for file in plan_of(table.scan()).files:
         (tmp_path / "db" / file.file.path).unlink()
     with pytest.raises((PySparkException, Py4JJavaError), match="does not exist"):
         frame.collect()
@@ -108,7 +109,7 @@ def test_another_file_in_the_place_of_one_is_an_error_and_not_other_rows(
     if deleted:
         table.delete("x < 10", mode="positions")
     table.append(some(1000, 5))
-    first, *_, last = (tmp_path / "db" / file.file.path for file in table.scan().plan.files)
+    first, *_, last = (tmp_path / "db" / file.file.path for file in plan_of(table.scan()).files)
     first.unlink()
     first.write_bytes(last.read_bytes())
     for native in (True, False):
@@ -152,7 +153,7 @@ def test_files_of_equal_size_are_told_apart(spark: SparkSession, db: Database, p
         table.append(some(0, 50))
         table.delete(f"id = {value} OR id = {value + 5}", mode="positions")
     table.append(some(50, 20))
-    assert len({file.file.size for file in table.scan().plan.files}) == 2
+    assert len({file.file.size for file in plan_of(table.scan()).files}) == 2
     table.delete("x = 12.0 OR x = 61.0")
     expected = table.scan(with_commit_ts=True).to_arrow()
     assert expected.num_rows == 3 * 50 + 20 - (3 + 2 + 1) * 2 - 2  # two rows of x = 12 are gone before

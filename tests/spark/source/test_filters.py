@@ -20,9 +20,11 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, EqualTo, Filter
 from pyspark.sql.types import StructType
 
 import dolmen
+from dolmen.commit.context import context_of
 from dolmen.format.schema import Schema
 from dolmen.predicate import Predicate
 from dolmen.predicate.bind import conjunction
+from dolmen.rows.scan.scan import plan_of
 from dolmen.spark.source.register import register
 from dolmen.spark.source.source_options import to_predicate
 from dolmen.spark.spark_types import spark_type
@@ -164,7 +166,7 @@ def test_a_pushed_filter_is_true_for_the_same_rows_in_spark_and_in_dolmen(
             conditions[name] = F.col(name) if shape == "truth" else condition(rng, shape, F.col(name), values)
 
     truths = frame.select("rid", *(each.alias(name) for name, each in conditions.items())).toArrow()
-    schema = db.context.segments.whole(db.context.head.refresh().manifest.table("t")).schema
+    schema = context_of(db).segments.whole(context_of(db).head.refresh().manifest.table("t")).schema
     taken = defaultdict[str, list[Predicate]](list)
     left, told = set[str](), set[str]()
     for each in pushed(spark, frame, conditions.values(), tmp_path / "filters"):
@@ -204,7 +206,7 @@ def test_pushed_filters_prune_files(spark: SparkSession, tmp_path: Path) -> None
     table = db.create_table("t", pa.schema([("n", pa.int64()), ("s", pa.string())]))
     for first in (0, 100):
         table.append(pa.table({"n": range(first, first + 100), "s": [f"s{i}" for i in range(100)]}))
-    (tmp_path / "db" / table.scan().plan.files[0].file.path).unlink()
+    (tmp_path / "db" / plan_of(table.scan()).files[0].file.path).unlink()
     reader = spark.read.format("dolmen").option("table", "t").option("push_filters", True)
     frame = reader.load(db.url).where("n >= 150 AND s LIKE 's9%' AND n % 2 = 0")
     assert sorted(row.n for row in frame.collect()) == [190, 192, 194, 196, 198]

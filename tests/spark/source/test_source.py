@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from dolmen.api.database import Database, Table
 from dolmen.format.entries import DataFile
+from dolmen.rows.scan.scan import plan_of
 from dolmen.spark.source.batch_reader import groups_of
 from support.spark_history import History, rows_of, sorted_rows
 
@@ -94,7 +95,7 @@ def test_a_schema_selects_columns(spark: SparkSession, db: Database, table: Tabl
 
 def test_rows_that_statistics_rule_out_are_not_read(spark: SparkSession, db: Database, table: Table) -> None:
     frame = load(spark, db, where="id >= 150 AND id < 1000")
-    paths = [file.file.path for file in table.scan().plan.files]
+    paths = [file.file.path for file in plan_of(table.scan()).files]
     (Path(db.url.removeprefix("file://")) / paths[0]).unlink()
     assert ids(frame) == list(range(150, 300))
     with pytest.raises(FAILED, match="is damaged"):

@@ -17,6 +17,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 import dolmen
 from dolmen.api.database import Database, Table
 from dolmen.base.runtime import Runtime
+from dolmen.commit.context import context_of
 from dolmen.commit.intent import parse_intent_key
 from dolmen.errors import ConflictError, RowError, SchemaError, StaleWriterError
 from dolmen.maintenance.gc.gc_plan import dead_jobs, intents
@@ -171,7 +172,7 @@ def job_of(db: Database) -> WriteJob:
 def test_a_job_whose_tasks_went_silent_is_refused(db: Database, table: Table) -> None:
     job = job_of(db)
     written = job.write(iter(pa.table({"id": [1, 2]}).to_batches()))
-    context = db.context
+    context = context_of(db)
     manifest = context.head.refresh().manifest
     (last,) = (intent.last_us for intent in intents(context.store).values())
     assert dead_jobs(intents(context.store), manifest, last) == ()

@@ -23,6 +23,7 @@ from pyspark.sql import SparkSession
 import dolmen
 from dolmen.api.database import Database
 from dolmen.errors import InputError
+from dolmen.rows.scan.view import stored_schema_of
 from dolmen.spark import attach, sql
 from dolmen.spark.spark_types import to_frame
 from dolmen.spark.sql.agreement import agreed_predicate, wider_predicate
@@ -148,7 +149,7 @@ def test_a_condition_that_dolmen_takes_over_chooses_sparks_rows(spark: SparkSess
     table = db.create_table("t", SCHEMA)
     table.append(rows(rng, 0, 400))
     frame = table.to_spark(spark=spark).coalesce(1).cache()
-    fields = dict(enumerate(table.stored_schema.fields))
+    fields = dict(enumerate(stored_schema_of(table).fields))
     conditions, agreed, wider = [], [], []
     try:
         while len(conditions) < CONDITIONS:

@@ -12,6 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import dolmen
+from dolmen.commit.context import context_of
 from support.killed_streams import WAYS, Kill, Way, copy, run, stages
 from support.spark import streams_arrow
 
@@ -53,7 +54,7 @@ def test_a_driver_that_is_killed_at_every_stage_writes_each_row_once(spark: Spar
     copy(spark, db.url, str(files), str(tmp_path), "by_format")
     for way, table in tables.items():
         assert sorted(table.to_arrow()["id"].to_pylist()) == list(range(FILES * ROWS)), way
-    applied = {entry.id for entry in db.context.head.refresh().manifest.applied}
+    applied = {entry.id for entry in context_of(db).head.refresh().manifest.applied}
     assert len(applied) == len(WAYS) * FILES
     assert len({id_.split(":")[1] for id_ in applied}) == len(WAYS)
     assert db.verify(deep=True).ok

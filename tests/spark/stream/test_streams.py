@@ -16,8 +16,10 @@ from pyspark.sql.streaming import DataStreamWriter
 
 import dolmen
 from dolmen.api.database import Database, Table
+from dolmen.commit.context import context_of
 from dolmen.errors import ConflictError, InputError, UnsettledTimestampError, VersionExpiredError
 from dolmen.format.schema import COMMIT_TS
+from dolmen.rows.scan.scan import plan_of
 from dolmen.spark.failures import raising_dolmen_errors
 from dolmen.spark.source.source import pin
 from dolmen.spark.source.source_options import STREAM_READ
@@ -96,9 +98,9 @@ def test_other_tables_and_upkeep_begin_no_batch(db: Database, table: Table) -> N
         table.append(some(first, 3))
     assert len(stream.all()[0]) == 30
     db.create_table("other", SCHEMA).append(some(0, 5))
-    before = len(table.scan().plan.files)
+    before = len(plan_of(table.scan()).files)
     db.compact()
-    assert len(table.scan().plan.files) < before
+    assert len(plan_of(table.scan()).files) < before
     assert stream.all() == []
     table.append(some(30, 1))
     db.compact()
@@ -275,7 +277,7 @@ def test_spark_streams_from_a_table_into_another_of_the_same_database(
     assert first == again
     assert sorted(copy.to_arrow()["id"].to_pylist()) == list(range(15))
     assert db.refresh() == version + 1
-    applied = [entry.id for entry in db.context.head.refresh().manifest.applied]
+    applied = [entry.id for entry in context_of(db).head.refresh().manifest.applied]
     assert applied == [f"stream:{first}:0", f"stream:{first}:1"]
     assert all((path / "done").exists() for path in (tmp_path / "db" / "intent").iterdir())
     run(into(read(spark, db)), tmp_path / "checkpoint")  # nothing is new

@@ -10,6 +10,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from dolmen.api.database import Database, Table
+from dolmen.commit.context import context_of
 from dolmen.errors import SchemaError
 from dolmen.spark import append, delete, merge, overwrite, upsert
 
@@ -55,7 +56,7 @@ WRITES: dict[str, Callable[[Table, DataFrame], Any]] = {
     "upsert on": lambda table, rows: upsert(table, rows, on="iD"),
     "merge": lambda table, rows: merge(table, rows, "iD"),
     "source": lambda table, rows: (
-        rows.write.format("dolmen").mode("append").options(path=table.context.store.url, table="t").save()
+        rows.write.format("dolmen").mode("append").options(path=context_of(table).store.url, table="t").save()
     ),
 }
 

@@ -12,6 +12,7 @@ from pyspark.sql import types as s
 
 import dolmen
 from dolmen.api.database import Database, Table
+from dolmen.commit.context import context_of
 from dolmen.errors import ConflictError, Error, InputError, RowError, SchemaError
 from dolmen.spark import append, batches_into, overwrite, raising_dolmen_errors, upsert
 from dolmen.spark.source.batch_writer import writer
@@ -36,7 +37,7 @@ def schema(text: str) -> s.StructType:
 
 
 def add(table: Table, text: str, request: str | None = None) -> None:
-    add_new_columns(table.context, table.name, schema(text), request)
+    add_new_columns(context_of(table), table.name, schema(text), request)
 
 
 def frame(spark: SparkSession, first: int = 1, text: str = "id long, name string, n int") -> DataFrame:
@@ -52,7 +53,7 @@ def test_columns_are_added_with_spark_s_types(table: Table) -> None:
     given = schema(f"{MORE}, d decimal(9,2), b binary, f float, day date, naive timestamp_ntz, ok boolean").add(
         "s", nested
     )
-    add_new_columns(table.context, "t", given, None)
+    add_new_columns(context_of(table), "t", given, None)
     assert table.schema.names == given.names
     assert table.schema.field("at").type == pa.timestamp("us", "UTC")
     for field in given.fields[2:]:
@@ -109,11 +110,11 @@ def test_columns_that_are_wider_in_the_frame_become_as_wide(db: Database) -> Non
         [("b", pa.int8()), ("f", pa.float32()), ("d", pa.decimal128(5, 2)), ("u", pa.uint8()), ("s", pa.string())]
     )
     table = db.create_table("w", narrow)
-    add_new_columns(table.context, "w", schema("b long, f double, d decimal(20,2), u int, s string, n int"), None)
+    add_new_columns(context_of(table), "w", schema("b long, f double, d decimal(20,2), u int, s string, n int"), None)
     wide = [pa.int64(), pa.float64(), pa.decimal128(20, 2), pa.uint8(), pa.string(), pa.int32()]
     assert table.schema.types == wide
     version = db.refresh()
-    add_new_columns(table.context, "w", schema("b int, f float, d decimal(9,2), n short"), None)
+    add_new_columns(context_of(table), "w", schema("b int, f float, d decimal(9,2), n short"), None)
     assert db.refresh() == version, "nothing becomes narrower"
 
 

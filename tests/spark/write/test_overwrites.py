@@ -11,12 +11,14 @@ from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users w
 
 import dolmen
 from dolmen.api.database import Database, Table
+from dolmen.commit.context import context_of
 from dolmen.errors import ConflictError, InputError, TableNotFoundError
 from dolmen.spark.failures import raising_dolmen_errors
 from dolmen.spark.origin import Origin, origins_of, origins_read
 from dolmen.spark.read.native import native_frames
 from dolmen.spark.read.to_frame import to_spark
 from dolmen.spark.write.from_frame import overwrite
+from dolmen.transactions.transaction import unit_of
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("n", pa.int64())])
 
@@ -40,7 +42,7 @@ def ids(table: Table) -> list[int]:
 
 
 def load(spark: SparkSession, table: Table) -> DataFrame:
-    return spark.read.format("dolmen").option("table", table.name).load(table.context.store.url)
+    return spark.read.format("dolmen").option("table", table.name).load(context_of(table).store.url)
 
 
 def save(frame: DataFrame, db: Database, **options: object) -> None:
@@ -186,7 +188,7 @@ def test_a_source_refuses_to_overwrite_by_what_may_come_from_anywhere(
 
 
 def test_columns_say_where_they_come_from(spark: SparkSession, db: Database, table: Table) -> None:
-    uuid = db.transaction().entry("t").uuid
+    uuid = unit_of(db.transaction()).entry("t").uuid
     frame = to_spark(table)
     assert origins_of(frame.schema) == origins_read(frame) == {Origin(uuid, db.version)}
     both = table.to_spark(version=2).unionAll(frame)

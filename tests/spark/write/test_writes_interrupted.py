@@ -19,6 +19,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users w
 import dolmen
 from dolmen.api.database import Database, Table
 from dolmen.base.runtime import Runtime
+from dolmen.commit.context import context_of
 from dolmen.commit.intent import Intent
 from dolmen.commit.statements.row_changes import Write
 from dolmen.commit.uploads import MAX_KEYS
@@ -28,7 +29,7 @@ from dolmen.spark.write import from_frame as writing
 from dolmen.spark.write.from_frame import append, begin_uploads, collect_keeping_alive, without_files
 from dolmen.spark.write.key_tombstones import KeyedTask, tombstones, write_keyed
 from dolmen.spark.write.task_reports import REPORT, Reported
-from dolmen.transactions.transaction import Transaction
+from dolmen.transactions.transaction import Transaction, unit_of
 
 HOUR_US = 3_600_000_000
 SCHEMA = pa.schema([("id", pa.int64()), ("x", pa.float64())])
@@ -92,7 +93,7 @@ def dying(work: Work) -> Work:
 
 def run(spark: SparkSession, transaction: Transaction, how: Callable[[Work], Work]) -> Reported:
     """The job of an upsert of 5,000 rows in two tasks."""
-    entry = transaction.entry("t")
+    entry = unit_of(transaction).entry("t")
     url, txid = begin_uploads(transaction)
     task = KeyedTask(url, "t", msgspec.json.encode(without_files(entry)), txid, entry.primary_key, True)
     frame = rows(spark, 5_000).repartition(2, "id").sortWithinPartitions("id")
@@ -102,13 +103,13 @@ def run(spark: SparkSession, transaction: Transaction, how: Callable[[Work], Wor
 def test_workers_that_are_killed_leave_files_and_keys_that_nothing_names(
     spark: SparkSession, db: Database, table: Table, tmp_path: Path
 ) -> None:
-    transaction = Transaction(table.context, "upsert")
+    transaction = Transaction(context_of(table), "upsert")
     reported = run(spark, transaction, dying)
-    entry = transaction.entry("t")
-    hidden = tombstones(transaction.uploads, "t", entry.uuid, reported, (entry.schema.by_id[1],))
-    transaction.add(Write("t", entry.uuid, tuple(reported.files), hidden))
+    entry = unit_of(transaction).entry("t")
+    hidden = tombstones(unit_of(transaction).uploads, "t", entry.uuid, reported, (entry.schema.by_id[1],))
+    unit_of(transaction).add(Write("t", entry.uuid, tuple(reported.files), hidden))
     transaction.commit()
-    txid = transaction.intent().txid
+    txid = unit_of(transaction).intent().txid
     assert sorted(table.scan(["id"]).to_arrow()["id"].to_pylist()) == list(range(-1, 5_000))
     assert (len(reported.files), len(reported.tombstones)) == (2, 2)
     assert (len(objects(tmp_path, "data")), len(objects(tmp_path, "tombstone"))) == (4, 4)
@@ -144,7 +145,7 @@ def test_a_job_that_is_cancelled_leaves_what_collection_finds_by_its_intent(
 def test_what_a_driver_left_that_died_before_its_commit_is_collected(
     spark: SparkSession, db: Database, table: Table, tmp_path: Path
 ) -> None:
-    run(spark, Transaction(table.context, "upsert"), lambda work: work)
+    run(spark, Transaction(context_of(table), "upsert"), lambda work: work)
     assert (len(objects(tmp_path, "data")), len(objects(tmp_path, "tombstone"))) == (2, 2)
     later(db, 3).gc()
     assert (objects(tmp_path, "data"), objects(tmp_path, "tombstone")) == (set(), set())

@@ -33,7 +33,7 @@ from dolmen.ingest.cdc.previous import PreviousValues
 from dolmen.ingest.formats.formats import FileKind, SourceFile, read
 from dolmen.ingest.formats.reader_options import OnBadRow
 from dolmen.ingest.late import ErasedRows, RowIds
-from dolmen.transactions.transaction import Transaction
+from dolmen.transactions.transaction import Transaction, unit_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ def ingest_changes(
     if erased is not None:
         erased.read_names(source, settings, partial(_read_images, source, target))
         tables = _without_erased(tables, target.fields, erased, faults)
-    counts, first_ts = ChangeCounts(), transaction.next_ts
+    counts, first_ts = ChangeCounts(), unit_of(transaction).next_ts
     for changes in cut_portions(tables, str(target.sequence.id), portion_rows, portion_bytes):
         counts += target.apply(changes, first_ts)
     return counts + ChangeCounts(ddl=sum(made.ddl))
@@ -180,7 +180,7 @@ class _Target:
         cls, transaction: Transaction, name: str, settings: IngestSettings, request: str, faults: ChangeFaults
     ) -> _Target:
         """Raises InputError: the table can't be fed with changes."""
-        entry = transaction.entry(name)
+        entry = unit_of(transaction).entry(name)
         settings.check(entry.schema, entry.primary_key)
         if settings.cdc is None:
             raise InputError(f"table {name!r} takes no changes: its ingest_mode is {settings.mode}")
@@ -226,7 +226,7 @@ class _Target:
         sequence, known_bad = str(self.sequence.id), self.faults.count
         last = last_of_each(changes, self.key_names, [sequence, ROW])
         least, _ = self._least_and_greatest(last)
-        entry = self.transaction.entry(self.name)
+        entry = unit_of(self.transaction).entry(self.name)
         memory = DeleteMemory.of(self.transaction, self.name, entry, self.keys, self.sequence, self.settings.memory_us)
         lacks_values = bool(unavailable_columns(changes))
         if not lacks_values and all_above(entry, self.sequence, least):
@@ -304,10 +304,10 @@ class _Target:
         """Adds changes to the transaction; rows with the keys of ``hidden`` are what they replace."""
         transaction, request = self.transaction, self.request
         remembered, uuid = memory.ensure_table(request)
-        transaction.add(
+        unit_of(transaction).add(
             Advance(
                 self.name,
-                transaction.entry(self.name).uuid,
+                unit_of(transaction).entry(self.name).uuid,
                 self.sequence.id,
                 greatest=self._least_and_greatest(changes)[1],
                 above=above,

@@ -31,7 +31,7 @@ from dolmen.ingest.cdc.changes import last_of_each
 from dolmen.predicate import Predicate
 from dolmen.predicate.bind import compare, conjunction, one_of
 from dolmen.predicate.constants import Value, domain_of
-from dolmen.transactions.transaction import Transaction
+from dolmen.transactions.transaction import Transaction, unit_of
 from dolmen.transactions.transaction_table import TransactionTable
 
 LIVE, SEQUENCE, TS, KNOWN = "live", "sequence", "ts", "known"
@@ -156,7 +156,7 @@ def condition_on_keys(transaction: Transaction, table: str, keys: tuple[Field, .
     Args:
         wanted: the keys; columns named by ids.
     """
-    entry = transaction.entry(table)
+    entry = unit_of(transaction).entry(table)
     most = INDEXED_LIST if len(keys) == 1 and entry.segments_of("index") else LIST
     return conjunction([_condition_on(entry.schema.field(key.name), wanted[str(key.id)], most) for key in keys])
 
@@ -209,6 +209,7 @@ class DeleteMemory:
             InvalidNameError: the table's name leaves no room for the memory's.
             InputError: another table has that name.
         """
+        unit = unit_of(transaction)
         name = memory_name(table)
         try:
             check_table_name(name)
@@ -218,7 +219,7 @@ class DeleteMemory:
                 f"table {table!r}: deletes of its changes are remembered in table {name!r}, whose name is too long; "
                 f"for ingest_mode cdc a name has at most {longest} characters"
             ) from None
-        sequences, there = entry.sequences, transaction.manifest.tables.get(name)
+        sequences, there = entry.sequences, unit.manifest.tables.get(name)
         if there is not None and (sequences is None or there.uuid != sequences.memory):
             raise InputError(
                 f"table {name!r} is in the way: deletes of the changes of {table!r} are to be remembered under this "
@@ -226,7 +227,7 @@ class DeleteMemory:
             )
         forgotten: Json = None
         # Marks beyond the base are this transaction's own: their time is not that of its commit.
-        forget = forgettable(sequences, min(transaction.now_us - age_us, transaction.base.commit_ts))
+        forget = forgettable(sequences, min(unit.now_us - age_us, unit.base.commit_ts))
         if sequences is not None:
             forgotten = sequences.forgotten_through
             if there is None:  # it was dropped: nothing up to here is remembered any more
@@ -242,7 +243,7 @@ class DeleteMemory:
             fields = [pa.field(field.name, field.arrow_type, False) for field in (*self.keys, self.sequence)]
             names = [field.name for field in self.keys]
             found = self.transaction.create_table(self.name, pa.schema(fields), names, names, request=request)
-        return found, self.transaction.manifest.tables[self.name].uuid
+        return found, unit_of(self.transaction).manifest.tables[self.name].uuid
 
     def ensure_kept(self, table: TransactionTable, request: str) -> None:
         """Gives the memory the columns that say which values of a row are older than its sequence."""
@@ -255,7 +256,7 @@ class DeleteMemory:
         """Deletes what is to be forgotten. Call it after ``ensure_table``."""
         if self.forget is None or self.table is None:
             return
-        sequence = self.transaction.entry(self.name).schema.field(self.sequence.name)
+        sequence = unit_of(self.transaction).entry(self.name).schema.field(self.sequence.name)
         kind = sequence.arrow_type
         old = compare("<=", sequence, Value(domain_of(kind), from_json(self.forget, kind)))
         self.table.delete(old, request=request)

@@ -20,7 +20,7 @@ from dolmen.format.schema import Field
 from dolmen.ingest.cdc.change_order import NOWHERE, ChangeOrder, Mask, Places
 from dolmen.ingest.cdc.changes import DELETED, ROW, is_unavailable, unavailable_columns
 from dolmen.ingest.cdc.deleted_keys import KEPT_COLUMN, KEPT_SINCE, SEQUENCE, LatestSequences, condition_on_keys
-from dolmen.transactions.transaction import Transaction
+from dolmen.transactions.transaction import Transaction, unit_of
 
 PLACE, STORED = "place", "stored"
 
@@ -132,7 +132,7 @@ class PreviousValues:
         self, places: pa.ChunkedArray, wanted: list[int], transaction: Transaction, table: str, keys: tuple[Field, ...]
     ) -> Iterator[pa.Table]:
         """Yields columns of rows in the table with their places among ``known``. Of rows with one key, it takes one."""
-        schema, names = transaction.entry(table).schema, self.known.column_names
+        schema, names = unit_of(transaction).entry(table).schema, self.known.column_names
         left = pc.unique(places)
         sought = self.known.take(left).append_column(STORED, left)
         ids = [*names, *map(str, wanted)]

@@ -54,7 +54,7 @@ from dolmen.ingest.redaction import MessageError
 from dolmen.transactions.erase import MOST_SUBJECTS
 from dolmen.transactions.results import Commit
 from dolmen.transactions.row_statements import Mode
-from dolmen.transactions.transaction import Transaction
+from dolmen.transactions.transaction import Transaction, unit_of
 
 MAX_BODY_BYTES = 64 * MIB
 
@@ -381,15 +381,19 @@ def request_values(request: DeleteRequest) -> list[Any]:
 def request_names(seen: Transaction | None, request: DeleteRequest) -> frozenset[str]:
     """The names of a request's tables, and of the columns of those that exist."""
     tables = {*(delete.table for delete in request.deletes), *request_tables(seen, request)}
-    there = [name for name in tables if seen is not None and name in seen.manifest.tables]
-    columns = (field.name for name in there for field in seen.entry(name).schema.fields) if seen is not None else ()
+    there = [name for name in tables if seen is not None and name in unit_of(seen).manifest.tables]
+    columns = (
+        (field.name for name in there for field in unit_of(seen).entry(name).schema.fields) if seen is not None else ()
+    )
     return frozenset(tables).union(columns)
 
 
 def request_tables(seen: Transaction | None, request: DeleteRequest) -> list[str]:
     """The tables that a request names; if it forgets somebody, those with a subject when the batch began."""
     if request.subjects and seen is not None:
-        return sorted(name for name, entry in seen.base.tables.items() if entry.properties.get(SUBJECT) is not None)
+        return sorted(
+            name for name, entry in unit_of(seen).base.tables.items() if entry.properties.get(SUBJECT) is not None
+        )
     return [delete.table for delete in request.deletes]
 
 

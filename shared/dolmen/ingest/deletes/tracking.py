@@ -14,6 +14,7 @@ from dolmen.errors import AppliedIdError, InputError, LimitError
 from dolmen.ingest.deletes.delete_requests import DeleteRequest, add_request, parse_request
 from dolmen.ingest.queues.directory_queue import DirectoryQueue
 from dolmen.ingest.queues.queue import Queue
+from dolmen.transactions.transaction import unit_of
 
 RequestState = Literal["applied", "waiting", "failed", "unknown"]
 
@@ -62,12 +63,13 @@ def check(database: Database, request: DeleteRequest) -> int:
         InputError, NotFoundError: no such table or column, a predicate or keys that do not fit.
     """
     transaction = database.transaction()
-    before = transaction.find_applied([request.id]).get(request.id)
+    unit = unit_of(transaction)
+    before = unit.find_applied([request.id]).get(request.id)
     if before is not None and before.digest != request.digest:
         raise AppliedIdError(f"version {before.version} has applied another request under the id {request.id!r}")
     deletes = tuple(replace(delete, mode="tombstone") for delete in request.deletes)  # without looking rows up
     add_request(transaction, replace(request, deletes=deletes))
-    return transaction.base.version  # which is given up here, before anything of it is uploaded
+    return unit.base.version  # which is given up here, before anything of it is uploaded
 
 
 def check_size(body: str, queue: Queue) -> None:
@@ -107,7 +109,9 @@ def status_of(database: Database, ids: Sequence[str], queue: Queue | None = None
         queue: where they were put; one of a directory is looked through.
     """
     letters = dict(_letters(queue, frozenset(ids))) if isinstance(queue, DirectoryQueue) else {}
-    applied = database.transaction().find_applied(ids)  # after the queue: on its way between them it is in both
+    applied = unit_of(database.transaction()).find_applied(
+        ids
+    )  # after the queue: on its way between them it is in both
     statuses = []
     for id_ in ids:
         if id_ in applied:

@@ -16,6 +16,7 @@ from dataclasses import replace
 from typing import Any
 
 from dolmen.api.database import Database
+from dolmen.commit.context import context_of
 from dolmen.errors import Error
 from dolmen.format.ingest_properties import IngestSettings, LandingPolicy
 from dolmen.ingest.announcements import Drop
@@ -24,7 +25,7 @@ from dolmen.ingest.drops.drop_outcomes import DropOutcome, IngestResult, dispose
 from dolmen.ingest.drops.one_drop import Ingestion
 from dolmen.ingest.landing import Landing
 from dolmen.store.base import attempts
-from dolmen.transactions.transaction import Transaction
+from dolmen.transactions.transaction import Transaction, unit_of
 
 
 def ingest_drops(
@@ -87,7 +88,7 @@ def ingest_with_retries(
     Yields the result of each try, without the failures that are tried again. See ``ingest_drops`` for the options.
     """
     left = list(drops)
-    for attempt in attempts(database.runtime, tries, cap_seconds=10.0):
+    for attempt in attempts(context_of(database).runtime, tries, cap_seconds=10.0):
         ingested = ingest_drops(database, landing, left, **options)
         failed = [outcome.drop for outcome in ingested.outcomes if outcome.status == "failed"]
         if not failed or attempt == tries - 1:
@@ -135,7 +136,7 @@ def _dispose(seen: Transaction, ingestions: list[Ingestion], outcomes: list[Drop
         if outcome.version is None:
             continue
         try:
-            settings = ingestion.settings or IngestSettings.of(seen.entry(ingestion.place.table))
+            settings = ingestion.settings or IngestSettings.of(unit_of(seen).entry(ingestion.place.table))
         except Error as error:
             outcomes[place] = replace(outcome, disposal_error=error)
             continue

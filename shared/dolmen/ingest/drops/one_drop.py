@@ -15,6 +15,7 @@ import pyarrow as pa
 from dolmen.api.database import Database
 from dolmen.base.runtime import Runtime
 from dolmen.base.units import MIB
+from dolmen.commit.context import context_of
 from dolmen.commit.statements.claims import Expect
 from dolmen.errors import (
     ConflictError,
@@ -39,7 +40,7 @@ from dolmen.ingest.late import ErasedRows, expect_erasures
 from dolmen.ingest.new_columns import NO_NEW_COLUMNS, NewColumns, ingest_with_new_columns
 from dolmen.ingest.redaction import UnforeseenError
 from dolmen.ingest.rejects.reject import Quarantine, Reject, find_reject, header_of, reject_drop
-from dolmen.transactions.transaction import Transaction
+from dolmen.transactions.transaction import Transaction, unit_of
 from dolmen.transactions.transaction_table import TransactionTable
 from dolmen.transactions.unit_of_work import leaves_out_erased
 
@@ -175,7 +176,7 @@ class Ingestion:
                 self.final_outcome = self._reject(error)
                 return "settle"
             if self.expected is not None:  # the fault may be one by these settings and columns alone
-                transaction.add(replace(self.expected, request=drop.rejection_id))
+                unit_of(transaction).add(replace(self.expected, request=drop.rejection_id))
             return "reject"
         except (ObjectNotFoundError, ObjectChangedError) as gone:
             self.final_outcome = DropOutcome(drop, "superseded", error=gone)
@@ -193,8 +194,9 @@ class Ingestion:
         If another file creates the table, the file may be rejected in that commit: the commit expects this table. But
         a report without a commit must wait until the table is there.
         """
-        name, whole = self.place.path.partition("/")[0], transaction.uploads.segments.whole
-        now, before = transaction.manifest.tables.get(name), transaction.base.tables.get(name)
+        unit = unit_of(transaction)
+        name, whole = self.place.path.partition("/")[0], unit.uploads.segments.whole
+        now, before = unit.manifest.tables.get(name), unit.base.tables.get(name)
         if now is None or before is None:
             return now is not None and self.drop.rejection_id is None
         return whole(now).schema != whole(before).schema
@@ -296,7 +298,7 @@ class Ingestion:
     def _find_fault(self, version: int) -> Error:
         """Reads the file once more as the version saw it that rejected it, to find the reason again."""
         try:
-            transaction = Transaction(self.database.context, base=self.database.at(version).manifest)
+            transaction = Transaction(context_of(self.database), base=self.database.at(version).manifest)
             fault = self._ingest_or_find_fault(transaction)
         except VersionExpiredError:
             fault = None
@@ -309,8 +311,9 @@ class Ingestion:
         return TableNotFoundError(f"no table {self.place.table!r}: create it, then drop the file again")
 
     def _ingest(self, transaction: Transaction) -> None:
+        unit = unit_of(transaction)
         try:  # that it is missing is not noted as a read: the rejection and the file exclude each other
-            entry = transaction.entry(self.place.table)
+            entry = unit.entry(self.place.table)
         except TableNotFoundError:
             if not self.auto_create:
                 raise self._no_table_error() from None
@@ -320,8 +323,8 @@ class Ingestion:
             self.expected = Expect(
                 self.place.table, entry.uuid, entry.properties, INGEST_PROPERTIES, self.drop.id, entry.schema
             )
-            transaction.add(self.expected)
-        table = TransactionTable(transaction, self.place.table)
+            unit.add(self.expected)
+        table = TransactionTable(unit, self.place.table)
         settings = IngestSettings.of(entry)
         settings.check(entry.schema, entry.primary_key)
         every = leaves_out_erased(entry)
@@ -344,7 +347,7 @@ class Ingestion:
         path = self.place.path
         schema = infer(SourceFile(self.open, detect(path), path, self.limit_options(ReadOptions())))
         transaction.create_table(self.place.table, schema, request=self.drop.id)
-        return transaction.entry(self.place.table)
+        return unit_of(transaction).entry(self.place.table)
 
     def _ingest_rows(
         self,
@@ -419,13 +422,14 @@ class Ingestion:
             assert self.settings is not None
             erased.read_names(source, self.settings)
             rows = erased.leave_out(rows, numbers, self.place.path, on_bad_row)
-        return _CountedRows(rows, self.database.runtime)
+        return _CountedRows(rows, context_of(self.database).runtime)
 
     def _column_of_error(self, transaction: Transaction, error: Exception) -> str | None:
         """The table's column that an error is about."""
+        unit = unit_of(transaction)
         name = getattr(error, "column", None)
-        table = transaction.manifest.tables.get(self.place.path.partition("/")[0]) if name else None
-        return name if table and name in transaction.uploads.segments.whole(table).schema.arrow.names else None
+        table = unit.manifest.tables.get(self.place.path.partition("/")[0]) if name else None
+        return name if table and name in unit.uploads.segments.whole(table).schema.arrow.names else None
 
     def _database_facts(self) -> dict[str, Any]:
         """Facts about the database, for a report."""

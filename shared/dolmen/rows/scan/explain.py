@@ -6,14 +6,13 @@ The part of a scan that other engines use: narrower scans, their rows, and an ex
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
 import pyarrow as pa
 
 from dolmen.format.entries import KeysTombstone, WhereTombstone
-from dolmen.predicate import Predicate
 from dolmen.rows.scan.hide.scan_deletes import tombstones_to_fetch
 from dolmen.rows.scan.plan import ScanPlan, html, text
 from dolmen.rows.scan.read.footers import first_request
@@ -167,13 +166,6 @@ class RowSource(Protocol):
     """Rows of one table: a ``Scan``, for DuckDB and for Polars, which push columns and conditions down into it."""
 
     schema: pa.Schema
-
-    @property
-    def is_limited(self) -> bool:
-        """Whether it has a limit, so that no condition may be added to it."""
-
-    def only(self, columns: Sequence[str], where: Predicate | None, limit: int | None = None) -> RowSource:
-        """The same rows with some of the columns, one more condition, and at most ``limit`` rows."""
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
         """The rows, read anew."""

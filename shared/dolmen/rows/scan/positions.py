@@ -16,7 +16,7 @@ from dolmen.rows.scan.hide.row_masks import column_of, row_mask, to_arrow
 from dolmen.rows.scan.plan import plan
 from dolmen.rows.scan.read.reading import PlanReader, RowGroupColumns
 from dolmen.rows.scan.read.row_groups import RowGroup
-from dolmen.rows.scan.scan import Scan
+from dolmen.rows.scan.scan import Scan, plan_of, reader_of, reading
 from dolmen.rows.scan.view import View
 
 PositionedRows: TypeAlias = tuple[pa.RecordBatch, str, npt.NDArray[np.int64]]
@@ -51,7 +51,7 @@ def _positions(group: RowGroup, columns: RowGroupColumns) -> tuple[str, BitMap]:
 
 def rows_with_positions(scan: Scan) -> Iterator[PositionedRows]:
     """Reads a scan without order and limit, in batches of one file each."""
-    scan_plan, reader = scan.plan, scan.reader()
+    scan_plan, reader = plan_of(scan), reader_of(scan)
 
     def work(group: RowGroup, columns: RowGroupColumns) -> PositionedRows | None:
         keep = row_mask(group, columns.read(group.tests))
@@ -65,7 +65,7 @@ def rows_with_positions(scan: Scan) -> Iterator[PositionedRows]:
             output = [array.filter(to_arrow(keep)) for array in output]
         return pa.record_batch(output, scan_plan.schema), group.file.file.path, positions
 
-    with scan.reading():
+    with reading(scan):
         for found in reader.read(work, reader.groups(), scan_plan.output_ids):
             if found is not None:
                 yield found

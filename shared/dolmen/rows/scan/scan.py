@@ -80,7 +80,7 @@ class Scan:
         return {**self.__dict__, "_planned": None}
 
     @property
-    def plan(self) -> ScanPlan:
+    def _files(self) -> ScanPlan:
         """The plan of what to read. The first access makes it, and fetches only segments."""
         if self._planned is None:
             with self._view.reading():
@@ -101,25 +101,50 @@ class Scan:
         )
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
-        """Streams the rows with bounded memory: at most a few row groups are held at once."""
+        """Streams the rows with bounded memory: at most a few row groups are held at once.
+
+        Examples:
+            >>> sum(batch.num_rows for batch in people.scan().to_batches())
+            3
+        """
         if self._order:
             return iter(self._sorted().to_batches())
         return self._batches()
 
     def to_reader(self) -> pa.RecordBatchReader:
-        """The same stream as a ``pyarrow.RecordBatchReader``."""
+        """The same stream as a ``pyarrow.RecordBatchReader``.
+
+        Examples:
+            >>> people.scan(["name"]).to_reader().schema.names
+            ['name']
+        """
         return pa.RecordBatchReader.from_batches(self.schema, self.to_batches())
 
     def to_arrow(self) -> pa.Table:
-        """All rows in memory."""
+        """All rows in memory.
+
+        Examples:
+            >>> people.scan(where="age > 40").to_arrow().num_rows
+            1
+        """
         return self._sorted() if self._order else pa.Table.from_batches(self._batches(), self.schema)
 
     def to_pandas(self, **options: Any) -> pd.DataFrame:
-        """All rows as a pandas frame; ``options`` go to ``pyarrow.Table.to_pandas``."""
+        """All rows as a pandas frame; ``options`` go to ``pyarrow.Table.to_pandas``.
+
+        Examples:
+            >>> people.scan(["id"]).to_pandas().columns.tolist()
+            ['id']
+        """
         return to_pandas(self.to_arrow(), **options)
 
     def to_polars(self) -> pl.DataFrame:
-        """All rows as a Polars frame."""
+        """All rows as a Polars frame.
+
+        Examples:
+            >>> people.scan(["id"]).to_polars().shape
+            (3, 1)
+        """
         return to_polars(self.to_arrow())
 
     def to_duckdb(self, connection: duckdb.DuckDBPyConnection | None = None) -> duckdb.DuckDBPyRelation:
@@ -130,6 +155,10 @@ class Scan:
 
         Args:
             connection: where the relation lives; DuckDB's default connection otherwise.
+
+        Examples:
+            >>> people.scan(where="age > 30").to_duckdb().count("*").fetchall()
+            [(2,)]
         """
         from dolmen.rows.scan.engines.dataset import (
             ScanDataset,  # pyarrow's datasets: only for those who ask
@@ -138,49 +167,56 @@ class Scan:
 
         duckdb = optional("duckdb", "dolmen[sql]")
         connection = connection or duckdb.default_connection()
-        if self.is_limited and not needs_boxes():
+        if self._is_limited and not needs_boxes():
             return connection.from_arrow(self)
-        schema, filters = self._stored_schema, not self.is_limited
-        return ScanDataset(self._view.table, self.schema, schema, self.only, filters=filters).relation(connection)
+        schema, filters = self._stored_schema, not self._is_limited
+        return ScanDataset(self._view.table, self.schema, schema, self._only, filters=filters).relation(connection)
 
     def to_polars_lazy(self) -> pl.LazyFrame:
         """A lazy frame of Polars that scans when it is collected.
 
         It reads the columns that the query needs, and those files and row groups that its conditions leave; conditions
         that dolmen does not understand are left to Polars.
+
+        Examples:
+            >>> people.scan().to_polars_lazy().select("age").max().collect().item()
+            45
         """
         from dolmen.rows.scan.engines.dataframes import lazy_frame  # only for those who ask
 
-        return lazy_frame(self, self._stored_schema)
+        return lazy_frame(self.schema, self._stored_schema, self._only, filters=not self._is_limited)
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
         """The stream by the Arrow PyCapsule interface, for anything that reads it."""
         return self.to_reader().__arrow_c_stream__(requested_schema)
 
     def count(self) -> int:
-        """Counts the rows that ``to_arrow`` would give, from metadata alone where that is exact."""
+        """Counts the rows that ``to_arrow`` would give, from metadata alone where that is exact.
+
+        Examples:
+            >>> people.scan(where="age > 30").count()
+            2
+        """
         with self._view.reading():
-            rows = count_rows(self._reader(self.plan if self._paths is not None else self._plan(counting=True)))
+            rows = count_rows(self._reader(self._files if self._paths is not None else self._plan(counting=True)))
         return rows if self._limit is None else min(rows, self._limit)
 
     def explain(self) -> Explanation:
-        """Explains what the scan reads and what it skips, to the byte. Fetches footers and tombstones for that."""
-        with self._view.reading():
-            return explain(self._reader(self.plan))
+        """Explains what the scan reads and what it skips, to the byte. Fetches footers and tombstones for that.
 
-    def of_files(self, paths: Collection[str]) -> Scan:
-        """The same scan over some of its files: the part that one of several tasks reads."""
-        part = self._like()
-        part._paths = frozenset(paths)
-        part._planned = replace(self.plan, files=tuple(f for f in self.plan.files if f.file.path in part._paths))
-        return part
+        Examples:
+            >>> people.scan(where="age > 99").explain().plan.files
+            ()
+        """
+        with self._view.reading():
+            return explain(self._reader(self._files))
 
     @property
-    def is_limited(self) -> bool:
+    def _is_limited(self) -> bool:
         """Whether it has a limit. Which rows it takes is not known in advance, so no condition may be added to it."""
         return self._limit is not None
 
-    def only(self, columns: Sequence[str], where: Predicate | None, limit: int | None = None) -> Scan:
+    def _only(self, columns: Sequence[str], where: Predicate | None, limit: int | None = None) -> Scan:
         """The same scan of some of its columns, and of rows that fulfil one more condition.
 
         Args:
@@ -188,7 +224,7 @@ class Scan:
             where: bound to the table's schema; None if the scan is limited.
             limit: at most so many of its rows.
         """
-        assert where is None or not self.is_limited
+        assert where is None or not self._is_limited
         limits = [most for most in (self._limit, limit) if most is not None]
         conditions = [condition for condition in (self._where, where) if condition is not None]
         part = self._like(
@@ -210,14 +246,6 @@ class Scan:
         }
         return Scan(self._view, **{**arguments, **changes})
 
-    def reading(self) -> AbstractContextManager[None]:
-        """Surrounds work with ``reader``, and tells objects that have expired from damage. See ``Context.reading``."""
-        return self._view.reading()
-
-    def reader(self) -> PlanReader:
-        """A new reader of the plan's files, vectors and tombstones."""
-        return self._reader(self.plan)
-
     def _reader(self, plan: ScanPlan) -> PlanReader:
         limited = plan.limit is not None
         return PlanReader(self._view.context, plan, self._view.pending, cautious=limited, by_index=not limited)
@@ -227,7 +255,7 @@ class Scan:
             yield from self._read()
 
     def _read(self) -> Iterator[pa.RecordBatch]:
-        plan, reader = self.plan, self._reader(self.plan)
+        plan, reader = self._files, self._reader(self._files)
         if plan.limit is None:
             for batch in reader.read(self._decode, reader.groups(), plan.output_ids):
                 if batch is not None:
@@ -252,22 +280,45 @@ class Scan:
                 return None
             if kept == len(keep):
                 keep = None
-        arrays = columns.read(self.plan.output_ids)
-        output = [column_of(group, field, arrays) for field in self.plan.output]
+        arrays = columns.read(self._files.output_ids)
+        output = [column_of(group, field, arrays) for field in self._files.output]
         if keep is not None:
             kept_rows = to_arrow(keep)
             output = [array.filter(kept_rows) for array in output]
-        return pa.record_batch(output, self.plan.schema)
+        return pa.record_batch(output, self._files.schema)
 
     def _sorted(self) -> pa.Table:
-        table = pa.Table.from_batches(self._batches(), self.plan.schema).sort_by(self._order)
+        table = pa.Table.from_batches(self._batches(), self._files.schema).sort_by(self._order)
         return table.select(self.schema.names).slice(0, self._limit)
 
     def __repr__(self) -> str:
-        return f"<Scan of {self.plan!r}>"
+        return f"<Scan of {self._files!r}>"
 
     def _repr_html_(self) -> str:
-        return self.plan._repr_html_()
+        return self._files._repr_html_()
+
+
+def plan_of(scan: Scan) -> ScanPlan:
+    """The plan of what a scan reads. The first call makes it, and fetches only segments."""
+    return scan._files
+
+
+def scan_files(scan: Scan, paths: Collection[str]) -> Scan:
+    """The same scan over some of its files: the part that one of several tasks reads."""
+    part = scan._like()
+    part._paths = frozenset(paths)
+    part._planned = replace(scan._files, files=tuple(f for f in scan._files.files if f.file.path in part._paths))
+    return part
+
+
+def reader_of(scan: Scan) -> PlanReader:
+    """A new reader of the plan's files, vectors and tombstones."""
+    return scan._reader(scan._files)
+
+
+def reading(scan: Scan) -> AbstractContextManager[None]:
+    """Surrounds work with ``reader_of``, and tells objects that have expired from damage. See ``Context.reading``."""
+    return scan._view.reading()
 
 
 def _order(order_by: Sequence[str]) -> list[tuple[str, str]]:

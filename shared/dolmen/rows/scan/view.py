@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 from dolmen.base.runtime import Runtime
 from dolmen.base.units import MIB
@@ -19,6 +19,7 @@ from dolmen.errors import CorruptionError, ObjectNotFoundError
 from dolmen.format.checksums import crc32
 from dolmen.format.entries import Blob, Vector
 from dolmen.format.manifest import Manifest, TableEntry
+from dolmen.format.schema import Schema
 from dolmen.rows.scan.read.byte_ranges import Range, coalesce
 from dolmen.store.base import ObjectStore
 from dolmen.store.cache import CacheKey, ObjectCache
@@ -29,6 +30,18 @@ Pending: TypeAlias = Callable[[str, int, int], bytes | None]
 
 AHEAD_BYTES = 32 * MIB
 """Blobs that are worked on one after the other are fetched ahead up to this much."""
+
+
+class StoredTable(Protocol):
+    """A table of one version, as a user holds it."""
+
+    @property
+    def _stored_schema(self) -> Schema: ...
+
+
+def stored_schema_of(table: StoredTable) -> Schema:
+    """The columns of a table with their ids and stored types, as predicates are bound to them."""
+    return table._stored_schema
 
 
 class BlobPlace(NamedTuple):

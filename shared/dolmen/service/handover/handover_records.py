@@ -39,6 +39,7 @@ from dolmen.ingest.announcements import Drop
 from dolmen.ingest.drops.drop_outcomes import DropOutcome
 from dolmen.ingest.landing import Landing
 from dolmen.store.base import ObjectInfo, ObjectStore, create
+from dolmen.transactions.transaction import unit_of
 
 FORMAT = 1
 
@@ -215,8 +216,8 @@ def hand_over(
         newest = database.transaction()
         names = {place: landing.table(drop) for place, drop in chosen.items()}
         if not auto_create and not set(names.values()).issubset(newest.tables()):
-            newest.refresh()  # what a process knows may be older than the table
-        done, tables = newest.find_applied({drop.id for drop in chosen.values()}), newest.tables()
+            unit_of(newest).refresh()  # what a process knows may be older than the table
+        done, tables = unit_of(newest).find_applied({drop.id for drop in chosen.values()}), newest.tables()
         left = {
             place: drop
             for place, drop in chosen.items()

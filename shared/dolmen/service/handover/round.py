@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from dolmen.api.database import Database
-from dolmen.commit.context import Context
+from dolmen.commit.context import Context, context_of
 from dolmen.errors import Error, StoreUnavailableError
 from dolmen.maintenance.compact.compaction import CompactionPlan, compact
 from dolmen.maintenance.compact.compaction_plan import MOST_FILES, NEXT_PLAN
@@ -115,19 +115,21 @@ def job_round(
     except Error as error:
         errors.append(error)
     if waiting is not None and waiting.records:
-        ask_for(ask_for_job(service, load_job(database.url, records.url), database.runtime.clock_us()))
+        ask_for(ask_for_job(service, load_job(database.url, records.url), context_of(database).runtime.clock_us()))
     elsewhere: list[str] = []
     try:
         # Tables are left to a job that is alive also when little is left to do: both would rewrite the same files.
         asking = compacting and not is_unreachable()
         alive = {run.name for run in service.runs() if run.alive} if asking else set()
         elsewhere += (name for name in database.tables() if alive and compact_job(database.url, name).name in alive)
-        for name in tables_larger_than(database.context, settings.compact_bytes, tables) if asking else ():
+        for name in tables_larger_than(context_of(database), settings.compact_bytes, tables) if asking else ():
             if is_unreachable():
                 break
-            if name in elsewhere or bytes_to_compact(database.context, name) <= settings.compact_bytes:
+            if name in elsewhere or bytes_to_compact(context_of(database), name) <= settings.compact_bytes:
                 continue
-            if ask_for(ask_for_job(service, compact_job(database.url, name), database.runtime.clock_us(), name)):
+            if ask_for(
+                ask_for_job(service, compact_job(database.url, name), context_of(database).runtime.clock_us(), name)
+            ):
                 elsewhere.append(name)
     except Error as error:
         errors.append(error)

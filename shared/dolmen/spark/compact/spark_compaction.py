@@ -21,7 +21,7 @@ from pyspark.sql import functions as F  # noqa
 
 from dolmen.api.database import Database
 from dolmen.base import arguments
-from dolmen.commit.context import Context
+from dolmen.commit.context import Context, context_of
 from dolmen.errors import InputError, SchemaError
 from dolmen.format.entries import DataFile
 from dolmen.format.manifest import Manifest, TableEntry
@@ -30,7 +30,7 @@ from dolmen.maintenance.compact.compaction import Compacted, target_file_bytes
 from dolmen.maintenance.compact.compaction_plan import CompactionOptions, CompactionPlan, PlannedGroup, plan_compaction
 from dolmen.maintenance.compact.rewrite import Rewritten, TableVersion
 from dolmen.maintenance.erasures.progress import rewrite_through
-from dolmen.rows.scan.scan import Scan
+from dolmen.rows.scan.scan import Scan, scan_files
 from dolmen.spark import checks as given
 from dolmen.spark.compact.group_jobs import (
     REWRITTEN,
@@ -77,7 +77,7 @@ class _SomeFiles(PinnedTable):
 
     def scan(self, *args: Any, **options: Any) -> Scan:
         """A scan of these files alone."""
-        return super().scan(*args, **options).of_files(self._paths)
+        return scan_files(super().scan(*args, **options), self._paths)
 
 
 def _recluster(
@@ -111,7 +111,7 @@ def _check(table: _SomeFiles, version: TableVersion, inputs: Sequence[DataFile],
     counted = sum(plan.file.live_rows for plan in plans if not plan.tombstones)
     uncertain = {plan.file.path for plan in plans if plan.tombstones}
     if uncertain:
-        one_column = table.scan([version.entry.schema.fields[0].name]).of_files(uncertain)
+        one_column = scan_files(table.scan([version.entry.schema.fields[0].name]), uncertain)
         counted += sum(batch.num_rows for batch in one_column.to_batches())
     if counted != written:
         raise AssertionError(
@@ -157,7 +157,7 @@ def compact(
         PySparkException: a task failed, again and again. Groups that were done by then are committed.
     """
     given.session(spark)
-    context = given.database(database).context
+    context = context_of(given.database(database))
     recluster, dry_run = arguments.flag("recluster", recluster), arguments.flag("dry_run", dry_run)
     if not (options is None or isinstance(options, CompactionOptions)):
         raise InputError(f"options={arguments.short_repr(options)}: give CompactionOptions")

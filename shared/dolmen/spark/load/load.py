@@ -20,6 +20,7 @@ from pyspark.sql import SparkSession
 from dolmen.api.database import Database
 from dolmen.base import arguments
 from dolmen.base.units import GIB
+from dolmen.commit.context import context_of
 from dolmen.errors import Error, InputError
 from dolmen.format.ingest_properties import IngestSettings
 from dolmen.ingest.announcements import Drop
@@ -31,6 +32,7 @@ from dolmen.service.handover.handover_records import HandoverRecord, HandoverRec
 from dolmen.spark import checks as given
 from dolmen.spark.load.portion import PortionLoader, is_loaded_by_tasks
 from dolmen.transactions.results import Commit
+from dolmen.transactions.transaction import unit_of
 
 MAX_FILES, MAX_BYTES = 1000, 8 * GIB
 """The most files and bytes of one portion, which is one commit.
@@ -128,7 +130,7 @@ def load(
         if not isinstance(drops, DropSource):
             raise InputError("where are these files? Give landing=Landing(...)")
         landing = drops.landing
-    runtime = database.runtime
+    runtime = context_of(database).runtime
     began, done = runtime.monotonic(), Loaded()
 
     def notify(doing: str) -> None:
@@ -185,7 +187,7 @@ class _Loading:
     def _settings(self, table: str) -> IngestSettings | None:
         """How a table's files are ingested; None if that is not known, above all if there is no table."""
         try:
-            return IngestSettings.of(self.database.transaction().entry(table))
+            return IngestSettings.of(unit_of(self.database.transaction()).entry(table))
         except Error:
             if table in self.database.tables():
                 return IngestSettings(on_bad_row="quarantine")  # the core says what is wrong
@@ -200,7 +202,7 @@ class _Loading:
         return outcomes
 
     def _looked_up(self, table: str, drops: list[Drop]) -> list[DropOutcome]:
-        known = self.database.transaction().find_applied({drop.id for drop in drops})
+        known = unit_of(self.database.transaction()).find_applied({drop.id for drop in drops})
         there = [DropOutcome(drop, "duplicate", version=known[drop.id].version) for drop in drops if drop.id in known]
         outcomes: list[DropOutcome] = []
         self._add(outcomes, table, there, None)

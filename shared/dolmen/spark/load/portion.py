@@ -22,6 +22,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users w
 
 from dolmen.api.database import Database
 from dolmen.base.units import MIB, megabytes_text
+from dolmen.commit.context import context_of
 from dolmen.commit.statements.claims import Expect
 from dolmen.commit.statements.row_changes import Write
 from dolmen.errors import AppliedIdError, ConflictError
@@ -56,7 +57,7 @@ from dolmen.spark.load.load_tasks import (
 )
 from dolmen.spark.write.from_frame import collect_keeping_alive, collect_rows, without_files
 from dolmen.transactions.results import Commit
-from dolmen.transactions.transaction import Transaction
+from dolmen.transactions.transaction import Transaction, unit_of
 from dolmen.transactions.unit_of_work import leaves_out_erased
 
 HELD_BYTES = 32 * MIB
@@ -116,7 +117,7 @@ class PortionLoader:
             StoreUnavailableError, AccessDeniedError: the database, or a file, can't be reached.
             PySparkException, Py4JJavaError: a job failed. Nothing was committed then, as after all that is raised.
         """
-        worker_url(self._database.context.store)
+        worker_url(context_of(self._database).store)
         ingested = ingest_drops(
             self._database,
             self._landing,
@@ -141,7 +142,7 @@ class PortionLoader:
         """Adds the rows of all files that tasks can read; returns the ids of these."""
         work = _Work(self._spark, transaction, table, ingestions[0])
         # The core takes those from which rows must be left out that were erased since they were dropped.
-        every = leaves_out_erased(transaction.entry(table))
+        every = leaves_out_erased(unit_of(transaction).entry(table))
         to_read = [
             each for each in ingestions if ErasedRows.of(transaction, table, each.drop.dropped_us, every=every) is None
         ]
@@ -184,7 +185,7 @@ class _Work:
     def __init__(self, spark: SparkSession, transaction: Transaction, table: str, one: Ingestion) -> None:
         self._spark, self._transaction, self._table = spark, transaction, table
         self._landing = one.landing
-        entry = transaction.entry(table)
+        entry = unit_of(transaction).entry(table)
         self._settings = IngestSettings.of(entry)
         self._settings.check(entry.schema, entry.primary_key)
         if not is_loaded_by_tasks(self._settings):
@@ -204,9 +205,10 @@ class _Work:
 
     def add_to(self, transaction: Transaction, ids: Sequence[str], files: tuple[DataFile, ...]) -> None:
         """Adds what was read of these drops. The commit is refused if the table's files are to be read otherwise."""
-        transaction.add(Expect(self._table, self._uuid, self._properties, INGEST_PROPERTIES, ids[0], self._schema))
+        unit = unit_of(transaction)
+        unit.add(Expect(self._table, self._uuid, self._properties, INGEST_PROPERTIES, ids[0], self._schema))
         if files:
-            transaction.add(Write(self._table, self._uuid, files, requests=frozenset(ids), schema=self._schema))
+            unit.add(Write(self._table, self._uuid, files, requests=frozenset(ids), schema=self._schema))
 
     def _as_they_come(self, read: ReadDrops) -> _Written:
         task = self._task(self._file_bytes)
@@ -259,9 +261,10 @@ class _Work:
 
     def _task(self, file_bytes: int) -> LoadTask:
         transaction = self._transaction
-        url = worker_url(transaction.context.store)
-        transaction.begin_upload()
-        return LoadTask(url, self._table, self._entry, transaction.intent().txid, file_bytes)
+        unit = unit_of(transaction)
+        url = worker_url(unit.context.store)
+        unit.begin_upload()
+        return LoadTask(url, self._table, self._entry, unit.intent().txid, file_bytes)
 
     def _collect_keeping_alive(self, job: DataFrame) -> list[Row]:
         return collect_keeping_alive(self._transaction, job)

@@ -17,6 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users w
 
 from dolmen.api.autocommit import replay
 from dolmen.api.table import Table
+from dolmen.commit.context import context_of
 from dolmen.commit.statements.row_changes import DeletePositions, Write
 from dolmen.entries.segments.live import LiveFiles
 from dolmen.errors import RowError, SchemaError
@@ -46,7 +47,7 @@ from dolmen.transactions.insertion import add_inserts
 from dolmen.transactions.merge.clauses import Clauses, WhenMatched, WhenNotMatched, WhenNotMatchedBySource
 from dolmen.transactions.results import Commit
 from dolmen.transactions.row_statements import key_fields
-from dolmen.transactions.transaction import Transaction
+from dolmen.transactions.transaction import Transaction, unit_of
 
 
 def merge(
@@ -99,7 +100,7 @@ def merge(
     check_frame(frame)
     reliance = Reliance.of(since, force)
     clauses = Clauses.of(when_matched, when_not_matched, when_not_matched_by_source)
-    entry = table.context.segments.whole(table.context.head.refresh().manifest.table(table.name))
+    entry = context_of(table).segments.whole(context_of(table).head.refresh().manifest.table(table.name))
     fields, clauses = key_fields(entry, on), clauses.named_as(entry.schema)
     frame = spell(frame, entry.schema)
     names = [field.name for field in fields]
@@ -117,7 +118,7 @@ def merge(
     source = Source(frame, fields)
     try:
         merging = _Merging(table.name, frame, source, clauses, names, request, reliance)
-        return replay(table.context, merging.run, "merge").commit
+        return replay(context_of(table), merging.run, "merge").commit
     finally:
         source.close()
 
@@ -136,7 +137,7 @@ class _Merging:
 
     def run(self, transaction: Transaction) -> None:
         """Does everything but the commit."""
-        entry = transaction.entry(self.table)
+        entry = unit_of(transaction).entry(self.table)
         fields = key_fields(entry, self.on)
         plan = MergePlan(self.clauses, entry, fields, self.frame.columns)
         applied = transaction.has_applied(self.request)
@@ -202,14 +203,15 @@ class _Merging:
         new: bool,
     ) -> None:
         """Adds what tasks have reported to the transaction."""
+        unit = unit_of(transaction)
         hidden: tuple[KeysTombstone, ...] = ()
         if by_keys:
-            hidden = tombstones(transaction.uploads, self.table, entry.uuid, reported, fields)
+            hidden = tombstones(unit.uploads, self.table, entry.uuid, reported, fields)
         elif reported.positions:
             positions = positions_by_path(transaction, entry, reported.positions)
-            transaction.add(DeletePositions.of(self.table, entry.uuid, positions, self.request))
+            unit.add(DeletePositions.of(self.table, entry.uuid, positions, self.request))
         if hidden and new:
-            transaction.add(Write(self.table, entry.uuid, (), hidden, self.request, schema=entry.schema))
+            unit.add(Write(self.table, entry.uuid, (), hidden, self.request, schema=entry.schema))
             hidden = ()
         if reported.files or hidden:
             files = tuple(reported.files)
@@ -227,9 +229,11 @@ def add_written(transaction: Transaction, entry: TableEntry, written: Write, rep
         DuplicateKeyError: one has not.
     """
     if new:
-        add_inserts(transaction, entry, written, (batch for keys in reported.inserted for batch in keys.to_batches()))
+        add_inserts(
+            unit_of(transaction), entry, written, (batch for keys in reported.inserted for batch in keys.to_batches())
+        )
     else:
-        transaction.add(written)
+        unit_of(transaction).add(written)
 
 
 def _without_nulls(frame: DataFrame, names: Sequence[str]) -> DataFrame:
@@ -247,5 +251,5 @@ def positions_by_path(
 ) -> dict[str, BitMap]:
     """Positions by the path of their file; Spark gives only the end of its name."""
     uuids = {name: uuid_of(name) for name in positions}
-    live = LiveFiles.of(entry, transaction.context.segments).find(list(uuids.values()))
+    live = LiveFiles.of(entry, unit_of(transaction).context.segments).find(list(uuids.values()))
     return {live[uuids[name]].path: bits for name, bits in positions.items()}

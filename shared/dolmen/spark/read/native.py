@@ -32,7 +32,7 @@ from dolmen.format.schema import COMMIT_TS, COMMIT_TS_ID, Field
 from dolmen.predicate import columns
 from dolmen.rows.scan.hide.scan_deletes import Deletes
 from dolmen.rows.scan.plan import FilePlan
-from dolmen.rows.scan.scan import Scan
+from dolmen.rows.scan.scan import Scan, plan_of, reader_of
 from dolmen.spark.file_tasks import FILE, ROW
 from dolmen.spark.origin import Origin
 from dolmen.spark.read.deleted_bits import SOURCES, ByFile, RowIndex, is_deleted
@@ -76,12 +76,12 @@ class _Native:
 
     def __init__(self, spark: SparkSession, scan: Scan, root: str, with_positions: bool) -> None:
         self._spark, self._root, self._with_positions = spark, root, with_positions
-        self._plan, self._reader = scan.plan, scan.reader()
+        self._plan, self._reader = plan_of(scan), reader_of(scan)
         self._by_id = {field.id: field for field in (*self._plan.entry.schema.fields, *self._plan.output)}
         self._ids = frozenset(self._plan.output_ids | (columns(self._plan.where) if self._plan.where else set()))
         self._with_ts = any(field.name == COMMIT_TS for field in self._plan.output)
         self._row = RowIndex.of(spark)
-        self._origin = Origin(scan.plan.entry.uuid, scan.plan.version)
+        self._origin = Origin(plan_of(scan).entry.uuid, plan_of(scan).version)
         self._deletes: Deletes | None = None
 
     def frames(self) -> tuple[list[DataFrame], list[FilePlan]]:

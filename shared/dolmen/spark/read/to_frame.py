@@ -11,10 +11,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as s
 
 from dolmen.base import arguments
+from dolmen.commit.context import context_of
 from dolmen.errors import InputError, SchemaError
 from dolmen.format.schema import COMMIT_TS
 from dolmen.predicate import Where
 from dolmen.rows.scan.plan import FilePlan
+from dolmen.rows.scan.scan import plan_of
 from dolmen.spark import checks as given
 from dolmen.spark.checks import spark_paths
 from dolmen.spark.file_tasks import FILE, ROW, ReadTask, read_files
@@ -58,20 +60,20 @@ def to_spark(
             given.session(spark)
         return read_remotely(spark, table, columns, where, with_commit_ts=with_commit_ts)
     scan = table.scan(columns, where, with_commit_ts=with_commit_ts)
-    plan = scan.plan
+    plan = plan_of(scan)
     origin = Origin(plan.entry.uuid, plan.version)
     schema = origin.mark(spark_schema(plan.output))
     if with_positions:
         if own := [name for name in schema.names if is_own(name)]:
             raise SchemaError(f"column {own[0]!r} has a name that rows' positions need: leave it out")
         schema = schema.add(FILE, s.StringType()).add(ROW, s.LongType())
-    paths = spark_paths(spark, table.context.store) if native else None
+    paths = spark_paths(spark, context_of(table).store) if native else None
     frames, rest = (
         ([], list(plan.files)) if paths is None else native_frames(spark, scan, paths, with_positions=with_positions)
     )
     if rest:
         names = tuple(field.name for field in plan.output if field.name != COMMIT_TS or not with_commit_ts)
-        url = table.context.store.url
+        url = context_of(table).store.url
         task = ReadTask(url, plan.version, plan.table, names, plan.where, with_commit_ts, with_positions)
         frames.append(_by_dolmen(spark, task, rest, schema, origin))
     if not frames:

@@ -21,7 +21,7 @@ from dolmen.errors import CorruptionError, ObjectNotFoundError
 from dolmen.format.schema import COMMIT_TS, Schema
 from dolmen.predicate import Predicate, parse
 from dolmen.predicate.bind import conjunction
-from dolmen.rows.scan.scan import Scan
+from dolmen.rows.scan.scan import Scan, plan_of, scan_files
 from dolmen.spark.failures import marking_dolmen_errors
 from dolmen.spark.source.source import SourceTable
 from dolmen.spark.source.source_options import READ, Options
@@ -51,7 +51,7 @@ class SharedScan:
     def read(self, paths: Iterable[str]) -> Iterator[pa.RecordBatch]:
         """Yields the rows of some of its files, in Spark's types."""
         with marking_dolmen_errors():
-            scan = self.scan().of_files(set(paths))
+            scan = scan_files(self.scan(), set(paths))
             schema = carried_schema(scan.schema)
             for batch in scan.to_batches():
                 yield batch.cast(schema).select(self.table.columns)
@@ -128,7 +128,7 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]
     def partitions(self) -> Sequence[InputPartition]:
         """A partition for each group of files that statistics do not rule out; there may be none."""
         with marking_dolmen_errors():
-            files = [file.file for file in self.shared.scan().plan.files]
+            files = [file.file for file in plan_of(self.shared.scan()).files]
         return [FilesPartition(tuple(file.path for file in some)) for some in groups_of(files)]
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:

@@ -26,6 +26,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceWriter, Writ
 from dolmen.api.database import open as open_database
 from dolmen.base.runtime import Runtime, shared_runtime
 from dolmen.commit.change import Change, find_applied
+from dolmen.commit.context import context_of
 from dolmen.commit.intent import BEAT_SECONDS, PREFIX, Heartbeat
 from dolmen.commit.loop import commit as commit_change
 from dolmen.commit.statements.row_changes import Overwrite, Write
@@ -194,7 +195,7 @@ class WriteJob:
         if self.asked is not Asked.NOT:
             sums = RowSums.of(message.sums for message in messages if message is not None and message.sums)
             digest = content_digest(self.operation, self.table, None, sums.content())
-        context = open_database(self.url).context
+        context = context_of(open_database(self.url))
         files = tuple(msgspec.json.decode(entry, type=DataFile) for message in written for entry in message.entries)
         # Of a stream the tasks' copies of the job are others than the one that commits: what they sent is true.
         jobs = {(message.uuid, message.txid, message.entry) for message in written}
@@ -261,7 +262,7 @@ def prepare(given: Options, schema: s.StructType, overwrite: bool, *, force: boo
             f'option "operation" is {operation!r}: a data source appends and overwrites (mode "append", "overwrite"); '
             "dolmen.spark has upsert, delete and merge, and batches_into for streams"
         )
-    context = open_database(given.url).context
+    context = context_of(open_database(given.url))
     url = worker_url(context.store)
     if given.flag("merge_schema"):
         add_new_columns(context, given.table, schema, given.text("request"))
@@ -309,7 +310,7 @@ def writer(options: Mapping[str, str], schema: s.StructType, overwrite: bool) ->
     request = given.text("request")
     if request is None:
         return TableWriter(job, None, False)
-    context = open_database(job.url).context
+    context = context_of(open_database(job.url))
     found = find_applied(context.head.refresh().manifest, [request], context.segments).get(request)
     job = replace(job, asked=Asked.TOO if found is None else Asked.ONLY)
     return TableWriter(job, request, found is not None and not found.digest)

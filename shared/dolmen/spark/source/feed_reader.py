@@ -18,7 +18,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from dolmen.api.database import Database
 from dolmen.api.database import open as open_database
 from dolmen.base.runtime import shared_runtime
-from dolmen.commit.context import Context
+from dolmen.commit.context import Context, context_of
 from dolmen.commit.head import Head
 from dolmen.errors import InputError
 from dolmen.format.manifest import Manifest, TableEntry
@@ -73,7 +73,7 @@ class SourceFeed:
         Raises:
             TableNotFoundError, SchemaError, PredicateError, InputError: the options do not fit that version.
         """
-        entry = without_files(database.context.segments.whole(manifest.table(given.table)))
+        entry = without_files(context_of(database).segments.whole(manifest.table(given.table)))
         schema = entry.schema
         own = given.columns or [field.name for field in schema.fields]
         if len(set(own)) < len(own):
@@ -217,7 +217,7 @@ def pin_feed(options: Mapping[str, str], known: Collection[str] = CHANGES_READ) 
     """
     given = Options.of(options, known)
     database = open_database(given.url)
-    context = database.context
+    context = context_of(database)
     base = context.head.refresh()
     first, last = given.version_or_time("since"), given.version_or_time("until")
     until = base.manifest if last is None else manifest_at(context, base, last)
@@ -242,7 +242,7 @@ class FeedReader(DataSourceReader):  # type: ignore[misc]
     def partitions(self) -> Sequence[InputPartition]:
         """Plans the parts of the feed; there may be none."""
         with marking_dolmen_errors():
-            context = open_database(self.feed.url).context
+            context = context_of(open_database(self.feed.url))
             since, until = self.since.read(context), self.until.read(context)
             return feed_partitions(self.feed, self.feed.parts(context, since, until))
 

@@ -15,6 +15,7 @@ from pyspark.sql import types as s
 
 from dolmen.api.database import Database
 from dolmen.api.database import open as open_database
+from dolmen.commit.context import context_of
 from dolmen.commit.versions import manifest_at_tag, manifest_at_time, manifest_at_version
 from dolmen.entries.segments.erasures_in_force import erasures_of
 from dolmen.errors import DatabaseNotFoundError, InputError, SchemaError
@@ -99,17 +100,17 @@ def pin(options: Mapping[str, str], known: Collection[str] = READ) -> SourceTabl
 
 def pin_table(database: Database, manifest: Manifest, given: Options) -> SourceTable:
     """The table that the options name, in one version. Raises TableNotFoundError, SchemaError, InputError."""
-    entry = database.context.segments.whole(manifest.table(given.table))
+    entry = context_of(database).segments.whole(manifest.table(given.table))
     schema = entry.schema
     columns = given.columns or [field.name for field in schema.fields]
     if given.flag("with_commit_ts"):
         columns = [*columns, COMMIT_TS]
     if len(set(columns)) < len(columns):
         raise InputError(f"option 'columns' names one twice: {', '.join(columns)}")
-    head = database.context.head
+    head = context_of(database).head
     newest = (head.cached or head.refresh()).manifest
-    with database.context.reading(newest.version):
-        erasures = erasures_of(newest, database.context.segments, after=manifest.commit_ts)
+    with context_of(database).reading(newest.version):
+        erasures = erasures_of(newest, context_of(database).segments, after=manifest.commit_ts)
     table = SourceTable(
         database.url,
         given.table,
@@ -133,9 +134,9 @@ def snapshot(database: Database, given: Options) -> Manifest:
     version = given.number("version_as_of" if "version_as_of" in pins else "version")
     moment = given.zoned_moment("timestamp_as_of") or given.moment("timestamp")
     tag = given.text("tag")
-    head = database.context.head
+    head = context_of(database).head
     base = head.refresh()
-    with database.context.reading(base.manifest.version):
+    with context_of(database).reading(base.manifest.version):
         if version is not None:
             return manifest_at_version(head, base.manifest, version)
         if moment is not None:

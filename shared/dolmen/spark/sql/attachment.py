@@ -19,6 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from dolmen.api.database import Database
 from dolmen.base import arguments
 from dolmen.base.arguments import short_repr
+from dolmen.commit.context import context_of
 from dolmen.errors import InputError, SchemaError, TableNotFoundError
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.spark import checks as given
@@ -106,13 +107,13 @@ class Attachment:
         """
         with attachments_of(self.spark).lock:
             self._check()
-            manifest = self.database.context.head.refresh().manifest
+            manifest = context_of(self.database).head.refresh().manifest
             self.show(manifest)
         return manifest.version
 
     def show(self, manifest: Manifest) -> None:
         """Makes the views show a version. The caller holds the session's lock."""
-        snapshot = Snapshot(self.database.context, manifest)
+        snapshot = Snapshot(context_of(self.database), manifest)
         wanted = {name: manifest.tables[name] for name in snapshot.tables() if self._wants(name)}
         for name in [name for name in self._shown if name not in wanted]:
             self._drop(name)

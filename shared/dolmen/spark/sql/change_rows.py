@@ -36,7 +36,7 @@ from dolmen.spark.sql.statement import DeleteStatement, SqlStatement, Target, Up
 from dolmen.spark.write.from_frame import begin_uploads, collect_keeping_alive, without_files
 from dolmen.spark.write.task_reports import REPORT, Reported
 from dolmen.transactions.merge.clauses import check_updatable
-from dolmen.transactions.transaction import Transaction
+from dolmen.transactions.transaction import Transaction, unit_of
 
 _PLAIN = {"Project", "Filter", "SubqueryAlias", "View", "Join"}
 """Nodes of a plan under which each row of the target stays one row."""
@@ -64,7 +64,7 @@ class RowChange:
     @cached_property
     def entry(self) -> TableEntry:
         """The table's entry."""
-        return self.transaction.entry(self.table)
+        return unit_of(self.transaction).entry(self.table)
 
     @cached_property
     def fields(self) -> list[Field]:
@@ -154,7 +154,7 @@ class RowChange:
         current = self.attachment.origins()
         for origin in origins_read(frame):
             if origin in current:
-                self.transaction.claim(current[origin], None)
+                unit_of(self.transaction).claim(current[origin], None)
 
     def write(self, rows: DataFrame, actions: Sequence[Action], *, once: bool, new: bool = False) -> None:
         """Runs the job, and adds what it did to the transaction.
@@ -178,7 +178,7 @@ class RowChange:
             raise matched_twice()
         if reported.positions:
             positions = positions_by_path(transaction, entry, reported.positions)
-            transaction.add(DeletePositions.of(self.table, entry.uuid, positions, self.request))
+            unit_of(transaction).add(DeletePositions.of(self.table, entry.uuid, positions, self.request))
         if reported.files:
             files = tuple(reported.files)
             written = Write(self.table, entry.uuid, files, (), self.request, schema=entry.schema)

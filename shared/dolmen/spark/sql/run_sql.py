@@ -10,8 +10,10 @@ from pyspark.sql import DataFrame, SparkSession
 from dolmen.api.autocommit import replay
 from dolmen.base import arguments
 from dolmen.base.arguments import short_repr
+from dolmen.commit.context import context_of
 from dolmen.errors import InputError, SchemaError
 from dolmen.format.schema import Field
+from dolmen.rows.scan.view import stored_schema_of
 from dolmen.rows.write.row_digest import content_digest
 from dolmen.spark.checks import is_remote
 from dolmen.spark.sessions import write_remotely
@@ -30,7 +32,7 @@ from dolmen.spark.sql.statement import (
 )
 from dolmen.spark.write.from_frame import append, is_compared, overwrite
 from dolmen.transactions.results import Commit
-from dolmen.transactions.transaction import Transaction
+from dolmen.transactions.transaction import Transaction, unit_of
 
 
 def sql(
@@ -97,11 +99,11 @@ class _Run:
             does = statement.does
             assert isinstance(does, InsertStatement)
             frame = views.run(f"{statement.ctes}\n{does.query}", does.query)
-        frame = self._for_table(frame, attachment.database.table(table).stored_schema.fields, table, does)
+        frame = self._for_table(frame, stored_schema_of(attachment.database.table(table)).fields, table, does)
         if is_remote(self._spark):
             database, overwrites = attachment.database, does.overwrites
             since = database.version if overwrites else None  # which the views show
-            return write_remotely(database.context, table, frame, self._request, overwrites=overwrites, since=since)
+            return write_remotely(context_of(database), table, frame, self._request, overwrites=overwrites, since=since)
         write = overwrite if does.overwrites else append
         return write(attachment.database.table(table), frame, request=self._request)
 
@@ -112,7 +114,7 @@ class _Run:
                 "DELETE, UPDATE and MERGE need a session of this process's own JVM, and this is one of Spark Connect: "
                 "use table.delete, table.update or table.merge, which need no Spark"
             )
-        context = attachment.database.context
+        context = context_of(attachment.database)
         return replay(context, lambda transaction: self._change(transaction, attachment, table), operation).commit
 
     def _change(self, transaction: Transaction, attachment: Attachment, table: str) -> None:
@@ -124,7 +126,7 @@ class _Run:
                 return
         with self._attached.lock, self._views() as views:
             self._refresh(attachment)
-            attachment.show(transaction.base)
+            attachment.show(unit_of(transaction).base)
             statement = read_statement(self._with_versions(views))
             does = statement.does
             assert isinstance(does, (DeleteStatement, UpdateStatement, MergeStatement))

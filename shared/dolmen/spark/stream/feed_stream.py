@@ -16,6 +16,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from dolmen.api.cursor import ChangeCursor
 from dolmen.base.units import utc
+from dolmen.commit.context import context_of
 from dolmen.commit.versions import manifest_at_time, manifest_at_version
 from dolmen.errors import ConflictError, SchemaError, VersionExpiredError
 from dolmen.format.manifest import EMPTY, Manifest, TableEntry
@@ -87,7 +88,7 @@ class FeedStreamReader(TableStreamReader):
         since = EMPTY if is_whole else self._since(first)
         if (cursor := self._place(first)) is not None:
             self._check_cursor(cursor, first)
-        return feed_partitions(feed, feed.parts(self._database.context, since, until))
+        return feed_partitions(feed, feed.parts(context_of(self._database), since, until))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yields the rows of one partition."""
@@ -144,7 +145,7 @@ class FeedStreamReader(TableStreamReader):
         """
         if not first.version:
             return EMPTY
-        context, newest = self._database.context, self._newest()
+        context, newest = context_of(self._database), self._newest()
         with context.reading(newest.version):
             if first.version >= newest.horizon:
                 return manifest_at_version(context.head, newest, first.version)
@@ -163,7 +164,7 @@ class FeedStreamReader(TableStreamReader):
         version, moment = self._given.text("starting_version"), self._given.moment("starting_timestamp")
         if version is None and moment is None:
             return Offset(0, 0)
-        context, newest = self._database.context, self._newest()
+        context, newest = context_of(self._database), self._newest()
         entry = self._entry(newest)
         if version is not None and version.lower() == "latest":
             return Offset.of(newest, entry)
@@ -204,7 +205,7 @@ class FeedStreamReader(TableStreamReader):
 
     def _is_idle(self, cursor: ChangeCursor) -> bool:
         """Whether the cursor has stood still for long."""
-        now = utc(self._database.context.store.clock.now_us)
+        now = utc(context_of(self._database).store.clock.now_us)
         return now - cursor.moved_at >= _IDLE
 
 

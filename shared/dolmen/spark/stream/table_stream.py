@@ -19,12 +19,14 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from dolmen.api.database import Database
 from dolmen.api.database import open as open_database
+from dolmen.commit.context import context_of
 from dolmen.commit.versions import commit_of, manifest_at_time, manifest_at_version
 from dolmen.entries.segments.live import LiveFiles
 from dolmen.errors import ConflictError, InputError, VersionExpiredError
 from dolmen.format.entries import DataFile
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.schema import COMMIT_TS
+from dolmen.rows.scan.scan import plan_of
 from dolmen.spark.failures import marking_dolmen_errors
 from dolmen.spark.source.batch_reader import SharedScan, bound, groups_of
 from dolmen.spark.source.source import SourceTable, pin_table
@@ -203,7 +205,9 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
         names = table.columns
         columns = names if COMMIT_TS in names else (*names, COMMIT_TS)
         scan = SharedScan(replace(table, columns=columns), bound(self._given, table.schema))
-        files = [plan.file for plan in scan.scan().plan.files if _may_hold(plan.file, first.commit_ts, last.commit_ts)]
+        files = [
+            plan.file for plan in plan_of(scan.scan()).files if _may_hold(plan.file, first.commit_ts, last.commit_ts)
+        ]
         return [
             RangePartition(scan, names, tuple(file.path for file in some), first.commit_ts, last.commit_ts)
             for some in groups_of(files)
@@ -227,10 +231,10 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
         return self._opened
 
     def _newest(self) -> Manifest:
-        return self._database.context.head.refresh().manifest
+        return context_of(self._database).head.refresh().manifest
 
     def _manifest(self, version: int) -> Manifest:
-        context = self._database.context
+        context = context_of(self._database)
         newest = self._target or self._newest()
         if version == newest.version:
             return newest
@@ -245,8 +249,8 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
             ) from error
 
     def _entry(self, manifest: Manifest) -> TableEntry:
-        segments = self._database.context.segments
-        with self._database.context.reading(manifest.version):
+        segments = context_of(self._database).segments
+        with context_of(self._database).reading(manifest.version):
             return segments.whole(manifest.table(self._given.table))
 
     def _table(self, manifest: Manifest) -> tuple[SourceTable, TableEntry]:
@@ -262,7 +266,7 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
         version, moment = self._given.text("starting_version"), self._given.moment("starting_timestamp")
         if version is None and moment is None:
             return Offset(0, 0)
-        context, newest = self._database.context, self._newest()
+        context, newest = context_of(self._database), self._newest()
         if version is not None and version.lower() == "latest":
             return Offset.of(newest, self._entry(newest))
         with context.reading(newest.version):
@@ -304,7 +308,7 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
         """Whether the table has new rows, or has had deletes, since."""
         entry = self._entry(manifest)
         if since.table != entry.uuid or since.epoch != entry.epoch:
-            return bool(since.table) or bool(LiveFiles.of(entry, self._database.context.segments).count)
+            return bool(since.table) or bool(LiveFiles.of(entry, context_of(self._database).segments).count)
         if entry.last_delete_ts > since.commit_ts:
             return True
         return any(file.greatest_row_ts > since.commit_ts for file in entry.files) or any(

@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame, Row
 
 from dolmen.api.table import Table
 from dolmen.base import arguments
+from dolmen.commit.context import context_of
 from dolmen.commit.intent import BEAT_SECONDS
 from dolmen.commit.statements.row_changes import Overwrite, Write
 from dolmen.commit.statements.statement import Statement
@@ -51,7 +52,8 @@ from dolmen.spark.write.task_reports import REPORT, Reported, RowSums
 from dolmen.transactions.results import Commit
 from dolmen.transactions.row_statements import delete_keys, key_fields, keys_content, take_keys
 from dolmen.transactions.snapshot import pin
-from dolmen.transactions.transaction import Transaction
+from dolmen.transactions.transaction import Transaction, unit_of
+from dolmen.transactions.unit_of_work import UnitOfWork
 
 Mode: TypeAlias = Literal["append", "upsert"]
 Made: TypeAlias = tuple[Statement | None, list[Any]]
@@ -76,7 +78,9 @@ def append(table: Table, frame: DataFrame, *, merge_schema: bool = False, reques
     given.table(table)
     if is_remote_frame(frame):
         merge_schema = arguments.flag("merge_schema", merge_schema)
-        return write_remotely(table.context, table.name, frame, request, overwrites=False, merge_schema=merge_schema)
+        return write_remotely(
+            context_of(table), table.name, frame, request, overwrites=False, merge_schema=merge_schema
+        )
     check_frame(frame)
     _merge_schema(table, frame, request, merge_schema)
     return _append(table, frame, request, Asked.of(request))
@@ -123,7 +127,7 @@ def overwrite(
     if is_remote_frame(frame):
         merge_schema = arguments.flag("merge_schema", merge_schema)
         return write_remotely(
-            table.context,
+            context_of(table),
             table.name,
             frame,
             request,
@@ -133,14 +137,14 @@ def overwrite(
             merge_schema=merge_schema,
         )
     check_frame(frame)
-    seen = Transaction(table.context, "overwrite").base  # before a commit of columns, which looks at newer versions
+    seen = UnitOfWork(context_of(table), "overwrite").base  # before a commit of columns, which looks at newer versions
     _merge_schema(table, frame, request, merge_schema)
 
     def statement(transaction: Transaction, entry: TableEntry, asked: Asked) -> Made:
         if asked is Asked.ONLY:
             return None, [None, write_frame(transaction, table.name, frame, asked)[1].content()]
         oldest = reliance.oldest(frame, entry.uuid)
-        base = seen if oldest is None else pin(table.context, oldest, None).manifest
+        base = seen if oldest is None else pin(context_of(table), oldest, None).manifest
         own = entry_then(base, table.name, entry.uuid)
         files, sums = write_frame(transaction, table.name, frame, asked)
         made = Overwrite(table.name, entry.uuid, own.epoch, base.commit_ts, files, force, request, entry.schema)
@@ -207,7 +211,7 @@ def _upsert(
         content = [sorted(field.name for field in fields), reported.sums.content()]
         if not reported.files:
             return None, content
-        hidden = tombstones(transaction.uploads, table.name, entry.uuid, reported, fields)
+        hidden = tombstones(unit_of(transaction).uploads, table.name, entry.uuid, reported, fields)
         made = Write(table.name, entry.uuid, tuple(reported.files), hidden, request, schema=entry.schema)
         return made, content
 
@@ -271,6 +275,7 @@ def delete(
     reliance = Reliance.of(since, force)
 
     def statement(transaction: Transaction, entry: TableEntry, asked: Asked) -> Made:
+        unit = unit_of(transaction)
         fields, spelled = key_fields(entry, on), spell(frame, entry.schema)
         plan_conform(handed_schema(spelled.schema), only(fields))
         key_columns(spelled, fields)  # refuses what is of another kind
@@ -285,13 +290,13 @@ def delete(
             content = keys_content(entry, keys)
             if asked is Asked.ONLY:
                 return None, content
-            made = delete_keys(transaction.uploads, table.name, entry, keys, request)
+            made = delete_keys(unit.uploads, table.name, entry, keys, request)
             return made if made.tombstones else None, content
         reported = write_keys(transaction, table.name, keyed.distinct(), fields, asked, rows=False)
         content = ["keys", sorted(field.name for field in fields), reported.sums.content()]
         if asked is Asked.ONLY:
             return None, content
-        hidden = tombstones(transaction.uploads, table.name, entry.uuid, reported, fields)
+        hidden = tombstones(unit.uploads, table.name, entry.uuid, reported, fields)
         return Write(table.name, entry.uuid, (), hidden, request, schema=entry.schema), content
 
     return _commit(table, "delete", request, statement, Asked.of(request))
@@ -319,10 +324,11 @@ def write_frame(
         SchemaError: the columns do not match the table's; raised before a task begins.
         PySparkException: a task failed.
     """
-    entry = transaction.entry(name)
+    unit = unit_of(transaction)
+    entry = unit.entry(name)
     check_columns(frame.schema, entry)
     only_sum = asked is Asked.ONLY
-    url, txid = (worker_url(transaction.context.store), "") if only_sum else begin_uploads(transaction)
+    url, txid = (worker_url(unit.context.store), "") if only_sum else begin_uploads(transaction)
     task = WriteTask(url, name, msgspec.json.encode(without_files(entry)), txid)
     job = map_in_tasks(frame, write_files(task, with_sums=asked is Asked.TOO, only_sum=only_sum), WRITTEN)
     rows = collect_rows(job) if only_sum else collect_keeping_alive(transaction, job)
@@ -339,9 +345,13 @@ def write_keys(
         frame: each key in one partition, in order, if these are rows.
         fields: the key's columns.
     """
+    unit = unit_of(transaction)
     only_sum = asked is Asked.ONLY
-    url, txid = (worker_url(transaction.context.store), "") if only_sum else begin_uploads(transaction)
-    key, entry = tuple(field.id for field in fields), msgspec.json.encode(without_files(transaction.entry(name)))
+    url, txid = (worker_url(unit.context.store), "") if only_sum else begin_uploads(transaction)
+    key, entry = (
+        tuple(field.id for field in fields),
+        msgspec.json.encode(without_files(unit.entry(name))),
+    )
     task = KeyedTask(url, name, entry, txid, key, rows, asked is not Asked.NOT, only_sum)
     job = map_in_tasks(frame, write_keyed(task), REPORT)
     return Reported.of(collect_rows(job) if only_sum else collect_keeping_alive(transaction, job))
@@ -360,9 +370,10 @@ def begin_uploads(transaction: Transaction) -> tuple[str, str]:
     Raises:
         InputError: they can't reach the database.
     """
-    url = worker_url(transaction.context.store)
-    transaction.begin_upload()
-    return url, transaction.intent().txid
+    unit = unit_of(transaction)
+    url = worker_url(unit.context.store)
+    unit.begin_upload()
+    return url, unit.intent().txid
 
 
 def collect_keeping_alive(transaction: Transaction, job: DataFrame) -> list[Row]:
@@ -372,7 +383,8 @@ def collect_keeping_alive(transaction: Transaction, job: DataFrame) -> list[Row]
         Error: of dolmen, raised in a task (``failures.mark_errors``).
         PySparkException, Py4JJavaError: something else failed there.
     """
-    spark, intent = job.sparkSession.sparkContext, transaction.intent()
+    unit = unit_of(transaction)
+    spark, intent = job.sparkSession.sparkContext, unit.intent()
     tag = f"dolmen-{intent.txid}"
 
     def collect() -> Any:
@@ -384,7 +396,7 @@ def collect_keeping_alive(transaction: Transaction, job: DataFrame) -> list[Row]
 
     try:
         run = inheritable_thread_target(job.sparkSession)(collect)
-        rows: list[Row] = transaction.context.runtime.attend(run, BEAT_SECONDS / 10, intent.beat)
+        rows: list[Row] = unit.context.runtime.attend(run, BEAT_SECONDS / 10, intent.beat)
     except FAILURES as failure:
         if error := dolmen_error(failure):
             raise error from failure
@@ -422,7 +434,7 @@ def check_frame(frame: object) -> None:
 def _merge_schema(table: Table, frame: DataFrame, request: str | None, merge_schema: bool) -> None:
     """Adds columns that the table does not have, if that is wanted."""
     if arguments.flag("merge_schema", merge_schema):
-        add_new_columns(table.context, table.name, frame.schema, request)
+        add_new_columns(context_of(table), table.name, frame.schema, request)
 
 
 def _commit(
@@ -439,15 +451,16 @@ def _commit(
     Args:
         statement: makes it, and says the request's content.
     """
-    transaction = Transaction(table.context, operation)
+    transaction = Transaction(context_of(table), operation)
+    unit = unit_of(transaction)
     if refresh:
-        transaction.refresh()
-    entry = transaction.entry(table.name)
+        unit.refresh()
+    entry = unit.entry(table.name)
     content: list[Any] | None = None
     if not transaction.has_applied(request):
         made, content = statement(transaction, entry, asked)
         if made is not None:
-            transaction.add(made)
+            unit.add(made)
     elif asked is Asked.TOO and is_compared(transaction, request):
         _, content = statement(transaction, entry, Asked.ONLY)
     if request is not None:
@@ -458,4 +471,4 @@ def _commit(
 
 def is_compared(transaction: Transaction, request: str | None) -> bool:
     """Whether a request that was applied before stored a digest of its content."""
-    return request is not None and bool(transaction.find_applied([request])[request].digest)
+    return request is not None and bool(unit_of(transaction).find_applied([request])[request].digest)

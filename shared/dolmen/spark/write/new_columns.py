@@ -20,7 +20,7 @@ from dolmen.format.schema import Schema, own_names, same_names
 from dolmen.rows.write.conform import plan_conform
 from dolmen.spark.spark_types import handed_schema
 from dolmen.store.base import attempts
-from dolmen.transactions.transaction import Transaction
+from dolmen.transactions.transaction import Transaction, unit_of
 
 _TRIES = 20
 
@@ -57,15 +57,15 @@ def add_new_columns(context: Context, table: str, schema: s.StructType, request:
     conflict: ConflictError | None = None
     for _ in attempts(context.runtime, _TRIES):
         transaction = Transaction(context, "alter")
-        transaction.refresh()
+        unit = unit_of(transaction)
         if transaction.has_applied(request):
             return
-        entry = transaction.entry(table)
+        entry = unit.entry(table)
         changes = _changes(schema, entry)
         if not changes:
             return
-        transaction.add(AlterTable(table, entry.uuid, entry.schema, entry.sort_key, changes))
-        check_columns(schema, transaction.entry(table))
+        unit.add(AlterTable(table, entry.uuid, entry.schema, entry.sort_key, changes))
+        check_columns(schema, unit.entry(table))
         try:
             transaction.commit()
         except ConflictError as error:  # another writer was first, perhaps with the same columns

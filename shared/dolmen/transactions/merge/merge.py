@@ -168,7 +168,7 @@ def take(sides: Sides, places: Places) -> Sides:
 
 
 def merge_rows(
-    transaction: UnitOfWork,
+    unit: UnitOfWork,
     name: str,
     source: SourceRows,
     on: str | Sequence[str],
@@ -182,18 +182,18 @@ def merge_rows(
         SchemaError, RowError: columns or values do not fit.
         DuplicateKeyError: a row that it inserts has a primary key that the table, or another such row, has.
     """
-    entry = transaction.entry(name)
+    entry = unit.entry(name)
     fields, clauses = row_statements.key_fields(entry, on), clauses.named_as(entry.schema)
-    asked = transaction.needs_content(request)
-    if not transaction.has_applied(request):
+    asked = unit.needs_content(request)
+    if not unit.has_applied(request):
         evaluator = Evaluator() if clauses.texts else None
         try:
-            merging = _StreamedMerge(transaction, name, entry, fields, source, clauses, evaluator)
+            merging = _StreamedMerge(unit, name, entry, fields, source, clauses, evaluator)
             try:
-                with transaction.savepoint():
+                with unit.savepoint():
                     merging.run(request)
             except RepeatedKeyError:
-                with transaction.savepoint():
+                with unit.savepoint():
                     merging.run(request, once=True)
         finally:
             if evaluator:
@@ -201,7 +201,7 @@ def merge_rows(
     if request is not None and asked:
         names = sorted(field.name for field in fields)
         content = content_digest("merge", name, names, *clauses.content(), source.digest())
-        transaction.add_content(request, content)
+        unit.add_content(request, content)
 
 
 def is_upsert(entry: TableEntry, source: SourceRows, on: str | Sequence[str], clauses: Clauses) -> bool:
@@ -223,7 +223,7 @@ class _StreamedMerge:
 
     def __init__(
         self,
-        transaction: UnitOfWork,
+        unit: UnitOfWork,
         name: str,
         entry: TableEntry,
         fields: tuple[Field, ...],
@@ -231,7 +231,7 @@ class _StreamedMerge:
         clauses: Clauses,
         evaluator: Evaluator | None,
     ) -> None:
-        self._transaction, self._name, self._entry, self._fields = transaction, name, entry, fields
+        self._unit, self._name, self._entry, self._fields = unit, name, entry, fields
         self._source, self._clauses = source, clauses
         self._index = KeyIndex(source.keys(fields), fields)
         self._plan = ClausesPlan(clauses, entry, fields, source, evaluator)
@@ -256,21 +256,21 @@ class _StreamedMerge:
         if self._index.rows == 0 and not self._clauses.by_source:
             return
         where = None if self._clauses.by_source else self._index.predicate()
-        found = claimed_rows(self._transaction, self._name, self._plan.needed(), where)
+        found = claimed_rows(self._unit, self._name, self._plan.needed(), where)
         if once:
             keys = [field.name for field in self._fields]
-            rows_with_ts = claimed_rows(self._transaction, self._name, keys, where, with_commit_ts=True)
+            rows_with_ts = claimed_rows(self._unit, self._name, keys, where, with_commit_ts=True)
             self._latest = LatestRows(self._index, count, self._fields, rows_with_ts)
         ids = tuple(sorted(field.id for field in self._fields))
         rows = self._changes(found)
         checked = self._clauses.may_insert_twice(self._entry, [field.name for field in self._fields])
         if self._clauses.not_matched and not checked:
             rows = chain(rows, self._insert())
-        replace_rows(self._transaction, self._name, self._entry, rows, self._hidden, request, ids)
+        replace_rows(self._unit, self._name, self._entry, rows, self._hidden, request, ids)
         if checked:  # behind the rows that go: one of these may have the key
             new = pa.RecordBatchReader.from_batches(self._entry.schema.arrow, self._insert())
-            if inserts := insert_rows(self._transaction, self._name, self._entry, new, request, None):
-                self._transaction.add(inserts)
+            if inserts := insert_rows(self._unit, self._name, self._entry, new, request, None):
+                self._unit.add(inserts)
 
     def _changes(self, found: Iterator[PlacedRows]) -> Iterator[pa.RecordBatch]:
         for placed in found:

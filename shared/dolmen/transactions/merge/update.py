@@ -157,7 +157,7 @@ class HiddenRows:
 
 
 def claimed_rows(
-    transaction: UnitOfWork,
+    unit: UnitOfWork,
     name: str,
     columns: Sequence[str],
     predicate: Predicate | None,
@@ -170,14 +170,14 @@ def claimed_rows(
         columns: names.
         predicate: only rows for which it is TRUE; all by default.
     """
-    transaction.claim(name, predicate)
-    view = View(transaction.context, transaction.manifest, name, transaction.uploads.read)
+    unit.claim(name, predicate)
+    view = View(unit.context, unit.manifest, name, unit.uploads.read)
     scan = Scan(view, columns=columns, where=predicate, with_commit_ts=with_commit_ts)
     return _in_steps(rows_with_positions(scan))
 
 
 def replace_rows(
-    transaction: UnitOfWork,
+    unit: UnitOfWork,
     name: str,
     entry: TableEntry,
     rows: Iterable[pa.RecordBatch],
@@ -192,14 +192,14 @@ def replace_rows(
         hidden: complete when the last of ``rows`` was taken.
         columns: ids of the columns by which rows were found, for the history.
     """
-    transaction.begin_upload()
-    passing = transaction.passing(entry, rows, leave_out=False)  # one that is left out would be deleted
-    files = row_statements.write_rows(transaction.context, name, entry, passing, transaction.intent)
-    if hidden.positions or transaction.changes(entry.uuid):
+    unit.begin_upload()
+    passing = unit.passing(entry, rows, leave_out=False)  # one that is left out would be deleted
+    files = row_statements.write_rows(unit.context, name, entry, passing, unit.intent)
+    if hidden.positions or unit.changes(entry.uuid):
         # Earlier statements may be why it hides nothing, and a rebase may remove them (Change.without).
-        transaction.add(DeletePositions.of(name, entry.uuid, hidden.positions, request, columns))
+        unit.add(DeletePositions.of(name, entry.uuid, hidden.positions, request, columns))
     if files:
-        transaction.add(Write(name, entry.uuid, files, request=request, schema=entry.schema))
+        unit.add(Write(name, entry.uuid, files, request=request, schema=entry.schema))
 
 
 def _in_steps(found: Iterable[PositionedRows]) -> Iterator[PlacedRows]:
@@ -228,7 +228,7 @@ def _joined(parts: Sequence[PositionedRows]) -> PlacedRows:
 _SIDE = "target"
 
 
-def update_rows(transaction: UnitOfWork, name: str, values: NewValues, where: Where, request: str | None) -> None:
+def update_rows(unit: UnitOfWork, name: str, values: NewValues, where: Where, request: str | None) -> None:
     """Adds the statements of an update to a transaction, unless its request was applied before.
 
     Args:
@@ -238,21 +238,21 @@ def update_rows(transaction: UnitOfWork, name: str, values: NewValues, where: Wh
     Raises:
         InputError, SchemaError, RowError: values that do not fit; nothing was added.
     """
-    entry = transaction.entry(name)
+    entry = unit.entry(name)
     condition: Where = "TRUE" if where is None else where
-    predicate = parse(condition, entry.schema, now_us=transaction.now_us)
+    predicate = parse(condition, entry.schema, now_us=unit.now_us)
     assignments = Assignments.of(entry, values)
-    asked = transaction.needs_content(request)
-    if not transaction.has_applied(request):
-        with transaction.savepoint():
-            _update(transaction, name, entry, assignments, predicate, request)
+    asked = unit.needs_content(request)
+    if not unit.has_applied(request):
+        with unit.savepoint():
+            _update(unit, name, entry, assignments, predicate, request)
     if request is not None and asked:
         said = row_statements.where_content(entry, condition)
-        transaction.add_content(request, content_digest("update", name, assignments.content(), *said))
+        unit.add_content(request, content_digest("update", name, assignments.content(), *said))
 
 
 def _update(
-    transaction: UnitOfWork,
+    unit: UnitOfWork,
     name: str,
     entry: TableEntry,
     assignments: Assignments,
@@ -267,7 +267,7 @@ def _update(
         schema = pa.schema([(field.name, field.arrow_type) for field in entry.schema.fields if field.name in needed])
         terms: dict[str, Term] = {column: SideColumn(_SIDE, column) for column in names if column in needed}
         template = RowTemplate(entry.schema, {**terms, **assignments.terms}, {_SIDE: schema}, evaluator)
-        found = claimed_rows(transaction, name, needed, predicate)
+        found = claimed_rows(unit, name, needed, predicate)
         hidden = HiddenRows()
 
         def rows() -> Iterator[pa.RecordBatch]:
@@ -275,7 +275,7 @@ def _update(
                 hidden.add(placed, np.arange(placed.rows.num_rows))
                 yield template.make({_SIDE: placed.rows})
 
-        replace_rows(transaction, name, entry, rows(), hidden, request, tuple(sorted(columns(predicate))))
+        replace_rows(unit, name, entry, rows(), hidden, request, tuple(sorted(columns(predicate))))
     finally:
         if evaluator:
             evaluator.close()

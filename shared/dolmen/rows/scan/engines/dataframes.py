@@ -12,10 +12,10 @@ Packages that only some results need.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -160,22 +160,32 @@ class _UnsupportedError(Exception):
     """There is no predicate that surely says the same."""
 
 
-def lazy_frame(scan: RowSource, stored: Schema) -> pl.LazyFrame:
-    """A lazy frame that scans anew whenever it is collected.
+class NarrowScan(Protocol):
+    """Makes a scan of some columns, of the rows that fulfil one more condition, up to a limit."""
+
+    def __call__(self, columns: Sequence[str], where: Predicate | None, limit: int | None = None) -> RowSource:
+        """The scan."""
+
+
+def lazy_frame(schema: pa.Schema, stored: Schema, narrow: NarrowScan, *, filters: bool) -> pl.LazyFrame:
+    """A lazy frame that scans whenever it is collected.
 
     Args:
+        schema: the columns of the rows.
         stored: the table's columns with their ids.
+        narrow: makes the scan.
+        filters: whether conditions may be added to it.
     """
     plugins = optional("polars.io.plugins", "polars")
 
     def read(
         columns: list[str] | None, condition: pl.Expr | None, rows: int | None, batch_size: int | None
     ) -> Iterator[pl.DataFrame]:
-        wanted = list(scan.schema.names) if columns is None else columns
+        wanted = list(schema.names) if columns is None else columns
         read_too = [] if condition is None else [n for n in condition.meta.root_names() if n not in wanted]
         # Rows are counted before the condition: the scan can't apply both.
-        where = None if condition is None or rows is not None or scan.is_limited else predicate_of(condition, stored)
-        part = scan.only([*wanted, *read_too], where, rows)
+        where = None if condition is None or rows is not None or not filters else predicate_of(condition, stored)
+        part = narrow([*wanted, *read_too], where, rows)
         empty = True
         for batch in part.to_batches():
             frame = to_polars(pa.table(batch))
@@ -184,8 +194,8 @@ def lazy_frame(scan: RowSource, stored: Schema) -> pl.LazyFrame:
         if empty:
             yield to_polars(part.schema.empty_table()).select(wanted)
 
-    schema = to_polars(scan.schema.empty_table()).schema
-    frame: pl.LazyFrame = plugins.register_io_source(read, schema=schema, is_pure=True)
+    empty_frame = to_polars(schema.empty_table())
+    frame: pl.LazyFrame = plugins.register_io_source(read, schema=empty_frame.schema, is_pure=True)
     return frame
 
 

@@ -22,12 +22,13 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 import pyarrow as pa
 
 from dolmen.errors import Error, InputError, TableNotFoundError
-from dolmen.format.schema import Schema, same_names
+from dolmen.format.schema import same_names
 from dolmen.predicate import Predicate
 from dolmen.rows.scan.engines.dataframes import optional, to_pandas, to_polars
 from dolmen.rows.scan.engines.dataset import ScanDataset
 from dolmen.rows.scan.engines.sandbox import open_sandbox, reject_functions
 from dolmen.rows.scan.explain import RowSource
+from dolmen.rows.scan.view import StoredTable, stored_schema_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -53,16 +54,12 @@ _AS_OF = re.compile(r"\b(version|timestamp|system_time)\s+as\s+of\b", re.IGNOREC
 _NO_FILES = re.compile(r"disabled by configuration|configuration has been locked")
 
 
-class TableSource(Protocol):
+class TableSource(StoredTable, Protocol):
     """A table of one version."""
 
     @property
     def schema(self) -> pa.Schema:
         """Its columns."""
-
-    @property
-    def stored_schema(self) -> Schema:
-        """Its columns with their ids."""
 
     def scan(self, columns: Sequence[str] | None = None, where: Predicate | None = None) -> RowSource:
         """Its rows."""
@@ -108,7 +105,7 @@ def run_sql(query: str, tables: Tables, parameters: Parameters = None) -> SqlRes
                 f"table {name!r} has columns {alike[0]!r} and {alike[1]!r}, which SQL can't tell apart: use scan()"
             )
             continue
-        dataset = ScanDataset(name, table.schema, table.stored_schema, table.scan)
+        dataset = ScanDataset(name, table.schema, stored_schema_of(table), table.scan)
         dataset.relation(connection).create_view(name)
         datasets.append(dataset)
     result = SqlResult(_Query(connection, query, parameters, datasets, tables, refused), explained)
