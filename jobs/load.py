@@ -93,8 +93,8 @@ def _told(done: Loaded) -> str:
 
 def _report(done: Loaded, *, dry_run: bool, as_json: bool) -> None:
     for problem in done.problems:
-        reason = problem.error or problem.disposal_error or "rejected before"
-        what = problem.status if not problem.disposal_error else f"{problem.status}, but neither tagged nor removed"
+        reason = problem.error or problem.landing_error or "rejected before"
+        what = problem.status if not problem.landing_error else f"{problem.status}, but neither tagged nor removed"
         if not as_json:
             errors.print(f"{what}: {problem.drop.key}: {reason}", markup=False, highlight=False, soft_wrap=True)
     if as_json:

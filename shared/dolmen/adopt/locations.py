@@ -11,7 +11,7 @@ from dolmen.base import arguments
 from dolmen.errors import InputError
 from dolmen.format.adopted_files import OWN, AdoptedPath, ColumnsBy
 from dolmen.rows.scan.read.byte_ranges import check_same_kind
-from dolmen.store.base import FILE, MEMORY, S3, ObjectInfo, ObjectStore, scheme_of
+from dolmen.store.base import FILE, SCHEMES, ObjectInfo, ObjectStore, own_name, scheme_of
 
 RESERVED = frozenset(
     (
@@ -105,8 +105,7 @@ def parse_place(store: ObjectStore, url: str, *, is_quoted: bool = True) -> File
     elif scheme == FILE.name:
         path = rest[rest.find("/") :] if "/" in rest else rest
         rest = unquote(path) if is_quoted else path
-    if scheme in S3.instead_of:
-        scheme = S3.name
+    scheme = own_name(scheme)
     whole = f"{scheme}://{rest}"
     if whole.startswith(f"{own.rstrip('/')}/"):
         return FilePlace(store, OWN, "", _key(whole[len(own.rstrip("/")) + 1 :], url))
@@ -114,8 +113,8 @@ def parse_place(store: ObjectStore, url: str, *, is_quoted: bool = True) -> File
     if scheme == FILE.name:
         return FilePlace(store.sibling(""), scheme, "", _key(rest.lstrip("/"), url))
     root, _, key = rest.partition("/")
-    if not root or (scheme == S3.name and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{2,254}", root)):
-        raise InputError(f"{url!r} names no {'bucket' if scheme != MEMORY.name else 'store'}")
+    if not root or not SCHEMES[scheme].is_bucket(root):
+        raise InputError(f"{url!r} names no {'bucket' if SCHEMES[scheme].has_buckets else 'store'}")
     return FilePlace(store.sibling(root), scheme, root, _key(key, url))
 
 

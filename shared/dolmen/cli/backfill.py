@@ -23,9 +23,8 @@ from dolmen.errors import InputError
 from dolmen.ingest.announcements import Drop
 from dolmen.ingest.drops.announce_files import MAX_RECORDS, Announcement, DropSource, announce, group_drops
 from dolmen.ingest.drops.ingest_drops import ingest_with_retries
-from dolmen.ingest.queues.open_queue import open_queue
 from dolmen.ingest.queues.queue import Queue
-from dolmen.ingest.queues.sqs import MAX_SQS_BATCH
+from dolmen.ingest.queues.sqs import MAX_SQS_BATCH, open_queue
 from dolmen.service.functions.function_settings import FunctionSettings
 
 HERE_FILES, HERE_BYTES = 100, GIB
@@ -59,7 +58,7 @@ class BackfillTally:
     def add(self, source: DropSource, drops: tuple[Drop, ...] | list[Drop]) -> None:
         """Counts files that are done."""
         for drop in drops:
-            place = source.landing.place(drop)
+            place = source.landing.path_of(drop)
             table = place.table if place else ""
             files, size = self.tables.get(table, (0, 0))
             self.tables[table] = files + 1, size + drop.size

@@ -16,8 +16,8 @@ from dolmen.cli.output import console, errors, print_json, print_rows
 from dolmen.errors import InputError, RetryableError
 from dolmen.ingest.deletes.delete_requests import parse_request
 from dolmen.ingest.deletes.tracking import RequestStatus, check, check_size, compose, status_of
-from dolmen.ingest.queues.open_queue import open_queue
 from dolmen.ingest.queues.queue import Queue, QueueDepth
+from dolmen.ingest.queues.sqs import open_queue
 
 DeleteQueue = Annotated[
     str,

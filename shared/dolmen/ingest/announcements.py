@@ -29,6 +29,7 @@ from urllib.parse import quote_plus, unquote_plus
 
 from dolmen.base.units import MIB
 from dolmen.ingest.redaction import MessageError
+from dolmen.store.base import S3
 
 MAX_BODY_BYTES = MIB
 """The largest notification that is read: the maximum size of an SQS message."""
@@ -37,6 +38,8 @@ MAX_TAG_LENGTH = 1024
 """The maximum length of an ETag, a version id and a sequencer: that of S3's version ids."""
 MAX_SIZE = 1 << 53
 """The largest integer that a JSON number holds exactly; no object is as large."""
+DROP_SCHEME = S3
+"""The scheme of the stores whose notifications are read here: URLs and ids of drops begin with it."""
 DIRECTORY_BUCKET = "local"
 """The bucket's name in the notifications of a directory: the local pipeline and a backfill give a file the same id."""
 MAX_TRIES_TOGETHER = 2
@@ -47,7 +50,6 @@ MAX_TABLE_TRIES = 4
 Less than the ``maxReceiveCount`` of the queue (template.yaml) and the tries of the local pipeline, so that the last try
 is made before the message would be given up."""
 
-_BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{2,254}")
 _TAG = re.compile(rf"[!-\"$-~]{{0,{MAX_TAG_LENGTH}}}")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _COUNT = re.compile(r"[0-9]{1,17}")
@@ -97,9 +99,14 @@ class Drop:
     created_us: int | None = None
 
     @property
+    def bucket_url(self) -> str:
+        """The URL of its bucket."""
+        return DROP_SCHEME.bucket_url(self.bucket)
+
+    @property
     def source(self) -> str:
         """Its URL."""
-        return f"s3://{self.bucket}/{self.key}"
+        return f"{self.bucket_url}/{self.key}"
 
     @property
     def id(self) -> str:
@@ -375,7 +382,7 @@ def _drop(bucket: Any, described: Any, key: str, etag_name: str, version_name: s
     size, etag, version = described.get("size", 0), described.get(etag_name, ""), described.get(version_name)
     sequencer = described.get("sequencer")
     name = _member(bucket, "name", str)
-    if not _BUCKET.fullmatch(name):
+    if not DROP_SCHEME.is_bucket(name):
         raise MessageError("bucket name {}", name)
     if not key or len(key.encode("utf-8", "surrogatepass")) > MAX_KEY_BYTES:
         raise MessageError(f"a key of {len(key)} characters")

@@ -210,7 +210,7 @@ _FALLBACK: dict[type[BaseException], str] = {
 """Reasons that replace a text which may quote a value."""
 
 
-def facts_for_log(error: BaseException, request: RequestContent | None = None) -> dict[str, Any]:
+def error_fields(error: BaseException, request: RequestContent | None = None) -> dict[str, Any]:
     """The named facts of a log record about an error: kind, reason and place.
 
     For a bug, whose text may hold anything, they have the calls that led to it, innermost last. See ``reason_for_log``.

@@ -21,7 +21,7 @@ from dolmen.base.runtime import Runtime
 from dolmen.errors import NotFoundError
 from dolmen.service.handover.job_settings import JobSettings
 from dolmen.service.handover.jobs import JobRun, SparkJob
-from dolmen.store.s3.clients import AwsService
+from dolmen.store.s3.aws_service import AwsService
 
 ENVIRONMENT = "environment"
 ARCHIVE = "environment.tar.gz"

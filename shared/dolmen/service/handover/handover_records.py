@@ -207,7 +207,7 @@ def hand_over(
     chosen = {
         place: drop
         for place, drop in enumerate(drops)
-        if (backlog or (larger_than is not None and drop.size > larger_than)) and landing.place(drop) is not None
+        if (backlog or (larger_than is not None and drop.size > larger_than)) and landing.path_of(drop) is not None
     }
     if not chosen:
         return {}

@@ -24,7 +24,7 @@ from dolmen.errors import InputError
 
 DEFAULT_TIMEOUT_MINUTES = 720
 DEFAULT_COMPACT_BYTES = 32 * GIB
-"""The bytes that a function compacts in a round, about; see ``dolmen.service.handover.round``."""
+"""The bytes that a function compacts in a round, about; see ``dolmen.service.handover.due_jobs``."""
 _APPLICATION = re.compile(r"[0-9a-z]{1,64}")
 _ROLE = re.compile(r"arn:aws[a-z-]*:iam::[0-9]{12}:role/[^\s]{1,512}")
 _PASSED_ON = (
