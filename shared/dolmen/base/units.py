@@ -68,6 +68,16 @@ def count_text(count: int, one: str, more: str = "") -> str:
     return f"{count:,} {one if count == 1 else more or f'{one}s'}"
 
 
+def named_count_text(count: int, name: str) -> str:
+    """A count with the name of a field as its noun: ``1 file added`` for ``files_added``."""
+    words = name.replace("_", " ").split()
+    if count == 1:
+        index = next((index for index, word in enumerate(words) if word.endswith("s")), None)
+        if index is not None:
+            words[index] = f"{words[index][:-3]}y" if words[index].endswith("ies") else words[index][:-1]
+    return f"{count:,} {' '.join(words)}"
+
+
 def megabytes_text(size_bytes: int) -> str:
     """A size as progress shows it: ``1,234.5 MB``, of a million bytes each."""
     return f"{size_bytes / 1e6:,.1f} MB"

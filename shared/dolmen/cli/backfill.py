@@ -15,7 +15,7 @@ from rich.progress import Progress as RichProgress
 from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 
 import dolmen
-from dolmen.base.units import GIB, megabytes_text
+from dolmen.base.units import GIB, count_text, megabytes_text
 from dolmen.cli.exit_codes import INCOMPLETE
 from dolmen.cli.options import Json, app
 from dolmen.cli.output import console, errors, print_json, print_rows
@@ -192,12 +192,19 @@ def _report(tally: BackfillTally, *, dry_run: bool, here: bool, as_json: bool) -
     if not tally.files:
         console.print(f"nothing to do: no files that can be drops{skipped}", highlight=False)
     elif dry_run:
-        console.print(f"would {'ingest' if here else 'announce'} {tally.files:,} files{skipped}", highlight=False)
+        console.print(
+            f"would {'ingest' if here else 'announce'} {count_text(tally.files, 'file')}{skipped}", highlight=False
+        )
     elif here:
         told = ", ".join(f"{count:,} {status}" for status, count in tally.outcomes.items())
-        console.print(f"{tally.files:,} files: {told}; {tally.rows:,} rows{skipped}", highlight=False)
+        console.print(
+            f"{count_text(tally.files, 'file')}: {told}; {count_text(tally.rows, 'row')}{skipped}", highlight=False
+        )
     else:
-        console.print(f"announced {tally.files:,} files in {tally.messages:,} messages{skipped}", highlight=False)
+        console.print(
+            f"announced {count_text(tally.files, 'file')} in {count_text(tally.messages, 'message')}{skipped}",
+            highlight=False,
+        )
 
 
 class _Shown:
@@ -229,5 +236,5 @@ class _Shown:
                 tally.skipped += 1
                 continue
             yield drop
-            about = f"{tally.files:,} files, {megabytes_text(tally.bytes)} done; at {drop.key[-60:]}"
+            about = f"{count_text(tally.files, 'file')}, {megabytes_text(tally.bytes)} done; at {drop.key[-60:]}"
             self._bar.update(self._task, description=about)
