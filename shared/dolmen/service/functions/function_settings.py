@@ -15,7 +15,7 @@
                               (``dolmen.service.functions.deliveries``)
 ============================  =========================================================================================
 
-The settings of jobs are in ``dolmen.service.handover.job_settings``; by default, no work is handed over to them.
+The settings of jobs are in ``dolmen.service.handover.emr_serverless``; by default, no work is handed over to them.
 
 A store's own settings (``AWS_ENDPOINT_URL_S3``, ``DOLMEN_S3_READ_TIMEOUT``, ...) are documented there.
 """
@@ -35,9 +35,8 @@ from dolmen.ingest.landing import PREFIX, Landing
 from dolmen.ingest.queues.queue import Queue
 from dolmen.ingest.queues.sqs import open_queue
 from dolmen.service.functions.deliveries import DeliveryQueues, FunctionLogger, open_queues
-from dolmen.service.handover.emr_serverless import EmrServerless
+from dolmen.service.handover.emr_serverless import EmrServerless, JobSettings
 from dolmen.service.handover.handover_records import HandoverRecords
-from dolmen.service.handover.job_settings import JobSettings
 from dolmen.store.url import open_store
 
 if TYPE_CHECKING:  # it imports all of maintenance

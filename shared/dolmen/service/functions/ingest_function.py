@@ -18,7 +18,7 @@ The calls, from event to commit::
       Deliveries.finish                 sends unfinished messages again, gives hopeless ones up
       jobs.request_job                  starts a job for the records, if none is running
 
-Where there is an application for jobs (``dolmen.service.handover.job_settings``), a message is acknowledged once the
+Where there is an application for jobs (``dolmen.service.handover.emr_serverless``), a message is acknowledged once the
 record of its drops is written.
 """
 

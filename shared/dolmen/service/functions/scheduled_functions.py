@@ -8,8 +8,8 @@ The calls of a round, from event to commit::
         expire, resolve, compact, index, merge, publish   each a commit, or several
       measures_of_round, Database.stats the metrics
 
-Jobs are only started where there is an application for them (``dolmen.service.handover.job_settings``). The events are
-described in ``dolmen.maintenance.round``.
+Jobs are only started where there is an application for them (``dolmen.service.handover.emr_serverless``). The events
+are described in ``dolmen.maintenance.round``.
 """
 
 from __future__ import annotations

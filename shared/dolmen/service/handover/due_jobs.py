@@ -21,8 +21,8 @@ from dolmen.errors import Error, StoreUnavailableError
 from dolmen.maintenance.compact.compaction import CompactionPlan, compact
 from dolmen.maintenance.compact.compaction_plan import MOST_FILES, NEXT_PLAN
 from dolmen.maintenance.debt import debts
+from dolmen.service.handover.emr_serverless import JobSettings
 from dolmen.service.handover.handover_records import HandoverRecords, PendingRecords
-from dolmen.service.handover.job_settings import JobSettings
 from dolmen.service.handover.jobs import JobAttempt, JobService, compact_job, load_job, request_job
 
 FILE_BYTES = 1 << 18
