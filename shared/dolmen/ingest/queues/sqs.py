@@ -68,15 +68,15 @@ class SqsQueue:
     def put(self, messages: Sequence[OutgoingMessage]) -> None:
         """Sends messages with their attributes and delays; raises as ``send``."""
         for batch in _batches(messages, self.max_bytes):
-            left = {str(place): message for place, message in enumerate(batch)}
+            left = {str(number): message for number, message in enumerate(batch)}
             refused: dict[str, Any] = {}
             for _ in attempts(self._runtime, 2 if self._expedited else 6):
-                entries = [_entry(place, message) for place, message in left.items()]
+                entries = [_entry(number, message) for number, message in left.items()]
                 answer = self._ask("send_message_batch", Entries=entries)
                 refused = {entry["Id"]: entry for entry in answer.get("Failed", ())}
-                if fault := next((entry for entry in refused.values() if entry.get("SenderFault")), None):
-                    raise InputError(f"{self.url} refuses a message: {fault.get('Code')}: {fault.get('Message')}")
-                left = {place: left[place] for place in refused}
+                if bad := next((entry for entry in refused.values() if entry.get("SenderFault")), None):
+                    raise InputError(f"{self.url} refuses a message: {bad.get('Code')}: {bad.get('Message')}")
+                left = {number: left[number] for number in refused}
                 if not left:
                     break
             else:
@@ -121,7 +121,7 @@ class SqsQueue:
     def _ask_about(self, operation: str, receipts: Sequence[str], **each: Any) -> None:
         for start in range(0, len(receipts), MAX_SQS_BATCH):
             part = receipts[start : start + MAX_SQS_BATCH]
-            entries = [{"Id": str(place), "ReceiptHandle": receipt, **each} for place, receipt in enumerate(part)]
+            entries = [{"Id": str(number), "ReceiptHandle": receipt, **each} for number, receipt in enumerate(part)]
             if refused := self._ask(operation, Entries=entries).get("Failed"):
                 raise InputError(f"{self.url} refuses: {refused[0].get('Code')}: {refused[0].get('Message')}")
 
@@ -136,8 +136,8 @@ class SqsQueue:
         return None
 
 
-def _entry(place: str, message: OutgoingMessage) -> dict[str, Any]:
-    entry: dict[str, Any] = {"Id": place, "MessageBody": message.body}
+def _entry(number: str, message: OutgoingMessage) -> dict[str, Any]:
+    entry: dict[str, Any] = {"Id": number, "MessageBody": message.body}
     if message.attributes:
         entry["MessageAttributes"] = {
             name: {"DataType": "String", "StringValue": value} for name, value in message.attributes.items()
