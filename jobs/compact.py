@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 import dolmen
 from dolmen.api.database import Database
-from dolmen.base.units import GIB
+from dolmen.base.units import GIB, count_text, named_count_text
 from dolmen.cli.exit_codes import INCOMPLETE, StatusLine, run_job
 from dolmen.cli.options import DatabaseUrl, Json
 from dolmen.cli.output import console, errors, print_json, print_rows
@@ -108,7 +108,8 @@ class _Job:
             recluster=self._recluster,
             dry_run=self._dry_run,
             progress=lambda table, done: self._say(
-                f"compact {table}: {done.groups:,} groups of {len(done.plan.groups):,}, {done.bytes_in:,} bytes"
+                f"compact {table}: {count_text(done.groups, 'group')} of {len(done.plan.groups):,}, "
+                f"{done.bytes_in:,} bytes"
             ),
         )[name]
 
@@ -117,7 +118,7 @@ class _Job:
             self._spark,
             self._database,
             name,
-            progress=lambda done: self._say(f"index {name}: {done.entries:,} entries"),
+            progress=lambda done: self._say(f"index {name}: {count_text(done.entries, 'entry', 'entries')}"),
         )[name]
 
     def _say(self, text: str) -> None:
@@ -137,7 +138,7 @@ def _report(job: _Job, *, dry_run: bool, as_json: bool) -> None:
 
 
 def _facts_text(facts: dict[str, Any]) -> str:
-    words = (f"{value:,} {name.replace('_', ' ')}" for name, value in facts.items() if value and name != "finished")
+    words = (named_count_text(value, name) for name, value in facts.items() if value and name != "finished")
     return ", ".join(words) or "nothing to do"
 
 

@@ -10,6 +10,7 @@ from typing import Annotated, Optional, cast
 import typer
 
 import dolmen
+from dolmen.base.units import count_text
 from dolmen.cli.exit_codes import run_job
 from dolmen.cli.options import DatabaseUrl, Json
 from dolmen.cli.output import console, print_json
@@ -46,7 +47,7 @@ def main(
     if as_json:
         print_json({"table": table, "version": pinned.version, "rows": done.rows, "url": done.url})
     else:
-        told = f"{done.rows:,} rows of {table}, version {pinned.version}, are in {done.url}"
+        told = f"{count_text(done.rows, 'row')} of {table}, version {pinned.version}, in {done.url}"
         console.print(told, highlight=False, soft_wrap=True, markup=False)
 
 

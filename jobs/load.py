@@ -12,7 +12,7 @@ from typing import Annotated, Any, Optional
 import typer
 
 import dolmen
-from dolmen.base.units import parse_size
+from dolmen.base.units import count_text, parse_size
 from dolmen.cli.exit_codes import INCOMPLETE, StatusLine, run_job
 from dolmen.cli.options import DatabaseUrl, Json
 from dolmen.cli.output import console, errors, print_json, print_rows
@@ -89,13 +89,13 @@ def main(
 
 def _told(done: Loaded) -> str:
     outcomes = ", ".join(f"{count:,} {status}" for status, count in done.outcomes.items() if count)
-    return f"{done.files:,} files{': ' + outcomes if outcomes else ''}; {done.rows:,} rows"
+    return f"{count_text(done.files, 'file')}{': ' + outcomes if outcomes else ''}; {count_text(done.rows, 'row')}"
 
 
 def _report(done: Loaded, *, dry_run: bool, as_json: bool) -> None:
     for problem in done.problems:
-        reason = problem.error or problem.disposal_error or "rejected before"
-        what = problem.status if not problem.disposal_error else f"{problem.status}, but neither tagged nor removed"
+        reason = problem.error or problem.landing_error or "rejected before"
+        what = problem.status if not problem.landing_error else f"{problem.status}, but neither tagged nor removed"
         if not as_json:
             errors.print(f"{what}: {problem.drop.key}: {reason}", markup=False, highlight=False, soft_wrap=True)
     if as_json:
@@ -107,7 +107,9 @@ def _report(done: Loaded, *, dry_run: bool, as_json: bool) -> None:
     if done.tables:
         print_rows(["table", "files"], ((name, f"{files:,}") for name, files in done.tables.items()))
     skipped = f"; {done.skipped:,} skipped (temporary names, folders, outside of a table's)" if done.skipped else ""
-    console.print(f"{_told(done)}, {done.commits:,} commits, {done.seconds:,.1f} s{skipped}", highlight=False)
+    console.print(
+        f"{_told(done)}, {count_text(done.commits, 'commit')}, {done.seconds:,.1f} s{skipped}", highlight=False
+    )
 
 
 if __name__ == "__main__":

@@ -236,7 +236,7 @@ def test_symbolic_links_bring_nothing_in_from_outside(cli: Cli, landing: Path, t
     assert (done["ingested"], done.get("rejected", 0)) == (4, 0), done
     drop = Drop(DIRECTORY_BUCKET, "events/file.csv", 1, "0")
     for key in ("events/file.csv", "events/folder/secret.csv", "linked/secret.csv", "../outside/secret.csv"):
-        assert announce_files.DropSource.of(str(landing)).landing.place(replace(drop, key=key)) is None
+        assert announce_files.DropSource.of(str(landing)).landing.path_of(replace(drop, key=key)) is None
     db = dolmen.open(str(tmp_path / "db"))
     assert "secret" not in str([db.table(name).scan().to_arrow().to_pylist() for name in db.tables()])
     assert not list(tmp_path.rglob("*.error.json"))

@@ -82,8 +82,7 @@ def test_every_command_that_reads_a_version_takes_a_tag(table: Cli) -> None:
 
 def test_a_table_is_restored_by_version_by_time_and_by_tag(table: Cli) -> None:
     assert (
-        table("restore", "t", "--tag", "first").out
-        == "version 5 restore t(version 2): 1 files added, 1 files removed\n"
+        table("restore", "t", "--tag", "first").out == "version 5 restore t(version 2): 1 file added, 1 file removed\n"
     )
     assert ids(table, "t") == [1, 2]
     assert table("restore", "t", "--version", 4, "--json").lines()[0]["did"] == [
@@ -122,7 +121,7 @@ def test_before_all_tables_are_restored_it_asks_and_names_those_that_go(
 
 
 def test_a_clone_is_another_table(table: Cli) -> None:
-    assert table("clone", "t", "u", "--tag", "first").out == "version 5 clone u(version 2): 1 files added\n"
+    assert table("clone", "t", "u", "--tag", "first").out == "version 5 clone u(version 2): 1 file added\n"
     assert table("delete", "u", "--where", "id = 2").code == 0
     assert (ids(table, "t"), ids(table, "u")) == ([2], [1])
     assert table("clone", "t", "u").code == 2

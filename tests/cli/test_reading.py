@@ -273,7 +273,7 @@ def test_get_reads_the_row_with_a_key(cli: Cli, db: dolmen.Database) -> None:
     assert "each column" in cli("get", "events", "17", "18").err
     assert "does not fit" in cli("get", "events", "x").err
     db.table("events").append([{"id": 5_000, "name": "new"}])
-    assert "5,000 entries for 5,001 rows of 1 tables, 1 to come" in cli("stats").out
+    assert "5,000 entries for 5,001 rows of 1 table, 1 to come" in cli("stats").out
     assert json.loads(cli("show", "events", "--json").out)["index"]["lag_rows"] == 1
 
 

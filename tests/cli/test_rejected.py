@@ -201,7 +201,7 @@ def test_rows_that_are_put_back_are_a_file_of_their_own_under_their_header(
     assert world.ids() == [1]
     [key] = keys(cli)
     assert bad in cli("rejected", "show", key).out
-    assert "(1 rows of a file)" in cli("rejected", "ls").out
+    assert "(1 row of a file)" in cli("rejected", "ls").out
     world.database.drop_table("events")
     world.create(schema=pa.schema([("id", pa.string()), ("user_id", pa.int64()), ("kind", pa.string())]))
     done = json.loads(cli("rejected", "retry", "--table", "events", "--json").out)

@@ -17,7 +17,6 @@ from dolmen.format.manifest import Manifest
 from dolmen.format.pointer import Pointer
 from dolmen.service.functions import deliveries
 from dolmen.service.handover import emr_serverless
-from dolmen.service.handover import job_settings as job_settings
 from dolmen.store.local_store import LocalStore
 from support.template import TEMPLATE
 
@@ -131,7 +130,7 @@ def test_for_how_long_a_file_can_overtake_an_erasure_is_as_the_template_and_the_
     assert parameters["IngestWindowSeconds"]["Default"] == 10
     assert int(parameters["IngestTimeout"]["Default"]) == 5 * 60
     assert TEMPLATE["Mappings"]["VisibilityTimeout"]["300"]["Seconds"] == 31 * 60
-    assert (job_settings.DEFAULT_TIMEOUT_MINUTES, emr_serverless._QUEUED_MINUTES) == (12 * 60, 12 * 60)
+    assert (emr_serverless.DEFAULT_TIMEOUT_MINUTES, emr_serverless._QUEUED_MINUTES) == (12 * 60, 12 * 60)
     assert emr_serverless.MAX_ATTEMPTS == 2
     assert resources["HandedAgeAlarm"]["Properties"]["Threshold"] == 6 * 3600
     assert parameters["LandingExpireDays"]["Default"] == 7

@@ -9,7 +9,7 @@ import pytest
 
 from dolmen.api.database import Database
 from dolmen.base.runtime import Runtime
-from dolmen.ingest.landing import Landing
+from dolmen.service.functions.function_settings import FunctionResources
 from dolmen.store.url import open_store
 from support.crashing_store import Countdown, Crash, CrashingStore
 from support.functions import World
@@ -44,14 +44,14 @@ def inject(world: World, function: str, countdown: Countdown) -> None:
 
     def opened(settings: Any) -> Any:
         store: Any = CrashingStore(open_store(world.url, runtime), countdown)
-        database = Database(store, runtime)
+        resources = FunctionResources(settings)
+        resources.database, landing = Database(store, runtime), resources.landing
         if function == "delete":
-            return database
-        landing: Landing = settings.open()[1]
+            return resources
         for url in (settings.landing_url, f"{settings.landing_url}/rejected"):
             crashing: Any = CrashingStore(open_store(url, runtime), countdown)
             landing._stores[url] = crashing
-        return database, landing
+        return resources
 
     world.functions[function]._open = opened  # type: ignore[attr-defined]
 

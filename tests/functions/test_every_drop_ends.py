@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dolmen.errors import AccessDeniedError, CorruptionError, StoreUnavailableError
-from dolmen.ingest.drops import one_drop
+from dolmen.ingest.drops import drop_ingestion
 from dolmen.ingest.formats import formats
 from dolmen.ingest.formats.formats import SourceFile
 from dolmen.rows.write import conform, data_file, parquet_object
@@ -65,14 +65,14 @@ def _poisoned(what: Any) -> bool:
 
 
 def _reading(raised: Exception) -> tuple[Any, str, Hook]:
-    original = one_drop.read
+    original = drop_ingestion.read
 
     def read(source: SourceFile, *args: Any, **options: Any) -> pa.RecordBatchReader:
         if "bad" in source.name:
             raise raised
         return original(source, *args, **options)
 
-    return one_drop, "read", read
+    return drop_ingestion, "read", read
 
 
 def _amid_rows(raised: Exception) -> tuple[Any, str, Hook]:
@@ -190,7 +190,7 @@ def test_what_may_pass_comes_again(
 
 def test_what_passes_at_once_is_ingested(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.create()
-    original, raised = one_drop.read, []
+    original, raised = drop_ingestion.read, []
 
     def read(*args: Any, **options: Any) -> pa.RecordBatchReader:
         if not raised:
@@ -198,7 +198,7 @@ def test_what_passes_at_once_is_ingested(world: World, monkeypatch: pytest.Monke
             raise KeyError("only once")
         return original(*args, **options)
 
-    monkeypatch.setattr(one_drop, "read", read)
+    monkeypatch.setattr(drop_ingestion, "read", read)
     assert world.ingest(world.drop("events/a.csv", "id\n1\n")) == []
     assert not world.rejects()
     assert world.database.table("events").count() == 1
@@ -223,7 +223,7 @@ def test_inference_that_fails_makes_a_reject_too(world: World, monkeypatch: pyte
     def infer(*args: Any, **options: Any) -> pa.Schema:
         raise OverflowError("too much")
 
-    monkeypatch.setattr("dolmen.ingest.drops.one_drop.infer", infer)
+    monkeypatch.setattr("dolmen.ingest.drops.drop_ingestion.infer", infer)
     assert world.ingest(world.drop("new/a.csv", "id\n1\n")) == []
     ((key, report),) = world.rejects().items()
     assert key.startswith("new/a-")

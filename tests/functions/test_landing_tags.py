@@ -8,8 +8,7 @@ import pytest
 
 from dolmen.errors import Error, LimitError
 from dolmen.ingest.announcements import Drop
-from dolmen.ingest.drops.drop_outcomes import dispose
-from dolmen.ingest.landing import Landing
+from dolmen.ingest.landing import Landing, apply_landing_policy
 from dolmen.store.base import Stored
 from support.functions import World
 from support.ministack import boto3_client
@@ -48,16 +47,16 @@ def test_an_object_is_tagged_beside_the_tags_it_has(s3_world: World, s3: Any, po
     landing, drop = Landing(s3_world.url), dropped(s3_world)
     tag(s3, s3_world, owner="someone")
     for _ in range(2):
-        dispose(landing, drop, policy)
+        apply_landing_policy(landing, drop, policy)
         assert tags(s3, s3_world) == {"owner": "someone", "dolmen-landing": value}
     assert s3_world.landing.get(KEY).body == b"id\n1\n"
 
 
 def test_an_object_that_is_to_be_kept_costs_no_request(world: World) -> None:
     landing = Landing(world.url, url="s3://nowhere-at-all")
-    dispose(landing, Drop("b", KEY, 1, "e"), "keep")
+    apply_landing_policy(landing, Drop("b", KEY, 1, "e"), "keep")
     with pytest.raises(Error):
-        dispose(landing, Drop("b", KEY, 1, "e"), "tag")
+        apply_landing_policy(landing, Drop("b", KEY, 1, "e"), "tag")
 
 
 def test_an_object_with_ten_tags_is_left_as_it_is(s3_world: World, s3: Any) -> None:
@@ -65,11 +64,11 @@ def test_an_object_with_ten_tags_is_left_as_it_is(s3_world: World, s3: Any) -> N
     ten = {f"tag{n}": "x" for n in range(10)}
     tag(s3, s3_world, **ten)
     with pytest.raises(LimitError, match="has 10 tags"):
-        dispose(Landing(s3_world.url), drop, "tag")
+        apply_landing_policy(Landing(s3_world.url), drop, "tag")
     assert tags(s3, s3_world) == ten
     ours = {**dict(list(ten.items())[1:]), "dolmen-landing": "ingested"}
     tag(s3, s3_world, **ours)
-    dispose(Landing(s3_world.url), drop, "expire")
+    apply_landing_policy(Landing(s3_world.url), drop, "expire")
     assert tags(s3, s3_world) == {**ours, "dolmen-landing": "expire"}
 
 
@@ -78,7 +77,7 @@ def test_the_version_that_was_ingested_is_tagged_and_no_other(s3_world: World, s
     first, second = (
         s3.put_object(Bucket=s3_world.bucket, Key=KEY, Body=body)["VersionId"] for body in (b"id\n1\n", b"id\n2\n")
     )
-    dispose(Landing(s3_world.url), Drop(s3_world.bucket, KEY, 5, "", first), "tag")
+    apply_landing_policy(Landing(s3_world.url), Drop(s3_world.bucket, KEY, 5, "", first), "tag")
     assert tags(s3, s3_world, first) == {"dolmen-landing": "ingested"}
     assert tags(s3, s3_world, second) == {}
 
@@ -86,10 +85,10 @@ def test_the_version_that_was_ingested_is_tagged_and_no_other(s3_world: World, s
 def test_an_object_that_was_overwritten_or_removed_gets_no_tag(s3_world: World, s3: Any) -> None:
     landing, drop = Landing(s3_world.url), dropped(s3_world)
     overwrite(s3_world, b"id\n2\n")
-    dispose(landing, drop, "expire")
+    apply_landing_policy(landing, drop, "expire")
     assert tags(s3, s3_world) == {}
     s3_world.landing.delete([KEY])
-    dispose(landing, drop, "expire")
+    apply_landing_policy(landing, drop, "expire")
 
 
 def test_a_tag_that_meets_an_object_that_came_meanwhile_is_taken_off_it(s3_world: World, s3: Any) -> None:
@@ -105,16 +104,16 @@ def test_a_tag_that_meets_an_object_that_came_meanwhile_is_taken_off_it(s3_world
         set_tags(*args, **options)
 
     store.set_tags = overwritten_before
-    dispose(landing, drop, "expire")
+    apply_landing_policy(landing, drop, "expire")
     assert "dolmen-landing" not in tags(s3, s3_world)
 
 
 def test_in_a_directory_only_expire_does_something_and_that_is_removal(world: World) -> None:
     landing, drop = Landing(world.url, url=world.landing.url), dropped(world, b"id\n1\n")
-    dispose(landing, drop, "tag")
+    apply_landing_policy(landing, drop, "tag")
     assert world.landing.get(KEY).body == b"id\n1\n"
     for _ in range(2):
-        dispose(landing, drop, "expire")
+        apply_landing_policy(landing, drop, "expire")
         assert list(world.landing.list("")) == []
 
 
@@ -122,7 +121,7 @@ def test_in_a_directory_only_expire_does_something_and_that_is_removal(world: Wo
 def test_a_file_that_was_overwritten_is_not_removed(world: World, size: int) -> None:
     landing, drop = Landing(world.url, url=world.landing.url), dropped(world, b"1" * size)
     overwrite(world, b"2" * size)
-    dispose(landing, drop, "expire")
+    apply_landing_policy(landing, drop, "expire")
     assert [(info.key, info.size) for info in world.landing.list("")] == [(KEY, size)]
     assert world.landing.get(KEY).body == b"2" * size
 
@@ -135,8 +134,8 @@ def test_a_file_that_a_crash_left_aside_comes_back(world: World, monkeypatch: py
     with monkeypatch.context() as patch:
         patch.setattr(store, "head", lambda key: 1 / 0)
         with pytest.raises(ZeroDivisionError):
-            dispose(landing, drop, "expire")
+            apply_landing_policy(landing, drop, "expire")
     assert [info.key for info in world.landing.list("")] != [KEY]
-    dispose(landing, drop, "expire")
+    apply_landing_policy(landing, drop, "expire")
     assert [info.key for info in world.landing.list("")] == [KEY]
     assert world.landing.get(KEY).body == b"id\n2\n"

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 import dolmen
-from dolmen.ingest.drops import one_drop
+from dolmen.ingest.drops import drop_ingestion
 from dolmen.ingest.late import ErasedRows
 from dolmen.transactions.transaction import Transaction
 from support.functions import SCHEMA, World
@@ -84,7 +84,7 @@ def test_an_erasure_that_lands_between_reading_and_commit_is_heeded(
                 done.append(world.database.table("events").erase("user_id = 42"))
             return found
 
-    monkeypatch.setattr(one_drop, "ErasedRows", Slow)
+    monkeypatch.setattr(drop_ingestion, "ErasedRows", Slow)
     assert world.ingest(record) == []
     assert world.ids() == [2]
     assert len(done) == 1

@@ -12,7 +12,7 @@ import pytest
 from dolmen.api.database import Database
 from dolmen.errors import StoreUnavailableError, VersionExpiredError
 from dolmen.ingest.announcements import MAX_TABLE_TRIES
-from dolmen.ingest.drops import one_drop
+from dolmen.ingest.drops import drop_ingestion
 from dolmen.transactions import unit_of_work
 from dolmen.transactions.transaction import Transaction
 from support.event_builders import notification, sqs_event
@@ -118,7 +118,7 @@ def test_a_rejection_whose_report_was_not_written_is_reported_when_its_event_com
         raise KeyboardInterrupt
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(one_drop, "reject_drop", dies)
+        patch.setattr(drop_ingestion, "reject_drop", dies)
         with pytest.raises(KeyboardInterrupt):
             world.ingest(record, tries=MAX_TABLE_TRIES)
     assert world.rejects() == {}
@@ -138,7 +138,7 @@ def test_a_report_that_cannot_be_written_fails_the_event_which_comes_again(world
         raise StoreUnavailableError("not now")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(one_drop, "reject_drop", unreachable)
+        patch.setattr(drop_ingestion, "reject_drop", unreachable)
         assert world.ingest(record, tries=MAX_TABLE_TRIES) == ["message-0"]
     assert world.ingest(record) == []
     assert len(world.rejects()) == 1
@@ -250,7 +250,7 @@ def test_who_comes_while_a_report_is_on_its_way_follows_the_rejection(world: Wor
         world.database.table("events").set(ingest_new_columns="add")
         assert deliver(world, record) == []
 
-    with before(one_drop, "reject_drop", changed_and_delivered):
+    with before(drop_ingestion, "reject_drop", changed_and_delivered):
         assert world.ingest(record) == []
     assert world.ids() == []
     [report] = world.rejects().values()
@@ -267,7 +267,7 @@ def reject_and_die(world: World) -> dict[str, Any]:
     world.create()
     record = world.drop("events/a.csv", EXTRA)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(one_drop, "reject_drop", dies)
+        patch.setattr(drop_ingestion, "reject_drop", dies)
         with pytest.raises(KeyboardInterrupt):
             world.ingest(record)
     world.database.table("events").set(ingest_new_columns="add")

@@ -10,8 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dolmen.ingest.drops import one_drop
-from dolmen.ingest.drops.one_drop import upsert_in_portions
+from dolmen.ingest.drops import drop_ingestion
+from dolmen.ingest.drops.drop_ingestion import upsert_in_batches
 from dolmen.ingest.formats.formats import SourceFile
 from support.functions import World
 from support.ministack import boto3_client
@@ -55,10 +55,10 @@ def test_a_file_too_large_for_one_upsert_is_several_of_one_commit(
     world.create()
     world.database.table("events").set(ingest_mode="upsert")
     options = {f"max_{name.removeprefix('UPSERT_').lower()}": limit for name, limit in limits.items()}
-    limited = lambda *arguments: upsert_in_portions(*arguments, **options)  # noqa: E731
-    monkeypatch.setattr("dolmen.ingest.drops.one_drop.upsert_in_portions", limited)
+    limited = lambda *arguments: upsert_in_batches(*arguments, **options)  # noqa: E731
+    monkeypatch.setattr("dolmen.ingest.drops.drop_ingestion.upsert_in_batches", limited)
     body = "".join(f'{{"id": {n % 8}, "user_id": {n}}}\n' for n in range(20))
-    monkeypatch.setattr("dolmen.ingest.drops.one_drop.SourceFile", partial(SourceFile, block_bytes=100))
+    monkeypatch.setattr("dolmen.ingest.drops.drop_ingestion.SourceFile", partial(SourceFile, block_bytes=100))
     assert world.ingest(world.drop("events/a.jsonl", body)) == []
     assert {row["id"]: row["user_id"] for row in world.rows()} == {n % 8: n for n in range(12, 20)}
     assert world.versions("ingest") == 1
@@ -79,7 +79,7 @@ def test_a_portion_holds_so_many_rows_and_bytes_and_at_least_one_batch() -> None
         taken.clear()
         reader = pa.RecordBatchReader.from_batches(batches[0].schema, batches)
         table: Any = Table()
-        upsert_in_portions(table, reader, "request", **limits)
+        upsert_in_batches(table, reader, "request", **limits)
         return list(taken)
 
     assert portions() == [[5, 1, 1, 9]]
@@ -93,7 +93,7 @@ def test_a_key_that_is_null_rejects_the_file_with_its_place_also_in_a_later_port
 ) -> None:
     world.create()
     world.database.table("events").set(ingest_mode="upsert")
-    monkeypatch.setattr(one_drop, "UPSERT_ROWS", 2)
+    monkeypatch.setattr(drop_ingestion, "UPSERT_ROWS", 2)
     assert world.ingest(world.drop("events/a.csv", f"{HEAD}1,1,x\n2,2,x\n3,3,x\n,4,x\n")) == []
     [report] = world.rejects().values()
     assert (report["line"], report["row"], report["column"]) == (5, 4, "id")

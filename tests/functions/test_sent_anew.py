@@ -18,7 +18,7 @@ from dolmen.service.functions import deliveries
 from dolmen.service.functions.deliveries import MAX_CRASHES, MAX_FAILURES
 from support.black_hole import black_hole
 from support.event_builders import notification
-from support.functions import World
+from support.functions import World, use_queues
 from support.ministack import boto3_client, endpoint_environment
 
 HEAD = "id,user_id,kind\n"
@@ -213,7 +213,6 @@ def test_what_fails_for_the_moment_waits_longer_each_time_and_is_given_up_in_the
         raise OSError("the network is down")
 
     monkeypatch.setattr("dolmen.ingest.landing.Landing.open", fail)
-    opened = world.functions["ingest"]._open_queues  # type: ignore[attr-defined]
 
     class Hasty:
         """The queue, whose delays are noted and left out."""
@@ -225,7 +224,7 @@ def test_what_fails_for_the_moment_waits_longer_each_time_and_is_given_up_in_the
             sent.extend(message.delay_seconds for message in messages)
             self.queue.put([type(message)(message.body, message.attributes) for message in messages])
 
-    world.functions["ingest"]._open_queues = lambda settings: tuple(map(Hasty, opened(settings)))  # type: ignore[attr-defined]
+    use_queues(world.functions["ingest"], lambda queues: tuple(map(Hasty, queues or ())))
     ingest.send(record)
     for _ in range(MAX_FAILURES):
         assert ingest.invoke()[1] == []

@@ -6,13 +6,14 @@ import json
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dolmen.ingest.announcements import Drop, read_drops, read_messages
-from dolmen.service.functions.function_settings import FunctionSettings
+from dolmen.service.functions.function_settings import FunctionResources, FunctionSettings
 from dolmen.service.handover.handover_records import HandoverRecords
 from handover.conftest import LARGE_BYTES, Handing
 from support.crashing_store import Countdown, Crash, CrashingStore
@@ -289,14 +290,17 @@ class CrashingService:
 
 def crash_in(module: Any, countdown: Countdown) -> None:
     """Puts the records and the job service of a function under a countdown."""
-    original = module._open_jobs
+    opened = module._open
 
-    def jobs(settings: FunctionSettings) -> Any:
-        service, records, *more = original(settings)
-        crashing: Any = CrashingStore(records._store, countdown)
-        return CrashingService(service, countdown), HandoverRecords(crashing), *more
+    @cache
+    def open_crashing(settings: FunctionSettings) -> FunctionResources:
+        resources: FunctionResources = opened(settings)
+        crashing: Any = CrashingStore(resources.records._store, countdown)
+        service: Any = CrashingService(resources.job_service, countdown)
+        resources.job_service, resources.records = service, HandoverRecords(crashing)
+        return resources
 
-    module._open_jobs = jobs
+    module._open = open_crashing
 
 
 @pytest.mark.slow

@@ -6,8 +6,7 @@ import pytest
 
 from dolmen.errors import InputError
 from dolmen.service.functions.function_settings import FunctionSettings
-from dolmen.service.handover.emr_serverless import spark_submit_parameters
-from dolmen.service.handover.job_settings import DEFAULT_COMPACT_BYTES, JobSettings
+from dolmen.service.handover.emr_serverless import DEFAULT_COMPACT_BYTES, JobSettings, spark_submit_parameters
 from support.emr_serverless import ROLE
 from support.template import TEMPLATE
 

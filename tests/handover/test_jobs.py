@@ -12,11 +12,11 @@ from dolmen.errors import AccessDeniedError, StoreUnavailableError
 from dolmen.service.handover.jobs import (
     JobRun,
     SparkJob,
-    ask_for_job,
     ensure_running,
     load_job,
     log_record,
     metric_name,
+    request_job,
     token_of,
 )
 
@@ -165,10 +165,10 @@ class Refusing(Service):
 
 def test_what_came_of_it_is_told_and_counted() -> None:
     service = Service()
-    first, second = ask_for_job(service, JOB, NOW), ask_for_job(service, JOB, NOW + MINUTE, "events")
-    refused = ask_for_job(Refusing(), JOB, NOW)
+    first, second = request_job(service, JOB, NOW), request_job(service, JOB, NOW + MINUTE, "events")
+    refused = request_job(Refusing(), JOB, NOW)
     service.end("run-0", "FAILED")
-    held = ask_for_job(service, JOB, NOW + MINUTE)
+    held = request_job(service, JOB, NOW + MINUTE)
     assert [metric_name(asked) for asked in (first, second, refused, held)] == [
         "JobsStarted",
         None,

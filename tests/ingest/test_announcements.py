@@ -155,7 +155,7 @@ def test_how_often_a_message_came_is_a_small_number_or_not_known(told: Any, trie
     ],
 )
 def test_only_finished_files_under_the_landing_prefix_are_drops(key: str, path: str | None) -> None:
-    place = Landing("s3://drops/database").place(Drop("drops", key, 1, "e"))
+    place = Landing("s3://drops/database").path_of(Drop("drops", key, 1, "e"))
     assert (place and place.path) == path
 
 
@@ -164,13 +164,13 @@ def test_only_finished_files_under_the_landing_prefix_are_drops(key: str, path: 
 )
 def test_the_database_and_the_rejects_never_trigger_themselves(key: str) -> None:
     whole_bucket = Landing("s3://drops/database", prefix="")
-    assert whole_bucket.place(Drop("drops", key, 1, "e")) is None
-    assert whole_bucket.place(Drop("another", key.replace("rejected", "landed"), 1, "e")) is not None
+    assert whole_bucket.path_of(Drop("drops", key, 1, "e")) is None
+    assert whole_bucket.path_of(Drop("another", key.replace("rejected", "landed"), 1, "e")) is not None
 
 
 @pytest.mark.parametrize("path", ["a.csv", "Events/a.csv", "ev-ents/a.csv", f"{'x' * 65}/a.csv"])
 def test_a_file_outside_a_tables_directory_has_no_table(path: str) -> None:
-    place = Landing("s3://drops/database").place(Drop("drops", f"landing/{path}", 1, "e"))
+    place = Landing("s3://drops/database").path_of(Drop("drops", f"landing/{path}", 1, "e"))
     assert place is not None
     with pytest.raises(InputError):
         _ = place.table

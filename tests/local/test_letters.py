@@ -30,12 +30,12 @@ def test_a_file_that_is_still_being_written_waits_until_two_looks_find_it_the_sa
     write(file, "id\n")
     for _ in range(3):
         assert names(directory) == []
-        assert directory.unsettled
+        assert directory.has_incomplete
         with file.open("a") as more:
             more.write("1\n")
     assert names(directory) == []
     assert names(directory) == ["events/a.csv"]
-    assert not directory.unsettled
+    assert not directory.has_incomplete
     assert names(directory) == []
 
 
@@ -70,7 +70,7 @@ def test_temporary_and_hidden_names_are_left_alone(tmp_path: Path) -> None:
     for name in ("events/.a.csv", "events/_a.csv", "events/_temporary/0/a.csv", ".git/a.csv", "events/.x/a.csv"):
         write(tmp_path / "landing" / name, "id\n1\n")
     assert names(directory) == []
-    assert not directory.unsettled
+    assert not directory.has_incomplete
 
 
 def test_names_that_are_no_text_and_things_that_are_no_files_are_left_alone(tmp_path: Path) -> None:

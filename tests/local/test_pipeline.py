@@ -18,7 +18,7 @@ from dolmen.base.runtime import Runtime
 from dolmen.cli.commands import command_line
 from dolmen.errors import InputError
 from dolmen.ingest.deletes.tracking import status_of
-from dolmen.ingest.queues.open_queue import open_queue
+from dolmen.ingest.queues.sqs import open_queue
 from dolmen.ingest.rejects.reject_listing import list_rejects, retry
 from dolmen.service.local import LocalEvent, LocalLayout, run_local
 from dolmen.store.local_store import LocalStore

@@ -188,7 +188,7 @@ COMMITS: tuple[Mutation, ...] = (
     mutation(
         "a file that does not match its table is rejected without a commit",
         "the rejection of an event's file is a commit, which excludes that the file is ingested",
-        "ingest/drops/one_drop.py",
+        "ingest/drops/drop_ingestion.py",
         "            if drop.rejection_id is None:\n",
         "            if drop.rejection_id is None or not isinstance(error, TableNotFoundError):\n",
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import re
 from pathlib import Path
@@ -18,12 +19,13 @@ LISTS = ("A file format", "A store", "A column type", "A property of tables")
 
 
 def lists() -> dict[str, list[str]]:
-    """The items of each list, by its title."""
+    """The items of each list, by its title. An item may go on in the next line."""
     _, found, rest = (ROOT / "CONTRIBUTING.md").read_text().partition(HEADING)
     assert found
     parts = re.split(r"^\*\*(.+)\*\*\n", rest.partition("\n## ")[0], flags=re.MULTILINE)
     return {
-        title: re.findall(r"^- (.+)$", body, re.MULTILINE) for title, body in zip(parts[1::2], parts[2::2], strict=True)
+        title: re.findall(r"^- (.+(?:\n  .+)*)$", body, re.MULTILINE)
+        for title, body in zip(parts[1::2], parts[2::2], strict=True)
     }
 
 
@@ -53,6 +55,55 @@ def test_modules_that_map_kinds_of_types_are_there() -> None:
         module, name = place.split(":")
         path = ROOT / "shared" / f"{module.replace('.', '/')}.py"
         assert re.search(rf"^(class )?{name}\b", path.read_text(), re.MULTILINE), place
+
+
+STORE_CODE = ("store/", "ingest/announcements.py", "format/adopted_files.py")
+"""The code that a list for a store names: it may know the kinds of stores apart."""
+AWS_CODE = {"iceberg/glue.py": "Glue is a service of AWS, and publishes databases in S3 alone"}
+DIRECTORY_CODE = {
+    "adopt/locations.py": "a plain path, or a URL of Hadoop's, is one of this machine",
+    "ingest/drops/announce_files.py": "a directory is named by its path too",
+    "service/local/layout.py": "the local pipeline watches a directory",
+    "service/check_store/check_site.py": "a directory is removed as a whole, with the folders made for it",
+    "store/__init__.py": "exports the classes",
+}
+
+
+def stores_told_apart(source: str) -> set[str]:
+    """The ways in which code distinguishes kinds of stores by itself, instead of asking the store or its scheme."""
+    tree = ast.parse(source)
+    imported = {
+        alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("dolmen.store")
+        for alias in node.names
+    }
+    texts = {
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant)
+        and isinstance(node.value, str)
+        and re.fullmatch(r"s3a?:(//)?|s3a?", node.value)
+    }
+    return texts | imported & {"S3", "MEMORY", "FILE", "S3Store", "LocalStore", "MemoryStore"}
+
+
+def test_no_other_code_tells_stores_apart() -> None:
+    package = ROOT / "shared/dolmen"
+    found = {
+        path.relative_to(package).as_posix(): apart
+        for path in sorted(package.rglob("*.py"))
+        if not path.relative_to(package).as_posix().startswith(STORE_CODE)
+        and (apart := stores_told_apart(path.read_text()))
+    }
+    for file in DIRECTORY_CODE:
+        found[file] = found.get(file, set()) - {"FILE", "LocalStore"}
+    assert {file: apart for file, apart in found.items() if apart and file not in AWS_CODE} == {}
+
+
+@pytest.mark.parametrize("source", ["url.startswith('s3://')", "from dolmen.store.base import S3", "scheme == 's3'"])
+def test_code_that_tells_stores_apart_is_found(source: str) -> None:
+    assert stores_told_apart(source)
 
 
 def test_every_property_has_a_field_of_the_settings_that_read_it() -> None:

@@ -222,12 +222,11 @@ def reported() -> dict[str, set[str]]:
     """The names that each function's code gives to figures of its own."""
     telling = (ROOT / "shared/dolmen/maintenance/measures.py").read_text()
     of_debt, of_collection = telling.index("def measures_of_debt"), telling.index("def measures_of_collection")
-    code = {name: (ROOT / "functions" / name / "app.py").read_text() for name in ("ingest", "delete", "compact", "gc")}
-    deliveries = (ROOT / "shared/dolmen/service/functions/deliveries.py").read_text()
-    code["ingest"] += deliveries
-    code["delete"] += deliveries
-    code["compact"] += telling[:of_collection]
-    code["gc"] += telling[of_collection:]
+    folder = ROOT / "shared/dolmen/service/functions"
+    deliveries = (folder / "deliveries.py").read_text()
+    code = {name: (folder / f"{name}_function.py").read_text() + deliveries for name in ("ingest", "delete")}
+    code["compact"] = (folder / "scheduled_functions.py").read_text() + telling[:of_collection]
+    code["gc"] = telling[of_collection:]
     assert 0 < of_debt < of_collection
     found = {name: set(re.findall(r'"([A-Z][A-Za-z]+)"', text)) for name, text in code.items()}
     (rows,) = re.findall(r'for name in \(([^()]+)\):\s+counts\[f"Rows\{name.capitalize\(\)\}"\]', code["ingest"])

@@ -8,7 +8,7 @@ import pytest
 from dolmen.api.database import Database
 from dolmen.base.runtime import Runtime
 from dolmen.errors import StoreUnavailableError, VersionExpiredError
-from dolmen.ingest.drops.one_drop import upsert_in_portions
+from dolmen.ingest.drops.drop_ingestion import upsert_in_batches
 from dolmen.maintenance.gc.collection import collect
 from dolmen.maintenance.resolve.resolution import resolve
 from dolmen.store.memory import MemoryBucket, MemoryStore
@@ -114,7 +114,7 @@ def test_an_upserted_file_ends_if_another_delivery_has_applied_it_meanwhile() ->
 
     def delivered(transaction: Transaction) -> None:
         transaction.bind("file", "digest")
-        upsert_in_portions(transaction.table("t"), rows.to_reader(max_chunksize=1), "file", max_rows=1)
+        upsert_in_batches(transaction.table("t"), rows.to_reader(max_chunksize=1), "file", max_rows=1)
 
     late = open_database(bucket).transaction()
     assert not late.find_applied(["file"])

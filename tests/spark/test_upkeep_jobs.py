@@ -143,7 +143,7 @@ def test_tables_are_resolved_compacted_and_told_of(run: Run, tmp_path: Path) -> 
     db.table("a").delete("id = 1")
     code, out, err = run(compact_main, "--database", db.url, "--table", "a", "--recluster")
     assert code == 0
-    assert "compact a: 1 groups of 1" in err
+    assert "compact a: 1 group of 1" in err
     assert "4 files in" in out
     (file,) = plan_of(db.table("a").scan()).files
     assert (file.file.rows, file.tombstones, len(plan_of(db.table("b").scan()).files)) == (7, (), 4)

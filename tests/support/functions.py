@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib.util
 import json
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,6 +16,8 @@ import pyarrow as pa
 
 from dolmen.api.database import Database
 from dolmen.base.runtime import Runtime
+from dolmen.service.functions.deliveries import DeliveryQueues
+from dolmen.service.functions.function_settings import FunctionResources, FunctionSettings
 from dolmen.store.base import ObjectStore, Stored
 from dolmen.store.url import open_store
 from support.event_builders import notification, s3_record, sqs_event
@@ -58,6 +62,19 @@ def load(name: str) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def use_queues(module: Any, replace: Callable[[DeliveryQueues | None], Any]) -> None:
+    """Makes a loaded function use other queues of drops instead of its own."""
+    opened = module._open
+
+    @cache
+    def open_with_queues(settings: FunctionSettings) -> FunctionResources:
+        resources: FunctionResources = opened(settings)
+        resources.queues = replace(resources.queues)
+        return resources
+
+    module._open = open_with_queues
 
 
 class World:

@@ -19,7 +19,7 @@ from unittest import mock
 from dolmen.ingest.announcements import Drop
 from dolmen.ingest.landing import Landing
 from dolmen.ingest.queues.queue import OutgoingMessage
-from support.functions import World
+from support.functions import World, use_queues
 from support.template import PARAMETERS, TEMPLATE
 
 
@@ -158,9 +158,7 @@ class Pipeline:
 
     def run(self) -> None:
         """Runs until the queue is empty."""
-        self.world.functions["ingest"]._open_queues = lambda settings: (  # type: ignore[attr-defined]
-            (self.queue, self.dead) if self.sends_anew else None
-        )
+        use_queues(self.world.functions["ingest"], lambda _: (self.queue, self.dead) if self.sends_anew else None)
         free = [0.0] * self.settings.concurrency
         with self._reading_takes_time():
             while self.queue.messages:

@@ -25,7 +25,7 @@ from dolmen.format.schema import Field, field_id, is_nested
 from dolmen.rows.scan.read.adopted_columns import AdoptedColumn, adopted_column, leaf_count, microseconds_per_unit
 from dolmen.rows.scan.read.byte_ranges import check_same_kind
 from dolmen.rows.scan.read.footers import DataFileFooter, FileColumn
-from dolmen.store.base import FILE, MEMORY, S3, ObjectInfo, ObjectStore, scheme_of
+from dolmen.store.base import FILE, SCHEMES, ObjectInfo, ObjectStore, own_name, scheme_of
 
 RESERVED = frozenset(
     (
@@ -119,8 +119,7 @@ def parse_location(store: ObjectStore, url: str, *, is_quoted: bool = True) -> F
     elif scheme == FILE.name:
         path = rest[rest.find("/") :] if "/" in rest else rest
         rest = unquote(path) if is_quoted else path
-    if scheme in S3.instead_of:
-        scheme = S3.name
+    scheme = own_name(scheme)
     whole = f"{scheme}://{rest}"
     if whole.startswith(f"{own.rstrip('/')}/"):
         return FileLocation(store, OWN, "", _key(whole[len(own.rstrip("/")) + 1 :], url))
@@ -128,8 +127,8 @@ def parse_location(store: ObjectStore, url: str, *, is_quoted: bool = True) -> F
     if scheme == FILE.name:
         return FileLocation(store.sibling(""), scheme, "", _key(rest.lstrip("/"), url))
     root, _, key = rest.partition("/")
-    if not root or (scheme == S3.name and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{2,254}", root)):
-        raise InputError(f"{url!r} has no name of a {'bucket' if scheme != MEMORY.name else 'store'}")
+    if not root or not SCHEMES[scheme].is_bucket(root):
+        raise InputError(f"{url!r} has no name of a {'bucket' if SCHEMES[scheme].has_buckets else 'store'}")
     return FileLocation(store.sibling(root), scheme, root, _key(key, url))
 
 

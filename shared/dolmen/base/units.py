@@ -59,6 +59,25 @@ def duration_text(duration_us: int) -> str:
     return next((f"{duration_us // unit_us:,}{name}" for name, unit_us in units if duration_us >= unit_us), "0s")
 
 
+def count_text(count: int, one: str, more: str = "") -> str:
+    """A count with its noun: ``1 file``, ``2,000 files``.
+
+    Args:
+        more: the noun's plural, if it is not ``one`` with an s.
+    """
+    return f"{count:,} {one if count == 1 else more or f'{one}s'}"
+
+
+def named_count_text(count: int, name: str) -> str:
+    """A count with the name of a field as its noun: ``1 file added`` for ``files_added``."""
+    words = name.replace("_", " ").split()
+    if count == 1:
+        index = next((index for index, word in enumerate(words) if word.endswith("s")), None)
+        if index is not None:
+            words[index] = f"{words[index][:-3]}y" if words[index].endswith("ies") else words[index][:-1]
+    return f"{count:,} {' '.join(words)}"
+
+
 def megabytes_text(size_bytes: int) -> str:
     """A size for progress displays, such as ``1,234.5 MB``; a megabyte here is a million bytes."""
     return f"{size_bytes / 1e6:,.1f} MB"

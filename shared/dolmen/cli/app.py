@@ -13,6 +13,7 @@ import pyarrow as pa
 import typer
 
 import dolmen
+from dolmen.base.units import count_text
 from dolmen.cli.exit_codes import DECLINED
 from dolmen.cli.inputs import INPUT_HELP, Input, key_rows, open_inputs, parse_keys
 from dolmen.cli.options import (
@@ -175,7 +176,7 @@ def drop(
         facts = db.table(table).describe()
         if as_json or not sys.stdin.isatty():
             raise InputError("the question needs a terminal, so nothing was changed: give --yes")
-        if not typer.confirm(f"drop {table} with {facts['rows_in_files']:,} rows in files?", err=True):
+        if not typer.confirm(f"drop {table} with {count_text(facts['rows_in_files'], 'row')} in files?", err=True):
             errors.print("declined: nothing was changed")
             raise typer.Exit(DECLINED)
     print_commit(db.drop_table(table, request=request_id, message=message), as_json)

@@ -15,7 +15,7 @@ from rich.progress import Progress as RichProgress
 from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 
 import dolmen
-from dolmen.base.units import GIB, megabytes_text
+from dolmen.base.units import GIB, count_text, megabytes_text
 from dolmen.cli.exit_codes import INCOMPLETE
 from dolmen.cli.options import Json, app
 from dolmen.cli.output import console, errors, print_json, print_rows
@@ -23,9 +23,8 @@ from dolmen.errors import InputError
 from dolmen.ingest.announcements import Drop
 from dolmen.ingest.drops.announce_files import MAX_RECORDS, Announcement, DropSource, announce, group_drops
 from dolmen.ingest.drops.ingest_drops import ingest_with_retries
-from dolmen.ingest.queues.open_queue import open_queue
 from dolmen.ingest.queues.queue import Queue
-from dolmen.ingest.queues.sqs import MAX_SQS_BATCH
+from dolmen.ingest.queues.sqs import MAX_SQS_BATCH, open_queue
 from dolmen.service.functions.function_settings import FunctionSettings
 
 HERE_FILES, HERE_BYTES = 100, GIB
@@ -59,7 +58,7 @@ class BackfillTally:
     def add(self, source: DropSource, drops: tuple[Drop, ...] | list[Drop]) -> None:
         """Counts files that are done."""
         for drop in drops:
-            place = source.landing.place(drop)
+            place = source.landing.path_of(drop)
             table = place.table if place else ""
             files, size = self.tables.get(table, (0, 0))
             self.tables[table] = files + 1, size + drop.size
@@ -193,12 +192,19 @@ def _report(tally: BackfillTally, *, dry_run: bool, here: bool, as_json: bool) -
     if not tally.files:
         console.print(f"nothing to do: no files that can be drops{skipped}", highlight=False)
     elif dry_run:
-        console.print(f"would {'ingest' if here else 'announce'} {tally.files:,} files{skipped}", highlight=False)
+        console.print(
+            f"would {'ingest' if here else 'announce'} {count_text(tally.files, 'file')}{skipped}", highlight=False
+        )
     elif here:
         told = ", ".join(f"{count:,} {status}" for status, count in tally.outcomes.items())
-        console.print(f"{tally.files:,} files: {told}; {tally.rows:,} rows{skipped}", highlight=False)
+        console.print(
+            f"{count_text(tally.files, 'file')}: {told}; {count_text(tally.rows, 'row')}{skipped}", highlight=False
+        )
     else:
-        console.print(f"announced {tally.files:,} files in {tally.messages:,} messages{skipped}", highlight=False)
+        console.print(
+            f"announced {count_text(tally.files, 'file')} in {count_text(tally.messages, 'message')}{skipped}",
+            highlight=False,
+        )
 
 
 class _Shown:
@@ -230,5 +236,5 @@ class _Shown:
                 tally.skipped += 1
                 continue
             yield drop
-            about = f"{tally.files:,} files, {megabytes_text(tally.bytes)} done; at {drop.key[-60:]}"
+            about = f"{count_text(tally.files, 'file')}, {megabytes_text(tally.bytes)} done; at {drop.key[-60:]}"
             self._bar.update(self._task, description=about)

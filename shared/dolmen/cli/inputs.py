@@ -40,6 +40,7 @@ from dolmen.format.types import to_array
 from dolmen.ingest.formats.reader_options import ReadOptions
 from dolmen.ingest.formats.source_file import Format, SourceFile
 from dolmen.predicate.constants import from_text
+from dolmen.store.base import split_object_url
 from dolmen.store.url import open_store
 from dolmen.transactions.reading import ReadableTable
 from dolmen.transactions.row_statements import key_fields
@@ -134,8 +135,8 @@ def _input(name: str, kind: FileKind | None, options: ReadOptions, stack: ExitSt
         format = Format(kind)
         opened = _standard_input(stack, copied=again or not format.known.is_text)
         return Input(SourceFile(opened, format, "standard input", options))
-    if name.startswith("s3://"):
-        return Input(SourceFile(_object(name), detect(name, kind), name, options))
+    if parts := split_object_url(name):
+        return Input(SourceFile(_object(name, *parts), detect(name, kind), name, options))
     if "://" in name:
         raise InputError(f"{name!r}: rows are read from {INPUT_HELP}")
     path = Path(name)
@@ -144,11 +145,8 @@ def _input(name: str, kind: FileKind | None, options: ReadOptions, stack: ExitSt
     return Input(SourceFile(partial(_open, path), detect(path.name, kind), name, options), path.stat().st_size)
 
 
-def _object(url: str) -> Callable[[], BinaryIO]:
-    bucket, _, key = url.removeprefix("s3://").partition("/")
-    if not key or key.endswith("/"):
-        raise InputError(f"{url!r} names no object: write s3://bucket/key")
-    store = open_store(f"s3://{bucket}")
+def _object(url: str, bucket_url: str, key: str) -> Callable[[], BinaryIO]:
+    store = open_store(bucket_url)
 
     def open_object() -> BinaryIO:
         try:

@@ -34,6 +34,7 @@ from rich.table import Column
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from dolmen.base.units import count_text, named_count_text
 from dolmen.errors import InputError
 from dolmen.format.file_formats import FORMATS
 from dolmen.ingest.formats.source_file import Format
@@ -97,7 +98,7 @@ def commit_facts(commit: Commit) -> dict[str, Any]:
 def counts(commit: Commit) -> str:
     """The counts of a commit, in words."""
     each = msgspec.structs.asdict(commit.counts)
-    return ", ".join(f"{value:,} {name.replace('_', ' ')}" for name, value in each.items() if value)
+    return ", ".join(named_count_text(value, name) for name, value in each.items() if value)
 
 
 def print_commit(commit: Commit, as_json: bool) -> None:
@@ -164,7 +165,9 @@ def send_rows(rows: pa.RecordBatchReader, output: Path | None, format: Format, *
         sys.stdout.flush()
         return
     written = export_file(rows, output, format)
-    print_json({"rows": written, "output": output}) if as_json else errors.print(f"{written:,} rows", highlight=False)
+    print_json({"rows": written, "output": output}) if as_json else errors.print(
+        count_text(written, "row"), highlight=False
+    )
 
 
 def destination(output: Path | None, form: str | None, *, as_json: bool) -> Format | None:
@@ -318,11 +321,11 @@ def show_ends(ends: Ends) -> None:
     for row in range(len(ends.last)):
         table.add_row(*(_display(column[1][row]) for column in cells[:cut]), *more)
     console.print(table)
-    told = f"{ends.rows:,} row{'' if ends.rows == 1 else 's'}"
+    told = count_text(ends.rows, "row")
     if len(ends.last):
         told += f": the first and the last {SHOWN_ROWS} (--output FILE writes all, --format csv prints all)"
     if left_out:
-        told += f"; {left_out:,} columns do not fit here"
+        told += f"; {count_text(left_out, 'column does', 'columns do')} not fit here"
     console.print(told, highlight=False, markup=False, soft_wrap=True)
 
 

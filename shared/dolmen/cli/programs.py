@@ -18,6 +18,7 @@ from rich.markup import escape
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from dolmen.base.units import count_text
 from dolmen.cli.options import Json, app
 from dolmen.cli.output import console, errors, print_json
 from dolmen.errors import InputError
@@ -168,11 +169,18 @@ def _print(report: StoreReport) -> None:
     console.print(table)
     bad = [result for result in report.results if not result.good]
     if bad:
-        console.print(f"[bold red]{len(bad)} of {len(report.results)} checks failed[/]: {report.url}", highlight=False)
+        console.print(
+            f"[bold red]{len(bad)} of {count_text(len(report.results), 'check')} failed[/]: {report.url}",
+            highlight=False,
+        )
     else:
-        console.print(f"[bold green]dolmen can be used here[/]: {len(report.results)} checks", highlight=False)
+        console.print(
+            f"[bold green]dolmen can be used here[/]: {count_text(len(report.results), 'check')}", highlight=False
+        )
     if report.left:
-        console.print(f"[bold yellow]{len(report.left)} objects could not be removed[/], such as", highlight=False)
+        console.print(
+            f"[bold yellow]{count_text(len(report.left), 'object')} could not be removed[/], such as", highlight=False
+        )
         console.print(Text(report.left[0]), soft_wrap=True)
 
 

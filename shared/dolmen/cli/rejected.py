@@ -13,7 +13,7 @@ import typer
 from rich.markup import escape
 
 from dolmen.base.runtime import shared_runtime
-from dolmen.base.units import utc
+from dolmen.base.units import count_text, utc
 from dolmen.cli.options import Json, app
 from dolmen.cli.output import console, print_json, print_rows, print_text, printable
 from dolmen.errors import InputError, ObjectChangedError, ObjectNotFoundError
@@ -126,10 +126,12 @@ def retry(
         if as_json:
             print_json({"key": done.key, "as": done.url, "rows": done.rows, "left": done.left})
             continue
-        rows = "" if done.rows is None else f" ({done.rows:,} rows)"
+        rows = "" if done.rows is None else f" ({count_text(done.rows, 'row')})"
         console.print(escape(f"{done.key} is dropped again as {done.url}{rows}"), highlight=False, soft_wrap=True)
         if done.left:
-            left = f"  {done.left:,} rows of it cannot be put back as they stand: dolmen rejected show {done.key}"
+            left = (
+                f"  {count_text(done.left, 'row')} of it cannot be put back unchanged: dolmen rejected show {done.key}"
+            )
             console.print(escape(left), highlight=False, soft_wrap=True)
 
 
@@ -152,7 +154,7 @@ def _line(one: RejectEntry, report: dict[str, Any]) -> str:
     size = one.size if one.size is not None else report.get("bytes")
     what = f"{size:,} bytes" if isinstance(size, int) else "not copied"
     if isinstance(report.get("rows"), int):
-        what = f"{report.get('rows'):,} rows of a file"
+        what = f"{count_text(report.get('rows', 0), 'row')} of a file"
     elif one.size is None:
         what += ", where it was dropped"
     mark = ", put back" if one.retried else ""

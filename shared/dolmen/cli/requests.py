@@ -17,8 +17,8 @@ from dolmen.commit.context import context_of
 from dolmen.errors import InputError, RetryableError
 from dolmen.ingest.deletes.delete_requests import parse_request
 from dolmen.ingest.deletes.tracking import RequestStatus, check, check_size, compose, status_of
-from dolmen.ingest.queues.open_queue import open_queue
 from dolmen.ingest.queues.queue import Queue, QueueDepth
+from dolmen.ingest.queues.sqs import open_queue
 
 DeleteQueue = Annotated[
     str,

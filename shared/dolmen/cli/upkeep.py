@@ -14,6 +14,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 import dolmen
+from dolmen.base.units import count_text, named_count_text
 from dolmen.cli.exit_codes import DAMAGED, INCOMPLETE
 from dolmen.cli.options import DatabaseUrl, Json, Message, Request, app, open_existing
 from dolmen.cli.output import console, errors, print_commit, print_json, print_rows
@@ -148,7 +149,7 @@ def gc(
         print_json({"dry_run": dry_run, **facts_of(collected), "errors": collected.errors})
     else:
         objects, size = collected.objects, collected.bytes
-        told = f"{objects:,} objects" + (f", at least {size:,} bytes" if size else "")
+        told = count_text(objects, "object") + (f", at least {size:,} bytes" if size else "")
         console.print(f"{'would delete' if dry_run else 'deleted'} [bold]{told}[/]", highlight=False)
         _print_facts(collected.facts)
     _exit_unless([collected.finished and not collected.errors])
@@ -249,7 +250,7 @@ def _print_facts(facts: Iterable[tuple[str, str]]) -> None:
 
 def _plain(facts: dict[str, Any]) -> str:
     told = [
-        f"{value:,} {name.replace('_', ' ')}"
+        named_count_text(value, name)
         for name, value in facts.items()
         if isinstance(value, int) and not isinstance(value, bool) and value and name != "version"
     ]

@@ -19,7 +19,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 import dolmen
-from dolmen.base.units import DAY_US, duration_text, utc
+from dolmen.base.units import DAY_US, count_text, duration_text, named_count_text, utc
 from dolmen.cli.output import check_interval, console, print_json, print_rows, stopping_at_interrupt
 from dolmen.commit.context import context_of
 from dolmen.maintenance.debt import Debts, TableDebt, debts_of
@@ -39,7 +39,7 @@ def print_debts(debts: Debts) -> None:
     lines = RichTable(show_header=False, box=None)
     for name, part, told in debt_lines(debts):
         lines.add_row(name, debt_bar(part), Text(told))
-    console.print(f"version [bold]{debts.version}[/], {debts.versions:,} versions kept", highlight=False)
+    console.print(f"version [bold]{debts.version}[/], {count_text(debts.versions, 'version')} kept", highlight=False)
     console.print(lines)
     if debts.tables:
         print_rows(
@@ -54,28 +54,29 @@ def debt_lines(debts: Debts) -> Iterator[tuple[str, float | None, str]]:
     yield "unresolved deletes", tombstones / _SLOW_TOMBSTONES, f"{tombstones:,}"
     yield "oldest unresolved", oldest / _LATE_US, duration_text(oldest) if tombstones else "none"
     files, saved = debts.total("files"), debts.total("files_saved")
-    yield "small files", _part(saved, files), f"{saved:,} of {files:,} files fewer if compacted"
+    yield "small files", _part(saved, files), f"{saved:,} of {count_text(files, 'file')} fewer if compacted"
     rows, dead = debts.total("rows"), debts.total("dead_rows")
     yield "dead rows", _part(dead, rows), f"{dead:,} of {rows:,}"
     size, budget = debts.manifest_bytes, debts.manifest_budget
     yield "manifest", _part(size, budget), f"{size:,} of {budget:,} bytes"
     own = list(debts.segments.values()) + [one for table in debts.tables.values() for one in table.segments.values()]
     segments = sum(one.segments for one in own)
-    yield "segments", None, f"{segments:,} with {sum(one.entries for one in own):,} entries"
-    waiting = f"{debts.released_objects:,} objects"
+    yield "segments", None, f"{segments:,} with {count_text(sum(one.entries for one in own), 'entry', 'entries')}"
+    waiting = count_text(debts.released_objects, "object")
     if debts.released_trees:
-        waiting += f", {debts.released_trees:,} dropped trees of {debts.released_bytes:,} bytes"
+        waiting += f", {count_text(debts.released_trees, 'dropped tree')} of {debts.released_bytes:,} bytes"
     yield "waiting for gc", None, waiting
     with_index = [table for table in debts.tables.values() if table.index_entries is not None]
     if with_index:
         entries, rows = sum(table.index_entries or 0 for table in with_index), sum(table.rows for table in with_index)
         lag = sum(table.index_lag_rows for table in with_index)
-        told = f"{entries:,} entries for {rows:,} rows of {len(with_index):,} tables"
+        of_tables = f"{count_text(rows, 'row')} of {count_text(len(with_index), 'table')}"
+        told = f"{count_text(entries, 'entry', 'entries')} for {of_tables}"
         yield "index", None, told + (f", {lag:,} to come" if lag else "")
     published = [table for table in debts.tables.values() if table.published_version is not None]
     if published:
         lag = debts.publication_lag_us
-        told = f"{len(published):,} tables, " + (f"{duration_text(lag)} behind" if lag else "none behind")
+        told = f"{count_text(len(published), 'table')}, " + (f"{duration_text(lag)} behind" if lag else "none behind")
         yield "published as Iceberg", None, told
     if debts.orphan_cutoff_age_us is not None:
         yield "orphans", None, f"collected up to {duration_text(debts.orphan_cutoff_age_us)} ago"
@@ -231,10 +232,10 @@ def line_of(state: WatchedState) -> str:
     debts = state.debts
     told = [f"{utc(state.at_us):%Y-%m-%d %H:%M:%S}Z version {debts.version:,}"]
     if state.before is not None:
-        told.append(f"{state.commits:,} commits ({state.commits_per_second:.2g}/s)")
+        told.append(f"{count_text(state.commits, 'commit')} ({state.commits_per_second:.2g}/s)")
     changes = state.changes
     told += [
-        f"{value:,} {_words(name)}{_signed(changes.get(name))}"
+        f"{named_count_text(value, _words(name))}{_signed(changes.get(name))}"
         for name, value in _figures(debts).items()
         if value or name in changes
     ]
@@ -245,7 +246,7 @@ def screen_of(state: WatchedState, width: int, height: int) -> RenderableType:
     """The state as a terminal of a width and height shows it: tables that have changed, or owe most, before others."""
     debts, wide = state.debts, width >= _WIDE
     rate = (
-        f"  {state.commits:,} commits in {state.seconds:.0f} s, {state.commits_per_second:.2g}/s"
+        f"  {count_text(state.commits, 'commit')} in {state.seconds:.0f} s, {state.commits_per_second:.2g}/s"
         if state.before
         else ""
     )
@@ -280,7 +281,7 @@ def _tables(state: WatchedState, most: int) -> Group:
     tables = sorted(state.debts.tables.items(), key=lambda item: _rank(item[1], then.get(item[0])))
     for name, table in tables[:most]:
         listed.add_row(Text(name), *_cells(table, then.get(name)))
-    more = f"{len(tables) - most:,} more tables: dolmen stats shows all" if len(tables) > most else ""
+    more = f"{count_text(len(tables) - most, 'more table')}: dolmen stats shows all" if len(tables) > most else ""
     return Group(listed, Text(more, style="dim")) if more else Group(listed)
 
 

@@ -26,7 +26,7 @@ from dolmen.errors import (
 from dolmen.iceberg.metadata import TableMetadata
 from dolmen.iceberg.publication_directory import PublicationDirectory
 from dolmen.store.base import S3, attempts, scheme_of
-from dolmen.store.s3.clients import AwsService
+from dolmen.store.s3.aws_service import AwsService
 
 VARIABLE = "DOLMEN_GLUE_DATABASE"
 """Environment variable with the Glue database for publications of databases in S3."""

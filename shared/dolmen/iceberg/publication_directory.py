@@ -16,7 +16,7 @@ from dolmen.base.runtime import Runtime
 from dolmen.errors import CorruptionError, ObjectNotFoundError, StoreUnavailableError
 from dolmen.format.adopted_files import OWN, AdoptedPath
 from dolmen.iceberg.metadata import TableMetadata
-from dolmen.store.base import FILE, ObjectStore, Stored, attempts, create, scheme_of
+from dolmen.store.base import ObjectStore, Stored, attempts, create, scheme_of
 
 PREFIX = "iceberg/"
 _METADATA = re.compile(r"v([1-9]\d{0,17})\.metadata\.json")
@@ -201,4 +201,4 @@ def _digest(body: bytes) -> str:
 def _root(store: ObjectStore) -> str:
     """The URL of the database as Iceberg's readers need it: they take paths of files as they are, without escapes."""
     scheme = scheme_of(store.url)
-    return unquote(store.url) if scheme is FILE else store.url
+    return unquote(store.url) if scheme is not None and scheme.is_quoted else store.url

@@ -29,6 +29,7 @@ from urllib.parse import quote_plus, unquote_plus
 
 from dolmen.base.units import MIB
 from dolmen.ingest.redaction import MessageError
+from dolmen.store.base import S3
 
 MAX_BODY_BYTES = MIB
 """The largest notification that is read: the maximum size of an SQS message."""
@@ -37,17 +38,18 @@ MAX_TAG_LENGTH = 1024
 """The maximum length of an ETag, a version id and a sequencer: that of S3's version ids."""
 MAX_SIZE = 1 << 53
 """The largest integer that a JSON number holds exactly; no object is as large."""
+DROP_SCHEME = S3
+"""The scheme of the stores whose notifications are read here: URLs and ids of drops begin with it."""
 DIRECTORY_BUCKET = "local"
 """The bucket's name in the notifications of a directory: the local pipeline and a backfill give a file the same id."""
 MAX_TRIES_TOGETHER = 2
 """A message that was delivered more often than this is handled alone."""
 MAX_TABLE_TRIES = 4
-"""Deliveries of a drop, after the last of which a table that still does not exist makes it a reject.
+"""Deliveries of a drop. If its table does not exist at the last of them, the drop becomes a reject.
 
 Less than the ``maxReceiveCount`` of the queue (template.yaml) and the tries of the local pipeline, so that the last try
 is made before the message would be given up."""
 
-_BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{2,254}")
 _TAG = re.compile(rf"[!-\"$-~]{{0,{MAX_TAG_LENGTH}}}")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _COUNT = re.compile(r"[0-9]{1,17}")
@@ -58,7 +60,7 @@ SENT_ATTRIBUTE = "dolmen.sent"
 FAILURES_ATTRIBUTE = "dolmen.failures"
 WAITS_ATTRIBUTE = "dolmen.waits"
 CRASHES_ATTRIBUTE = "dolmen.crashes"
-"""Attributes of a message that was sent anew."""
+"""Attributes of a message that was sent again."""
 
 
 _UNKNOWN_TIME = "unknown"
@@ -80,8 +82,8 @@ class Drop:
     """An object that was created in a landing bucket.
 
     Args:
-        bucket, key: where; the key as S3 knows it, not encoded.
-        size: in bytes, as the event tells; 0 if it does not.
+        bucket, key: where it is; the key as S3 knows it, not encoded.
+        size: in bytes, from the event; 0 if the event lacks it.
         etag: without quotes; empty only where there is a version.
         version: the id of the object's version; None in a bucket that keeps none.
         sequencer: orders the events of one key.
@@ -97,9 +99,14 @@ class Drop:
     created_us: int | None = None
 
     @property
+    def bucket_url(self) -> str:
+        """The URL of its bucket."""
+        return DROP_SCHEME.bucket_url(self.bucket)
+
+    @property
     def source(self) -> str:
         """Its URL."""
-        return f"s3://{self.bucket}/{self.key}"
+        return f"{self.bucket_url}/{self.key}"
 
     @property
     def id(self) -> str:
@@ -111,18 +118,18 @@ class Drop:
 
     @property
     def dropped_us(self) -> int | None:
-        """When its rows were dropped first, as far as that is known: a reject that was put back is older than its file.
+        """When its rows were dropped first, if that is known: a reject that was put back is older than its file.
 
-        The new name of a reject tells the time, as ``retry_name`` writes it.
+        The new name of a reject contains the time, as ``retry_name`` writes it.
         """
-        told = _FIRST_DROPPED.search(self.key)
-        if told is None:
+        found = _FIRST_DROPPED.search(self.key)
+        if found is None:
             return self.created_us
-        return None if told[1] == _UNKNOWN_TIME else min(int(told[1]), self.created_us or int(told[1]))
+        return None if found[1] == _UNKNOWN_TIME else min(int(found[1]), self.created_us or int(found[1]))
 
     @property
     def rejection_id(self) -> str | None:
-        """The id under which the rejection of its event is committed: instead of ``id``, never beside it.
+        """The id under which the rejection of its event is committed: instead of ``id``, never in addition to it.
 
         None for a drop that was found by listing. It has no event, and every listing is a new try.
         """
@@ -138,7 +145,7 @@ class Drop:
 class Message:
     """A message of a queue, or an event without one: acknowledged or delivered again as a whole.
 
-    A message that was sent anew (``deliveries``) keeps its id, its time and its counts in attributes: SQS gives the
+    A message that was sent again (``deliveries``) keeps its id, its time and its counts in attributes: SQS gives the
     copy an id of its own, and counts from 1.
 
     Args:
@@ -146,11 +153,11 @@ class Message:
         body: the text of an SQS record, or the event itself; None for a record that has none.
         tries: how often it was delivered by now without having been postponed, from 1.
         delivery: the SQS message id of this copy, which the answer names; None where it is ``id``.
-        failures: how often it has failed and was sent anew for that.
-        waits: how often it was sent anew because the table of one of its drops did not exist.
-        crashes: how often it was delivered and nobody said what became of it, for the function died.
+        failures: how often it was sent again because it failed.
+        waits: how often it was sent again because the table of one of its drops did not exist.
+        crashes: how often it was delivered without a response, because the function died.
         sent_us: when it was sent first, microseconds since the epoch, if that is known.
-        receipt: stands for this delivery at the queue.
+        receipt: identifies this delivery at the queue.
     """
 
     id: str | None
@@ -173,7 +180,7 @@ class Message:
 
     @property
     def answer_id(self) -> str | None:
-        """The id by which the answer to Lambda names it."""
+        """The id by which the response to Lambda names it."""
         return self.id if self.delivery is None else self.delivery
 
 
@@ -227,12 +234,12 @@ def read_drops(message: Message) -> tuple[list[Drop], MessageError | None]:
     except MessageError as error:
         return [], error
     first_error: MessageError | None = None
-    for place, record in enumerate(records, 1):
+    for number, record in enumerate(records, 1):
         try:
             if drop := _from_s3(record):
                 drops.append(drop)
         except MessageError as error:
-            first_error = first_error or error.at(f"record {place}")
+            first_error = first_error or error.at(f"record {number}")
     return drops, first_error
 
 
@@ -375,7 +382,7 @@ def _drop(bucket: Any, described: Any, key: str, etag_name: str, version_name: s
     size, etag, version = described.get("size", 0), described.get(etag_name, ""), described.get(version_name)
     sequencer = described.get("sequencer")
     name = _member(bucket, "name", str)
-    if not _BUCKET.fullmatch(name):
+    if not DROP_SCHEME.is_bucket(name):
         raise MessageError("bucket name {}", name)
     if not key or len(key.encode("utf-8", "surrogatepass")) > MAX_KEY_BYTES:
         raise MessageError(f"a key of {len(key)} characters")
@@ -405,6 +412,6 @@ def _microseconds(time: Any) -> int | None:
 def _member(holder: Any, name: str, kind: type) -> Any:
     value = holder.get(name) if name else holder
     if not isinstance(value, kind):
-        wanted = "text" if kind is str else "an object"
-        raise MessageError(f"{name or 'a record'} is {'missing' if value is None else f'not {wanted}'}")
+        expected = "text" if kind is str else "an object"
+        raise MessageError(f"{name or 'a record'} is {'missing' if value is None else f'not {expected}'}")
     return value

@@ -21,9 +21,9 @@ from dolmen.transactions.transaction import Transaction, unit_of
 MAX_ROUNDS = 5
 """The most times that a batch is built: it is built again when its base is no longer the newest version."""
 
-Decision = Literal["apply", "reject", "settle"]
-"""The decision on a request: apply its statements, reject it for ever, or settle it without a commit."""
-RequestOutcomeStatus = Literal["applied", "duplicate", "rejected", "settled", "refused", "postponed", "failed"]
+Decision = Literal["apply", "reject", "finish"]
+"""The decision on a request: apply its statements, reject it permanently, or finish it without a commit."""
+RequestOutcomeStatus = Literal["applied", "duplicate", "rejected", "finished", "refused", "postponed", "failed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class BatchRequest:
         add_to: adds its statements to a transaction, bound to ``id``, and returns the decision. An exception fails
             this request alone. Called again if the batch is built again.
         rejection_id: the id under which a rejection is committed; None if it is never rejected. Of ``id`` and
-            ``rejection_id`` only one is ever applied, whoever delivers the request, and how often.
+            ``rejection_id`` only one is ever applied, however often the request is delivered.
     """
 
     id: str
@@ -50,10 +50,10 @@ class RequestOutcome:
     """The outcome of a request.
 
     Args:
-        status: ``applied`` by this batch's commit; a ``duplicate`` of one that was applied before or stands in this
-            batch too; ``rejected``, by this batch's commit or before; ``settled`` without a commit; ``refused``: by
-            itself it cannot be applied, and will not be when it is tried again; ``postponed``: not begun, as time was
-            running out; ``failed``: nothing of it is applied, or that is not known.
+        status: ``applied`` by this batch's commit; a ``duplicate`` of one that was applied before or is in this batch
+            too; ``rejected``, by this batch's commit or before; ``finished`` without a commit; ``refused``: it cannot
+            be applied, and trying again does not help; ``postponed``: not begun for lack of time; ``failed``: nothing
+            of it is applied, or that is not known.
         version: the version that applied or rejected it.
         error: why it was refused, or failed.
     """
@@ -67,12 +67,12 @@ class RequestOutcome:
 class BatchResult:
     """The result of a batch: an outcome for each request, in their order, and the commit, if there was one.
 
-    ``seen`` is the transaction of the batch: it shows the tables as they were, without a request.
+    ``transaction`` is that of the batch: it shows the tables as they were, without a request.
     """
 
     outcomes: list[RequestOutcome]
     commit: Commit | None
-    seen: Transaction | None = None
+    transaction: Transaction | None = None
 
 
 AddAll = Callable[[Transaction, Sequence[BatchRequest]], Mapping[str, Decision]]
@@ -102,67 +102,67 @@ def apply_together(
     leaders: dict[str, BatchRequest] = {}
     for request in requests:
         leaders.setdefault(request.id, request)
-    settled: dict[str, RequestOutcome] = {}
+    outcomes: dict[str, RequestOutcome] = {}
     commit = transaction = None
     for last_round in (*[False] * (MAX_ROUNDS - 1), True):
-        waiting = [request for request in leaders.values() if request.id not in settled]
+        waiting = [request for request in leaders.values() if request.id not in outcomes]
         added: dict[str, Decision] = {}
         try:
             transaction = database.transaction(operation)
-            fresh = _settle_known(transaction, waiting, settled)
+            fresh = _finish_applied(transaction, waiting, outcomes)
             if add_all is None:
-                added = _add_requests(transaction, fresh, settled, deadline)
+                added = _add_requests(transaction, fresh, outcomes, deadline)
             else:
-                added = _add_together(transaction, fresh, settled, add_all)
+                added = _add_together(transaction, fresh, outcomes, add_all)
             if added:
                 commit = transaction.commit()
-        except Exception as error:  # noqa: BLE001 - reported with every request that stood in the commit
+        except Exception as error:  # noqa: BLE001 - reported with every request of the commit
             if last_round or not isinstance(error, BASE_CHANGED):
                 failed = RequestOutcome("failed", error=error)
-                settled = {**{request.id: failed for request in waiting}, **settled}
+                outcomes = {**{request.id: failed for request in waiting}, **outcomes}
                 break
-            continue  # built again on the newest version, where each request meets what has changed by itself
+            continue  # built again on the newest version, where each request meets the changes by itself
         for request in waiting:
             if decision := added.get(request.id):
                 assert commit is not None
-                settled[request.id] = _committed(request, decision, commit)
+                outcomes[request.id] = _committed(request, decision, commit)
         break
-    outcomes = [_outcome(request, leaders[request.id], settled[request.id]) for request in requests]
-    return BatchResult(outcomes, commit if commit and commit.commit_id else None, transaction)
+    results = [_outcome(request, leaders[request.id], outcomes[request.id]) for request in requests]
+    return BatchResult(results, commit if commit and commit.commit_id else None, transaction)
 
 
 BASE_CHANGED = (InputError, NotFoundError, ConflictError, StaleWriterError)
 """Errors of a commit whose base is no longer the newest version."""
 
 
-def _settle_known(
-    transaction: Transaction, waiting: Sequence[BatchRequest], settled: dict[str, RequestOutcome]
+def _finish_applied(
+    transaction: Transaction, waiting: Sequence[BatchRequest], outcomes: dict[str, RequestOutcome]
 ) -> list[BatchRequest]:
-    """Settles requests that were applied or rejected before; returns the others."""
+    """Finishes requests that were applied or rejected before; returns the others."""
     ids = {id_ for request in waiting for id_ in (request.id, request.rejection_id) if id_ is not None}
-    known = unit_of(transaction).find_applied(ids)
+    applied = unit_of(transaction).find_applied(ids)
     fresh: list[BatchRequest] = []
     for request in waiting:
-        before, rejected = known.get(request.id), known.get(request.rejection_id or "")
+        before, rejected = applied.get(request.id), applied.get(request.rejection_id or "")
         if before is not None:
-            settled[request.id] = _applied_before(request, before.digest, before.version)
+            outcomes[request.id] = _applied_before(request, before.digest, before.version)
         elif rejected is not None:
-            settled[request.id] = RequestOutcome("rejected", rejected.version)
+            outcomes[request.id] = RequestOutcome("rejected", rejected.version)
         else:
             fresh.append(request)
     return fresh
 
 
 def _add_together(
-    transaction: Transaction, fresh: Sequence[BatchRequest], settled: dict[str, RequestOutcome], add_all: AddAll
+    transaction: Transaction, fresh: Sequence[BatchRequest], outcomes: dict[str, RequestOutcome], add_all: AddAll
 ) -> dict[str, Decision]:
-    """Adds requests to a transaction at once; settles those that it is not to commit."""
+    """Adds requests to a transaction at once; finishes those that are not to be committed."""
     decisions = add_all(transaction, fresh) if fresh else {}
     added: dict[str, Decision] = {}
     for request in fresh:
         decision = decisions.get(request.id)
-        if decision is None or decision == "settle":
-            settled[request.id] = RequestOutcome("postponed" if decision is None else "settled")
+        if decision is None or decision == "finish":
+            outcomes[request.id] = RequestOutcome("postponed" if decision is None else "finished")
         else:
             _bind(transaction, request, decision)
             added[request.id] = decision
@@ -172,27 +172,27 @@ def _add_together(
 def _add_requests(
     transaction: Transaction,
     fresh: Sequence[BatchRequest],
-    settled: dict[str, RequestOutcome],
+    outcomes: dict[str, RequestOutcome],
     deadline: Callable[[], bool],
 ) -> dict[str, Decision]:
-    """Adds requests to a transaction, one after the other; settles those that it is not to commit."""
+    """Adds requests to a transaction, one after the other; finishes those that are not to be committed."""
     added: dict[str, Decision] = {}
     for request in fresh:
         try:
             if deadline():
-                settled[request.id] = RequestOutcome("postponed")
+                outcomes[request.id] = RequestOutcome("postponed")
             else:
                 with unit_of(transaction).savepoint(request.id):
                     decision = request.add_to(transaction)
-                if decision == "settle":
-                    settled[request.id] = RequestOutcome("settled")
+                if decision == "finish":
+                    outcomes[request.id] = RequestOutcome("finished")
                 else:
                     _bind(transaction, request, decision)
                     added[request.id] = decision
         except (InputError, TableNotFoundError) as error:
-            settled[request.id] = RequestOutcome("refused", error=error)
+            outcomes[request.id] = RequestOutcome("refused", error=error)
         except Exception as error:  # noqa: BLE001 - whatever is wrong with one request must not block its batch
-            settled[request.id] = RequestOutcome("failed", error=error)
+            outcomes[request.id] = RequestOutcome("failed", error=error)
     return added
 
 
@@ -208,7 +208,7 @@ def _bind(transaction: Transaction, request: BatchRequest, decision: Decision) -
 
 
 def _committed(request: BatchRequest, decision: Decision, commit: Commit) -> RequestOutcome:
-    """The outcome of a request that stood in a commit."""
+    """The outcome of a request that is in a commit."""
     if decision == "reject":
         return RequestOutcome("rejected", commit.already.get(request.rejection_id or "", commit.version))
     before = commit.already.get(request.id)
@@ -227,7 +227,7 @@ def _outcome(request: BatchRequest, leader: BatchRequest, outcome: RequestOutcom
     if request is leader or outcome.status in ("failed", "postponed"):
         return outcome
     if request.digest != leader.digest:
-        reason = f"id {request.id!r} stands in one batch twice with different content: use a new id"
+        reason = f"id {request.id!r} is in one batch twice with different content: use a new id"
         return RequestOutcome("refused", error=AppliedIdError(reason))
     if outcome.status in ("refused", "rejected"):
         return outcome

@@ -1,22 +1,33 @@
-"""Landing places: which objects are rows for which table, and how they are opened."""
+"""The landing buckets: which objects are rows for which table, how they are opened, and what becomes of them.
+
+Once the rows of a dropped object are committed, its table's ``ingest_landing`` decides about it. In a bucket it gets a
+tag, ``dolmen-landing=ingested``, or ``dolmen-landing=expire``, at which a lifecycle rule of the bucket removes it. So
+the ingest function needs no right to delete anything. In a plain directory, which has neither tags nor a lifecycle,
+``tag`` changes nothing, and ``expire`` removes the file.
+"""
 
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 from urllib.parse import unquote
 
 from dolmen.base.runtime import Runtime, shared_runtime
-from dolmen.errors import InputError, ObjectNotFoundError
+from dolmen.errors import InputError, LimitError, ObjectNotFoundError
+from dolmen.format.ingest_properties import LandingPolicy
 from dolmen.format.layout import check_table_name
 from dolmen.ingest.announcements import Drop
-from dolmen.store.base import ObjectStore
-from dolmen.store.local_store import LocalStore
+from dolmen.store.base import MatchingDeleteStore, ObjectStore, TaggingStore, scheme_of
 from dolmen.store.url import open_store
 
 PREFIX = "landing/"
 REJECTED = "rejected"
+TAG = "dolmen-landing"
+MAX_TAGS = 10
+"""docs.aws.amazon.com/AmazonS3/latest/userguide/object-tagging.html"""
+_TAG_VALUES: dict[LandingPolicy, str] = {"tag": "ingested", "expire": "expire"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +56,7 @@ class Landing:
     Args:
         database_url: objects of the database itself are never taken for drops.
         prefix: what the keys of drops start with; empty for the whole bucket.
-        url: a store that stands for every bucket (a directory on one machine); None opens ``s3://<bucket>``.
+        url: a store that replaces every bucket (a directory on one machine); None opens the drop's own bucket.
         rejected_url: where rejects go; None is ``rejected/`` in the bucket of the drop.
         handover_url: where records of drops for jobs are written; None if there are no jobs.
     """
@@ -58,30 +69,30 @@ class Landing:
     handover_url: str | None = None
     _stores: dict[str, ObjectStore] = field(default_factory=dict, repr=False, compare=False)
 
-    def place(self, drop: Drop) -> LandingPath | None:
+    def path_of(self, drop: Drop) -> LandingPath | None:
         """The path of a drop below the landing prefix; None if the object is not to be ingested.
 
         Not ingested are objects outside the prefix, those of the database, rejects, records of a hand-over, temporary
         names (``_`` or ``.`` begins a part of the path below the table), and the "folders" of a console. In a
-        directory, a file that a symbolic link brings in from outside is not ingested either: otherwise, a user who may
-        drop files could make dolmen read files that the user may not.
+        directory, a file that a symbolic link brings in from outside is not ingested either. Otherwise a user who may
+        drop files could make dolmen read files that this user may not read.
         """
         path = drop.key.removeprefix(self.prefix)
         if not drop.key.startswith(self.prefix) or not path or path.endswith("/"):
             return None
         if is_temporary(path) or self._is_from_outside(drop):
             return None
-        here = f"{unquote(self._bucket_url(drop.bucket))}/{drop.key}"
-        own = (self.database_url, self._rejected_url(drop.bucket), self.handover_url)
+        here = f"{unquote(self._bucket_url(drop))}/{drop.key}"
+        own = (self.database_url, self._rejected_url(drop), self.handover_url)
         return (
             None if any(url and here.startswith(f"{unquote(url).rstrip('/')}/") for url in own) else LandingPath(path)
         )
 
     def table(self, drop: Drop) -> str | None:
         """The name of the table that a drop is for; None if it is for none."""
-        place = self.place(drop)
+        path = self.path_of(drop)
         try:
-            return place.table if place else None
+            return path.table if path else None
         except InputError:
             return None
 
@@ -99,7 +110,7 @@ class Landing:
 
     def store(self, drop: Drop) -> ObjectStore:
         """The bucket of a drop."""
-        return self._open(self._bucket_url(drop.bucket))
+        return self._open(self._bucket_url(drop))
 
     def root(self, drop: Drop) -> str:
         """The URL below which files are dropped: what is put there as ``<table>/<name>`` is ingested."""
@@ -107,7 +118,7 @@ class Landing:
 
     def rejects_store(self, drop: Drop) -> ObjectStore:
         """The store that a drop goes to if it is rejected."""
-        return self._open(self._rejected_url(drop.bucket))
+        return self._open(self._rejected_url(drop))
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickles without runtime and stores: another process opens its own."""
@@ -115,20 +126,22 @@ class Landing:
         return _landing_of_this_process, fields
 
     def _is_from_outside(self, drop: Drop) -> bool:
-        store = self.store(drop) if self.url is not None else None
-        if not isinstance(store, LocalStore):
+        if self.url is None:
             return False
         try:
-            file = store.local_path(drop.key) or ""
+            file = self.store(drop).local_path(drop.key)
         except InputError:  # no file has such a name; the reader says what is wrong with it
             return False
-        return not os.path.realpath(file).startswith(os.path.join(os.path.realpath(store.root), ""))
+        if file is None:
+            return False
+        root = os.path.realpath(file.removesuffix(drop.key))
+        return not os.path.realpath(file).startswith(os.path.join(root, ""))
 
-    def _bucket_url(self, bucket: str) -> str:
-        return (self.url or f"s3://{bucket}").rstrip("/")
+    def _bucket_url(self, drop: Drop) -> str:
+        return (self.url or drop.bucket_url).rstrip("/")
 
-    def _rejected_url(self, bucket: str) -> str:
-        return self.rejected_url or f"{self._bucket_url(bucket)}/{REJECTED}"
+    def _rejected_url(self, drop: Drop) -> str:
+        return self.rejected_url or f"{self._bucket_url(drop)}/{REJECTED}"
 
     def _open(self, url: str) -> ObjectStore:
         if url not in self._stores:
@@ -152,14 +165,14 @@ def is_temporary(path: str) -> bool:
 
 
 def etag_of_drop(store: ObjectStore, drop: Drop) -> str:
-    """A drop's ETag as its store writes it: S3 puts quotes around, as HTTP does; its notifications and directories do
-    not."""
+    """A drop's ETag as its store writes it."""
     return etag_in(store, drop.etag)
 
 
 def etag_in(store: ObjectStore, etag: str) -> str:
-    """An ETag without quotes as a store writes it."""
-    return etag if store.url.startswith("file:") else f'"{etag}"'
+    """An ETag without quotes, as notifications have it, in the form in which a store writes it."""
+    scheme = scheme_of(store.url)
+    return f'"{etag}"' if scheme is None or scheme.has_quoted_etags else etag
 
 
 def exists(store: ObjectStore, key: str) -> bool:
@@ -169,3 +182,43 @@ def exists(store: ObjectStore, key: str) -> bool:
     except ObjectNotFoundError:
         return False
     return True
+
+
+def apply_landing_policy(landing: Landing, drop: Drop, policy: LandingPolicy) -> None:
+    """Tags or removes an ingested file, as its table's ``ingest_landing`` asks. Repeated, it changes nothing.
+
+    A file that is deleted, or was overwritten by another drop, needs nothing.
+
+    Raises:
+        LimitError: the object has ten other tags already.
+        StoreUnavailableError, AccessDeniedError, ...: it could not be done.
+    """
+    value, store = _TAG_VALUES.get(policy), landing.store(drop)
+    if value is None:
+        return
+    with suppress(ObjectNotFoundError):
+        if isinstance(store, TaggingStore):
+            _tag(landing, store, drop, value)
+        elif policy == "expire" and isinstance(store, MatchingDeleteStore):
+            store.delete_if_match(drop.key, drop.etag)
+
+
+def _tag(landing: Landing, store: TaggingStore, drop: Drop, value: str) -> None:
+    if drop.version is None and not _is_unchanged(landing, drop):
+        return
+    tags = store.tags(drop.key, version=drop.version)
+    if tags.get(TAG) == value:
+        return
+    if len(tags.keys() | {TAG}) > MAX_TAGS:
+        raise LimitError(f"{drop.source} has {len(tags)} tags, and an object can have {MAX_TAGS}: {TAG} is not set")
+    store.set_tags(drop.key, {**tags, TAG: value}, version=drop.version)
+    if drop.version is None and not _is_unchanged(landing, drop):
+        # Overwritten at this very moment: the tag may be on the new object, which is not ingested yet.
+        tags = store.tags(drop.key)
+        if tags.pop(TAG, None) is not None:
+            store.set_tags(drop.key, tags)
+
+
+def _is_unchanged(landing: Landing, drop: Drop) -> bool:
+    """Whether the key still has the dropped object. In a bucket without versions a tag goes to the current object."""
+    return landing.store(drop).head(drop.key).etag == etag_of_drop(landing.store(drop), drop)

@@ -85,7 +85,7 @@ def ingest_with_new_columns(
     def find_fault(new: NewColumns) -> InputError | None:
         """Adds the rows, or adds nothing and returns what is in the way."""
         try:
-            with transaction.savepoint():
+            with unit_of(transaction).savepoint():
                 ingest(strict, new)
         except InputError as error:
             return error

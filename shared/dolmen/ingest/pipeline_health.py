@@ -6,7 +6,7 @@ from collections import Counter
 
 from dolmen.base.runtime import Runtime
 from dolmen.errors import Error
-from dolmen.ingest.queues.open_queue import open_queue
+from dolmen.ingest.queues.sqs import open_queue
 from dolmen.ingest.rejects.reject import ERROR_SUFFIX
 from dolmen.ingest.rejects.reject_listing import RETRIED_SUFFIX
 from dolmen.maintenance.health.health import Pipeline, QueuePlace, RejectsPlace
@@ -64,7 +64,7 @@ def look_at_queue(name: str, url: str, runtime: Runtime) -> QueuePlace:
         name: what its messages are.
     """
     try:
-        depth = open_queue(url, runtime, hurried=True).depth()
+        depth = open_queue(url, runtime, expedited=True).depth()
     except (Error, OSError) as error:
         return QueuePlace(name, url, problem=f"{type(error).__name__}: {error}")
     return QueuePlace(name, url, depth.waiting, depth.under_way, depth.dead, depth.dead_letters)

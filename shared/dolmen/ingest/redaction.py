@@ -1,4 +1,4 @@
-"""Describes errors for logs: kinds, places and numbers, never a value of the data or of a request.
+"""Describes errors for logs: kinds, names and numbers, never a value of the data or of a request.
 
 An error is written for the sender of the data, and quotes it; a reject's report, which lies beside the data, may do so.
 A log is read by other people, and kept elsewhere and for other times. The name of an erased person must not stay in it.
@@ -28,7 +28,7 @@ from dolmen.errors import (
 
 HIDDEN = "…"
 """Replaces what an error quotes."""
-_UNFORESEEN = "an error that nobody foresaw; 'at' says where"
+_UNFORESEEN = "an unforeseen error; 'at' says where"
 _MOST_SHOWN = 120
 _MOST_FRAMES = 12
 
@@ -38,7 +38,7 @@ class MessageError(InputError):
 
     Args:
         template: what is wrong, with ``{}`` where something of the message is quoted.
-        quoted: what stands there, shown as Python writes it, shortened.
+        quoted: the quotations, shown as Python writes them, shortened.
     """
 
     def __init__(self, template: str, *quoted: object) -> None:
@@ -56,7 +56,7 @@ class MessageError(InputError):
 
 
 class UnforeseenError(InputError):
-    """A file that cannot be ingested, whenever it is tried, by an error that nobody foresaw.
+    """A file that cannot be ingested, however often it is tried, because of an unforeseen error.
 
     Args:
         file: its name.
@@ -65,7 +65,7 @@ class UnforeseenError(InputError):
 
     def __init__(self, file: str, cause: Exception) -> None:
         super().__init__(
-            f"file {file!r} cannot be ingested: {type(cause).__name__}: {cause} (nobody foresaw this: please report it)"
+            f"file {file!r} cannot be ingested: {type(cause).__name__}: {cause} (this is a bug: please report it)"
         )
         self.__cause__ = cause
 
@@ -210,19 +210,19 @@ _FALLBACK: dict[type[BaseException], str] = {
 """Reasons that replace a text which may quote a value."""
 
 
-def facts_for_log(error: BaseException, request: RequestContent | None = None) -> dict[str, Any]:
-    """The named facts of a log record about an error: kind, reason and place.
+def error_fields(error: BaseException, request: RequestContent | None = None) -> dict[str, Any]:
+    """The fields of a log record about an error: its kind, the reason, and where it is.
 
     For a bug, whose text may hold anything, they have the calls that led to it, innermost last. See ``reason_for_log``.
     """
-    facts: dict[str, Any] = {"error": type(error).__name__, "reason": reason_for_log(error, request)}
+    fields: dict[str, Any] = {"error": type(error).__name__, "reason": reason_for_log(error, request)}
     if isinstance(error, RowError):
-        facts |= {"line": error.line, "row": error.row}
+        fields |= {"line": error.line, "row": error.row}
     bug = error.__cause__ if isinstance(error, UnforeseenError) else error
     if bug is not None and not isinstance(bug, Error):
         frames = extract_tb(bug.__traceback__)[-_MOST_FRAMES:]
-        facts["at"] = [f"{'/'.join(PurePath(one.filename).parts[-2:])}:{one.lineno} {one.name}" for one in frames]
-    return {name: value for name, value in facts.items() if value is not None}
+        fields["at"] = [f"{'/'.join(PurePath(one.filename).parts[-2:])}:{one.lineno} {one.name}" for one in frames]
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _short_repr(value: object) -> str:

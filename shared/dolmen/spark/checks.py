@@ -19,7 +19,7 @@ from dolmen.api.database import Database
 from dolmen.api.table import Table
 from dolmen.base.arguments import short_repr
 from dolmen.errors import InputError
-from dolmen.store.base import S3, ObjectStore, scheme_of
+from dolmen.store.base import ObjectStore, scheme_of
 from dolmen.transactions.reading import ReadableTable
 
 T = TypeVar("T")
@@ -90,9 +90,6 @@ def check_supported(version: str) -> None:
     )
 
 
-S3A = "org.apache.hadoop.fs.s3a.S3AFileSystem"
-
-
 _PATTERN = re.compile(r"[]\\*?{}[]")
 """Characters that Hadoop takes for a pattern of paths, or for its escape."""
 
@@ -110,8 +107,8 @@ def spark_paths(spark: SparkSession, store: ObjectStore) -> str | None:
     scheme = scheme_of(url)
     if scheme is None or scheme.hadoop is None:
         return None
-    if scheme is S3 and not is_on_class_path(spark, S3A):
-        _warn(f"{url} is read by Python workers: Spark's own readers need hadoop-aws on the class path")
+    if scheme.hadoop_class is not None and not is_on_class_path(spark, scheme.hadoop_class):
+        _warn(f"{url} is read by Python workers: Spark's own readers need {scheme.hadoop_package} on the class path")
         return None
     rest = url.removeprefix(f"{scheme.name}://")
     root = f"{scheme.hadoop}://{unquote(rest) if scheme.is_quoted else rest}"

@@ -22,9 +22,10 @@ from dolmen.errors import InputError, SchemaError
 from dolmen.format.schema import is_nested
 from dolmen.predicate import Where
 from dolmen.spark import checks as given
-from dolmen.spark.checks import S3A, is_on_class_path
+from dolmen.spark.checks import is_on_class_path
 from dolmen.spark.failures import Py4JJavaError
 from dolmen.spark.read.to_frame import active_session, to_spark
+from dolmen.store.base import own_name, scheme_of
 from dolmen.transactions.reading import ReadableTable
 
 if TYPE_CHECKING:
@@ -129,14 +130,16 @@ def _place(spark: SparkSession, to: str) -> str:
         return f"file://{Path(to).expanduser().absolute()}"
     if scheme == "file":
         return f"file://{Path(unquote(rest)).absolute()}"
-    if scheme != "s3":
+    known = scheme_of(to)
+    if known is None or known.hadoop is None:
         return to
-    if not is_on_class_path(spark, S3A):
+    if known.hadoop_class and not is_on_class_path(spark, known.hadoop_class):
+        package = known.hadoop_package
         raise InputError(
-            f"{to!r}: Spark writes to S3 by hadoop-aws, which is not on its class path: "
-            "spark-submit --packages org.apache.hadoop:hadoop-aws:<Hadoop's version>"
+            f"{to!r}: Spark writes to {known.name}:// with {package}, which is not on its class path: "
+            f"spark-submit --packages org.apache.hadoop:{package}:<Hadoop's version>"
         )
-    return f"s3a://{rest}"
+    return f"{known.hadoop}://{rest}"
 
 
 def _check_apart(path: str, database: str) -> None:
@@ -152,8 +155,7 @@ def _parts(path: str) -> list[str]:
     scheme, _, rest = path.partition("://")
     if scheme == "file":
         rest = str(Path(rest).resolve())
-    scheme = "s3" if scheme in ("s3", "s3a", "s3n") else scheme
-    return [scheme, *(part for part in rest.split("/") if part)]
+    return [own_name(scheme), *(part for part in rest.split("/") if part)]
 
 
 def _check_flat(schema: pa.Schema) -> None:

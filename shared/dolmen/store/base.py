@@ -1,24 +1,16 @@
-"""The Protocol of an object store, and the types of its answers.
+"""The Protocol of an object store, what only some stores can do, and the schemes of their URLs.
 
-Checks the form of keys.
-
-Waiting between attempts.
-
-Creating an immutable object for certain.
-
-Copying a range of an object by reading it, for stores whose server does not copy.
-
-The kinds of stores that a URL can name: one entry for each.
-
-``dolmen.store.url`` opens them; ``tests/project/test_schemes.py`` checks that it can open each. This module imports
-nothing of dolmen.
+``SCHEMES`` has an entry for each kind of store. All other code reads from it how the URL of a store is built, how Spark
+reaches the store, how the store writes ETags, and whether it may keep older versions of objects. A store that has tags,
+lists versions, or uploads in parts also implements the Protocol for that. ``dolmen.store.url`` opens stores.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import BinaryIO, Protocol, Self, TypeAlias
+from typing import BinaryIO, Protocol, Self, TypeAlias, runtime_checkable
 
 from dolmen.base.runtime import Runtime
 from dolmen.base.units import MIB
@@ -38,7 +30,7 @@ class Object:
 
 @dataclass(frozen=True, slots=True)
 class ObjectInfo:
-    """The facts about an object from a listing or a HEAD. ``last_modified_us`` is by the server's clock."""
+    """The attributes of an object, from a listing or a HEAD. ``last_modified_us`` is by the server's clock."""
 
     key: str
     size: int
@@ -73,7 +65,7 @@ PutOutcome: TypeAlias = Stored | PreconditionFailed | Unknown
 
 @dataclass(frozen=True, slots=True)
 class Deleted:
-    """One key's outcome of a delete; ``error`` is None when the object is gone (or never was)."""
+    """One key's outcome of a delete; ``error`` is None when the object is deleted (or never existed)."""
 
     key: str
     error: str | None = None
@@ -202,6 +194,61 @@ class ObjectStore(Protocol):
         """
 
 
+@runtime_checkable
+class TaggingStore(Protocol):
+    """A store whose objects have tags."""
+
+    def tags(self, key: str, *, version: str | None = None) -> dict[str, str]:
+        """An object's tags. Raises ObjectNotFoundError."""
+
+    def set_tags(self, key: str, tags: Mapping[str, str], *, version: str | None = None) -> None:
+        """Replaces ALL tags of an object, in whatever state it is."""
+
+
+@runtime_checkable
+class VersionedStore(Protocol):
+    """A store that lists the versions of objects, where the server keeps them."""
+
+    def newest_versions(self, prefix: str, start_after: str = "") -> Iterator[tuple[ObjectInfo, str | None]]:
+        """Objects in key order, each with the id of its newest version, by which notifications name it.
+
+        Deleted objects are left out, as ``list`` does. The id is None for an object without one.
+
+        Raises:
+            AccessDeniedError: the right to list versions is missing.
+        """
+
+    def all_versions(self, prefix: str) -> Iterator[tuple[ObjectInfo, bool]]:
+        """All versions that the server keeps; True for the newest version of an object that is not deleted.
+
+        Raises:
+            AccessDeniedError: the right to list versions is missing.
+            InputError: the server does not list versions.
+        """
+
+
+@runtime_checkable
+class MultipartStore(Protocol):
+    """A store that uploads large objects in parts."""
+
+    def with_parts(self, threshold_bytes: int, part_bytes: int) -> ObjectStore:
+        """The same store, with parts of this size for objects above the threshold."""
+
+    def begin_and_abort(self, key: str) -> None:
+        """Begins an upload and gives it up, to try whether that is allowed."""
+
+    def abort_uploads(self) -> None:
+        """Gives up all unfinished uploads below the store's root."""
+
+
+@runtime_checkable
+class MatchingDeleteStore(Protocol):
+    """A store that deletes an object only if nobody has replaced it."""
+
+    def delete_if_match(self, key: str, etag: str) -> None:
+        """Deletes an object if it still has this ETag. A repeated call finishes what a crash has interrupted."""
+
+
 #: Directory of unfinished files under a LocalStore's root; no key has such a part, no listing shows one.
 TEMPORARY = ".dolmen-tmp"
 
@@ -213,8 +260,8 @@ MAX_KEY_BYTES = 1024
 def check_key(key: str) -> str:
     """Returns ``key`` if every store can hold it, else raises InputError.
 
-    A landing bucket may hold stranger keys (``a//b``): stores that can name them read, list and delete them all the
-    same. A directory cannot, and so LocalStore asks this of every key.
+    A landing bucket may hold stranger keys (``a//b``), which stores that can name them read, list and delete too. A
+    directory cannot, so LocalStore checks every key.
     """
     parts = key.split("/")
     if "" in parts or "." in parts or ".." in parts:
@@ -245,7 +292,7 @@ def attempts(
 
 
 def create(store: ObjectStore, key: str, body: Buffer, runtime: Runtime) -> None:
-    """Creates an object under a name that no other writer uses (a fresh uuid), whatever becomes of the answers.
+    """Creates an object under a name that no other writer uses (a fresh uuid), even if responses are lost.
 
     For such a name an unknown outcome is harmless: the same bytes may be sent again, a refusal means that an earlier
     attempt landed after all (it is read back to be sure), and giving up leaves an orphan at worst.
@@ -269,7 +316,7 @@ def create(store: ObjectStore, key: str, body: Buffer, runtime: Runtime) -> None
                     continue
                 if found == body:
                     return
-                raise CorruptionError(key, "another object stands under this name, which should be this writer's own")
+                raise CorruptionError(key, "another object has this name, which should be this writer's own")
     raise StoreUnavailableError(f"cannot create {key!r} in {store.url}: {reason}")
 
 
@@ -278,7 +325,7 @@ READ_BYTES = 8 * MIB
 
 
 def check_range(key: str, byte_range: tuple[int, int]) -> tuple[int, int]:
-    """Returns a range that is one. Raises InputError."""
+    """Returns a valid range. Raises InputError."""
     first, end = byte_range
     if not 0 <= first <= end:
         raise InputError(f"range [{first}, {end}) of {key!r}")
@@ -309,38 +356,83 @@ def read_range(store: ObjectStore, key: str, byte_range: tuple[int, int], etag: 
 
 @dataclass(frozen=True, slots=True)
 class Scheme:
-    """One kind of stores.
+    """One kind of store.
 
     Args:
-        name: what stands before ``://``.
+        name: the part of a URL before ``://``.
         form: the URL, as messages show it.
         is_shared: whether other processes open the same store by its URL.
-        hadoop: the scheme by which Hadoop, and so Spark's own readers, know such places; None if they do not.
+        is_remote: whether requests cross a network, so that a cache on disk pays.
         is_quoted: whether the path in a URL is percent-encoded.
+        has_buckets: whether a URL is ``name://bucket/key``.
+        has_quoted_etags: whether it writes ETags in quotes, as HTTP does. Notifications leave the quotes out.
+        may_keep_versions: whether its server may keep older versions of objects.
+        hadoop: the scheme by which Hadoop, and so Spark's own readers, know such stores; None if they do not.
+        hadoop_class: the class that Hadoop needs for it, if that is not part of Spark.
+        hadoop_package: the package that has this class.
         instead_of: schemes of other programs for the same stores, which errors translate.
     """
 
     name: str
     form: str
     is_shared: bool = True
-    hadoop: str | None = None
+    is_remote: bool = False
     is_quoted: bool = False
+    has_buckets: bool = False
+    has_quoted_etags: bool = True
+    may_keep_versions: bool = False
+    hadoop: str | None = None
+    hadoop_class: str | None = None
+    hadoop_package: str | None = None
     instead_of: tuple[str, ...] = ()
 
+    def bucket_url(self, bucket: str) -> str:
+        """The URL of a whole bucket."""
+        return f"{self.name}://{bucket}"
 
-S3 = Scheme("s3", "s3://bucket/prefix", hadoop="s3a", instead_of=("s3a", "s3n"))
+    def is_bucket(self, name: str) -> bool:
+        """Whether a bucket can have this name. Only schemes with buckets restrict it."""
+        return not self.has_buckets or re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{2,254}", name) is not None
 
 
-FILE = Scheme("file", "file:///directory", hadoop="file", is_quoted=True)
-
-
+S3 = Scheme(
+    "s3",
+    "s3://bucket/prefix",
+    is_remote=True,
+    has_buckets=True,
+    may_keep_versions=True,
+    hadoop="s3a",
+    hadoop_class="org.apache.hadoop.fs.s3a.S3AFileSystem",
+    hadoop_package="hadoop-aws",
+    instead_of=("s3a", "s3n"),
+)
+FILE = Scheme("file", "file:///directory", hadoop="file", is_quoted=True, has_quoted_etags=False)
 MEMORY = Scheme("memory", "memory://name", is_shared=False)
-
 
 SCHEMES: dict[str, Scheme] = {scheme.name: scheme for scheme in (S3, FILE, MEMORY)}
 
 
 def scheme_of(url: str) -> Scheme | None:
-    """The scheme of a URL; None for a plain path, or a scheme that is not known."""
+    """The scheme of a URL; None for a plain path, or an unknown scheme."""
     name, separator, _ = url.partition("://")
     return SCHEMES.get(name) if separator else None
+
+
+def own_name(scheme: str) -> str:
+    """The name of a scheme here, if this is another program's name for it: ``s3`` for ``s3a``."""
+    return next((own.name for own in SCHEMES.values() if scheme in own.instead_of), scheme)
+
+
+def split_object_url(url: str) -> tuple[str, str] | None:
+    """The URL of the bucket and the key of an object ``scheme://bucket/key``; None for a URL without a bucket.
+
+    Raises:
+        InputError: it names a bucket, and no object in it.
+    """
+    scheme = scheme_of(url)
+    if scheme is None or not scheme.has_buckets:
+        return None
+    bucket, _, key = url.partition("://")[2].partition("/")
+    if not key or key.endswith("/"):
+        raise InputError(f"{url!r} names no object: write {scheme.name}://bucket/key")
+    return scheme.bucket_url(bucket), key

@@ -28,6 +28,7 @@ from typing import Any, NamedTuple, TypeAlias
 from dolmen.base.runtime import Runtime
 from dolmen.base.units import GIB, MIB
 from dolmen.errors import CorruptionError
+from dolmen.store.base import scheme_of
 
 CacheKey: TypeAlias = tuple[str, str, int]
 """(what it is, the object's key, the offset in it)."""
@@ -85,8 +86,8 @@ class DiskCache:
     @classmethod
     def from_environment(cls, url: str, runtime: Runtime) -> DiskCache | None:
         """The cache that ``DOLMEN_CACHE_DIR`` and ``DOLMEN_CACHE_BYTES`` ask for; only for stores far away."""
-        directory = os.environ.get(DIRECTORY, "")
-        if not directory or not url.startswith("s3:"):
+        directory, scheme = os.environ.get(DIRECTORY, ""), scheme_of(url)
+        if not directory or not (scheme and scheme.is_remote):
             return None
         text = os.environ.get(BYTES, "")
         if text and not text.isdigit():

@@ -44,6 +44,9 @@ from dolmen.store.local_files import TemporaryFile, open_pinned_file, sweep
 #: Files up to this size have the MD5 of their content as ETag, larger ones (inode, mtime, size): see ``etag_of``.
 CONTENT_ETAG_BYTES = 4096
 
+#: Prefix of the name of a file that is set aside before it is removed. Names of drops never begin with a dot.
+_ASIDE = ".dolmen-expiring-"
+
 #: How often a put makes a directory that a concurrent delete removes again for being empty.
 _DIRECTORY_ATTEMPTS = 100
 
@@ -218,6 +221,19 @@ class LocalStore:
                 os.close(fd)
         return end - first
 
+    def delete_if_match(self, key: str, etag: str) -> None:
+        """See ``MatchingDeleteStore``. The file is set aside first, then looked at: it may be replaced at any time."""
+        folder = key.rpartition("/")[0]
+        aside_key = f"{folder}/{_ASIDE}{hashlib.sha256(key.encode()).hexdigest()[:16]}"
+        path, aside = (os.path.join(self.root, *one.split("/")) for one in (key, aside_key))
+        with self.verb(key), suppress(FileNotFoundError):
+            _restore_name(aside, path)  # a crash may have left it there
+            os.rename(path, aside)
+            if self.head(aside_key).etag == etag:
+                os.unlink(aside)
+            else:
+                _restore_name(aside, path)
+
     def local_path(self, key: str) -> str | None:
         return self._path(key)
 
@@ -294,6 +310,14 @@ def etag_of(fd: int, stat: os.stat_result) -> str:
     if stat.st_size <= CONTENT_ETAG_BYTES:
         return hashlib.md5(_read(fd, 0, stat.st_size), usedforsecurity=False).hexdigest()
     return f"{stat.st_ino:x}-{stat.st_mtime_ns:x}-{stat.st_size:x}"
+
+
+def _restore_name(aside: str, path: str) -> None:
+    """Gives a file its name again, unless a newer file has it."""
+    with suppress(FileNotFoundError):
+        with suppress(FileExistsError):
+            os.link(aside, path)
+        os.unlink(aside)
 
 
 def _stamp(stat: os.stat_result) -> tuple[int, int]:

@@ -10,7 +10,7 @@ from urllib.parse import unquote
 from dolmen.base import arguments
 from dolmen.base.runtime import Runtime, shared_runtime
 from dolmen.errors import InputError
-from dolmen.store.base import FILE, MEMORY, S3, SCHEMES, ObjectStore, scheme_of
+from dolmen.store.base import FILE, MEMORY, S3, SCHEMES, ObjectStore, own_name, scheme_of
 from dolmen.store.local_store import LocalStore
 from dolmen.store.memory import MemoryStore, shared_bucket
 
@@ -41,9 +41,8 @@ def open_store(url: str | os.PathLike[str], runtime: Runtime | None = None) -> O
         return LocalStore(os.path.expanduser(text), runtime)
     if scheme in OPENERS:
         return OPENERS[scheme](text, rest, runtime)
-    for known in SCHEMES.values():
-        if scheme in known.instead_of:
-            raise InputError(f"{text!r}: write it as '{known.name}://{rest}'")
+    if own_name(scheme) != scheme:
+        raise InputError(f"{text!r}: write it as '{own_name(scheme)}://{rest}'")
     raise InputError(f"{text!r}: dolmen knows no {scheme}:// stores; {_FORMS}")
 
 
@@ -72,7 +71,7 @@ def _open_memory(text: str, rest: str, runtime: Runtime) -> ObjectStore:
 
 def _open_s3(text: str, rest: str, runtime: Runtime) -> ObjectStore:
     bucket, _, prefix = rest.partition("/")
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{2,254}", bucket):
+    if not S3.is_bucket(bucket):
         raise InputError(f"{text!r} names no bucket that could exist: the form is {S3.form}")
     prefix = prefix.strip("/")
     if prefix and {"", ".", ".."} & set(prefix.split("/")):

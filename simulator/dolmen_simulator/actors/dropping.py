@@ -121,7 +121,7 @@ class Ingester(Actor):
 
     def _check_report(self, process: Process, drops: DropQueue, drop: Drop) -> None:
         """No file is both ingested and rejected by one event."""
-        place = drops.landing(process).place(drop)
+        place = drops.landing(process).path_of(drop)
         if place is None or drop.sequencer is None or drop.id not in process.ledger.applied:
             return
         if drops.body(process.network, f"{REJECTED}/{reject_key(drop, place)}{ERROR_SUFFIX}") is not None:

@@ -275,7 +275,7 @@ def test_records_that_were_handed_over_are_removed_once_all_their_files_are_sett
         raise broken
 
     with monkeypatch.context() as patched:
-        patched.setattr("dolmen.ingest.drops.one_drop.upsert_in_portions", refuse)
+        patched.setattr("dolmen.ingest.drops.drop_ingestion.upsert_in_batches", refuse)
         done = load(spark, db, handed, landing=source.landing)
     expected = {"ingested": 2, "duplicate": 2, "rejected": 1, "superseded": 1, "ignored": 1, "failed": 1}
     assert done.outcomes == expected

@@ -49,6 +49,7 @@ from dolmen.commit.uploads import MAX_KEYS
 from dolmen.entries.segments.erasures_in_force import SUBJECT
 from dolmen.errors import InvalidNameError, LimitError
 from dolmen.format.layout import check_table_name
+from dolmen.ingest.announcements import DROP_SCHEME
 from dolmen.ingest.batch import BatchRequest, Decision, RequestOutcome, apply_together
 from dolmen.ingest.redaction import MessageError
 from dolmen.transactions.erase import MOST_SUBJECTS
@@ -221,8 +222,9 @@ def _request_id(document: Mapping[str, Any], message_id: str | None) -> str:
         raise MessageError("request_id: text")
     if not 0 < len(given) <= MAX_ID_LENGTH or not given.isprintable():
         raise MessageError(f"request_id: 1 to {MAX_ID_LENGTH} printable characters")
-    if given.startswith("s3://"):
-        raise MessageError("request_id: one that begins with s3:// would be taken for a dropped file's")
+    if given.startswith(DROP_SCHEME.bucket_url("")):
+        begin = DROP_SCHEME.bucket_url("")
+        raise MessageError(f"request_id: ids that begin with {begin} are those of dropped files")
     return given
 
 
@@ -346,12 +348,12 @@ def _kind(value: Any) -> str:
 class DeleteResult:
     """The result of a batch of requests: an outcome for each, in their order, and the commit, if there was one.
 
-    ``seen`` is the transaction of the batch.
+    ``transaction`` is that of the batch.
     """
 
     outcomes: list[RequestOutcome]
     commit: Commit | None
-    seen: Transaction | None = None
+    transaction: Transaction | None = None
 
 
 def apply_deletes(
@@ -370,7 +372,7 @@ def apply_deletes(
         [BatchRequest(request.id, request.digest, _statements(request)) for request in requests],
         deadline=deadline,
     )
-    return DeleteResult(result.outcomes, result.commit, result.seen)
+    return DeleteResult(result.outcomes, result.commit, result.transaction)
 
 
 def request_values(request: DeleteRequest) -> list[Any]:
@@ -378,22 +380,20 @@ def request_values(request: DeleteRequest) -> list[Any]:
     return [*([delete.where, delete.keys, delete.on] for delete in request.deletes), list(request.subjects)]
 
 
-def request_names(seen: Transaction | None, request: DeleteRequest) -> frozenset[str]:
+def request_names(transaction: Transaction | None, request: DeleteRequest) -> frozenset[str]:
     """The names of a request's tables, and of the columns of those that exist."""
-    tables = {*(delete.table for delete in request.deletes), *request_tables(seen, request)}
-    there = [name for name in tables if seen is not None and name in unit_of(seen).manifest.tables]
-    columns = (
-        (field.name for name in there for field in unit_of(seen).entry(name).schema.fields) if seen is not None else ()
-    )
-    return frozenset(tables).union(columns)
+    tables = {*(delete.table for delete in request.deletes), *request_tables(transaction, request)}
+    if transaction is None:
+        return frozenset(tables)
+    entries = [unit_of(transaction).entry(name) for name in tables if name in unit_of(transaction).manifest.tables]
+    return frozenset(tables).union(field.name for entry in entries for field in entry.schema.fields)
 
 
-def request_tables(seen: Transaction | None, request: DeleteRequest) -> list[str]:
-    """The tables that a request names; if it forgets somebody, those with a subject when the batch began."""
-    if request.subjects and seen is not None:
-        return sorted(
-            name for name, entry in unit_of(seen).base.tables.items() if entry.properties.get(SUBJECT) is not None
-        )
+def request_tables(transaction: Transaction | None, request: DeleteRequest) -> list[str]:
+    """The tables that a request names; if it forgets subjects, the tables with a subject when the batch began."""
+    if request.subjects and transaction is not None:
+        entries = unit_of(transaction).base.tables.items()
+        return sorted(name for name, entry in entries if entry.properties.get(SUBJECT) is not None)
     return [delete.table for delete in request.deletes]
 
 

@@ -15,9 +15,9 @@ from dolmen.base.runtime import Runtime, shared_runtime
 from dolmen.base.units import KIB, MIB
 from dolmen.errors import InputError, NotFoundError
 from dolmen.format.layout import check_table_name
-from dolmen.ingest.announcements import DIRECTORY_BUCKET, Drop, write_notification, write_record
+from dolmen.ingest.announcements import DIRECTORY_BUCKET, DROP_SCHEME, Drop, write_notification, write_record
 from dolmen.ingest.landing import PREFIX, REJECTED, Landing
-from dolmen.store.local_store import LocalStore
+from dolmen.store.base import FILE, VersionedStore
 from dolmen.store.url import open_store
 
 MAX_RECORDS = 20
@@ -73,10 +73,10 @@ class DropSource:
         for table in tables:
             check_table_name(table)
         scheme, separator, rest = url.partition("://")
-        if separator and scheme != "file":
+        if separator and scheme != FILE.name:
             bucket, _, path = rest.partition("/")
-            if scheme != "s3" or not bucket:
-                raise InputError(f"{url!r}: give s3://bucket/prefix, or a directory")
+            if scheme != DROP_SCHEME.name or not bucket:
+                raise InputError(f"{url!r}: give {DROP_SCHEME.form}, or a directory")
             landing_prefix = f"{landing_prefix.strip('/')}/" if landing_prefix.strip("/") else ""
             wanted = _prefix(path)
             if not wanted.startswith(landing_prefix) and not landing_prefix.startswith(wanted):
@@ -111,25 +111,17 @@ class DropSource:
                 yield drop if self._is_drop(drop) else None
 
     def _list(self, prefix: str, start_after: str) -> Iterator[Drop]:
-        if self.landing.url is not None:
-            directory = open_store(self.landing.url, self.runtime)
-            assert isinstance(directory, LocalStore)
-            for info in directory.list(prefix, start_after):
-                yield Drop(self.bucket, info.key, info.size, info.etag, created_us=info.last_modified_us)
-            return
-        from dolmen.store.s3.bucket_store import (
-            S3Store,  # boto3 is an extra, and slow to import
-            newest_versions,
-        )
-
-        store = open_store(f"s3://{self.bucket}", self.runtime)
-        assert isinstance(store, S3Store)
-        for info, version in newest_versions(store, prefix, start_after):
+        store = open_store(self.landing.url or DROP_SCHEME.bucket_url(self.bucket), self.runtime)
+        if isinstance(store, VersionedStore):
+            listed = store.newest_versions(prefix, start_after)
+        else:
+            listed = ((info, None) for info in store.list(prefix, start_after))
+        for info, version in listed:
             created_us = info.last_modified_us
             yield Drop(self.bucket, info.key, info.size, info.etag.strip('"'), version, created_us=created_us)
 
     def _is_drop(self, drop: Drop) -> bool:
-        place = self.landing.place(drop)
+        place = self.landing.path_of(drop)
         if place is None:
             return False
         try:

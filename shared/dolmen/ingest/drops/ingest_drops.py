@@ -2,10 +2,10 @@
 
 A file for a table that does not exist waits: its event is delivered again, and the last delivery rejects the file.
 
-A rejection is a commit too, under an id of its own, which excludes the file's id. Several deliveries of one event may
-meet the moment at which the table is created, or its settings change. Still they agree: the first commit ingests the
-file or rejects it, and all others follow it. The report is written after the commit, by whoever finds that it is
-missing. A file that was found by listing has no event: its report is written without a commit.
+A rejection is a commit too, under an id of its own, which excludes the file's id. While several deliveries of one
+event are handled, the table may be created, or its settings may change. Still they agree: the first commit ingests the
+file or rejects it, and all others follow it. The report is written after the commit, by the first process that misses
+it. A file that was found by listing has no event: its report is written without a commit.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from dolmen.errors import Error
 from dolmen.format.ingest_properties import IngestSettings, LandingPolicy
 from dolmen.ingest.announcements import Drop
 from dolmen.ingest.batch import BatchRequest, Decision, apply_together
-from dolmen.ingest.drops.drop_outcomes import DropOutcome, IngestResult, dispose
-from dolmen.ingest.drops.one_drop import Ingestion
-from dolmen.ingest.landing import Landing
+from dolmen.ingest.drops.drop_ingestion import DropIngestion
+from dolmen.ingest.drops.drop_outcomes import DropOutcome, IngestResult
+from dolmen.ingest.landing import Landing, apply_landing_policy
 from dolmen.store.base import attempts
 from dolmen.transactions.transaction import Transaction, unit_of
 
@@ -41,32 +41,33 @@ def ingest_drops(
     operation: str = "ingest",
     read_all: ReadAll | None = None,
 ) -> IngestResult:
-    """Ingests files into the tables that their places name, in ONE commit, as the tables' properties say.
+    """Ingests files into the tables that their keys name, in ONE commit, as the tables' properties say.
 
     A file that cannot be read (damaged, malformed, not of the table's schema) goes to the rejects, with the reason, and
-    so does one for a table that does not exist, unless it may wait. What only fails for the moment is reported as
-    failed, to be delivered again.
+    so does one for a table that does not exist, unless it may wait. A temporary failure is reported as failed: the file
+    is to be delivered again.
 
     Args:
-        auto_create: create a table that does not exist, with the schema that its first readable file of the batch
-            has, in the commit of its rows. When two do it at once, one reads its files again, by what the other made.
+        auto_create: create a table that does not exist, with the schema of its first readable file of the batch, in the
+            commit of its rows. When two processes do that at once, one of them reads its files again by the other's
+            table.
         may_wait: drops that will be delivered again, and that wait if their table does not exist.
         max_bytes: the most bytes of one unpacked file; a larger one is rejected.
         deadline: once it is true, files not begun yet are postponed.
-        time_left: seconds until this must have ended: a reject that cannot be copied in time stays where it is.
+        time_left: seconds until this must end: a reject that cannot be copied in time stays where it is.
         operation: a word for ``history``.
-        read_all: reads all files at once, instead of each by itself. What it leaves out is postponed.
+        read_all: reads all files at once, instead of each by itself. Files that it leaves out are postponed.
     """
     outcomes: dict[int, DropOutcome] = {}
     waitable = frozenset(may_wait)
-    ingestions: dict[int, Ingestion] = {}
+    ingestions: dict[int, DropIngestion] = {}
     for index, drop in enumerate(drops):
-        place = landing.place(drop)
-        if place is None:
+        path = landing.path_of(drop)
+        if path is None:
             outcomes[index] = DropOutcome(drop, "ignored")
         else:
             waits = drop in waitable
-            ingestions[index] = Ingestion(database, landing, drop, place, max_bytes, time_left, waits, auto_create)
+            ingestions[index] = DropIngestion(database, landing, drop, path, max_bytes, time_left, waits, auto_create)
     requests = [
         BatchRequest(each.drop.id, each.drop.digest, each.add_to, each.drop.rejection_id)
         for each in ingestions.values()
@@ -74,8 +75,8 @@ def ingest_drops(
     add_all = _BulkReading(ingestions.values(), read_all) if read_all is not None else None
     result = apply_together(database, operation, requests, deadline=deadline, add_all=add_all)
     ended = [each.outcome(outcome) for each, outcome in zip(ingestions.values(), result.outcomes, strict=True)]
-    if result.seen is not None:
-        _dispose(result.seen, list(ingestions.values()), ended)
+    if result.transaction is not None:
+        _apply_policies(result.transaction, list(ingestions.values()), ended)
     outcomes |= zip(ingestions, ended, strict=True)
     return IngestResult([outcomes[index] for index in range(len(drops))], result.commit)
 
@@ -83,7 +84,7 @@ def ingest_drops(
 def ingest_with_retries(
     database: Database, landing: Landing, drops: Sequence[Drop], *, tries: int = 3, **options: Any
 ) -> Iterator[IngestResult]:
-    """Ingests drops that no queue delivers again: what fails for the moment is tried again after a pause.
+    """Ingests drops that no queue delivers again: temporary failures are tried again after a pause.
 
     Yields the result of each try, without the failures that are tried again. See ``ingest_drops`` for the options.
     """
@@ -94,21 +95,21 @@ def ingest_with_retries(
         if not failed or attempt == tries - 1:
             yield ingested
             return
-        settled = [outcome for outcome in ingested.outcomes if outcome.status != "failed"]
-        yield IngestResult(settled, ingested.commit)
+        finished = [outcome for outcome in ingested.outcomes if outcome.status != "failed"]
+        yield IngestResult(finished, ingested.commit)
         left = failed
 
 
-ReadAll = Callable[[Transaction, Sequence[Ingestion]], Collection[str]]
+ReadAll = Callable[[Transaction, Sequence[DropIngestion]], Collection[str]]
 """Adds the rows of many files to a transaction, and sets ``counts`` of each. Returns the ids of those that it read."""
 
 
 class _BulkReading:
     """Decides on all files of a batch at once."""
 
-    def __init__(self, ingestions: Collection[Ingestion], read_all: ReadAll) -> None:
+    def __init__(self, ingestions: Collection[DropIngestion], read_all: ReadAll) -> None:
         self._read_all = read_all
-        self._ingestions: dict[str, Ingestion] = {}
+        self._ingestions: dict[str, DropIngestion] = {}
         for ingestion in ingestions:
             self._ingestions.setdefault(ingestion.drop.id, ingestion)
 
@@ -117,30 +118,30 @@ class _BulkReading:
         return dict.fromkeys(self._read_all(transaction, chosen), "apply")
 
 
-def _dispose(seen: Transaction, ingestions: list[Ingestion], outcomes: list[DropOutcome]) -> None:
-    """Disposes of each file whose rows are committed, as its table asks; a failure is noted in the outcome.
+def _apply_policies(transaction: Transaction, ingestions: list[DropIngestion], outcomes: list[DropOutcome]) -> None:
+    """Tags or removes each file whose rows are committed, as its table asks; a failure goes into the outcome.
 
     This includes files that were ingested before: the process that did it may have died before this step. A failure
     here fails no message: the rows are committed, and delivering the event again would change nothing.
     """
 
-    def dispose_one(place: int) -> None:
-        ingestion, outcome = ingestions[place], outcomes[place]
+    def apply_policy(index: int) -> None:
+        ingestion, outcome = ingestions[index], outcomes[index]
         try:
-            dispose(ingestion.landing, ingestion.drop, policies[place])
+            apply_landing_policy(ingestion.landing, ingestion.drop, policies[index])
         except Exception as error:  # noqa: BLE001 - reported in the outcome
-            outcomes[place] = replace(outcome, disposal_error=error)
+            outcomes[index] = replace(outcome, landing_error=error)
 
     policies: dict[int, LandingPolicy] = {}
-    for place, (ingestion, outcome) in enumerate(zip(ingestions, outcomes, strict=True)):
+    for index, (ingestion, outcome) in enumerate(zip(ingestions, outcomes, strict=True)):
         if outcome.version is None:
             continue
         try:
-            settings = ingestion.settings or IngestSettings.of(unit_of(seen).entry(ingestion.place.table))
+            settings = ingestion.settings or IngestSettings.of(unit_of(transaction).entry(ingestion.path.table))
         except Error as error:
-            outcomes[place] = replace(outcome, disposal_error=error)
+            outcomes[index] = replace(outcome, landing_error=error)
             continue
         if settings.landing != "keep":
-            policies[place] = settings.landing
-    for _ in ingestions[0].landing.runtime.map(dispose_one, policies) if policies else ():
+            policies[index] = settings.landing
+    for _ in ingestions[0].landing.runtime.map(apply_policy, policies) if policies else ():
         pass

@@ -53,7 +53,7 @@ class Letter:
 
 
 class FileWatch:
-    """Tells which files are complete: those that have the same stamp at two looks."""
+    """Finds the files that are complete: those that have the same stamp in two listings."""
 
     def __init__(self) -> None:
         self._last: dict[str, Stamp] = {}
@@ -71,7 +71,7 @@ def letter_id(*parts: str) -> str:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Writes a file so that it is there whole or not at all."""
+    """Writes a file so that it exists whole or not at all."""
     partial = path.with_name(f".{path.name}.partial")
     with partial.open("w", encoding="utf-8") as file:
         file.write(text)
@@ -83,7 +83,7 @@ def write_whole(path: Path, text: str) -> None:
 def list_files(root: Path, *, below: bool = True) -> Iterator[tuple[str, Stamp]]:
     """Lists the files under ``root``: the path relative to it, with ``/``, and the stamp.
 
-    Names that are not Unicode text are left out, as no event can hold them.
+    Names that are not Unicode text are left out, because no event can contain them.
 
     Args:
         below: also those in its directories.
@@ -132,8 +132,8 @@ class DirectoryQueue:
         self.url, self.root, self._runtime = str(root), root, runtime
         self._claimed = root / ".claimed"
         self._watch = FileWatch()
-        self._is_first_look = True
-        self.unsettled = False
+        self._is_first_listing = True
+        self.has_incomplete = False
 
     @property
     def dead_letters(self) -> Path:
@@ -149,13 +149,13 @@ class DirectoryQueue:
     def receive(self) -> Iterator[Letter]:
         """Delivers the files that are complete, and those that an earlier process claimed and did not finish."""
         self._claimed.mkdir(exist_ok=True)
-        if self._is_first_look:
-            self._is_first_look = False
+        if self._is_first_listing:
+            self._is_first_listing = False
             for path in sorted(self._claimed.glob("*.json")):
                 yield _read_letter(path)
         now = {name: stamp for name, stamp in list_files(self.root, below=False) if name.endswith(".json")}
         complete = self._watch.unchanged(now)
-        self.unsettled = len(complete) < len(now)
+        self.has_incomplete = len(complete) < len(now)
         for name in complete:
             shown = name if len(name.encode()) <= _MAX_SHOWN_BYTES else "long-name.json"
             claimed = self._claimed / f"{letter_id(name, *map(str, now[name]))}.{shown}"
@@ -182,7 +182,7 @@ class DirectoryQueue:
         )
 
     def find_messages(self) -> Iterator[dict[str, Any]]:
-        """Reads the messages that wait or are being handled, as JSON objects; empty for one that is none."""
+        """Reads the messages that wait or are being handled, as JSON objects; empty for one that is not an object."""
         for path in (*self.root.glob("[!.]*.json"), *self._claimed.glob("*.json")):
             yield _read_object(path)
 
@@ -197,7 +197,7 @@ def _read_letter(claimed: Path) -> Letter:
     try:
         body = claimed.read_bytes().decode(errors="replace")
     except OSError as error:
-        body = f"the file cannot be read: {error}"  # this is no request either, and is given up with this text
+        body = f"the file cannot be read: {error}"  # this is no request, and is given up with this text
     return Letter(id_, name, body, (0, 0, 0))
 
 
@@ -207,6 +207,6 @@ def _read_object(path: Path) -> dict[str, Any]:
         if path.stat().st_size > 2 * MAX_FILE_BYTES:
             return {}
         found = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):  # gone meanwhile, or no JSON, which the function says itself
+    except (OSError, ValueError, RecursionError):  # removed in the meantime, or not JSON, which the function reports
         return {}
     return found if isinstance(found, dict) else {}

@@ -1,38 +1,41 @@
-"""Queues of SQS.
+"""Queues of SQS, and the queue that a URL names.
 
-One takes messages of up to a megabyte, ten at a time and a megabyte together
+A queue of SQS takes messages of up to a megabyte, ten at a time and a megabyte together
 (docs.aws.amazon.com/AWSSimpleQueueService/latest/APIReference/API_SendMessageBatch.html).
 """
 
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from dolmen.base.cached import cached_property
-from dolmen.base.runtime import Runtime
+from dolmen.base.runtime import Runtime, shared_runtime
 from dolmen.base.units import MIB
 from dolmen.errors import AccessDeniedError, Error, InputError, LimitError, NotFoundError, StoreUnavailableError
-from dolmen.ingest.queues.queue import OutgoingMessage, QueueDepth, check_sizes
+from dolmen.ingest.queues.directory_queue import DirectoryQueue
+from dolmen.ingest.queues.queue import OutgoingMessage, Queue, QueueDepth, check_sizes
 from dolmen.store.base import attempts
-from dolmen.store.s3.clients import AwsService
+from dolmen.store.s3.aws_service import AwsService
 
 MAX_SQS_BYTES = MIB
 """The most bytes of one message, and of all messages in one request."""
 MAX_SQS_BATCH = 10
 """The most messages in one request."""
-HURRIED_SECONDS = 5
-"""A hurried request to SQS takes at most 2 seconds to connect, and 3 for its answer."""
+EXPEDITED_SECONDS = 5
+"""An expedited request to SQS takes at most 2 seconds to connect, and 3 for its answer."""
 
 _PATIENT = {
     "connect_timeout": 5,
     "read_timeout": 20,
     "retries": {"mode": "standard", "total_max_attempts": 3},
 }
-_HURRIED = {"connect_timeout": 2, "read_timeout": 3, "retries": {"total_max_attempts": 1}}
+_EXPEDITED = {"connect_timeout": 2, "read_timeout": 3, "retries": {"total_max_attempts": 1}}
 
 
 class SqsQueue:
@@ -40,8 +43,8 @@ class SqsQueue:
 
     max_bytes = MAX_SQS_BYTES
 
-    def __init__(self, url: str, runtime: Runtime, *, hurried: bool = False) -> None:
-        self.url, self._runtime, self._hurried = url, runtime, hurried
+    def __init__(self, url: str, runtime: Runtime, *, expedited: bool = False) -> None:
+        self.url, self._runtime, self._expedited = url, runtime, expedited
 
     @cached_property
     def _service(self) -> AwsService:
@@ -52,7 +55,7 @@ class SqsQueue:
         return AwsService(
             "sqs",
             self.url,
-            _HURRIED if self._hurried else _PATIENT,
+            _EXPEDITED if self._expedited else _PATIENT,
             region=region[1] if region else None,
             default_region="us-east-1",
             endpoint=None if is_public else f"{parts.scheme}://{parts.netloc}",
@@ -65,15 +68,15 @@ class SqsQueue:
     def put(self, messages: Sequence[OutgoingMessage]) -> None:
         """Sends messages with their attributes and delays; raises as ``send``."""
         for batch in _batches(messages, self.max_bytes):
-            left = {str(place): message for place, message in enumerate(batch)}
+            left = {str(number): message for number, message in enumerate(batch)}
             refused: dict[str, Any] = {}
-            for _ in attempts(self._runtime, 2 if self._hurried else 6):
-                entries = [_entry(place, message) for place, message in left.items()]
+            for _ in attempts(self._runtime, 2 if self._expedited else 6):
+                entries = [_entry(number, message) for number, message in left.items()]
                 answer = self._ask("send_message_batch", Entries=entries)
                 refused = {entry["Id"]: entry for entry in answer.get("Failed", ())}
-                if fault := next((entry for entry in refused.values() if entry.get("SenderFault")), None):
-                    raise InputError(f"{self.url} refuses a message: {fault.get('Code')}: {fault.get('Message')}")
-                left = {place: left[place] for place in refused}
+                if bad := next((entry for entry in refused.values() if entry.get("SenderFault")), None):
+                    raise InputError(f"{self.url} refuses a message: {bad.get('Code')}: {bad.get('Message')}")
+                left = {number: left[number] for number in refused}
                 if not left:
                     break
             else:
@@ -118,7 +121,7 @@ class SqsQueue:
     def _ask_about(self, operation: str, receipts: Sequence[str], **each: Any) -> None:
         for start in range(0, len(receipts), MAX_SQS_BATCH):
             part = receipts[start : start + MAX_SQS_BATCH]
-            entries = [{"Id": str(place), "ReceiptHandle": receipt, **each} for place, receipt in enumerate(part)]
+            entries = [{"Id": str(number), "ReceiptHandle": receipt, **each} for number, receipt in enumerate(part)]
             if refused := self._ask(operation, Entries=entries).get("Failed"):
                 raise InputError(f"{self.url} refuses: {refused[0].get('Code')}: {refused[0].get('Message')}")
 
@@ -133,8 +136,8 @@ class SqsQueue:
         return None
 
 
-def _entry(place: str, message: OutgoingMessage) -> dict[str, Any]:
-    entry: dict[str, Any] = {"Id": place, "MessageBody": message.body}
+def _entry(number: str, message: OutgoingMessage) -> dict[str, Any]:
+    entry: dict[str, Any] = {"Id": number, "MessageBody": message.body}
     if message.attributes:
         entry["MessageAttributes"] = {
             name: {"DataType": "String", "StringValue": value} for name, value in message.attributes.items()
@@ -155,3 +158,30 @@ def _batches(messages: Sequence[OutgoingMessage], max_bytes: int) -> Iterator[li
         total += size
     if batch:
         yield batch
+
+
+def open_queue(url: str | os.PathLike[str], runtime: Runtime | None = None, *, expedited: bool = False) -> Queue:
+    """The queue that a URL names; asks nothing of the network.
+
+    Args:
+        url: of an SQS queue (``https://sqs.<region>.amazonaws.com/<account>/<name>``, or at any other endpoint), or a
+            directory.
+        expedited: give up on a request after ``EXPEDITED_SECONDS``, without another attempt: for callers that have
+            other work to do.
+
+    Raises:
+        InputError: the URL is neither, or boto3 is not installed.
+        NotFoundError: there is no such directory.
+    """
+    text, runtime = os.fspath(url), runtime or shared_runtime()
+    scheme, separator, rest = text.partition("://")
+    if not separator:
+        return DirectoryQueue(Path(text).expanduser(), runtime)
+    if scheme == "file":
+        return DirectoryQueue(Path(rest), runtime)
+    parts = urlsplit(text)
+    if scheme not in ("https", "http") or not parts.hostname or not parts.path.strip("/"):
+        raise InputError(f"{text!r} is no queue: give the URL of one (https://sqs...), or a directory")
+    if text.endswith(".fifo"):
+        raise InputError(f"{text!r} is a FIFO queue: dolmen's functions take standard ones")
+    return SqsQueue(text, runtime, expedited=expedited)

@@ -1,6 +1,6 @@
 """Files that cannot be read: a copy to look at, and beside it what is wrong.
 
-A drop ``landing/<table>/<path>/<name>.csv`` becomes, under the place for rejects::
+A drop ``landing/<table>/<path>/<name>.csv`` becomes, under the URL for rejects::
 
     <table>/<path>/<name>-<digest8>.csv               the dropped bytes, unchanged
     <table>/<path>/<name>-<digest8>.csv.error.json    file, line, row, column, reason; written last
@@ -15,7 +15,7 @@ What is kept of a file whose other rows are ingested is described in ``quarantin
 
 Keeps rows that cannot be read, while the rest of their file is ingested.
 
-Of a drop ``landing/<table>/<path>/<name>.csv`` there is then, under the place for rejects::
+Of a drop ``landing/<table>/<path>/<name>.csv`` there is then, under the URL for rejects::
 
     <table>/<path>/<name>-<digest8>.rows.jsonl               a JSON object for each row: row, line, column, reason, text
     <table>/<path>/<name>-<digest8>.rows.jsonl.error.json    how many they are, the first places; written last
@@ -81,14 +81,14 @@ class Reject:
     url: str
 
 
-def reject_key(drop: Drop, place: LandingPath) -> str:
+def reject_key(drop: Drop, path: LandingPath) -> str:
     """The key of a drop's copy, if it is rejected."""
-    return _key_with_digest(place, f"{drop.id}#{drop.sequencer or ''}")
+    return _key_with_digest(path, f"{drop.id}#{drop.sequencer or ''}")
 
 
-def rows_key(drop: Drop, place: LandingPath, content: str, suffix: str) -> str:
+def rows_key(drop: Drop, path: LandingPath, content: str, suffix: str) -> str:
     """The key of some kept rows of a drop; ``content`` is a digest of these rows."""
-    return _key_with_digest(place, f"{drop.id}#{content}", suffix)
+    return _key_with_digest(path, f"{drop.id}#{content}", suffix)
 
 
 def split_name(path: str) -> tuple[str, str]:
@@ -99,14 +99,14 @@ def split_name(path: str) -> tuple[str, str]:
     return f"{folder}{slash}{name.removesuffix(suffix)}", suffix
 
 
-def _key_with_digest(place: LandingPath, of: str, suffix: str | None = None) -> str:
+def _key_with_digest(path: LandingPath, of: str, suffix: str | None = None) -> str:
     digest = hashlib.sha256(of.encode()).hexdigest()[:8]
-    stem, ending = split_name(place.path)
+    stem, ending = split_name(path.path)
     suffix = ending if suffix is None else suffix
     key = f"{stem}-{digest}{suffix}"
     if len(key.encode()) <= MAX_KEY_BYTES - _ROOM_BYTES and not _UNFIT.search(key):
         return key
-    return f"{_UNFIT.sub('-', place.path.partition('/')[0][:64])}/{digest}{suffix}"
+    return f"{_UNFIT.sub('-', path.path.partition('/')[0][:64])}/{digest}{suffix}"
 
 
 def dropped_name(key: str) -> str:
@@ -115,16 +115,16 @@ def dropped_name(key: str) -> str:
     return f"{folder}{slash}{_DIGEST_IN_NAME.sub('', name, count=1)}"
 
 
-def find_reject(landing: Landing, drop: Drop, place: LandingPath) -> Reject | None:
+def find_reject(landing: Landing, drop: Drop, path: LandingPath) -> Reject | None:
     """The reject of this very event, if it is complete: one request."""
-    store, key = landing.rejects_store(drop), reject_key(drop, place)
+    store, key = landing.rejects_store(drop), reject_key(drop, path)
     return Reject(key, f"{store.url}/{key}") if exists(store, key + ERROR_SUFFIX) else None
 
 
 def reject_drop(
     landing: Landing,
     drop: Drop,
-    place: LandingPath,
+    path: LandingPath,
     error: Error,
     database: dict[str, Any],
     *,
@@ -140,7 +140,7 @@ def reject_drop(
         ObjectNotFoundError, ObjectChangedError: the drop is gone, or was overwritten.
         StoreUnavailableError, ...: not both objects are there.
     """
-    store, key = landing.rejects_store(drop), reject_key(drop, place)
+    store, key = landing.rejects_store(drop), reject_key(drop, path)
     try:
         if copy:
             copy_drop(landing, drop, store, key)
@@ -149,7 +149,7 @@ def reject_drop(
     except InputError:  # a file in a directory whose name no key can be: the report alone can say so
         copy = False
     what = {
-        "file": place.path,
+        "file": path.path,
         "line": getattr(error, "line", None),
         "row": getattr(error, "row", None),
         "column": getattr(error, "column", None),
@@ -259,12 +259,12 @@ class Quarantine:
             RowError: there are too many; names the first.
         """
         self.count += 1
-        place = {"row": bad.row, "line": bad.line, "column": bad.column, "reason": bad.reason}
+        position = {"row": bad.row, "line": bad.line, "column": bad.column, "reason": bad.reason}
         if len(self._first) < _FIRST:
-            self._first.append(place)
+            self._first.append(position)
         if self.count > self._most:
             raise self._too_many(f"more than {self._most:,} rows cannot be read (ingest_max_bad_rows)")
-        line = json.dumps({**place, **_text(bad.text)}, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n"
+        line = json.dumps({**position, **_text(bad.text)}, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n"
         self._bytes += len(line)
         if self._bytes > MAX_BYTES:
             raise self._too_many(f"rows that cannot be read take more than {MAX_BYTES >> 20} MB")
@@ -276,7 +276,7 @@ class Quarantine:
         self,
         landing: Landing,
         drop: Drop,
-        place: LandingPath,
+        path: LandingPath,
         format: Format,
         header: bytes | None,
         database: dict[str, Any],
@@ -292,17 +292,17 @@ class Quarantine:
             StoreUnavailableError, ...: not all is there.
         """
         store, content = landing.rejects_store(drop), self._digest.hexdigest()
-        key = rows_key(drop, place, content, ROWS_SUFFIX)
+        key = rows_key(drop, path, content, ROWS_SUFFIX)
         whole: dict[str, Any] = {}
         if self._without_text:
-            copied = rows_key(drop, place, content, f".rows{split_name(place.path)[1]}")
+            copied = rows_key(drop, path, content, f".rows{split_name(path.path)[1]}")
             copy_drop(landing, drop, store, copied)
             whole = {"rows_without_text": self._without_text, "copy_of_file": copied}
         if not exists(store, key):
             self._rows.seek(0)
             copy_once(self._rows, store, key)
         report = {
-            "file": place.path,
+            "file": path.path,
             **self._first[0],
             "error": "RowError",
             "rows": self.count,

@@ -32,7 +32,7 @@ from dolmen.maintenance.erasures.receipts import load_receipt, update_receipt
 from dolmen.maintenance.gc.gc_plan import KnownIntent
 from dolmen.maintenance.gc.mark import KeySet, released_since
 from dolmen.rows.scan.read.byte_ranges import data_object
-from dolmen.store.base import S3, ObjectInfo, ObjectStore, scheme_of
+from dolmen.store.base import ObjectInfo, ObjectStore, VersionedStore, scheme_of
 from dolmen.store.url import open_store
 
 _PREFIXES = ("data/", "iceberg/", "manifest/", "segment/", "tombstone/")
@@ -40,17 +40,16 @@ _PREFIXES = ("data/", "iceberg/", "manifest/", "segment/", "tombstone/")
 
 
 def noncurrent_remains(store: ObjectStore) -> Remains | None:
-    """The older versions of the database's objects. Stores other than S3 keep none; None if it can't be found out.
+    """The older versions of the database's objects, if its store may keep any; None if it can't be found out.
 
     A server that knows of no versions may refuse to list them, or list nothing, not even the newest ones.
     """
-    if scheme_of(store.url) is not S3:
+    scheme = scheme_of(store.url)
+    if scheme is None or not scheme.may_keep_versions:
         return Remains()
-    from dolmen.store.s3.bucket_store import S3Store, all_versions
-
-    if not isinstance(store, S3Store):
+    if not isinstance(store, VersionedStore):
         return None
-    listed = [_Versions(all_versions(store, prefix)) for prefix in _PREFIXES]
+    listed = [_Versions(store.all_versions(prefix)) for prefix in _PREFIXES]
     try:
         found = _sum(info for each in listed for info in each.noncurrent())
     except Error:  # whatever it is: the receipt says that it is not known, and hinders nothing

@@ -15,6 +15,7 @@ from dataclasses import replace
 from itertools import chain, islice
 
 from dolmen.base import arguments
+from dolmen.base.units import count_text
 from dolmen.commit.context import Context
 from dolmen.entries.segments.live import LiveFiles, tombstones_of
 from dolmen.errors import InputError
@@ -25,7 +26,7 @@ from dolmen.maintenance.compact.compaction_plan import CompactionOptions, Planne
 from dolmen.maintenance.debt import Debts, TableDebt, debts_of
 from dolmen.maintenance.erasures.progress import rewrite_through
 from dolmen.maintenance.gc.gc_plan import freeable, next_horizon
-from dolmen.maintenance.health.concerns import concerns_of, count_text, size_text
+from dolmen.maintenance.health.concerns import concerns_of, size_text
 from dolmen.maintenance.health.file_figures import FilesSurvey, pending_erasures
 from dolmen.maintenance.health.health import (
     Health,

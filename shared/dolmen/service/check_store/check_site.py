@@ -16,7 +16,8 @@ from dolmen.base.runtime import Runtime
 from dolmen.errors import AccessDeniedError, Error, ObjectNotFoundError
 from dolmen.service.check_store.contract import Load, Need, Sandbox, keys, put
 from dolmen.service.check_store.large_objects import PART_BYTES, THRESHOLD_BYTES
-from dolmen.store import LocalStore, MemoryStore, ObjectStore, open_store
+from dolmen.store import LocalStore, ObjectStore, open_store
+from dolmen.store.base import MultipartStore, scheme_of
 
 _BATCH = 1_000
 
@@ -57,9 +58,9 @@ class Site:
         yield Need.GET, "Objects may be read (s3:GetObject).", lambda: _read(store)
         yield Need.LIST, "Objects may be listed (s3:ListBucket).", lambda: keys(store)
         yield Need.DELETE, "Objects may be deleted (s3:DeleteObject).", lambda: _delete(store)
-        upload = getattr(store, "ask", None)
-        if upload is not None:
-            yield Need.ABORT, "Uploads may be given up (s3:AbortMultipartUpload).", lambda: _begin_and_abort(store)
+        if isinstance(store, MultipartStore):
+            begin = store.begin_and_abort
+            yield Need.ABORT, "Uploads may be given up (s3:AbortMultipartUpload).", lambda: begin("upload")
 
     @contextmanager
     def clearing(self) -> Iterator[list[str]]:
@@ -83,8 +84,9 @@ class Site:
                 with suppress(OSError):  # others have put something there
                     os.rmdir(folder)
             return []
-        with suppress(Error):  # unfinished uploads cost money but are in nobody's way
-            _abort_uploads(store)
+        if isinstance(store, MultipartStore):
+            with suppress(Error):  # unfinished uploads cost money, but hinder nothing
+                store.abort_uploads()
         try:
             found = keys(store)
         except AccessDeniedError:
@@ -103,7 +105,8 @@ class Others:
 
     def call(self, url: str, function: Callable[..., Any], *arguments: object) -> Any:
         """Calls a function of a module, over there, with a client for ``url``."""
-        if url.startswith("memory:"):
+        scheme = scheme_of(url)
+        if scheme is not None and not scheme.is_shared:
             return function(open_client(url, Runtime()), *arguments)
         if self._pool is None:
             spawn = multiprocessing.get_context("spawn")
@@ -119,14 +122,7 @@ class Others:
 def open_client(url: str, runtime: Runtime) -> ObjectStore:
     """A client whose parts of uploads are small enough for checks."""
     store = open_store(url, runtime)
-    if not isinstance(store, (LocalStore, MemoryStore)):
-        from dolmen.store.s3.bucket_store import S3Store
-
-        assert isinstance(store, S3Store)
-        return S3Store(
-            store.bucket, store.prefix, runtime=runtime, threshold_bytes=THRESHOLD_BYTES, part_bytes=PART_BYTES
-        )
-    return store
+    return store.with_parts(THRESHOLD_BYTES, PART_BYTES) if isinstance(store, MultipartStore) else store
 
 
 @cache
@@ -160,20 +156,6 @@ def _remaining(store: ObjectStore, names: list[str]) -> list[str]:
         return [each.key for each in store.delete(names) if each.error is not None]
     except AccessDeniedError:
         return names
-
-
-def _begin_and_abort(store: Any) -> None:
-    named = {"Bucket": store.bucket, "Key": f"{store.prefix}/upload"}
-    begun = store.ask("create_multipart_upload", "upload", **named)
-    store.ask("abort_multipart_upload", "upload", **named, UploadId=begun["UploadId"])
-
-
-def _abort_uploads(store: Any) -> None:
-    if not hasattr(store, "ask"):
-        return
-    found = store.ask("list_multipart_uploads", "", Bucket=store.bucket, Prefix=f"{store.prefix}/")
-    for upload in found.get("Uploads", ()):
-        store.ask("abort_multipart_upload", "", Bucket=store.bucket, Key=upload["Key"], UploadId=upload["UploadId"])
 
 
 def _absent_folders(store: ObjectStore) -> list[str]:

@@ -1,22 +1,22 @@
 """Sends messages that a function cannot acknowledge back to their queue, or gives them up, one by one.
 
 SQS counts the deliveries of a message, whatever their outcome, and gives the message up after too many. So a message
-that is only postponed must not be delivered again: it is sent anew, and its old copy acknowledged. Its attributes keep
-its history:
+that is only postponed must not be delivered again: the function sends a copy, and acknowledges the old message. The
+attributes of the copy keep its history:
 
 =============  ========================================================================================================
-postponed      not begun for lack of time: sent anew, without a delay; this is not counted
-waiting        for a table that does not exist: sent anew, delayed by 30 seconds, then 60, then 120; the function
+postponed      not begun for lack of time: sent again without a delay; this is not counted
+waiting        for a table that does not exist: sent again, delayed by 30 seconds, then 60, then 120; the function
                rejects the drop the next time (``MAX_TABLE_TRIES``), so it is never given up for that
-failed         for the moment (S3 refuses, say): sent anew, delayed by 30 seconds, then 60, ... 900; given up after
+failed         temporarily (S3 refuses, say): sent again, delayed by 30 seconds, then 60, ... 900; given up after
                ``MAX_FAILURES``, which is nearly three hours
 refused        can never be applied: given up at once
 =============  ========================================================================================================
 
 A message that is delivered a second time was in a function that died, or that Lambda never started because the account
-had no free function. Such messages are suspects. All other messages of their batch are sent anew BEFORE a group of ten
-suspects is begun; the next time, each suspect is handled alone; after ``MAX_CRASHES`` it is given up. So a message that
-kills its function delays its neighbours twice, and none of them is lost.
+had no free function. Such messages are isolated. All other messages of their batch are sent again BEFORE a group of ten
+isolated messages is begun; the next time, each is handled alone; after ``MAX_CRASHES`` it is given up. So a message
+that kills its function delays its neighbours twice, and none of them is lost.
 
 A message that is given up is sent to the dead-letter queue, with the reason as an attribute. A message that cannot be
 sent, because SQS does not answer, is reported to Lambda as failed, and comes again after its visibility time-out. If
@@ -29,9 +29,11 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
+from dolmen.api.database import Database
 from dolmen.base.runtime import Runtime
+from dolmen.commit.context import context_of
 from dolmen.errors import Error
 from dolmen.ingest.announcements import (
     CRASHES_ATTRIBUTE,
@@ -42,14 +44,16 @@ from dolmen.ingest.announcements import (
     Message,
     isolate,
 )
-from dolmen.ingest.queues.open_queue import open_queue
 from dolmen.ingest.queues.queue import OutgoingMessage
-from dolmen.ingest.queues.sqs import HURRIED_SECONDS, MAX_SQS_BATCH, MAX_SQS_BYTES, SqsQueue
-from dolmen.ingest.redaction import facts_for_log
+from dolmen.ingest.queues.sqs import EXPEDITED_SECONDS, MAX_SQS_BATCH, MAX_SQS_BYTES, SqsQueue, open_queue
+from dolmen.ingest.redaction import error_fields
+
+if TYPE_CHECKING:  # it imports all of maintenance
+    from dolmen.maintenance.measures import Measures
 
 MAX_FAILURES = 16
 MAX_CRASHES = 4
-SUSPECTS_TOGETHER = 10
+ISOLATED_TOGETHER = 10
 READ_A_SECOND = 30_000_000
 """The speed at which a function of one processor ingests dropped files, about, in bytes per second."""
 FIRST_WAIT_SECONDS = 30
@@ -62,8 +66,21 @@ _MARGIN_SECONDS = 30
 _MAX_REASON = 1000
 
 
+class FunctionLogger(Protocol):
+    """A log whose methods take a text and named fields, as Powertools' do."""
+
+    @property
+    def debug(self) -> Callable[..., None]: ...
+
+    @property
+    def info(self) -> Callable[..., None]: ...
+
+    @property
+    def error(self) -> Callable[..., None]: ...
+
+
 class DeliveryQueue(Protocol):
-    """A queue to which messages can be sent anew."""
+    """A queue to which messages can be sent again."""
 
     def put(self, messages: Sequence[OutgoingMessage]) -> None:
         """Sends messages. Raises dolmen's errors; some messages may have been sent."""
@@ -75,8 +92,11 @@ class DeliveryQueue(Protocol):
         """Removes messages that were delivered. Raises dolmen's errors; some may come again."""
 
 
-Facts = Mapping[str, Any]
-"""The facts of an error in a log: see ``facts_for_log``."""
+Fields = Mapping[str, Any]
+"""The fields of an error in a log: see ``error_fields``."""
+
+BatchResponse = dict[str, list[dict[str, str]]]
+"""The response that names to Lambda the messages to deliver again."""
 
 DeliveryQueues = tuple[DeliveryQueue, DeliveryQueue]
 """The function's own queue, and its dead-letter queue."""
@@ -86,11 +106,11 @@ def open_queues(queue: str | None, dead_letters: str | None, runtime: Runtime) -
     """Both queues of a function; None unless both are given, and of SQS.
 
     Raises:
-        InputError: one is no queue.
+        InputError: a URL names no queue.
     """
     if queue is None or dead_letters is None:
         return None
-    own, dead = (open_queue(url, runtime, hurried=True) for url in (queue, dead_letters))
+    own, dead = (open_queue(url, runtime, expedited=True) for url in (queue, dead_letters))
     return (own, dead) if isinstance(own, SqsQueue) and isinstance(dead, SqsQueue) else None
 
 
@@ -101,7 +121,7 @@ class HalfTimeDeadline:
     """
 
     def __init__(self, remaining_ms: Callable[[], int]) -> None:
-        self._remaining_ms, self._half_ms, self._asked = remaining_ms, remaining_ms() / 2, False
+        self._remaining_ms, self._half_ms, self._has_begun = remaining_ms, remaining_ms() / 2, False
 
     @property
     def seconds(self) -> float:
@@ -109,12 +129,12 @@ class HalfTimeDeadline:
         return self._half_ms / 1000
 
     def __call__(self) -> bool:
-        first, self._asked = not self._asked, True
-        return not first and self._remaining_ms() < self._half_ms
+        has_begun, self._has_begun = self._has_begun, True
+        return has_begun and self._remaining_ms() < self._half_ms
 
 
 class Deliveries:
-    """The messages of one invocation, and the fate of those that are not done.
+    """The messages of one invocation, and the decisions on those that are not done.
 
     Args:
         queues: None = messages that are not done are reported to Lambda, and crashes are not detected.
@@ -129,116 +149,117 @@ class Deliveries:
         now_us: int,
         remaining_seconds: Callable[[], float],
     ) -> None:
-        self._batch, self._queues, self._now_us, self._remaining_seconds = (
-            list(batch),
-            queues,
-            now_us,
-            remaining_seconds,
-        )
-        self._places = {id(message): place for place, message in enumerate(self._batch)}
+        self._batch, self._queues = list(batch), queues
+        self._now_us, self._remaining_seconds = now_us, remaining_seconds
+        self._indexes = {id(message): index for index, message in enumerate(self._batch)}
         self._postponed: set[int] = set()
-        self._waits: dict[int, Facts] = {}
-        self._errors: dict[int, Facts] = {}
-        self._refusals: dict[int, Facts] = {}
+        self._waits: dict[int, Fields] = {}
+        self._errors: dict[int, Fields] = {}
+        self._refusals: dict[int, Fields] = {}
         self._sent: set[int] = set()
         self.counts = Counter({"QueueErrors": 0, "MessagesPostponed": 0, "MessagesGivenUp": 0})
         self.queue_error: Error | None = None
-        self.given_up: list[tuple[Message, Facts]] = []
+        self.given_up: list[tuple[Message, Fields]] = []
 
-    @property
-    def oldest_seconds(self) -> float | None:
-        """The age of the oldest message that is not done; None if all are, or their age is not known."""
-        ages = [
-            max(0, self._now_us - message.sent_us) / 1e6
-            for place in self._unfinished()
-            if (message := self._batch[place]).sent_us is not None
-        ]
-        return max(ages, default=None)
+    def measures(self, database: Database) -> Measures:
+        """The last metrics: the age of the oldest unfinished message, if it is known, and the manifest's size."""
+        sent_us = [self._batch[index].sent_us for index in self._unfinished()]
+        ages = [max(0, self._now_us - time_us) / 1e6 for time_us in sent_us if time_us is not None]
+        oldest: Measures = {"OldestUndoneSeconds": ("Seconds", max(ages))} if ages else {}
+        return oldest | {"ManifestBytes": ("Bytes", context_of(database).head.manifest_bytes)}
 
     def groups(self) -> Iterator[list[Message]]:
         """Yields the groups in which to handle the batch; messages in no group go back to the queue."""
-        suspects = [message for message in self._batch if message.crashes] if self._queues is not None else []
-        if not suspects:
+        isolated = [message for message in self._batch if message.crashes] if self._queues is not None else []
+        if not isolated:
             yield from isolate(self._batch)
             return
-        for message in suspects:
+        for message in isolated:
             if message.crashes >= MAX_CRASHES:
                 reason = f"the function died {message.crashes} times that it took this message"
                 self.refuse(message, {"error": "CrashError", "reason": reason})
-        suspects = [message for message in suspects if message.crashes < MAX_CRASHES]
-        least = min((message.crashes for message in suspects), default=0)
-        together = SUSPECTS_TOGETHER if least <= 1 else 1
-        group = [message for message in suspects if message.crashes == least][:together]
+        # One group of this invocation: messages with equally many crashes, the fewest first.
+        isolated = [message for message in isolated if message.crashes < MAX_CRASHES]
+        least = min((message.crashes for message in isolated), default=0)
+        together = ISOLATED_TOGETHER if least <= 1 else 1
+        group = [message for message in isolated if message.crashes == least][:together]
         chosen = set(map(id, group))
         rest = [message for message in self._batch if id(message) not in chosen and not self._is_refused(message)]
         if not group:
             yield from isolate(rest)
             return
+        # The others go back to the queue first: the group may kill the function.
         for message in rest:
             self.postpone(message)
         self._send()
-        stuck = [message for message in rest if self._place(message) not in self._sent]
-        for message in stuck:  # it cannot be sent: all that is left is to handle it beside the suspects, before them
-            self._postponed.discard(self._place(message))
+        # Those that cannot be sent are handled here too, before the group if they have not crashed.
+        stuck = [message for message in rest if self._index(message) not in self._sent]
+        for message in stuck:
+            self._postponed.discard(self._index(message))
         yield from isolate([message for message in stuck if not message.crashes])
-        self._guard_others(group, [message for message in rest if self._place(message) in self._sent])
+        self._guard_others(group, [message for message in rest if self._index(message) in self._sent])
         yield group
         yield from isolate([message for message in stuck if message.crashes])
 
     def postpone(self, message: Message) -> None:
         """Marks a message as postponed: it, or a part of it, was not begun."""
-        self._postponed.add(self._place(message))
+        self._postponed.add(self._index(message))
 
-    def wait(self, message: Message, facts: Facts) -> None:
+    def wait(self, message: Message, fields: Fields) -> None:
         """Marks a message as one that waits, as a whole or in part, for a table."""
-        self._waits.setdefault(self._place(message), facts)
+        self._waits.setdefault(self._index(message), fields)
 
-    def fail(self, message: Message, facts: Facts) -> None:
-        """Marks a message as failed for the moment, as a whole or in part."""
-        self._errors.setdefault(self._place(message), facts)
+    def fail(self, message: Message, fields: Fields) -> None:
+        """Marks a message as failed temporarily, as a whole or in part."""
+        self._errors.setdefault(self._index(message), fields)
 
-    def refuse(self, message: Message, facts: Facts) -> None:
+    def refuse(self, message: Message, fields: Fields) -> None:
         """Marks a message as one that, as a whole or in part, can never be applied."""
-        self._refusals.setdefault(self._place(message), facts)
+        self._refusals.setdefault(self._index(message), fields)
 
     def send_back_excess(self, sizes: Sequence[tuple[Message, int]], seconds: float) -> list[Message]:
-        """Sends messages anew at once that will hardly be begun in time, so that other functions can take them.
+        """Sends messages again at once that could hardly be begun in time, so that other functions can take them.
 
         Lambda delivers a batch as a whole, however long its work: other functions would find the queue empty while one
-        function holds the work. The first message is always kept, whatever its size.
+        function has all the work. The first message is always kept, whatever its size.
 
         Args:
             sizes: messages in the order in which they are begun, each with the bytes to read for it.
-            seconds: how long work will be begun.
+            seconds: for how long new work is begun.
 
         Returns:
-            The messages that were sent anew; none without SQS, or if SQS does not answer.
+            The messages that were sent again; none without SQS, or if SQS does not answer.
         """
         if self._queues is None:
             return []
         bytes_of: dict[int, int] = {}
         for message, size in sizes:
-            bytes_of[self._place(message)] = bytes_of.get(self._place(message), 0) + size
+            bytes_of[self._index(message)] = bytes_of.get(self._index(message), 0) + size
         room, before = seconds * READ_A_SECOND, 0
         offered: set[int] = set()
-        for place, size in bytes_of.items():
+        for index, size in bytes_of.items():
             if before and before >= room:
-                offered.add(place)
+                offered.add(index)
             before += size
         if not offered:
             return []
         self._postponed |= offered
         self._send()
         self._postponed -= offered - self._sent
-        sent = [self._batch[place] for place in sorted(offered & self._sent)]
+        sent = [self._batch[index] for index in sorted(offered & self._sent)]
         self._remove(sent)
         return sent
 
-    def settle(self) -> list[str]:
-        """Sends messages anew and gives others up; returns the ids of those that Lambda is to deliver again."""
+    def finish(self, logger: FunctionLogger) -> BatchResponse:
+        """Sends messages again and gives others up, logs that, and names the rest to Lambda, which redelivers them."""
         self._send()
-        left = [self._batch[place] for place in self._unfinished() if place not in self._sent]
-        return [message.answer_id for message in left if message.answer_id is not None]
+        for message, fields in self.given_up:
+            logger.error("message given up", message_id=message.id, **fields)
+        if self.queue_error is not None:
+            then = "messages that are not done wait for their time-out"
+            logger.error("queue not reached", **error_fields(self.queue_error), then=then)
+        left = [self._batch[index] for index in self._unfinished() if index not in self._sent]
+        return {"batchItemFailures": [{"itemIdentifier": message.answer_id} for message in left if message.answer_id]}
 
     @property
     def unanswerable(self) -> str | None:
@@ -246,46 +267,38 @@ class Deliveries:
 
         Lambda tries such an event again when its function raises.
         """
-        for place in self._unfinished():
-            if self._batch[place].answer_id is None:
-                facts = self._errors.get(place) or self._waits.get(place) or self._refusals.get(place)
-                return str(facts["reason"]) if facts else "there was too little time to begin it"
+        for index in self._unfinished():
+            if self._batch[index].answer_id is None:
+                fields = self._errors.get(index) or self._waits.get(index) or self._refusals.get(index)
+                return str(fields["reason"]) if fields else "there was too little time to begin it"
         return None
 
-    def log_records(self) -> Iterator[tuple[Literal["warning", "error"], str, dict[str, Any]]]:
-        """Yields log records about all this: level, text, and named facts."""
-        for message, about in self.given_up:
-            yield "error", "message given up", {"message_id": message.id, **about}
-        if self.queue_error is not None:
-            facts = facts_for_log(self.queue_error)
-            yield "error", "queue not reached", facts | {"then": "messages that are not done wait for their time-out"}
-
     def _send(self) -> None:
-        """Sends messages whose fate is decided, as long as there is time and SQS answers."""
+        """Sends the messages that are decided on, as long as there is time and SQS answers."""
         back: list[tuple[int, OutgoingMessage]] = []
         dead: list[tuple[int, OutgoingMessage]] = []
-        for place in self._unfinished():
-            message = self._batch[place]
-            if place in self._sent or self._queues is None or message.answer_id is None or message.body is None:
+        for index in self._unfinished():
+            message = self._batch[index]
+            if index in self._sent or self._queues is None or message.answer_id is None or message.body is None:
                 continue
-            failed, refused = self._errors.get(place), self._refusals.get(place)
+            failed, refused = self._errors.get(index), self._refusals.get(index)
             if failed is not None and message.failures + 1 >= MAX_FAILURES:
-                dead.append((place, _dead_letter(message, failed)))
+                dead.append((index, _dead_letter(message, failed)))
             elif failed is not None:
-                back.append((place, _copy(message, failures=message.failures + 1, waits=message.waits)))
-            elif place in self._waits:
-                back.append((place, _copy(message, failures=message.failures, waits=message.waits + 1)))
-            elif place in self._postponed:
-                back.append((place, _copy(message, failures=message.failures, waits=message.waits)))
+                back.append((index, _copy(message, failures=message.failures + 1, waits=message.waits)))
+            elif index in self._waits:
+                back.append((index, _copy(message, failures=message.failures, waits=message.waits + 1)))
+            elif index in self._postponed:
+                back.append((index, _copy(message, failures=message.failures, waits=message.waits)))
             elif refused is not None:
-                dead.append((place, _dead_letter(message, refused)))
+                dead.append((index, _dead_letter(message, refused)))
         if self._queues is None:
             return
         for queue, letters in zip(self._queues, (back, dead), strict=True):
-            letters[:] = [(place, letter) for place, letter in letters if letter.size <= MAX_SQS_BYTES]
+            letters[:] = [(index, letter) for index, letter in letters if letter.size <= MAX_SQS_BYTES]
             for start in range(0, len(letters), MAX_SQS_BATCH):
                 part = letters[start : start + MAX_SQS_BATCH]
-                if self.queue_error is not None or self._remaining_seconds() < 3 * HURRIED_SECONDS:
+                if self.queue_error is not None or self._remaining_seconds() < 3 * EXPEDITED_SECONDS:
                     return
                 try:
                     queue.put([letter for _, letter in part])
@@ -293,22 +306,22 @@ class Deliveries:
                     self.counts["QueueErrors"] += 1
                     self.queue_error = error
                     return
-                self._sent.update(place for place, _ in part)
+                self._sent.update(index for index, _ in part)
                 if letters is dead:
                     self.counts["MessagesGivenUp"] += len(part)
                     self.given_up += [
-                        (self._batch[place], self._errors.get(place) or self._refusals[place]) for place, _ in part
+                        (self._batch[index], self._errors.get(index) or self._refusals[index]) for index, _ in part
                     ]
                 else:
                     self.counts["MessagesPostponed"] += sum(
-                        place not in self._errors and place not in self._waits for place, _ in part
+                        index not in self._errors and index not in self._waits for index, _ in part
                     )
 
     def _guard_others(self, group: Sequence[Message], sent: Sequence[Message]) -> None:
         """Protects other messages in case this group kills the function.
 
-        Messages that were sent anew are removed now, as the function may never answer. The group is hidden until soon
-        after the function's time is over.
+        Messages that were sent again are removed now, because the function may never answer. The group is hidden until
+        soon after the function's time is over.
         """
         if self._queues is None or self.queue_error is not None:
             return
@@ -324,7 +337,7 @@ class Deliveries:
             self.queue_error = error
 
     def _remove(self, sent: Sequence[Message]) -> None:
-        """Removes messages that were sent anew, before the function answers."""
+        """Removes messages that were sent again, before the function answers."""
         receipts = [message.receipt for message in sent if message.receipt is not None]
         if self._queues is None or self.queue_error is not None or not receipts:
             return
@@ -338,21 +351,21 @@ class Deliveries:
         return sorted(self._postponed | self._waits.keys() | self._errors.keys() | self._refusals.keys())
 
     def _is_refused(self, message: Message) -> bool:
-        return self._place(message) in self._refusals
+        return self._index(message) in self._refusals
 
-    def _place(self, message: Message) -> int:
-        return self._places[id(message)]
+    def _index(self, message: Message) -> int:
+        return self._indexes[id(message)]
 
 
 def _copy(message: Message, *, failures: int, waits: int) -> OutgoingMessage:
-    """A copy of a message to send anew, with new counts. If one has risen, the copy is delayed, the longer the more."""
+    """A copy of a message with new counts. If one has risen, the copy is delayed, the longer the higher it is."""
     risen = failures if failures > message.failures else waits if waits > message.waits else 0
     delay = min(MAX_WAIT_SECONDS, FIRST_WAIT_SECONDS << min(risen - 1, 10)) if risen else 0
     return OutgoingMessage(_text(message), _attributes(message, failures, waits), delay)
 
 
-def _dead_letter(message: Message, facts: Facts) -> OutgoingMessage:
-    reason = f"{facts['error']}: {facts['reason']}"[:_MAX_REASON]
+def _dead_letter(message: Message, fields: Fields) -> OutgoingMessage:
+    reason = f"{fields['error']}: {fields['reason']}"[:_MAX_REASON]
     printable = "".join(character if character.isprintable() else " " for character in reason)
     return OutgoingMessage(_text(message), {ID_ATTRIBUTE: str(message.id), REASON_ATTRIBUTE: printable})
 

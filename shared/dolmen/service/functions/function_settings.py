@@ -1,36 +1,47 @@
-"""Settings of the functions, from their environment variables.
+"""Settings of the functions, from their environment variables, and the connections that they make.
 
 ============================  =========================================================================================
 ``DOLMEN_DATABASE``           the database: ``s3://bucket/prefix`` or a directory; required
 ``DOLMEN_LANDING_PREFIX``     what the keys of dropped files start with; ``landing/`` by default, empty for all
-``DOLMEN_LANDING_URL``        a store that stands for every landing bucket: ``file:///directory`` on one machine
+``DOLMEN_LANDING_URL``        a store that replaces every landing bucket: ``file:///directory`` on one machine
 ``DOLMEN_REJECTED_URL``       where rejects go; ``s3://<the drop's bucket>/rejected`` by default
 ``DOLMEN_AUTO_CREATE``        ``1`` creates a table that does not exist from the first file dropped for it
 ``DOLMEN_MAX_FILE_BYTES``     bytes that a file may hold once it is unpacked, before it is a reject; 64 GiB by default
-``DOLMEN_OUTSIDE``            URLs of places, with spaces between them, whose objects gc tells in receipts of erasures
+``DOLMEN_OUTSIDE``            URLs, with spaces between them, whose objects gc reports in receipts of erasures
 ``DOLMEN_INGEST_QUEUE``       URL of the queue that ingest takes its messages from: its backlog may be handed over
 ``DOLMEN_DELETE_QUEUE``       URL of the queue that delete takes its messages from
 ``DOLMEN_DEAD_LETTERS``       URL of the function's dead-letter queue; with it, and its own queue, both of SQS, the
-                              function sends messages anew and gives them up itself
+                              function sends messages again and gives them up itself
                               (``dolmen.service.functions.deliveries``)
 ============================  =========================================================================================
 
-The settings of jobs are in ``dolmen.service.handover.job_settings``; by default, no work is handed over to them.
+The settings of jobs are in ``dolmen.service.handover.emr_serverless``; by default, no work is handed over to them.
 
 A store's own settings (``AWS_ENDPOINT_URL_S3``, ``DOLMEN_S3_READ_TIMEOUT``, ...) are documented there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from dolmen.api.database import Database
 from dolmen.api.database import open as open_database
+from dolmen.base.cached import cached_property
 from dolmen.base.runtime import Runtime
+from dolmen.commit.context import context_of
 from dolmen.errors import InputError
 from dolmen.ingest.landing import PREFIX, Landing
-from dolmen.service.handover.job_settings import JobSettings
+from dolmen.ingest.queues.queue import Queue
+from dolmen.ingest.queues.sqs import open_queue
+from dolmen.service.functions.deliveries import DeliveryQueues, FunctionLogger, open_queues
+from dolmen.service.handover.emr_serverless import EmrServerless, JobSettings
+from dolmen.service.handover.handover_records import HandoverRecords
+from dolmen.store.url import open_store
+
+if TYPE_CHECKING:  # it imports all of maintenance
+    from dolmen.maintenance.measures import Measures
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +52,7 @@ class FunctionSettings:
         queue: URL of the queue of drops: ``DOLMEN_INGEST_QUEUE``.
         delete_queue: URL of the queue of delete requests: ``DOLMEN_DELETE_QUEUE``.
         jobs: None where no work is handed over.
-        outside: places whose objects receipts of erasures tell: ``DOLMEN_OUTSIDE``.
+        outside: URLs whose objects receipts of erasures report: ``DOLMEN_OUTSIDE``.
     """
 
     database: str
@@ -81,12 +92,69 @@ class FunctionSettings:
         )
 
     def open(self) -> tuple[Database, Landing]:
-        """Opens the database and the landing place. They share connections, which are slow to make."""
+        """Opens the database and the landing buckets. They share connections, which are slow to make."""
         runtime = Runtime(few_requests=True)
         database = open_database(self.database, runtime=runtime)
         handover_url = self.jobs.handover_url if self.jobs else None
         landing = Landing(database.url, self.landing_prefix, self.landing_url, self.rejected_url, runtime, handover_url)
         return database, landing
+
+
+class FunctionResources:
+    """Whatever is slow to make: a container of a function makes it once. Only the database is opened at once."""
+
+    def __init__(self, settings: FunctionSettings) -> None:
+        self.settings = settings
+        self.database, self.landing = settings.open()
+
+    @cached_property
+    def queues(self) -> DeliveryQueues | None:
+        """The ingest function's own queue, and its dead letters."""
+        return open_queues(self.settings.queue, self.settings.dead_letters, context_of(self.database).runtime)
+
+    @cached_property
+    def delete_queues(self) -> DeliveryQueues | None:
+        """The delete function's own queue, and its dead letters."""
+        return open_queues(self.settings.delete_queue, self.settings.dead_letters, context_of(self.database).runtime)
+
+    @cached_property
+    def backlog_queue(self) -> Queue | None:
+        """The queue whose backlog decides whether all drops go to a job; None if none does."""
+        url, jobs = self.settings.queue, self.settings.jobs
+        is_counted = url is not None and jobs is not None and jobs.backlog is not None
+        return open_queue(url, context_of(self.database).runtime, expedited=True) if url and is_counted else None
+
+    @cached_property
+    def job_service(self) -> EmrServerless:
+        """The service that runs jobs. There must be settings for them."""
+        assert self.settings.jobs is not None
+        return EmrServerless(self.settings.jobs, context_of(self.database).runtime)
+
+    @cached_property
+    def records(self) -> HandoverRecords:
+        """The records of drops for jobs. There must be settings for jobs."""
+        assert self.settings.jobs is not None
+        return HandoverRecords(open_store(self.settings.jobs.handover_url, context_of(self.database).runtime))
+
+
+@dataclass(frozen=True, slots=True)
+class Invocation:
+    """One invocation of a function, without the types of Lambda.
+
+    Args:
+        id: the request id. Lambda repeats an asynchronous invocation under the same id.
+        remaining_ms: returns the time left.
+        report: takes metrics.
+    """
+
+    id: str
+    remaining_ms: Callable[[], int]
+    logger: FunctionLogger
+    report: Callable[[Measures], None]
+
+    def remaining_seconds(self) -> float:
+        """The time left."""
+        return self.remaining_ms() / 1000
 
 
 def _bytes(environment: Mapping[str, str], name: str) -> int | None:

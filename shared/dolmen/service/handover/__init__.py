@@ -3,6 +3,6 @@
 It keeps records of what was handed over, asks the job service, and starts the jobs that are due.
 It imports ``dolmen.ingest``, ``dolmen.api.database`` and what lies below those.
 ``dolmen.service.handover.emr_serverless`` talks to AWS.
-Begin with ``dolmen.service.handover.round`` and ``dolmen.service.handover.handover_records``; docs/emr.md explains the
-setup.
+Begin with ``dolmen.service.handover.due_jobs`` and ``dolmen.service.handover.handover_records``; docs/emr.md explains
+the setup.
 """

@@ -1,18 +1,15 @@
 """Records of the drops that a function hands over to a job. They outlive the messages that announced the drops.
 
-A record is one object, ``<digest>.json``, below a place of its own (``DOLMEN_HANDED_URL``)::
+A record is one object, ``<digest>.json``, below a URL of its own (``DOLMEN_HANDED_URL``)::
 
     {"format": 1, "drops": [{"bucket": "...", "key": "...", "size": 1, "etag": "...", "version": null, ...}, ...]}
 
 It is created before its message is acknowledged, and its name is a digest of its content: a message that is delivered
-again writes the same record. A job removes a record when all of its drops are settled: each is committed, a duplicate,
+again writes the same record. A job removes a record when all of its drops are finished: each is committed, a duplicate,
 rejected, superseded or ignored. A job that dies leaves it to the next one. A drop that is ingested twice is applied
 once, by ``Drop.id``.
 
-Hands drops over to a job, when they are large or very many.
-
-A record is written before the message is acknowledged, so nothing is lost if the function or the job dies. A drop is
-applied once, by its id, whoever ingests it. See ``records`` for the records, ``jobs`` for the jobs.
+A function hands drops over to a job when they are large or very many.
 """
 
 from __future__ import annotations
@@ -74,10 +71,10 @@ class _RecordBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class HandoverRecords:
-    """The records below one place.
+    """The records in one store.
 
     Args:
-        store: the place. Objects in it with other names are ignored.
+        store: objects in it with other names are ignored.
     """
 
     def __init__(self, store: ObjectStore) -> None:
@@ -85,7 +82,7 @@ class HandoverRecords:
 
     @property
     def url(self) -> str:
-        """The URL of the place, as ``open_store`` takes it."""
+        """The URL of the store, as ``open_store`` takes it."""
         return self._store.url
 
     def add(self, drops: Sequence[Drop]) -> str:
@@ -109,11 +106,11 @@ class HandoverRecords:
     def pending(self) -> Iterator[HandoverRecord]:
         """Yields the records that exist when it is called, oldest first by the store's clock.
 
-        A record that is gone when it is read was settled by another job. The error of one that cannot be read is raised
-        after all the others.
+        A record that no longer exists when it is read was finished by another job. The error of an unreadable one is
+        raised after all the others.
 
         Raises:
-            CorruptionError: a record that is not what was written; names it.
+            CorruptionError: a record differs from its digest; names it.
             UnsupportedFormatError: a record of a newer dolmen.
             StoreUnavailableError, AccessDeniedError: the records cannot be read.
         """
@@ -138,7 +135,7 @@ class HandoverRecords:
         return PendingRecords(records, age_us / 1e6)
 
     def remove(self, handed: HandoverRecord) -> None:
-        """Removes a record whose drops are all settled. It may be gone already.
+        """Removes a record whose drops are all finished. It may be removed already.
 
         Raises:
             StoreUnavailableError: the record may still exist; ingesting it again does no harm.
@@ -194,7 +191,7 @@ def hand_over(
     """Writes ONE record of the drops that a job is to ingest. All others are left to the caller.
 
     A drop that is not a file of a table is not handed over, and neither is one that was ingested before, or whose table
-    does not exist: the caller does what is left to do about it.
+    does not exist. The caller handles these.
 
     Args:
         larger_than: hand over drops of more bytes than this; None = none for their size.
@@ -202,29 +199,29 @@ def hand_over(
         auto_create: hand over a drop whose table does not exist too: the job creates it.
 
     Returns:
-        By the place in ``drops``, the outcome of each that a job is to ingest: ``handed``, or ``failed`` if the record
+        By the index in ``drops``, the outcome of each that a job is to ingest: ``handed``, or ``failed`` if the record
         may not have been written.
     """
     chosen = {
-        place: drop
-        for place, drop in enumerate(drops)
-        if (backlog or (larger_than is not None and drop.size > larger_than)) and landing.place(drop) is not None
+        index: drop
+        for index, drop in enumerate(drops)
+        if (backlog or (larger_than is not None and drop.size > larger_than)) and landing.path_of(drop) is not None
     }
     if not chosen:
         return {}
     try:
         newest = database.transaction()
-        names = {place: landing.table(drop) for place, drop in chosen.items()}
+        names = {index: landing.table(drop) for index, drop in chosen.items()}
         if not auto_create and not set(names.values()).issubset(newest.tables()):
-            unit_of(newest).refresh()  # what a process knows may be older than the table
+            unit_of(newest).refresh()  # the cached version may be older than the table
         done, tables = unit_of(newest).find_applied({drop.id for drop in chosen.values()}), newest.tables()
         left = {
-            place: drop
-            for place, drop in chosen.items()
-            if drop.id not in done and (auto_create or names[place] in tables)
+            index: drop
+            for index, drop in chosen.items()
+            if drop.id not in done and (auto_create or names[index] in tables)
         }
         if left:
             records.add(list(left.values()))
     except Error as error:
-        return {place: DropOutcome(drop, "failed", error=error) for place, drop in chosen.items()}
-    return {place: DropOutcome(drop, "handed") for place, drop in left.items()}
+        return {index: DropOutcome(drop, "failed", error=error) for index, drop in chosen.items()}
+    return {index: DropOutcome(drop, "handed") for index, drop in left.items()}

@@ -1,13 +1,13 @@
-"""Jobs that the functions start: once, whoever asks for them, at once or again and again.
+"""Jobs that the functions start: one run at a time, however many callers request it, and how often.
 
-A job is known by its name, which says what it is for. ``ensure`` starts one unless one of its name is alive. It rests
-on two things that a service must do: two starts with one token are one run, and a run that was started can be asked
-after. The list of runs may lag behind. So the token is a digest of the job and of the last run of its name that is
-ended: callers that see the same list start the same run, and one whose list lags presents a token that was used
-before, gets that very run, sees that it has ended, and goes on from there. What lags for longer costs a run that finds
-nothing to do, never a lost or doubled row: that rests on applied ids, not on this.
+The name of a job says what it is for. ``ensure_running`` starts one unless a run of this name is alive. It relies on
+two promises of the service: two starts with one token are one run, and a run can be looked up after its start. The list
+of runs may lag behind. So the token is a digest of the job and of its last run that has ended. Callers that see the
+same list start the same run. A caller whose list lags presents a used token, gets the run of that token, sees that it
+has ended, and continues from there. A longer lag costs a run that finds nothing to do, but no row is lost or doubled:
+applied ids prevent that.
 
-A run that failed is not started anew at once, but after a quarter of an hour, and ever more rarely while runs fail.
+After a failed run, the next one is started a quarter of an hour later, and later still while runs fail.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import msgspec
 
 from dolmen.base.units import DAY_US, MINUTE_US, SECOND_US, utc
 from dolmen.errors import Error, StoreUnavailableError
-from dolmen.ingest.redaction import facts_for_log
+from dolmen.ingest.redaction import error_fields
 
 ALIVE = frozenset({"SUBMITTED", "PENDING", "SCHEDULED", "QUEUED", "RUNNING", "CANCELLING"})
 FAILED = frozenset({"FAILED", "CANCELLED"})
@@ -165,7 +165,7 @@ class JobAttempt:
         return self.result is not None and self.result.outcome != "held"
 
 
-def ask_for_job(service: JobService, job: SparkJob, now_us: int, table: str | None = None) -> JobAttempt:
+def request_job(service: JobService, job: SparkJob, now_us: int, table: str | None = None) -> JobAttempt:
     """Calls ``ensure_running`` and keeps its error: a job that is not started now is asked for again later."""
     try:
         return JobAttempt(job, table, ensure_running(service, job, now_us), None)
@@ -178,7 +178,7 @@ def log_record(attempt: JobAttempt) -> tuple[Literal["info", "error"], str, dict
     facts: dict[str, Any] = {"job": attempt.job.name} | ({"table": attempt.table} if attempt.table else {})
     result = attempt.result
     if result is None:
-        return "error", "job not started", facts | (facts_for_log(attempt.error) if attempt.error else {})
+        return "error", "job not started", facts | (error_fields(attempt.error) if attempt.error else {})
     facts["run"] = result.run
     if result.outcome == "held":
         return "error", "job held, as its last run failed", facts | {"wait_seconds": round(result.wait_seconds)}

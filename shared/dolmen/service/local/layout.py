@@ -1,7 +1,4 @@
-"""The directories of a local pipeline.
-
-The landing place on one machine: a directory whose files are announced as S3 announces objects.
-"""
+"""The directories of a local pipeline, and the landing directory, whose files are announced as S3 announces objects."""
 
 from __future__ import annotations
 
@@ -26,10 +23,10 @@ class LocalLayout:
     .local/
       database/              the database
       landing/<table>/...    drop files here; they stay, unless their table says otherwise (ingest_landing: expire)
-      queue/*.json           drop delete requests here; they go once they are applied
-      rejected/<table>/...   files and rows that could not be read, with <name>.error.json beside each
-      dead-letters/*.json    messages that failed again and again, with the reason
-      state/                 what was handled already, the functions' log, the lock
+      queue/*.json           drop delete requests here; they are removed once they are applied
+      rejected/<table>/...   files and rows that could not be read, each with a <name>.error.json
+      dead-letters/*.json    messages that failed repeatedly, with the reason
+      state/                 the lists of finished files, the functions' log, the lock
     """
 
     database: str
@@ -52,10 +49,10 @@ class LocalLayout:
 
     @classmethod
     def beside(cls, landing: str | os.PathLike[str], queue: str | os.PathLike[str], database: str) -> LocalLayout:
-        """The layout around given directories: the others stand beside the landing one."""
-        place = Path(landing).expanduser().absolute()
-        base = cls.under(place.parent, database)
-        return cls(database, place, Path(queue).expanduser().absolute(), base.rejected, base.dead_letters, base.state)
+        """The layout around given directories: the others are siblings of the landing directory."""
+        landing = Path(landing).expanduser().absolute()
+        base = cls.under(landing.parent, database)
+        return cls(database, landing, Path(queue).expanduser().absolute(), base.rejected, base.dead_letters, base.state)
 
     def make(self) -> None:
         """Makes the directories that are missing, but for the database's."""
@@ -66,7 +63,7 @@ class LocalLayout:
 class LandingDirectory:
     """Announces files dropped under a directory, as S3 would. The files stay, and a log lists those that are done.
 
-    A lost log costs no more than reading the files again, as long as the database knows the drops' ids.
+    A lost log only costs reading the files again, as long as the database remembers the drops' ids.
     """
 
     def __init__(self, root: Path, state: Path, runtime: Runtime) -> None:
@@ -74,7 +71,7 @@ class LandingDirectory:
         self._store = LocalStore(root, runtime)
         self._watch = FileWatch()
         self._announced = self._read_log()
-        self.unsettled = False
+        self.has_incomplete = False
 
     def receive(self) -> Iterator[Letter]:
         """Delivers the files that are complete, each once until it changes."""
@@ -84,30 +81,30 @@ class LandingDirectory:
             if not is_temporary(name) and self._announced.get(name) != stamp
         }
         complete = self._watch.unchanged(now)
-        self.unsettled = len(complete) < len(now)
+        self.has_incomplete = len(complete) < len(now)
         for name in complete:
             self._announced[name] = now[name]
             try:
                 etag = self._store.head(name).etag
             except ObjectNotFoundError:
-                continue  # removed meanwhile
+                continue  # removed in the meantime
             except Error:
-                etag = "unreadable"  # the function will find out why, and say so
+                etag = "unreadable"  # the function will report why
             _, changed_ns, size = now[name]
             created_us = changed_ns // 1_000
             drop = Drop(DIRECTORY_BUCKET, name, size, etag, sequencer=f"{changed_ns:016X}", created_us=created_us)
             yield Letter(letter_id(name, etag), name, write_notification([write_record(drop)]), now[name])
 
     def acknowledge(self, letter: Letter, *, given_up: bool = False) -> None:
-        """Notes that a file need not be announced again. One that was given up is announced again after a restart."""
+        """Records that a file need not be announced again. A file given up is announced again after a restart."""
         if given_up:
             return
         with self._log.open("a") as log:
             log.write(json.dumps([letter.name, *letter.stamp]) + "\n")
 
     def _read_log(self) -> dict[str, Stamp]:
-        """Reads the log, and writes it anew without files that are gone."""
-        there = dict(list_files(self._root))
+        """Reads the log, and rewrites it without files that were removed."""
+        present = dict(list_files(self._root))
         kept: dict[str, Stamp] = {}
         if self._log.exists():
             for line in self._log.read_text().splitlines():
@@ -115,7 +112,7 @@ class LandingDirectory:
                     name, *stamp = json.loads(line)
                 except ValueError:
                     continue  # a last line that a crash cut off
-                if there.get(name) == tuple(stamp):
-                    kept[name] = there[name]
+                if present.get(name) == tuple(stamp):
+                    kept[name] = present[name]
         write_whole(self._log, "".join(json.dumps([name, *stamp]) + "\n" for name, stamp in kept.items()))
         return kept

@@ -45,7 +45,7 @@ class LocalEvent:
 class LetterSource(Protocol):
     """A source of letters."""
 
-    unsettled: bool
+    has_incomplete: bool
     """Whether the last look found files that were still changing."""
 
     def receive(self) -> Iterator[Letter]:
@@ -142,7 +142,7 @@ class _Line:
 
     @property
     def busy(self) -> bool:
-        return bool(self.waiting) or self.source.unsettled
+        return bool(self.waiting) or self.source.has_incomplete
 
     def step(self) -> bool:
         """Delivers one batch of what is due; returns whether there was any."""

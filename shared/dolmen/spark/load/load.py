@@ -77,7 +77,7 @@ class Loaded:
             self.outcomes[outcome.status] += 1
             self.bytes += outcome.drop.size
             self.rows += outcome.counts.ingested
-            trouble = outcome.status in ("rejected", "failed") or outcome.disposal_error
+            trouble = outcome.status in ("rejected", "failed") or outcome.landing_error
             if trouble and len(self.problems) < _MOST_PROBLEMS:
                 self.problems.append(outcome)
         self.files += len(outcomes)

@@ -132,7 +132,7 @@ class ReadDrops:
 
     def _batches(self, schema: pa.Schema, drop: Drop) -> Iterator[pa.RecordBatch]:
         """Yields a file's batches. Opens the file on first use, so that all errors of a file come from there."""
-        found = self.landing.place(drop)
+        found = self.landing.path_of(drop)
         assert found is not None
         format = detect(found.path, self.format)
         source = SourceFile(lambda: self.landing.open(drop), format, found.path, self.options)

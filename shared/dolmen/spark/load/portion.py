@@ -32,9 +32,9 @@ from dolmen.format.properties import TableSettings
 from dolmen.ingest.announcements import Drop
 from dolmen.ingest.batch import BASE_CHANGED
 from dolmen.ingest.drops.announce_files import group_drops
+from dolmen.ingest.drops.drop_ingestion import DropIngestion
 from dolmen.ingest.drops.drop_outcomes import DropOutcome, RowCounts
 from dolmen.ingest.drops.ingest_drops import ingest_drops
-from dolmen.ingest.drops.one_drop import Ingestion
 from dolmen.ingest.formats.reader_options import ReadOptions
 from dolmen.ingest.landing import Landing
 from dolmen.ingest.late import ErasedRows, expect_erasures
@@ -138,7 +138,7 @@ class PortionLoader:
                 outcomes.append(outcome)
         return PortionResult(outcomes, left, ingested.commit)
 
-    def _read_all(self, table: str, transaction: Transaction, ingestions: Sequence[Ingestion]) -> list[str]:
+    def _read_all(self, table: str, transaction: Transaction, ingestions: Sequence[DropIngestion]) -> list[str]:
         """Adds the rows of all files that tasks can read; returns the ids of these."""
         work = _Work(self._spark, transaction, table, ingestions[0])
         # The core takes those from which rows must be left out that were erased since they were dropped.
@@ -182,7 +182,7 @@ class _Written:
 class _Work:
     """The jobs of one round."""
 
-    def __init__(self, spark: SparkSession, transaction: Transaction, table: str, one: Ingestion) -> None:
+    def __init__(self, spark: SparkSession, transaction: Transaction, table: str, one: DropIngestion) -> None:
         self._spark, self._transaction, self._table = spark, transaction, table
         self._landing = one.landing
         entry = unit_of(transaction).entry(table)

@@ -1,7 +1,4 @@
-"""An object store in a bucket of S3, or of anything that speaks its protocol with conditional writes.
-
-Lists a bucket with the version of each object, by which its notifications name it.
-"""
+"""An object store in a bucket of S3, or of anything that speaks its protocol with conditional writes."""
 
 from __future__ import annotations
 
@@ -65,9 +62,12 @@ READ_ATTEMPTS = 8
 
 _CONDITIONS = {"IfMatch", "CopySourceIfMatch"}
 
+_NO_VERSION = "null"
+"""Version id of what was written while the bucket kept no versions."""
 
-#: For so many seconds is a put that replaces an object sent again when nothing has landed. It may bear a time, as the
-#: pointer does: a process that was frozen between two attempts has to ask its caller whether it still holds.
+
+#: A put that replaces an object is sent again for so many seconds when nothing has landed. Its body may contain a time,
+#: as the pointer does: after a process was frozen between attempts, its caller must decide whether that still holds.
 RESEND_SECONDS = 30.0
 
 
@@ -232,6 +232,72 @@ class S3Store:
         tag_set = [{"Key": name, "Value": value} for name, value in tags.items()]
         self.ask("put_object_tagging", key, **self.object_fields(key, version), Tagging={"TagSet": tag_set})
 
+    def newest_versions(self, prefix: str, start_after: str = "") -> Iterator[tuple[ObjectInfo, str | None]]:
+        """See ``VersionedStore``. Takes the right s3:ListBucketVersions, also for a bucket that keeps no versions.
+
+        Whether a bucket keeps versions decides by which id its events name objects, so it is not guessed. A server that
+        knows of no versions at all is listed as it is.
+        """
+        try:
+            for page in self._version_pages(prefix, start_after):
+                for found in page.get("Versions", ()):
+                    key = found["Key"][len(self._root) :]
+                    if found["IsLatest"] and key > start_after:
+                        version = found.get("VersionId") or _NO_VERSION
+                        changed_us = int(found["LastModified"].timestamp() * SECOND_US)
+                        info = ObjectInfo(key, found["Size"], found["ETag"], changed_us)
+                        yield info, None if version == _NO_VERSION else version
+        except InputError as error:
+            cause = error.__cause__
+            if not isinstance(cause, ClientError) or status_and_code(cause)[0] != 501:
+                raise
+            yield from ((info, None) for info in self.list(prefix, start_after))
+
+    def all_versions(self, prefix: str) -> Iterator[tuple[ObjectInfo, bool]]:
+        """See ``VersionedStore``. Takes the right s3:ListBucketVersions."""
+        for page in self._version_pages(prefix):
+            for found in page.get("Versions", ()):
+                if "IsLatest" not in found or "LastModified" not in found:
+                    raise InputError(f"{self.url}: the server does not say which versions are the newest")
+                changed_us = int(found["LastModified"].timestamp() * SECOND_US)
+                info = ObjectInfo(found["Key"], found.get("Size", 0), found.get("ETag", ""), changed_us)
+                yield info, found["IsLatest"]
+
+    def _version_pages(self, prefix: str, start_after: str = "") -> Iterator[dict[str, Any]]:
+        """The answers to ListObjectVersions."""
+        request: dict[str, Any] = {"Bucket": self.bucket, "Prefix": self._root + prefix, "MaxKeys": LIST_PAGE}
+        if start_after:
+            request["KeyMarker"] = self._root + start_after
+        while True:
+            try:
+                page = self.ask("list_object_versions", prefix, **request)  # botocore decodes the keys
+            except AccessDeniedError as error:
+                raise AccessDeniedError(f"{error} (s3:ListBucketVersions on the bucket is needed here)") from error
+            yield page
+            is_last = not page.get("IsTruncated")
+            if is_last:
+                return
+            request["KeyMarker"] = page["NextKeyMarker"]
+            request.pop("VersionIdMarker", None)
+            if page.get("NextVersionIdMarker"):
+                request["VersionIdMarker"] = page["NextVersionIdMarker"]
+
+    def with_parts(self, threshold_bytes: int, part_bytes: int) -> S3Store:
+        other = copy(self)
+        other.threshold_bytes, other.part_bytes = threshold_bytes, part_bytes
+        return other
+
+    def begin_and_abort(self, key: str) -> None:
+        named = self.object_fields(key)
+        begun = self.ask("create_multipart_upload", key, **named)
+        self.ask("abort_multipart_upload", key, **named, UploadId=begun["UploadId"])
+
+    def abort_uploads(self) -> None:
+        found = self.ask("list_multipart_uploads", "", Bucket=self.bucket, Prefix=self._root)
+        for upload in found.get("Uploads", ()):
+            named = {"Bucket": self.bucket, "Key": upload["Key"], "UploadId": upload["UploadId"]}
+            self.ask("abort_multipart_upload", "", **named)
+
     def ask(self, operation: str, key: str, **request: Any) -> dict[str, Any]:
         """Sends a request that may be repeated, until it has an answer, its body included.
 
@@ -271,82 +337,3 @@ class S3Store:
 def _microseconds(moment: Any) -> int:
     """A ``datetime`` as S3 gives it, in whole seconds."""
     return int(moment.timestamp()) * SECOND_US
-
-
-_NONE = "null"
-"""Version id of what was written while the bucket kept no versions."""
-
-
-def all_versions(store: S3Store, prefix: str) -> Iterator[tuple[ObjectInfo, bool]]:
-    """All versions that the bucket keeps, with whether each is the newest of its object, which is not deleted.
-
-    Takes the right s3:ListBucketVersions.
-
-    Args:
-        prefix: what keys begin with, relative to the store's root.
-
-    Raises:
-        AccessDeniedError: the right is missing.
-        InputError: the server does not list versions.
-    """
-    for page in _pages(store, prefix):
-        for found in page.get("Versions", ()):
-            if "IsLatest" not in found or "LastModified" not in found:
-                raise InputError(f"{store.url}: the server does not say which versions are the newest")
-            changed_us = int(found["LastModified"].timestamp() * SECOND_US)
-            yield ObjectInfo(found["Key"], found.get("Size", 0), found.get("ETag", ""), changed_us), found["IsLatest"]
-
-
-def newest_versions(store: S3Store, prefix: str, start_after: str = "") -> Iterator[tuple[ObjectInfo, str | None]]:
-    """Objects in key order, each with the id of its newest version, or None where the bucket gave it none.
-
-    Deleted ones are left out, as ``list`` does. Takes the right s3:ListBucketVersions, also for a bucket that keeps no
-    versions: whether it does decides what its events are known by, so it is not guessed. A server that knows of no
-    versions at all is listed as it is.
-
-    Args:
-        store: a whole bucket.
-        prefix: what keys begin with.
-        start_after: only keys after this one.
-    """
-    assert not store.prefix, "keys are the bucket's own"
-    try:
-        for page in _pages(store, prefix, start_after):
-            for found in page.get("Versions", ()):
-                key = found["Key"]
-                if not found["IsLatest"] or key <= start_after:
-                    continue
-                changed_us = int(found["LastModified"].timestamp() * SECOND_US)
-                version = found.get("VersionId") or _NONE
-                info = ObjectInfo(key, found["Size"], found["ETag"], changed_us)
-                yield info, None if version == _NONE else version
-    except InputError as error:
-        cause = error.__cause__
-        if not isinstance(cause, ClientError) or status_and_code(cause)[0] != 501:
-            raise
-        yield from ((info, None) for info in store.list(prefix, start_after))
-
-
-def _pages(store: S3Store, prefix: str, start_after: str = "") -> Iterator[dict[str, Any]]:
-    """The answers to ListObjectVersions.
-
-    Args:
-        prefix: what keys begin with, relative to the store's root.
-        start_after: only keys after this one, likewise.
-    """
-    root = f"{store.prefix}/" if store.prefix else ""
-    request: dict[str, Any] = {"Bucket": store.bucket, "Prefix": root + prefix, "MaxKeys": LIST_PAGE}
-    if start_after:
-        request["KeyMarker"] = root + start_after
-    while True:
-        try:
-            page = store.ask("list_object_versions", prefix, **request)  # botocore decodes the keys
-        except AccessDeniedError as error:
-            raise AccessDeniedError(f"{error} (s3:ListBucketVersions on the bucket is needed here)") from error
-        yield page
-        if not page.get("IsTruncated"):
-            return
-        request["KeyMarker"] = page["NextKeyMarker"]
-        request.pop("VersionIdMarker", None)
-        if page.get("NextVersionIdMarker"):
-            request["VersionIdMarker"] = page["NextVersionIdMarker"]

@@ -5,8 +5,8 @@ The style sheet of the page: light and dark by the reader's settings, from a pho
 
 from __future__ import annotations
 
-from dolmen.base.units import duration_text
-from dolmen.maintenance.health.concerns import ago_text, count_text, share_text, size_text, time_text
+from dolmen.base.units import count_text, duration_text
+from dolmen.maintenance.health.concerns import ago_text, share_text, size_text, time_text
 from dolmen.maintenance.health.health import Concern, Health, Level
 from dolmen.maintenance.health.page.charts import Html, element
 from dolmen.maintenance.health.page.sections import background, erasures, pipeline, unknown, versions

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dolmen.base.units import duration_text
-from dolmen.maintenance.health.concerns import count_text, share_text, size_text
+from dolmen.base.units import count_text, duration_text
+from dolmen.maintenance.health.concerns import share_text, size_text
 from dolmen.maintenance.health.health import DeleteCost, Health, SortOverlap, TableHealth
 from dolmen.maintenance.health.page.charts import (
     GridColumn,

@@ -1,19 +1,18 @@
-"""Starts the jobs that are due, on a schedule, and returns what they do instead of the function.
+"""Starts the jobs that are due, on a schedule, and returns which tables they compact instead of the function.
 
 The ingest function starts a job when it hands drops over. But a job that is already running may have listed the records
 before that, or a job may have died, or could not be started. So each round starts a job if there are records and no
 job is running.
 
-Finds the tables with more to compact than a function should do; these go to a job on Spark.
-
-A function of 1,769 MB, which is one processor, compacts about 50 MB a second and is stopped after 15 minutes: 32 GiB
-take 11 or 12 of them, and that is a round. What is larger takes several, in which other tables wait, while a job
-spreads over as many processors as the application may have.
+Tables with more to compact than a function should do go to a job too. A function of 1,769 MB, which is one processor,
+compacts about 50 MB a second and is stopped after 15 minutes: 32 GiB take 11 or 12 of them, which is a round. A larger
+table would take several rounds, in which other tables wait, while a job spreads over as many processors as the
+application may have.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from dolmen.api.database import Database
@@ -22,9 +21,9 @@ from dolmen.errors import Error, StoreUnavailableError
 from dolmen.maintenance.compact.compaction import CompactionPlan, compact
 from dolmen.maintenance.compact.compaction_plan import MOST_FILES, NEXT_PLAN
 from dolmen.maintenance.debt import debts
+from dolmen.service.handover.emr_serverless import JobSettings
 from dolmen.service.handover.handover_records import HandoverRecords, PendingRecords
-from dolmen.service.handover.job_settings import JobSettings
-from dolmen.service.handover.jobs import JobAttempt, JobService, ask_for_job, compact_job, load_job
+from dolmen.service.handover.jobs import JobAttempt, JobService, compact_job, load_job, request_job
 
 FILE_BYTES = 1 << 18
 """The time of a file's requests, as bytes that could be compacted in it."""
@@ -88,14 +87,12 @@ def job_round(
     *,
     tables: Collection[str] | None = None,
     compacting: bool = True,
-    progress: Callable[[JobAttempt], None] = lambda attempt: None,
 ) -> JobRound:
     """Starts the jobs that are due. Raises no error of dolmen's: failures are returned, and the next round tries again.
 
     Args:
         tables: tables whose compaction may be handed over; None = all.
         compacting: False hands no compaction over.
-        progress: called after each job that was asked for.
     """
     attempts: list[JobAttempt] = []
     errors: list[Error] = []
@@ -103,7 +100,6 @@ def job_round(
 
     def ask_for(each: JobAttempt) -> bool:
         attempts.append(each)
-        progress(each)
         return each.is_running
 
     def is_unreachable() -> bool:
@@ -115,7 +111,7 @@ def job_round(
     except Error as error:
         errors.append(error)
     if waiting is not None and waiting.records:
-        ask_for(ask_for_job(service, load_job(database.url, records.url), context_of(database).runtime.clock_us()))
+        ask_for(request_job(service, load_job(database.url, records.url), context_of(database).runtime.clock_us()))
     elsewhere: list[str] = []
     try:
         # Tables are left to a job that is alive also when little is left to do: both would rewrite the same files.
@@ -128,7 +124,7 @@ def job_round(
             if name in elsewhere or bytes_to_compact(context_of(database), name) <= settings.compact_bytes:
                 continue
             if ask_for(
-                ask_for_job(service, compact_job(database.url, name), context_of(database).runtime.clock_us(), name)
+                request_job(service, compact_job(database.url, name), context_of(database).runtime.clock_us(), name)
             ):
                 elsewhere.append(name)
     except Error as error:

@@ -1,7 +1,4 @@
-"""Adds one dropped file to a transaction, or rejects it.
-
-Upserts the rows of a file of any length, in bounded memory.
-"""
+"""Adds the rows of one dropped file to a transaction, in bounded memory, or rejects the file."""
 
 from __future__ import annotations
 
@@ -53,7 +50,7 @@ UPSERT_BYTES = 128 * MIB
 A larger file becomes several upserts of the same commit, in the order of the file: the last row of a key still wins."""
 
 
-def upsert_in_portions(
+def upsert_in_batches(
     table: TransactionTable,
     rows: pa.RecordBatchReader,
     request: str,
@@ -62,23 +59,23 @@ def upsert_in_portions(
     max_bytes: int = UPSERT_BYTES,
 ) -> None:
     """Upserts a stream of any length, in bounded memory. Raises as ``Table.upsert`` does."""
-    portions = _Portions(rows, max_rows, max_bytes)
-    while portions.has_rows():
-        taken = portions.taken
+    bounded = _BoundedBatches(rows, max_rows, max_bytes)
+    while bounded.has_rows():
+        taken = bounded.taken
         table.upsert(
-            pa.RecordBatchReader.from_batches(rows.schema, portions.take()), request=request, leave_out_erased=False
+            pa.RecordBatchReader.from_batches(rows.schema, bounded.take()), request=request, leave_out_erased=False
         )
-        if portions.taken == taken:
-            return  # the transaction has moved to a version in which another delivery has applied the request
+        if bounded.taken == taken:
+            return  # another delivery has applied the request in the version to which the transaction has moved
 
 
 def require_keys(schema: pa.Schema, primary_key: Sequence[str]) -> pa.Schema:
-    """Makes the key's columns not nullable, so that the reader reports the place of a row without a key."""
+    """Makes the key's columns not nullable, so that the reader reports where a row lacks a key."""
     return pa.schema([field.with_nullable(False) if field.name in primary_key else field for field in schema])
 
 
-class _Portions:
-    """A stream of batches, taken in portions."""
+class _BoundedBatches:
+    """A stream of batches, taken in parts of bounded size."""
 
     def __init__(self, rows: pa.RecordBatchReader, max_rows: int, max_bytes: int) -> None:
         self._max_rows, self._max_bytes = max_rows, max_bytes
@@ -93,7 +90,7 @@ class _Portions:
         return self._next is not None
 
     def take(self) -> Iterator[pa.RecordBatch]:
-        """The batches of the next portion."""
+        """The batches of the next part."""
         rows = size = 0
         while self.has_rows():
             assert self._next is not None
@@ -119,7 +116,7 @@ KEPT_SECONDS = 30
 
 
 @dataclass(slots=True)
-class Ingestion:
+class DropIngestion:
     """One dropped file, and its state while its batch is ingested.
 
     Args:
@@ -128,18 +125,18 @@ class Ingestion:
         may_wait: whether it will be delivered again if its table does not exist.
         auto_create: whether it creates its table, in the commit of its rows, if that does not exist.
         settings: the settings of its table, once the file was read by them.
-        expected: holds a commit to these settings, to the columns that it was read by, and to this table.
+        expected: binds a commit to these settings, to the columns by which it was read, and to this table.
         columns_added: how many columns the table gets for it.
         columns_widened: how many columns of the table get a wider type for it.
         quarantined_to: where its bad rows are, if there are any and the others are ingested.
-        fault: what is wrong with it, if its rejection is to be committed.
-        fault_column: the table's column that the fault is about, if it is about one.
+        error: why it is rejected, if its rejection is to be committed.
+        error_column: the table's column that the error is about, if it is about one.
     """
 
     database: Database
     landing: Landing
     drop: Drop
-    place: LandingPath
+    path: LandingPath
     max_bytes: int | None = None
     time_left: Callable[[], float] = lambda: math.inf
     may_wait: bool = False
@@ -151,62 +148,61 @@ class Ingestion:
     columns_added: int = 0
     columns_widened: int = 0
     quarantined_to: Reject | None = None
-    fault: Error | None = None
-    fault_column: str | None = None
+    error: Error | None = None
+    error_column: str | None = None
 
     def add_to(self, transaction: Transaction) -> Decision:
-        """Adds the file's rows to the transaction, or settles what becomes of the file instead."""
+        """Adds the file's rows to the transaction, or decides what to do with the file instead."""
         drop = self.drop
         self.counts, self.settings, self.quarantined_to, self.expected = NO_ROWS, None, None, None
         self.columns_added, self.columns_widened = 0, 0
-        self.fault = self.fault_column = None
+        self.error = self.error_column = None
         try:
-            error = self._ingest_or_find_fault(transaction)
+            error = self._try_to_add(transaction)
             if error is None:
                 return "apply"
             if isinstance(error, TableNotFoundError) and self.may_wait:
                 self.final_outcome = DropOutcome(drop, "waiting", error=error)
-                return "settle"
+                return "finish"
             if self._sees_uncommitted_columns(transaction):
                 again = ConflictError(f"{error}; another file of this batch makes the columns, so it is read again")
                 self.final_outcome = DropOutcome(drop, "failed", error=again)
-                return "settle"
-            self.fault, self.fault_column = error, self._column_of_error(transaction, error)
+                return "finish"
+            self.error, self.error_column = error, self._column_of_error(transaction, error)
             if drop.rejection_id is None:
                 self.final_outcome = self._reject(error)
-                return "settle"
-            if self.expected is not None:  # the fault may be one by these settings and columns alone
+                return "finish"
+            if self.expected is not None:  # other settings or columns may make the file right
                 unit_of(transaction).add(replace(self.expected, request=drop.rejection_id))
             return "reject"
         except (ObjectNotFoundError, ObjectChangedError) as gone:
             self.final_outcome = DropOutcome(drop, "superseded", error=gone)
-        return "settle"
+        return "finish"
 
     def _reject(self, error: Error) -> DropOutcome:
         """Writes the report. Raises ObjectNotFoundError, ObjectChangedError: the drop is gone, or was overwritten."""
-        about, copy = self._database_facts(), self._can_copy()
-        rejected = reject_drop(self.landing, self.drop, self.place, error, about, copy=copy)
-        return DropOutcome(self.drop, "rejected", reject=rejected, error=error, column=self.fault_column)
+        about, copy = self._database_attributes(), self._can_copy()
+        rejected = reject_drop(self.landing, self.drop, self.path, error, about, copy=copy)
+        return DropOutcome(self.drop, "rejected", reject=rejected, error=error, column=self.error_column)
 
     def _sees_uncommitted_columns(self, transaction: Transaction) -> bool:
-        """Whether the table has columns only because of other files of the batch: no reason to reject a file.
+        """Whether the table has columns only because of other files of the batch: then no file may be rejected.
 
         If another file creates the table, the file may be rejected in that commit: the commit expects this table. But
-        a report without a commit must wait until the table is there.
+        a report without a commit must wait until the table exists.
         """
-        unit = unit_of(transaction)
-        name, whole = self.place.path.partition("/")[0], unit.uploads.segments.whole
-        now, before = unit.manifest.tables.get(name), unit.base.tables.get(name)
+        name, whole = self.path.path.partition("/")[0], unit_of(transaction).uploads.segments.whole
+        now, before = unit_of(transaction).manifest.tables.get(name), unit_of(transaction).base.tables.get(name)
         if now is None or before is None:
             return now is not None and self.drop.rejection_id is None
         return whole(now).schema != whole(before).schema
 
-    def _ingest_or_find_fault(self, transaction: Transaction) -> Error | None:
+    def _try_to_add(self, transaction: Transaction) -> Error | None:
         """Adds the file's rows to the transaction, or adds nothing and returns what is wrong with the file.
 
         An unforeseen error (of a library, about the content of the file) is the file's own if it occurs again when the
-        file is read again; the file is then rejected, as it would otherwise be delivered again and again. Transient
-        errors are raised: those of the store, of the database and of the machine.
+        file is read again. The file is then rejected, because otherwise it would be delivered again and again.
+        Transient errors are raised: those of the store, of the database and of the machine.
         """
         if too_large := self.size_error:
             return too_large
@@ -214,15 +210,15 @@ class Ingestion:
         while True:
             try:
                 self.expected = None
-                with transaction.savepoint():
-                    self._ingest(transaction)
+                with unit_of(transaction).savepoint():
+                    self._add_to_table(transaction)
             except (InputError, TableNotFoundError) as error:
                 return error
             except Exception as error:
                 if _is_transient(error):
                     raise
                 if unforeseen is not None:
-                    return UnforeseenError(self.place.path, error)
+                    return UnforeseenError(self.path.path, error)
                 unforeseen = error
             else:
                 return None
@@ -234,14 +230,14 @@ class Ingestion:
         if self.drop.size <= most:
             return None
         return LimitError(
-            f"file {self.place.path!r} has {self.drop.size:,} bytes, and one file may hold {most:,}: "
+            f"file {self.path.path!r} has {self.drop.size:,} bytes, and one file may hold {most:,}: "
             "split it into smaller files"
         )
 
     def _can_copy(self) -> bool:
         """Whether there is time to copy the file to the rejects, and then to commit the others.
 
-        A file that is too large to be read is not copied either: others wait for their turn.
+        A file that is too large to be read is not copied either, because other files wait.
         """
         return self.size_error is None and self.drop.size / COPIED_A_SECOND + KEPT_SECONDS <= self.time_left()
 
@@ -250,7 +246,7 @@ class Ingestion:
         return self.landing.open(self.drop)
 
     def limit_options(self, options: ReadOptions) -> ReadOptions:
-        """Options to read it with, within what it may hold."""
+        """Options to read it with, within its limits."""
         if self.max_bytes is None:
             return options
         most, temporary = self.max_bytes, min(self.max_bytes, options.max_temporary_bytes)
@@ -274,7 +270,7 @@ class Ingestion:
             case "rejected":
                 assert outcome.version is not None
                 return self._report_rejection(outcome.version)
-            case "settled":
+            case "finished":
                 assert self.final_outcome is not None
                 return self.final_outcome
             case "postponed":
@@ -287,69 +283,70 @@ class Ingestion:
         A process that dies before this leaves the event unacknowledged: delivered again, it comes here.
         """
         try:
-            if before := find_reject(self.landing, self.drop, self.place):
-                return DropOutcome(self.drop, "rejected", reject=before, error=self.fault, column=self.fault_column)
-            return self._reject(self.fault or self._find_fault(version))
+            if before := find_reject(self.landing, self.drop, self.path):
+                return DropOutcome(self.drop, "rejected", reject=before, error=self.error, column=self.error_column)
+            return self._reject(self.error or self._find_error(version))
         except (ObjectNotFoundError, ObjectChangedError) as gone:
             return DropOutcome(self.drop, "superseded", error=gone)
         except Exception as error:  # noqa: BLE001 - must not block the other drops of its batch
             return DropOutcome(self.drop, "failed", error=error)
 
-    def _find_fault(self, version: int) -> Error:
-        """Reads the file once more as the version saw it that rejected it, to find the reason again."""
+    def _find_error(self, version: int) -> Error:
+        """Reads the file once more, by the version that rejected it, to find the reason again."""
         try:
             transaction = Transaction(context_of(self.database), base=self.database.at(version).manifest)
-            fault = self._ingest_or_find_fault(transaction)
+            error = self._try_to_add(transaction)
         except VersionExpiredError:
-            fault = None
-        return fault or InputError(
-            f"file {self.place.path!r} was rejected by version {version}, and the reason was not written down: "
+            error = None
+        return error or InputError(
+            f"file {self.path.path!r} was rejected by version {version}, and the reason was not written down: "
             "drop it again to see it"
         )
 
     def _no_table_error(self) -> TableNotFoundError:
-        return TableNotFoundError(f"no table {self.place.table!r}: create it, then drop the file again")
+        return TableNotFoundError(f"no table {self.path.table!r}: create it, then drop the file again")
 
-    def _ingest(self, transaction: Transaction) -> None:
-        unit = unit_of(transaction)
-        try:  # that it is missing is not noted as a read: the rejection and the file exclude each other
-            entry = unit.entry(self.place.table)
+    def _add_to_table(self, transaction: Transaction) -> None:
+        """Adds the rows to the file's table, which may have to be created, or to get columns."""
+        # A missing table is not recorded as a read: the ids of the rejection and of the file exclude each other.
+        try:
+            entry = unit_of(transaction).entry(self.path.table)
         except TableNotFoundError:
             if not self.auto_create:
                 raise self._no_table_error() from None
             entry = self._create_table(transaction)
         else:
-            # A file is read by settings and columns that are in force when it is ingested, or rejected.
+            # The commit fails if others change the settings or columns by which the file is read.
             self.expected = Expect(
-                self.place.table, entry.uuid, entry.properties, INGEST_PROPERTIES, self.drop.id, entry.schema
+                self.path.table, entry.uuid, entry.properties, INGEST_PROPERTIES, self.drop.id, entry.schema
             )
-            unit.add(self.expected)
-        table = TransactionTable(unit, self.place.table)
+            unit_of(transaction).add(self.expected)
+        table = TransactionTable(unit_of(transaction), self.path.table)
         settings = IngestSettings.of(entry)
         settings.check(entry.schema, entry.primary_key)
         every = leaves_out_erased(entry)
-        expect_erasures(transaction, self.place.table, None if every else self.drop.dropped_us, self.drop.id)
+        expect_erasures(transaction, self.path.table, None if every else self.drop.dropped_us, self.drop.id)
         self.settings = settings
         source = self._source(settings, entry.schema if settings.mode != "cdc" else None)
 
-        def ingest(settings: IngestSettings, new: NewColumns) -> None:
+        def add_rows(settings: IngestSettings, new: NewColumns) -> None:
             erased = ErasedRows.of(transaction, table.name, self.drop.dropped_us, every=every)  # by widened types
-            self._ingest_rows(transaction, table, source, settings, new, erased)
+            self._add_good_rows(transaction, table, source, settings, new, erased)
 
         if settings.new_columns == "add":
-            new = ingest_with_new_columns(transaction, table.name, source, settings, self.drop.id, ingest)
+            new = ingest_with_new_columns(transaction, table.name, source, settings, self.drop.id, add_rows)
             self.columns_added, self.columns_widened = len(new.added), len(new.widened)
         else:
-            ingest(settings, NO_NEW_COLUMNS)
+            add_rows(settings, NO_NEW_COLUMNS)
 
     def _create_table(self, transaction: Transaction) -> TableEntry:
-        """Creates the table with the types of all of the file. If the file is rejected, there is no table either."""
-        path = self.place.path
+        """Creates the table with types that fit the whole file. If the file is rejected, there is no table either."""
+        path = self.path.path
         schema = infer(SourceFile(self.open, detect(path), path, self.limit_options(ReadOptions())))
-        transaction.create_table(self.place.table, schema, request=self.drop.id)
-        return unit_of(transaction).entry(self.place.table)
+        transaction.create_table(self.path.table, schema, request=self.drop.id)
+        return unit_of(transaction).entry(self.path.table)
 
-    def _ingest_rows(
+    def _add_good_rows(
         self,
         transaction: Transaction,
         table: TransactionTable,
@@ -359,15 +356,15 @@ class Ingestion:
         erased: ErasedRows | None,
     ) -> None:
         """Adds the rows to the transaction, the bad ones to the rejects if the settings ask for that."""
-        with Quarantine(self.place.path, settings.max_bad_rows) as quarantine:
+        with Quarantine(self.path.path, settings.max_bad_rows) as quarantine:
             on_bad_row = quarantine.add if settings.on_bad_row == "quarantine" else None
-            counts = self._write(transaction, table, source, settings, new, on_bad_row, erased)
+            counts = self._add_by_mode(transaction, table, source, settings, new, on_bad_row, erased)
             if quarantine.count:
-                header, about = header_of(source), self._database_facts()
-                self.quarantined_to = quarantine.keep(self.landing, self.drop, self.place, source.format, header, about)
+                header, about = header_of(source), self._database_attributes()
+                self.quarantined_to = quarantine.keep(self.landing, self.drop, self.path, source.format, header, about)
             self.counts = replace(counts, quarantined=quarantine.count, erased=erased.count if erased else 0)
 
-    def _write(
+    def _add_by_mode(
         self,
         transaction: Transaction,
         table: TransactionTable,
@@ -377,9 +374,9 @@ class Ingestion:
         on_bad_row: OnBadRow | None,
         erased: ErasedRows | None,
     ) -> RowCounts:
-        """Adds the rows to the transaction in the table's way."""
+        """Appends or upserts the rows, or applies them as changes, as ``ingest_mode`` says."""
         if settings.mode == "cdc":
-            from dolmen.ingest.cdc.apply_changes import ingest_changes  # only for those who have such tables
+            from dolmen.ingest.cdc.apply_changes import ingest_changes  # only for tables that take changes
 
             changed = ingest_changes(
                 transaction,
@@ -399,12 +396,12 @@ class Ingestion:
             table.append(rows.reader, request=self.drop.id, leave_out_erased=False)
             return RowCounts(appended=rows.count)
         rows = self._read(source, require_keys(table.schema, table.primary_key), new, on_bad_row, erased)
-        upsert_in_portions(table, rows.reader, self.drop.id)
+        upsert_in_batches(table, rows.reader, self.drop.id)
         return RowCounts(upserted=rows.count)
 
     def _source(self, settings: IngestSettings, schema: Schema | None) -> SourceFile:
-        """The dropped file, to be read as the table's settings ask for, with the defaults of columns that it lacks."""
-        path, options = self.place.path, self.limit_options(ReadOptions.of(settings, schema))
+        """The dropped file, to be read by the table's settings, with the defaults of columns that it lacks."""
+        path, options = self.path.path, self.limit_options(ReadOptions.of(settings, schema))
         return SourceFile(self.open, detect(path, settings.format), path, options)
 
     def _read(
@@ -415,24 +412,23 @@ class Ingestion:
         on_bad_row: OnBadRow | None,
         erased: ErasedRows | None,
     ) -> _CountedRows:
-        """The rows of the dropped file that were not erased since, counted as they are taken."""
+        """The rows of the dropped file, without those that were erased since, counted as they are taken."""
         numbers = RowNumbers(on_bad_row)
         rows = new.leave_out(read(source, new.extend(schema), on_bad_row=numbers.for_reader), schema)
         if erased is not None:
             assert self.settings is not None
             erased.read_names(source, self.settings)
-            rows = erased.leave_out(rows, numbers, self.place.path, on_bad_row)
+            rows = erased.leave_out(rows, numbers, self.path.path, on_bad_row)
         return _CountedRows(rows, context_of(self.database).runtime)
 
     def _column_of_error(self, transaction: Transaction, error: Exception) -> str | None:
         """The table's column that an error is about."""
-        unit = unit_of(transaction)
         name = getattr(error, "column", None)
-        table = unit.manifest.tables.get(self.place.path.partition("/")[0]) if name else None
-        return name if table and name in unit.uploads.segments.whole(table).schema.arrow.names else None
+        table = unit_of(transaction).manifest.tables.get(self.path.path.partition("/")[0]) if name else None
+        return name if table and name in unit_of(transaction).uploads.segments.whole(table).schema.arrow.names else None
 
-    def _database_facts(self) -> dict[str, Any]:
-        """Facts about the database, for a report."""
+    def _database_attributes(self) -> dict[str, Any]:
+        """The attributes of the database, for a report."""
         return {"url": self.database.url, "version": self.database.version}
 
 
@@ -440,7 +436,7 @@ def _is_transient(error: Exception) -> bool:
     """Whether an error is of the store, of the database or of the machine, rather than of what was read."""
     if isinstance(error, OSError):
         return error.errno is not None  # Arrow has OSErrors of its own, without a number, for damaged data
-    if isinstance(error, RuntimeError):  # as when no thread can be started, but not two that only data bring about
+    if isinstance(error, RuntimeError):  # a thread cannot be started, say; two kinds come from data alone
         return not isinstance(error, RecursionError | NotImplementedError)
     return isinstance(error, Error | MemoryError | ImportError)
 

@@ -1,0 +1,150 @@
+"""Applies the delete requests of one event as tombstones: the body of the delete function.
+
+The calls, from event to commit::
+
+    delete_event
+      Deliveries.groups                 messages that may have killed a function are handled apart
+        requests.parse_request          one message as a request, with its id and digest
+        apply_deletes                   all of them, in one commit
+          batch.apply_together          one transaction; skips requests applied before
+            TransactionTable.delete     adds a tombstone, or positions, for one table
+            Transaction.commit          uploads what is large, then commits
+      Deliveries.finish                 sends unfinished messages again, gives hopeless ones up
+      publish_erasures                  tables that are published as Iceberg, and in which rows were erased
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from dolmen.commit.context import context_of
+from dolmen.format.erasures import erasure_id
+from dolmen.ingest.announcements import Message
+from dolmen.ingest.batch import RequestOutcome
+from dolmen.ingest.deletes.delete_requests import (
+    DeleteRequest,
+    apply_deletes,
+    parse_request,
+    request_names,
+    request_tables,
+    request_values,
+)
+from dolmen.ingest.redaction import RequestContent, error_fields
+from dolmen.service.functions.deliveries import BatchResponse, Deliveries, HalfTimeDeadline
+from dolmen.service.functions.function_settings import FunctionResources, Invocation
+from dolmen.transactions.transaction import Transaction
+
+if TYPE_CHECKING:  # it imports all of maintenance
+    from dolmen.maintenance.measures import Measures
+
+_LOOKUP_BYTES_PER_SECOND = 32 << 20
+"""At most this many bytes of data files are searched for erased rows, for each second of half of the time left."""
+
+
+def delete_event(resources: FunctionResources, batch: Sequence[Message], invocation: Invocation) -> BatchResponse:
+    """Applies the delete requests of an event; returns the messages to deliver again.
+
+    Raises:
+        RuntimeError: the event came without a queue, and is not done.
+    """
+    return _DeleteEvent(resources, batch, invocation).run()
+
+
+class _DeleteEvent:
+    """One event, while it is handled."""
+
+    def __init__(self, resources: FunctionResources, batch: Sequence[Message], invocation: Invocation) -> None:
+        self._database, self._invocation, self._logger = resources.database, invocation, invocation.logger
+        self._counts = Counter({"Messages": len(batch), "DeletesFailed": 0})
+        self._erasures: list[str] = []
+        now_us = context_of(self._database).runtime.clock_us()
+        self._deliveries = Deliveries(batch, resources.delete_queues, now_us, invocation.remaining_seconds)
+
+    def run(self) -> BatchResponse:
+        """Handles the event."""
+        deadline = HalfTimeDeadline(self._invocation.remaining_ms)
+        for group in self._deliveries.groups():
+            requests, sent_by = self._read_group(group)
+            deleted = apply_deletes(self._database, requests, deadline=deadline)
+            for message, request, outcome in zip(sent_by, requests, deleted.outcomes, strict=True):
+                self._report(message, request, outcome, deleted.transaction)
+            if commit := deleted.commit:
+                added = commit.counts.tombstones_added
+                self._logger.info("committed", version=commit.version, tombstones=added, attempts=commit.attempts)
+                self._counts["CommitAttempts"] += commit.attempts
+        response = self._deliveries.finish(self._logger)
+        self._counts.update(self._deliveries.counts)
+        if self._erasures:
+            self._publish(deadline.seconds)
+        measures: Measures = {name: ("Count", count) for name, count in self._counts.items()}
+        self._invocation.report(measures | self._deliveries.measures(self._database))
+        if reason := self._deliveries.unanswerable:
+            raise RuntimeError(f"not deleted: {reason}")
+        return response
+
+    def _read_group(self, group: list[Message]) -> tuple[list[DeleteRequest], list[Message]]:
+        """Reads the requests of a group, and for each its message. Refuses malformed messages."""
+        requests: list[DeleteRequest] = []
+        sent_by: list[Message] = []
+        for message in group:
+            try:
+                # Lambda repeats an asynchronous invocation under the same id.
+                requests.append(parse_request(message.body, message.id or self._invocation.id))
+                sent_by.append(message)
+            except Exception as error:  # noqa: BLE001 - a bad message must not block its batch, whatever is wrong
+                fields = error_fields(error)
+                self._deliveries.refuse(message, fields)
+                self._counts["DeletesFailed"] += 1
+                self._logger.error("delete failed", message_id=message.id, final=True, **fields)
+        return requests, sent_by
+
+    def _report(
+        self, message: Message, request: DeleteRequest, outcome: RequestOutcome, transaction: Transaction | None
+    ) -> None:
+        """Logs and counts an outcome, and decides about its message."""
+        ids = {"message_id": message.id, "request_id": request.id}
+        if outcome.status == "postponed":
+            self._deliveries.postpone(message)
+            self._logger.info("delete postponed", **ids)
+            return
+        if outcome.error is not None:
+            self._counts["DeletesFailed"] += 1
+            content = RequestContent(request_values(request), request_names(transaction, request))
+            fields, final = error_fields(outcome.error, content), outcome.status == "refused"
+            (self._deliveries.refuse if final else self._deliveries.fail)(message, fields)
+            self._logger.error("delete failed", **ids, final=final, **fields)
+            return
+        self._counts["DeletesDuplicate" if outcome.status == "duplicate" else "DeletesApplied"] += 1
+        about: dict[str, Any] = {"tables": request_tables(transaction, request)}
+        if request.erases:
+            about["erasure"] = erasure_id(request.id)
+            if outcome.status == "applied":
+                self._erasures.append(erasure_id(request.id))
+        self._logger.info(f"delete {outcome.status}", **ids, **about, version=outcome.version)
+
+    def _publish(self, seconds: float) -> None:
+        """Publishes tables in which rows were erased. What fails is left to the next round of compact.
+
+        The requests are applied by now, and stay so. A repeated delivery finds that and publishes nothing.
+
+        Args:
+            seconds: no publication is begun with less time left.
+        """
+        from dolmen.iceberg.erased_tables import publish_erasures  # imports fastavro
+
+        done = publish_erasures(
+            context_of(self._database),
+            self._erasures,
+            deadline=lambda: self._invocation.remaining_seconds() < seconds,
+            lookup_bytes=int(_LOOKUP_BYTES_PER_SECOND * seconds),
+        )
+        self._counts["TablesPublished"] = len(done.published)
+        for one in done.published:
+            self._logger.info("published", table=one.table, version=one.version)
+        for name in done.postponed:
+            self._logger.info("publication postponed", table=name)
+        for name, error in done.failures.items():
+            self._counts["PublicationsFailed"] += 1
+            self._logger.error("publication failed", table=name, **error_fields(error))

@@ -1,0 +1,231 @@
+"""Ingests the dropped files that one event announces: the body of the ingest function.
+
+The calls, from event to commit::
+
+    ingest_event
+      Deliveries.groups                 messages that may have killed a function are handled apart
+        announcements.read_drops        the dropped objects that each message announces
+        handover_records.hand_over      large or very many drops: writes a record for a job instead
+        Deliveries.send_back_excess     drops that there is no time for go back to the queue at once
+        ingest_drops                    the others, in one commit
+          Landing.path_of                 the table, from the key
+          batch.apply_together          one transaction for all drops; skips those applied before
+            DropIngestion.add_to        reads one file and adds its rows
+              formats.read              the file as record batches of the table's schema
+            Transaction.commit          uploads the rows, then commits; also commits which files are rejected
+          reject.reject_drop            a file that cannot be read: copies it, writes a report
+          apply_landing_policy          tags, keeps or expires the file
+      Deliveries.finish                 sends unfinished messages again, gives hopeless ones up
+      jobs.request_job                  starts a job for the records, if none is running
+
+Where there is an application for jobs (``dolmen.service.handover.emr_serverless``), a message is acknowledged once the
+record of its drops is written.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from dolmen.commit.context import context_of
+from dolmen.errors import Error
+from dolmen.ingest.announcements import MAX_TABLE_TRIES, Drop, Message, read_drops
+from dolmen.ingest.drops.drop_outcomes import DropOutcome
+from dolmen.ingest.drops.ingest_drops import ingest_drops
+from dolmen.ingest.redaction import error_fields
+from dolmen.service.functions.deliveries import BatchResponse, Deliveries, HalfTimeDeadline
+from dolmen.service.functions.function_settings import FunctionResources, Invocation
+from dolmen.service.handover.handover_records import hand_over
+from dolmen.service.handover.jobs import load_job, log_record, metric_name, request_job
+
+if TYPE_CHECKING:  # it imports all of maintenance
+    from dolmen.maintenance.measures import Measures
+
+START_SECONDS = 45
+"""A job is only started when this much time is left: that takes up to three requests of 15 seconds each."""
+
+_LOG_LEVELS = {"rejected": "warning", "superseded": "warning", "waiting": "warning", "failed": "error"}
+"""Log levels of outcomes that may need attention; all others are logged as info."""
+_METRIC_NAMES = {
+    "ingested": "FilesIngested",
+    "duplicate": "FilesDuplicate",
+    "rejected": "FilesRejected",
+    "superseded": "FilesSuperseded",
+    "ignored": "FilesIgnored",
+    "handed": "FilesHanded",
+    "waiting": "FilesWaiting",
+    "postponed": "FilesPostponed",
+    "failed": "FilesFailed",
+}
+
+
+def ingest_event(resources: FunctionResources, batch: Sequence[Message], invocation: Invocation) -> BatchResponse:
+    """Ingests the drops that the messages of an event announce; returns the messages to deliver again.
+
+    Raises:
+        RuntimeError: the event came without a queue, and is not done.
+    """
+    return _IngestEvent(resources, batch, invocation).run()
+
+
+class _IngestEvent:
+    """One event, while it is handled."""
+
+    def __init__(self, resources: FunctionResources, batch: Sequence[Message], invocation: Invocation) -> None:
+        self._resources, self._invocation, self._logger = resources, invocation, invocation.logger
+        self._settings, self._database = resources.settings, resources.database
+        self._counts = Counter({"Messages": len(batch), "QueueErrors": 0})
+        self._lags: list[float] = []
+        now_us = context_of(self._database).runtime.clock_us()
+        self._deliveries = Deliveries(batch, resources.queues, now_us, invocation.remaining_seconds)
+
+    def run(self) -> BatchResponse:
+        """Handles the event."""
+        is_large = self._backlog_is_large()
+        deadline = HalfTimeDeadline(self._invocation.remaining_ms)  # after the requests that may be slow
+        for group in self._deliveries.groups():
+            self._ingest_group(group, deadline, backlog=is_large)
+        response = self._deliveries.finish(self._logger)
+        self._counts.update(self._deliveries.counts)
+        if self._counts["FilesHanded"]:
+            self._start_job()
+        measures: Measures = {
+            name: ("Bytes" if name.startswith("Bytes") else "Count", count) for name, count in self._counts.items()
+        }
+        if self._lags:
+            measures["IngestLagSeconds"] = ("Seconds", max(self._lags))
+        self._invocation.report(measures | self._deliveries.measures(self._database))
+        if reason := self._deliveries.unanswerable:
+            raise RuntimeError(f"not ingested: {reason}")
+        return response
+
+    def _ingest_group(self, group: list[Message], deadline: HalfTimeDeadline, *, backlog: bool) -> None:
+        """Ingests the drops of a group in one commit, but for those that are handed over or sent back."""
+        drops, announced_by = self._read_group(group)
+        outcomes = self._hand_over(drops, backlog=backlog)
+        kept = [index for index in range(len(drops)) if index not in outcomes]
+        # What is handed over takes no time here, so only the rest can be too much.
+        sizes = [(announced_by[index], drops[index].size) for index in kept]
+        sent = set(map(id, self._deliveries.send_back_excess(sizes, deadline.seconds)))
+        outcomes |= {index: DropOutcome(drops[index], "postponed") for index in kept if id(announced_by[index]) in sent}
+        kept = [index for index in kept if index not in outcomes]
+        ingested = ingest_drops(
+            self._database,
+            self._resources.landing,
+            [drops[index] for index in kept],
+            auto_create=self._settings.auto_create,
+            may_wait={drops[index] for index in kept if announced_by[index].may_wait},
+            max_bytes=self._settings.max_file_bytes,
+            deadline=deadline,
+            time_left=self._invocation.remaining_seconds,
+        )
+        outcomes |= zip(kept, ingested.outcomes, strict=True)
+        for index, message in enumerate(announced_by):
+            self._report(message, outcomes[index])
+        if commit := ingested.commit:
+            rows = commit.counts.rows_added
+            self._logger.info("committed", version=commit.version, rows=rows, attempts=commit.attempts)
+            self._counts["CommitAttempts"] += commit.attempts
+
+    def _read_group(self, group: list[Message]) -> tuple[list[Drop], list[Message]]:
+        """Reads all drops of a group, and for each the message that announced it. Refuses malformed messages."""
+        drops: list[Drop] = []
+        announced_by: list[Message] = []
+        for message in group:
+            found, error = read_drops(message)
+            drops += found
+            announced_by += [message] * len(found)
+            if error is not None:
+                fields = error_fields(error)
+                self._deliveries.refuse(message, fields)
+                self._counts["MessagesMalformed"] += 1
+                self._logger.error("message malformed", message_id=message.id, final=True, **fields)
+        return drops, announced_by
+
+    def _backlog_is_large(self) -> bool:
+        """Whether so many messages wait that all drops go to a job; False if the number is not known."""
+        jobs, queue = self._settings.jobs, self._resources.backlog_queue
+        try:
+            return jobs is not None and queue is not None and queue.waiting() > (jobs.backlog or 0)
+        except Error as error:
+            self._counts["QueueErrors"] += 1
+            self._logger.error("backlog unknown", **error_fields(error))
+            return False
+
+    def _hand_over(self, drops: list[Drop], *, backlog: bool) -> dict[int, DropOutcome]:
+        """Writes a record of the drops that a job is to ingest; returns their outcomes, by their indexes."""
+        if self._settings.jobs is None:
+            return {}
+        return hand_over(
+            self._database,
+            self._resources.landing,
+            self._resources.records,
+            drops,
+            larger_than=self._settings.jobs.drop_bytes,
+            backlog=backlog,
+            auto_create=self._settings.auto_create,
+        )
+
+    def _start_job(self) -> None:
+        """Starts a job for the drops that were handed over. If that fails, the next round of compact tries again."""
+        if self._invocation.remaining_seconds() < START_SECONDS:
+            self._counts["JobStartsFailed"] += 1
+            self._logger.error("job not started", reason="too little time is left; the next round of compact starts it")
+            return
+        job = load_job(self._database.url, self._resources.records.url)
+        attempt = request_job(self._resources.job_service, job, context_of(self._database).runtime.clock_us())
+        if name := metric_name(attempt):
+            self._counts[name] += 1
+        level, text, fields = log_record(attempt)
+        getattr(self._logger, level)(text, **fields)
+
+    def _report(self, message: Message, outcome: DropOutcome) -> None:
+        """Logs and counts an outcome, and decides about its message."""
+        self._log_outcome(message, outcome)
+        self._counts.update(_count_outcome(outcome))
+        created_us = outcome.drop.created_us
+        if outcome.status == "ingested" and created_us is not None:
+            self._lags.append(max(0, context_of(self._database).runtime.clock_us() - created_us) / 1e6)
+        if outcome.status == "postponed":
+            self._deliveries.postpone(message)
+        elif outcome.status in ("waiting", "failed"):
+            assert outcome.error is not None
+            decide = self._deliveries.wait if outcome.status == "waiting" else self._deliveries.fail
+            decide(message, error_fields(outcome.error))
+
+    def _log_outcome(self, message: Message, outcome: DropOutcome) -> None:
+        """Logs an outcome: names and numbers, never values of the data."""
+        error, drop = outcome.error, outcome.drop
+        source = {"message_id": message.id, "source": drop.source, "object_version": drop.version}
+        fields: dict[str, Any] = {
+            **source,
+            "bytes": drop.size,
+            "version": outcome.version,
+            "rejected_to": outcome.reject.url if outcome.reject else None,
+        }
+        if outcome.status == "ingested":
+            counts = {f"rows_{name}": count for name, count in asdict(outcome.counts).items() if count}
+            fields |= {"rows": outcome.counts.ingested, **counts}
+            fields |= {name: getattr(outcome, name) or None for name in ("columns_added", "columns_widened")}
+        if outcome.status == "waiting":
+            fields["tries_left"] = MAX_TABLE_TRIES - message.tries - message.waits
+        if error is not None:
+            fields |= {"column": outcome.column, **error_fields(error)}
+        log = getattr(self._logger, _LOG_LEVELS.get(outcome.status, "info"))
+        log(f"drop {outcome.status}", **{name: value for name, value in fields.items() if value is not None})
+        if outcome.landing_error is not None:
+            self._logger.error("landing not tagged", **source, **error_fields(outcome.landing_error))
+
+
+def _count_outcome(outcome: DropOutcome) -> Counter[str]:
+    """The metrics that an outcome adds to, with their counts."""
+    counts = Counter({_METRIC_NAMES[outcome.status]: 1, "LandingTagsFailed": int(outcome.landing_error is not None)})
+    if outcome.status == "ingested":
+        counts["BytesIngested"] = outcome.drop.size
+        counts["RowsIngested"] = outcome.counts.ingested
+        for name in ("upserted", "deleted", "quarantined", "erased"):
+            counts[f"Rows{name.capitalize()}"] = getattr(outcome.counts, name)
+        counts["ColumnsAdded"], counts["ColumnsWidened"] = outcome.columns_added, outcome.columns_widened
+    return counts
