@@ -43,10 +43,8 @@ from dolmen.store.cache import ObjectCache
 
 _HEAD = struct.Struct("<II")
 
-
 _MOST_BYTES = 64 * MIB
 """JSON longer than this is no root block's: guards against a forged length."""
-
 
 MOST_CHUNKS = 24_576
 """The most column chunks whose places are in a block: they take about 6 bytes each, and a request is worth 128 KB."""
@@ -160,10 +158,8 @@ prepare(IndexHead)
 
 MAGIC = b"DIX1"
 
-
 _REQUEST_BYTES = 4 * MIB
 """Neighbouring pages are fetched together up to this."""
-
 
 _AHEAD_BYTES = 16 * MIB
 """Pages that are asked for at once have no more bytes, but for the last of them."""

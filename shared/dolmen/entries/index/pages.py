@@ -30,28 +30,16 @@ from dolmen.entries.index.key_bytes import LONGEST, Keys, as_matrix, as_strings,
 PAGE_BYTES = 1 << 16
 """A page holds at most so many bytes before compression, by the measure of ``leaf_rows`` and ``inner_rows``."""
 
-
 _HEAD = struct.Struct("<BBII")
-
-
 _LEAF, _INNER = 1, 2
-
-
 _LONGEST_FRAME = 1 << 20
-
 
 MOST_ROWS = 1 << 14
 """A page has at most so many rows."""
 
-
 _LEVEL = 3
-
-
 _LENGTH_BYTES = 2
-
-
 _REFERENCE_BYTES = 1 + 8 + 4 + 4
-
 
 Places = npt.NDArray[np.uint64]
 """Where rows are: the number of a file, times 2^32, plus the position in it."""
@@ -218,10 +206,7 @@ def _decode_keys(body: memoryview, rows: int, width: int) -> tuple[Keys, memoryv
 
 
 _PAGES_AT_ONCE = 64
-
-
 Page: TypeAlias = LeafPage | InnerPage
-
 
 ReadPages: TypeAlias = Callable[[Iterable[tuple[int, PageRef]]], Iterator[Page]]
 """Gives pages of several trees: takes the number of the tree and the reference of each, and keeps their order."""

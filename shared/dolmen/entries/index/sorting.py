@@ -22,10 +22,7 @@ from dolmen.entries.index.pages import LeafPage, Places
 RUN_BYTES = 64 * MIB
 """Entries that are sorted at once."""
 
-
 _BLOCK_ROWS = 1 << 16
-
-
 _BLOCK_BYTES = 4 * MIB
 
 

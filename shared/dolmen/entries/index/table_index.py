@@ -22,7 +22,6 @@ from dolmen.format.manifest import Segment, TableEntry
 _POSITION_BITS = np.uint64(32)
 _POSITION = np.uint64((1 << 32) - 1)
 
-
 _LEAF_BYTES = 48 * KIB
 """About the bytes of a leaf, compressed."""
 _LEAVES_TOGETHER = 64

@@ -139,7 +139,6 @@ def _with_ids(node: Any, ids: Mapping[int, int]) -> Any:
 SUBJECT = "subject"
 """The property of a table that names the column which says whom a row is about."""
 
-
 Record: TypeAlias = Callable[[TableEntry, Erasure, Predicate], Tombstone | None]
 """Makes the tombstone of a predicate on a table; None if no row can match."""
 

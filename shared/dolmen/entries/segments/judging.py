@@ -27,7 +27,6 @@ from dolmen.predicate import from_json as predicate_from_json
 
 KeyBounds = Mapping[int, tuple[Plain, Plain]]
 Mask = npt.NDArray[np.bool_]
-
 _Int64 = npt.NDArray[np.int64]
 _INT64 = np.iinfo(np.int64)
 

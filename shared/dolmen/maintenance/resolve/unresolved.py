@@ -201,14 +201,10 @@ class ErasureMatches:
 MOST_OBJECTS = 32
 """Vectors are gathered when they are spread over more ``.del`` objects than this."""
 
-
 SMALL_BYTES = 64 * KIB
 """A vector larger than this, in bytes, stays where it is: it is worth a request of its own."""
 
-
 _BATCH_FILES = 1_000
-
-
 _BATCH_BYTES = 16 * MIB
 
 

@@ -181,10 +181,7 @@ def read_schema(columns: FeedColumns) -> pa.Schema:
 
 
 PARTS_BITS = 5
-
-
 PARTS = 1 << PARTS_BITS
-
 
 _BUFFERED = 4 * MIB
 """Rows of all parts are collected up to so many bytes before they are written."""

@@ -23,8 +23,6 @@ from dolmen.rows.changes.changed_rows import PARTS, SpilledRows
 from dolmen.rows.write.row_digest import Hashes, row_hashes
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
-
-
 Places: TypeAlias = npt.NDArray[np.int64]
 
 
@@ -106,14 +104,10 @@ def _mask(array: pa.BooleanArray) -> Mask:
 
 
 Change: TypeAlias = Literal["insert", "delete", "update_before", "update_after"]
-
-
 Changed: TypeAlias = tuple[Change, pa.RecordBatch]
-
 
 HELD_BYTES = 64 * MIB
 """The most bytes of removed rows that are held in memory; matching takes a few times as much."""
-
 
 _LEVELS = 3
 """How often rows that do not fit into memory are divided: into 32,768 parts. Equal rows stay together."""

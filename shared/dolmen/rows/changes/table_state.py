@@ -82,10 +82,8 @@ def hidden_columns(own: Schema, commit_ts: int, fields: Iterable[Field]) -> Hidd
 _AHEAD = 8
 """Manifests that are fetched at once, each of which takes some megabytes when it is decoded."""
 
-
 _SAME_ROWS = frozenset(("resolve", "compact", "index", "merge", "set", "alter", "rename"))
 """Effects after which a scan returns the same rows, in the columns that it still has."""
-
 
 _REACHING = frozenset(("erase", "forget"))
 """Effects on more tables than the one that they name, if they name any."""

@@ -43,8 +43,6 @@ def html(facts: Facts) -> str:
 
 
 Reason: TypeAlias = Literal["filter", "deleted", "limit"]
-
-
 _WORDS: dict[Reason, str] = {"filter": "statistics", "deleted": "deletes of all rows", "limit": "the limit"}
 
 

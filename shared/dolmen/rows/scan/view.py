@@ -26,7 +26,6 @@ from dolmen.store.cache import CacheKey, ObjectCache
 Pending: TypeAlias = Callable[[str, int, int], bytes | None]
 """(key, offset, length) -> those bytes of an object that a transaction has not uploaded yet; None for others."""
 
-
 AHEAD_BYTES = 32 * MIB
 """Blobs that are worked on one after the other are fetched ahead up to this much."""
 

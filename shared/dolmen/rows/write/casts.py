@@ -50,11 +50,9 @@ from dolmen.format.types import is_bytes, is_text, short_type
 Cast: TypeAlias = Callable[[pa.Array], pa.Array]
 """Turns an array into one of the target type, or raises ``Misfit`` when a value does not fit."""
 
-
 FindCast: TypeAlias = Callable[[pa.DataType, pa.DataType], Cast | None]
 """Given the types of some values and of their column, finds their cast (None: there is nothing to do), or raises
 ``SchemaError`` when no value of the one kind can be one of the other."""
-
 
 _SHOWN_CHARACTERS = 60
 

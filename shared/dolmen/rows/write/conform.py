@@ -34,7 +34,6 @@ from dolmen.store.base import Buffer
 
 MAX_BATCH_ROWS = 131_072
 
-
 MAX_BATCH_BYTES = 64 * MIB
 """Batches above either limit are handed out in parts; a single row is never cut."""
 

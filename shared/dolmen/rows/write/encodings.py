@@ -20,8 +20,6 @@ from dolmen.base.units import MIB
 from dolmen.format.schema import is_nested
 
 SAMPLE_ROWS = 8192
-
-
 _SAMPLE_SLICES = 4
 
 
@@ -31,8 +29,6 @@ _TRIAL_ROWS = 16_384
 
 #: A dictionary that takes less than this many times the alternative's space gets a second trial, on ``_GROUP_ROWS``.
 _NEAR_MISS = 1.5
-
-
 _GROUP_ROWS = 65_536
 
 
@@ -51,7 +47,6 @@ _DELTA_MAY_TAKE = {"INT32": 1.25, "INT64": 1.25, "BYTE_ARRAY": 0.97}
 #: Packed integers are compressed only if ZSTD leaves less than this part of them: else it costs time and gains nothing.
 #: Other columns always are, as later rows may compress well: packed integers stay small without it.
 _WORTH_COMPRESSING = 0.98
-
 
 WRITTEN_CODECS = frozenset({"ZSTD", "UNCOMPRESSED"})
 """The compressions of column chunks that dolmen writes, as Parquet names them."""

@@ -47,7 +47,6 @@ from dolmen.rows.write.casts import Cast, FindCast, Misfit, lossless, shown
 NOT_ARROW = pa.ArrowException, ArithmeticError, TypeError, ValueError
 """The exceptions that pyarrow raises for values that it has no type for."""
 
-
 MOST_DIGITS = 400
 """Digits before or behind the point of a decimal that no type of numbers has room for, of floats either."""
 

@@ -32,7 +32,6 @@ STATISTICS_COLUMNS = 64
 BLOOM_FALSE_POSITIVES = {8: 0.03, 16: 7e-4, 32: 7e-6, 64: 4.6e-8}
 #: A column with few values in the first row group may have more in others; all their filters are of one size.
 _BLOOM_HEADROOM = 2
-
 MIN_GROUP_ROWS = 1 << 14
 MAX_GROUP_ROWS = 1 << 18
 """Rows of a full row group: enough for a column chunk to be worth a request, few enough to decode many at once."""

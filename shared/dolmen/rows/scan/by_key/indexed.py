@@ -40,7 +40,6 @@ from dolmen.rows.scan.read.footers import DataFileFooter
 MOST_KEYS = 65_536
 """More keys than this are not looked up."""
 
-
 _PAGE_BYTES = 16 * KIB
 """About the bytes of a page."""
 

@@ -27,31 +27,17 @@ from dolmen.errors import LimitError
 from dolmen.format.types import CodesKind, type_of
 
 Words = npt.NDArray[np.uint64]
-
-
 Places = npt.NDArray[np.int64]
-
-
 _WordsOfRows: TypeAlias = Iterator[tuple[Words, Places | None]]
-
-
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / golden ratio, odd: Fibonacci hashing (Knuth, TAOCP 3, section 6.4)
-
-
 _STEP = np.uint64(0xFF51AFD7ED558CCD)  # the first multiplier of MurmurHash3's 64-bit finaliser
-
-
 _SHIFT = np.uint64(32)
-
 
 _IN_WORDS = 1024
 """Bytes of a text that are taken 64 bits at a time, for all texts at once; the rest of each is hashed by itself, as a
 few long texts among many short ones would make many steps."""
 
-
 _INTEGER_WIDTHS = {8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64}
-
-
 _SIGNED_WIDTHS = {8: np.int8, 16: np.int16, 32: np.int32, 64: np.int64}
 
 
@@ -186,18 +172,13 @@ def _text_words(data: npt.NDArray[np.generic], offsets: npt.NDArray[np.int64]) -
 
 
 Int64s: TypeAlias = npt.NDArray[np.int64]
-
-
 Mask: TypeAlias = npt.NDArray[np.bool_]
-
 
 _FENCE = 1024
 """Every so many codes of a file one is kept in memory."""
 
-
 _SPAN = 128 * _FENCE
 """The most codes that are read from a file at once: 1 MB."""
-
 
 _BLOCK_BYTES = MIB
 """Values stand in a file in blocks of about so many bytes, each of which is read as a whole."""

@@ -35,14 +35,10 @@ from dolmen.predicate import StatsVerdict
 from dolmen.rows.scan.by_key.key_codes import HeldKeys, Int64s, Mask, Span, StoredKeys, codes, is_exact, slots
 
 _SLOTS_PER_KEY = 16
-
-
 _MAX_SLOT_BITS = 24
-
 
 _FEW = 8
 """Up to this many keys are compared with every row, which costs less than a look into the sieve."""
-
 
 _IN_SET = 1024
 """Up to this many text keys become a hash table for each row group, which costs less than the codes of its rows."""

@@ -247,7 +247,6 @@ def where_key_in(entry: TableEntry, keys: Keys) -> Predicate:
 LISTED = 10_000
 """The most keys that a predicate lists one by one, so that filters are asked for them; of more it has ranges."""
 
-
 _RANGES = 256
 
 

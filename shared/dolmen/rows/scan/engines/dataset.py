@@ -46,8 +46,6 @@ if TYPE_CHECKING:
 
 
 _VALUE = "value"
-
-
 _NO_FILTER = pa.field("no_filter", pa.null())
 
 
@@ -117,8 +115,6 @@ class _Call:
 
 
 _Node: TypeAlias = _Column | _Call | pa.Scalar
-
-
 _Step: TypeAlias = tuple[str, str]
 
 

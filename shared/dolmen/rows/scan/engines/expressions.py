@@ -29,10 +29,7 @@ from dolmen.rows.scan.engines.sandbox import join_sandbox, reject_functions
 Node = Mapping[str, Any]
 """A node of the tree that DuckDB parses an expression to."""
 
-
 _MADE_OF_ARGUMENTS = {"list_value", "array_value", "struct_pack", "row", "map", "ifnull", "if"}
-
-
 _ARITHMETIC = {"+", "-", "*", "/", "//", "%", "**", "^"}
 
 

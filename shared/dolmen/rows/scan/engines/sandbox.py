@@ -212,7 +212,6 @@ ALLOWED = frozenset(
 ) | {"is distinct from", "is not distinct from"}  # fmt: skip
 """Names in lower case, as DuckDB's parser gives them."""
 
-
 _CALL = re.compile(r'"function_name":("(?:[^"\\]|\\.)*")')
 """A call in a parsed statement. No text in it can look so, as quotes in texts are escaped."""
 

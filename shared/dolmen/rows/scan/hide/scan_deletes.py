@@ -34,7 +34,6 @@ from dolmen.store.cache import ObjectCache
 _CACHED_KEYS, _CACHED_BYTES = 1_000_000, 8 * MIB
 """Keys are kept decoded for other scans when a scan needs no more than so many, of lists of so many bytes."""
 
-
 _INLINE_TOGETHER = 1_000
 """The most inline lists of keys that are decoded at once."""
 

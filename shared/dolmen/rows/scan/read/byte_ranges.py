@@ -25,17 +25,14 @@ from dolmen.store.base import ObjectStore, scheme_of
 GAP_BYTES = MIB
 """Ranges that are at most so far apart are fetched together: on S3 a request costs more than so many bytes."""
 
-
 REQUEST_BYTES = 128 * KIB
 """A request more is worth so many bytes less. It waits 20 to 60 ms for the first byte, in which a connection of 90 MB/s
 brings 1.8 to 5.4 MB; but 32 requests wait at once, so that leaves 56 to 170 KB. It takes 0.7 ms of a processor
 (measured over HTTP), in which 60 KB come."""
 
-
 PAGE_GAP_BYTES = 64 * KIB
 """Pages so far apart are fetched together. It is less, since a look-up makes few requests, and waits for all of
 them at once."""
-
 
 MERGED_BYTES = 8 * MIB
 """No request asks for more than this, unless one column chunk alone is larger."""

@@ -53,35 +53,26 @@ from dolmen.rows.scan.read.single_pages import Rows
 from dolmen.rows.scan.view import BlobReader, Pending
 
 R = TypeVar("R")
-
-
 T = TypeVar("T")
-
 
 FetchTask: TypeAlias = VectorRequest | Sequence[FilePlan]
 """Fetches vectors of several files, or opens one file, or several small ones of this machine."""
 
-
 AHEAD_BYTES = 64 * MIB
 """Footers, small files and ranges under way at once are no more than this each, but for the last of them."""
-
 
 LOCAL_FILES = 16
 """A task opens at most so many small files of this machine."""
 
-
 TOGETHER_BYTES = MIB
 """Consecutive small row groups are decoded one after the other up to this size: see ``Runtime.near``."""
-
 
 FEW_PREDICATES, MOST_TOGETHER = 4, 16
 """With 8, 12, ... deletes by predicate, 2, 3, ... times as many row groups are decoded together, since each delete is
 evaluated once for all of them."""
 
-
 VALUE_BYTES = 16
 """A value counts as at least so many bytes: one that is compressed well takes as long to decode as any other."""
-
 
 FEW_COLUMNS, AHEAD_OF_FEW = 4, 4
 """Row groups of so few columns are decoded in a few milliseconds: as long as the caller needs for what it was given.

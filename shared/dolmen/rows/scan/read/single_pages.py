@@ -24,8 +24,6 @@ from dolmen.rows.scan.read.byte_ranges import Range
 from dolmen.rows.scan.read.footers import DataFileFooter, FileColumn
 
 _MAGIC = b"PAR1"
-
-
 _NAME = "c"
 
 
