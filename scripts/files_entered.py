@@ -79,7 +79,8 @@ def _delete_function() -> Any:
     if name not in sys.modules:
         os.environ.setdefault("POWERTOOLS_TRACE_DISABLED", "true")
         spec = importlib.util.spec_from_file_location(name, ROOT / "functions" / "delete" / "app.py")
-        assert spec is not None and spec.loader is not None
+        assert spec is not None
+        assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         sys.modules[name] = module
         spec.loader.exec_module(module)

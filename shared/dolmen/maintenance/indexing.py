@@ -28,6 +28,7 @@ from dolmen.entries.index.sorting import EntrySorter, large_blocks, merge, renum
 from dolmen.entries.index.table_index import encoding_of
 from dolmen.entries.segments.erasures_in_force import erasure_timestamps
 from dolmen.entries.segments.live import LiveFiles, tombstones_of
+from dolmen.format.arrow_arrays import to_mask
 from dolmen.format.chunk_locations import ChunkPlaces
 from dolmen.format.entries import DataFile
 from dolmen.format.layout import segment_key
@@ -204,7 +205,7 @@ class IndexVersion:
             if any(array.null_count for array in arrays):  # a key with NULL equals nothing
                 known = pa.array(np.logical_and.reduce([pc.is_valid(array) for array in arrays]))
                 arrays = [array.filter(known) for array in arrays]
-                positions = positions[known.to_numpy(zero_copy_only=False)]
+                positions = positions[to_mask(known)]
             places = numbers[group.file.file.path] | positions
             return [(keys, places[start : start + len(keys)]) for start, keys in encoding.encode_blocks(arrays)]
 

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from dolmen.base.cached import cached_property
 from dolmen.errors import PredicateError
+from dolmen.format.arrow_arrays import one_array
 from dolmen.predicate.limits import short_repr
 
 _MOST_IN_REGEX = 10_000
@@ -118,17 +119,14 @@ def repair_utf8(array: Any) -> Any:
     try:
         array.validate(full=True)
     except pa.ArrowInvalid:
-        if isinstance(array, pa.ChunkedArray):
-            array = array.combine_chunks()
-        texts = array.cast(pa.binary()).to_pylist()  # damaged data alone comes here
+        texts = one_array(array).cast(pa.binary()).to_pylist()  # damaged data alone comes here
         return pa.array([None if text is None else text.decode(errors="replace") for text in texts], array.type)
     return array
 
 
 def _match_long(array: Any, parts: Pattern) -> Any:
     """A pattern too long for RE2, for which few texts are long enough: those are looked at one by one."""
-    if isinstance(array, pa.ChunkedArray):
-        array = array.combine_chunks()
+    array = one_array(array)
     least = sum(len(piece.encode()) if isinstance(piece, str) else not piece for piece in parts.pieces)
     found = pc.greater_equal(pc.binary_length(array), least)
     mask = found.fill_null(False)

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dolmen.base.cached import cached_property
+from dolmen.format.arrow_arrays import to_mask
 from dolmen.format.types import Plain, to_scalar
 from dolmen.predicate.ast import Column, In, Predicate
 from dolmen.predicate.constants import Domain, Op, domain_of, fit, grid, join, plain_of
@@ -181,7 +182,7 @@ class _End:
             return _holds(values, op, to_scalar(other, values.type))
         fitted = fit(op, other, grid(values.type, self._domain))
         if isinstance(fitted, bool):
-            return fitted or _to_numpy(pc.is_null(values))
+            return fitted or to_mask(pc.is_null(values))
         op, raw = fitted
         return _holds(values, op, to_scalar(plain_of(raw, values.type), values.type))
 
@@ -189,12 +190,12 @@ class _End:
         """Where this and another end of the same column are known to be the same value."""
         if self.values is None or other.values is None:
             return False
-        return _to_numpy(pc.equal(self.values, other.values).fill_null(False))
+        return to_mask(pc.equal(self.values, other.values).fill_null(False))
 
     @property
     def unknown(self) -> Fact:
         """Where the value is not known."""
-        return True if self.values is None else bool(self.values.null_count) and _to_numpy(pc.is_null(self.values))
+        return True if self.values is None else bool(self.values.null_count) and to_mask(pc.is_null(self.values))
 
     def numbers(self) -> npt.NDArray[Any] | None:
         """The values as numbers, 0 where unknown; None for other values."""
@@ -249,9 +250,4 @@ _FUNCTIONS: dict[Op, Callable[..., pa.Array]] = {
 
 def _holds(ends: pa.Array, op: Op, other: pa.Array | pa.Scalar) -> Mask:
     """Where a comparison holds, or one side is NULL: unknown."""
-    return _to_numpy(_FUNCTIONS[op](ends, other).fill_null(True))
-
-
-def _to_numpy(array: pa.Array) -> Mask:
-    mask: Mask = array.to_numpy(zero_copy_only=False)
-    return mask
+    return to_mask(_FUNCTIONS[op](ends, other).fill_null(True))

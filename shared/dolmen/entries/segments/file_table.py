@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 
 from dolmen.base.cached import cached_property
 from dolmen.errors import CorruptionError
+from dolmen.format.arrow_arrays import one_array
 from dolmen.format.column_history import widened_ends
 from dolmen.format.entries import DataFile
 from dolmen.format.layout import check_reference, uuid_of
@@ -130,7 +131,7 @@ class FileTable:
         """A whole column; None if there is no such column."""
         found = self._columns.get(name)
         if found is None and name in self._names:
-            found = _one(self._read([name])[name])
+            found = one_array(self._read([name])[name])
             self._columns[name] = found
             self.nbytes += found.nbytes
             self._grown(self)
@@ -147,7 +148,7 @@ class FileTable:
     @cached_property
     def sorted_uuids(self) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int32]]:
         """Codes of its files' uuids, ascending, and the place of each file."""
-        paths = _one(self._read(["path"])["path"])
+        paths = one_array(self._read(["path"])["path"])
         for path in pc.filter(paths, pc.invert(pc.match_substring_regex(paths, r"^data/[A-Za-z0-9_./-]{1,200}$"))):
             check_reference(path.as_py(), self.segment.object)
         codes = codes_of_paths(paths)
@@ -240,7 +241,7 @@ class FileTable:
         for group, first, last in self._groups():
             own = ascending[np.searchsorted(ascending, first) : np.searchsorted(ascending, last)] - first
             if len(own):
-                found += map(uuid_of, _one(self._read(["path"], [group])["path"]).take(pa.array(own)).to_pylist())
+                found += map(uuid_of, one_array(self._read(["path"], [group])["path"]).take(pa.array(own)).to_pylist())
         names = [""] * len(found)
         for place, name in zip(order.tolist(), found, strict=True):
             names[place] = name
@@ -269,12 +270,8 @@ def _widened(table: pa.Table, types: Mapping[int, pa.DataType]) -> pa.Table:
     """The table with the bounds of columns that were written under a narrower type in the form of their type now."""
     for id_ in types.keys() & set(stats_ids(table.column_names)):
         for name in stats_columns(id_)[:2]:
-            ends = _one(table[name])
+            ends = one_array(table[name])
             changed = widened_ends(ends, types[id_])
             if changed is not ends:
                 table = table.set_column(table.column_names.index(name), name, changed)
     return table
-
-
-def _one(column: pa.ChunkedArray) -> pa.Array:
-    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()

@@ -27,13 +27,14 @@ from dolmen.commit.loop import submit
 from dolmen.commit.statements.background import Resolve
 from dolmen.entries.segments.judging import KeyRanges, known_bounds
 from dolmen.entries.segments.live import LiveFiles
+from dolmen.format.arrow_arrays import to_boolean_array, to_mask
 from dolmen.format.entries import Blob, Bounds, DataFile, KeysTombstone, Tombstone, WhereTombstone
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.schema import Field
 from dolmen.maintenance import never
 from dolmen.predicate import StatsVerdict, judge, matches
 from dolmen.rows.scan.by_key.keys_lookup import KeysLookup, Tuples
-from dolmen.rows.scan.hide.row_masks import as_bound, to_arrow, to_mask
+from dolmen.rows.scan.hide.row_masks import as_bound
 from dolmen.rows.scan.hide.scan_deletes import Deletes, load_deletes
 from dolmen.rows.scan.plan import FilePlan, ScanPlan
 from dolmen.rows.scan.read.reading import PlanReader, RowGroupColumns
@@ -170,7 +171,7 @@ class ErasureMatches:
                 mask |= lookup.hidden_mask(Tuples([arrays[id_] for id_ in ids], lookup.types), through)
             if not mask.any():
                 continue
-            few = [arrays[id_].filter(to_arrow(mask)) for id_ in ids]  # all that any of them matches
+            few = [arrays[id_].filter(to_boolean_array(mask)) for id_ in ids]  # all that any of them matches
             for tombstone in tombstones:
                 for alone in self._lookups(tombstone):
                     found[tombstone.ts] += int(np.count_nonzero(alone.hidden_mask(Tuples(few, alone.types), through)))

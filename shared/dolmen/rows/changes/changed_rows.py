@@ -18,12 +18,13 @@ import pyarrow as pa
 
 from dolmen.base.units import MIB
 from dolmen.errors import LimitError
+from dolmen.format.arrow_arrays import Mask, to_boolean_array, to_mask
 from dolmen.format.entries import Tombstone
 from dolmen.format.schema import COMMIT_TS_FIELD, COMMIT_TS_ID
 from dolmen.predicate import matches
 from dolmen.rows.changes.affected_files import FileHit
 from dolmen.rows.changes.table_state import FeedColumns, TableState
-from dolmen.rows.scan.hide.row_masks import Mask, column_of, live_mask, row_mask, to_arrow, to_mask
+from dolmen.rows.scan.hide.row_masks import column_of, live_mask, row_mask
 from dolmen.rows.scan.hide.scan_deletes import VECTOR_BYTES, by_vector_bytes
 from dolmen.rows.scan.plan import FilePlan
 from dolmen.rows.scan.read.reading import PlanReader, RowGroupColumns
@@ -170,7 +171,7 @@ def _take(
             return None
     output = [state.column(group, field, arrays) for field in columns.read]
     if keep is not None and np.count_nonzero(keep) < len(keep):
-        kept = to_arrow(keep)
+        kept = to_boolean_array(keep)
         output = [array.filter(kept) for array in output]
     return pa.record_batch(output, schema)
 

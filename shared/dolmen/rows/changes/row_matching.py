@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from pyarrow import types as t
 
 from dolmen.base.units import MIB
+from dolmen.format.arrow_arrays import to_mask
 from dolmen.rows.changes.changed_rows import PARTS, SpilledRows
 from dolmen.rows.write.row_digest import Hashes, row_hashes
 
@@ -56,7 +57,7 @@ def _equal_values(first: pa.Array, second: pa.Array) -> Mask:
     if t.is_floating(kind):
         bits = pa.int32() if t.is_float32(kind) else pa.int64()
         first, second = first.view(bits), second.view(bits)
-    return _mask(pc.fill_null(pc.equal(first, second), False))
+    return to_mask(pc.fill_null(pc.equal(first, second), False))
 
 
 def _equal_lists(first: pa.Array, second: pa.Array) -> Mask:
@@ -95,12 +96,7 @@ def _elements(array: pa.Array, places: Places) -> list[pa.Array]:
 
 
 def _nulls(array: pa.Array) -> Mask:
-    return _mask(array.is_null())
-
-
-def _mask(array: pa.BooleanArray) -> Mask:
-    mask: Mask = array.to_numpy(zero_copy_only=False)
-    return mask
+    return to_mask(array.is_null())
 
 
 Change: TypeAlias = Literal["insert", "delete", "update_before", "update_after"]

@@ -10,9 +10,10 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyroaring import BitMap
 
+from dolmen.format.arrow_arrays import to_boolean_array
 from dolmen.format.vectors import from_mask
 from dolmen.predicate import Predicate
-from dolmen.rows.scan.hide.row_masks import column_of, row_mask, to_arrow
+from dolmen.rows.scan.hide.row_masks import column_of, row_mask
 from dolmen.rows.scan.plan import plan
 from dolmen.rows.scan.read.reading import PlanReader, RowGroupColumns
 from dolmen.rows.scan.read.row_groups import RowGroup
@@ -62,7 +63,7 @@ def rows_with_positions(scan: Scan) -> Iterator[PositionedRows]:
         output = [column_of(group, field, arrays) for field in scan_plan.output]
         if keep is not None:
             positions = positions[keep]
-            output = [array.filter(to_arrow(keep)) for array in output]
+            output = [array.filter(to_boolean_array(keep)) for array in output]
         return pa.record_batch(output, scan_plan.schema), group.file.file.path, positions
 
     with scan.reading():

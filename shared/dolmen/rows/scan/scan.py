@@ -11,13 +11,14 @@ import numpy as np
 import pyarrow as pa
 
 from dolmen.errors import InputError
+from dolmen.format.arrow_arrays import to_boolean_array
 from dolmen.format.schema import COMMIT_TS
 from dolmen.predicate import Predicate, bind
 from dolmen.rows.scan import plan as planning
 from dolmen.rows.scan.counting import count_rows
 from dolmen.rows.scan.engines.dataframes import optional, to_pandas, to_polars
 from dolmen.rows.scan.explain import Explanation, explain
-from dolmen.rows.scan.hide.row_masks import column_of, row_mask, to_arrow
+from dolmen.rows.scan.hide.row_masks import column_of, row_mask
 from dolmen.rows.scan.plan import ScanPlan
 from dolmen.rows.scan.read.reading import PlanReader, RowGroupColumns
 from dolmen.rows.scan.read.row_groups import RowGroup
@@ -255,7 +256,7 @@ class Scan:
         arrays = columns.read(self.plan.output_ids)
         output = [column_of(group, field, arrays) for field in self.plan.output]
         if keep is not None:
-            kept_rows = to_arrow(keep)
+            kept_rows = to_boolean_array(keep)
             output = [array.filter(kept_rows) for array in output]
         return pa.record_batch(output, self.plan.schema)
 

@@ -29,6 +29,7 @@ import pyarrow.compute as pc
 from pyarrow import types as t
 
 from dolmen.errors import InputError
+from dolmen.format.arrow_arrays import to_mask
 from dolmen.format.types import short_type, type_of
 
 DIGEST_BYTES = 16
@@ -113,7 +114,7 @@ class _DigestNode:
         places = self.seen
         self.seen += len(array)
         if array.null_count:
-            self.nulls.update(np.flatnonzero(pc.is_null(array).to_numpy(zero_copy_only=False)).astype("<i8") + places)
+            self.nulls.update(np.flatnonzero(to_mask(pc.is_null(array))).astype("<i8") + places)
             array = array.drop_null()
         if not len(array):
             return
@@ -192,7 +193,7 @@ def _seed(name: str) -> np.uint64:
 
 def _unless_null(array: pa.Array, hashes: Hashes) -> Hashes:
     if array.null_count:
-        hashes[array.is_null().to_numpy(zero_copy_only=False)] = 0
+        hashes[to_mask(array.is_null())] = 0
     return hashes
 
 

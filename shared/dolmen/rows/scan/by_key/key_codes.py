@@ -24,6 +24,7 @@ import pyarrow.compute as pc
 
 from dolmen.base.units import MIB
 from dolmen.errors import LimitError
+from dolmen.format.arrow_arrays import to_mask
 from dolmen.format.types import CodesKind, type_of
 
 Words = npt.NDArray[np.uint64]
@@ -385,5 +386,5 @@ def _equal(arrays: Sequence[pa.Array], some: Int64s, others: Int64s) -> Mask:
     same = np.ones(len(some), np.bool_)
     left, right = pa.array(some), pa.array(others)
     for array in arrays:
-        same &= pc.equal(array.take(left), array.take(right)).to_numpy(zero_copy_only=False)
+        same &= to_mask(pc.equal(array.take(left), array.take(right)))
     return same

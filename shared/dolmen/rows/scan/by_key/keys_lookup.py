@@ -27,6 +27,7 @@ import pyarrow.compute as pc
 from dolmen.base.cached import cached_property
 from dolmen.base.units import MIB
 from dolmen.entries.segments.judging import KeyRanges, one_tuple
+from dolmen.format.arrow_arrays import to_mask
 from dolmen.format.column_history import widened_keys
 from dolmen.format.entries import Bounds, KeysTombstone
 from dolmen.format.schema import Schema
@@ -164,7 +165,7 @@ class KeysLookup:
                 return self._mask_of_few(keys, rows, applied_through)
             if keys.count <= _IN_SET and len(keys.arrays) == 1:
                 counting = keys.arrays[0].filter(pa.array(keys.ts > applied_through))
-                return _mask(pc.is_in(rows.arrays[0], value_set=counting))
+                return to_mask(pc.is_in(rows.arrays[0], value_set=counting))
         if isinstance(keys, StoredKeys):
             for span, some in keys.spans(rows.ascending):
                 mask[self._matching(span, rows, rows.order[some], applied_through)] = True
@@ -213,7 +214,7 @@ class KeysLookup:
             else:
                 each = zip(rows.arrays, held.arrays, strict=True)
                 same = reduce(pc.and_, [pc.equal(array, column[place]) for array, column in each])
-                mask |= _mask(same.fill_null(False))
+                mask |= to_mask(same.fill_null(False))
         return _not_null(mask, rows) if self._exact else mask
 
     def _mask_in_order(self, held: HeldKeys, ascending: Int64s, applied_through: int) -> Mask:
@@ -258,7 +259,7 @@ class KeysLookup:
         """Whether the tuples at these rows are these keys, and these count: NULL never does, and codes may collide."""
         same = np.ones(len(at), np.bool_) if ts is None else ts[places] > applied_through
         for array in rows.nullable:
-            same &= _mask(pc.is_valid(array.take(pa.array(at))))
+            same &= to_mask(pc.is_valid(array.take(pa.array(at))))
         if self._exact or not same.any():
             return same
         if not same.all():
@@ -271,20 +272,14 @@ def _are_equal(rows: Tuples, at: Int64s, keys: list[pa.Array]) -> Mask:
     same: npt.NDArray[np.bool_] = np.ones(len(at), np.bool_)
     picked = pa.array(at)
     for array, column in zip(rows.arrays, keys, strict=True):
-        same &= _mask(pc.equal(array.take(picked), column))
+        same &= to_mask(pc.equal(array.take(picked), column))
     return same
 
 
 def _not_null(mask: Mask, rows: Tuples) -> Mask:
     """A mask over one column without its NULLs."""
     for array in rows.nullable:
-        mask &= _mask(pc.is_valid(array))
-    return mask
-
-
-def _mask(array: pa.BooleanArray) -> Mask:
-    """A boolean array without NULLs as bytes."""
-    mask: Mask = array.to_numpy(zero_copy_only=False)
+        mask &= to_mask(pc.is_valid(array))
     return mask
 
 

@@ -21,12 +21,13 @@ from dolmen.entries.index.key_bytes import KeyEncoding, order
 from dolmen.entries.index.key_bytes import Keys as EncodedKeys
 from dolmen.entries.index.sorting import KeyRun, KeyRuns
 from dolmen.entries.index.table_index import Hits, TableIndex, encoding_of
+from dolmen.format.arrow_arrays import to_boolean_array
 from dolmen.format.keys import Keys
 from dolmen.format.manifest import TableEntry
 from dolmen.format.types import to_json, to_plain
 from dolmen.predicate import And, Column, Compare, In, Literal, Or, Predicate
 from dolmen.rows.scan.by_key.indexed import footers_of_rows
-from dolmen.rows.scan.hide.row_masks import column_of, row_mask, to_arrow
+from dolmen.rows.scan.hide.row_masks import column_of, row_mask
 from dolmen.rows.scan.plan import ScanPlan, plan
 from dolmen.rows.scan.read.footers import DataFileFooter
 from dolmen.rows.scan.read.reading import PlanReader, RowGroupColumns
@@ -141,7 +142,7 @@ class KeySearch:
 
         def work(group: RowGroup, columns: RowGroupColumns) -> pa.RecordBatch | None:
             keep = row_mask(group, columns.read(group.tests))
-            chosen = pa.array(np.arange(group.rows)) if keep is None else pc.indices_nonzero(to_arrow(keep))
+            chosen = pa.array(np.arange(group.rows)) if keep is None else pc.indices_nonzero(to_boolean_array(keep))
             if not len(chosen):
                 return None
             if group.picked is not None:

@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from dolmen.base.arguments import short_repr
 from dolmen.errors import InputError
+from dolmen.format.arrow_arrays import one_array
 from dolmen.format.schema import same_names
 from dolmen.format.types import is_text
 from dolmen.rows.scan.engines.dataframes import optional
@@ -195,7 +196,7 @@ class Evaluator:
         if (found.num_rows, found.num_columns) != (rows, len(texts)):
             raise InputError(f"{short_repr(texts[0])} gives {found.num_rows} values for {rows} rows: one is needed")
         try:
-            return [_whole(column) for column in found.columns]
+            return [one_array(column) for column in found.columns]
         except pa.ArrowNotImplementedError as error:
             raise InputError(
                 f"{short_repr(texts[0])} gives values of a type that no column can have: {error}"
@@ -273,10 +274,6 @@ def _no_rows(schema: pa.Schema) -> pa.RecordBatch:
 
 def _without_columns(rows: int) -> pa.RecordBatch:
     return pa.record_batch([pa.nulls(rows, pa.bool_())], [_NO_COLUMNS])
-
-
-def _whole(column: pa.ChunkedArray) -> pa.Array:
-    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
 def _nodes(tree: Any) -> Iterator[dict[str, Any]]:

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from dolmen.errors import CorruptionError
+from dolmen.format.arrow_arrays import Mask, to_mask
 from dolmen.format.nesting import has_same_fields, nested_values
 from dolmen.format.schema import COMMIT_TS_ID, Field, is_nested
 from dolmen.format.vectors import keep_mask
@@ -19,8 +19,6 @@ from dolmen.predicate.any_of import Conjunction, any_of
 from dolmen.predicate.ast import all_columns
 from dolmen.rows.scan.by_key.keys_lookup import Tuples
 from dolmen.rows.scan.read.row_groups import RowGroup
-
-Mask = npt.NDArray[np.bool_]
 
 
 def live_mask(group: RowGroup, columns: Mapping[int, pa.Array]) -> Mask | None:
@@ -160,18 +158,6 @@ def as_bound(predicate: Predicate, group: RowGroup, columns: Mapping[int, pa.Arr
         if pa.types.is_float32(column.arrow_type) and pa.types.is_float64(columns[column.id].type)
     }
     return {**columns, **narrow} if narrow else columns
-
-
-def to_mask(array: pa.BooleanArray) -> Mask:
-    """A boolean array without NULLs as bytes."""
-    mask: Mask = array.to_numpy(zero_copy_only=False)
-    return mask
-
-
-def to_arrow(mask: Mask) -> pa.BooleanArray:
-    """Bytes as an Arrow array, several times faster than ``pa.array``."""
-    bits = pa.py_buffer(np.packbits(mask, bitorder="little"))
-    return pa.Array.from_buffers(pa.bool_(), len(mask), [None, bits])
 
 
 def _without(keep: Mask | None, hidden: Mask) -> Mask:

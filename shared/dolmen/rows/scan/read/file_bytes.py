@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from dolmen.format.arrow_arrays import one_array
 from dolmen.rows.scan.read.adopted_columns import as_read
 from dolmen.rows.scan.read.byte_ranges import CheckedFile, FetchedFile, LocalFile, verify
 from dolmen.rows.scan.read.footers import DataFileFooter, FetchedFooter
@@ -117,7 +118,7 @@ class FileBytes:
         column, metadata = self._footer.columns[id_], self._footer.metadata
         picked = picked_pages(self._footer, row_group, column, rows)
         if picked is None:
-            return _one_array(self.read(row_group, list(column.leaves)).column(0).take(pa.array(rows)))
+            return one_array(self.read(row_group, list(column.leaves)).column(0).take(pa.array(rows)))
         file = self._open_bytes()
         chunk, bodies = picked.chunk, []
         for page, wanted in zip(picked.numbers, picked.ranges(), strict=True):
@@ -135,8 +136,4 @@ class FileBytes:
             column.type,
             has_dictionary=chunk.has_dictionary,
         )
-        return _one_array(found.take(picked.at))
-
-
-def _one_array(column: pa.ChunkedArray) -> pa.Array:
-    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+        return one_array(found.take(picked.at))

@@ -20,6 +20,7 @@ from pyroaring import BitMap
 from dolmen.base.units import MIB
 from dolmen.commit.context import Context
 from dolmen.errors import CorruptionError, ObjectChangedError, ObjectNotFoundError
+from dolmen.format.arrow_arrays import one_array
 from dolmen.format.entries import DataFile
 from dolmen.format.schema import Schema
 from dolmen.format.vectors import from_mask
@@ -116,7 +117,7 @@ class RowGroupColumns:
                 ) from error
             names = [id_ for id_, column in footer.columns.items() if column.leaves[0] in leaves]
             for id_, column in zip(names, table.columns, strict=True):
-                self._read[id_] = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+                self._read[id_] = one_array(column)
         return self._with_constants(ids)
 
     def _pick(self, ids: frozenset[int], rows: Rows) -> dict[int, pa.Array]:
