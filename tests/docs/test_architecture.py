@@ -114,7 +114,7 @@ def test_the_four_walks_are_there_and_each_ends_in_a_commit_or_in_rows() -> None
     for name, end in {
         "a drop": "dolmen.transactions.unit_of_work.UnitOfWork.commit",
         "a delete": "dolmen.transactions.unit_of_work.UnitOfWork.commit",
-        "a scan": "dolmen.rows.scan.hide.row_masks.row_mask",
+        "a scan": "dolmen.rows.scan.read.row_groups.row_mask",
         "a compaction": "dolmen.commit.loop.submit",
     }.items():
         assert f"`{end}`" in walks[name]

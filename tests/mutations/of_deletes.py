@@ -10,7 +10,7 @@ DELETES: tuple[Mutation, ...] = (
     mutation(
         "a tombstone hides its own upsert's rows",
         "a tombstone hides rows in files with applied_through < T, and not those with <= T",
-        "rows/scan/hide/row_masks.py",
+        "rows/scan/read/row_groups.py",
         "lookup.hidden_mask(rows[lookup.columns], group.file.file.applied_through)",
         "lookup.hidden_mask(rows[lookup.columns], group.file.file.applied_through - 1)",
     ),
@@ -165,7 +165,7 @@ DELETES: tuple[Mutation, ...] = (
     mutation(
         "the first of several deletes of a file is left out",
         "every tombstone with a later timestamp hides the rows it matches, whoever reads: scans, compaction, resolution",
-        "rows/scan/hide/row_masks.py",
+        "rows/scan/read/row_groups.py",
         "        yield from ((predicate, None) for predicate in first)\n",
         "        yield from ((predicate, None) for predicate in first[1:])\n",
     ),

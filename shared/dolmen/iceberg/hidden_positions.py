@@ -14,11 +14,10 @@ from dolmen.entries.segments.tombstone_judge import TombstoneJudge
 from dolmen.errors import LimitError
 from dolmen.format.entries import DataFile
 from dolmen.format.manifest import Manifest, TableEntry
-from dolmen.rows.scan.hide.scan_deletes import Deletes, load_deletes
 from dolmen.rows.scan.plan import FilePlan, ScanPlan
 from dolmen.rows.scan.read.reading import PlanReader, hidden_rows, whole_groups
 from dolmen.rows.scan.read.row_groups import RowGroup, row_groups
-from dolmen.rows.scan.view import BlobReader
+from dolmen.rows.scan.scan_deletes import BlobReader, Deletes, load_deletes
 
 
 class HiddenPositions:

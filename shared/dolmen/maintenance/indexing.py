@@ -36,10 +36,9 @@ from dolmen.format.manifest import Manifest, Segment, TableEntry
 from dolmen.format.properties import has_index
 from dolmen.maintenance import never
 from dolmen.maintenance.resolve.unresolved import table_reader
-from dolmen.rows.scan.hide.row_masks import column_of
 from dolmen.rows.scan.plan import FilePlan
 from dolmen.rows.scan.read.reading import RowGroupColumns
-from dolmen.rows.scan.read.row_groups import RowGroup
+from dolmen.rows.scan.read.row_groups import RowGroup, column_of
 from dolmen.store.cache import ObjectCache
 
 FAN_IN = 4

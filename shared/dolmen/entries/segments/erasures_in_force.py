@@ -18,10 +18,9 @@ from typing import Any, TypeAlias
 import msgspec
 import pyarrow as pa
 
-from dolmen.entries.segments.segment_reader import SegmentReader
-from dolmen.errors import CorruptionError, ObjectNotFoundError, PredicateError, SchemaError
+from dolmen.entries.segments.segment_reader import SegmentReader, read_blob
+from dolmen.errors import PredicateError, SchemaError
 from dolmen.format.column_history import narrowing
-from dolmen.format.delete_object import check_blob
 from dolmen.format.entries import Blob, KeysTombstone, Tombstone, WhereTombstone, least_erasing
 from dolmen.format.erasures import ErasedTable, Erasure
 from dolmen.format.evolution import WidenColumn
@@ -207,7 +206,7 @@ def _memories(
     owners = {name: owner for name in reached if (owner := reader.whole(reached[name])).sequences is not None}
     if not owners:
         return
-    names, read = {entry.uuid: name for name, entry in manifest.tables.items()}, partial(_read_blob, reader)
+    names, read = {entry.uuid: name for name, entry in manifest.tables.items()}, partial(read_blob, reader.store)
     for owner in owners.values():
         assert owner.sequences is not None
         name = names.get(owner.sequences.memory)
@@ -219,13 +218,6 @@ def _memories(
         hidden = [memory.delete_for_readers(each, read) for each in deletes if memory.may_hold(each)]
         if hidden:
             yield name, hidden
-
-
-def _read_blob(reader: SegmentReader, blob: Blob) -> bytes:
-    try:
-        return check_blob(reader.store.get(blob.object, (blob.offset, blob.offset + blob.length)).body, blob)
-    except ObjectNotFoundError as error:
-        raise CorruptionError(blob.object, "the object is missing; it records deletes") from error
 
 
 def with_erasures(

@@ -20,14 +20,14 @@ import pyarrow as pa
 from dolmen.base.cached import cached_property
 from dolmen.entries.segments.file_masks import may_match_mask
 from dolmen.entries.segments.file_table import FileTable, Positions, Uuids
-from dolmen.entries.segments.judging import column_bounds, known_bounds
+from dolmen.entries.segments.row_bounds import column_bounds, may_hold_matches
 from dolmen.entries.segments.segment_reader import SegmentReader
 from dolmen.errors import SchemaError
 from dolmen.format.column_history import LAST_DAY
 from dolmen.format.entries import DataFile, Overlay, Tombstone
 from dolmen.format.manifest import Segment, TableEntry
 from dolmen.format.schema import Field, Schema
-from dolmen.predicate import Predicate, StatsVerdict, columns, judge
+from dolmen.predicate import Predicate, columns
 
 
 @dataclass(frozen=True)
@@ -281,22 +281,21 @@ class LiveFiles:
                 yield from each.entries(ids=ids)
             yield from self.entry.files
             return
-        needed = columns(where)
-        judged = ids if ids is None else {*ids, *needed}
+        schema = self.entry.schema
+        judged = ids if ids is None else {*ids, *columns(where)}
         for each in self.live_segments(self.segments_for(where)):
             for file in each.entries(each.places(may_match_mask(where, each.table)), judged):
-                if self._may_match(where, needed, file):
+                if may_hold_matches(file, where, schema):
                     yield file
         for file in self.entry.files:
-            if self._may_match(where, needed, file):
+            if may_hold_matches(file, where, schema):
                 yield file
 
     def segments_for(self, where: Predicate | None) -> list[Segment]:
         """Its segments of files that may hold rows for which a predicate is TRUE, by their bounds in the root."""
         if where is None:
             return list(self.segments)
-        needed = columns(where)
-        return [segment for segment in self.segments if self._may_match(where, needed, segment)]
+        return [segment for segment in self.segments if may_hold_matches(segment, where, self.entry.schema)]
 
     def totals(self) -> Totals:
         """Sums over all live files. Segments are fetched only if something changed in any."""
@@ -310,9 +309,6 @@ class LiveFiles:
         if not len(self.changes.uuids):
             return sum((Totals(s.count, s.rows, s.deleted, s.bytes) for s in self.segments), known)
         return sum((each.totals() for each in self.live_segments()), known)
-
-    def _may_match(self, where: Predicate, needed: Collection[int], file: DataFile | Segment) -> bool:
-        return judge(where, known_bounds(file, self.entry.schema, needed), file.rows) is not StatsVerdict.NEVER
 
 
 def tombstones_of(entry: TableEntry, reader: SegmentReader) -> tuple[Tombstone, ...]:

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from dolmen.base.units import MIB
-from dolmen.entries.segments.judging import column_bounds
+from dolmen.entries.segments.row_bounds import column_bounds
 from dolmen.format.entries import TEXT_LIMIT, DataFile
 from dolmen.format.manifest import TableEntry
 from dolmen.rows.scan.plan import html, text

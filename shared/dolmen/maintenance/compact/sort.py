@@ -25,18 +25,17 @@ import pyarrow.compute as pc
 
 from dolmen.base.cached import cached_property
 from dolmen.base.runtime import Runtime
-from dolmen.entries.segments.judging import column_bounds
+from dolmen.entries.segments.row_bounds import column_bounds
 from dolmen.format.arrow_arrays import to_boolean_array
 from dolmen.format.entries import Bounds
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Field
 from dolmen.format.types import to_scalar
 from dolmen.maintenance.resolve.unresolved import Unresolved
-from dolmen.rows.scan.hide.row_masks import column_of, live_mask
 from dolmen.rows.scan.plan import FilePlan
 from dolmen.rows.scan.read.byte_ranges import GAP_BYTES
 from dolmen.rows.scan.read.reading import PlanReader, RowGroupColumns
-from dolmen.rows.scan.read.row_groups import OpenFile, RowGroup, row_groups
+from dolmen.rows.scan.read.row_groups import OpenFile, RowGroup, column_of, live_mask, row_groups
 from dolmen.rows.write.runs import sort_columns
 
 Bound: TypeAlias = tuple[pa.Scalar, ...]

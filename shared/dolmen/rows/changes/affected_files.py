@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from itertools import islice
 
 from dolmen.entries.segments.file_masks import may_match_mask
-from dolmen.entries.segments.judging import known_bounds
-from dolmen.entries.segments.tombstone_judge import Suspects, TombstoneJudge
+from dolmen.entries.segments.row_bounds import RowBounds
+from dolmen.entries.segments.tombstone_judge import FileTombstones, TombstoneJudge
 from dolmen.format.entries import DataFile, Tombstone
 from dolmen.format.schema import Schema
-from dolmen.predicate import StatsVerdict, judge
+from dolmen.predicate import StatsVerdict
 from dolmen.rows.changes.table_state import FeedColumns, TableState
 from dolmen.rows.scan.plan import FilePlan
 
@@ -31,7 +31,7 @@ class FileHit:
 
     before: FilePlan
     after: DataFile
-    suspects: Suspects | None
+    suspects: FileTombstones | None
 
     @property
     def has_other_vector(self) -> bool:
@@ -71,8 +71,7 @@ class FilePlanner:
             return None
         verdict = StatsVerdict.ALWAYS
         if self._where is not None:
-            known = known_bounds(file, self.state.entry.schema, self._columns.filtered)
-            verdict = judge(self._where, known, file.rows)
+            verdict = RowBounds.of(file, self.state.entry.schema, self._columns.filtered).judge(self._where)
         suspects = None if verdict is StatsVerdict.NEVER else self.judge.of_file(file)
         return None if suspects is None else FilePlan(file, verdict is StatsVerdict.MAYBE, suspects)
 
@@ -105,7 +104,7 @@ def hits_of_commit(before: TableState, after: TableState, columns: FeedColumns) 
             yield FileHit(plan, now or file, suspects)
     for file in before.live.find(list(replaced)).values():
         if (plan := older.plan(file)) is not None:
-            yield FileHit(plan, replaced[file.uuid], Suspects())
+            yield FileHit(plan, replaced[file.uuid], FileTombstones())
 
 
 def hits_of_deletes(

@@ -24,11 +24,11 @@ from dolmen.format.schema import COMMIT_TS_FIELD, COMMIT_TS_ID
 from dolmen.predicate import matches
 from dolmen.rows.changes.affected_files import FileHit
 from dolmen.rows.changes.table_state import FeedColumns, TableState
-from dolmen.rows.scan.hide.row_masks import column_of, live_mask, row_mask
-from dolmen.rows.scan.hide.scan_deletes import VECTOR_BYTES, by_vector_bytes
 from dolmen.rows.scan.plan import FilePlan
+from dolmen.rows.scan.read.byte_ranges import cut_by_size
 from dolmen.rows.scan.read.reading import PlanReader, RowGroupColumns
-from dolmen.rows.scan.read.row_groups import OpenFile, RowGroup, row_groups
+from dolmen.rows.scan.read.row_groups import OpenFile, RowGroup, column_of, live_mask, row_groups, row_mask
+from dolmen.rows.scan.scan_deletes import VECTOR_BYTES, vector_bytes
 from dolmen.rows.write.row_digest import Hashes
 
 
@@ -129,7 +129,7 @@ def _hit_groups(older: PlanReader, newer: PlanReader, by_path: dict[str, FileHit
     """The row groups that had visible rows and may have lost some."""
     hidden, taken = older.deletes(), newer.deletes()
     schema = older.plan.entry.schema
-    for some in by_vector_bytes(older.plan.files, VECTOR_BYTES):
+    for some in cut_by_size(older.plan.files, vector_bytes, VECTOR_BYTES):
         hits = [by_path[plan.file.path] for plan in some]
         bitmaps = newer.vectors([FilePlan(hit.after, False, ()) for hit in hits if hit.has_other_vector])
         for file in older.open_files(some):

@@ -39,10 +39,9 @@ from dolmen.format.nesting import fields_inside, nested_values, wider_ids
 from dolmen.format.schema import COMMIT_TS_ID, Field, Schema
 from dolmen.format.types import short_type
 from dolmen.predicate import Predicate, columns
-from dolmen.rows.scan.hide.row_masks import column_of
 from dolmen.rows.scan.plan import FilePlan, ScanPlan
 from dolmen.rows.scan.read.reading import PlanReader
-from dolmen.rows.scan.read.row_groups import RowGroup
+from dolmen.rows.scan.read.row_groups import RowGroup, column_of
 
 Hidden: TypeAlias = Mapping[int, frozenset[int]]
 """By id of a column, the ids of it or of the fields inside it that a version does not show."""

@@ -9,9 +9,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from dolmen.rows.scan.hide.row_masks import row_mask
 from dolmen.rows.scan.read.reading import PlanReader, RowGroupColumns
-from dolmen.rows.scan.read.row_groups import RowGroup
+from dolmen.rows.scan.read.row_groups import RowGroup, row_mask
 
 _NOTHING_ELSE: frozenset[int] = frozenset()
 

@@ -14,12 +14,11 @@ import pyarrow as pa
 
 from dolmen.format.entries import KeysTombstone, WhereTombstone
 from dolmen.predicate import Predicate
-from dolmen.rows.scan.hide.scan_deletes import tombstones_to_fetch
 from dolmen.rows.scan.plan import ScanPlan, html, text
 from dolmen.rows.scan.read.footers import first_request
 from dolmen.rows.scan.read.reading import PlanReader, batches
 from dolmen.rows.scan.read.row_groups import RowGroup
-from dolmen.rows.scan.view import cache_key, requests
+from dolmen.rows.scan.scan_deletes import blob_requests, cache_key, tombstones_to_fetch
 
 
 @dataclass(frozen=True)
@@ -118,8 +117,8 @@ def explain(reader: PlanReader) -> Explanation:
     """Explains what this (fresh) reader would do."""
     plan, cache = reader.plan, reader.context.cache
     vectors = [file.file.vector for file in plan.files if file.file.vector]
-    blobs = requests(t.blob for t in tombstones_to_fetch(plan.tombstones, cache))
-    bitmaps = requests(v for v in vectors if cache_key(v) not in cache)
+    blobs = blob_requests(t.blob for t in tombstones_to_fetch(plan.tombstones, cache))
+    bitmaps = blob_requests(v for v in vectors if cache_key(v) not in cache)
     unopened = {file.file.uuid: file.file for file in plan.files if ("footer", file.file.path, 0) not in cache}
     groups: list[int] = []
     tested: list[int] = []

@@ -1,12 +1,10 @@
-"""The plan of a scan: what has to be read, found from the manifest and its segments alone.
-
-Facts about plans, as text and as HTML.
-"""
+"""The plan of a scan of a view: the files to read, found from the manifest and its segments alone."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from html import escape
@@ -16,18 +14,45 @@ import numpy as np
 import pyarrow as pa
 
 from dolmen.base.cached import cached_property
+from dolmen.commit.context import Context
 from dolmen.entries.segments.file_masks import always_mask, may_match_mask
-from dolmen.entries.segments.judging import greatest_ts, known_bounds
 from dolmen.entries.segments.live import LiveFiles, LiveSegment, tombstones_of
-from dolmen.entries.segments.tombstone_judge import Suspects, TombstoneJudge
+from dolmen.entries.segments.row_bounds import RowBounds, greatest_ts
+from dolmen.entries.segments.tombstone_judge import FileTombstones, TombstoneJudge
 from dolmen.errors import InputError, SchemaError
-from dolmen.format.entries import DataFile, Tombstone
-from dolmen.format.manifest import Segment, TableEntry
+from dolmen.format.entries import DataFile, KeysTombstone, Tombstone, WhereTombstone
+from dolmen.format.manifest import Manifest, Segment, TableEntry
 from dolmen.format.schema import COMMIT_TS_FIELD, Field
-from dolmen.predicate import Predicate, StatsVerdict, columns, judge, to_sql
-from dolmen.rows.scan.view import View
+from dolmen.predicate import Predicate, StatsVerdict, columns, to_sql
 
 Facts = Sequence[tuple[str, str]]
+Pending: TypeAlias = Callable[[str, int, int], bytes | None]
+"""(key, offset, length) -> those bytes of an object that a transaction has not uploaded yet; None for others."""
+
+
+@dataclass(frozen=True)
+class View:
+    """One table as one version shows it. Another process reads the same rows from a pickled view.
+
+    Args:
+        context: the database's store, runtime and cache.
+        manifest: the version.
+        table: the table's name.
+        pending: reads objects that a transaction has not uploaded yet; None outside of transactions.
+    """
+
+    context: Context
+    manifest: Manifest
+    table: str
+    pending: Pending | None = None
+
+    def entry(self) -> TableEntry:
+        """The table's entry, with what has left the manifest. Raises TableNotFoundError."""
+        return self.context.segments.whole(self.manifest.table(self.table))
+
+    def reading(self) -> AbstractContextManager[None]:
+        """Surrounds work that reads the version's objects: see ``Context.reading``."""
+        return self.context.reading(self.manifest.version)
 
 
 def text(facts: Facts) -> str:
@@ -58,7 +83,21 @@ class FilePlan:
 
     file: DataFile
     filter: bool
-    tombstones: Suspects | tuple[Tombstone, ...]
+    tombstones: FileTombstones | tuple[Tombstone, ...]
+
+    @property
+    def where_tombstones(self) -> list[WhereTombstone]:
+        """The predicates among its tombstones. It makes no list of the keys, of which there may be thousands."""
+        if isinstance(self.tombstones, FileTombstones):
+            return self.tombstones.where
+        return [each for each in self.tombstones if isinstance(each, WhereTombstone)]
+
+    @property
+    def key_columns(self) -> list[tuple[int, ...]]:
+        """The columns of the keys tombstones among its tombstones."""
+        if isinstance(self.tombstones, FileTombstones):
+            return self.tombstones.key_columns
+        return list(dict.fromkeys(each.columns for each in self.tombstones if isinstance(each, KeysTombstone)))
 
     @property
     def exact_rows(self) -> int | None:
@@ -163,10 +202,10 @@ class ScanPlan:
         needed = np.zeros(len(self.unresolved), np.bool_)
         for file in self.files:
             if isinstance(
-                file.tombstones, Suspects
+                file.tombstones, FileTombstones
             ):  # those of ``unresolved``; other lists come with their own deletes
-                needed[file.tombstones.places()] = True
-        return tuple(self.unresolved[place] for place in np.flatnonzero(needed).tolist())
+                needed[file.tombstones.indexes()] = True
+        return tuple(self.unresolved[index] for index in np.flatnonzero(needed).tolist())
 
 
 def plan(
@@ -333,9 +372,9 @@ class _ScanPlanner:
             return StatsVerdict.NEVER
         if self._where is None:
             return StatsVerdict.ALWAYS
-        return judge(self._where, known_bounds(file, self._schema, self._filtered), file.rows)
+        return RowBounds.of(file, self._schema, self._filtered).judge(self._where)
 
-    def _add(self, file: DataFile, find: Callable[[], Suspects | None]) -> None:
+    def _add(self, file: DataFile, find: Callable[[], FileTombstones | None]) -> None:
         if not file.live_rows:
             self.pruned["deleted"] += 1
             return

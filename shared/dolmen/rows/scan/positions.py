@@ -13,12 +13,10 @@ from pyroaring import BitMap
 from dolmen.format.arrow_arrays import to_boolean_array
 from dolmen.format.vectors import from_mask
 from dolmen.predicate import Predicate
-from dolmen.rows.scan.hide.row_masks import column_of, row_mask
-from dolmen.rows.scan.plan import plan
+from dolmen.rows.scan.plan import View, plan
 from dolmen.rows.scan.read.reading import PlanReader, RowGroupColumns
-from dolmen.rows.scan.read.row_groups import RowGroup
+from dolmen.rows.scan.read.row_groups import RowGroup, column_of, row_mask
 from dolmen.rows.scan.scan import Scan
-from dolmen.rows.scan.view import View
 
 PositionedRows: TypeAlias = tuple[pa.RecordBatch, str, npt.NDArray[np.int64]]
 """Rows of one file, its path, and their positions in it: deleted rows count."""

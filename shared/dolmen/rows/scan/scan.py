@@ -18,11 +18,9 @@ from dolmen.rows.scan import plan as planning
 from dolmen.rows.scan.counting import count_rows
 from dolmen.rows.scan.engines.dataframes import optional, to_pandas, to_polars
 from dolmen.rows.scan.explain import Explanation, explain
-from dolmen.rows.scan.hide.row_masks import column_of, row_mask
-from dolmen.rows.scan.plan import ScanPlan
+from dolmen.rows.scan.plan import ScanPlan, View
 from dolmen.rows.scan.read.reading import PlanReader, RowGroupColumns
-from dolmen.rows.scan.read.row_groups import RowGroup
-from dolmen.rows.scan.view import View
+from dolmen.rows.scan.read.row_groups import RowGroup, column_of, row_mask
 
 if TYPE_CHECKING:
     import duckdb

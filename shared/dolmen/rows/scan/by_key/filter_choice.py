@@ -25,11 +25,11 @@ from dolmen.rows.scan.by_key.key_filters import (
     tests_asked,
     values_asked,
 )
-from dolmen.rows.scan.hide.scan_deletes import Deletes
 from dolmen.rows.scan.plan import FilePlan
 from dolmen.rows.scan.read.byte_ranges import GAP_BYTES, REQUEST_BYTES, Range
 from dolmen.rows.scan.read.footers import FetchedFooter
 from dolmen.rows.scan.read.row_groups import OpenFile, RowGroup, row_groups
+from dolmen.rows.scan.scan_deletes import Deletes
 
 _LEAST_SPARED = 0.25
 """Filters that are expected to exclude a smaller share of files are left where they are."""
@@ -198,13 +198,12 @@ class FilterChoice:
             return values_asked(self.where, ids)
         if self.output:
             return None
-        predicates = [each.predicate for each in self.deletes.predicates_of(plan.tombstones)]
-        return tests_asked(predicates, self.deletes.lookups_of(plan.tombstones), ids)
+        tests = self.deletes.tests_of(plan)
+        return tests_asked([each.predicate for each in tests.predicates], tests.lookups, ids)
 
     def _ids(self, plan: FilePlan) -> frozenset[int]:
-        tests: Collection[int] = columns_of(self.where) if plan.filter and self.where is not None else ()
-        ids = {id_ for lookup in self.deletes.lookups_of(plan.tombstones) for id_ in lookup.columns}
-        return self.output.union(tests, ids, *(each.ids for each in self.deletes.predicates_of(plan.tombstones)))
+        filtered: Collection[int] = columns_of(self.where) if plan.filter and self.where is not None else ()
+        return self.output.union(filtered, self.deletes.tests_of(plan).ids)
 
     def _spared(self, keys: int, file: DataFile, filter_bytes: int) -> float:
         """The share of files like this one that filters are expected to exclude."""

@@ -24,7 +24,7 @@ from dolmen.commit.context import Context
 from dolmen.entries.index.index_parts import IndexReader, IndexTally
 from dolmen.entries.index.key_bytes import Keys, order
 from dolmen.entries.index.table_index import TableIndex, encoding_of, expected_cost
-from dolmen.entries.segments.tombstone_judge import Suspects
+from dolmen.entries.segments.tombstone_judge import FileTombstones
 from dolmen.format.entries import KeysTombstone
 from dolmen.format.manifest import TableEntry
 from dolmen.format.types import to_array
@@ -32,10 +32,10 @@ from dolmen.predicate import And, Column, In, Predicate
 from dolmen.predicate.ast import Compare, Literal
 from dolmen.rows.scan.by_key.filter_choice import FilterChoice
 from dolmen.rows.scan.by_key.keys_lookup import KeysLookup
-from dolmen.rows.scan.hide.scan_deletes import Deletes
 from dolmen.rows.scan.plan import FilePlan
 from dolmen.rows.scan.read.byte_ranges import REQUEST_BYTES
 from dolmen.rows.scan.read.footers import DataFileFooter
+from dolmen.rows.scan.scan_deletes import Deletes
 
 MOST_KEYS = 65_536
 """More keys than this are not looked up."""
@@ -208,7 +208,7 @@ class IndexedDeletes:
     def _is_by_key(self, plan: FilePlan) -> bool:
         """Whether all deletes that may hide rows of a file are among these."""
         tombstones = plan.tombstones
-        if isinstance(tombstones, Suspects):
+        if isinstance(tombstones, FileTombstones):
             return False
         return all(isinstance(each, KeysTombstone) and each.columns == self.lookup.columns for each in tombstones)
 

@@ -15,7 +15,7 @@ each once; if that leaves much of them, they become a lookup in a temporary file
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 
@@ -26,10 +26,11 @@ import pyarrow.compute as pc
 
 from dolmen.base.cached import cached_property
 from dolmen.base.units import MIB
-from dolmen.entries.segments.judging import KeyRanges, one_tuple
+from dolmen.entries.segments.row_bounds import RowBounds
+from dolmen.entries.segments.tombstone_judge import KeyRanges
 from dolmen.format.arrow_arrays import to_mask
 from dolmen.format.column_history import widened_keys
-from dolmen.format.entries import Bounds, KeysTombstone
+from dolmen.format.entries import KeysTombstone
 from dolmen.format.schema import Schema
 from dolmen.format.types import to_array
 from dolmen.predicate import StatsVerdict
@@ -128,32 +129,29 @@ class KeysLookup:
 
     @cached_property
     def _ranges(self) -> list[KeyRanges]:
-        """Asked only where the keys themselves can't tell."""
+        """For bounds by which the keys themselves cannot be judged."""
         return KeyRanges.each(self._tombstones, dict(zip(self.columns, self.types, strict=True)))
 
-    def judge(self, known: Mapping[int, Bounds], rows: int, applied_through: int) -> StatsVerdict:
-        """Judges by bounds whether all, some or none of the rows of a file with this ``applied_through`` are hidden."""
-        if self._greatest_ts <= applied_through:
+    def judge(self, rows: RowBounds) -> StatsVerdict:
+        """Judges whether all, some or none of the rows are hidden."""
+        if self._greatest_ts <= rows.applied_through:
             return StatsVerdict.NEVER
-        if rows and (values := one_tuple(known.get(id_) for id_ in self.columns)):
+        if rows.rows and (values := rows.one_tuple(self.columns)):
             arrays = [to_array([value], own) for value, own in zip(values, self.types, strict=True)]
-            return (
-                StatsVerdict.ALWAYS
-                if self.hidden_mask(Tuples(arrays, self.types), applied_through)[0]
-                else StatsVerdict.NEVER
-            )
-        return StatsVerdict.MAYBE if self._may_match(known, rows, applied_through) else StatsVerdict.NEVER
+            is_hidden = self.hidden_mask(Tuples(arrays, self.types), rows.applied_through)[0]
+            return StatsVerdict.ALWAYS if is_hidden else StatsVerdict.NEVER
+        return StatsVerdict.MAYBE if self._may_match(rows) else StatsVerdict.NEVER
 
-    def _may_match(self, known: Mapping[int, Bounds], rows: int, applied_through: int) -> bool:
-        own = known[self.columns[0]]
+    def _may_match(self, rows: RowBounds) -> bool:
+        own = rows.columns[self.columns[0]]
         if (
             not self._exact
             or pa.types.is_uint64(self.types[0])
             or not isinstance(own.min, int)
             or not isinstance(own.max, int)
         ):
-            return any(ranges.mask(known, rows, applied_through).any() for ranges in self._ranges)
-        return rows > 0 and own.nulls != rows and self._keys.may_hold(own.min, own.max, applied_through)
+            return any(ranges.mask(rows).any() for ranges in self._ranges)
+        return rows.rows > 0 and own.nulls != rows.rows and self._keys.may_hold(own.min, own.max, rows.applied_through)
 
     def hidden_mask(self, rows: Tuples, applied_through: int) -> Mask:
         """A mask of the rows that are hidden in a file with this ``applied_through``."""

@@ -27,12 +27,10 @@ from dolmen.format.manifest import TableEntry
 from dolmen.format.types import to_json, to_plain
 from dolmen.predicate import And, Column, Compare, In, Literal, Or, Predicate
 from dolmen.rows.scan.by_key.indexed import footers_of_rows
-from dolmen.rows.scan.hide.row_masks import column_of, row_mask
-from dolmen.rows.scan.plan import ScanPlan, plan
+from dolmen.rows.scan.plan import ScanPlan, View, plan
 from dolmen.rows.scan.read.footers import DataFileFooter
 from dolmen.rows.scan.read.reading import PlanReader, RowGroupColumns
-from dolmen.rows.scan.read.row_groups import RowGroup
-from dolmen.rows.scan.view import View
+from dolmen.rows.scan.read.row_groups import RowGroup, column_of, row_mask
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,9 @@ open files of the reader's machine.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import pyarrow as pa
 
@@ -21,6 +21,8 @@ from dolmen.format.adopted_files import OWN, AdoptedPath, is_adopted
 from dolmen.format.entries import DataFile
 from dolmen.format.page_locations import Place, States
 from dolmen.store.base import ObjectStore, scheme_of
+
+T = TypeVar("T")
 
 GAP_BYTES = MIB
 """Ranges that are at most so far apart are fetched together: on S3 a request costs more than so many bytes."""
@@ -60,6 +62,23 @@ def coalesce(ranges: Iterable[Range], gap: int = GAP_BYTES, most: int = MERGED_B
         else:
             merged.append(wanted)
     return merged
+
+
+def cut_by_size(
+    items: Iterable[T], size: Callable[[T], int], most: int, count: int | None = None
+) -> Iterator[Sequence[T]]:
+    """Cuts items into runs of at most ``count`` items and ``most`` bytes together; a larger item is alone."""
+    run: list[T] = []
+    total = 0
+    for item in items:
+        own = size(item)
+        if run and (total + own > most or len(run) == count):
+            yield run
+            run, total = [], 0
+        run.append(item)
+        total += own
+    if run:
+        yield run
 
 
 def verify(expected: Mapping[Place, States], body: bytes) -> None:

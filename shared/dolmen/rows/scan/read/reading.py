@@ -26,22 +26,14 @@ from dolmen.format.schema import Schema
 from dolmen.format.vectors import from_mask
 from dolmen.rows.scan.by_key.filter_choice import FilterChoice, FilterUse
 from dolmen.rows.scan.by_key.indexed import IndexedRows, indexed_rows
-from dolmen.rows.scan.hide.row_masks import live_mask, with_hidden
-from dolmen.rows.scan.hide.scan_deletes import (
-    VECTOR_BYTES,
-    Deletes,
-    VectorReader,
-    VectorRequest,
-    by_vector_bytes,
-    load_deletes,
-)
-from dolmen.rows.scan.plan import FilePlan, ScanPlan
+from dolmen.rows.scan.plan import FilePlan, Pending, ScanPlan
 from dolmen.rows.scan.read.byte_ranges import (
     GAP_BYTES,
     MERGED_BYTES,
     PAGE_GAP_BYTES,
     Range,
     coalesce,
+    cut_by_size,
     data_object,
     is_local,
     local_path,
@@ -49,12 +41,19 @@ from dolmen.rows.scan.read.byte_ranges import (
 )
 from dolmen.rows.scan.read.file_bytes import FileBytes
 from dolmen.rows.scan.read.footers import DataFileFooter, FetchedFooter, first_request, open_file
-from dolmen.rows.scan.read.row_groups import OpenFile, RowGroup, row_groups
+from dolmen.rows.scan.read.row_groups import OpenFile, RowGroup, live_mask, row_groups, with_hidden
 from dolmen.rows.scan.read.single_pages import Rows
-from dolmen.rows.scan.view import BlobReader, Pending
+from dolmen.rows.scan.scan_deletes import (
+    VECTOR_BYTES,
+    BlobReader,
+    Deletes,
+    VectorReader,
+    VectorRequest,
+    load_deletes,
+    vector_bytes,
+)
 
 R = TypeVar("R")
-T = TypeVar("T")
 
 FetchTask: TypeAlias = VectorRequest | Sequence[FilePlan]
 """Fetches vectors of several files, or opens one file, or several small ones of this machine."""
@@ -171,11 +170,11 @@ class PlanReader:
         most_files = LOCAL_FILES if are_local and not self.cautious else 1
 
         def tasks() -> Iterator[FetchTask]:
-            for some in by_vector_bytes(files, 0 if self.cautious else VECTOR_BYTES):
+            for some in cut_by_size(files, vector_bytes, 0 if self.cautious else VECTOR_BYTES):
                 here, requests = self._vectors.split([plan.file for plan in some])
                 bitmaps.update(here)
                 yield from requests
-                yield from _cut(some, lambda plan: first_request(plan.file).length, GAP_BYTES, most_files)
+                yield from cut_by_size(some, lambda plan: first_request(plan.file).length, GAP_BYTES, most_files)
 
         def work(item: FetchTask) -> dict[str, BitMap] | list[OpenFile]:
             return (
@@ -265,7 +264,7 @@ class PlanReader:
             read = max(stored, group.rows * len(ids | group.tests) * VALUE_BYTES)
             return read // max(1, min(MOST_TOGETHER, len(group.predicates) // FEW_PREDICATES))
 
-        together = _cut(self._sources(groups, ids), size, TOGETHER_BYTES)
+        together = cut_by_size(self._sources(groups, ids), size, TOGETHER_BYTES)
         ahead = self.context.runtime.cores + (AHEAD_OF_FEW if len(ids) <= FEW_COLUMNS else 1)
         for found in self.context.runtime.compute(run, together, ahead=ahead, here=lambda some: len(some) > 1):
             yield from found
@@ -399,21 +398,6 @@ def _take(bitmaps: dict[str, BitMap], path: str) -> BitMap:
     if path not in bitmaps:
         raise CorruptionError(path, "the table lists it twice")
     return bitmaps.pop(path)
-
-
-def _cut(items: Iterable[T], size: Callable[[T], int], most: int, count: int | None = None) -> Iterator[Sequence[T]]:
-    """Cuts items into runs of at most ``count`` whose sizes are at most ``most`` together, or of one."""
-    held: list[T] = []
-    total = 0
-    for item in items:
-        own = size(item)
-        if held and (total + own > most or len(held) == count):
-            yield held
-            held, total = [], 0
-        held.append(item)
-        total += own
-    if held:
-        yield held
 
 
 def hidden_rows(group: RowGroup, columns: RowGroupColumns) -> tuple[str, BitMap]:

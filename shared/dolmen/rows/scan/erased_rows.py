@@ -17,8 +17,7 @@ from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import constant
 from dolmen.predicate import matches
 from dolmen.rows.scan.by_key.keys_lookup import Tuples
-from dolmen.rows.scan.hide.scan_deletes import Deletes, load_deletes
-from dolmen.rows.scan.view import BlobReader
+from dolmen.rows.scan.scan_deletes import BlobReader, Deletes, load_deletes
 
 
 @dataclass(frozen=True)
