@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 
 from dolmen.entries.index import pages, tree_writer
 from dolmen.entries.index.key_bytes import KeyEncoding, Keys, no_keys
-from dolmen.entries.index.pages import InnerPage, LeafPage, PageRef, Places, Tree, decode_page
+from dolmen.entries.index.pages import InnerPage, LeafPage, PageRef, Places, Tree, TreeWriter, decode_page
 from dolmen.entries.index.sorting import EntrySorter, large_blocks, merge, renumber
-from dolmen.entries.index.tree_writer import TreeWriter
 from dolmen.format.checksums import crc32
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from dolmen.predicate import Where
 from dolmen.rows.scan.by_key import filter_choice
-from dolmen.rows.scan.by_key.filter_choice import FilterUse
+from dolmen.rows.scan.by_key.key_access import FilterUse
 from support.altered_history import in_memory
 from support.tables import World
 

@@ -20,7 +20,7 @@ from dolmen.format.schema import Schema
 from dolmen.format.segments import encode
 from dolmen.format.types import to_plain
 from dolmen.rows.scan.plan import FilePlan
-from dolmen.rows.scan.positions import matching_positions
+from dolmen.rows.scan.scan import matching_positions
 from dolmen.store.cache import ObjectCache
 from dolmen.transactions.snapshot import Snapshot
 from support.random_entries import random_file

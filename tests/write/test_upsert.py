@@ -15,7 +15,7 @@ from dolmen.errors import InputError, LimitError, RowError
 from dolmen.format.schema import Schema
 from dolmen.format.types import to_plain
 from dolmen.rows.write import upsert
-from dolmen.rows.write.upsert import dedupe_last
+from dolmen.rows.write.row_input import dedupe_last
 from support.random_tables import random_column
 
 SEED = int(os.environ.get("DOLMEN_TEST_SEED", "0")) or random.randrange(1, 2**32)

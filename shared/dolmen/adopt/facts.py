@@ -17,8 +17,14 @@ from dolmen.format.adopted_files import JULIAN, julian_leaves, key_fault
 from dolmen.format.checksums import crc32
 from dolmen.format.entries import Bounds, ColumnStats, column_stats
 from dolmen.format.schema import Field, field_id, is_nested
-from dolmen.rows.scan.read.adopted_columns import AdoptedColumn, adopted_column, leaf_count, microseconds_per_unit
-from dolmen.rows.scan.read.footers import DataFileFooter, FileColumn
+from dolmen.rows.scan.read.footers import (
+    AdoptedColumn,
+    DataFileFooter,
+    FileColumn,
+    adopted_column,
+    leaf_count,
+    microseconds_per_unit,
+)
 
 TAIL_BYTES = 64 * KIB
 """The end of a file that is read first: most footers are smaller."""

@@ -31,8 +31,7 @@ import pyarrow as pa
 from dolmen.base.runtime import Runtime
 from dolmen.base.units import MIB
 from dolmen.entries.index.key_bytes import KeyEncoding
-from dolmen.entries.index.pages import InnerPage, LeafPage, Page, PageRef, Tree, decode_page
-from dolmen.entries.index.tree_writer import TreeWriter
+from dolmen.entries.index.pages import InnerPage, LeafPage, Page, PageRef, Tree, TreeWriter, decode_page
 from dolmen.errors import CorruptionError, ObjectNotFoundError
 from dolmen.format.checksums import crc32, prepare, seal, unseal
 from dolmen.format.chunk_locations import ChunkPlaces
@@ -48,6 +47,14 @@ _MOST_BYTES = 64 * MIB
 
 MOST_CHUNKS = 24_576
 """The most column chunks whose places are in a block: they take about 6 bytes each, and a request is worth 128 KB."""
+
+MAGIC = b"DIX1"
+
+_REQUEST_BYTES = 4 * MIB
+"""Neighbouring pages are fetched together up to this."""
+
+_AHEAD_BYTES = 16 * MIB
+"""Pages that are asked for at once have no more bytes, but for the last of them."""
 
 
 class IndexHead(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -154,15 +161,6 @@ def decode_root(body: bytes, part: Segment) -> tuple[IndexHead, LeafPage | Inner
 
 
 prepare(IndexHead)
-
-
-MAGIC = b"DIX1"
-
-_REQUEST_BYTES = 4 * MIB
-"""Neighbouring pages are fetched together up to this."""
-
-_AHEAD_BYTES = 16 * MIB
-"""Pages that are asked for at once have no more bytes, but for the last of them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,7 @@ _HEAD_OF_LONG = LONGEST - sha256().digest_size - 1
 _SIGN = np.uint64(1 << 63)
 _BLOCK_ROWS = 1 << 16
 _BLOCK_BYTES = 1 << 23
+_EQUAL, _DIFFERENT = 0, 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,7 +251,6 @@ def _matrix(parts: Sequence[tuple[Bytes, Lengths]]) -> Bytes:
 
 
 Matrix = npt.NDArray[np.uint8]
-_EQUAL, _DIFFERENT = 0, 1
 
 
 def encode(matrix: Matrix) -> bytes:

@@ -25,6 +25,9 @@ RUN_BYTES = 64 * MIB
 _BLOCK_ROWS = 1 << 16
 _BLOCK_BYTES = 4 * MIB
 
+KEY_RUN_BYTES = 32 * MIB
+"""Keys that are sorted at once: as values, and as the bytes that they are compared by."""
+
 
 class _KeyRun(NamedTuple):
     """Sorted entries in a file: all keys, and behind them all places."""
@@ -163,10 +166,6 @@ def renumber(leaves: Iterable[LeafPage], numbers: Sequence[int]) -> Iterator[Lea
 
 def _join(leaves: Sequence[LeafPage]) -> LeafPage:
     return LeafPage(np.concatenate([leaf.keys for leaf in leaves]), np.concatenate([leaf.places for leaf in leaves]))
-
-
-KEY_RUN_BYTES = 32 * MIB
-"""Keys that are sorted at once: as values, and as the bytes that they are compared by."""
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,12 @@ from dolmen.predicate import Predicate, columns, from_builtins, from_json, parse
 ReadBlob = Callable[[Blob], bytes]
 """Reads a blob, and checks it."""
 
+SUBJECT = "subject"
+"""The property of a table that names the column which says whom a row is about."""
+
+EVERY = 1
+"""A timestamp before that of every commit."""
+
 
 @dataclass(frozen=True)
 class RememberedKeys:
@@ -134,9 +140,6 @@ def _with_ids(node: Any, ids: Mapping[int, int]) -> Any:
         return {**changed, "id": ids[node["id"]]} if node.get("kind") == "column" else changed
     return [_with_ids(each, ids) for each in node] if isinstance(node, list | tuple) else node
 
-
-SUBJECT = "subject"
-"""The property of a table that names the column which says whom a row is about."""
 
 Record: TypeAlias = Callable[[TableEntry, Erasure, Predicate], Tombstone | None]
 """Makes the tombstone of a predicate on a table; None if no row can match."""
@@ -329,10 +332,6 @@ def _for_readers(entry: TableEntry, erasure: Erasure, predicate: Predicate) -> T
     """A tombstone without a record, which nobody may store."""
     place = Blob(f"tombstone/{entry.uuid}", erasure.ts, 0, 0)
     return WhereTombstone(tuple(sorted(columns(predicate))), place, to_builtins(predicate))
-
-
-EVERY = 1
-"""A timestamp before that of every commit."""
 
 
 def least_held(tables: Iterable[TableEntry], reader: SegmentReader, timestamps: Container[int] | None = None) -> int:

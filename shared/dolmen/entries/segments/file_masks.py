@@ -26,6 +26,12 @@ Mask = npt.NDArray[np.bool_]
 _FEW_MEMBERS = 32
 """This many members of an IN are compared with the bounds one by one."""
 
+_NO_NUMBERS = frozenset((Domain.BOOLEAN, Domain.TEXT, Domain.BYTES))
+_SIGNED = frozenset((pa.int8(), pa.int16(), pa.int32(), pa.int64()))
+_FUNCTIONS: dict[Op, Callable[..., pa.Array]] = {
+    "<": pc.less, "<=": pc.less_equal, ">": pc.greater, ">=": pc.greater_equal
+}  # fmt: skip
+
 
 class StatsTable(Protocol):
     """Statistics of many files, a column for each of their parts."""
@@ -239,13 +245,6 @@ def _search_members(p: In, least: _End, greatest: _End) -> Fact | None:
     first[least.unknown] = 0
     reached: Mask = members[np.minimum(first, len(members) - 1)] <= high
     return (first < len(members)) & (reached | greatest.unknown)
-
-
-_NO_NUMBERS = frozenset((Domain.BOOLEAN, Domain.TEXT, Domain.BYTES))
-_SIGNED = frozenset((pa.int8(), pa.int16(), pa.int32(), pa.int64()))
-_FUNCTIONS: dict[Op, Callable[..., pa.Array]] = {
-    "<": pc.less, "<=": pc.less_equal, ">": pc.greater, ">=": pc.greater_equal
-}  # fmt: skip
 
 
 def _holds(ends: pa.Array, op: Op, other: pa.Array | pa.Scalar) -> Mask:

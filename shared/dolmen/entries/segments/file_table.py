@@ -29,6 +29,16 @@ _SUFFIX = ".parquet"
 _FACTORS = np.array(
     [0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x27D4EB2F165667C5], np.uint64
 )  # odd, so that no bit of a word is lost
+_UNKNOWN = -1
+
+_FEW = 512
+"""Segments with at most so many entries are decoded once: opening the object costs as much as all that it holds."""
+
+_MOST_DECODED = 8
+"""Choices of bounds with which the entries of such a segment are kept."""
+
+_ENTRY_BYTES, _STATS_BYTES = 800, 200
+"""The bytes of a decoded entry, about, and of the bounds of one of its columns."""
 
 
 class Uuids:
@@ -79,16 +89,6 @@ def _mixed(values: npt.NDArray[np.bytes_]) -> Codes:
 Positions = npt.NDArray[np.int64]
 Numbers = npt.NDArray[np.int64]
 _Choice = tuple[frozenset[int], frozenset[tuple[int, pa.DataType]]]
-_UNKNOWN = -1
-
-_FEW = 512
-"""Segments with at most so many entries are decoded once: opening the object costs as much as all that it holds."""
-
-_MOST_DECODED = 8
-"""Choices of bounds with which the entries of such a segment are kept."""
-
-_ENTRY_BYTES, _STATS_BYTES = 800, 200
-"""The bytes of a decoded entry, about, and of the bounds of one of its columns."""
 
 
 class FileTable:

@@ -29,8 +29,7 @@ from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.maintenance import never
 from dolmen.maintenance.erasures.receipts import note_held_files
 from dolmen.maintenance.resolve.unresolved import ErasureMatches, Unresolved, gather_vectors, table_reader
-from dolmen.rows.scan.by_key.filter_choice import FilterChoice
-from dolmen.rows.scan.by_key.indexed import IndexedDeletes
+from dolmen.rows.scan.by_key.key_access import FilterChoice, IndexedDeletes
 from dolmen.rows.scan.plan import FilePlan, html, text
 from dolmen.rows.scan.read.byte_ranges import local_path
 from dolmen.rows.scan.read.reading import RowGroupColumns, hidden_rows, whole_groups

@@ -31,6 +31,12 @@ from dolmen.rows.scan.read.row_groups import OpenFile, RowGroup, column_of, live
 from dolmen.rows.scan.scan_deletes import VECTOR_BYTES, vector_bytes
 from dolmen.rows.write.row_digest import Hashes
 
+PARTS_BITS = 5
+PARTS = 1 << PARTS_BITS
+
+_BUFFERED = 4 * MIB
+"""Rows of all parts are collected up to so many bytes before they are written."""
+
 
 @dataclass(frozen=True)
 class HitRowGroup(RowGroup):
@@ -179,13 +185,6 @@ def _take(
 def read_schema(columns: FeedColumns) -> pa.Schema:
     """The Arrow schema of the rows that are read. In versions that do not show a column, it is NULL."""
     return pa.schema([pa.field(field.name, field.arrow_type) for field in columns.read])
-
-
-PARTS_BITS = 5
-PARTS = 1 << PARTS_BITS
-
-_BUFFERED = 4 * MIB
-"""Rows of all parts are collected up to so many bytes before they are written."""
 
 
 class SpilledRows:

@@ -26,6 +26,12 @@ from dolmen.rows.write.row_digest import Hashes, row_hashes
 Mask: TypeAlias = npt.NDArray[np.bool_]
 Places: TypeAlias = npt.NDArray[np.int64]
 
+HELD_BYTES = 64 * MIB
+"""The most bytes of removed rows that are held in memory; matching takes a few times as much."""
+
+_LEVELS = 3
+"""How often rows that do not fit into memory are divided: into 32,768 parts. Equal rows stay together."""
+
 
 def equal_rows(first: Sequence[pa.Array], second: Sequence[pa.Array]) -> Mask:
     """A mask of the places at which two groups of columns have the same row.
@@ -101,12 +107,6 @@ def _nulls(array: pa.Array) -> Mask:
 
 Change: TypeAlias = Literal["insert", "delete", "update_before", "update_after"]
 Changed: TypeAlias = tuple[Change, pa.RecordBatch]
-
-HELD_BYTES = 64 * MIB
-"""The most bytes of removed rows that are held in memory; matching takes a few times as much."""
-
-_LEVELS = 3
-"""How often rows that do not fit into memory are divided: into 32,768 parts. Equal rows stay together."""
 
 
 class RowMatcher:

@@ -46,6 +46,15 @@ from dolmen.rows.scan.read.row_groups import RowGroup, column_of
 Hidden: TypeAlias = Mapping[int, frozenset[int]]
 """By id of a column, the ids of it or of the fields inside it that a version does not show."""
 
+_AHEAD = 8
+"""Manifests that are fetched at once, each of which takes some megabytes when it is decoded."""
+
+_SAME_ROWS = frozenset(("resolve", "compact", "index", "merge", "set", "alter", "rename"))
+"""Effects after which a scan returns the same rows, in the columns that it still has."""
+
+_REACHING = frozenset(("erase", "forget"))
+"""Effects on more tables than the one that they name, if they name any."""
+
 
 def hidden_columns(own: Schema, commit_ts: int, fields: Iterable[Field]) -> Hidden:
     """The columns, and fields inside them, that a version of the table does not show.
@@ -76,16 +85,6 @@ def hidden_columns(own: Schema, commit_ts: int, fields: Iterable[Field]) -> Hidd
         if gone:
             found[field.id] = gone
     return found
-
-
-_AHEAD = 8
-"""Manifests that are fetched at once, each of which takes some megabytes when it is decoded."""
-
-_SAME_ROWS = frozenset(("resolve", "compact", "index", "merge", "set", "alter", "rename"))
-"""Effects after which a scan returns the same rows, in the columns that it still has."""
-
-_REACHING = frozenset(("erase", "forget"))
-"""Effects on more tables than the one that they name, if they name any."""
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,8 @@ Facts = Sequence[tuple[str, str]]
 Pending: TypeAlias = Callable[[str, int, int], bytes | None]
 """(key, offset, length) -> those bytes of an object that a transaction has not uploaded yet; None for others."""
 
+_WORDS: dict[Reason, str] = {"filter": "statistics", "deleted": "deletes of all rows", "limit": "the limit"}
+
 
 @dataclass(frozen=True)
 class View:
@@ -68,7 +70,6 @@ def html(facts: Facts) -> str:
 
 
 Reason: TypeAlias = Literal["filter", "deleted", "limit"]
-_WORDS: dict[Reason, str] = {"filter": "statistics", "deleted": "deletes of all rows", "limit": "the limit"}
 
 
 @dataclass(frozen=True)

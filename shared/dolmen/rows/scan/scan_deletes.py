@@ -41,6 +41,9 @@ _INLINE_TOGETHER = 1_000
 AHEAD_BYTES = 32 * MIB
 """Blobs that are worked on one after the other are fetched ahead up to this much."""
 
+VECTOR_BYTES = 16 * MIB
+"""Vectors of consecutive files are fetched together up to this much."""
+
 
 class BlobKey(NamedTuple):
     """The object that a blob is in, and its first byte there."""
@@ -266,10 +269,6 @@ def _decode(tombstone: WhereTombstone, body: bytes) -> Predicate:
         return from_json(body)
     except PredicateError as error:
         raise CorruptionError(tombstone.blob.object, f"predicate at byte {tombstone.blob.offset}: {error}") from error
-
-
-VECTOR_BYTES = 16 * MIB
-"""Vectors of consecutive files are fetched together up to this much."""
 
 
 @dataclass(frozen=True)

@@ -50,6 +50,26 @@ NOT_ARROW = pa.ArrowException, ArithmeticError, TypeError, ValueError
 MOST_DIGITS = 400
 """Digits before or behind the point of a decimal that no type of numbers has room for, of floats either."""
 
+_NANOSECONDS = "nanoseconds cannot be stored"
+_MAX_EXACT = {16: 2**11, 32: 2**24, 64: 2**53}
+_HINTS = {
+    ("text", "number"): ("pandas.to_numeric(column)", ".cast(polars.Int64)"),
+    ("text", "timestamp"): ("pandas.to_datetime(column, utc=True)", '.str.to_datetime(time_zone="UTC")'),
+    ("text", "naive timestamp"): ("pandas.to_datetime(column)", ".str.to_datetime()"),
+    ("text", "date"): ("pandas.to_datetime(column).dt.date", ".str.to_date()"),
+    ("text", "bytes"): (".str.encode('utf-8')", ".cast(polars.Binary)"),
+    ("number", "text"): (".astype('string')", ".cast(polars.String)"),
+    ("number", "bool"): (".astype('boolean')", ".cast(polars.Boolean)"),
+    ("number", "timestamp"): ("pandas.to_datetime(column, unit='s', utc=True)", "polars.from_epoch(column)"),
+    ("bool", "number"): (".astype('Int64')", ".cast(polars.Int64)"),
+    ("naive timestamp", "timestamp"): (".dt.tz_localize('UTC')", ".dt.replace_time_zone('UTC')"),
+    ("timestamp", "naive timestamp"): (".dt.tz_convert('UTC').dt.tz_localize(None)", ".dt.replace_time_zone(None)"),
+    ("timestamp", "date"): (".dt.tz_convert('UTC').dt.date", ".dt.date()"),
+    ("naive timestamp", "date"): (".dt.date", ".dt.date()"),
+    ("duration", "number"): (".dt.total_seconds()", ".dt.total_seconds()"),
+}
+_MICROSECONDS = ".dt.floor('us')", ".dt.truncate('1us')"
+
 
 def array_of(values: Any, name: str, target: pa.DataType | None, *, nan_is_null: bool = False) -> Any:
     """The values of a column, a sequence or a pandas Series, as an array or a chunked one.
@@ -161,9 +181,6 @@ def _check_whole(values: Sequence[Any], made: pa.DataType, name: str) -> None:
             raise RowError("text stands among bytes: encode it", row=row, column=name)
 
 
-_NANOSECONDS = "nanoseconds cannot be stored"
-
-
 def _lost_time(value: Any, kind: pa.DataType) -> str | None:
     """Says which part of a date or time pyarrow would silently drop, or take for UTC; None if none."""
     if isinstance(value, dt.datetime) and value != value:  # NaT
@@ -178,30 +195,6 @@ def _lost_time(value: Any, kind: pa.DataType) -> str | None:
     if isinstance(value, dt.time) and value.tzinfo is not None:
         return "a time of day with a zone cannot be stored: leave the zone out"
     return None
-
-
-_MAX_EXACT = {16: 2**11, 32: 2**24, 64: 2**53}
-
-
-_HINTS = {
-    ("text", "number"): ("pandas.to_numeric(column)", ".cast(polars.Int64)"),
-    ("text", "timestamp"): ("pandas.to_datetime(column, utc=True)", '.str.to_datetime(time_zone="UTC")'),
-    ("text", "naive timestamp"): ("pandas.to_datetime(column)", ".str.to_datetime()"),
-    ("text", "date"): ("pandas.to_datetime(column).dt.date", ".str.to_date()"),
-    ("text", "bytes"): (".str.encode('utf-8')", ".cast(polars.Binary)"),
-    ("number", "text"): (".astype('string')", ".cast(polars.String)"),
-    ("number", "bool"): (".astype('boolean')", ".cast(polars.Boolean)"),
-    ("number", "timestamp"): ("pandas.to_datetime(column, unit='s', utc=True)", "polars.from_epoch(column)"),
-    ("bool", "number"): (".astype('Int64')", ".cast(polars.Int64)"),
-    ("naive timestamp", "timestamp"): (".dt.tz_localize('UTC')", ".dt.replace_time_zone('UTC')"),
-    ("timestamp", "naive timestamp"): (".dt.tz_convert('UTC').dt.tz_localize(None)", ".dt.replace_time_zone(None)"),
-    ("timestamp", "date"): (".dt.tz_convert('UTC').dt.date", ".dt.date()"),
-    ("naive timestamp", "date"): (".dt.date", ".dt.date()"),
-    ("duration", "number"): (".dt.total_seconds()", ".dt.total_seconds()"),
-}
-
-
-_MICROSECONDS = ".dt.floor('us')", ".dt.truncate('1us')"
 
 
 def frame_cast(data: Any) -> FindCast | None:

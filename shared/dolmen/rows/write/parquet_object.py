@@ -52,6 +52,13 @@ _LEAST_BATCH_ROWS, _MOST_BATCH_ROWS = 16, 1024
 _UNKNOWN_ROW_BYTES = 64
 
 
+#: Page headers and small pages are collected to this much before they go to the store.
+_BUFFER_BYTES = MIB
+
+_MOST_HEADER_BYTES = 128
+"""Headers of pages are shorter, as statistics of pages are in the page index."""
+
+
 @dataclass(frozen=True, slots=True)
 class WritePlan:
     """The settings that all files of one write have in common.
@@ -87,12 +94,6 @@ class WritePlan:
         rows = PAGE_BYTES / (self.encodings.row_bytes or _UNKNOWN_ROW_BYTES)
         batch = 1 << int(math.log2(min(_MOST_BATCH_ROWS, max(_LEAST_BATCH_ROWS, rows))))
         return {"data_page_size": PAGE_BYTES, "max_rows_per_page": PAGE_ROWS, "write_batch_size": batch}
-
-
-#: Page headers and small pages are collected to this much before they go to the store.
-_BUFFER_BYTES = MIB
-_MOST_HEADER_BYTES = 128
-"""Headers of pages are shorter, as statistics of pages are in the page index."""
 
 
 @dataclass(frozen=True)

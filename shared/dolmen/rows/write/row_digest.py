@@ -37,6 +37,17 @@ DIGEST_BYTES = 16
 SCHEME = "c1-"
 """Begins every digest of content made here, so that one made in another way is known for that."""
 
+_GOLDEN, _SECOND = 0x9E3779B97F4A7C15, 0xD6E8FEB86659FD93
+
+_BASE = 0x5851F42D4C957F2D
+"""Odd, so that it has an inverse."""
+
+_WINDOW = 1 << 18
+"""Elements that are folded together: some megabytes of numbers."""
+
+_LONG = 1 << 16
+"""A longer string is hashed by itself."""
+
 
 def content_digest(*parts: Any) -> str:
     """The digest of a statement's content: of its canonical JSON (sorted members, no spaces).
@@ -154,16 +165,6 @@ def _hash(body: bytes = b"") -> Any:
 
 
 Hashes: TypeAlias = npt.NDArray[np.uint64]
-_GOLDEN, _SECOND = 0x9E3779B97F4A7C15, 0xD6E8FEB86659FD93
-
-_BASE = 0x5851F42D4C957F2D
-"""Odd, so that it has an inverse."""
-
-_WINDOW = 1 << 18
-"""Elements that are folded together: some megabytes of numbers."""
-
-_LONG = 1 << 16
-"""A longer string is hashed by itself."""
 
 
 def row_hashes(batch: pa.RecordBatch) -> Hashes:

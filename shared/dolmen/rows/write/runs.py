@@ -27,6 +27,10 @@ from dolmen.rows.write.validity import fill_hidden
 _IN_FOOTER_BYTES = 1024
 
 
+#: Batches are cut into pieces of at most this part of a run, so that runs come out full.
+_PIECES = 8
+
+
 class Extent(NamedTuple):
     """Exact least and greatest value (None: no value but NULL and NaN, or a nested column), and counts.
 
@@ -81,10 +85,6 @@ def extent(column: pa.ChunkedArray) -> Extent:
     if isinstance(least, float) and math.isnan(least):
         least = greatest = None
     return Extent(least, greatest, column.null_count, nans)
-
-
-#: Batches are cut into pieces of at most this part of a run, so that runs come out full.
-_PIECES = 8
 
 
 @dataclass(frozen=True, slots=True)

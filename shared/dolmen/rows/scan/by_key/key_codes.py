@@ -41,6 +41,15 @@ few long texts among many short ones would make many steps."""
 _INTEGER_WIDTHS = {8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64}
 _SIGNED_WIDTHS = {8: np.int8, 16: np.int16, 32: np.int32, 64: np.int64}
 
+_FENCE = 1024
+"""Every so many codes of a file one is kept in memory."""
+
+_SPAN = 128 * _FENCE
+"""The most codes that are read from a file at once: 1 MB."""
+
+_BLOCK_BYTES = MIB
+"""Values stand in a file in blocks of about so many bytes, each of which is read as a whole."""
+
 
 def is_exact(types: Sequence[pa.DataType]) -> bool:
     """Whether equal codes are equal tuples."""
@@ -174,15 +183,6 @@ def _text_words(data: npt.NDArray[np.generic], offsets: npt.NDArray[np.int64]) -
 
 Int64s: TypeAlias = npt.NDArray[np.int64]
 Mask: TypeAlias = npt.NDArray[np.bool_]
-
-_FENCE = 1024
-"""Every so many codes of a file one is kept in memory."""
-
-_SPAN = 128 * _FENCE
-"""The most codes that are read from a file at once: 1 MB."""
-
-_BLOCK_BYTES = MIB
-"""Values stand in a file in blocks of about so many bytes, each of which is read as a whole."""
 
 
 class Span(Protocol):

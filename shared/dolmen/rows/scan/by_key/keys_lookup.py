@@ -45,6 +45,10 @@ _FEW = 8
 _IN_SET = 1024
 """Up to this many text keys become a hash table for each row group, which costs less than the codes of its rows."""
 
+HELD_BYTES = 32 * MIB
+"""Keys in memory, over all tuples of columns: values, codes and timestamps. Some three times as much while they are put
+in order."""
+
 
 class Tuples:
     """Rows' values of a tuple of columns, made ready to be looked up in any number of lookups over these columns.
@@ -279,11 +283,6 @@ def _not_null(mask: Mask, rows: Tuples) -> Mask:
     for array in rows.nullable:
         mask &= to_mask(pc.is_valid(array))
     return mask
-
-
-HELD_BYTES = 32 * MIB
-"""Keys in memory, over all tuples of columns: values, codes and timestamps. Some three times as much while they are put
-in order."""
 
 
 @dataclass

@@ -26,11 +26,16 @@ from dolmen.format.keys import Keys
 from dolmen.format.manifest import TableEntry
 from dolmen.format.types import to_json, to_plain
 from dolmen.predicate import And, Column, Compare, In, Literal, Or, Predicate
-from dolmen.rows.scan.by_key.indexed import footers_of_rows
+from dolmen.rows.scan.by_key.key_access import footers_of_rows
 from dolmen.rows.scan.plan import ScanPlan, View, plan
 from dolmen.rows.scan.read.footers import DataFileFooter
 from dolmen.rows.scan.read.reading import PlanReader, RowGroupColumns
 from dolmen.rows.scan.read.row_groups import RowGroup, column_of, row_mask
+
+LISTED = 10_000
+"""The most keys that a predicate lists one by one, so that filters are asked for them; of more it has ranges."""
+
+_RANGES = 256
 
 
 @dataclass(frozen=True)
@@ -241,12 +246,6 @@ def where_key_in(entry: TableEntry, keys: Keys) -> Predicate:
         type_ = str(field.arrow_type)
         terms.append(In(Column(id_, type_), type_, tuple(to_json(value) for value in to_plain(values))))
     return terms[0] if len(terms) == 1 else And(tuple(terms))
-
-
-LISTED = 10_000
-"""The most keys that a predicate lists one by one, so that filters are asked for them; of more it has ranges."""
-
-_RANGES = 256
 
 
 def existing_keys(view: View, keys: KeyRuns, newer_than: int, most: int) -> tuple[int, pa.Table | None]:

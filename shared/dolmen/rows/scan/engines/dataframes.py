@@ -32,15 +32,19 @@ if TYPE_CHECKING:
     import polars as pl
 
 
+_NOT_A_TIME = -(2**63)
+_COMPARISONS: dict[str, Op] = {"Eq": "=", "NotEq": "<>", "Lt": "<", "LtEq": "<=", "Gt": ">", "GtEq": ">="}
+_BETWEEN: dict[str, tuple[Op, Op]] = {
+    "Both": (">=", "<="), "Left": (">=", "<"), "Right": (">", "<="), "None": (">", "<"),
+}  # fmt: skip
+
+
 def optional(module: str, package: str) -> Any:
     """Imports a module, or raises InputError that says which package to install."""
     try:
         return import_module(module)
     except ImportError as error:
         raise InputError(f"this needs {module}: pip install '{package}'") from error
-
-
-_NOT_A_TIME = -(2**63)
 
 
 def to_pandas(rows: pa.Table, **options: Any) -> pd.DataFrame:
@@ -145,10 +149,6 @@ def to_polars(rows: pa.Table) -> pl.DataFrame:
     return frame
 
 
-_COMPARISONS: dict[str, Op] = {"Eq": "=", "NotEq": "<>", "Lt": "<", "LtEq": "<=", "Gt": ">", "GtEq": ">="}
-_BETWEEN: dict[str, tuple[Op, Op]] = {
-    "Both": (">=", "<="), "Left": (">=", "<"), "Right": (">", "<="), "None": (">", "<"),
-}  # fmt: skip
 _ReadLiteral: TypeAlias = Callable[[Any, Field], Any]
 
 

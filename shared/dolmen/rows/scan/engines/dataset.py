@@ -47,6 +47,9 @@ if TYPE_CHECKING:
 
 _VALUE = "value"
 _NO_FILTER = pa.field("no_filter", pa.null())
+_COMPARISONS: dict[str, Op] = {
+    "equal": "=", "not_equal": "<>", "less": "<", "less_equal": "<=", "greater": ">", "greater_equal": ">=",
+}  # fmt: skip
 
 
 def needs_boxes() -> bool:
@@ -95,11 +98,6 @@ def unbox(relation: duckdb.DuckDBPyRelation) -> duckdb.DuckDBPyRelation:
     """The columns out of their boxes."""
     names = ['"' + name.replace('"', '""') + '"' for name in relation.columns]
     return relation.project(", ".join(f"struct_extract({name}, '{_VALUE}') AS {name}" for name in names))
-
-
-_COMPARISONS: dict[str, Op] = {
-    "equal": "=", "not_equal": "<>", "less": "<", "less_equal": "<=", "greater": ">", "greater_equal": ">=",
-}  # fmt: skip
 
 
 @dataclass(frozen=True)

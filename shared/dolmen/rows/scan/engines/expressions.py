@@ -34,6 +34,16 @@ _MADE_OF_ARGUMENTS = {"list_value", "array_value", "struct_pack", "row", "map", 
 _ARITHMETIC = {"+", "-", "*", "/", "//", "%", "**", "^"}
 
 
+_REFUSED = {
+    "SUBQUERY": "a subquery",
+    "STAR": "all columns at once",
+    "PARAMETER": "a parameter",
+}
+
+_NO_COLUMNS = "__rows"
+"""The column of rows of which expressions use no column."""
+
+
 @dataclass(frozen=True)
 class Literals:
     """The literals among the results of an expression.
@@ -111,17 +121,6 @@ def _has_text(kind: pa.DataType) -> bool:
 
 Sides: TypeAlias = Mapping[str, pa.RecordBatch]
 """Rows by the name of their side; all have as many."""
-
-
-_REFUSED = {
-    "SUBQUERY": "a subquery",
-    "STAR": "all columns at once",
-    "PARAMETER": "a parameter",
-}
-
-
-_NO_COLUMNS = "__rows"
-"""The column of rows of which expressions use no column."""
 
 
 class Evaluator:

@@ -24,8 +24,7 @@ from dolmen.format.arrow_arrays import one_array
 from dolmen.format.entries import DataFile
 from dolmen.format.schema import Schema
 from dolmen.format.vectors import from_mask
-from dolmen.rows.scan.by_key.filter_choice import FilterChoice, FilterUse
-from dolmen.rows.scan.by_key.indexed import IndexedRows, indexed_rows
+from dolmen.rows.scan.by_key.key_access import FilterChoice, FilterUse, IndexedRows, indexed_rows
 from dolmen.rows.scan.plan import FilePlan, Pending, ScanPlan
 from dolmen.rows.scan.read.byte_ranges import (
     GAP_BYTES,
@@ -39,10 +38,9 @@ from dolmen.rows.scan.read.byte_ranges import (
     local_path,
     missing_file_error,
 )
-from dolmen.rows.scan.read.file_bytes import FileBytes
+from dolmen.rows.scan.read.file_bytes import FileBytes, Rows
 from dolmen.rows.scan.read.footers import DataFileFooter, FetchedFooter, first_request, open_file
 from dolmen.rows.scan.read.row_groups import OpenFile, RowGroup, live_mask, row_groups, with_hidden
-from dolmen.rows.scan.read.single_pages import Rows
 from dolmen.rows.scan.scan_deletes import (
     VECTOR_BYTES,
     BlobReader,

@@ -26,9 +26,8 @@ from dolmen.rows.scan.by_key.key_filters import FileProbe
 from dolmen.rows.scan.by_key.keys_lookup import KeysLookup, Tuples
 from dolmen.rows.scan.plan import FilePlan
 from dolmen.rows.scan.read.byte_ranges import Range
-from dolmen.rows.scan.read.file_bytes import FileBytes
+from dolmen.rows.scan.read.file_bytes import FileBytes, Rows, picked_pages
 from dolmen.rows.scan.read.footers import DataFileFooter
-from dolmen.rows.scan.read.single_pages import Rows, picked_pages
 from dolmen.rows.scan.scan_deletes import Deletes
 
 _FEW_ROWS = 10_000
