@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from dolmen.predicate import Where
-from dolmen.rows.scan.by_key import filter_choice
+from dolmen.rows.scan.by_key import key_access
 from dolmen.rows.scan.by_key.key_access import FilterUse
 from support.altered_history import in_memory
 from support.tables import World
@@ -25,8 +25,8 @@ HISTORIES = 1000 if LONG else 12
 @pytest.fixture(autouse=True)
 def exclusions(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Asks all filters that can be asked, and lists how many files each answer excluded."""
-    monkeypatch.setattr(filter_choice, "REQUEST_BYTES", -(1 << 40))
-    monkeypatch.setattr(filter_choice, "_LEAST_SPARED", -1.0)
+    monkeypatch.setattr(key_access, "REQUEST_BYTES", -(1 << 40))
+    monkeypatch.setattr(key_access, "_LEAST_SPARED", -1.0)
     excluded: list[int] = []
     plain = FilterUse.judge
 

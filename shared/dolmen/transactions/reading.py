@@ -330,6 +330,6 @@ class KeyedTable(ReadableTable):
         entry = view.entry()
         taken = take_keys(entry, keys)
         if taken.num_rows:
-            self._note_read(where_key_in(entry, taken))
+            self._note_read(where_key_in({id_: taken[str(id_)] for id_ in entry.primary_key}))
         names = None if columns is None else arguments.names("columns", columns)
         return Lookup(view, taken, names, with_commit_ts=with_commit_ts)

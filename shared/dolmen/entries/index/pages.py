@@ -228,18 +228,6 @@ class Tree:
     root: Page
     source: PageSource
 
-    def find(self, keys: Keys) -> Iterator[tuple[npt.NDArray[np.int64], Places]]:
-        """The entries of some keys, part by part: for each the place of its key in ``keys``, and where its row is.
-
-        Args:
-            keys: distinct, in ascending order.
-
-        Raises:
-            CorruptionError: a page is not what its reference says.
-        """
-        found = find_all([self.root], keys, lambda wanted: self.source.pages([reference for _, reference in wanted]))
-        yield from ((at, places) for _, at, places in found)
-
     def leaves(self, least: Keys | None = None, greatest: Keys | None = None) -> Iterator[LeafPage]:
         """The leaves with the keys from ``least`` to ``greatest``, cut to these, in order.
 

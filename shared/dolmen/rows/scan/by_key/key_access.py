@@ -20,7 +20,7 @@ from dolmen.base.units import KIB
 from dolmen.commit.context import Context
 from dolmen.entries.index.index_parts import IndexReader, IndexTally
 from dolmen.entries.index.key_bytes import Keys, order
-from dolmen.entries.index.table_index import TableIndex, encoding_of, expected_cost
+from dolmen.entries.index.table_index import FoundRows, TableIndex, encoding_of, expected_cost
 from dolmen.entries.segments.tombstone_judge import FileTombstones
 from dolmen.errors import CorruptionError, ObjectNotFoundError
 from dolmen.format.bloom_filters import false_positives
@@ -234,29 +234,41 @@ class FilterChoice:
 
 @dataclass(frozen=True)
 class IndexedRows:
-    """The rows of some keys, as the index knows them.
+    """The rows of some keys, by the index.
 
     Args:
-        covered: uuids of the files that it knows.
-        places: by uuid, the positions of rows in those of them that have some, hidden rows included.
-        footers: of files whose column chunks' places it knows, for the row groups with these rows.
+        covered: uuids of the files that it covers.
+        rows: by uuid, the rows in those of them that have some, hidden rows included.
+        footers: by uuid, the footers' parts for these rows, of files whose column chunks the index locates.
         tally: what was fetched.
     """
 
     covered: frozenset[str]
-    places: dict[str, BitMap]
+    rows: dict[str, FoundRows]
     footers: dict[str, DataFileFooter]
     tally: IndexTally
 
+    @classmethod
+    def find(cls, index: TableIndex, keys: Keys, files: Sequence[FilePlan]) -> IndexedRows:
+        """Looks keys up. Raises CorruptionError if a part of the index is missing or damaged.
+
+        Args:
+            keys: encoded, distinct, in ascending order.
+            files: those that statistics leave; the index is not read if it covers none of them.
+        """
+        is_covered = any(plan.file.uuid in index.covered for plan in files)
+        rows = index.find(keys) if is_covered else {}
+        return cls(index.covered, rows, _footers_of_rows(index, files, rows), index.reader.tally)
+
     def has_none_of(self, plan: FilePlan) -> bool:
         """Whether a file certainly has no row of the keys."""
-        return plan.file.uuid in self.covered and plan.file.uuid not in self.places
+        return plan.file.uuid in self.covered and plan.file.uuid not in self.rows
 
 
 def indexed_rows(
     context: Context, entry: TableEntry, choice: FilterChoice | None, files: Sequence[FilePlan]
 ) -> IndexedRows | None:
-    """Asks the index; None if the condition lists no keys, or reading the files is expected to read less.
+    """Finds the rows that a condition lists by key; None if it lists none, or reading the files is expected to be less.
 
     Args:
         choice: of the scan's condition.
@@ -270,27 +282,22 @@ def indexed_rows(
     keys = listed_keys(choice.where, entry)
     if keys is None or not _pays(entry, choice, len(keys), files):
         return None
-    reader = IndexReader(context.store, context.runtime, context.cache)
-    index = TableIndex.of(entry, reader)
+    # Only its parts tell which files the index covers.
+    index = TableIndex.of(entry, IndexReader(context.store, context.runtime, context.cache))
     if not _pays(entry, choice, len(keys), [plan for plan in files if plan.file.uuid in index.covered]):
         return None
-    places = index.find(keys)
-    return IndexedRows(index.covered, places, footers_of_rows(index, files, places), reader.tally)
+    return IndexedRows.find(index, keys, files)
 
 
-def footers_of_rows(
-    index: TableIndex, files: Iterable[FilePlan], places: Mapping[str, BitMap]
+def _footers_of_rows(
+    index: TableIndex, files: Iterable[FilePlan], rows: Mapping[str, FoundRows]
 ) -> dict[str, DataFileFooter]:
-    """The parts of footers that reading some rows of files needs, by uuid, as far as the index says where chunks are.
-
-    Args:
-        places: by uuid, the positions of the rows.
-    """
+    """The parts of footers that reading some rows of files needs, by uuid, if the index locates their chunks."""
     found = {}
-    for uuid, file in ((plan.file.uuid, plan.file) for plan in files if plan.file.uuid in places):
+    for uuid, file in ((plan.file.uuid, plan.file) for plan in files if plan.file.uuid in rows):
         chunks = index.chunk_places(uuid)
         if chunks is not None and int(chunks.rows.sum()) == file.rows:
-            groups = chunks.groups_at(np.array(places[uuid], np.int64))
+            groups = chunks.groups_at(rows[uuid].positions.astype(np.int64))
             if groups:
                 found[uuid] = DataFileFooter.of_places(chunks, groups)
     return found
@@ -368,26 +375,28 @@ class IndexedDeletes:
         Raises:
             CorruptionError: a part of the index is missing or damaged.
         """
-        wanted = {plan.file.uuid: plan for plan in plans if self._is_by_key(plan)}
-        if not self._pays(wanted.values()):
+        by_key = {plan.file.uuid: plan for plan in plans if self._is_by_key(plan)}
+        if not self._pays(by_key.values()):
             return {}, 0
         reader = IndexReader(self.context.store, self.context.runtime, self.context.cache)
         index = TableIndex.of(self.entry, reader)
-        known = {uuid: plan for uuid, plan in wanted.items() if uuid in index.covered}
-        if not self._pays(known.values()):
+        covered = {uuid: plan for uuid, plan in by_key.items() if uuid in index.covered}
+        if not self._pays(covered.values()):
             return {}, reader.tally.bytes
-        found = {plan.file.path: BitMap() for plan in known.values()}
+        found = {plan.file.path: BitMap() for plan in covered.values()}
+        through = {uuid: plan.file.applied_through for uuid, plan in covered.items()}
         arrays, ts = self.lookup.keys(-1)
         by_id = dict(zip(self.lookup.columns, arrays, strict=True))
         keys = encoding_of(self.entry).encode([by_id[id_] for id_ in self.entry.primary_key])
         ascending = order(keys)
         ts = ts[ascending]
-        for hits in index.hits(keys[ascending]):
-            through = np.array([known[u].file.applied_through if u in known else _NEVER for u in hits.uuids], np.int64)
-            hidden = ts[hits.at] > through[hits.files]
-            files, positions = hits.files[hidden], hits.positions[hidden]
+        # There may be millions of keys: the rows are not collected, but added to bitmaps page by page.
+        for matches in index.matches(keys[ascending]):
+            applied = np.array([through.get(uuid, _NEVER) for uuid in matches.uuids], np.int64)
+            hidden = ts[matches.keys] > applied[matches.files]
+            files, positions = matches.files[hidden], matches.positions[hidden]
             for number in np.unique(files).tolist():
-                found[known[hits.uuids[number]].file.path].update(BitMap(positions[files == number]))
+                found[covered[matches.uuids[number]].file.path].update(BitMap(positions[files == number]))
         return found, reader.tally.bytes
 
     def _is_by_key(self, plan: FilePlan) -> bool:

@@ -234,8 +234,8 @@ class PlanReader:
             self.row_groups_seen += len(file.footer.firsts)
             found = list(row_groups(file, where, deletes, self.plan.entry.schema))
             self.filters.judge(file, found, tests_only=not output)
-            places = self.indexed.places.get(file.file.uuid) if self.indexed else None
-            yield from found if places is None else _pick(found, places)
+            rows = self.indexed.rows.get(file.file.uuid) if self.indexed else None
+            yield from found if rows is None else _pick(found, rows.bitmap)
 
     def read(
         self, work: Callable[[RowGroup, RowGroupColumns], R], groups: Iterable[RowGroup], ids: frozenset[int]
@@ -372,10 +372,10 @@ def batches(groups: Iterable[RowGroup], ids: frozenset[int]) -> Iterator[Batch]:
         yield batch()
 
 
-def _pick(groups: Iterable[RowGroup], places: BitMap) -> Iterator[RowGroup]:
+def _pick(groups: Iterable[RowGroup], positions: BitMap) -> Iterator[RowGroup]:
     """The row groups with rows at some positions, with these rows alone."""
     for group in groups:
-        rows = group.rows_at(places)
+        rows = group.rows_at(positions)
         if len(rows):
             yield group.pick(rows)
 

@@ -124,9 +124,9 @@ class RowGroup:
         """
         return replace(self, rows=len(rows), gone=0, picked=rows, known=known)
 
-    def rows_at(self, places: BitMap) -> Rows:
-        """The numbers in the row group of those of some positions that are in it, and that no vector deletes."""
-        own = places & BitMap(range(self.first, self.first + self.rows))
+    def rows_at(self, positions: BitMap) -> Rows:
+        """The rows at some positions of the file, as numbers in the row group, without those that a vector deletes."""
+        own = positions & BitMap(range(self.first, self.first + self.rows))
         if self.gone and self.file.vector:
             own -= self.file.vector
         return np.array(own, np.int64) - self.first
