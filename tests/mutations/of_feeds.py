@@ -23,8 +23,8 @@ FEEDS: tuple[Mutation, ...] = (
         "an overwrite is fed by its new files alone",
         "a commit that makes a new epoch is fed as the difference of what was and is visible",
         "rows/changes/changed_files.py",
-        "        return before.entry.epoch == after.entry.epoch and before.hides_like(after, self.key_columns)\n",
-        "        return before.hides_like(after, self.key_columns)\n",
+        "        return before.entry.epoch == after.entry.epoch and before.shows_like(after, self.key_columns)\n",
+        "        return before.shows_like(after, self.key_columns)\n",
     ),
     mutation(
         "rows that compaction has moved are taken for deleted and new ones",

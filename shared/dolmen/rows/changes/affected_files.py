@@ -20,18 +20,18 @@ _TOGETHER = 4096
 
 
 @dataclass(frozen=True)
-class FileHit:
+class AffectedFile:
     """A file that may have lost rows.
 
     Args:
         before: the file as it was, with the deletes that hid rows of it.
         after: its entry as it is.
-        suspects: deletes that may have taken rows of it; None if one of them certainly took all.
+        tombstones: deletes that may have taken rows of it; None if one of them certainly took all.
     """
 
     before: FilePlan
     after: DataFile
-    suspects: FileTombstones | None
+    tombstones: FileTombstones | None
 
     @property
     def has_other_vector(self) -> bool:
@@ -72,8 +72,8 @@ class FilePlanner:
         verdict = StatsVerdict.ALWAYS
         if self._where is not None:
             verdict = RowBounds.of(file, self.state.entry.schema, self._columns.filtered).judge(self._where)
-        suspects = None if verdict is StatsVerdict.NEVER else self.judge.of_file(file)
-        return None if suspects is None else FilePlan(file, verdict is StatsVerdict.MAYBE, suspects)
+        tombstones = None if verdict is StatsVerdict.NEVER else self.judge.of_file(file)
+        return None if tombstones is None else FilePlan(file, verdict is StatsVerdict.MAYBE, tombstones)
 
 
 def younger_files(state: TableState, columns: FeedColumns, commit_ts: int) -> Iterator[DataFile]:
@@ -86,7 +86,7 @@ def younger_files(state: TableState, columns: FeedColumns, commit_ts: int) -> It
     yield from (file for file in state.entry.files if file.greatest_row_ts > commit_ts)
 
 
-def hits_of_commit(before: TableState, after: TableState, columns: FeedColumns) -> Iterator[FileHit]:
+def affected_by_commit(before: TableState, after: TableState, columns: FeedColumns) -> Iterator[AffectedFile]:
     """Yields the files of ``before`` of which the commit that made ``after`` may have taken rows.
 
     Of the table's segments it reads those that may have such files, and no other.
@@ -97,19 +97,19 @@ def hits_of_commit(before: TableState, after: TableState, columns: FeedColumns) 
     replaced = _replaced_vectors(before, after)
     for file in _judged_files(before, judge_):
         now = replaced.pop(file.uuid, None)
-        suspects = judge_.of_file(file)
-        if now is None and suspects is not None and not suspects:
+        tombstones = judge_.of_file(file)
+        if now is None and tombstones is not None and not tombstones:
             continue
         if (plan := older.plan(file)) is not None:
-            yield FileHit(plan, now or file, suspects)
+            yield AffectedFile(plan, now or file, tombstones)
     for file in before.live.find(list(replaced)).values():
         if (plan := older.plan(file)) is not None:
-            yield FileHit(plan, replaced[file.uuid], FileTombstones())
+            yield AffectedFile(plan, replaced[file.uuid], FileTombstones())
 
 
-def hits_of_deletes(
+def affected_by_deletes(
     before: TableState, deletes: tuple[Tombstone, ...], schema: Schema, columns: FeedColumns
-) -> Iterator[FileHit]:
+) -> Iterator[AffectedFile]:
     """Yields the files of which some deletes may take rows.
 
     Args:
@@ -117,14 +117,14 @@ def hits_of_deletes(
     """
     older, judge_ = FilePlanner(before, columns), TombstoneJudge(deletes, schema)
     for file in _judged_files(before, judge_):
-        suspects = judge_.of_file(file)
-        if (suspects is None or suspects) and (plan := older.plan(file)) is not None:
-            yield FileHit(plan, file, suspects)
+        tombstones = judge_.of_file(file)
+        if (tombstones is None or tombstones) and (plan := older.plan(file)) is not None:
+            yield AffectedFile(plan, file, tombstones)
 
 
-def hits_between(
+def affected_between(
     before: TableState, after: TableState, columns: FeedColumns, planner: FilePlanner
-) -> Iterator[FileHit] | None:
+) -> Iterator[AffectedFile] | None:
     """The files of ``before`` that may have lost rows up to a later version of the same epoch.
 
     Args:
@@ -133,7 +133,7 @@ def hits_between(
     Returns:
         None if files were replaced in between, so that these cannot tell.
     """
-    hits: list[FileHit] = []
+    affected: list[AffectedFile] = []
     older = FilePlanner(before, columns)
     for some in _batches(before.live):
         found = after.live.find([file.uuid for file in some])
@@ -143,12 +143,12 @@ def hits_between(
                 if file.live_rows:
                     return None
                 continue
-            suspects = planner.judge.of_file(now)
-            if now.vector == file.vector and suspects is not None and not suspects:
+            tombstones = planner.judge.of_file(now)
+            if now.vector == file.vector and tombstones is not None and not tombstones:
                 continue
             if (plan := older.plan(file)) is not None:
-                hits.append(FileHit(plan, now, suspects))
-    return iter(hits)
+                affected.append(AffectedFile(plan, now, tombstones))
+    return iter(affected)
 
 
 def unlike_files(state: TableState, other: TableState | None, columns: FeedColumns) -> Iterator[FilePlan]:

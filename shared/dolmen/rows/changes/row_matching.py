@@ -1,6 +1,6 @@
 """Matches rows that a change took away with rows that it added: equal ones, and those of the same key.
 
-The rows that were taken away are held in memory and the others stream past them. When they do not fit, both go to
+The rows that were taken away are buffered in memory and the others stream past them. When they do not fit, both go to
 temporary files in parts by key, or by the whole row where there is no key, and part after part is matched.
 
 Compares rows with rows, bit by bit: NaN equals itself, -0.0 is not 0.0, NULL equals NULL, and so within lists.
@@ -26,8 +26,8 @@ from dolmen.rows.write.row_digest import Hashes, row_hashes
 Mask: TypeAlias = npt.NDArray[np.bool_]
 Places: TypeAlias = npt.NDArray[np.int64]
 
-HELD_BYTES = 64 * MIB
-"""The most bytes of removed rows that are held in memory; matching takes a few times as much."""
+MEMORY_BYTES = 64 * MIB
+"""The most bytes of removed rows that are buffered in memory; matching takes a few times as much."""
 
 _LEVELS = 3
 """How often rows that do not fit into memory are divided: into 32,768 parts. Equal rows stay together."""
@@ -116,7 +116,7 @@ class RowMatcher:
         schema: the rows' columns.
         key: names of the columns by which two different rows are the same row before and after; none for no such rows.
         drop_equal: whether a row that was both taken away and added is no change.
-        held_bytes: see ``HELD_BYTES``.
+        memory_bytes: see ``MEMORY_BYTES``.
     """
 
     def __init__(
@@ -125,11 +125,11 @@ class RowMatcher:
         key: Sequence[str],
         *,
         drop_equal: bool,
-        held_bytes: int = HELD_BYTES,
+        memory_bytes: int = MEMORY_BYTES,
         level: int = 0,
     ) -> None:
         self._schema, self._key, self._drop_equal = schema, list(key), drop_equal
-        self._held_bytes, self._level = held_bytes, level
+        self._memory_bytes, self._level = memory_bytes, level
 
     def match(self, deleted: Iterator[pa.RecordBatch], inserted: Iterable[pa.RecordBatch]) -> Iterator[Changed]:
         """Yields the changes. Before a row of a key is added, the row of this key is taken away.
@@ -140,31 +140,33 @@ class RowMatcher:
         if not self._key and not self._drop_equal:
             yield from chain(_each("delete", deleted), _each("insert", inserted))
             return
-        held: list[pa.RecordBatch] = []
+        buffered: list[pa.RecordBatch] = []
         size = 0
         for batch in deleted:
-            held.append(batch)
+            buffered.append(batch)
             size += batch.nbytes
-            if size > self._held_bytes and self._level < _LEVELS:
-                yield from self._match_parts(chain(_each("delete", chain(held, deleted)), _each("insert", inserted)))
+            if size > self._memory_bytes and self._level < _LEVELS:
+                yield from self._match_parts(
+                    chain(_each("delete", chain(buffered, deleted)), _each("insert", inserted))
+                )
                 return
-        if held:
-            yield from self._match_held(held, inserted)
+        if buffered:
+            yield from self._match_in_memory(buffered, inserted)
         else:
             yield from _each("insert", inserted)
 
     def match_mixed(self, changes: Iterator[Changed]) -> Iterator[Changed]:
         """The same for inserts and deletes of several commits, in any order."""
-        held: list[Changed] = []
+        buffered: list[Changed] = []
         size = 0
         for change in changes:
-            held.append(change)
+            buffered.append(change)
             size += change[1].nbytes
-            if size > self._held_bytes:
-                yield from self._match_parts(chain(held, changes))
+            if size > self._memory_bytes:
+                yield from self._match_parts(chain(buffered, changes))
                 return
-        deleted = [batch for change, batch in held if change == "delete"]
-        yield from self.match(iter(deleted), [batch for change, batch in held if change == "insert"])
+        deleted = [batch for change, batch in buffered if change == "delete"]
+        yield from self.match(iter(deleted), [batch for change, batch in buffered if change == "insert"])
 
     def _match_parts(self, changes: Iterable[Changed]) -> Iterator[Changed]:
         with SpilledRows(self._schema, self._level) as gone, SpilledRows(self._schema, self._level) as new:
@@ -177,14 +179,14 @@ class RowMatcher:
                 self._schema,
                 self._key,
                 drop_equal=self._drop_equal,
-                held_bytes=self._held_bytes,
+                memory_bytes=self._memory_bytes,
                 level=self._level + 1,
             )
             for part in range(PARTS):
                 yield from inner.match(gone.read(part), new.read(part))
 
-    def _match_held(self, held: list[pa.RecordBatch], inserted: Iterable[pa.RecordBatch]) -> Iterator[Changed]:
-        deleted = _concatenate(held, self._schema)
+    def _match_in_memory(self, buffered: list[pa.RecordBatch], inserted: Iterable[pa.RecordBatch]) -> Iterator[Changed]:
+        deleted = _concatenate(buffered, self._schema)
         left = np.ones(deleted.num_rows, np.bool_)
         equals = _Groups(row_hashes(deleted)) if self._drop_equal else None
         keys = deleted.select(self._key) if self._key else None
@@ -252,10 +254,10 @@ class _Groups:
         ascending = hashes[order]
         group = np.minimum(np.searchsorted(self._numbers, ascending), len(self._numbers) - 1)
         rank = np.arange(len(ascending)) - np.searchsorted(ascending, ascending, "left") + self._taken[group]
-        hits = (self._numbers[group] == ascending) & (rank < self._counts[group])
-        group, rank = group[hits], rank[hits]
+        matched = (self._numbers[group] == ascending) & (rank < self._counts[group])
+        group, rank = group[matched], rank[matched]
         np.add.at(self._taken, group, 1)
-        return order[hits], self._order[self._starts[group] + rank]
+        return order[matched], self._order[self._starts[group] + rank]
 
 
 def _each(change: Change, batches: Iterable[pa.RecordBatch]) -> Iterator[Changed]:

@@ -43,7 +43,7 @@ from dolmen.rows.scan.plan import FilePlan, ScanPlan
 from dolmen.rows.scan.read.reading import PlanReader
 from dolmen.rows.scan.read.row_groups import RowGroup, column_of
 
-Hidden: TypeAlias = Mapping[int, frozenset[int]]
+AbsentColumns: TypeAlias = Mapping[int, frozenset[int]]
 """By id of a column, the ids of it or of the fields inside it that a version does not show."""
 
 _AHEAD = 8
@@ -56,7 +56,7 @@ _REACHING = frozenset(("erase", "forget"))
 """Effects on more tables than the one that they name, if they name any."""
 
 
-def hidden_columns(own: Schema, commit_ts: int, fields: Iterable[Field]) -> Hidden:
+def absent_columns(own: Schema, commit_ts: int, fields: Iterable[Field]) -> AbsentColumns:
     """The columns, and fields inside them, that a version of the table does not show.
 
     A table that was dropped and restored may give an id a second time, so the time of a column's addition counts too.
@@ -123,7 +123,7 @@ def may_differ(before: Manifest, after: Manifest, uuid: str, segments: SegmentRe
     ):
         return True
     was = segments.whole(first).schema
-    return hidden_columns(was, since, fields) != hidden_columns(whole.schema, after.commit_ts, fields)
+    return absent_columns(was, since, fields) != absent_columns(whole.schema, after.commit_ts, fields)
 
 
 def changing_commits(
@@ -228,14 +228,14 @@ class TableState:
     Args:
         entry: its whole entry, with the columns of the feed's last version.
         own: the columns that the version shows itself.
-        hidden: those of the feed's columns that it does not show.
+        absent: those of the feed's columns that it does not show.
     """
 
     def __init__(
-        self, context: Context, manifest: Manifest, name: str, entry: TableEntry, own: Schema, hidden: Hidden
+        self, context: Context, manifest: Manifest, name: str, entry: TableEntry, own: Schema, absent: AbsentColumns
     ) -> None:
         self.context, self.manifest, self.name, self.entry = context, manifest, name, entry
-        self.own, self.hidden = own, hidden
+        self.own, self.absent = own, absent
         self.live = LiveFiles.of(entry, context.segments)
 
     @classmethod
@@ -263,25 +263,25 @@ class TableState:
             return None
         younger = [erasure for erasure in erasures if erasure.ts > manifest.commit_ts]
         found = context.segments.whole(found)
-        hidden = hidden_columns(found.schema, manifest.commit_ts, schema.fields) if hide else {}
+        absent = absent_columns(found.schema, manifest.commit_ts, schema.fields) if hide else {}
         entry = with_erasures(found, younger, context.segments)
         own = entry.schema
         _check_types(own, schema, manifest.version)
         entry = widened_entry(entry, changed_forms(own, schema))
         entry = msgspec.structs.replace(entry, schema=_with_dropped(schema, own))
-        return cls(context, manifest, manifest.name_of(uuid) or "", entry, own, hidden)
+        return cls(context, manifest, manifest.name_of(uuid) or "", entry, own, absent)
 
     def with_entry(self, entry: TableEntry) -> TableState:
         """The same version of the table with another entry."""
-        return TableState(self.context, self.manifest, self.name, entry, self.own, self.hidden)
+        return TableState(self.context, self.manifest, self.name, entry, self.own, self.absent)
 
-    def hides_like(self, other: TableState, columns: FeedColumns) -> bool:
+    def shows_like(self, other: TableState, columns: FeedColumns) -> bool:
         """Whether two versions show the same of the columns that are needed."""
-        return all(self.hidden.get(field.id) == other.hidden.get(field.id) for field in columns.needed)
+        return all(self.absent.get(field.id) == other.absent.get(field.id) for field in columns.needed)
 
     def where(self, columns: FeedColumns) -> Predicate | None:
         """The predicate, if files can be judged by it; None if it names a column that they hold and nobody sees."""
-        return None if self.hidden.keys() & columns.filtered else columns.where
+        return None if self.absent.keys() & columns.filtered else columns.where
 
     def column(self, group: RowGroup, field: Field, arrays: Mapping[int, pa.Array]) -> pa.Array:
         """A column of a row group as this version shows it, in the feed's type; all rows, deleted ones too.
@@ -289,7 +289,7 @@ class TableState:
         Args:
             arrays: by id, at least this column as it is in the file.
         """
-        gone = self.hidden.get(field.id)
+        gone = self.absent.get(field.id)
         if gone is None:
             return column_of(group, field, arrays)
         if field.id in gone:
@@ -318,7 +318,7 @@ class TableState:
         """A reader of some of its files.
 
         Args:
-            unresolved: the deletes among which the files' suspects are.
+            unresolved: the deletes among which the files' tombstones are.
         """
         plan = ScanPlan(
             table=self.name,

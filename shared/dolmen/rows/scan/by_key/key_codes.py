@@ -201,7 +201,7 @@ class Span(Protocol):
 
 
 @dataclass(frozen=True)
-class HeldKeys:
+class KeysInMemory:
     """Keys in memory, which are one span."""
 
     codes: Int64s
@@ -209,7 +209,7 @@ class HeldKeys:
     arrays: tuple[pa.Array, ...]
 
     @classmethod
-    def of(cls, arrays: Sequence[pa.Array], ts: Int64s) -> HeldKeys:
+    def of(cls, arrays: Sequence[pa.Array], ts: Int64s) -> KeysInMemory:
         """Keys in the order in which they come, from which ``merged`` makes others.
 
         Args:
@@ -219,7 +219,7 @@ class HeldKeys:
         return cls(codes(arrays), ts, () if is_exact([array.type for array in arrays]) else tuple(arrays))
 
     @classmethod
-    def merge(cls, parts: Sequence[HeldKeys]) -> HeldKeys:
+    def merge(cls, parts: Sequence[KeysInMemory]) -> KeysInMemory:
         """The keys of one or more parts in the order of their codes, each of them once."""
         found = np.concatenate([part.codes for part in parts])
         # Lists are in order, and so are codes that are the values themselves: a stable sort merges what is.
@@ -262,7 +262,7 @@ class HeldKeys:
         return bool((self.ts[first:last] > applied_through).any())
 
 
-class StoredKeys:
+class KeysOnDisk:
     """Keys in a temporary file, which goes with this object: codes, timestamps, then blocks of values.
 
     Args:
@@ -272,7 +272,7 @@ class StoredKeys:
         LimitError: there is no room for them.
     """
 
-    def __init__(self, keys: HeldKeys) -> None:
+    def __init__(self, keys: KeysInMemory) -> None:
         self.count = keys.count
         self._block_rows = max(1, _BLOCK_BYTES * keys.count // max(1, sum(array.nbytes for array in keys.arrays)))
         self._schema = pa.schema([(str(place), array.type) for place, array in enumerate(keys.arrays)])
@@ -284,7 +284,7 @@ class StoredKeys:
         self._file = self._write(keys)
         weakref.finalize(self, os.close, self._file)
 
-    def _write(self, keys: HeldKeys) -> int:
+    def _write(self, keys: KeysInMemory) -> int:
         """Writes the file, which has no name any more, and returns its descriptor."""
         try:
             with TemporaryFile(prefix="dolmen-") as file:
@@ -321,7 +321,7 @@ class StoredKeys:
             if end < len(self._fences):  # equal codes may stand on both sides of a fence
                 stop = int(np.searchsorted(ascending, self._fences[end], "right"))
             if begin < stop:
-                yield _StoredSpan(self, start * _FENCE, min(end * _FENCE, self.count)), slice(int(begin), stop)
+                yield _SpanOnDisk(self, start * _FENCE, min(end * _FENCE, self.count)), slice(int(begin), stop)
 
     def all(self, types: Sequence[pa.DataType]) -> tuple[list[pa.Array], Int64s]:
         """All keys, by column, and the timestamp of each."""
@@ -366,10 +366,10 @@ class StoredKeys:
         return body
 
 
-class _StoredSpan:
+class _SpanOnDisk:
     """Some keys of a file, whose codes are read when it is made; all else when it is asked for."""
 
-    def __init__(self, keys: StoredKeys, start: int, end: int) -> None:
+    def __init__(self, keys: KeysOnDisk, start: int, end: int) -> None:
         self._keys, self._start, self._end = keys, start, end
         self.codes = keys.integers(start, end)
 

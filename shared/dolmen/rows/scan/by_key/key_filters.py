@@ -104,7 +104,7 @@ class KeyProbes:
         """The hashes of one column of the keys of a lookup, those that no longer count for a file included."""
         key = (id(lookup), at, arrow_type)
         if key not in self._hashed:
-            array = lookup.held_keys()[at]
+            array = lookup.all_keys()[at]
             self._hashed[key] = lookup, hashes_in_file(array, arrow_type)
         return self._hashed[key][1]
 
