@@ -74,8 +74,8 @@ DELETES: tuple[Mutation, ...] = (
         "resolution marks segments of which it has read a part",
         "a segment's resolved_through covers every live file in it",
         "maintenance/resolve/resolution.py",
-        "        if not self.stopped:\n            self.done += [own",
-        "        if self.commits >= 0:\n            self.done += [own",
+        "        if not self.stopped:\n            self.segments += [own",
+        "        if self.entry is not None:\n            self.segments += [own",
     ),
     mutation(
         "resolution puts its vector in the place of another's",
