@@ -3,10 +3,10 @@
 ::
 
     "DIX1"                   4 bytes
-    page, page, ...          back to back; which is which and where is said by the pages above them
+    page, page, ...          back to back; the pages above them refer to them
     root block               where the manifest says (index/root_block.py)
 
-The root block at the end of an index object: what the tree is of, and its root page.
+The root block at the end of an index object describes the tree, and holds its root page.
 
 ::
 
@@ -15,8 +15,8 @@ The root block at the end of an index object: what the tree is of, and its root 
     frame                    one Zstandard frame: sealed JSON (format/checksum.py)
     root page                the rest (index/pages.py)
 
-The JSON is ``{"format_version": 1, "columns": [...], "kinds": [...], "files": [...]}``, and, if the places of column
-chunks are known of some files, ``"schemas": [...], "chunks": [...]`` (format/chunk_places.py).
+The JSON is ``{"format_version": 1, "columns": [...], "kinds": [...], "files": [...]}``, and, if the places of
+column chunks are known of some files, ``"schemas": [...], "chunks": [...]`` (format/chunk_places.py).
 """
 
 from __future__ import annotations
@@ -311,7 +311,7 @@ def write_part(
         columns: ids of the columns of the keys.
         files: uuids of the data files, by their number in the entries.
         blocks: the entries, in the order of their keys.
-        places: of the column chunks of files, by uuid, as far as they are known; read when the blocks have ended.
+        places: of the column chunks of files, by uuid, if they are known; read after the last block.
 
     Raises:
         StoreUnavailableError, AccessDeniedError: from the upload; and whatever ``blocks`` raises.

@@ -328,7 +328,7 @@ class TreeWriter:
 
     Args:
         output: takes the pages.
-        offset: bytes that stand before them in the object.
+        offset: bytes before them in the object.
         width: the key encoding's.
     """
 
@@ -361,7 +361,7 @@ class TreeWriter:
             return encode_leaf(LeafPage(self._keys, self._places), self._width)
         while at < rows:
             at += self._write_leaf(at)
-        for depth, level in enumerate(self._levels):  # grows meanwhile
+        for depth, level in enumerate(self._levels):  # it grows in the loop
             while level.references:
                 rows = inner_rows(np.array(level.separators), self._width)
                 if not level.written and rows == len(level.references):

@@ -68,7 +68,7 @@ class RememberedKeys:
                 yield cls(name, tables[name], owner)
 
     def may_hold(self, erased: ErasedTable) -> bool:
-        """Whether a delete in the other table names rows by the key alone, so that it may match what is remembered."""
+        """Whether a delete in the other table names rows by the key alone, so that it may match remembered keys."""
         return set(erased.tombstone.columns) <= set(self.owner.primary_key)
 
     def keys(self, tombstone: KeysTombstone, read: ReadBlob) -> Keys:
@@ -97,7 +97,7 @@ class RememberedKeys:
         )
 
     def delete_for_readers(self, erased: ErasedTable, read: ReadBlob) -> ErasedTable:
-        """The delete of the same keys from the memory, without a record: nobody may store it."""
+        """The delete of the same keys from the memory, without a record: it must not be stored."""
         tombstone = erased.tombstone
         place = Blob(f"tombstone/{self.entry.uuid}", tombstone.ts, 0, 0)
         if isinstance(tombstone, KeysTombstone):
@@ -169,7 +169,7 @@ def erasure_timestamps(manifest: Manifest, reader: SegmentReader) -> frozenset[i
 
 
 def as_read_now(manifest: Manifest, newest: Manifest, reader: SegmentReader) -> Manifest:
-    """A version as whoever knows the newest version may read it: without the rows that were erased since.
+    """A version without the rows that were erased since, by the newest version.
 
     It costs nothing unless the newest version lists an erasure that is younger than the version. The result is for
     reading only: it is no object of the store.
@@ -280,7 +280,7 @@ def with_deletes(entry: TableEntry, erased: Iterable[ErasedTable]) -> TableEntry
 
 
 def _with_wider_columns(entry: TableEntry, columns: Iterable[Field]) -> TableEntry:
-    """The entry with the types that columns had when they were erased by, as a delete never has a wider type."""
+    """The entry with the types that columns had in the deletes: a delete must not have a wider type than the column."""
     for field in columns:
         there = next((own for own in entry.schema.fields if own.id == field.id), None)
         if there is None or there.type == field.type or is_nested(field.arrow_type):
@@ -329,7 +329,7 @@ def _of_subject(erasure: Erasure, entry: TableEntry, record: Record) -> tuple[Er
 
 
 def _for_readers(entry: TableEntry, erasure: Erasure, predicate: Predicate) -> Tombstone:
-    """A tombstone without a record, which nobody may store."""
+    """A tombstone without a record, which must not be stored."""
     place = Blob(f"tombstone/{entry.uuid}", erasure.ts, 0, 0)
     return WhereTombstone(tuple(sorted(columns(predicate))), place, to_builtins(predicate))
 

@@ -1,7 +1,7 @@
 """Masks of the files of a table for which a predicate may be TRUE, or certainly is, judged by statistics all at once.
 
 ``dolmen.predicate.prune`` reasons; this module gives it the statistics of many files as columns. Where a comparison is
-not exact in columns, it may have any outcome: whoever wants it sharper judges the files that are left one by one.
+not exact in columns, it may have any outcome: a caller that needs more judges the remaining files one by one.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """One segment of data-file entries as a table, which decodes only the columns that are asked for.
 
-Finds files among many by their uuid: looks up a 64-bit code of each, and compares the name itself on a hit.
+Files are found by uuid: by a 64-bit code of each, and then by the name itself.
 """
 
 from __future__ import annotations
@@ -161,11 +161,11 @@ class FileTable:
         """The entries of these files: their places here, ascending, and the place of each in ``uuids``."""
         codes, order = self.sorted_uuids
         first, last = np.searchsorted(codes, uuids.codes, "left"), np.searchsorted(codes, uuids.codes, "right")
-        hits = np.flatnonzero(last > first)
-        if not len(hits):
+        matched = np.flatnonzero(last > first)
+        if not len(matched):
             return np.empty(0, np.int64), np.empty(0, np.int64)
-        lengths = (last - first)[hits]
-        which = np.repeat(hits, lengths)
+        lengths = (last - first)[matched]
+        which = np.repeat(matched, lengths)
         offsets = np.arange(len(which)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
         places = order[first[which] + offsets].astype(np.int64)
         names = self._names_of(places)
@@ -182,7 +182,7 @@ class FileTable:
         ids: Collection[int] | None = None,
         types: Mapping[int, pa.DataType] | None = None,
     ) -> Iterator[list[DataFile]]:
-        """Entries as they stand in the object, some at a time.
+        """Entries as the object has them, some at a time.
 
         Args:
             places: places of the wanted entries, ascending; all by default.

@@ -1,10 +1,6 @@
 """A table's data files in one version, wherever their entries are: inline, or in segments.
 
-The live files of one segment.
-
-Changes of data files since their entries went into segments: newer pairs, and removals.
-
-Checks, by statistics alone, that files written under a narrower type of a column fit its wider one.
+Entries in segments never change. ``FileChanges`` has their later changes: newer pairs, and removals.
 """
 
 from __future__ import annotations
@@ -246,7 +242,7 @@ class LiveFiles:
             yield LiveSegment.of(segment, table, changes, self.entry.schema)
 
     def find(self, uuids: Collection[str]) -> dict[str, DataFile]:
-        """The effective entries of these files, by uuid, as far as the files are still there."""
+        """The effective entries of those of these files that are still there, by uuid."""
         wanted = set(uuids)
         found = {file.uuid: file for file in self.entry.files if file.uuid in wanted}
         left = wanted - found.keys()

@@ -295,7 +295,7 @@ class TombstoneJudge:
     Args:
         tombstones: oldest first.
         schema: the table's.
-        predicates: those of ``where`` tombstones, if they were loaded; by default those that stand in the entries.
+        predicates: those of ``where`` tombstones, if they were loaded; by default those in the entries.
     """
 
     def __init__(

@@ -66,7 +66,7 @@ class FilePlanner:
         return self._judge
 
     def plan(self, file: DataFile) -> FilePlan | None:
-        """The file with the deletes that may hide rows of it; None if no row of it is both wanted and visible."""
+        """The file with the deletes that may hide rows of it; None if no row of it both matches and is visible."""
         if not file.live_rows:
             return None
         verdict = StatsVerdict.ALWAYS
@@ -77,7 +77,7 @@ class FilePlanner:
 
 
 def younger_files(state: TableState, columns: FeedColumns, commit_ts: int) -> Iterator[DataFile]:
-    """Yields the files that may hold wanted rows of commits after ``commit_ts``."""
+    """Yields the files that may hold matching rows of commits after ``commit_ts``."""
     where = state.where(columns)
     wanted = [segment for segment in state.live.segments_for(where) if segment.greatest > commit_ts]
     for each in state.live.live_segments(wanted) if wanted else ():
@@ -131,7 +131,7 @@ def affected_between(
         planner: plans files of ``after``.
 
     Returns:
-        None if files were replaced in between, so that these cannot tell.
+        None if files were replaced in between: their rows must be compared.
     """
     affected: list[AffectedFile] = []
     older = FilePlanner(before, columns)
@@ -152,7 +152,7 @@ def affected_between(
 
 
 def unlike_files(state: TableState, other: TableState | None, columns: FeedColumns) -> Iterator[FilePlan]:
-    """Yields the files whose visible rows the other version shows not at all, or otherwise."""
+    """Yields the files whose visible rows may not be the same in the other version."""
     planner = FilePlanner(state, columns)
     others = None if other is None else FilePlanner(other, columns)
     for some in _batches(state.live):
@@ -173,7 +173,7 @@ def _is_alike(plan: FilePlan, there: DataFile, others: FilePlanner) -> bool:
 
 
 def _judged_files(state: TableState, judge_: TombstoneJudge) -> Iterator[DataFile]:
-    """The files of which some delete may hide rows, as far as segments tell, and all inline ones."""
+    """The files of which some delete may hide rows, by the bounds of segments, and all inline files."""
     if not judge_:
         return
     judged = {segment.object: judge_.of_segment(segment) for segment in state.live.segments}
@@ -186,7 +186,7 @@ def _judged_files(state: TableState, judge_: TombstoneJudge) -> Iterator[DataFil
 def _replaced_vectors(before: TableState, after: TableState) -> dict[str, DataFile]:
     """Files of ``before`` to which the next commit gave other vectors, as they are after it, by uuid.
 
-    The pairs that a commit changes stand inline: in an overlay, or in the file's own inline entry.
+    The pairs that a commit changes are inline: in an overlay, or in the file's own inline entry.
     """
     inline = {file.uuid: file.vector for file in before.entry.files}
     found = {file.uuid: file for file in after.entry.files if inline.get(file.uuid, file.vector) != file.vector}

@@ -83,7 +83,7 @@ class ChangedFiles:
         return self.read_new(self.columns, self.new)
 
     def match(self) -> Iterator[Changed]:
-        """Streams the changes: tells rows that replace others from rows that are new."""
+        """Streams the changes, and distinguishes rows that replace others from new ones."""
         if not self.is_paired:
             yield from (("delete", batch) for batch in self.deleted())
             yield from (("insert", batch) for batch in self.inserted())
@@ -104,8 +104,7 @@ class ChangePlanner:
         entry: says the table's uuid, primary key, and the columns of the feed.
         output: columns of the result.
         where: bound to the columns of ``entry``: the feed of the rows for which it is TRUE.
-        erasures: of rows of the table, oldest first: changes are those of the versions as whoever reads them now sees
-            them.
+        erasures: of rows of the table, oldest first: the changes are those of the versions without erased rows.
     """
 
     def __init__(
@@ -162,7 +161,7 @@ class ChangePlanner:
         return _in_epoch(columns, before, after, tuple(affected), new, planner.tombstones, is_net=True)
 
     def erased(self, first: Manifest, last: Manifest, *, net: bool = False) -> ChangedFiles | None:
-        """The rows that a commit took away and that nobody sees any more, as deletes for whoever has them from before.
+        """The rows that a commit took away and that were erased later, as deletes for consumers that have them.
 
         They have values in the columns of the primary key alone; without one, in those that the erasures name. Some may
         be of rows that are erased by a later commit, in a file of which this one took others.
@@ -177,15 +176,15 @@ class ChangePlanner:
         state = self._stored(first) if erasures else None
         if state is None:
             return None
-        marked = with_erasures(state.entry, erasures, self._context.segments)
-        deletes = marked.tombstones[len(state.entry.tombstones) :]
+        with_deletes = with_erasures(state.entry, erasures, self._context.segments)
+        deletes = with_deletes.tombstones[len(state.entry.tombstones) :]
         named = self._entry.primary_key or {id_ for delete in deletes for id_ in delete.columns}
         kept = tuple(field for field in self._entry.schema.fields if field.id in named)
         if not deletes or not kept:
             return None
-        told = tuple(field for field in self._columns.output if field.id in named)
-        columns = FeedColumns(self._entry.schema, told, kept, self._columns.where)
-        affected = affected_by_deletes(state, deletes, marked.schema, columns)
+        output = tuple(field for field in self._columns.output if field.id in named)
+        columns = FeedColumns(self._entry.schema, output, kept, self._columns.where)
+        affected = affected_by_deletes(state, deletes, with_deletes.schema, columns)
         now = None if net else self._stored(last)
         if now is not None and now.entry.epoch == state.entry.epoch:
             touched = {each.after.path for each in affected_by_commit(state, now, columns)}
@@ -193,9 +192,9 @@ class ChangePlanner:
 
         def read_lost(_: FeedColumns, files: Sequence[LosingFile]) -> Iterator[pa.RecordBatch]:
             losing = [each for each in files if isinstance(each, AffectedFile)]
-            for batch in taken_rows(state, state.with_entry(marked), columns, losing, deletes):
+            for batch in taken_rows(state, state.with_entry(with_deletes), columns, losing, deletes):
                 arrays = [
-                    batch.column(field.name) if field in told else pa.nulls(batch.num_rows, field.arrow_type)
+                    batch.column(field.name) if field in output else pa.nulls(batch.num_rows, field.arrow_type)
                     for field in self._columns.output
                 ]
                 yield pa.RecordBatch.from_arrays(arrays, [field.name for field in self._columns.output])
@@ -206,7 +205,7 @@ class ChangePlanner:
         return ChangedFiles(columns, tuple(affected), (), read_lost, read_new)
 
     def _difference(self, before: TableState | None, after: TableState | None) -> ChangedFiles:
-        """The rows that only one of two versions shows, whatever happened in between."""
+        """The rows that only one of two versions has, whatever happened in between."""
         both = before is not None and after is not None
         columns = self.key_columns if both else self._columns
 
@@ -227,11 +226,11 @@ class ChangePlanner:
         return before.entry.epoch == after.entry.epoch and before.shows_like(after, self.key_columns)
 
     def _state(self, manifest: Manifest) -> TableState | None:
-        """The table in a version, as whoever reads it now sees it."""
+        """The table in a version, without the rows that were erased since."""
         return TableState.of(self._context, manifest, self._entry.uuid, self._entry.schema, self._erasures)
 
     def _stored(self, manifest: Manifest) -> TableState | None:
-        """The table in a version, as it was read before anything was erased."""
+        """The table in a version, with the rows that were erased since."""
         return TableState.of(self._context, manifest, self._entry.uuid, self._entry.schema, hide=False)
 
     def _keyed_by(self, ids: Sequence[int]) -> FeedColumns:

@@ -1,17 +1,13 @@
 """One table in one version, seen through the columns of the feed's last version.
 
-Finds which of a feed's columns a version does not show, as they were dropped then and a later restore brought them
-back.
+A version may lack columns of the feed that a later restore brought back. In such a version these columns are NULL in
+all rows, whatever its files still hold. A column that was added later is not absent: older rows have its default.
 
-In such a version these columns are NULL in all rows, whatever its files still hold. A column that was added later is
-not among them: older rows have its default.
-
-Finds the commits that changed a table's rows, with few requests: most versions of a long chain are never read.
-
-The history tells in words what each commit did. These words only choose which manifests are read first. Whether a table
-is the same in two versions follows from its entries: a commit that added rows left a younger timestamp, one that took
-rows away moved ``last_delete_ts``, one that replaced all of them made a new epoch, and one that dropped a column of the
-feed no longer shows it. Where the entries disagree with the words, every version in between is read.
+``changing_commits`` finds the commits that changed a table's rows, with few requests: most versions of a long chain are
+never read. The history lists the effects of each commit. They only choose the manifests that are read first. Whether a
+table is the same in two versions follows from its entries: a commit that added rows left a younger timestamp, one that
+took rows away moved ``last_delete_ts``, one that replaced all of them made a new epoch, and one that dropped a column of
+the feed no longer shows it. Where the entries disagree with the history, every version in between is read.
 """
 
 from __future__ import annotations
@@ -138,7 +134,7 @@ def changing_commits(
         fields: columns of the feed.
 
     Raises:
-        VersionExpiredError: a version has expired meanwhile.
+        VersionExpiredError: a version has expired in the meantime.
     """
     if since.version >= until.version:
         return
@@ -280,7 +276,7 @@ class TableState:
         return all(self.absent.get(field.id) == other.absent.get(field.id) for field in columns.needed)
 
     def where(self, columns: FeedColumns) -> Predicate | None:
-        """The predicate, if files can be judged by it; None if it names a column that they hold and nobody sees."""
+        """The predicate, if files can be judged by it; None if it names a column that the version lacks."""
         return None if self.absent.keys() & columns.filtered else columns.where
 
     def column(self, group: RowGroup, field: Field, arrays: Mapping[int, pa.Array]) -> pa.Array:
@@ -309,7 +305,7 @@ class TableState:
         return tombstones_of(self.entry, self.context.segments)
 
     def tombstones_since(self, commit_ts: int) -> tuple[Tombstone, ...]:
-        """The deletes of later commits that are inline, as those of the version's own commit and of erasures are."""
+        """The inline deletes of later commits. Those of the version's own commit and of erasures are always inline."""
         return tuple(tombstone for tombstone in self.entry.tombstones if tombstone.ts > commit_ts)
 
     def reader(
@@ -338,7 +334,7 @@ def _check_types(own: Schema, last: Schema, version: int) -> None:
     there = {field.id: field for field in last.fields}
     for field in own.fields:
         now = there.get(field.id)
-        if now is None or now.added_ts != field.added_ts:  # another column, which got the id of one of then
+        if now is None or now.added_ts != field.added_ts:  # another column, which got the id of a dropped one
             continue
         if now.type != field.type and wider_ids(field.type, now.type, field.id):
             raise SchemaError(
@@ -350,7 +346,7 @@ def _check_types(own: Schema, last: Schema, version: int) -> None:
 
 
 def _with_dropped(schema: Schema, own: Schema) -> Schema:
-    """The feed's columns, with those that the version's deletes may name beside them."""
+    """The feed's columns, and the dropped columns that the version's deletes may name."""
     there = {field.id for field in schema.fields}
     dropped = {id_: field for id_, field in (own.by_id | schema.by_id).items() if id_ not in there}
     dropped.pop(COMMIT_TS_ID, None)

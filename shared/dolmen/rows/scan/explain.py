@@ -40,7 +40,7 @@ class Explanation:
     """The requests and row groups of a scan, given what the cache holds now.
 
     Args:
-        plan: what the manifest alone tells.
+        plan: of the scan.
         row_groups: in all files that are read.
         row_groups_read: those that may have rows for the scan, by the footers' statistics and vectors.
         row_groups_tested: those of them whose rows have to be tested, one by one, against a predicate or tombstone.
@@ -175,7 +175,7 @@ class RowSource(Protocol):
         """The same rows with some of the columns, one more condition, and at most ``limit`` rows."""
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
-        """The rows, read anew."""
+        """The rows; each call reads them."""
 
     def explain(self) -> Explanation:
-        """Explains what is read and what is skipped."""
+        """The reads of the scan, and the files and row groups that it skips."""

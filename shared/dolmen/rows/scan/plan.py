@@ -79,7 +79,7 @@ class FilePlan:
     Args:
         file: its entry.
         filter: whether its rows have to be tested against the scan's predicate; False when all of them match.
-        tombstones: deletes that may hide rows of it, as far as statistics can tell.
+        tombstones: deletes that may hide rows of it, by statistics.
     """
 
     file: DataFile
@@ -137,8 +137,8 @@ class ScanPlan:
         pruned: how many files are not to be read, by reason: nothing matches, all is deleted, the limit is reached.
         unresolved: all tombstones of the table, oldest first.
         segments: what planning took.
-        counted_files, counted_rows: files that are not listed, as metadata alone knew how many rows the scan gets from
-            them; only in plans for counting.
+        counted_files, counted_rows: files that are not listed, and the rows that the scan gets from them, by metadata; only
+            in plans for counting.
     """
 
     table: str
@@ -340,7 +340,7 @@ class _ScanPlanner:
             there -= over
 
     def _known_by_root(self, segment: Segment) -> bool:
-        """Whether the root alone tells how many rows there are in a segment all of whose rows match."""
+        """Whether the root alone gives the number of rows in a segment all of whose rows match."""
         return self._counting and not len(self.live.changes.uuids) and not self._deletes.of_segment(segment)
 
     def _enough(self) -> bool:

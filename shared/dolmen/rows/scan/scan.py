@@ -52,7 +52,7 @@ def _count(group: RowGroup, columns: RowGroupColumns) -> int:
 
 
 class Scan:
-    """Rows of one table in one version. Nothing is read before it is asked for; each use reads anew.
+    """Rows of one table in one version. Nothing is read before rows are requested; each use reads again.
 
     Rows come in the order of the files, in any number of batches; ``limit`` takes any rows and then stops reading.
 
@@ -148,7 +148,7 @@ class Scan:
         """A DuckDB relation that streams the scan whenever it is executed.
 
         A query over it reads the columns that it needs and those files and row groups that its conditions leave,
-        unless the scan has a limit: which rows these are does not depend on what is asked of them.
+        unless the scan has a limit: its rows must not depend on the query.
 
         Args:
             connection: where the relation lives; DuckDB's default connection otherwise.
@@ -233,7 +233,7 @@ class Scan:
         return Scan(self._view, **{**arguments, **changes})
 
     def reading(self) -> AbstractContextManager[None]:
-        """Surrounds work with ``reader``, and tells objects that have expired from damage. See ``Context.reading``."""
+        """Surrounds work with ``reader``, and distinguishes expired objects from damage. See ``Context.reading``."""
         return self._view.reading()
 
     def reader(self) -> PlanReader:

@@ -13,7 +13,7 @@ date32, date64              date32; naive timestamp (midnight)
 time, naive timestamp       their microsecond type, when no digit is lost
 zoned timestamp             UTC microseconds, when no digit is lost
 list, struct, map           by the same rules inside; struct fields by name, like columns
-dictionary, run-end         as the values they stand for
+dictionary, run-end         as the values they encode
 extension                   as its storage type
 ==========================  ==================================================================================
 

@@ -45,7 +45,7 @@ _DELTA_MAY_TAKE = {"INT32": 1.25, "INT64": 1.25, "BYTE_ARRAY": 0.97}
 
 
 #: Packed integers are compressed only if ZSTD leaves less than this part of them: else it costs time and gains nothing.
-#: Other columns always are, as later rows may compress well: packed integers stay small without it.
+#: Other columns always are, because later rows may compress well: packed integers stay small without it.
 _WORTH_COMPRESSING = 0.98
 
 WRITTEN_CODECS = frozenset({"ZSTD", "UNCOMPRESSED"})
@@ -57,7 +57,7 @@ class Leaf:
     """A column as Parquet has it: a nested one of the table is one or several of these.
 
     Args:
-        path: how Parquet names it. Need not be unique: a column "a.b" may stand beside a struct "a" with a field "b".
+        path: how Parquet names it. Need not be unique: there may be a column "a.b" and a struct "a" with a field "b".
         column: name of the table's column.
         nested: whether ``column`` is nested.
     """

@@ -13,7 +13,7 @@ nothing but NULL            any type
 So ``table.overwrite(table.scan().to_pandas())`` stores what was there, NULLs in columns of integers included, of which
 pandas makes floats with NaN.
 
-NaN in a pandas column of floats, or among objects, is NULL, as everywhere in pandas, which has no other word for NULL
+NaN in a pandas column of floats, or among objects, is NULL, as everywhere in pandas, which has no other NULL
 there: reading a table whose floats hold NaN into pandas and writing it back makes them NULL. Columns that can tell
 (``Float64``, ``double[pyarrow]``: ``to_pandas(types_mapper=pandas.ArrowDtype)``) and Polars frames keep both.
 
@@ -76,7 +76,7 @@ def array_of(values: Any, name: str, target: pa.DataType | None, *, nan_is_null:
 
     Args:
         target: the type of the column that they are for, if it is known; the array may have another.
-        nan_is_null: NaN and NaT are NULL where they stand for it, as in pandas.
+        nan_is_null: NaN and NaT mean NULL, as in pandas.
 
     Raises:
         RowError: pyarrow has no type for them, or would drop a part of one.
@@ -104,14 +104,14 @@ def _as_target(values: Any, name: str, target: pa.DataType | None, why: Exceptio
     if kinds and own not in kinds:
         text = target is not None and t.is_string(target)
         helps = "; .astype('string') helps" if text and nan_is_null else ""
-        told = f"a value of type {own} stands below values of type {' and '.join(sorted(kinds))}{helps}"
+        reason = f"a value of type {own} stands below values of type {' and '.join(sorted(kinds))}{helps}"
     elif own == "Decimal" and not next(iter(values[fault : fault + 1])).is_finite():
-        told = "a decimal that is no number (NaN, Infinity) cannot be stored; NULL can"
+        reason = "a decimal that is no number (NaN, Infinity) cannot be stored; NULL can"
     elif own == "Decimal" or isinstance(why, ArithmeticError):
-        told = "a number has too many digits"
+        reason = "a number has too many digits"
     else:
-        told = f"pyarrow has no type for this and what stands above it: {why}"
-    raise RowError(told, row=fault + 1, column=name) from why
+        reason = f"pyarrow has no type for this and what stands above it: {why}"
+    raise RowError(reason, row=fault + 1, column=name) from why
 
 
 def _check_kept(values: Iterable[Any], target: pa.DataType, name: str) -> None:

@@ -37,7 +37,7 @@ MAX_GROUP_ROWS = 1 << 18
 """Rows of a full row group: enough for a column chunk to be worth a request, few enough to decode many at once."""
 
 LOOKED_UP_GROUP_BYTES = 128 * KIB
-"""A row group of a table with an index has about so many bytes, as a look-up reads one with one request."""
+"""A row group of a table with an index has about so many bytes, because a look-up reads one with one request."""
 LOOKED_UP_CHUNK_BYTES = 8 * KIB
 """But so many for each column, since a footer has about 120 bytes for each column chunk."""
 MIN_LOOKED_UP_ROWS, MAX_LOOKED_UP_ROWS = 1 << 8, 1 << 13
@@ -56,7 +56,7 @@ _UNKNOWN_ROW_BYTES = 64
 _BUFFER_BYTES = MIB
 
 _MOST_HEADER_BYTES = 128
-"""Headers of pages are shorter, as statistics of pages are in the page index."""
+"""Headers of pages are shorter: statistics of pages are in the page index."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ class EncodedRun:
 
     Args:
         size: bytes of the column chunks, and of the magic before them.
-        behind: Bloom filters and page index, which stand behind them.
+        behind: Bloom filters and page index, which follow them.
         footer: what an entry calls so.
         metadata: the footer as pyarrow has it.
         extents: of the columns, by column id.
@@ -165,7 +165,7 @@ def _complete_extents(extents: Mapping[int, Extent], entry: TableEntry, metadata
             found = metadata.row_group(group).column(place).statistics
             if found is not None and found.has_min_max:
                 total = total.merged(Extent(found.min, found.max))
-            elif found is None or found.num_values:  # values, but nobody knows which
+            elif found is None or found.num_values:  # values, but unknown ones
                 total = Extent(None, None, total.nulls, total.nans)
                 break
         complete[id_] = total

@@ -91,7 +91,7 @@ class RowDigest:
     def hexdigest(self) -> str:
         """The digest of the rows so far, with the names and types of their columns, in any order.
 
-        A column of nothing but NULLs does not count, as it need not have been given.
+        A column of nothing but NULLs does not count: callers may leave it out.
         """
         columns = sorted(
             [name, *node.facts()] for name, node in self._columns.items() if node.holds and name in self._given
@@ -154,7 +154,7 @@ class _DigestNode:
 def _widest(kind: pa.DataType) -> pa.DataType:
     """The type in which values are taken: 7 is 7 and 1.5 is 1.5, however many bits a table has for it.
 
-    Values of uint64 beyond int64 are told apart by their bits, too.
+    Values of uint64 beyond int64 are distinguished by their bits, too.
     """
     found = type_of(kind)
     return (found and found.widest) or kind

@@ -7,10 +7,8 @@ vectorised: text costs about 5 ms a million short strings, numbers nothing.
 Values of children are looked at only where the rows of the array lie, so that the parts of one large array cost
 together what the whole costs.
 
-Fills the values in a struct's fields where the struct itself is NULL.
-
-Nobody sees it, and Arrow may hold anything there: NULL, as readers put it there, or a value. Parquet's writer though
-refuses NULL in a field that is not nullable wherever it stands. So it is made to hold some value there.
+``fill_hidden`` fills the values in a struct's fields where the struct itself is NULL. Readers ignore them, and Arrow
+may have anything there, NULL or a value. But Parquet's writer refuses any NULL in a field that is not nullable.
 """
 
 from __future__ import annotations

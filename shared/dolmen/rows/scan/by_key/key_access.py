@@ -105,7 +105,7 @@ class FilterChoice:
         entry: the table's.
         where: the scan's predicate.
         deletes: those that its files are checked against.
-        output: ids of the columns that are read beside those that decide about rows.
+        output: ids of the columns that are read, apart from those that decide about rows.
         files: the number of files that are asked.
     """
 

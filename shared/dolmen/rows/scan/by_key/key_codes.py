@@ -3,7 +3,7 @@
 The code of one integer-like column is its value: equal codes are equal values. All other codes are hashes of the
 whole content: equal values have equal codes, and equal codes have to be compared.
 
-Keys in the order of their codes: in memory, or in a temporary file where there are more than memory is to hold.
+Keys are kept in the order of their codes: in memory, or in a temporary file if there are too many.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _SPAN = 128 * _FENCE
 """The most codes that are read from a file at once: 1 MB."""
 
 _BLOCK_BYTES = MIB
-"""Values stand in a file in blocks of about so many bytes, each of which is read as a whole."""
+"""Values are in a file in blocks of about so many bytes, each of which is read as a whole."""
 
 
 def is_exact(types: Sequence[pa.DataType]) -> bool:
@@ -318,7 +318,7 @@ class KeysOnDisk:
             end = min(start + step, last)
             begin = np.searchsorted(ascending, self._fences[start], "left")
             stop = len(ascending)
-            if end < len(self._fences):  # equal codes may stand on both sides of a fence
+            if end < len(self._fences):  # equal codes may be on both sides of a fence
                 stop = int(np.searchsorted(ascending, self._fences[end], "right"))
             if begin < stop:
                 yield _SpanOnDisk(self, start * _FENCE, min(end * _FENCE, self.count)), slice(int(begin), stop)

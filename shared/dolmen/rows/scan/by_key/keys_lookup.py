@@ -247,11 +247,11 @@ class KeysLookup:
             inside = np.minimum(places, len(span.codes) - 1)
             same = (inside == places) & (span.codes[inside] == rows.codes[at])
             at, places = at[same], places[same]
-            hits = self._equal(rows, at, span, places, ts, applied_through)
-            found.append(at[hits])
+            is_key = self._equal(rows, at, span, places, ts, applied_through)
+            found.append(at[is_key])
             if self._exact:
                 break
-            at, places = at[~hits], places[~hits] + 1
+            at, places = at[~is_key], places[~is_key] + 1
         return np.concatenate(found) if found else at
 
     def _equal(

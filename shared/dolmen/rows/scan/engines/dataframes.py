@@ -2,7 +2,7 @@
 
 Polars gives the condition as an expression whose columns and literals have their types by then, and which can be
 written as JSON. Of that a closed list is understood; Polars itself applies the whole condition to what comes back, so
-what is not understood, in whatever version, only costs more reading.
+a condition of an unknown form only costs more reading.
 
 Rows as frames of pandas and Polars: every value as it is stored, or an error that says what to do.
 
@@ -157,7 +157,7 @@ class _UnsupportedError(Exception):
 
 
 def lazy_frame(scan: RowSource, stored: Schema) -> pl.LazyFrame:
-    """A lazy frame that scans anew whenever it is collected.
+    """A lazy frame that scans each time it is collected.
 
     Args:
         stored: the table's columns with their ids.

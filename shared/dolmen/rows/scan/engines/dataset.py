@@ -12,7 +12,7 @@ constants only, and it pushes nothing on structs that have a field of a type wit
 
 A box is a struct with a column as its first field. It has a second field, of the type null, if comparisons of the
 column go wrong as well: those of floats, as Arrow's NaN is not the greatest number, and those of times of day and of
-nested values, as not all constants can be written. The relation takes the columns out of their boxes.
+nested values, because not all constants can be written. The relation takes the columns out of their boxes.
 
 Filters as Arrow expressions, in which DuckDB asks a dataset for rows, as predicates.
 
@@ -125,7 +125,7 @@ class Filter:
     """The predicate and the columns of an Arrow expression.
 
     Args:
-        columns: names of the columns that it reads; None if that can't be told.
+        columns: names of the columns that it reads; None if they are unknown.
         predicate: a condition that all rows fulfil for which the expression is TRUE.
         whole: whether all rows that fulfil it are such rows: the expression need not be evaluated then.
     """

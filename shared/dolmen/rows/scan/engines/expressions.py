@@ -92,7 +92,7 @@ def _results(node: Node) -> Iterator[Node]:
 
 
 def _arguments(node: Node) -> list[Node]:
-    """The arguments of a function; DuckDB 2.0 gives each a name beside it."""
+    """The arguments of a function; DuckDB 2.0 also gives each a name."""
     given = node.get("arguments") or node.get("children") or ()
     return [each.get("expression", each) for each in given]
 
@@ -131,7 +131,7 @@ class Evaluator:
     """
 
     def __init__(self) -> None:
-        # Rewritten, ``u + 1 = 18446744073709551615`` fails inside of DuckDB: expressions are evaluated as they stand.
+        # Rewritten, ``u + 1 = 18446744073709551615`` fails inside of DuckDB: expressions are evaluated unchanged.
         self._connection = join_sandbox(threads="1", disabled_optimizers="expression_rewriter")
         self._trees: dict[str, Any] = {}
         self._errors: Any = optional("duckdb", "dolmen[sql]").Error

@@ -1,4 +1,4 @@
-"""Connections of DuckDB that see what is registered with them, and nothing else.
+"""Connections of DuckDB that see only the relations registered with them.
 
 The functions that SQL may call: they compute values from values, or list tables, types and settings.
 
@@ -143,7 +143,7 @@ ALLOWED = frozenset(
 """Names in lower case, as DuckDB's parser gives them."""
 
 _CALL = re.compile(r'"function_name":("(?:[^"\\]|\\.)*")')
-"""A call in a parsed statement. No text in it can look so, as quotes in texts are escaped."""
+"""A call in a parsed statement. No text in it can look so: quotes in texts are escaped."""
 
 
 def open_sandbox(temp_directory: str = "", **settings: str) -> duckdb.DuckDBPyConnection:

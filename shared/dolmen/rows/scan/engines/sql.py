@@ -233,7 +233,7 @@ class _Query:
 
     @contextmanager
     def raising_dolmen_errors(self) -> Iterator[None]:
-        """Raises what a scan raised, or else what DuckDB says, as an error of dolmen."""
+        """Raises the error of a scan, or else DuckDB's error as one of dolmen's."""
         import duckdb
 
         try:
@@ -242,7 +242,7 @@ class _Query:
             raise self._reason(error) from error
 
     def _reason(self, error: Exception) -> Error:
-        """The reason for an error. Nothing keeps it, as it refers to frames that refer to the connection."""
+        """The reason for an error. The error itself is not kept: it refers to frames that refer to the connection."""
         for dataset in self.datasets:
             found, dataset.error = dataset.error, None
             if found:
@@ -273,7 +273,7 @@ class _Query:
 
 
 class SqlResult:
-    """A query's result. It runs anew for each of these calls; nothing has run before the first."""
+    """A query's result. It runs once for each of these calls, and not before the first."""
 
     def __init__(self, query: _Query, explained: str | None) -> None:
         self._query, self._explained = query, explained

@@ -1,9 +1,8 @@
-"""Byte ranges of objects: which of them to ask for together, and the file that Parquet reads them from.
+"""Byte ranges of objects: those that one request fetches, and the file that Parquet reads them from.
 
-Where the bytes of a data file are: under its path in the database's store or, if it was adopted, where it was.
-
-The store that an adopted file is in is of the same kind as the database's: a manifest cannot make a reader of a bucket
-open files of the reader's machine.
+The bytes of a data file are under its path in the database's store or, if it was adopted, where it was. The store of an
+adopted file is of the same kind as the database's: a manifest cannot make a reader of a bucket open files of the
+reader's machine.
 """
 
 from __future__ import annotations
@@ -249,7 +248,7 @@ def data_object(store: ObjectStore, path: str) -> DataObject:
 
 
 def local_path(store: ObjectStore, path: str) -> str | None:
-    """A data file's path on this machine if nobody replaces it there. Others may replace an adopted one.
+    """A data file's path on this machine if no other program replaces it. Others may replace an adopted one.
 
     Args:
         store: the database's.
@@ -277,7 +276,7 @@ def changed_file_error(store: ObjectStore, file: DataFile, table: str, reason: s
     """The error for a data file that is another one than its entry says.
 
     Args:
-        reason: how one can tell, as the error for a file of the database's own says it.
+        reason: the difference, as the error for one of the database's own files gives it.
     """
     found = data_object(store, file.path)
     if found.adopted:

@@ -95,7 +95,7 @@ def column_named(mapping: Sequence[MappedColumn], name: str) -> MappedColumn | N
 
 
 def microseconds_per_unit(metadata: pq.FileMetaData, leaf: int) -> int | None:
-    """How many microseconds the unit of a column of times is, as statistics count it; None for nanoseconds."""
+    """Microseconds per unit of a column of times in statistics; None for nanoseconds."""
     logical = json.loads(metadata.schema.column(leaf).logical_type.to_json())
     if logical["Type"] == "Date":
         return 1
@@ -162,7 +162,7 @@ class DataFileFooter:
         columns: by field id, in the file's order.
         firsts: position of each row group's first row in the file.
         sums: checksums of the column chunks; None for files that were written without.
-        etag: of an adopted file when the footer was read; None for files that nobody replaces.
+        etag: of an adopted file when the footer was read; None for files that are never replaced.
         columns_by: how the columns of an adopted file are found, which are read in the types that dolmen has for them;
             None for the database's own files.
         page_block: what the footer says of the places of pages, encoded.
@@ -247,7 +247,7 @@ class DataFileFooter:
         return count
 
     def leaves(self, ids: frozenset[int]) -> list[int]:
-        """Parquet columns of these columns, as far as the file has them, ascending."""
+        """Parquet columns of those of these columns that the file has, ascending."""
         return [leaf for id_, column in self.columns.items() if id_ in ids for leaf in column.leaves]
 
     def ranges(self, group: int, ids: frozenset[int]) -> list[Range]:
@@ -260,7 +260,7 @@ class DataFileFooter:
         return found
 
     def bounds(self, group: int, field: Field, nans: int | None) -> Bounds:
-        """The bounds of a column in one row group, by Parquet's statistics, as of the column's type now.
+        """The bounds of a column in one row group, by Parquet's statistics, in the column's present type.
 
         Args:
             nans: NaN values of the column in the whole file; None = unknown.

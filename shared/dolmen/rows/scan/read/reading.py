@@ -1,10 +1,8 @@
 """Reading row groups: open files, prune row groups, fetch ranges, decode; each stage ahead of the next.
 
 All waiting happens in the thread that consumes the rows; the stages hand their work to pools whose tasks never wait
-for each other. What is under way at once is bounded per stage, which is what bounds memory:
+for each other. Each stage has a bound on its work in flight, which bounds memory:
 at most ``threads`` requests and ``AHEAD_BYTES``, and one decoded row group per processor.
-
-Positions of the rows that tombstones hide in an opened file.
 """
 
 from __future__ import annotations
@@ -139,7 +137,7 @@ class PlanReader:
         cautious: open no file before its row groups are asked for; for scans that may stop early.
         tests_only: no columns are read but those that decide about rows.
         by_index: find the rows of listed keys through the table's index, where that reads less.
-        footers: by uuid, what is known already of footers of files, none of which is fetched then.
+        footers: by uuid, footers, or parts of them, that need not be fetched.
     """
 
     context: Context
@@ -150,7 +148,7 @@ class PlanReader:
     by_index: bool = False
     footers: Mapping[str, DataFileFooter] = field(default_factory=dict)
     row_groups_seen: int = field(default=0, init=False)
-    """Row groups in all files open_one so far."""
+    """Row groups in the files opened so far."""
     filters: FilterUse = field(default_factory=FilterUse, init=False)
     """Counts of the questions to Bloom filters so far."""
     indexed: IndexedRows | None = field(default=None, init=False)
@@ -243,7 +241,7 @@ class PlanReader:
         """Does ``work`` on row groups, several at a time, and yields what it returns in their order.
 
         Args:
-            ids: columns that ``work`` may read beside those that ``RowGroup.tests`` names.
+            ids: columns that ``work`` may read, apart from those that ``RowGroup.tests`` names.
         """
 
         def run(some: Sequence[tuple[RowGroup, FileBytes]]) -> list[R]:
@@ -313,7 +311,7 @@ class PlanReader:
         try:
             try:
                 body = there.store.get(there.key, wanted, etag=etag).body
-            except ObjectChangedError:  # perhaps the same bytes were written again, which the footer tells
+            except ObjectChangedError:  # perhaps the same bytes were written again: the footer is compared
                 etag = self._open(file, anew=True).footer.etag
                 body = there.store.get(there.key, wanted, etag=etag).body
         except ObjectNotFoundError as error:
@@ -392,7 +390,7 @@ def _files_of(item: FetchTask) -> int:
 
 
 def _take(bitmaps: dict[str, BitMap], path: str) -> BitMap:
-    """The vector of a file, which nobody needs again."""
+    """Takes the vector of a file out of those that were fetched."""
     if path not in bitmaps:
         raise CorruptionError(path, "the table lists it twice")
     return bitmaps.pop(path)
@@ -408,7 +406,7 @@ def hidden_rows(group: RowGroup, columns: RowGroupColumns) -> tuple[str, BitMap]
 
 
 def whole_groups(file: OpenFile, some: Sequence[RowGroup]) -> BitMap:
-    """Positions of row groups that need not be read, as all their rows are hidden.
+    """Positions of the rows of row groups that need not be read, because all of them are hidden.
 
     Args:
         some: the row groups that have to be read.

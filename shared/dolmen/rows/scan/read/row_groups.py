@@ -81,13 +81,13 @@ class RowGroup:
         index: its number there.
         first: position of its first row: rows of the file before it, deleted ones included.
         rows: physical rows.
-        gone: how many of them the file's vector removes.
+        gone: number of them that the file's vector deletes.
         filter: the scan's predicate, None if every row matches.
         predicates: of ``where`` tombstones; rows for which one is TRUE are hidden.
         hidden: a mask of the rows that ``predicates`` hide, once they are evaluated.
         lookups: of ``keys`` tombstones.
         picked: numbers of rows in the row group, ascending, if only these are read: they are its ``rows`` then.
-        known: ids of columns that are not read, unless for a test, as their values are known.
+        known: ids of columns whose values are known: they are read only for a test.
     """
 
     file: OpenFile
