@@ -6,8 +6,8 @@ all rows, whatever its files still hold. A column that was added later is not ab
 ``changing_commits`` finds the commits that changed a table's rows, with few requests: most versions of a long chain are
 never read. The history lists the effects of each commit. They only choose the manifests that are read first. Whether a
 table is the same in two versions follows from its entries: a commit that added rows left a younger timestamp, one that
-took rows away moved ``last_delete_ts``, one that replaced all of them made a new epoch, and one that dropped a column of
-the feed no longer shows it. Where the entries disagree with the history, every version in between is read.
+took rows away moved ``last_delete_ts``, one that replaced all of them made a new epoch, and one that dropped a column
+of the feed no longer shows it. Where the entries disagree with the history, every version in between is read.
 """
 
 from __future__ import annotations

@@ -137,8 +137,8 @@ class ScanPlan:
         pruned: how many files are not to be read, by reason: nothing matches, all is deleted, the limit is reached.
         unresolved: all tombstones of the table, oldest first.
         segments: what planning took.
-        counted_files, counted_rows: files that are not listed, and the rows that the scan gets from them, by metadata; only
-            in plans for counting.
+        counted_files, counted_rows: files that are not listed, and the rows that the scan gets from them, by
+            metadata; only in plans for counting.
     """
 
     table: str
