@@ -35,9 +35,8 @@ from dolmen.format.layout import segment_key
 from dolmen.format.manifest import Manifest, Segment, TableEntry
 from dolmen.format.properties import has_index
 from dolmen.maintenance import never
-from dolmen.maintenance.resolve.unresolved import table_reader
 from dolmen.rows.scan.plan import FilePlan
-from dolmen.rows.scan.read.reading import RowGroupColumns
+from dolmen.rows.scan.read.reading import PlanReader, RowGroupColumns
 from dolmen.rows.scan.read.row_groups import RowGroup, column_of
 from dolmen.store.cache import ObjectCache
 
@@ -181,7 +180,7 @@ class IndexVersion:
             chunks: gets the places of column chunks, by the uuid of their file.
         """
         entry, encoding = self.entry, self.encoding
-        reader = table_reader(self.context, self.name, self.manifest, entry)
+        reader = PlanReader.of_table(self.context, self.name, self.manifest, entry)
         fields = [entry.schema.by_id[id_] for id_ in entry.primary_key]
         numbers = {file.path: np.uint64(number << 32) for number, file in enumerate(files)}
         plans = [FilePlan(msgspec.structs.replace(file, vector=None), False, ()) for file in files]

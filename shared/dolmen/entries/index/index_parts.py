@@ -32,6 +32,7 @@ from dolmen.base.runtime import Runtime
 from dolmen.base.units import MIB
 from dolmen.entries.index.key_bytes import KeyEncoding
 from dolmen.entries.index.pages import InnerPage, LeafPage, Page, PageRef, Tree, TreeWriter, decode_page
+from dolmen.entries.segments.segment_reader import FetchTally
 from dolmen.errors import CorruptionError, ObjectNotFoundError
 from dolmen.format.checksums import crc32, prepare, seal, unseal
 from dolmen.format.chunk_locations import ChunkPlaces
@@ -176,14 +177,6 @@ class OpenPart:
         return (self.head.columns, self.head.kinds) == (columns, kinds)
 
 
-@dataclass
-class IndexTally:
-    """Counts what was fetched of indexes."""
-
-    requests: int = 0
-    bytes: int = 0
-
-
 @dataclass(frozen=True, slots=True)
 class IndexReader:
     """Reads parts of indexes. Safe to use from several threads.
@@ -196,7 +189,7 @@ class IndexReader:
     store: ObjectStore
     runtime: Runtime
     cache: ObjectCache
-    tally: IndexTally = field(default_factory=IndexTally)
+    tally: FetchTally = field(default_factory=FetchTally)
 
     def fetch(self, key: str, start: int, end: int) -> bytes:
         """Bytes of a part. Raises CorruptionError if the object is missing."""

@@ -28,11 +28,11 @@ from dolmen.format.erasures import Erasure
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.maintenance import never
 from dolmen.maintenance.erasures.receipts import note_held_files
-from dolmen.maintenance.resolve.unresolved import ErasureMatches, Unresolved, gather_vectors, table_reader
+from dolmen.maintenance.resolve.unresolved import ErasureMatches, Unresolved, gather_vectors
 from dolmen.rows.scan.by_key.key_access import FilterChoice, IndexedDeletes
-from dolmen.rows.scan.plan import FilePlan, html, text
+from dolmen.rows.scan.plan import FactSheet, FilePlan
 from dolmen.rows.scan.read.byte_ranges import local_path
-from dolmen.rows.scan.read.reading import RowGroupColumns, hidden_rows, whole_groups
+from dolmen.rows.scan.read.reading import PlanReader, RowGroupColumns, hidden_rows, whole_groups
 from dolmen.rows.scan.read.row_groups import OpenFile, RowGroup, row_groups
 
 BUDGET_BYTES = 64 * GIB
@@ -44,7 +44,7 @@ _BATCH_ROWS = 1 << 28
 
 
 @dataclass(frozen=True, repr=False)
-class Resolved:
+class Resolved(FactSheet):
     """The result of a resolution.
 
     Args:
@@ -93,12 +93,6 @@ class Resolved:
             ("vectors gathered", f"{self.gathered:,}"),
             ("commits", f"{self.commits:,}"),
         ]
-
-    def __repr__(self) -> str:
-        return text(self.facts())
-
-    def _repr_html_(self) -> str:
-        return html(self.facts())
 
 
 def resolve(
@@ -249,7 +243,7 @@ class _Resolution:
         found, fetched = indexed.find(plans)
         self.counts["bytes_read"] += fetched
         self.counts["indexed"] += len(found)
-        reader = table_reader(self.context, self.name, self.manifest, self.entry)
+        reader = PlanReader.of_table(self.context, self.name, self.manifest, self.entry)
         vectors = reader.vectors([plan for plan in plans if plan.file.path in found])
         for path, hidden in found.items():
             self._add_positions(path, hidden - vectors.get(path, BitMap()))
@@ -270,7 +264,7 @@ class _Resolution:
             erasing: by path, the tombstones of erasures that may match rows of the file, hidden or not.
             ids: columns that these name.
         """
-        reader = table_reader(self.context, self.name, self.manifest, self.entry)
+        reader = PlanReader.of_table(self.context, self.name, self.manifest, self.entry)
         deletes = self.unresolved.deletes
         choice = None if ids else FilterChoice.of(self.context, self.entry, None, deletes, ids, len(plans))
         groups_left: dict[str, int] = {}

@@ -18,13 +18,12 @@ from dolmen.entries.segments.row_bounds import RowBounds, undecided
 from dolmen.entries.segments.tombstone_judge import FileTombstones, TombstoneJudge
 from dolmen.format.arrow_arrays import to_boolean_array, to_mask
 from dolmen.format.entries import Blob, DataFile, KeysTombstone, Tombstone, WhereTombstone
-from dolmen.format.manifest import Manifest, TableEntry
-from dolmen.format.schema import Field
+from dolmen.format.manifest import TableEntry
 from dolmen.maintenance import never
 from dolmen.predicate import StatsVerdict, matches
 from dolmen.rows.scan.by_key.keys_lookup import KeysLookup, Tuples
-from dolmen.rows.scan.plan import FilePlan, ScanPlan
-from dolmen.rows.scan.read.reading import PlanReader, RowGroupColumns
+from dolmen.rows.scan.plan import FilePlan
+from dolmen.rows.scan.read.reading import RowGroupColumns
 from dolmen.rows.scan.read.row_groups import OpenFile, RowGroup, as_bound
 from dolmen.rows.scan.scan_deletes import BlobReader, Deletes, load_deletes
 
@@ -76,14 +75,6 @@ class Unresolved:
 
 def _load(context: Context, entry: TableEntry, tombstones: Sequence[Tombstone]) -> Deletes:
     return load_deletes(tombstones, entry.schema, BlobReader(context.store, context.runtime), context.cache)
-
-
-def table_reader(
-    context: Context, name: str, manifest: Manifest, entry: TableEntry, output: tuple[Field, ...] = ()
-) -> PlanReader:
-    """A reader of the table's files; its caller chooses files and columns at each step."""
-    plan = ScanPlan(name, manifest.version, entry, output, None, None, (), {})
-    return PlanReader(context, plan)
 
 
 class ErasureMatches:

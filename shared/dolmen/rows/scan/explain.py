@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from dolmen.format.entries import KeysTombstone, WhereTombstone
 from dolmen.predicate import Predicate
-from dolmen.rows.scan.plan import ScanPlan, html, text
+from dolmen.rows.scan.plan import FactSheet, ScanPlan
 from dolmen.rows.scan.read.footers import first_request
 from dolmen.rows.scan.read.reading import PlanReader, batches
 from dolmen.rows.scan.read.row_groups import RowGroup
@@ -36,7 +36,7 @@ class Fetch:
 
 
 @dataclass(frozen=True, repr=False)
-class Explanation:
+class Explanation(FactSheet):
     """The requests and row groups of a scan, given what the cache holds now.
 
     Args:
@@ -105,12 +105,6 @@ class Explanation:
             *(filters if self.filtered_files else ()),
             ("fetch data", f"{'at most ' if self.plan.limit is not None else ''}{self.data_fetch}"),
         ]
-
-    def __repr__(self) -> str:
-        return text(self.facts())
-
-    def _repr_html_(self) -> str:
-        return html(self.facts())
 
 
 def explain(reader: PlanReader) -> Explanation:

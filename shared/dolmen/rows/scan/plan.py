@@ -25,10 +25,10 @@ from dolmen.format.manifest import Manifest, Segment, TableEntry
 from dolmen.format.schema import COMMIT_TS_FIELD, Field
 from dolmen.predicate import Predicate, StatsVerdict, columns, to_sql
 
-Facts = Sequence[tuple[str, str]]
 Pending: TypeAlias = Callable[[str, int, int], bytes | None]
 """(key, offset, length) -> those bytes of an object that a transaction has not uploaded yet; None for others."""
 
+Reason: TypeAlias = Literal["filter", "deleted", "limit"]
 _WORDS: dict[Reason, str] = {"filter": "statistics", "deleted": "deletes of all rows", "limit": "the limit"}
 
 
@@ -57,19 +57,21 @@ class View:
         return self.context.reading(self.manifest.version)
 
 
-def text(facts: Facts) -> str:
-    """One fact a line, names aligned."""
-    width = max(len(name) for name, _ in facts)
-    return "\n".join(f"{name:<{width}}  {value}" for name, value in facts)
+class FactSheet:
+    """A result that shows its facts as text, one a line, and in notebooks as a table."""
 
+    def facts(self) -> list[tuple[str, str]]:
+        """The facts, as pairs of name and value."""
+        raise NotImplementedError
 
-def html(facts: Facts) -> str:
-    """A table."""
-    rows = "".join(f"<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in facts)
-    return f"<table>{rows}</table>"
+    def __repr__(self) -> str:
+        facts = self.facts()
+        width = max(len(name) for name, _ in facts)
+        return "\n".join(f"{name:<{width}}  {value}" for name, value in facts)
 
-
-Reason: TypeAlias = Literal["filter", "deleted", "limit"]
+    def _repr_html_(self) -> str:
+        rows = "".join(f"<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in self.facts())
+        return f"<table>{rows}</table>"
 
 
 @dataclass(frozen=True)
@@ -123,7 +125,7 @@ class SegmentUse:
 
 
 @dataclass(frozen=True, repr=False)
-class ScanPlan:
+class ScanPlan(FactSheet):
     """The files and columns that a scan reads, and the deletes that it applies.
 
     Args:
@@ -190,12 +192,6 @@ class ScanPlan:
             ("tombstones", f"{len(self.tombstones):,} of {len(self.unresolved):,} to be checked"),
         ]
         return [(name, value) for name, value in facts if value]
-
-    def __repr__(self) -> str:
-        return text(self.facts())
-
-    def _repr_html_(self) -> str:
-        return html(self.facts())
 
     @cached_property
     def tombstones(self) -> tuple[Tombstone, ...]:

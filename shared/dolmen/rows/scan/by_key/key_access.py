@@ -18,9 +18,10 @@ from pyroaring import BitMap
 
 from dolmen.base.units import KIB
 from dolmen.commit.context import Context
-from dolmen.entries.index.index_parts import IndexReader, IndexTally
+from dolmen.entries.index.index_parts import IndexReader
 from dolmen.entries.index.key_bytes import Keys, order
 from dolmen.entries.index.table_index import FoundRows, TableIndex, encoding_of, expected_cost
+from dolmen.entries.segments.segment_reader import FetchTally
 from dolmen.entries.segments.tombstone_judge import FileTombstones
 from dolmen.errors import CorruptionError, ObjectNotFoundError
 from dolmen.format.bloom_filters import false_positives
@@ -246,7 +247,7 @@ class IndexedRows:
     covered: frozenset[str]
     rows: dict[str, FoundRows]
     footers: dict[str, DataFileFooter]
-    tally: IndexTally
+    tally: FetchTally
 
     @classmethod
     def find(cls, index: TableIndex, keys: Keys, files: Sequence[FilePlan]) -> IndexedRows:

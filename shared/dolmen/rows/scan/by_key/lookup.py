@@ -12,11 +12,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dolmen.entries.index.index_parts import IndexReader, IndexTally
+from dolmen.entries.index.index_parts import IndexReader
 from dolmen.entries.index.key_bytes import KeyEncoding, order
 from dolmen.entries.index.key_bytes import Keys as EncodedKeys
 from dolmen.entries.index.sorting import KeyRun, KeyRuns
 from dolmen.entries.index.table_index import FoundRows, TableIndex, encoding_of
+from dolmen.entries.segments.segment_reader import FetchTally
 from dolmen.format.arrow_arrays import Mask, one_array, to_boolean_array
 from dolmen.format.keys import Keys
 from dolmen.format.manifest import TableEntry
@@ -77,7 +78,7 @@ class KeySearch:
             newer_than=self._newer_than,
         )
         if not scan.files:
-            return scan, IndexedRows(frozenset(), {}, {}, IndexTally())
+            return scan, IndexedRows(frozenset(), {}, {}, FetchTally())
         index = TableIndex.of(self._entry, IndexReader(context.store, context.runtime, context.cache))
         found = IndexedRows.find(index, self._encoded, scan.files)
         return replace(scan, files=tuple(each for each in scan.files if not found.has_none_of(each))), found

@@ -20,7 +20,8 @@ from dolmen.commit.context import Context
 from dolmen.errors import CorruptionError, ObjectChangedError, ObjectNotFoundError
 from dolmen.format.arrow_arrays import one_array
 from dolmen.format.entries import DataFile
-from dolmen.format.schema import Schema
+from dolmen.format.manifest import Manifest, TableEntry
+from dolmen.format.schema import Field, Schema
 from dolmen.format.vectors import from_mask
 from dolmen.rows.scan.by_key.key_access import FilterChoice, FilterUse, IndexedRows, indexed_rows
 from dolmen.rows.scan.plan import FilePlan, Pending, ScanPlan
@@ -153,6 +154,13 @@ class PlanReader:
     """Counts of the questions to Bloom filters so far."""
     indexed: IndexedRows | None = field(default=None, init=False)
     """The rows that the index found, once the row groups have been asked for; None if it was not asked."""
+
+    @classmethod
+    def of_table(
+        cls, context: Context, name: str, manifest: Manifest, entry: TableEntry, output: tuple[Field, ...] = ()
+    ) -> PlanReader:
+        """A reader of the table's files whose caller chooses files and columns at each step."""
+        return cls(context, ScanPlan(name, manifest.version, entry, output, None, None, (), {}))
 
     def __post_init__(self) -> None:
         self._latest: DataFileFooter | None = None
