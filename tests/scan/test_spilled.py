@@ -220,7 +220,7 @@ def test_many_tombstones_are_judged_together_as_they_are_one_by_one() -> None:
         for part in live.live_segments():
             mask = judge.mask(part)
             narrowed = judge.of_segment(part.segment)
-            for place, file in zip(part.places(), part.entries(), strict=True):
+            for place, file in zip(part.positions(), part.entries(), strict=True):
                 each = [TombstoneJudge([t], schema).of_file(file) for t in tombstones]
                 expected = tuple(t for found in each for t in found or ())
                 assert judge.of_file(file) == narrowed.of_file(file) == expected, SEED + round_

@@ -147,7 +147,7 @@ class FileTable:
 
     @cached_property
     def sorted_uuids(self) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int32]]:
-        """Codes of its files' uuids, ascending, and the place of each file."""
+        """Codes of its files' uuids, ascending, and the position of each file."""
         paths = one_array(self._read(["path"])["path"])
         for path in pc.filter(paths, pc.invert(pc.match_substring_regex(paths, r"^data/[A-Za-z0-9_./-]{1,200}$"))):
             check_reference(path.as_py(), self.segment.object)
@@ -158,7 +158,7 @@ class FileTable:
         return codes[order], order
 
     def find(self, uuids: Uuids) -> tuple[Positions, Positions]:
-        """The entries of these files: their places here, ascending, and the place of each in ``uuids``."""
+        """The entries of these files: their positions here, ascending, and the position of each in ``uuids``."""
         codes, order = self.sorted_uuids
         first, last = np.searchsorted(codes, uuids.codes, "left"), np.searchsorted(codes, uuids.codes, "right")
         matched = np.flatnonzero(last > first)
@@ -167,31 +167,31 @@ class FileTable:
         lengths = (last - first)[matched]
         which = np.repeat(matched, lengths)
         offsets = np.arange(len(which)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-        places = order[first[which] + offsets].astype(np.int64)
-        names = self._names_of(places)
+        positions = order[first[which] + offsets].astype(np.int64)
+        names = self._names_of(positions)
         same = np.fromiter(
-            (name == uuids.names[place] for name, place in zip(names, which, strict=True)), np.bool_, len(names)
+            (name == uuids.names[position] for name, position in zip(names, which, strict=True)), np.bool_, len(names)
         )
-        places, which = places[same], which[same]
-        ascending = np.argsort(places, kind="stable")
-        return places[ascending], which[ascending]
+        positions, which = positions[same], which[same]
+        ascending = np.argsort(positions, kind="stable")
+        return positions[ascending], which[ascending]
 
     def entries(
         self,
-        places: Positions | None = None,
+        positions: Positions | None = None,
         ids: Collection[int] | None = None,
         types: Mapping[int, pa.DataType] | None = None,
     ) -> Iterator[list[DataFile]]:
         """Entries as the object has them, some at a time.
 
         Args:
-            places: places of the wanted entries, ascending; all by default.
+            positions: positions of the wanted entries, ascending; all by default.
             ids: columns whose bounds the entries have; all by default. The others are unknown then.
             types: by id, types that columns have now and in whose form bounds are wanted.
         """
         wanted = self.ids if ids is None else self.ids & frozenset(ids)
         if not self._is_small:
-            yield from self._decode(places, wanted, types or {})
+            yield from self._decode(positions, wanted, types or {})
             return
         choice = wanted, frozenset((id_, known) for id_, known in (types or {}).items() if id_ in wanted)
         found = self._decoded.get(choice)
@@ -201,18 +201,18 @@ class FileTable:
                 self._decoded[choice] = found
                 self.nbytes += len(found) * (_ENTRY_BYTES + _STATS_BYTES * len(wanted))
                 self._grown(self)
-        if places is None or len(places):
-            yield found if places is None else [found[place] for place in places.tolist()]
+        if positions is None or len(positions):
+            yield found if positions is None else [found[position] for position in positions.tolist()]
 
     def _decode(
-        self, places: Positions | None, wanted: Collection[int], types: Mapping[int, pa.DataType]
+        self, positions: Positions | None, wanted: Collection[int], types: Mapping[int, pa.DataType]
     ) -> Iterator[list[DataFile]]:
         optional = [name for name in OPTIONAL_COLUMNS if name in self._names]
         names = [*BASE_COLUMNS, *optional, *(name for id_ in sorted(wanted) for name in stats_columns(id_))]
         for group, first, last in self._groups():
             own = None
-            if places is not None:
-                own = places[np.searchsorted(places, first) : np.searchsorted(places, last)] - first
+            if positions is not None:
+                own = positions[np.searchsorted(positions, first) : np.searchsorted(positions, last)] - first
                 if not len(own):
                     continue
             table = _widened(self._read(names, [group]), types)
@@ -230,21 +230,21 @@ class FileTable:
         for group, (first, last) in enumerate(pairwise(ends)):
             yield group, first, last
 
-    def _names_of(self, places: Positions) -> list[str]:
+    def _names_of(self, positions: Positions) -> list[str]:
         if self._is_small:
             if self._uuids is None:
                 self._uuids = list(map(uuid_of, self._read(["path"])["path"].to_pylist()))
-            return [self._uuids[place] for place in places.tolist()]
+            return [self._uuids[position] for position in positions.tolist()]
         found: list[str] = []
-        order = np.argsort(places, kind="stable")
-        ascending = places[order]
+        order = np.argsort(positions, kind="stable")
+        ascending = positions[order]
         for group, first, last in self._groups():
             own = ascending[np.searchsorted(ascending, first) : np.searchsorted(ascending, last)] - first
             if len(own):
                 found += map(uuid_of, one_array(self._read(["path"], [group])["path"]).take(pa.array(own)).to_pylist())
         names = [""] * len(found)
-        for place, name in zip(order.tolist(), found, strict=True):
-            names[place] = name
+        for position, name in zip(order.tolist(), found, strict=True):
+            names[position] = name
         return names
 
     def _read(self, names: Sequence[str], groups: Sequence[int] | None = None) -> pa.Table:

@@ -58,7 +58,7 @@ class FileChanges:
 
 
 def effective(file: DataFile, overlay: Overlay | None, resolved_through: int) -> DataFile:
-    """A file's entry with its newest pair, in whichever place that is."""
+    """A file's entry with its newest pair, wherever that is."""
     through, vector, erasing = file.applied_through, file.vector, file.erasing
     if overlay is not None and file.newer_pair(overlay.applied_through, overlay.vector):
         through, vector, erasing = overlay.applied_through, overlay.vector, overlay.erasing
@@ -101,7 +101,7 @@ class LiveSegment:
 
     Args:
         live: a mask of the entries whose files are still there; None = all.
-        overlays: newer pairs of some of them, by place.
+        overlays: newer pairs of some of them, by position.
         schema: the table's, which gives the types of the bounds.
     """
 
@@ -116,16 +116,16 @@ class LiveSegment:
         """Finds the changes of this segment's files."""
         if not len(changes.uuids):
             return cls(segment, table, None, {}, schema)
-        places, which = table.find(changes.uuids)
+        positions, which = table.find(changes.uuids)
         gone = which < len(changes.removed)
         live = None
         if gone.any():
             live = np.ones(len(table), np.bool_)
-            live[places[gone]] = False
+            live[positions[gone]] = False
         names = changes.uuids.names
         overlays = {
-            place: changes.pairs[names[at]]
-            for place, at in zip(places[~gone].tolist(), which[~gone].tolist(), strict=True)
+            position: changes.pairs[names[at]]
+            for position, at in zip(positions[~gone].tolist(), which[~gone].tolist(), strict=True)
         }
         return cls(segment, table, live, overlays, schema)
 
@@ -134,33 +134,33 @@ class LiveSegment:
         """Number of files that are still there."""
         return len(self.table) if self.live is None else int(np.count_nonzero(self.live))
 
-    def places(self, mask: npt.NDArray[np.bool_] | None = None) -> Positions:
-        """Places of live files, those of ``mask`` only if there is one."""
+    def positions(self, mask: npt.NDArray[np.bool_] | None = None) -> Positions:
+        """Positions of live files, those of ``mask`` only if there is one."""
         if mask is None:
             mask = self.live
         elif self.live is not None:
             mask = mask & self.live
         return np.arange(len(self.table)) if mask is None else np.flatnonzero(mask)
 
-    def entries(self, places: Positions | None = None, ids: Collection[int] | None = None) -> Iterator[DataFile]:
+    def entries(self, positions: Positions | None = None, ids: Collection[int] | None = None) -> Iterator[DataFile]:
         """Effective entries of live files.
 
         Args:
-            places: places of the wanted entries; all by default.
+            positions: positions of the wanted entries; all by default.
             ids: columns whose bounds the entries have; all by default. The others are unknown then.
         """
-        wanted = self.places() if places is None else places
+        wanted = self.positions() if positions is None else positions
         at = iter(wanted.tolist())
         for some in self.table.entries(wanted, ids, self.schema.widened_types):
             for file in some:
                 yield effective(file, self.overlays.get(next(at)), self.segment.resolved_through)
 
-    def totals(self, places: Positions | None = None) -> Totals:
-        """Sums over live files, or over those at these places."""
+    def totals(self, positions: Positions | None = None) -> Totals:
+        """Sums over live files, or over those at these positions."""
         segment = self.segment
-        if places is None and self.live is None and not self.overlays:
+        if positions is None and self.live is None and not self.overlays:
             return Totals(segment.count, segment.rows, segment.deleted, segment.bytes)
-        wanted = self.places() if places is None else places
+        wanted = self.positions() if positions is None else positions
         table = self.table
         deleted = self.cardinalities()
         return Totals(
@@ -171,20 +171,20 @@ class LiveSegment:
         )
 
     def cardinalities(self) -> npt.NDArray[np.int64]:
-        """By place, the number of rows that the file's newest vector deletes."""
+        """By position, the number of rows that the file's newest vector deletes."""
         own = np.maximum(self.table.numbers("vector_cardinality"), 0)
         through = self.table.numbers("applied_through")
-        for place, overlay in self.overlays.items():
+        for position, overlay in self.overlays.items():
             cardinality = overlay.vector.cardinality if overlay.vector else 0
-            if (overlay.applied_through, cardinality) > (int(through[place]), int(own[place])):
-                own[place] = cardinality
+            if (overlay.applied_through, cardinality) > (int(through[position]), int(own[position])):
+                own[position] = cardinality
         return own
 
     def applied_through(self) -> npt.NDArray[np.int64]:
-        """By place, the file's effective ``applied_through``."""
+        """By position, the file's effective ``applied_through``."""
         through = np.maximum(self.table.numbers("applied_through"), self.segment.resolved_through)
-        for place, overlay in self.overlays.items():
-            through[place] = max(int(through[place]), overlay.applied_through)
+        for position, overlay in self.overlays.items():
+            through[position] = max(int(through[position]), overlay.applied_through)
         return through
 
 
@@ -252,8 +252,8 @@ class LiveFiles:
             if not left:
                 break
             (each,) = self.live_segments([segment])
-            places, _ = each.table.find(Uuids(left))
-            for file in each.entries(places):
+            positions, _ = each.table.find(Uuids(left))
+            for file in each.entries(positions):
                 found[file.uuid] = file
                 self._found_in[file.uuid] = segment.object
             left -= found.keys()
@@ -280,7 +280,7 @@ class LiveFiles:
         schema = self.entry.schema
         judged = ids if ids is None else {*ids, *columns(where)}
         for each in self.live_segments(self.segments_for(where)):
-            for file in each.entries(each.places(may_match_mask(where, each.table)), judged):
+            for file in each.entries(each.positions(may_match_mask(where, each.table)), judged):
                 if may_hold_matches(file, where, schema):
                     yield file
         for file in self.entry.files:

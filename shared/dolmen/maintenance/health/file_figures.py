@@ -197,7 +197,7 @@ class FilesSurvey:
         return survey
 
     def _add_segment(self, each: LiveSegment) -> None:
-        places, table = each.places(), each.table
+        places, table = each.positions(), each.table
         through = each.applied_through()[places] if self.newest_delete else np.zeros(0, np.int64)
         suspects = self.judge.mask(each)[places] if self.judge else np.zeros(len(places), np.bool_)
         rows = table.numbers("rows")[places]

@@ -81,8 +81,8 @@ def younger_files(state: TableState, columns: FeedColumns, commit_ts: int) -> It
     where = state.where(columns)
     wanted = [segment for segment in state.live.segments_for(where) if segment.greatest > commit_ts]
     for each in state.live.live_segments(wanted) if wanted else ():
-        places = None if where is None else each.places(may_match_mask(where, each.table))
-        yield from (file for file in each.entries(places) if file.greatest_row_ts > commit_ts)
+        positions = None if where is None else each.positions(may_match_mask(where, each.table))
+        yield from (file for file in each.entries(positions) if file.greatest_row_ts > commit_ts)
     yield from (file for file in state.entry.files if file.greatest_row_ts > commit_ts)
 
 
@@ -179,7 +179,7 @@ def _judged_files(state: TableState, judge_: TombstoneJudge) -> Iterator[DataFil
     judged = {segment.object: judge_.of_segment(segment) for segment in state.live.segments}
     wanted = [segment for segment in state.live.segments if judged[segment.object]]
     for each in state.live.live_segments(wanted) if wanted else ():
-        yield from each.entries(each.places(judged[each.segment.object].mask(each)))
+        yield from each.entries(each.positions(judged[each.segment.object].mask(each)))
     yield from state.entry.files
 
 

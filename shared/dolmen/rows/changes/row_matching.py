@@ -24,7 +24,7 @@ from dolmen.rows.changes.changed_rows import PARTS, SpilledRows
 from dolmen.rows.write.row_digest import Hashes, row_hashes
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
-Places: TypeAlias = npt.NDArray[np.int64]
+Indexes: TypeAlias = npt.NDArray[np.int64]
 
 MEMORY_BYTES = 64 * MIB
 """The most bytes of removed rows that are buffered in memory; matching takes a few times as much."""
@@ -34,7 +34,7 @@ _LEVELS = 3
 
 
 def equal_rows(first: Sequence[pa.Array], second: Sequence[pa.Array]) -> Mask:
-    """A mask of the places at which two groups of columns have the same row.
+    """A mask of the indexes at which two groups of columns have the same row.
 
     Args:
         first, second: columns of the same types and of equal length.
@@ -54,7 +54,7 @@ def _equal(first: pa.Array, second: pa.Array) -> Mask:
 
 
 def _equal_values(first: pa.Array, second: pa.Array) -> Mask:
-    """The same for values that are not NULL; anything at the places of the others."""
+    """The same for values that are not NULL; anything at the indexes of the others."""
     kind = first.type
     if t.is_struct(kind):
         return equal_rows(first.flatten(), second.flatten())
@@ -74,13 +74,14 @@ def _equal_lists(first: pa.Array, second: pa.Array) -> Mask:
     if len(rows):
         counts = lengths[rows]
         each = equal_rows(
-            _elements(first, _places(starts[rows], counts)), _elements(second, _places(others[rows], counts))
+            _elements(first, _offsets(starts[rows], counts)),
+            _elements(second, _offsets(others[rows], counts)),
         )
         same[rows] = np.logical_and.reduceat(each, np.cumsum(counts) - counts)
     return same
 
 
-def _spans(array: pa.Array) -> tuple[Places, Places]:
+def _spans(array: pa.Array) -> tuple[Indexes, Indexes]:
     """Where each list begins among the elements, and how long it is; a NULL has none."""
     ends = array.offsets.to_numpy().astype(np.int64)
     lengths = np.diff(ends)
@@ -89,16 +90,16 @@ def _spans(array: pa.Array) -> tuple[Places, Places]:
     return ends[:-1], lengths
 
 
-def _places(starts: Places, lengths: Places) -> Places:
-    """The places of the elements of some lists, one list after the other."""
+def _offsets(starts: Indexes, lengths: Indexes) -> Indexes:
+    """The indexes of the elements of some lists, one list after the other."""
     firsts = np.cumsum(lengths) - lengths
-    places: Places = np.repeat(starts - firsts, lengths) + np.arange(int(lengths.sum()))
-    return places
+    indexes: Indexes = np.repeat(starts - firsts, lengths) + np.arange(int(lengths.sum()))
+    return indexes
 
 
-def _elements(array: pa.Array, places: Places) -> list[pa.Array]:
+def _elements(array: pa.Array, indexes: Indexes) -> list[pa.Array]:
     columns = [array.keys, array.items] if t.is_map(array.type) else [array.values]
-    return [column.take(pa.array(places)) for column in columns]
+    return [column.take(pa.array(indexes)) for column in columns]
 
 
 def _nulls(array: pa.Array) -> Mask:
@@ -194,9 +195,9 @@ class RowMatcher:
         later: list[pa.RecordBatch] = []
         for batch in inserted:
             if equals is not None:
-                rows, places = equals.take(row_hashes(batch))
-                same = equal_rows(_columns(batch, rows), _columns(deleted, places))
-                left[places[same]] = False
+                rows, indexes = equals.take(row_hashes(batch))
+                same = equal_rows(_columns(batch, rows), _columns(deleted, indexes))
+                left[indexes[same]] = False
                 batch = _without(batch, rows[same])
             if key_hashes is not None:
                 hashes = row_hashes(batch.select(self._key))
@@ -216,12 +217,12 @@ class RowMatcher:
     def _pair(self, deleted: pa.RecordBatch, inserted: pa.RecordBatch) -> Iterator[Changed]:
         """Pairs rows of the same key; several of one key in their order."""
         keys, new = deleted.select(self._key), inserted.select(self._key)
-        rows, places = _Groups(row_hashes(keys)).take(row_hashes(new))
-        same = equal_rows(_columns(new, rows), _columns(keys, places))
-        rows, places = rows[same], places[same]
+        rows, indexes = _Groups(row_hashes(keys)).take(row_hashes(new))
+        same = equal_rows(_columns(new, rows), _columns(keys, indexes))
+        rows, indexes = rows[same], indexes[same]
         changes: list[Changed] = [
-            ("delete", _without(deleted, places)),
-            ("update_before", deleted.take(pa.array(places))),
+            ("delete", _without(deleted, indexes)),
+            ("update_before", deleted.take(pa.array(indexes))),
             ("update_after", inserted.take(pa.array(rows))),
             ("insert", _without(inserted, rows)),
         ]
@@ -229,7 +230,7 @@ class RowMatcher:
 
 
 class _Groups:
-    """Places of rows by a number of each; each place is given out once.
+    """Indexes of rows by a number of each; each index is given out once.
 
     Args:
         hashes: the number of the row at each place.
@@ -242,11 +243,11 @@ class _Groups:
         )
         self._taken = np.zeros(len(self._numbers), np.int64)
 
-    def take(self, hashes: Hashes) -> tuple[Places, Places]:
-        """Gives out places for rows with these numbers.
+    def take(self, hashes: Hashes) -> tuple[Indexes, Indexes]:
+        """Gives out indexes for rows with these numbers.
 
         Returns:
-            The rows that got a place, and the place of each. The rows have the same number, and may still differ.
+            The rows that got an index, and the index of each. The rows have the same number, and may still differ.
         """
         if not len(self._numbers):
             return np.empty(0, np.int64), np.empty(0, np.int64)
@@ -264,15 +265,15 @@ def _each(change: Change, batches: Iterable[pa.RecordBatch]) -> Iterator[Changed
     return ((change, batch) for batch in batches)
 
 
-def _columns(batch: pa.RecordBatch, places: Places) -> list[pa.Array]:
-    return list(batch.take(pa.array(places)).columns)
+def _columns(batch: pa.RecordBatch, indexes: Indexes) -> list[pa.Array]:
+    return list(batch.take(pa.array(indexes)).columns)
 
 
-def _without(batch: pa.RecordBatch, places: Places) -> pa.RecordBatch:
-    if not len(places):
+def _without(batch: pa.RecordBatch, indexes: Indexes) -> pa.RecordBatch:
+    if not len(indexes):
         return batch
     keep = np.ones(batch.num_rows, np.bool_)
-    keep[places] = False
+    keep[indexes] = False
     return batch.filter(pa.array(keep))
 
 

@@ -320,9 +320,9 @@ class _ScanPlanner:
             self._add_segment(next(live_segments))
         self.pruned["limit"] += sum(segment.count for segment in wanted[len(wanted) - left :])
         inline = self.live.entry.files
-        for place, file in enumerate(inline):
+        for index, file in enumerate(inline):
             if self._enough():
-                self.pruned["limit"] += len(inline) - place
+                self.pruned["limit"] += len(inline) - index
                 break
             self._add(file, partial(self._deletes.of_file, file))
         self._correct()
@@ -344,21 +344,21 @@ class _ScanPlanner:
 
     def _add_segment(self, segment: LiveSegment) -> None:
         where, table = self._where, segment.table
-        places = segment.places(None if where is None else may_match_mask(where, table))
-        self.pruned["filter"] += segment.files - len(places)
+        positions = segment.positions(None if where is None else may_match_mask(where, table))
+        self.pruned["filter"] += segment.files - len(positions)
         tombstones = self._deletes.of_segment(segment.segment)
-        if self._counting and len(places):
+        if self._counting and len(positions):
             exact = ~tombstones.mask(segment)
             if where is not None:
                 exact &= always_mask(where, table)
-            counted = places[exact[places]]
+            counted = positions[exact[positions]]
             totals = segment.totals(counted)
             self.counted_files += totals.files
             self.counted_rows += totals.rows - totals.deleted
-            places = places[~exact[places]]
+            positions = positions[~exact[positions]]
         ids = self._filtered | tombstones.ids
-        files = tombstones.of_files(segment, places, segment.entries(places, ids))
-        for left in range(len(places), 0, -1):
+        files = tombstones.of_files(segment, positions, segment.entries(positions, ids))
+        for left in range(len(positions), 0, -1):
             if self._enough():
                 self.pruned["limit"] += left
                 return

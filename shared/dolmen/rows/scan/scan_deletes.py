@@ -182,7 +182,7 @@ class Deletes:
     """The deletes of a scan's tombstones, ready to be applied.
 
     Args:
-        predicates: of ``where`` tombstones, by the place of their blob.
+        predicates: of ``where`` tombstones, by their blob.
         lookups: of ``keys`` tombstones, by their columns: one for all of the same columns if these are not too many.
     """
 

@@ -114,7 +114,7 @@ def leaves(schema: pa.Schema) -> tuple[Leaf, ...]:
 def _leaf_count(arrow_type: pa.DataType) -> int:
     if not is_nested(arrow_type):
         return 1
-    return sum(_leaf_count(arrow_type.field(place).type) for place in range(arrow_type.num_fields))
+    return sum(_leaf_count(arrow_type.field(index).type) for index in range(arrow_type.num_fields))
 
 
 def choose(rows: pa.Table, compression_level: int) -> Encodings:

@@ -269,7 +269,7 @@ def pandas_table(frame: Any, schema: pa.Schema | None) -> pa.Table:
     if len(frame) and not names:
         raise InputError(f"these {len(frame)} rows have no columns")
     wanted = {field.name.lower(): field.type for field in schema} if schema is not None else {}
-    columns = [_column(frame.iloc[:, place], name, wanted.get(name.lower())) for place, name in enumerate(names)]
+    columns = [_column(frame.iloc[:, index], name, wanted.get(name.lower())) for index, name in enumerate(names)]
     return pa.table(columns, names)
 
 

@@ -121,18 +121,18 @@ class _DigestNode:
         return [self.type, *streams, [[name, *child.facts()] for name, child in self.children.items()]]
 
     def update(self, array: pa.Array) -> None:
-        """Takes values: the places of NULLs, and then what is left without them."""
-        places = self.seen
+        """Takes values: the indexes of NULLs, and then what is left without them."""
+        indexes = self.seen
         self.seen += len(array)
         if array.null_count:
-            self.nulls.update(np.flatnonzero(to_mask(pc.is_null(array))).astype("<i8") + places)
+            self.nulls.update(np.flatnonzero(to_mask(pc.is_null(array))).astype("<i8") + indexes)
             array = array.drop_null()
         if not len(array):
             return
         self.holds = True
         if self.type == "struct":
-            for place, child in enumerate(self.children.values()):
-                child.update(array.field(place))
+            for index, child in enumerate(self.children.values()):
+                child.update(array.field(index))
         elif self.type in ("list", "map"):
             offsets = array.offsets.to_numpy()
             self.lengths.update(np.diff(offsets).astype("<i8"))
@@ -259,14 +259,14 @@ def _of_texts(array: pa.Array) -> Hashes:
     hashes = np.zeros(len(array), np.uint64)
     for start, end in zip([0, *(long + 1)], [*long, len(array)], strict=True):
         hashes[start:end] = _folded(raw, ends[start : end + 1])
-    for place in long:
-        digest = blake2b(raw[ends[place] : ends[place + 1]].tobytes(), digest_size=8).digest()
-        hashes[place] = int.from_bytes(digest, "little")
+    for index in long:
+        digest = blake2b(raw[ends[index] : ends[index + 1]].tobytes(), digest_size=8).digest()
+        hashes[index] = int.from_bytes(digest, "little")
     return hashes
 
 
 def _folded(elements: npt.NDArray[Any], ends: npt.NDArray[np.int64]) -> Hashes:
-    """A number for each list of elements (bytes, or numbers): sum of element x base^place, and how many they are.
+    """A number for each list of elements (bytes, or numbers): sum of element x base^index, and how many they are.
 
     Args:
         ends: where each list begins, and the end of the last.

@@ -137,20 +137,20 @@ def _from_items(items: Iterable[Any], schema: pa.Schema | None) -> pa.RecordBatc
 
 def _flat(items: Iterator[Any]) -> Iterator[pa.RecordBatch]:
     schema = None
-    for place, item in enumerate(items):
+    for index, item in enumerate(items):
         if not isinstance(item, (pa.RecordBatch, pa.Table)):
-            raise InputError(f"item {place} is a {type(item).__name__}, those before it are record batches")
+            raise InputError(f"item {index} is a {type(item).__name__}, those before it are record batches")
         schema = schema or item.schema
         if item.schema != schema:
-            raise InputError(f"item {place} has another schema than those before it")
+            raise InputError(f"item {index} has another schema than those before it")
         yield from item.to_batches() if isinstance(item, pa.Table) else [item]
 
 
 def _from_dicts(rows: list[Any], schema: pa.Schema | None) -> pa.Table:
     names: dict[str, None] = {}
-    for place, row in enumerate(rows):
+    for index, row in enumerate(rows):
         if not isinstance(row, dict):
-            raise InputError(f"item {place} is a {type(row).__name__}, those before it are dicts")
+            raise InputError(f"item {index} is a {type(row).__name__}, those before it are dicts")
         names.update(dict.fromkeys(row))
     _check_columns(len(rows), len(names))
     return _from_columns({name: [row.get(name) for row in rows] for name in names}, schema)

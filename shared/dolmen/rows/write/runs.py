@@ -161,9 +161,9 @@ def sort_columns(columns: list[pa.ChunkedArray], schema: pa.Schema, names: Seque
         return
     order = pc.sort_indices(pa.table(keys, names), [(name, "ascending") for name in names])
     keys.clear()
-    for place in range(len(columns)):
-        columns[place] = pa.chunked_array([columns[place].combine_chunks()])  # here, as ``take`` keeps the pieces
-        columns[place] = columns[place].take(order)
+    for index in range(len(columns)):
+        columns[index] = pa.chunked_array([columns[index].combine_chunks()])  # here, as ``take`` keeps the pieces
+        columns[index] = columns[index].take(order)
 
 
 def _is_sorted(keys: list[pa.ChunkedArray]) -> bool:

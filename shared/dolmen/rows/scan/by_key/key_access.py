@@ -36,7 +36,7 @@ from dolmen.rows.scan.by_key.key_filters import (
     FileProbe,
     KeyFilters,
     KeyProbes,
-    filters_place,
+    filters_range,
     tests_asked,
     values_asked,
 )
@@ -179,23 +179,23 @@ class FilterChoice:
         kept: KeyFilters | None = cache.get(key)
         if kept is not None:
             return FileProbe(kept, self.probes)
-        place = filters_place(found.footer)
-        if found.body is not None or place is None:
+        range_ = filters_range(found.footer)
+        if found.body is not None or range_ is None:
             return None
         body, requested = found.filters, found.requested
         if body is None:
-            if not self._is_worth(file, place, keys):
+            if not self._is_worth(file, range_, keys):
                 return None
-            body = self._fetch(entry, place)
+            body = self._fetch(entry, range_)
             requested = len(body)
-        filters = KeyFilters.check(found.footer, place.start, body)
+        filters = KeyFilters.check(found.footer, range_.start, body)
         if filters is None:
             return None
         cache.put(key, filters, len(body))
         return FileProbe(filters, self.probes, requested, found.filters is not None)
 
-    def _is_worth(self, file: OpenFile, place: Range, keys: int) -> bool:
-        spared = self._spared(keys, file.file, place.length)
+    def _is_worth(self, file: OpenFile, range_: Range, keys: int) -> bool:
+        spared = self._spared(keys, file.file, range_.length)
         if spared < _LEAST_SPARED:
             return False
         wanted = [
@@ -203,11 +203,11 @@ class FilterChoice:
             for group in row_groups(file, self.where, self.deletes, self.entry.schema)
             for found in file.footer.ranges(group.index, self.output | group.tests)
         ]
-        return bool(wanted) and spared * (sum(wanted) + REQUEST_BYTES) > place.length + REQUEST_BYTES
+        return bool(wanted) and spared * (sum(wanted) + REQUEST_BYTES) > range_.length + REQUEST_BYTES
 
-    def _fetch(self, file: DataFile, place: Range) -> bytes:
+    def _fetch(self, file: DataFile, range_: Range) -> bytes:
         try:
-            body = self.context.store.get(file.path, place).body
+            body = self.context.store.get(file.path, range_).body
         except ObjectNotFoundError as error:
             raise CorruptionError(file.path, "it is missing, and is a data file that a scan reads") from error
         return body

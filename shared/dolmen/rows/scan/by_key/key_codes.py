@@ -28,8 +28,8 @@ from dolmen.format.arrow_arrays import to_mask
 from dolmen.format.types import CodesKind, type_of
 
 Words = npt.NDArray[np.uint64]
-Places = npt.NDArray[np.int64]
-_WordsOfRows: TypeAlias = Iterator[tuple[Words, Places | None]]
+Indexes = npt.NDArray[np.int64]
+_WordsOfRows: TypeAlias = Iterator[tuple[Words, Indexes | None]]
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / golden ratio, odd: Fibonacci hashing (Knuth, TAOCP 3, section 6.4)
 _STEP = np.uint64(0xFF51AFD7ED558CCD)  # the first multiplier of MurmurHash3's 64-bit finaliser
 _SHIFT = np.uint64(32)
@@ -78,7 +78,7 @@ def _mix(mixed: Words, word: Words) -> Words:
 
 
 def slots(found: npt.NDArray[np.int64], bits: int) -> npt.NDArray[np.int64]:
-    """The place of each code in a table of 2 to the ``bits`` slots."""
+    """The index of each code in a table of 2 to the ``bits`` slots."""
     hashed = found.view(np.uint64) * _GOLDEN
     hashed >>= np.uint64(64 - bits)
     return hashed.view(np.int64)
@@ -117,7 +117,7 @@ def _values(array: pa.Array, dtype: npt.DTypeLike, width: int = 1) -> npt.NDArra
 
 
 def _words(array: pa.Array) -> _WordsOfRows:
-    """All of each value's content, 64 bits at a time, and the places of the values that are that long; None = all."""
+    """All of each value's content, 64 bits at a time, and the indexes of the values that are that long; None = all."""
     kind = _kind(array.type)
     assert kind is not None, array.type
     return WORDS[kind](array)
@@ -166,7 +166,7 @@ def _text_words(data: npt.NDArray[np.generic], offsets: npt.NDArray[np.int64]) -
     anywhere = np.ndarray((len(data) + 1,), "<u8", padded.data, 0, (1,))  # the 8 bytes from each byte on
     masks = np.array([(1 << (8 * n)) - 1 for n in range(8)] + [2**64 - 1], np.uint64)
     shortest, longest = int(lengths.min()), int(lengths.max())
-    rows: Places | None = None  # those that are longer than what is done
+    rows: Indexes | None = None  # those that are longer than what is done
     for done in range(0, min(longest, _IN_WORDS), 8):
         if shortest > done:
             yield anywhere[starts + done] & masks[np.minimum(lengths - done, 8)], None
@@ -196,8 +196,8 @@ class Span(Protocol):
     def ts(self) -> Int64s:
         """The greatest timestamp of each key."""
 
-    def take(self, places: Int64s) -> list[pa.Array]:
-        """The keys at some places, by column; nothing where codes are exact."""
+    def take(self, indexes: Int64s) -> list[pa.Array]:
+        """The keys at some indexes, by column; nothing where codes are exact."""
 
 
 @dataclass(frozen=True)
@@ -247,9 +247,9 @@ class KeysInMemory:
         values: int = sum(array.nbytes for array in self.arrays)
         return self.codes.nbytes + self.ts.nbytes + values
 
-    def take(self, places: Int64s) -> list[pa.Array]:
-        """The keys at some places, by column."""
-        picked = pa.array(places)
+    def take(self, indexes: Int64s) -> list[pa.Array]:
+        """The keys at some indexes, by column."""
+        picked = pa.array(indexes)
         return [array.take(picked) for array in self.arrays]
 
     def all(self, types: Sequence[pa.DataType]) -> tuple[list[pa.Array], Int64s]:
@@ -275,7 +275,7 @@ class KeysOnDisk:
     def __init__(self, keys: KeysInMemory) -> None:
         self.count = keys.count
         self._block_rows = max(1, _BLOCK_BYTES * keys.count // max(1, sum(array.nbytes for array in keys.arrays)))
-        self._schema = pa.schema([(str(place), array.type) for place, array in enumerate(keys.arrays)])
+        self._schema = pa.schema([(str(index), array.type) for index, array in enumerate(keys.arrays)])
         self._fences = keys.codes[::_FENCE].copy()
         self._greatest = int(keys.codes[-1])
         self._fence_ts = np.maximum.reduceat(keys.ts, np.arange(0, keys.count, _FENCE))
@@ -343,15 +343,15 @@ class KeysOnDisk:
         """Some of the integers that the file begins with."""
         return np.frombuffer(self._read(8 * start, 8 * end), np.int64)
 
-    def take(self, places: Int64s) -> list[pa.Array]:
-        """The keys at some ascending places, by column."""
+    def take(self, indexes: Int64s) -> list[pa.Array]:
+        """The keys at some ascending indexes, by column."""
         if not self._blocks:
             return []
-        numbers = places // self._block_rows
+        numbers = indexes // self._block_rows
         firsts = np.flatnonzero(np.append(True, numbers[1:] != numbers[:-1]))
         found = [
             self.block(int(own[0] // self._block_rows)).take(pa.array(own % self._block_rows))
-            for own in np.split(places, firsts[1:])
+            for own in np.split(indexes, firsts[1:])
         ]
         return [pa.concat_arrays(column) for column in zip(*(block.columns for block in found), strict=True)]
 
@@ -377,12 +377,12 @@ class _SpanOnDisk:
     def ts(self) -> Int64s:
         return self._keys.integers(self._keys.count + self._start, self._keys.count + self._end)
 
-    def take(self, places: Int64s) -> list[pa.Array]:
-        return self._keys.take(places + self._start)
+    def take(self, indexes: Int64s) -> list[pa.Array]:
+        return self._keys.take(indexes + self._start)
 
 
 def _equal(arrays: Sequence[pa.Array], some: Int64s, others: Int64s) -> Mask:
-    """Whether the tuples at some places are those at others."""
+    """Whether the tuples at some indexes are those at others."""
     same = np.ones(len(some), np.bool_)
     left, right = pa.array(some), pa.array(others)
     for array in arrays:

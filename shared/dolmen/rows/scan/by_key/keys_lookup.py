@@ -209,12 +209,12 @@ class KeysLookup:
     def _mask_of_few(self, own: KeysInMemory, rows: Tuples, applied_through: int) -> Mask:
         """The mask for few keys: it compares each key with all rows."""
         mask = np.zeros(len(rows.arrays[0]), np.bool_)
-        for place in np.flatnonzero(own.ts > applied_through).tolist():
+        for index in np.flatnonzero(own.ts > applied_through).tolist():
             if self._exact:
-                mask |= rows.codes == own.codes[place]
+                mask |= rows.codes == own.codes[index]
             else:
                 each = zip(rows.arrays, own.arrays, strict=True)
-                same = reduce(pc.and_, [pc.equal(array, column[place]) for array, column in each])
+                same = reduce(pc.and_, [pc.equal(array, column[index]) for array, column in each])
                 mask |= to_mask(same.fill_null(False))
         return _not_null(mask, rows) if self._exact else mask
 
@@ -241,32 +241,32 @@ class KeysLookup:
             at: in the order of their codes where the span is of a file.
         """
         found: list[Int64s] = []
-        places = np.searchsorted(span.codes, rows.codes[at])
+        indexes = np.searchsorted(span.codes, rows.codes[at])
         ts = span.ts if self._least_ts <= applied_through else None
         while len(at):  # once, and again for rows whose code is that of several keys
-            inside = np.minimum(places, len(span.codes) - 1)
-            same = (inside == places) & (span.codes[inside] == rows.codes[at])
-            at, places = at[same], places[same]
-            is_key = self._equal(rows, at, span, places, ts, applied_through)
+            inside = np.minimum(indexes, len(span.codes) - 1)
+            same = (inside == indexes) & (span.codes[inside] == rows.codes[at])
+            at, indexes = at[same], indexes[same]
+            is_key = self._equal(rows, at, span, indexes, ts, applied_through)
             found.append(at[is_key])
             if self._exact:
                 break
-            at, places = at[~is_key], places[~is_key] + 1
+            at, indexes = at[~is_key], indexes[~is_key] + 1
         return np.concatenate(found) if found else at
 
     def _equal(
-        self, rows: Tuples, at: Int64s, span: Span, places: Int64s, ts: Int64s | None, applied_through: int
+        self, rows: Tuples, at: Int64s, span: Span, indexes: Int64s, ts: Int64s | None, applied_through: int
     ) -> Mask:
         """Whether the tuples at these rows are these keys, and these count: NULL never does, and codes may collide."""
-        same = np.ones(len(at), np.bool_) if ts is None else ts[places] > applied_through
+        same = np.ones(len(at), np.bool_) if ts is None else ts[indexes] > applied_through
         for array in rows.nullable:
             same &= to_mask(pc.is_valid(array.take(pa.array(at))))
         if self._exact or not same.any():
             return same
         if not same.all():
-            same[same] = _are_equal(rows, at[same], span.take(places[same]))
+            same[same] = _are_equal(rows, at[same], span.take(indexes[same]))
             return same
-        return _are_equal(rows, at, span.take(places))
+        return _are_equal(rows, at, span.take(indexes))
 
 
 def _are_equal(rows: Tuples, at: Int64s, keys: list[pa.Array]) -> Mask:

@@ -231,18 +231,18 @@ def _metadata(schema: pa.Schema) -> list[_Step]:
 def _pairs(address: int | None) -> Iterator[_Step]:
     if not address:
         return
-    place = address
+    cursor = address
 
     def integer() -> int:
-        nonlocal place
-        place += 4
-        return ctypes.c_int32.from_address(place - 4).value
+        nonlocal cursor
+        cursor += 4
+        return ctypes.c_int32.from_address(cursor - 4).value
 
     def text() -> str:
-        nonlocal place
+        nonlocal cursor
         length = integer()
-        place += length
-        return ctypes.string_at(place - length, length).decode()
+        cursor += length
+        return ctypes.string_at(cursor - length, length).decode()
 
     for _ in range(integer()):
         yield text(), text()

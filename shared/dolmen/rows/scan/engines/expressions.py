@@ -116,7 +116,7 @@ def _may_be_text(node: Node, columns: Mapping[str, list[pa.DataType]]) -> bool:
 
 
 def _has_text(kind: pa.DataType) -> bool:
-    return is_text(kind) or any(_has_text(kind.field(place).type) for place in range(kind.num_fields))
+    return is_text(kind) or any(_has_text(kind.field(index).type) for index in range(kind.num_fields))
 
 
 Sides: TypeAlias = Mapping[str, pa.RecordBatch]
@@ -184,7 +184,7 @@ class Evaluator:
         """
         if not texts:
             return []
-        listed = ", ".join(f'({text}\n) AS "{place}"' for place, text in enumerate(texts))
+        listed = ", ".join(f'({text}\n) AS "{index}"' for index, text in enumerate(texts))
         try:
             found = self._run(f"SELECT {listed} FROM {_rows(sides)}", texts, sides)  # noqa: S608 - of one expression each
         except self._errors as error:

@@ -189,10 +189,10 @@ def _query_to_explain(query: str, duckdb: Any) -> str:
     starts = [start for start, kind in duckdb.tokenize(query) if kind != duckdb.token_type.comment]
     ends = [*starts[1:], len(query)]
     tokens = [query[start:end].strip().lower() for start, end in zip(starts, ends, strict=True)]
-    place = 1 + (len(tokens) > 1 and re.match(r"analy[sz]e\b", tokens[1]) is not None)
-    if tokens[place : place + 1] == ["("] and re.match(r"format|analy[sz]e", "".join(tokens[place + 1 : place + 2])):
-        place = tokens.index(")", place) + 1 if ")" in tokens[place:] else place
-    return query[starts[place] :] if place < len(starts) else ""
+    index = 1 + (len(tokens) > 1 and re.match(r"analy[sz]e\b", tokens[1]) is not None)
+    if tokens[index : index + 1] == ["("] and re.match(r"format|analy[sz]e", "".join(tokens[index + 1 : index + 2])):
+        index = tokens.index(")", index) + 1 if ")" in tokens[index:] else index
+    return query[starts[index] :] if index < len(starts) else ""
 
 
 def _with_advice(text: str, query: str) -> str:

@@ -101,7 +101,7 @@ class CheckedFile:
         size: of the whole object.
 
     Attributes:
-        expected: by place, the checksums of column chunks; each goes when it was read and found right.
+        expected: by (offset, length), the checksums of column chunks; each goes when it was read and found right.
     """
 
     closed = False
@@ -181,11 +181,11 @@ class FetchedFile(CheckedFile):
         self._bodies = [body for _, body in parts]
 
     def _take(self, start: int, length: int) -> pa.Buffer:
-        place = bisect_right(self._starts, start) - 1
-        offset = start - self._starts[place] if place >= 0 else 0
-        if place < 0 or offset + length > len(self._bodies[place]):
+        part = bisect_right(self._starts, start) - 1
+        offset = start - self._starts[part] if part >= 0 else 0
+        if part < 0 or offset + length > len(self._bodies[part]):
             raise AssertionError(f"bytes {start} to {start + length} were not fetched")
-        return pa.py_buffer(self._bodies[place]).slice(offset, length)
+        return pa.py_buffer(self._bodies[part]).slice(offset, length)
 
 
 class LocalFile(CheckedFile):

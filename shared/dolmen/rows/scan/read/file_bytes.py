@@ -157,10 +157,10 @@ def picked_pages(footer: DataFileFooter, group: int, column: FileColumn, rows: R
     if chunk is None or not fits(metadata.row_group(group).column(leaf), metadata.schema.column(leaf), column.type):
         return None
     own = np.searchsorted(chunk.firsts, rows, "right") - 1
-    pages, place = np.unique(own, return_inverse=True)
+    pages, page_of = np.unique(own, return_inverse=True)
     lengths = chunk.firsts[pages + 1] - chunk.firsts[pages]
     before = np.cumsum(lengths) - lengths
-    return PickedPages(chunk, pages, pa.array(before[place] + rows - chunk.firsts[own]))
+    return PickedPages(chunk, pages, pa.array(before[page_of] + rows - chunk.firsts[own]))
 
 
 @dataclass
