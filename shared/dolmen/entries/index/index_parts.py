@@ -216,31 +216,31 @@ class IndexReader:
             self.cache.put(key, found, found[0].nbytes + found[1].nbytes)
         return OpenPart(part, found[0], Tree(found[1], _PartPages(self, part)))
 
-    def pages(self, wanted: Iterable[tuple[Segment, PageRef]]) -> Iterator[Page]:
+    def pages(self, requested: Iterable[tuple[Segment, PageRef]]) -> Iterator[Page]:
         """Pages of parts, in this order; neighbours that are not cached take one request.
 
         Raises:
             CorruptionError: a page is missing, or not what its reference says.
         """
-        groups = self._groups(wanted)
+        groups = self._groups(requested)
         for pages in self.runtime.map(self._read, groups, size=lambda group: group.length, most=_AHEAD_BYTES):
             yield from pages
 
-    def _groups(self, wanted: Iterable[tuple[Segment, PageRef]]) -> Iterator[_PageGroup]:
-        held: _PageGroup | None = None
-        for part, reference in wanted:
+    def _groups(self, requested: Iterable[tuple[Segment, PageRef]]) -> Iterator[_PageGroup]:
+        group: _PageGroup | None = None
+        for part, reference in requested:
             page: Page | None = self.cache.get(("index", part.object, reference.offset))
-            if held is not None and (page is not None or not held.goes_on(part, reference)):
-                yield held
-                held = None
+            if group is not None and (page is not None or not group.goes_on(part, reference)):
+                yield group
+                group = None
             if page is not None:
                 yield _PageGroup(part, [reference], page)
-            elif held is None:
-                held = _PageGroup(part, [reference])
+            elif group is None:
+                group = _PageGroup(part, [reference])
             else:
-                held.references.append(reference)
-        if held is not None:
-            yield held
+                group.references.append(reference)
+        if group is not None:
+            yield group
 
     def _read(self, group: _PageGroup) -> list[Page]:
         if group.cached is not None:

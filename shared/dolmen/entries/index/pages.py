@@ -270,7 +270,7 @@ def find_all(roots: Sequence[Page], keys: Keys, read: ReadPages) -> Iterator[tup
         below: list[tuple[int, PageRef, int, int]] = []
         for tree, page, low, high in level:
             if isinstance(page, InnerPage):
-                below += ((tree, *wanted) for wanted in _pages_with(page, keys, low, high))
+                below += ((tree, *requested) for requested in _pages_with(page, keys, low, high))
                 continue
             at, places = _entries(page, keys[low:high])
             if len(at):

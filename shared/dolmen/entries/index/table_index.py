@@ -140,8 +140,8 @@ class TableIndex:
             files = (places >> _POSITION_BITS).astype(np.int64)
             yield KeyMatches(self.parts[number].head.files, at, files, (places & _POSITION).astype(np.uint32))
 
-    def _pages(self, wanted: Iterable[tuple[int, PageRef]]) -> Iterator[Page]:
-        return self.reader.pages((self.parts[number].part, reference) for number, reference in wanted)
+    def _pages(self, requested: Iterable[tuple[int, PageRef]]) -> Iterator[Page]:
+        return self.reader.pages((self.parts[number].part, reference) for number, reference in requested)
 
 
 def expected_cost(part: Segment, keys: int, request_bytes: int) -> int:

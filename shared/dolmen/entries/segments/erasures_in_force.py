@@ -234,11 +234,11 @@ def with_erasures(
         record: makes the tombstones of who is forgotten, for tables that the erasure does not name; by default they
             are for readers only.
     """
-    wanted = [erasure for erasure in erasures if reaches(erasure, entry)]
-    if not wanted:
+    reaching = [erasure for erasure in erasures if reaches(erasure, entry)]
+    if not reaching:
         return entry
     entry = reader.whole(entry)
-    for erasure in wanted:
+    for erasure in reaching:
         entry = with_deletes(entry, deletes_of(erasure, entry, record or _for_readers))
     return entry
 

@@ -185,30 +185,30 @@ class FileTable:
         """Entries as the object has them, some at a time.
 
         Args:
-            positions: positions of the wanted entries, ascending; all by default.
+            positions: positions of the requested entries, ascending; all by default.
             ids: columns whose bounds the entries have; all by default. The others are unknown then.
-            types: by id, types that columns have now and in whose form bounds are wanted.
+            types: by id, types that columns have now and in whose form bounds are requested.
         """
-        wanted = self.ids if ids is None else self.ids & frozenset(ids)
+        requested = self.ids if ids is None else self.ids & frozenset(ids)
         if not self._is_small:
-            yield from self._decode(positions, wanted, types or {})
+            yield from self._decode(positions, requested, types or {})
             return
-        choice = wanted, frozenset((id_, known) for id_, known in (types or {}).items() if id_ in wanted)
+        choice = requested, frozenset((id_, known) for id_, known in (types or {}).items() if id_ in requested)
         found = self._decoded.get(choice)
         if found is None:
-            found = [entry for some in self._decode(None, wanted, types or {}) for entry in some]
+            found = [entry for some in self._decode(None, requested, types or {}) for entry in some]
             if len(self._decoded) < _MOST_DECODED:
                 self._decoded[choice] = found
-                self.nbytes += len(found) * (_ENTRY_BYTES + _STATS_BYTES * len(wanted))
+                self.nbytes += len(found) * (_ENTRY_BYTES + _STATS_BYTES * len(requested))
                 self._grown(self)
         if positions is None or len(positions):
             yield found if positions is None else [found[position] for position in positions.tolist()]
 
     def _decode(
-        self, positions: Positions | None, wanted: Collection[int], types: Mapping[int, pa.DataType]
+        self, positions: Positions | None, requested: Collection[int], types: Mapping[int, pa.DataType]
     ) -> Iterator[list[DataFile]]:
         optional = [name for name in OPTIONAL_COLUMNS if name in self._names]
-        names = [*BASE_COLUMNS, *optional, *(name for id_ in sorted(wanted) for name in stats_columns(id_))]
+        names = [*BASE_COLUMNS, *optional, *(name for id_ in sorted(requested) for name in stats_columns(id_))]
         for group, first, last in self._groups():
             own = None
             if positions is not None:

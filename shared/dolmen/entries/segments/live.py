@@ -75,9 +75,9 @@ def _take(pairs: dict[str, Overlay], overlays: Iterable[Overlay]) -> None:
             pairs[overlay.file] = overlay
 
 
-def pair_of(held: DataFile | Overlay) -> tuple[int, int]:
+def pair_of(file: DataFile | Overlay) -> tuple[int, int]:
     """A pair's order: of two pairs of a file the greater one is newer."""
-    return held.applied_through, held.vector.cardinality if held.vector else 0
+    return file.applied_through, file.vector.cardinality if file.vector else 0
 
 
 @dataclass(frozen=True)
@@ -146,12 +146,12 @@ class LiveSegment:
         """Effective entries of live files.
 
         Args:
-            positions: positions of the wanted entries; all by default.
+            positions: positions of the requested entries; all by default.
             ids: columns whose bounds the entries have; all by default. The others are unknown then.
         """
-        wanted = self.positions() if positions is None else positions
-        at = iter(wanted.tolist())
-        for some in self.table.entries(wanted, ids, self.schema.widened_types):
+        requested = self.positions() if positions is None else positions
+        at = iter(requested.tolist())
+        for some in self.table.entries(requested, ids, self.schema.widened_types):
             for file in some:
                 yield effective(file, self.overlays.get(next(at)), self.segment.resolved_through)
 
@@ -160,14 +160,14 @@ class LiveSegment:
         segment = self.segment
         if positions is None and self.live is None and not self.overlays:
             return Totals(segment.count, segment.rows, segment.deleted, segment.bytes)
-        wanted = self.positions() if positions is None else positions
+        requested = self.positions() if positions is None else positions
         table = self.table
         deleted = self.cardinalities()
         return Totals(
-            len(wanted),
-            int(table.numbers("rows")[wanted].sum()),
-            int(deleted[wanted].sum()),
-            int(table.numbers("size")[wanted].sum()),
+            len(requested),
+            int(table.numbers("rows")[requested].sum()),
+            int(deleted[requested].sum()),
+            int(table.numbers("size")[requested].sum()),
         )
 
     def cardinalities(self) -> npt.NDArray[np.int64]:
@@ -243,9 +243,9 @@ class LiveFiles:
 
     def find(self, uuids: Collection[str]) -> dict[str, DataFile]:
         """The effective entries of those of these files that are still there, by uuid."""
-        wanted = set(uuids)
-        found = {file.uuid: file for file in self.entry.files if file.uuid in wanted}
-        left = wanted - found.keys()
+        requested = set(uuids)
+        found = {file.uuid: file for file in self.entry.files if file.uuid in requested}
+        left = requested - found.keys()
         if self.segments and left:
             left -= self.changes.removed
         for segment in reversed(self.segments):  # the newest is the likeliest

@@ -89,14 +89,14 @@ class SegmentReader:
         """Ids applied exactly once.
 
         Args:
-            ids: the wanted ones; all by default. If the bloom filter has none of them, only the filter is fetched.
+            ids: the requested ones; all by default. If the bloom filter has none of them, only the filter is fetched.
         """
         if ids is None:
             return self._entries(segment)
         if segment.bloom and _key(segment) not in self.cache and not self._maybe(segment, ids):
             return ()
-        wanted = frozenset(ids)
-        return tuple(entry for entry in self._entries(segment) if entry.id in wanted)
+        requested = frozenset(ids)
+        return tuple(entry for entry in self._entries(segment) if entry.id in requested)
 
     def released(self, segment: Segment) -> tuple[Released, ...]:
         """Objects released by commits, oldest first."""

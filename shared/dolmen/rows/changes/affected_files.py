@@ -79,8 +79,8 @@ class FilePlanner:
 def younger_files(state: TableState, columns: FeedColumns, commit_ts: int) -> Iterator[DataFile]:
     """Yields the files that may hold matching rows of commits after ``commit_ts``."""
     where = state.where(columns)
-    wanted = [segment for segment in state.live.segments_for(where) if segment.greatest > commit_ts]
-    for each in state.live.live_segments(wanted) if wanted else ():
+    requested = [segment for segment in state.live.segments_for(where) if segment.greatest > commit_ts]
+    for each in state.live.live_segments(requested) if requested else ():
         positions = None if where is None else each.positions(may_match_mask(where, each.table))
         yield from (file for file in each.entries(positions) if file.greatest_row_ts > commit_ts)
     yield from (file for file in state.entry.files if file.greatest_row_ts > commit_ts)
@@ -177,8 +177,8 @@ def _judged_files(state: TableState, judge_: TombstoneJudge) -> Iterator[DataFil
     if not judge_:
         return
     judged = {segment.object: judge_.of_segment(segment) for segment in state.live.segments}
-    wanted = [segment for segment in state.live.segments if judged[segment.object]]
-    for each in state.live.live_segments(wanted) if wanted else ():
+    requested = [segment for segment in state.live.segments if judged[segment.object]]
+    for each in state.live.live_segments(requested) if requested else ():
         yield from each.entries(each.positions(judged[each.segment.object].mask(each)))
     yield from state.entry.files
 

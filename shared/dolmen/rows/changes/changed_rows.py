@@ -72,7 +72,7 @@ def visible_rows(
     *,
     since: int = 0,
 ) -> Iterator[pa.RecordBatch]:
-    """Streams the wanted rows of some files that no delete hides.
+    """Streams the requested rows of some files that no delete hides.
 
     Args:
         unresolved: the deletes among which the files' tombstones are.
@@ -103,7 +103,7 @@ def taken_rows(
     affected: Iterable[AffectedFile],
     deletes: tuple[Tombstone, ...],
 ) -> Iterator[pa.RecordBatch]:
-    """Streams the wanted rows that were visible in ``before`` and are hidden in ``after``.
+    """Streams the requested rows that were visible in ``before`` and are hidden in ``after``.
 
     Args:
         affected: the files that may have lost rows.
@@ -179,8 +179,8 @@ def _take(
     arrays = read.read(columns.ids | tested)
     if tested and columns.where is not None:
         shown = {field.id: state.column(group, field, arrays) for field in columns.needed if field.id in tested}
-        wanted = to_mask(matches(columns.where, shown, group.rows))
-        keep = wanted if keep is None else keep & wanted
+        requested = to_mask(matches(columns.where, shown, group.rows))
+        keep = requested if keep is None else keep & requested
         if not keep.any():
             return None
     output = [state.column(group, field, arrays) for field in columns.read]

@@ -302,7 +302,7 @@ class _ScanPlanner:
 
     def run(self) -> None:
         """Fills in what the plan is made of."""
-        wanted: list[Segment] = []
+        requested: list[Segment] = []
         for segment in self.live.segments:
             verdict = self._verdict(segment)
             if verdict is StatsVerdict.NEVER:
@@ -311,14 +311,14 @@ class _ScanPlanner:
                 self.counted_files += segment.count
                 self.counted_rows += segment.rows - segment.deleted
             else:
-                wanted.append(segment)
-        left = len(wanted)
-        live_segments = self.live.live_segments(wanted, ahead=1 if self._limit is not None else None)
+                requested.append(segment)
+        left = len(requested)
+        live_segments = self.live.live_segments(requested, ahead=1 if self._limit is not None else None)
         while left and not self._enough():  # asked before the next one is fetched
             self.looked_into += 1
             left -= 1
             self._add_segment(next(live_segments))
-        self.pruned["limit"] += sum(segment.count for segment in wanted[len(wanted) - left :])
+        self.pruned["limit"] += sum(segment.count for segment in requested[len(requested) - left :])
         inline = self.live.entry.files
         for index, file in enumerate(inline):
             if self._enough():

@@ -192,16 +192,16 @@ class _Files(Generic[Output]):
 
     def _pieces(self, copied: CopiedGroups) -> Iterator[CopiedGroups]:
         """Cuts row groups where a file is full."""
-        held: list[CopiedGroup] = []
+        piece: list[CopiedGroup] = []
         size = self._current.size if self._current else 0
         for group in copied.groups:
-            held.append(group)
+            piece.append(group)
             size += group.size
             if size >= self._options.target_file_bytes:
-                yield CopiedGroups(copied.source, tuple(held))
-                held, size = [], 0
-        if held:
-            yield CopiedGroups(copied.source, tuple(held))
+                yield CopiedGroups(copied.source, tuple(piece))
+                piece, size = [], 0
+        if piece:
+            yield CopiedGroups(copied.source, tuple(piece))
 
     def _file(self) -> SplicedObject[Output]:
         if self._current is None:

@@ -167,18 +167,18 @@ def lazy_frame(scan: RowSource, stored: Schema) -> pl.LazyFrame:
     def read(
         columns: list[str] | None, condition: pl.Expr | None, rows: int | None, batch_size: int | None
     ) -> Iterator[pl.DataFrame]:
-        wanted = list(scan.schema.names) if columns is None else columns
-        read_too = [] if condition is None else [n for n in condition.meta.root_names() if n not in wanted]
+        requested = list(scan.schema.names) if columns is None else columns
+        read_too = [] if condition is None else [n for n in condition.meta.root_names() if n not in requested]
         # Rows are counted before the condition: the scan can't apply both.
         where = None if condition is None or rows is not None or scan.is_limited else predicate_of(condition, stored)
-        part = scan.only([*wanted, *read_too], where, rows)
+        part = scan.only([*requested, *read_too], where, rows)
         empty = True
         for batch in part.to_batches():
             frame = to_polars(pa.table(batch))
             empty = False
-            yield (frame if condition is None else frame.filter(condition)).select(wanted)
+            yield (frame if condition is None else frame.filter(condition)).select(requested)
         if empty:
-            yield to_polars(part.schema.empty_table()).select(wanted)
+            yield to_polars(part.schema.empty_table()).select(requested)
 
     schema = to_polars(scan.schema.empty_table()).schema
     frame: pl.LazyFrame = plugins.register_io_source(read, schema=schema, is_pure=True)
@@ -283,9 +283,9 @@ def _value(node: Any, field: Field) -> Value:
     return Value(domain, LITERALS[kind](value, field))
 
 
-def _typed(wanted: type) -> _ReadLiteral:
+def _typed(requested: type) -> _ReadLiteral:
     def read(value: Any, field: Field) -> Any:
-        if type(value) is not wanted:
+        if type(value) is not requested:
             raise _UnsupportedError
         return value
 

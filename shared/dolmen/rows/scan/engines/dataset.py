@@ -334,12 +334,12 @@ def _field(node: _Node, schema: Schema) -> Field:
 
 def _value(scalar: pa.Scalar, field: Field) -> Value:
     """A literal of the column's own type, or one that is stored alike."""
-    own, wanted = scalar.type, field.arrow_type
+    own, requested = scalar.type, field.arrow_type
     domain = domain_of(own)
-    if own == pa.float64() and wanted == pa.float32():  # the same number, written wider
+    if own == pa.float64() and requested == pa.float32():  # the same number, written wider
         return _value(scalar, Field(field.id, field.name, "double"))
-    alike = own == wanted or (
-        domain is domain_of(wanted)
+    alike = own == requested or (
+        domain is domain_of(requested)
         and (domain in (Domain.TEXT, Domain.BYTES, Domain.EXACT) or own == pa.timestamp("us", getattr(own, "tz", None)))
     )
     if not alike or domain is None or not scalar.is_valid:
@@ -387,26 +387,26 @@ class ScanDataset(ds.Dataset):  # type: ignore[misc]  # pyarrow is untyped
     ) -> Scanner:
         """Makes a scan. DuckDB calls it for each place in a query that reads the table, in each run."""
         self.error = None
-        wanted = list(self.schema.names if columns is None else columns)
+        requested = list(self.schema.names if columns is None else columns)
         asked = (
             Filter(frozenset(), None, True) if filter is None else read_filter(filter, self._stored, boxed=self._boxed)
         )
         rest = None if asked.whole else filter
         tested = set() if asked.whole else set(self.schema.names if asked.columns is None else asked.columns)
-        extra = [name for name in self.schema.names if name in tested and name not in wanted]
-        scan = self._narrow([*wanted, *extra], asked.predicate)
+        extra = [name for name in self.schema.names if name in tested and name not in requested]
+        scan = self._narrow([*requested, *extra], asked.predicate)
         if self.rehearsed is not None:
             self.rehearsed.append(scan)
-        schema = pa.schema([self.schema.field(name) for name in wanted])
-        batches = self._batches(scan, wanted, rest) if self.rehearsed is None else iter(())
+        schema = pa.schema([self.schema.field(name) for name in requested])
+        batches = self._batches(scan, requested, rest) if self.rehearsed is None else iter(())
         return Scanner(schema, batches)
 
-    def _batches(self, scan: RowSource, wanted: list[str], rest: Any) -> Iterator[pa.RecordBatch]:
+    def _batches(self, scan: RowSource, requested: list[str], rest: Any) -> Iterator[pa.RecordBatch]:
         try:
             for read in scan.to_batches():
                 batch = box(read, self.schema) if self._boxed else read
                 kept = batch if rest is None else batch.filter(rest)
-                yield kept if kept.schema.names == wanted else kept.select(wanted)
+                yield kept if kept.schema.names == requested else kept.select(requested)
         except Error as error:
             self.error = error
             raise

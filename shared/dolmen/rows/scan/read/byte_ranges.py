@@ -54,12 +54,12 @@ class Range(NamedTuple):
 def coalesce(ranges: Iterable[Range], gap: int = GAP_BYTES, most: int = MERGED_BYTES) -> list[Range]:
     """The requests that cover ``ranges`` (in any order, overlaps allowed), in ascending order."""
     merged: list[Range] = []
-    for wanted in sorted(ranges):
+    for requested in sorted(ranges):
         last = merged[-1] if merged else None
-        if last and wanted.start <= last.end + gap and max(wanted.end, last.end) - last.start <= most:
-            merged[-1] = Range(last.start, max(wanted.end, last.end))
+        if last and requested.start <= last.end + gap and max(requested.end, last.end) - last.start <= most:
+            merged[-1] = Range(last.start, max(requested.end, last.end))
         else:
-            merged.append(wanted)
+            merged.append(requested)
     return merged
 
 

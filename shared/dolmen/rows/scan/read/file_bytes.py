@@ -119,7 +119,7 @@ class PickedPages:
     Args:
         chunk: all of its pages.
         pages: the numbers of the picked data pages, ascending, of which 0 is the first that is no dictionary.
-        at: the places of the wanted rows among the rows of these pages.
+        at: the places of the requested rows among the rows of these pages.
     """
 
     chunk: ChunkPages
@@ -239,8 +239,8 @@ class FileBytes:
             raise pa.ArrowInvalid(f"{table.num_rows} rows were decoded, not {rows}")
         self._idle.append(reader)
         if self._footer.columns_by:
-            wanted = [column.type for column in self._footer.columns.values() if column.leaves[0] in leaves]
-            columns = [as_read(own, kind) for own, kind in zip(table.columns, wanted, strict=True)]
+            requested = [column.type for column in self._footer.columns.values() if column.leaves[0] in leaves]
+            columns = [as_read(own, kind) for own, kind in zip(table.columns, requested, strict=True)]
             return pa.Table.from_arrays(columns, names=table.column_names)
         return table
 
@@ -269,11 +269,11 @@ class FileBytes:
             return one_array(self.read(row_group, list(column.leaves)).column(0).take(pa.array(rows)))
         file = self._open_bytes()
         chunk, bodies = picked.chunk, []
-        for page, wanted in zip(picked.numbers, picked.ranges(), strict=True):
-            file.seek(wanted.start)
-            body = file.read_buffer(wanted.length)
+        for page, requested in zip(picked.numbers, picked.ranges(), strict=True):
+            file.seek(requested.start)
+            body = file.read_buffer(requested.length)
             if not chunk.states[page].fit(body):
-                raise OSError(f"the checksum of the page at byte {wanted.start} differs")
+                raise OSError(f"the checksum of the page at byte {requested.start} differs")
             bodies.append(body)
         leaf = column.leaves[0]
         found = read_pages(

@@ -102,9 +102,9 @@ def microseconds_per_unit(metadata: pq.FileMetaData, leaf: int) -> int | None:
     return _US.get(logical.get("timeUnit", ""))
 
 
-def as_read(column: pa.ChunkedArray, wanted: pa.DataType) -> pa.ChunkedArray:
+def as_read(column: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedArray:
     """Values as pyarrow returns them, in the type that dolmen has for them."""
-    return column if column.type == wanted else column.cast(wanted)
+    return column if column.type == target else column.cast(target)
 
 
 def _numbered(own: pa.DataType, mapped: Sequence[MappedColumn] | None) -> pa.DataType:
@@ -113,17 +113,17 @@ def _numbered(own: pa.DataType, mapped: Sequence[MappedColumn] | None) -> pa.Dat
     Args:
         mapped: the fields' ids by names; None to take those of the file.
     """
-    wanted = storable(own)
-    if not is_nested(wanted):
-        return wanted
+    target = storable(own)
+    if not is_nested(target):
+        return target
     if isinstance(own, pa.BaseExtensionType):
         return _numbered(own.storage_type, mapped)
     children: list[MappedColumn | None]
-    if pa.types.is_struct(wanted):
+    if pa.types.is_struct(target):
         children = [None if mapped is None else column_named(mapped, own.field(i).name) for i in range(own.num_fields)]
         return pa.struct([_field(own.field(i), children[i], mapped is None) for i in range(own.num_fields)])
     children = [None if mapped is None or i >= len(mapped) else mapped[i] for i in range(2)]
-    if pa.types.is_map(wanted):
+    if pa.types.is_map(target):
         key, item = (
             _field(own.key_field, children[0], mapped is None),
             _field(own.item_field, children[1], mapped is None),
@@ -418,20 +418,20 @@ def open_file(
         footer = DataFileFooter.parse(kept, file)
         cache.put(key, footer, file.footer[1] * _PARSED_FACTOR)
         return FetchedFooter(footer)
-    wanted = Range(file.filters, file.size + 1) if with_filters else first_request(file)
+    target = Range(file.filters, file.size + 1) if with_filters else first_request(file)
     try:
-        found = there.store.get(there.key, wanted)
+        found = there.store.get(there.key, target)
     except ObjectNotFoundError as error:
         raise missing_file_error(store, file, table) from error
     body = found.body
-    if len(body) != file.size - wanted.start:
-        missing = f"{len(body) + wanted.start}{' or more' if len(body) == wanted.length else ''} bytes"
+    if len(body) != file.size - target.start:
+        missing = f"{len(body) + target.start}{' or more' if len(body) == target.length else ''} bytes"
         reason = f"it has {missing}, not the {file.size} of its entry in table {table!r}"
         raise changed_file_error(store, file, table, reason)
-    end = body[file.footer[0] - wanted.start :]
+    end = body[file.footer[0] - target.start :]
     if there.adopted and crc32(end) != file.footer[2]:
         raise changed_file_error(store, file, table, "its footer is another one")
-    is_whole = wanted.start == 0
+    is_whole = target.start == 0
     check_footer(end, file)
     parquet = open_parquet(body if is_whole else end, file, verify_pages=there.adopted is not None)
     footer = DataFileFooter.of(parquet.metadata, end, file, mapping, found.etag if there.adopted else None, like)
@@ -441,5 +441,5 @@ def open_file(
     if is_whole:
         verifies = bool(footer.sums or there.adopted)
         return FetchedFooter(footer, body, parquet if verifies else None, requested=len(body))
-    filters = body[: file.footer[0] - wanted.start] if with_filters else None
+    filters = body[: file.footer[0] - target.start] if with_filters else None
     return FetchedFooter(footer, filters=filters, requested=len(body))

@@ -298,7 +298,7 @@ class PlanReader:
     def _fetch_batches(self, some: Iterable[Batch]) -> Iterator[tuple[Batch, list[tuple[int, bytes]]]]:
         """Batches with the (offset, bytes) that were asked for; requests of several batches are under way at once."""
         parts: list[tuple[int, bytes]] = []
-        requests = ((batch, wanted) for batch in some for wanted in batch.requests or (None,))
+        requests = ((batch, requested) for batch in some for requested in batch.requests or (None,))
         fetched = self.context.runtime.map(
             self._fetch, requests, size=lambda item: item[1].length if item[1] else 0, most=AHEAD_BYTES
         )
@@ -310,23 +310,23 @@ class PlanReader:
                 parts = []
 
     def _fetch(self, item: tuple[Batch, Range | None]) -> tuple[Batch, tuple[int, bytes] | None]:
-        batch, wanted = item
-        if wanted is None:
+        batch, requested = item
+        if requested is None:
             return batch, None
         opened = batch.groups[0].file
         file, etag = opened.file, opened.footer.etag
         there = data_object(self.context.store, file.path)
         try:
             try:
-                body = there.store.get(there.key, wanted, etag=etag).body
+                body = there.store.get(there.key, requested, etag=etag).body
             except ObjectChangedError:  # perhaps the same bytes were written again: the footer is compared
                 etag = self._open(file, anew=True).footer.etag
-                body = there.store.get(there.key, wanted, etag=etag).body
+                body = there.store.get(there.key, requested, etag=etag).body
         except ObjectNotFoundError as error:
             raise missing_file_error(self.context.store, file, self.plan.table) from error
-        if len(body) != wanted.length:
-            raise CorruptionError(file.path, f"{len(body)} bytes at {wanted.start}, not {wanted.length}")
-        return batch, (wanted.start, body)
+        if len(body) != requested.length:
+            raise CorruptionError(file.path, f"{len(body)} bytes at {requested.start}, not {requested.length}")
+        return batch, (requested.start, body)
 
 
 @dataclass(frozen=True)
@@ -350,31 +350,31 @@ class Batch:
 
 def batches(groups: Iterable[RowGroup], ids: frozenset[int]) -> Iterator[Batch]:
     """Cuts row groups into batches of about ``MERGED_BYTES``: which requests are made follows from this alone."""
-    held: list[RowGroup] = []
+    together: list[RowGroup] = []
     ranges: list[Range] = []
     size = 0
 
     def batch() -> Batch:
-        gap = GAP_BYTES if held[0].picked is None else PAGE_GAP_BYTES
-        return Batch(tuple(held), tuple(coalesce(ranges, gap)))
+        gap = GAP_BYTES if together[0].picked is None else PAGE_GAP_BYTES
+        return Batch(tuple(together), tuple(coalesce(ranges, gap)))
 
     for group in groups:
         if group.file.source is not None:
-            if held:
+            if together:
                 yield batch()
-                held, ranges, size = [], [], 0
+                together, ranges, size = [], [], 0
             yield Batch((group,), ())
             continue
         own = group.ranges(ids | group.tests)
         length = sum(found.length for found in own)
-        fits = held and held[0].file is group.file and (held[0].picked is None) == (group.picked is None)
-        if held and (not fits or size + length > MERGED_BYTES):
+        fits = together and together[0].file is group.file and (together[0].picked is None) == (group.picked is None)
+        if together and (not fits or size + length > MERGED_BYTES):
             yield batch()
-            held, ranges, size = [], [], 0
-        held.append(group)
+            together, ranges, size = [], [], 0
+        together.append(group)
         ranges += own
         size += length
-    if held:
+    if together:
         yield batch()
 
 

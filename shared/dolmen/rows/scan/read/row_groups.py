@@ -311,16 +311,16 @@ def column_of(group: RowGroup, field: Field, arrays: Mapping[int, pa.Array]) -> 
     row_ts = group.file.file.row_ts
     if field.id == COMMIT_TS_ID and row_ts is not None:
         return pa.repeat(pa.scalar(row_ts, pa.int64()), group.rows)
-    array, wanted = arrays[field.id], field.arrow_type
+    array, target = arrays[field.id], field.arrow_type
     own = group.file.footer.columns.get(field.id)
     try:
-        if own is not None and is_nested(wanted) and not has_same_fields(own.type, wanted):
-            return nested_values(array, own.type, wanted)  # fields inside go by ids, whatever their names
-        if array.type == wanted:
+        if own is not None and is_nested(target) and not has_same_fields(own.type, target):
+            return nested_values(array, own.type, target)  # fields inside go by ids, whatever their names
+        if array.type == target:
             return array
-        return pa.nulls(group.rows, wanted) if pa.types.is_null(array.type) else array.cast(wanted)
+        return pa.nulls(group.rows, target) if pa.types.is_null(array.type) else array.cast(target)
     except pa.ArrowInvalid:  # it would say the value
-        reason = f"column {field.name!r} is {array.type} there, and has a value that the table's {wanted} cannot hold"
+        reason = f"column {field.name!r} is {array.type} there, and has a value that the table's {target} cannot hold"
         raise CorruptionError(group.file.file.path, reason) from None
 
 
