@@ -35,7 +35,7 @@ def test_the_difference_is_exact_and_pairs_by_key(number: int, held_bytes: int) 
     deleted = pa.concat_tables([whole.slice(0, 120), whole.slice(60, 60)]).combine_chunks()
     inserted = pa.concat_tables([whole.slice(80, 120), whole.slice(100, 20)]).combine_chunks()
     key = ["id"] if rng.random() < 0.5 else []
-    matcher = RowMatcher(whole.schema, key, drop_equal=True, held_bytes=held_bytes)
+    matcher = RowMatcher(whole.schema, key, drop_equal=True, memory_bytes=held_bytes)
     if rng.random() < 0.5:
         found = list(matcher.match(iter(batches(deleted, rng)), batches(inserted, rng)))
     else:

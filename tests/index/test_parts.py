@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dolmen.base.runtime import Runtime
-from dolmen.entries.index import index_parts, pages, tree_writer
+from dolmen.entries.index import index_parts, pages
 from dolmen.entries.index.index_parts import IndexHead, IndexReader, write_part
 from dolmen.entries.index.key_bytes import KeyEncoding, order
 from dolmen.entries.index.pages import LeafPage
@@ -25,6 +25,7 @@ from dolmen.rows.scan.read.footers import DataFileFooter
 from dolmen.store import MemoryBucket, MemoryStore, ObjectStore
 from dolmen.store.cache import ObjectCache
 from dolmen.store.counting import CountingStore
+from support.trees import find
 from support.written import Written, events, write
 
 KEY = "segment/index/x"
@@ -67,7 +68,7 @@ def reader(store: ObjectStore, cache_bytes: int = 1 << 20) -> IndexReader:
 
 def positions(index: IndexReader, part: Segment, number: int) -> list[int]:
     keys = ENCODING.encode([pa.array([number], pa.int64())])
-    return [place for _, places in index.open(part).tree.find(keys) for place in places.tolist()]
+    return [place for _, places in find(index.open(part).tree, keys) for place in places.tolist()]
 
 
 def test_a_part_says_what_it_is_of_and_finds_its_rows() -> None:
@@ -108,7 +109,6 @@ def test_the_cache_is_bounded() -> None:
 def test_every_flipped_byte_is_found_or_harmless(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pages, "PAGE_BYTES", 100)
     monkeypatch.setattr(pages, "MOST_ROWS", 8)
-    monkeypatch.setattr(tree_writer, "MOST_ROWS", 8)
     store = MemoryStore(MemoryBucket())
     numbers = list(range(0, 3_000, 50))
     part = written(store, numbers, places=True)

@@ -14,12 +14,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dolmen.entries.index import pages, tree_writer
+from dolmen.entries.index import pages
 from dolmen.entries.index.key_bytes import KeyEncoding, Keys, no_keys
-from dolmen.entries.index.pages import InnerPage, LeafPage, PageRef, Places, Tree, decode_page
+from dolmen.entries.index.pages import InnerPage, LeafPage, PageRef, Places, Tree, TreeWriter, decode_page
 from dolmen.entries.index.sorting import EntrySorter, large_blocks, merge, renumber
-from dolmen.entries.index.tree_writer import TreeWriter
 from dolmen.format.checksums import crc32
+from support.trees import find
 
 
 class BytesSource:
@@ -52,7 +52,6 @@ def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pages of a few rows, so that small trees are deep."""
     monkeypatch.setattr(pages, "PAGE_BYTES", 120)
     monkeypatch.setattr(pages, "MOST_ROWS", 7)
-    monkeypatch.setattr(tree_writer, "MOST_ROWS", 7)
 
 
 KINDS: dict[str, tuple[list[pa.DataType], st.SearchStrategy[Any]]] = {
@@ -102,7 +101,7 @@ def test_a_tree_answers_as_a_dict_would() -> None:
             expected[key].append(place)
         tree, source = tree_of(sorted_entries(keys, run_bytes), encoding.width)
         asked = np.unique(asked)
-        assert by_key(tree.find(asked), asked) == {key: expected[key] for key in asked if key in expected}
+        assert by_key(find(tree, asked), asked) == {key: expected[key] for key in asked if key in expected}
         assert all(times == 1 for times in source.read.values()), "each page is read once for all keys"
         everything = list(tree.leaves())
         assert [key for leaf in everything for key in leaf.keys] == sorted(keys)
@@ -145,7 +144,7 @@ def test_a_key_of_many_rows_is_found_over_many_pages() -> None:
     keys = np.sort(np.array([7] * 100_000 + list(range(1000)), np.uint64))
     places = np.random.default_rng(3).permutation(len(keys)).astype(np.uint64)
     tree, source = tree_of([LeafPage(keys, places)], 8)
-    found = by_key(tree.find(np.array([6, 7, 8, 2_000], np.uint64)), np.array([6, 7, 8, 2_000], np.uint64))
+    found = by_key(find(tree, np.array([6, 7, 8, 2_000], np.uint64)), np.array([6, 7, 8, 2_000], np.uint64))
     assert {int(key): len(values) for key, values in found.items()} == {6: 1, 7: 100_001, 8: 1}
     assert len(source.read) > 5
 
@@ -157,7 +156,7 @@ def test_a_key_that_begins_a_page_is_found_in_one() -> None:
     firsts = [leaf.keys[:1] for leaf in tree.leaves()]
     for first in firsts:
         source.read.clear()
-        assert len(list(tree.find(first))) == 1
+        assert len(list(find(tree, first))) == 1
         assert len(source.read) == 1
 
 
@@ -168,7 +167,7 @@ def test_long_keys_make_pages_of_few_rows() -> None:
     tree, source = tree_of([LeafPage(keys, np.arange(500, dtype=np.uint64))], encoding.width)
     assert isinstance(tree.root, InnerPage)
     assert len(tree.root.keys) >= 8
-    assert sum(len(places) for _, places in tree.find(keys[::50])) == 10
+    assert sum(len(places) for _, places in find(tree, keys[::50])) == 10
     assert len(source.read) <= 10
 
 

@@ -10,7 +10,7 @@ DELETES: tuple[Mutation, ...] = (
     mutation(
         "a tombstone hides its own upsert's rows",
         "a tombstone hides rows in files with applied_through < T, and not those with <= T",
-        "rows/scan/hide/row_masks.py",
+        "rows/scan/read/row_groups.py",
         "lookup.hidden_mask(rows[lookup.columns], group.file.file.applied_through)",
         "lookup.hidden_mask(rows[lookup.columns], group.file.file.applied_through - 1)",
     ),
@@ -74,8 +74,8 @@ DELETES: tuple[Mutation, ...] = (
         "resolution marks segments that it has read only in part",
         "a segment's resolved_through covers every live file in it",
         "maintenance/resolve/resolution.py",
-        "        if not self.stopped:\n            self.done += [own",
-        "        if self.commits >= 0:\n            self.done += [own",
+        "        if not self.stopped:\n            self.segments += [own",
+        "        if self.entry is not None:\n            self.segments += [own",
     ),
     mutation(
         "resolution replaces the vector of another commit",
@@ -95,7 +95,7 @@ DELETES: tuple[Mutation, ...] = (
     mutation(
         "positions are counted after filtering",
         "positions are physical: (row group, row in it), never counted after a filter",
-        "rows/scan/positions.py",
+        "rows/scan/scan.py",
         "        return path, everything if keep is None else from_mask(keep, group.first)\n",
         "        return path, everything if keep is None else BitMap(range(group.first, group.first + int(keep.sum())))\n",
     ),
@@ -165,7 +165,7 @@ DELETES: tuple[Mutation, ...] = (
     mutation(
         "the first of several deletes of a file is left out",
         "every tombstone with a later timestamp hides the rows it matches, in scans, compaction and resolution",
-        "rows/scan/hide/row_masks.py",
+        "rows/scan/read/row_groups.py",
         "        yield from ((predicate, None) for predicate in first)\n",
         "        yield from ((predicate, None) for predicate in first[1:])\n",
     ),

@@ -46,9 +46,8 @@ INSERTS: tuple[Mutation, ...] = (
         (
             Edit(
                 "rows/scan/by_key/lookup.py",
-                "        files = [file for file in scan.files if file.file.uuid not in index.covered "
-                "or file.file.uuid in places]\n",
-                "        files = [file for file in scan.files if not index.parts or file.file.uuid in places]\n",
+                "tuple(each for each in scan.files if not found.has_none_of(each))",
+                "tuple(each for each in scan.files if not found.covered or each.file.uuid in found.rows)",
             ),
         ),
     ),

@@ -12,8 +12,7 @@ from dolmen.format.checksums import crc32
 from dolmen.format.entries import DataFile
 from dolmen.format.manifest import Manifest
 from dolmen.format.schema import COMMIT_TS, COMMIT_TS_ID
-from dolmen.rows.scan.positions import matching_positions
-from dolmen.rows.scan.scan import plan_of
+from dolmen.rows.scan.scan import matching_positions, plan_of
 from dolmen.store.cache import ObjectCache
 from support.tables import World
 

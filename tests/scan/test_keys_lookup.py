@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from dolmen.entries.segments.row_bounds import RowBounds
 from dolmen.errors import LimitError
 from dolmen.format.entries import Blob, Bounds, KeysTombstone, column_stats
 from dolmen.format.keys import keys_from_arrow
@@ -63,7 +64,9 @@ def lookups(*lists: tuple[int, pa.Table]) -> list[KeysLookup]:
 def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Where keys are: the files' fences, spans and blocks are so small that a few keys have many of them."""
     if request.param != "in memory":
-        monkeypatch.setattr("dolmen.rows.scan.by_key.keys_lookup.HELD_BYTES", 0 if request.param == "in files" else 400)
+        monkeypatch.setattr(
+            "dolmen.rows.scan.by_key.keys_lookup.MEMORY_BYTES", 0 if request.param == "in files" else 400
+        )
         for name, value in (("_FENCE", 3), ("_SPAN", 6), ("_BLOCK_BYTES", 50)):
             monkeypatch.setattr(f"dolmen.rows.scan.by_key.key_codes.{name}", value)
     return str(request.param)
@@ -253,7 +256,7 @@ def test_row_groups_without_any_key_between_their_bounds_are_not_asked(place: st
     def verdict(known: Bounds, applied_through: int) -> StatsVerdict:
         return (
             StatsVerdict.MAYBE
-            if StatsVerdict.MAYBE in {each.judge({id_: known}, 10, applied_through) for each in found}
+            if StatsVerdict.MAYBE in {each.judge(RowBounds({id_: known}, 10, applied_through)) for each in found}
             else StatsVerdict.NEVER
         )
 
@@ -287,16 +290,16 @@ def test_rows_that_all_have_one_deleted_tuple_need_not_be_read(seed: int, place:
     for row in plain(rows):
         expected = row in set(plain(keys))
         known = {id_: Bounds(value, value, 0, 0) for id_, value in zip(found.columns, row, strict=True)}
-        assert found.judge(known, 7, 4) is (StatsVerdict.ALWAYS if expected else StatsVerdict.NEVER)
-        assert found.judge(known, 7, 5) is StatsVerdict.NEVER
+        assert found.judge(RowBounds(known, 7, 4)) is (StatsVerdict.ALWAYS if expected else StatsVerdict.NEVER)
+        assert found.judge(RowBounds(known, 7, 5)) is StatsVerdict.NEVER
         for id_ in known:
             for unsure in (Bounds(known[id_].min, known[id_].max, 1), Bounds(known[id_].min, known[id_].max), Bounds()):
-                verdict = found.judge({**known, id_: unsure}, 7, 0)
+                verdict = found.judge(RowBounds({**known, id_: unsure}, 7))
                 assert verdict is StatsVerdict.MAYBE if expected else verdict is not StatsVerdict.ALWAYS
 
 
 def test_keys_that_find_no_room_on_the_disk_are_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dolmen.rows.scan.by_key.keys_lookup.HELD_BYTES", 0)
+    monkeypatch.setattr("dolmen.rows.scan.by_key.keys_lookup.MEMORY_BYTES", 0)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 14, hard))
     try:

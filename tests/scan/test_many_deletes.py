@@ -21,9 +21,9 @@ import pytest
 
 from dolmen.api.database import Database
 from dolmen.base.runtime import Runtime
-from dolmen.entries.segments.judging import KeyRanges, key_bounds, known_bounds, may_hold_keys
 from dolmen.entries.segments.live import LiveFiles, tombstones_of
-from dolmen.entries.segments.tombstone_judge import TombstoneJudge
+from dolmen.entries.segments.row_bounds import RowBounds, key_bounds, may_hold_keys
+from dolmen.entries.segments.tombstone_judge import KeyRanges, TombstoneJudge
 from dolmen.format.entries import Blob, Bounds, KeysTombstone, Tombstone
 from dolmen.format.schema import Schema
 from dolmen.format.types import to_json
@@ -150,19 +150,20 @@ def test_many_tombstones_are_judged_as_each_is_alone_whatever_the_types() -> Non
     matched = 0
     tombstones = [random_tombstone(rng, kinds, ts) for ts in range(1, 600)]
     every = KeyRanges.each(tombstones, {})
-    assert sorted(np.concatenate([ranges.places for ranges in every]).tolist()) == list(range(len(tombstones)))
+    assert sorted(np.concatenate([ranges.indexes for ranges in every]).tolist()) == list(range(len(tombstones)))
     for _ in range(40 * ROUNDS):
         rows, through = rng.choice([0, 1, 9]), rng.choice([0, 0, 300, 598, 599])
         known = {id_: Bounds(*pair(rng, kind), rng.choice([None, 0, 9]), 0) for id_, kind in kinds.items()}
         for id_ in rng.sample(sorted(known), 2):
             del known[id_]
+        own = RowBounds(known, rows, through)
         for ranges in every:
-            alone = [t.ts > through and may_hold_keys(key_bounds(t, SCHEMA), known, rows) for t in ranges.tombstones]
-            assert ranges.mask(known, rows, through).tolist() == alone
+            alone = [t.ts > through and may_hold_keys(key_bounds(t, SCHEMA), own) for t in ranges.tombstones]
+            assert ranges.mask(own).tolist() == alone
             matched += sum(alone)
             kept = np.array([rng.random() < 0.5 for _ in alone])
             if kept.any():
-                found = ranges.some(kept).mask(known, rows, through)
+                found = ranges.some(kept).mask(own)
                 assert found.tolist() == [each for each, there in zip(alone, kept, strict=True) if there]
     assert matched > 0
 
@@ -184,7 +185,7 @@ def test_integers_are_compared_exactly_with_bounds_of_any_size_and_kind() -> Non
         (float("-inf"), 4.5, [True, True, False, False]),
         (None, 0, [True, True, False, False]),
     ):
-        assert ranges.mask({1: Bounds(least, greatest)}, 1, 0).tolist() == expected, (least, greatest)
+        assert ranges.mask(RowBounds({1: Bounds(least, greatest)}, 1)).tolist() == expected, (least, greatest)
 
 
 def deleted_by(world: World, deletes: int, on: str) -> None:
@@ -323,14 +324,14 @@ def test_explain_counts_the_tombstones_that_may_hide_rows_of_some_file() -> None
     told = world.scan().explain()
     entry = world.entry()
     every = tombstones_of(entry, world.db._context.segments)
-    files = [(file, known_bounds(file, entry.schema, (1, 2))) for file in entry.files]
-    needed = [t for t in every if any(may_hold_keys(key_bounds(t, SCHEMA), known, file.rows) for file, known in files)]
+    files = [RowBounds.of(file, entry.schema, (1, 2)) for file in entry.files]
+    needed = [t for t in every if any(may_hold_keys(key_bounds(t, SCHEMA), rows) for rows in files)]
     assert 300 <= len(needed) < len(every)
     assert told.keys_tombstones == len(needed)
     assert told.plan.tombstones == tuple(needed)
     for file in told.plan.files:
-        own = known_bounds(file.file, entry.schema, (1, 2))
-        expected = tuple(t for t in every if may_hold_keys(key_bounds(t, SCHEMA), own, file.file.rows))
+        own = RowBounds.of(file.file, entry.schema, (1, 2))
+        expected = tuple(t for t in every if may_hold_keys(key_bounds(t, SCHEMA), own))
         assert file.tombstones == expected
         assert len(file.tombstones) == len(expected)
         assert bool(file.tombstones) is bool(expected)
@@ -359,12 +360,12 @@ def test_suspects_of_mixed_kinds_come_oldest_first() -> None:
         assert 0 < len(expected) < len(every)
         assert found == expected
         assert [found[0], found[-1], len(found)] == [expected[0], expected[-1], len(expected)]
-        assert [every[place] for place in sorted(found.places())] == list(expected)
+        assert [every[place] for place in sorted(found.indexes())] == list(expected)
 
 
 @pytest.mark.parametrize("held", [0, 32 << 20])
 def test_keys_take_the_same_requests_in_memory_and_in_files(held: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dolmen.rows.scan.by_key.keys_lookup.HELD_BYTES", held)
+    monkeypatch.setattr("dolmen.rows.scan.by_key.keys_lookup.MEMORY_BYTES", held)
     world = World(runtime=Runtime(threads=4))
     world.create(pa.table({"k": range(20_000), "s": [f"{n:05}" for n in range(20_000)]}), group_rows=2_000)
     for number in range(5):

@@ -20,8 +20,7 @@ from dolmen.format.schema import Schema
 from dolmen.format.segments import encode
 from dolmen.format.types import to_plain
 from dolmen.rows.scan.plan import FilePlan
-from dolmen.rows.scan.positions import matching_positions
-from dolmen.rows.scan.scan import plan_of
+from dolmen.rows.scan.scan import matching_positions, plan_of
 from dolmen.store.cache import ObjectCache
 from dolmen.transactions.snapshot import Snapshot
 from support.random_entries import random_file
@@ -221,7 +220,7 @@ def test_many_tombstones_are_judged_together_as_they_are_one_by_one() -> None:
         for part in live.live_segments():
             mask = judge.mask(part)
             narrowed = judge.of_segment(part.segment)
-            for place, file in zip(part.places(), part.entries(), strict=True):
+            for place, file in zip(part.positions(), part.entries(), strict=True):
                 each = [TombstoneJudge([t], schema).of_file(file) for t in tombstones]
                 expected = tuple(t for found in each for t in found or ())
                 assert judge.of_file(file) == narrowed.of_file(file) == expected, SEED + round_

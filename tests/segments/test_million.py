@@ -84,7 +84,7 @@ def test_changes_of_files_are_found_among_a_million(million: tuple[CountingStore
     entry = manifest.table("t")
     reader = SegmentReader(store, Runtime(threads=1), ObjectCache())
     part = next(LiveFiles.of(entry, reader).live_segments([entry.segments[11]]))
-    names = [file.uuid for file in part.entries(part.places()[:4_000])]
+    names = [file.uuid for file in part.entries(part.positions()[:4_000])]
     vector = Vector("tombstone/t/x.del", 4, 5, 6, 10)
     changed = msgspec.structs.replace(
         entry, removed=tuple(names[:1_000]), overlays=tuple(Overlay(name, 9, vector) for name in names[1_000:2_000])

@@ -25,8 +25,8 @@ import pytest
 import dolmen
 from dolmen.api.database import Database
 from dolmen.base.runtime import Runtime
-from dolmen.rows.scan.by_key import filter_choice
-from dolmen.rows.scan.by_key.filter_choice import FilterUse
+from dolmen.rows.scan.by_key import key_access
+from dolmen.rows.scan.by_key.key_access import FilterUse
 from dolmen.store.memory import MemoryStore
 from support.oracle import connect_oracle
 
@@ -365,8 +365,8 @@ def literal(value: Any) -> str:
 
 def ask_all_filters(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Lets scans ask every Bloom filter that can be asked, and lists how many files each answer excludes."""
-    monkeypatch.setattr(filter_choice, "REQUEST_BYTES", -(1 << 40))
-    monkeypatch.setattr(filter_choice, "_LEAST_SPARED", -1.0)
+    monkeypatch.setattr(key_access, "REQUEST_BYTES", -(1 << 40))
+    monkeypatch.setattr(key_access, "_LEAST_SPARED", -1.0)
     excluded: list[int] = []
     plain = FilterUse.judge
 

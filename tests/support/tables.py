@@ -16,8 +16,8 @@ from dolmen.format.entries import DataFile
 from dolmen.format.layout import data_key
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.predicate import Predicate, parse
+from dolmen.rows.scan.plan import View
 from dolmen.rows.scan.scan import Scan
-from dolmen.rows.scan.view import View
 from dolmen.rows.write.conform import conform
 from dolmen.rows.write.encodings import DEFAULT
 from dolmen.rows.write.parquet_object import WritePlan, write_object

@@ -14,8 +14,8 @@ import pytest
 from dolmen.errors import InputError, LimitError, RowError
 from dolmen.format.schema import Schema
 from dolmen.format.types import to_plain
-from dolmen.rows.write import upsert
-from dolmen.rows.write.upsert import dedupe_last
+from dolmen.rows.write import row_input
+from dolmen.rows.write.row_input import dedupe_last
 from support.random_tables import random_column
 
 SEED = int(os.environ.get("DOLMEN_TEST_SEED", "0")) or random.randrange(1, 2**32)
@@ -55,7 +55,7 @@ def test_no_rows_make_no_keys() -> None:
 def test_random_upserts_are_those_of_a_dict(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     print(f"DOLMEN_TEST_SEED={SEED}")
     rng = random.Random(f"{SEED} {kind}")
-    monkeypatch.setattr(upsert, "_FOLD_ROWS", 50)
+    monkeypatch.setattr(row_input, "_FOLD_ROWS", 50)
     for _ in range(10):
         keys = random_column(rng, kind, 400).drop_null()
         rows = pa.table({"k": keys, "n": np.arange(len(keys))})
@@ -80,8 +80,8 @@ def test_a_float_or_nested_key_is_refused_whatever_the_rows(values: list[Any]) -
 
 
 def test_too_many_keys_are_refused_and_duplicates_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(upsert, "MAX_KEYS", 100)
-    monkeypatch.setattr(upsert, "_FOLD_ROWS", 100)
+    monkeypatch.setattr(row_input, "MAX_KEYS", 100)
+    monkeypatch.setattr(row_input, "_FOLD_ROWS", 100)
     kept, _ = dedupe(pa.table({"id": list(range(100)) * 50}), "id", batch_rows=30)
     assert kept.num_rows == 100
     with pytest.raises(LimitError, match="100 keys"):
@@ -89,8 +89,8 @@ def test_too_many_keys_are_refused_and_duplicates_do_not_count(monkeypatch: pyte
 
 
 def test_too_many_bytes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(upsert, "MAX_BYTES", 1 << 20)
-    monkeypatch.setattr(upsert, "_FOLD_BYTES", 1 << 18)
+    monkeypatch.setattr(row_input, "MAX_BYTES", 1 << 20)
+    monkeypatch.setattr(row_input, "_FOLD_BYTES", 1 << 18)
     rows = pa.table({"id": range(20), "v": ["x" * 100_000] * 20})
     with pytest.raises(LimitError, match="1 MB"):
         dedupe(rows, "id")

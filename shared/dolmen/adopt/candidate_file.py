@@ -22,9 +22,15 @@ from dolmen.format.adopted_files import JULIAN, OWN, AdoptedPath, ColumnsBy, jul
 from dolmen.format.checksums import crc32
 from dolmen.format.entries import Bounds, ColumnStats, column_stats
 from dolmen.format.schema import Field, field_id, is_nested
-from dolmen.rows.scan.read.adopted_columns import AdoptedColumn, adopted_column, leaf_count, microseconds_per_unit
 from dolmen.rows.scan.read.byte_ranges import check_same_kind
-from dolmen.rows.scan.read.footers import DataFileFooter, FileColumn
+from dolmen.rows.scan.read.footers import (
+    AdoptedColumn,
+    DataFileFooter,
+    FileColumn,
+    adopted_column,
+    leaf_count,
+    microseconds_per_unit,
+)
 from dolmen.store.base import FILE, SCHEMES, ObjectInfo, ObjectStore, own_name, scheme_of
 
 RESERVED = frozenset(

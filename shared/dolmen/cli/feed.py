@@ -22,7 +22,7 @@ from dolmen.ingest.formats.export import check_target, export_stream
 from dolmen.ingest.formats.formats import Format
 from dolmen.predicate import columns as columns_of
 from dolmen.predicate import parse
-from dolmen.rows.scan.view import stored_schema_of
+from dolmen.rows.scan.plan import stored_schema_of
 
 _HELD_BYTES = 32 * MIB
 """A longer commit waits in a temporary file until it is whole."""

@@ -16,7 +16,7 @@ from pyroaring import BitMap
 from dolmen.base.runtime import Runtime
 from dolmen.base.units import MIB
 from dolmen.commit.root_budget import RootBudget
-from dolmen.entries.segments.segment_reader import SegmentReader
+from dolmen.entries.segments.segment_reader import SegmentReader, read_blob
 from dolmen.errors import CorruptionError, LimitError, ObjectNotFoundError
 from dolmen.format import vectors
 from dolmen.format.delete_object import TombstoneObject, check_blob, read_footer
@@ -150,12 +150,7 @@ class PendingUploads:
     def read_blob(self, blob: Blob) -> bytes:
         """A blob that this commit made, or that is in the store. Raises CorruptionError."""
         body = self.read(blob.object, blob.offset, blob.length)
-        if body is None:
-            try:
-                body = self._store.get(blob.object, (blob.offset, blob.offset + blob.length)).body
-            except ObjectNotFoundError as error:
-                raise CorruptionError(blob.object, "the object is missing; it records deletes") from error
-        return check_blob(body, blob)
+        return read_blob(self._store, blob) if body is None else check_blob(body, blob)
 
     def read(self, key: str, offset: int, length: int) -> bytes | None:
         """A range of an object that this commit made, so that a transaction sees its own deletes; None for others."""

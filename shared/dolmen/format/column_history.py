@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from dolmen.base.units import DAY_US
+from dolmen.format.arrow_arrays import to_mask
 from dolmen.format.entries import ColumnStats, DataFile
 from dolmen.format.erasures import CLOCK_STEP_US
 from dolmen.format.manifest import TableEntry
@@ -71,7 +72,7 @@ def widened_ends(values: pa.Array, wide: pa.DataType) -> pa.Array:
     if not is_date_to_timestamp(values.type, wide):
         return values
     days = np.clip(values.cast(pa.int32()).fill_null(0).to_numpy().astype(np.int64), -LAST_DAY, LAST_DAY)
-    return pa.array(days * DAY_US, mask=values.is_null().to_numpy(zero_copy_only=False)).cast(wide)
+    return pa.array(days * DAY_US, mask=to_mask(values.is_null())).cast(wide)
 
 
 def widened_keys(keys: pa.Table, wide: pa.Schema) -> pa.Table:

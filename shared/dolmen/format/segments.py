@@ -53,6 +53,7 @@ import pyarrow.parquet as pq
 from dolmen.base.units import GIB
 from dolmen.errors import CorruptionError, SchemaError
 from dolmen.format import bloom_filters
+from dolmen.format.arrow_arrays import one_array
 from dolmen.format.checksums import crc32, prepare, seal, unseal
 from dolmen.format.entries import ColumnStats, DataFile, Overlay, Tombstone, Vector, bounds_of_all, least_erasing
 from dolmen.format.erasures import Erasure
@@ -174,7 +175,7 @@ def to_entries(table: pa.Table) -> list[DataFile]:
     Those of ``OPTIONAL_COLUMNS`` are taken where they are there.
     """
     ids = stats_ids(table.column_names)
-    stats = {id_: _stats([_one(table[name]) for name in stats_columns(id_)]) for id_ in ids}
+    stats = {id_: _stats([one_array(table[name]) for name in stats_columns(id_)]) for id_ in ids}
     plain: dict[str, list[Any]] = {name: table[name].to_pylist() for name in BASE_COLUMNS}
     for name in OPTIONAL_COLUMNS:
         plain[name] = table[name].to_pylist() if name in table.column_names else [0] * table.num_rows
@@ -275,10 +276,6 @@ def _json(column: pa.Array) -> list[Any]:
     if found is not None and found.plain in (bool, int, str):
         return plain
     return [to_json(value) for value in plain]
-
-
-def _one(column: pa.ChunkedArray) -> pa.Array:
-    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
 prepare(_Odd)

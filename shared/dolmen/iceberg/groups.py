@@ -130,7 +130,7 @@ class FileGroups:
         return not (segment.deleted or len(self._live.changes.uuids) or self._hidden.judge.of_segment(segment))
 
     def _of_segment(self, live: LiveSegment) -> FileGroup:
-        places = live.places()
+        places = live.positions()
         deleted = live.cardinalities()
         judge = self._hidden.judge.of_segment(live.segment)
         counts = dict(zip(places.tolist(), deleted[places].tolist(), strict=True))

@@ -14,11 +14,10 @@ from dolmen.entries.segments.tombstone_judge import TombstoneJudge
 from dolmen.errors import LimitError
 from dolmen.format.entries import DataFile
 from dolmen.format.manifest import Manifest, TableEntry
-from dolmen.rows.scan.hide.scan_deletes import Deletes, load_deletes
-from dolmen.rows.scan.plan import FilePlan, ScanPlan
+from dolmen.rows.scan.plan import FilePlan
 from dolmen.rows.scan.read.reading import PlanReader, hidden_rows, whole_groups
 from dolmen.rows.scan.read.row_groups import RowGroup, row_groups
-from dolmen.rows.scan.view import BlobReader
+from dolmen.rows.scan.scan_deletes import BlobReader, Deletes, load_deletes
 
 
 class HiddenPositions:
@@ -86,5 +85,4 @@ class HiddenPositions:
         return load_deletes(self._tombstones, self._entry.schema, blobs, self._context.cache)
 
     def _reader(self) -> PlanReader:
-        plan = ScanPlan(self._name, self._manifest.version, self._entry, (), None, None, (), {})
-        return PlanReader(self._context, plan)
+        return PlanReader.of_table(self._context, self._name, self._manifest, self._entry)

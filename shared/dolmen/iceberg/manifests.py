@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 import pyarrow as pa
 
-from dolmen.entries.segments.judging import column_bounds
+from dolmen.entries.segments.row_bounds import column_bounds
 from dolmen.errors import CorruptionError
 from dolmen.format.entries import Bounds, DataFile
 from dolmen.format.schema import Field, is_nested

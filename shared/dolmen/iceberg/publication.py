@@ -28,7 +28,7 @@ from dolmen.iceberg.metadata import PublishedSnapshot, TableMetadata
 from dolmen.iceberg.publication_directory import PREFIX, Newest, PublicationDirectory
 from dolmen.iceberg.published_versions import pin_version, pins_of, unpin_versions
 from dolmen.iceberg.schemas import FormatVersion, PublishedSchema, keeps_types
-from dolmen.rows.scan.plan import html, text
+from dolmen.rows.scan.plan import FactSheet
 from dolmen.store.base import attempts
 
 MOST_SNAPSHOTS = 100
@@ -37,7 +37,7 @@ _RACES = 20
 
 
 @dataclass(frozen=True, repr=False)
-class IcebergPublication:
+class IcebergPublication(FactSheet):
     """The result of a publication.
 
     Args:
@@ -98,12 +98,6 @@ class IcebergPublication:
         if self.glue:
             facts.append(("Glue", self.glue))
         return facts + [("left out", f"{name}: {reason}") for name, reason in (self.left_out or {}).items()]
-
-    def __repr__(self) -> str:
-        return text(self.facts())
-
-    def _repr_html_(self) -> str:
-        return html(self.facts())
 
 
 def publish(

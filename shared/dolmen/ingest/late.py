@@ -25,6 +25,7 @@ import pyarrow as pa
 from dolmen.commit.statements.claims import ExpectErasures
 from dolmen.entries.segments.erasures_in_force import SUBJECT, erasures_of, tables_of
 from dolmen.errors import RowError, SchemaError
+from dolmen.format.arrow_arrays import Mask, to_boolean_array
 from dolmen.format.column_history import Names, distinct_names, named_since, names_around, placed_since
 from dolmen.format.erasures import CLOCK_STEP_US, Erasure
 from dolmen.format.ingest_properties import IngestSettings
@@ -33,8 +34,7 @@ from dolmen.format.schema import Field, Schema
 from dolmen.ingest.formats.formats import SourceFile, read
 from dolmen.ingest.formats.reader_options import BadRow, OnBadRow, RowNumbers
 from dolmen.ingest.new_columns import find_columns
-from dolmen.rows.scan.hide.erased_rows import ErasureMatcher
-from dolmen.rows.scan.hide.row_masks import Mask, to_arrow
+from dolmen.rows.scan.erased_rows import ErasureMatcher
 from dolmen.transactions.transaction import Transaction, unit_of
 
 
@@ -261,7 +261,7 @@ class ErasedRows:
             if on_bad_row is None:
                 raise RowError(_UNDECIDED, file=name, row=int(number))
             on_bad_row(BadRow(_UNDECIDED, int(number), None, None, None))
-        return to_arrow(~may_be & ~erased)
+        return to_boolean_array(~may_be & ~erased)
 
     def _check_places(self, source: SourceFile) -> None:
         """Raises SchemaError: columns stood at other places when a file without a header was dropped."""

@@ -28,17 +28,16 @@ from dolmen.entries.index.sorting import EntrySorter, large_blocks, merge, renum
 from dolmen.entries.index.table_index import encoding_of
 from dolmen.entries.segments.erasures_in_force import erasure_timestamps
 from dolmen.entries.segments.live import LiveFiles, tombstones_of
+from dolmen.format.arrow_arrays import to_mask
 from dolmen.format.chunk_locations import ChunkPlaces
 from dolmen.format.entries import DataFile
 from dolmen.format.layout import segment_key
 from dolmen.format.manifest import Manifest, Segment, TableEntry
 from dolmen.format.properties import has_index
 from dolmen.maintenance import never
-from dolmen.maintenance.resolve.unresolved import table_reader
-from dolmen.rows.scan.hide.row_masks import column_of
 from dolmen.rows.scan.plan import FilePlan
-from dolmen.rows.scan.read.reading import RowGroupColumns
-from dolmen.rows.scan.read.row_groups import RowGroup
+from dolmen.rows.scan.read.reading import PlanReader, RowGroupColumns
+from dolmen.rows.scan.read.row_groups import RowGroup, column_of
 from dolmen.store.cache import ObjectCache
 
 FAN_IN = 4
@@ -181,7 +180,7 @@ class IndexVersion:
             chunks: gets the places of column chunks, by the uuid of their file.
         """
         entry, encoding = self.entry, self.encoding
-        reader = table_reader(self.context, self.name, self.manifest, entry)
+        reader = PlanReader.of_table(self.context, self.name, self.manifest, entry)
         fields = [entry.schema.by_id[id_] for id_ in entry.primary_key]
         numbers = {file.path: np.uint64(number << 32) for number, file in enumerate(files)}
         plans = [FilePlan(msgspec.structs.replace(file, vector=None), False, ()) for file in files]
@@ -204,7 +203,7 @@ class IndexVersion:
             if any(array.null_count for array in arrays):  # a key with NULL equals nothing
                 known = pa.array(np.logical_and.reduce([pc.is_valid(array) for array in arrays]))
                 arrays = [array.filter(known) for array in arrays]
-                positions = positions[known.to_numpy(zero_copy_only=False)]
+                positions = positions[to_mask(known)]
             places = numbers[group.file.file.path] | positions
             return [(keys, places[start : start + len(keys)]) for start, keys in encoding.encode_blocks(arrays)]
 

@@ -17,15 +17,15 @@ from dolmen.base.units import DAY_US, HOUR_US, MINUTE_US, SECOND_US
 from dolmen.commit.context import Context
 from dolmen.commit.statements.background import SetProperties
 from dolmen.commit.statements.claims import Expect
-from dolmen.entries.segments.judging import known_bounds
 from dolmen.entries.segments.live import LiveFiles
+from dolmen.entries.segments.row_bounds import may_hold_matches
 from dolmen.errors import ConflictError, Error, NotFoundError
 from dolmen.format.checksums import prepare
 from dolmen.format.entries import DataFile
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.properties import TableSettings, TimeToLive, check_ttl_column
 from dolmen.maintenance import never
-from dolmen.predicate import Predicate, StatsVerdict, columns, judge, parse
+from dolmen.predicate import parse
 from dolmen.predicate.temporal import format_date, format_timestamp
 from dolmen.transactions.results import Commit
 from dolmen.transactions.transaction import Transaction, unit_of
@@ -143,8 +143,8 @@ def _expire_table(context: Context, transaction: Transaction, base: Manifest, na
         if file.live_rows == 0:
             return False
         if last is None or file.greatest_row_ts > last.through:
-            return _may_match(file, predicate, entry)
-        return since is not None and _may_match(file, since, entry)
+            return may_hold_matches(file, predicate, entry.schema)
+        return since is not None and may_hold_matches(file, since, entry.schema)
 
     if not any(may_hold(file) for file in LiveFiles.of(entry, context.segments).matching(predicate)):
         return None
@@ -170,11 +170,6 @@ def _literal(at_us: int, arrow_type: pa.DataType) -> str:
     if arrow_type.tz:
         return f"TIMESTAMPTZ '{format_timestamp(at_us)}+00'"
     return f"TIMESTAMP '{format_timestamp(at_us)}'"
-
-
-def _may_match(file: DataFile, predicate: Predicate, entry: TableEntry) -> bool:
-    known = known_bounds(file, entry.schema, columns(predicate))
-    return judge(predicate, known, file.rows) is not StatsVerdict.NEVER
 
 
 prepare(LastExpiry)

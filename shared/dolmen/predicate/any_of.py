@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dolmen.base.cached import cached_property
+from dolmen.format.arrow_arrays import to_mask
 from dolmen.predicate.ast import (
     And,
     Compare,
@@ -197,14 +198,14 @@ class _AnyOf:
                 rows = rows[self._whole(conjunct)[rows]]
                 continue
             taken = {id_: self._arrays[id_].take(pa.array(rows)) for id_ in columns(conjunct)}
-            rows = rows[_to_mask(matches(conjunct, taken, len(rows)))]
+            rows = rows[to_mask(matches(conjunct, taken, len(rows)))]
         self._found[rows] = True
 
     def _whole(self, conjunct: Predicate) -> Mask:
         """A mask of all rows for which a conjunct is TRUE."""
         mask = self._masks.get(conjunct)
         if mask is None:
-            mask = _to_mask(matches(conjunct, self._arrays, self._length))
+            mask = to_mask(matches(conjunct, self._arrays, self._length))
             if conjunct in self._shared and len(self._masks) < _MAX_CACHED:
                 self._masks[conjunct] = mask
         return mask
@@ -237,8 +238,3 @@ def _cost(conjunct: Predicate) -> int:
     if isinstance(conjunct, (IsNull, Truth)):
         return 2
     return 3 if isinstance(conjunct, In) else 6
-
-
-def _to_mask(array: Any) -> Mask:
-    mask: Mask = array.to_numpy(zero_copy_only=False)
-    return mask

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from dolmen.base.units import DAY_US
 from dolmen.errors import Error, PredicateError, SchemaError
+from dolmen.format.arrow_arrays import one_array
 from dolmen.format.types import to_array, to_scalar
 from dolmen.predicate import like
 from dolmen.predicate.ast import (
@@ -86,8 +87,7 @@ def evaluate(p: Predicate, columns: Columns, length: int) -> pa.BooleanArray:
     result = _evaluate(p, columns)
     if isinstance(result, pa.Scalar):
         return pa.repeat(result, length)
-    if isinstance(result, pa.ChunkedArray):
-        result = result.combine_chunks()
+    result = one_array(result)
     assert len(result) == length, f"{len(result)} rows in columns that should have {length}"
     return result
 

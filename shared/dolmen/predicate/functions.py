@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from dolmen.base.units import DAY_US, HOUR_US, MINUTE_US
 from dolmen.errors import PredicateError
+from dolmen.format.arrow_arrays import one_array, to_mask
 from dolmen.predicate import like
 from dolmen.predicate.constants import MAX_DIGITS, Domain, domain_of, grid, join, plain_of
 from dolmen.predicate.temporal import civil_from_days
@@ -222,8 +223,7 @@ def _cast(array: Any, target: pa.DataType) -> Any:
 
 def _part(function: str, array: Any) -> pa.Array:
     """A part of dates and times in the proleptic Gregorian calendar, in UTC, over the whole stored range."""
-    if isinstance(array, pa.ChunkedArray):
-        array = array.combine_chunks()
+    array = one_array(array)
     of_dates = pa.types.is_date32(array.type)
     ends = pc.min_max(array.view(pa.int32() if of_dates else pa.int64())).as_py()
     step = 1 if of_dates else DAY_US
@@ -237,4 +237,4 @@ def _part(function: str, array: Any) -> pa.Array:
         found = values % DAY_US // step % (24 if function == "hour" else 60)
     else:
         found = civil_from_days(values if of_dates else values // DAY_US)[("year", "month", "day").index(function)]
-    return pa.array(found, pa.int64(), mask=raw.is_null().to_numpy(zero_copy_only=False))
+    return pa.array(found, pa.int64(), mask=to_mask(raw.is_null()))

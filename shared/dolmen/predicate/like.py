@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from dolmen.base.arguments import short_repr
 from dolmen.base.cached import cached_property
 from dolmen.errors import PredicateError
+from dolmen.format.arrow_arrays import one_array
 
 _MOST_IN_REGEX = 10_000
 """The most pieces of a pattern that becomes a regular expression: RE2 takes about 50,000."""
@@ -118,17 +119,14 @@ def repair_utf8(array: Any) -> Any:
     try:
         array.validate(full=True)
     except pa.ArrowInvalid:
-        if isinstance(array, pa.ChunkedArray):
-            array = array.combine_chunks()
-        texts = array.cast(pa.binary()).to_pylist()  # only for damaged data
+        texts = one_array(array).cast(pa.binary()).to_pylist()  # only for damaged data
         return pa.array([None if text is None else text.decode(errors="replace") for text in texts], array.type)
     return array
 
 
 def _match_long(array: Any, parts: Pattern) -> Any:
     """Matches a pattern too long for RE2. Few texts are long enough to match, and these are matched one by one."""
-    if isinstance(array, pa.ChunkedArray):
-        array = array.combine_chunks()
+    array = one_array(array)
     least = sum(len(piece.encode()) if isinstance(piece, str) else not piece for piece in parts.pieces)
     found = pc.greater_equal(pc.binary_length(array), least)
     mask = found.fill_null(False)

@@ -20,8 +20,7 @@ from dolmen.format.entries import DataFile
 from dolmen.format.layout import POINTER
 from dolmen.format.manifest import TableEntry
 from dolmen.predicate import Predicate
-from dolmen.rows.scan.positions import rows_with_positions
-from dolmen.rows.scan.scan import Scan, scan_files
+from dolmen.rows.scan.scan import Scan, rows_with_positions, scan_files
 from dolmen.rows.write.conform import conform
 from dolmen.rows.write.data_file import write_data_files
 from dolmen.rows.write.encodings import DEFAULT, WriteOptions

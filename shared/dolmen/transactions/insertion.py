@@ -23,10 +23,10 @@ from dolmen.format.schema import Field
 from dolmen.format.types import to_plain
 from dolmen.predicate.text import plain_text
 from dolmen.rows.scan.by_key.lookup import existing_keys
-from dolmen.rows.scan.hide.erased_rows import ErasedRowsFilter
-from dolmen.rows.scan.view import View
+from dolmen.rows.scan.erased_rows import ErasedRowsFilter
+from dolmen.rows.scan.plan import View
 from dolmen.rows.write.row_digest import RowDigest
-from dolmen.rows.write.upsert import check_not_null
+from dolmen.rows.write.row_input import check_not_null
 from dolmen.transactions import row_statements
 from dolmen.transactions.unit_of_work import UnitOfWork
 

@@ -22,9 +22,8 @@ from dolmen.format.schema import COMMIT_TS, Schema
 from dolmen.predicate import Parameters, Predicate, Where, from_builtins, parse, to_sql, with_parameters
 from dolmen.rows.scan.by_key.lookup import Lookup, where_key_in
 from dolmen.rows.scan.engines.dataframes import optional, to_dicts
-from dolmen.rows.scan.plan import output_fields
+from dolmen.rows.scan.plan import View, output_fields
 from dolmen.rows.scan.scan import Scan
-from dolmen.rows.scan.view import View
 from dolmen.rows.write.row_digest import content_digest
 from dolmen.transactions.row_statements import take_keys
 
@@ -383,6 +382,6 @@ class KeyedTable(ReadableTable):
         entry = view.entry()
         taken = take_keys(entry, keys)
         if taken.num_rows:
-            self._note_read(where_key_in(entry, taken))
+            self._note_read(where_key_in({id_: taken[str(id_)] for id_ in entry.primary_key}))
         names = None if columns is None else arguments.names("columns", columns)
         return Lookup(view, taken, names, with_commit_ts=with_commit_ts)

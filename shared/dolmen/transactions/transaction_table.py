@@ -34,7 +34,7 @@ from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.properties import TABLE_PROPERTIES, check_table_properties
 from dolmen.format.property import check_properties
 from dolmen.predicate import Parameters, Predicate, Where, with_parameters
-from dolmen.rows.scan.view import View
+from dolmen.rows.scan.plan import View
 from dolmen.rows.write.row_digest import RowDigest, content_digest
 from dolmen.transactions import row_statements
 from dolmen.transactions.erase import erase_rows

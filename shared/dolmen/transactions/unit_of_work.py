@@ -21,13 +21,13 @@ from dolmen.commit.statements.row_changes import Claim, InsertRows
 from dolmen.commit.statements.statement import Statement, is_prepared
 from dolmen.commit.uploads import PendingUploads
 from dolmen.entries.segments.erasures_in_force import erasures_of
-from dolmen.entries.segments.judging import known_bounds
+from dolmen.entries.segments.row_bounds import may_hold_matches
 from dolmen.errors import InputError, VersionExpiredError
 from dolmen.format.entries import DataFile
 from dolmen.format.manifest import AppliedId, Manifest, Segment, TableEntry
 from dolmen.format.properties import TableSettings
-from dolmen.predicate import Predicate, StatsVerdict, columns, judge
-from dolmen.rows.scan.hide.erased_rows import ErasedRowsFilter, ErasureMatcher
+from dolmen.predicate import Predicate
+from dolmen.rows.scan.erased_rows import ErasedRowsFilter, ErasureMatcher
 from dolmen.rows.write.row_digest import content_digest
 from dolmen.transactions.results import Commit
 
@@ -243,9 +243,7 @@ class UnitOfWork:
         schema = self.context.segments.whole(entry).schema
 
         def may_match(file: DataFile | Segment) -> bool:
-            if predicate is None:
-                return True
-            return judge(predicate, known_bounds(file, schema, columns(predicate)), file.rows) is not StatsVerdict.NEVER
+            return predicate is None or may_hold_matches(file, predicate, schema)
 
         self._claims.append(Claim(known, entry.uuid, entry.epoch, self.base.commit_ts, may_match, schema=schema))
 

@@ -23,7 +23,7 @@ from pyspark.sql import SparkSession
 import dolmen
 from dolmen.api.database import Database
 from dolmen.errors import InputError
-from dolmen.rows.scan.view import stored_schema_of
+from dolmen.rows.scan.plan import stored_schema_of
 from dolmen.spark import attach, sql
 from dolmen.spark.spark_types import to_frame
 from dolmen.spark.sql.agreement import agreed_predicate, wider_predicate

@@ -19,7 +19,7 @@ import msgspec
 
 from dolmen.commit.draft import Draft
 from dolmen.commit.uploads import PendingUploads
-from dolmen.entries.segments.judging import may_match
+from dolmen.entries.segments.row_bounds import may_match
 from dolmen.format.entries import DataFile, Overlay, Tombstone
 from dolmen.format.manifest import Counts, Segment, TableEntry
 

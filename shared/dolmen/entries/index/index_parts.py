@@ -3,10 +3,10 @@
 ::
 
     "DIX1"                   4 bytes
-    page, page, ...          back to back; which is which and where is said by the pages above them
+    page, page, ...          back to back; the pages above them refer to them
     root block               where the manifest says (index/root_block.py)
 
-The root block at the end of an index object: what the tree is of, and its root page.
+The root block at the end of an index object describes the tree, and holds its root page.
 
 ::
 
@@ -15,8 +15,8 @@ The root block at the end of an index object: what the tree is of, and its root 
     frame                    one Zstandard frame: sealed JSON (format/checksum.py)
     root page                the rest (index/pages.py)
 
-The JSON is ``{"format_version": 1, "columns": [...], "kinds": [...], "files": [...]}``, and, if the places of column
-chunks are known of some files, ``"schemas": [...], "chunks": [...]`` (format/chunk_places.py).
+The JSON is ``{"format_version": 1, "columns": [...], "kinds": [...], "files": [...]}``, and, if the places of
+column chunks are known of some files, ``"schemas": [...], "chunks": [...]`` (format/chunk_places.py).
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ import pyarrow as pa
 from dolmen.base.runtime import Runtime
 from dolmen.base.units import MIB
 from dolmen.entries.index.key_bytes import KeyEncoding
-from dolmen.entries.index.pages import InnerPage, LeafPage, Page, PageRef, Tree, decode_page
-from dolmen.entries.index.tree_writer import TreeWriter
+from dolmen.entries.index.pages import InnerPage, LeafPage, Page, PageRef, Tree, TreeWriter, decode_page
+from dolmen.entries.segments.segment_reader import FetchTally
 from dolmen.errors import CorruptionError, ObjectNotFoundError
 from dolmen.format.checksums import crc32, prepare, seal, unseal
 from dolmen.format.chunk_locations import ChunkPlaces
@@ -43,13 +43,19 @@ from dolmen.store.cache import ObjectCache
 
 _HEAD = struct.Struct("<II")
 
-
 _MOST_BYTES = 64 * MIB
 """JSON longer than this is no root block's: guards against a forged length."""
 
-
 MOST_CHUNKS = 24_576
 """The most column chunks whose places are in a block: they take about 6 bytes each, and a request is worth 128 KB."""
+
+MAGIC = b"DIX1"
+
+_REQUEST_BYTES = 4 * MIB
+"""Neighbouring pages are fetched together up to this."""
+
+_AHEAD_BYTES = 16 * MIB
+"""Pages that are asked for at once have no more bytes, but for the last of them."""
 
 
 class IndexHead(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -158,17 +164,6 @@ def decode_root(body: bytes, part: Segment) -> tuple[IndexHead, LeafPage | Inner
 prepare(IndexHead)
 
 
-MAGIC = b"DIX1"
-
-
-_REQUEST_BYTES = 4 * MIB
-"""Neighbouring pages are fetched together up to this."""
-
-
-_AHEAD_BYTES = 16 * MIB
-"""Pages that are asked for at once have no more bytes, but for the last of them."""
-
-
 @dataclass(frozen=True, slots=True)
 class OpenPart:
     """A part whose root block was read."""
@@ -180,14 +175,6 @@ class OpenPart:
     def fits(self, columns: tuple[int, ...], kinds: tuple[str, ...]) -> bool:
         """Whether its keys consist of these columns, and are encoded as values of these kinds."""
         return (self.head.columns, self.head.kinds) == (columns, kinds)
-
-
-@dataclass
-class IndexTally:
-    """Counts what was fetched of indexes."""
-
-    requests: int = 0
-    bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +189,7 @@ class IndexReader:
     store: ObjectStore
     runtime: Runtime
     cache: ObjectCache
-    tally: IndexTally = field(default_factory=IndexTally)
+    tally: FetchTally = field(default_factory=FetchTally)
 
     def fetch(self, key: str, start: int, end: int) -> bytes:
         """Bytes of a part. Raises CorruptionError if the object is missing."""
@@ -229,31 +216,31 @@ class IndexReader:
             self.cache.put(key, found, found[0].nbytes + found[1].nbytes)
         return OpenPart(part, found[0], Tree(found[1], _PartPages(self, part)))
 
-    def pages(self, wanted: Iterable[tuple[Segment, PageRef]]) -> Iterator[Page]:
+    def pages(self, requested: Iterable[tuple[Segment, PageRef]]) -> Iterator[Page]:
         """Pages of parts, in this order; neighbours that are not cached take one request.
 
         Raises:
             CorruptionError: a page is missing, or not what its reference says.
         """
-        groups = self._groups(wanted)
+        groups = self._groups(requested)
         for pages in self.runtime.map(self._read, groups, size=lambda group: group.length, most=_AHEAD_BYTES):
             yield from pages
 
-    def _groups(self, wanted: Iterable[tuple[Segment, PageRef]]) -> Iterator[_PageGroup]:
-        held: _PageGroup | None = None
-        for part, reference in wanted:
+    def _groups(self, requested: Iterable[tuple[Segment, PageRef]]) -> Iterator[_PageGroup]:
+        group: _PageGroup | None = None
+        for part, reference in requested:
             page: Page | None = self.cache.get(("index", part.object, reference.offset))
-            if held is not None and (page is not None or not held.goes_on(part, reference)):
-                yield held
-                held = None
+            if group is not None and (page is not None or not group.goes_on(part, reference)):
+                yield group
+                group = None
             if page is not None:
                 yield _PageGroup(part, [reference], page)
-            elif held is None:
-                held = _PageGroup(part, [reference])
+            elif group is None:
+                group = _PageGroup(part, [reference])
             else:
-                held.references.append(reference)
-        if held is not None:
-            yield held
+                group.references.append(reference)
+        if group is not None:
+            yield group
 
     def _read(self, group: _PageGroup) -> list[Page]:
         if group.cached is not None:
@@ -317,7 +304,7 @@ def write_part(
         columns: ids of the columns of the keys.
         files: uuids of the data files, by their number in the entries.
         blocks: the entries, in the order of their keys.
-        places: of the column chunks of files, by uuid, as far as they are known; read when the blocks have ended.
+        places: of the column chunks of files, by uuid, if they are known; read after the last block.
 
     Raises:
         StoreUnavailableError, AccessDeniedError: from the upload; and whatever ``blocks`` raises.

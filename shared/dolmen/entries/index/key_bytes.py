@@ -26,27 +26,17 @@ from dolmen.format.types import BOOL, DECIMAL, FIXED_BINARY, can_be_key, type_of
 Keys: TypeAlias = npt.NDArray[Any]
 """Encoded keys: ``uint64`` if each has 8 bytes, read as a big-endian number; else byte strings (``S``)."""
 
-
 Bytes: TypeAlias = npt.NDArray[np.uint8]
-
-
 Lengths: TypeAlias = npt.NDArray[np.int64]
-
 
 LONGEST = 1024
 """Bytes of the longest encoded key. Longer ones end in a digest of all that they consist of."""
 
-
 _HEAD_OF_LONG = LONGEST - sha256().digest_size - 1
-
-
 _SIGN = np.uint64(1 << 63)
-
-
 _BLOCK_ROWS = 1 << 16
-
-
 _BLOCK_BYTES = 1 << 23
+_EQUAL, _DIFFERENT = 0, 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,9 +251,6 @@ def _matrix(parts: Sequence[tuple[Bytes, Lengths]]) -> Bytes:
 
 
 Matrix = npt.NDArray[np.uint8]
-
-
-_EQUAL, _DIFFERENT = 0, 1
 
 
 def encode(matrix: Matrix) -> bytes:

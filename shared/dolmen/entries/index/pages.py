@@ -17,44 +17,35 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple, Protocol, TypeAlias
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from dolmen.entries.index import key_bytes
-from dolmen.entries.index.key_bytes import LONGEST, Keys, as_matrix, as_strings, from_matrix
+from dolmen.entries.index.key_bytes import LONGEST, Keys, as_matrix, as_strings, from_matrix, no_keys
+from dolmen.format.checksums import crc32
 
 PAGE_BYTES = 1 << 16
 """A page holds at most so many bytes before compression, by the measure of ``leaf_rows`` and ``inner_rows``."""
 
-
 _HEAD = struct.Struct("<BBII")
-
-
 _LEAF, _INNER = 1, 2
-
-
 _LONGEST_FRAME = 1 << 20
-
 
 MOST_ROWS = 1 << 14
 """A page has at most so many rows."""
 
-
 _LEVEL = 3
-
-
 _LENGTH_BYTES = 2
-
-
 _REFERENCE_BYTES = 1 + 8 + 4 + 4
-
 
 Places = npt.NDArray[np.uint64]
 """Where rows are: the number of a file, times 2^32, plus the position in it."""
+
+_PAGES_AT_ONCE = 64
 
 
 class PageRef(NamedTuple):
@@ -217,11 +208,7 @@ def _decode_keys(body: memoryview, rows: int, width: int) -> tuple[Keys, memoryv
     return as_strings(matrix), rest[total:]
 
 
-_PAGES_AT_ONCE = 64
-
-
 Page: TypeAlias = LeafPage | InnerPage
-
 
 ReadPages: TypeAlias = Callable[[Iterable[tuple[int, PageRef]]], Iterator[Page]]
 """Gives pages of several trees: takes the number of the tree and the reference of each, and keeps their order."""
@@ -240,18 +227,6 @@ class Tree:
 
     root: Page
     source: PageSource
-
-    def find(self, keys: Keys) -> Iterator[tuple[npt.NDArray[np.int64], Places]]:
-        """The entries of some keys, part by part: for each the place of its key in ``keys``, and where its row is.
-
-        Args:
-            keys: distinct, in ascending order.
-
-        Raises:
-            CorruptionError: a page is not what its reference says.
-        """
-        found = find_all([self.root], keys, lambda wanted: self.source.pages([reference for _, reference in wanted]))
-        yield from ((at, places) for _, at, places in found)
 
     def leaves(self, least: Keys | None = None, greatest: Keys | None = None) -> Iterator[LeafPage]:
         """The leaves with the keys from ``least`` to ``greatest``, cut to these, in order.
@@ -295,7 +270,7 @@ def find_all(roots: Sequence[Page], keys: Keys, read: ReadPages) -> Iterator[tup
         below: list[tuple[int, PageRef, int, int]] = []
         for tree, page, low, high in level:
             if isinstance(page, InnerPage):
-                below += ((tree, *wanted) for wanted in _pages_with(page, keys, low, high))
+                below += ((tree, *requested) for requested in _pages_with(page, keys, low, high))
                 continue
             at, places = _entries(page, keys[low:high])
             if len(at):
@@ -321,3 +296,114 @@ def _pages_with(page: InnerPage, keys: Keys, low: int, high: int) -> Iterator[tu
     begin, end = np.searchsorted(last, below, "left"), np.searchsorted(first, below, "right")
     for row in np.flatnonzero(end > begin).tolist():
         yield page.reference(int(below[row])), low + int(begin[row]), low + int(end[row])
+
+
+class PageOutput(Protocol):
+    """Takes the bytes of pages, one after the other."""
+
+    def write(self, data: bytes, /) -> int:
+        """Appends ``data``; returns how many bytes were taken (all)."""
+
+
+@dataclass(slots=True)
+class _Level:
+    """Pages of one level that no page above them refers to yet."""
+
+    separators: list[Any] = field(default_factory=list)
+    shared: list[bool] = field(default_factory=list)
+    references: list[PageRef] = field(default_factory=list)
+    written: int = 0
+
+    def inner(self, rows: int, width: int) -> InnerPage:
+        """Makes a page of the first ``rows`` of them, which leave this list."""
+        keys = np.array(self.separators[:rows], no_keys(width).dtype if width else None)
+        page = InnerPage(keys, np.array(self.shared[:rows], bool), np.array(self.references[:rows], np.uint64))
+        del self.separators[:rows], self.shared[:rows], self.references[:rows]
+        self.written += 1
+        return page
+
+
+class TreeWriter:
+    """A tree being written. All pages but the root go to the output; it holds some leaves' entries in memory.
+
+    Args:
+        output: takes the pages.
+        offset: bytes before them in the object.
+        width: the key encoding's.
+    """
+
+    def __init__(self, output: PageOutput, offset: int, width: int) -> None:
+        self.offset, self.entries = offset, 0
+        self._output, self._width = output, width
+        self._keys, self._places = no_keys(width), np.zeros(0, np.uint64)
+        self._last: Keys | None = None
+        self._levels: list[_Level] = [_Level()]
+
+    def add(self, keys: Keys, places: Places) -> None:
+        """Adds entries in the order of their keys, none of which is less than one that was added before."""
+        self.entries += len(keys)
+        self._keys, self._places = np.concatenate((self._keys, keys)), np.concatenate((self._places, places))
+        at = 0
+        while len(self._keys) - at > MOST_ROWS:
+            at += self._write_leaf(at)
+        self._keys, self._places = self._keys[at:], self._places[at:]
+
+    def finish(self) -> bytes:
+        """Writes the pages that are left, and returns the root, which is not written.
+
+        Raises:
+            ValueError: no entry was added.
+        """
+        if not self.entries:
+            raise ValueError("a tree has entries")
+        rows, at = len(self._keys), 0
+        if self._last is None and leaf_rows(self._keys, self._places, self._width) == rows:
+            return encode_leaf(LeafPage(self._keys, self._places), self._width)
+        while at < rows:
+            at += self._write_leaf(at)
+        for depth, level in enumerate(self._levels):  # it grows in the loop
+            while level.references:
+                rows = inner_rows(np.array(level.separators), self._width)
+                if not level.written and rows == len(level.references):
+                    return encode_inner(level.inner(rows, self._width), self._width)
+                self._write_inner(depth, rows)
+        raise AssertionError("the last level has one page")
+
+    def _write_leaf(self, at: int) -> int:
+        window = slice(at, at + MOST_ROWS)
+        rows = leaf_rows(self._keys[window], self._places[window], self._width)
+        leaf = LeafPage(self._keys[at : at + rows], self._places[at : at + rows])
+        first = leaf.keys[:1]
+        separator = first if self._last is None else _separator(self._last, first)
+        shared = self._last is not None and bool(self._last[0] == first[0])
+        self._last = leaf.keys[-1:]
+        self._add_page(0, separator[0], shared, encode_leaf(leaf, self._width))
+        return rows
+
+    def _write_inner(self, depth: int, rows: int) -> None:
+        page = self._levels[depth].inner(rows, self._width)
+        self._add_page(depth + 1, page.keys[0], bool(page.shared[0]), encode_inner(page, self._width))
+
+    def _add_page(self, depth: int, separator: Any, shared: bool, body: bytes) -> None:
+        if depth == len(self._levels):
+            self._levels.append(_Level())
+        level = self._levels[depth]
+        if len(level.references) == MOST_ROWS:  # more than a page takes
+            self._write_inner(depth, inner_rows(np.array(level.separators), self._width))
+        self._output.write(body)
+        level.separators.append(separator)
+        level.shared.append(shared)
+        level.references.append(PageRef(self.offset, len(body), crc32(body)))
+        self.offset += len(body)
+
+
+def _separator(before: Keys, first: Keys) -> Keys:
+    """The shortest key greater than ``before`` and not greater than ``first``; ``first`` itself if both are equal."""
+    if before[0] == first[0]:
+        return first
+    width = max(before.dtype.itemsize, first.dtype.itemsize)
+    is_number = first.dtype == np.uint64
+    low, high = (as_matrix(key if is_number else key.astype(f"S{width}"))[0] for key in (before, first))
+    matrix = high.copy()
+    matrix[int(np.flatnonzero(low != high)[0]) + 1 :] = 0
+    return from_matrix(matrix.reshape(1, -1)) if is_number else as_strings(matrix.reshape(1, -1))

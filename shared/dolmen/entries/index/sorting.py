@@ -22,11 +22,11 @@ from dolmen.entries.index.pages import LeafPage, Places
 RUN_BYTES = 64 * MIB
 """Entries that are sorted at once."""
 
-
 _BLOCK_ROWS = 1 << 16
-
-
 _BLOCK_BYTES = 4 * MIB
+
+KEY_RUN_BYTES = 32 * MIB
+"""Keys that are sorted at once: as values, and as the bytes that they are compared by."""
 
 
 class _KeyRun(NamedTuple):
@@ -166,10 +166,6 @@ def renumber(leaves: Iterable[LeafPage], numbers: Sequence[int]) -> Iterator[Lea
 
 def _join(leaves: Sequence[LeafPage]) -> LeafPage:
     return LeafPage(np.concatenate([leaf.keys for leaf in leaves]), np.concatenate([leaf.places for leaf in leaves]))
-
-
-KEY_RUN_BYTES = 32 * MIB
-"""Keys that are sorted at once: as values, and as the bytes that they are compared by."""
 
 
 @dataclass(frozen=True)

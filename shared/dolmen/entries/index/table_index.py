@@ -22,7 +22,6 @@ from dolmen.format.manifest import Segment, TableEntry
 _POSITION_BITS = np.uint64(32)
 _POSITION = np.uint64((1 << 32) - 1)
 
-
 _LEAF_BYTES = 48 * KIB
 """About the bytes of a leaf, compressed."""
 _LEAVES_TOGETHER = 64
@@ -30,20 +29,38 @@ _LEAVES_TOGETHER = 64
 
 
 @dataclass(frozen=True)
-class Hits:
+class KeyMatches:
     """Some entries of keys that were looked up.
 
     Args:
         uuids: of the files, by number.
-        at: for each entry the place of its key among those that were looked up.
+        keys: for each entry the index of its key among those that were looked up.
         files: the number of its file.
         positions: of its row there.
     """
 
     uuids: tuple[str, ...]
-    at: npt.NDArray[np.int64]
+    keys: npt.NDArray[np.int64]
     files: npt.NDArray[np.int64]
     positions: npt.NDArray[np.uint32]
+
+
+@dataclass(frozen=True)
+class FoundRows:
+    """The rows of one file that have one of some keys.
+
+    Args:
+        positions: of the rows, ascending, hidden ones included.
+        keys: for each row the index of its key among those that were looked up.
+    """
+
+    positions: npt.NDArray[np.uint32]
+    keys: npt.NDArray[np.int64]
+
+    @cached_property
+    def bitmap(self) -> BitMap:
+        """The positions."""
+        return BitMap(self.positions)
 
 
 @dataclass(frozen=True)
@@ -89,8 +106,8 @@ class TableIndex:
                     return found
         return None
 
-    def find(self, keys: Keys) -> dict[str, BitMap]:
-        """The positions of rows with these keys, hidden rows included, by the uuid of their file.
+    def find(self, keys: Keys) -> dict[str, FoundRows]:
+        """The rows with these keys, hidden rows included, by the uuid of their file, all of them in memory.
 
         Args:
             keys: distinct, in ascending order.
@@ -98,14 +115,19 @@ class TableIndex:
         Raises:
             CorruptionError: a page is missing or damaged.
         """
-        found: dict[str, BitMap] = defaultdict(BitMap)
-        for hits in self.hits(keys):
-            for number in np.unique(hits.files).tolist():
-                found[hits.uuids[number]].update(BitMap(hits.positions[hits.files == number]))
-        return dict(found)
+        parts: dict[str, list[tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]]] = defaultdict(list)
+        for some in self.matches(keys):
+            for number in np.unique(some.files).tolist():
+                own = some.files == number
+                parts[some.uuids[number]].append((some.positions[own], some.keys[own]))
+        found = {}
+        for uuid, pieces in parts.items():  # a file that two parts cover has each row twice
+            positions, first = np.unique(np.concatenate([piece[0] for piece in pieces]), return_index=True)
+            found[uuid] = FoundRows(positions, np.concatenate([piece[1] for piece in pieces])[first])
+        return found
 
-    def hits(self, keys: Keys) -> Iterator[Hits]:
-        """The entries of these keys, page by page. Pages of one level of all parts are asked for together.
+    def matches(self, keys: Keys) -> Iterator[KeyMatches]:
+        """The entries of these keys, page by page. Pages of one level of all parts are fetched together.
 
         Args:
             keys: distinct, in ascending order.
@@ -116,10 +138,10 @@ class TableIndex:
         roots = [part.tree.root for part in self.parts]
         for number, at, places in find_all(roots, keys, self._pages):
             files = (places >> _POSITION_BITS).astype(np.int64)
-            yield Hits(self.parts[number].head.files, at, files, (places & _POSITION).astype(np.uint32))
+            yield KeyMatches(self.parts[number].head.files, at, files, (places & _POSITION).astype(np.uint32))
 
-    def _pages(self, wanted: Iterable[tuple[int, PageRef]]) -> Iterator[Page]:
-        return self.reader.pages((self.parts[number].part, reference) for number, reference in wanted)
+    def _pages(self, requested: Iterable[tuple[int, PageRef]]) -> Iterator[Page]:
+        return self.reader.pages((self.parts[number].part, reference) for number, reference in requested)
 
 
 def expected_cost(part: Segment, keys: int, request_bytes: int) -> int:

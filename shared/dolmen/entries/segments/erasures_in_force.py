@@ -18,10 +18,9 @@ from typing import Any, TypeAlias
 import msgspec
 import pyarrow as pa
 
-from dolmen.entries.segments.segment_reader import SegmentReader
-from dolmen.errors import CorruptionError, ObjectNotFoundError, PredicateError, SchemaError
+from dolmen.entries.segments.segment_reader import SegmentReader, read_blob
+from dolmen.errors import PredicateError, SchemaError
 from dolmen.format.column_history import narrowing
-from dolmen.format.delete_object import check_blob
 from dolmen.format.entries import Blob, KeysTombstone, Tombstone, WhereTombstone, least_erasing
 from dolmen.format.erasures import ErasedTable, Erasure
 from dolmen.format.evolution import WidenColumn
@@ -33,6 +32,12 @@ from dolmen.predicate import Predicate, columns, from_builtins, from_json, parse
 
 ReadBlob = Callable[[Blob], bytes]
 """Reads a blob, and checks it."""
+
+SUBJECT = "subject"
+"""The property of a table that names the column which says whom a row is about."""
+
+EVERY = 1
+"""A timestamp before that of every commit."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +68,7 @@ class RememberedKeys:
                 yield cls(name, tables[name], owner)
 
     def may_hold(self, erased: ErasedTable) -> bool:
-        """Whether a delete in the other table names rows by the key alone, so that it may match what is remembered."""
+        """Whether a delete in the other table names rows by the key alone, so that it may match remembered keys."""
         return set(erased.tombstone.columns) <= set(self.owner.primary_key)
 
     def keys(self, tombstone: KeysTombstone, read: ReadBlob) -> Keys:
@@ -92,7 +97,7 @@ class RememberedKeys:
         )
 
     def delete_for_readers(self, erased: ErasedTable, read: ReadBlob) -> ErasedTable:
-        """The delete of the same keys from the memory, without a record: nobody may store it."""
+        """The delete of the same keys from the memory, without a record: it must not be stored."""
         tombstone = erased.tombstone
         place = Blob(f"tombstone/{self.entry.uuid}", tombstone.ts, 0, 0)
         if isinstance(tombstone, KeysTombstone):
@@ -136,10 +141,6 @@ def _with_ids(node: Any, ids: Mapping[int, int]) -> Any:
     return [_with_ids(each, ids) for each in node] if isinstance(node, list | tuple) else node
 
 
-SUBJECT = "subject"
-"""The property of a table that names the column which says whom a row is about."""
-
-
 Record: TypeAlias = Callable[[TableEntry, Erasure, Predicate], Tombstone | None]
 """Makes the tombstone of a predicate on a table; None if no row can match."""
 
@@ -168,7 +169,7 @@ def erasure_timestamps(manifest: Manifest, reader: SegmentReader) -> frozenset[i
 
 
 def as_read_now(manifest: Manifest, newest: Manifest, reader: SegmentReader) -> Manifest:
-    """A version as whoever knows the newest version may read it: without the rows that were erased since.
+    """A version without the rows that were erased since, by the newest version.
 
     It costs nothing unless the newest version lists an erasure that is younger than the version. The result is for
     reading only: it is no object of the store.
@@ -208,7 +209,7 @@ def _memories(
     owners = {name: owner for name in reached if (owner := reader.whole(reached[name])).sequences is not None}
     if not owners:
         return
-    names, read = {entry.uuid: name for name, entry in manifest.tables.items()}, partial(_read_blob, reader)
+    names, read = {entry.uuid: name for name, entry in manifest.tables.items()}, partial(read_blob, reader.store)
     for owner in owners.values():
         assert owner.sequences is not None
         name = names.get(owner.sequences.memory)
@@ -222,13 +223,6 @@ def _memories(
             yield name, hidden
 
 
-def _read_blob(reader: SegmentReader, blob: Blob) -> bytes:
-    try:
-        return check_blob(reader.store.get(blob.object, (blob.offset, blob.offset + blob.length)).body, blob)
-    except ObjectNotFoundError as error:
-        raise CorruptionError(blob.object, "the object is missing; it records deletes") from error
-
-
 def with_erasures(
     entry: TableEntry, erasures: Iterable[Erasure], reader: SegmentReader, record: Record | None = None
 ) -> TableEntry:
@@ -240,11 +234,11 @@ def with_erasures(
         record: makes the tombstones of who is forgotten, for tables that the erasure does not name; by default they
             are for readers only.
     """
-    wanted = [erasure for erasure in erasures if reaches(erasure, entry)]
-    if not wanted:
+    reaching = [erasure for erasure in erasures if reaches(erasure, entry)]
+    if not reaching:
         return entry
     entry = reader.whole(entry)
-    for erasure in wanted:
+    for erasure in reaching:
         entry = with_deletes(entry, deletes_of(erasure, entry, record or _for_readers))
     return entry
 
@@ -286,7 +280,7 @@ def with_deletes(entry: TableEntry, erased: Iterable[ErasedTable]) -> TableEntry
 
 
 def _with_wider_columns(entry: TableEntry, columns: Iterable[Field]) -> TableEntry:
-    """The entry with the types that columns had when they were erased by, as a delete never has a wider type."""
+    """The entry with the types that columns had in the deletes: a delete must not have a wider type than the column."""
     for field in columns:
         there = next((own for own in entry.schema.fields if own.id == field.id), None)
         if there is None or there.type == field.type or is_nested(field.arrow_type):
@@ -335,13 +329,9 @@ def _of_subject(erasure: Erasure, entry: TableEntry, record: Record) -> tuple[Er
 
 
 def _for_readers(entry: TableEntry, erasure: Erasure, predicate: Predicate) -> Tombstone:
-    """A tombstone without a record, which nobody may store."""
+    """A tombstone without a record, which must not be stored."""
     place = Blob(f"tombstone/{entry.uuid}", erasure.ts, 0, 0)
     return WhereTombstone(tuple(sorted(columns(predicate))), place, to_builtins(predicate))
-
-
-EVERY = 1
-"""A timestamp before that of every commit."""
 
 
 def least_held(tables: Iterable[TableEntry], reader: SegmentReader, timestamps: Container[int] | None = None) -> int:

@@ -1,7 +1,7 @@
 """Masks of the files of a table for which a predicate may be TRUE, or certainly is, judged by statistics all at once.
 
 ``dolmen.predicate.prune`` reasons; this module gives it the statistics of many files as columns. Where a comparison is
-not exact in columns, it may have any outcome: whoever wants it sharper judges the files that are left one by one.
+not exact in columns, it may have any outcome: a caller that needs more judges the remaining files one by one.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dolmen.base.cached import cached_property
+from dolmen.format.arrow_arrays import to_mask
 from dolmen.format.types import Plain, to_scalar
 from dolmen.predicate.ast import Column, In, Predicate
 from dolmen.predicate.constants import Domain, Op, domain_of, fit, grid, join, plain_of
@@ -24,6 +25,12 @@ Mask = npt.NDArray[np.bool_]
 
 _FEW_MEMBERS = 32
 """This many members of an IN are compared with the bounds one by one."""
+
+_NO_NUMBERS = frozenset((Domain.BOOLEAN, Domain.TEXT, Domain.BYTES))
+_SIGNED = frozenset((pa.int8(), pa.int16(), pa.int32(), pa.int64()))
+_FUNCTIONS: dict[Op, Callable[..., pa.Array]] = {
+    "<": pc.less, "<=": pc.less_equal, ">": pc.greater, ">=": pc.greater_equal
+}  # fmt: skip
 
 
 class StatsTable(Protocol):
@@ -181,7 +188,7 @@ class _End:
             return _holds(values, op, to_scalar(other, values.type))
         fitted = fit(op, other, grid(values.type, self._domain))
         if isinstance(fitted, bool):
-            return fitted or _to_numpy(pc.is_null(values))
+            return fitted or to_mask(pc.is_null(values))
         op, raw = fitted
         return _holds(values, op, to_scalar(plain_of(raw, values.type), values.type))
 
@@ -189,12 +196,12 @@ class _End:
         """Where this and another end of the same column are known to be the same value."""
         if self.values is None or other.values is None:
             return False
-        return _to_numpy(pc.equal(self.values, other.values).fill_null(False))
+        return to_mask(pc.equal(self.values, other.values).fill_null(False))
 
     @property
     def unknown(self) -> Fact:
         """Where the value is not known."""
-        return True if self.values is None else bool(self.values.null_count) and _to_numpy(pc.is_null(self.values))
+        return True if self.values is None else bool(self.values.null_count) and to_mask(pc.is_null(self.values))
 
     def numbers(self) -> npt.NDArray[Any] | None:
         """The values as numbers, 0 where unknown; None for other values."""
@@ -240,18 +247,6 @@ def _search_members(p: In, least: _End, greatest: _End) -> Fact | None:
     return (first < len(members)) & (reached | greatest.unknown)
 
 
-_NO_NUMBERS = frozenset((Domain.BOOLEAN, Domain.TEXT, Domain.BYTES))
-_SIGNED = frozenset((pa.int8(), pa.int16(), pa.int32(), pa.int64()))
-_FUNCTIONS: dict[Op, Callable[..., pa.Array]] = {
-    "<": pc.less, "<=": pc.less_equal, ">": pc.greater, ">=": pc.greater_equal
-}  # fmt: skip
-
-
 def _holds(ends: pa.Array, op: Op, other: pa.Array | pa.Scalar) -> Mask:
     """Where a comparison holds, or one side is NULL: unknown."""
-    return _to_numpy(_FUNCTIONS[op](ends, other).fill_null(True))
-
-
-def _to_numpy(array: pa.Array) -> Mask:
-    mask: Mask = array.to_numpy(zero_copy_only=False)
-    return mask
+    return to_mask(_FUNCTIONS[op](ends, other).fill_null(True))

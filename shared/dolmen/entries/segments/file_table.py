@@ -1,6 +1,6 @@
 """One segment of data-file entries as a table, which decodes only the columns that are asked for.
 
-Finds files among many by their uuid: looks up a 64-bit code of each, and compares the name itself on a hit.
+Files are found by uuid: by a 64-bit code of each, and then by the name itself.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 
 from dolmen.base.cached import cached_property
 from dolmen.errors import CorruptionError
+from dolmen.format.arrow_arrays import one_array
 from dolmen.format.column_history import widened_ends
 from dolmen.format.entries import DataFile
 from dolmen.format.layout import check_reference, uuid_of
@@ -23,17 +24,21 @@ from dolmen.format.manifest import Segment
 from dolmen.format.segments import BASE_COLUMNS, OPTIONAL_COLUMNS, stats_columns, stats_ids, to_entries
 
 Codes = npt.NDArray[np.uint64]
-
-
 _LENGTH = 32
-
-
 _SUFFIX = ".parquet"
-
-
 _FACTORS = np.array(
     [0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x27D4EB2F165667C5], np.uint64
 )  # odd, so that no bit of a word is lost
+_UNKNOWN = -1
+
+_FEW = 512
+"""Segments with at most so many entries are decoded once: opening the object costs as much as all that it holds."""
+
+_MOST_DECODED = 8
+"""Choices of bounds with which the entries of such a segment are kept."""
+
+_ENTRY_BYTES, _STATS_BYTES = 800, 200
+"""The bytes of a decoded entry, about, and of the bounds of one of its columns."""
 
 
 class Uuids:
@@ -82,27 +87,8 @@ def _mixed(values: npt.NDArray[np.bytes_]) -> Codes:
 
 
 Positions = npt.NDArray[np.int64]
-
-
 Numbers = npt.NDArray[np.int64]
-
-
 _Choice = tuple[frozenset[int], frozenset[tuple[int, pa.DataType]]]
-
-
-_UNKNOWN = -1
-
-
-_FEW = 512
-"""Segments with at most so many entries are decoded once: opening the object costs as much as all that it holds."""
-
-
-_MOST_DECODED = 8
-"""Choices of bounds with which the entries of such a segment are kept."""
-
-
-_ENTRY_BYTES, _STATS_BYTES = 800, 200
-"""The bytes of a decoded entry, about, and of the bounds of one of its columns."""
 
 
 class FileTable:
@@ -145,7 +131,7 @@ class FileTable:
         """A whole column; None if there is no such column."""
         found = self._columns.get(name)
         if found is None and name in self._names:
-            found = _one(self._read([name])[name])
+            found = one_array(self._read([name])[name])
             self._columns[name] = found
             self.nbytes += found.nbytes
             self._grown(self)
@@ -161,8 +147,8 @@ class FileTable:
 
     @cached_property
     def sorted_uuids(self) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int32]]:
-        """Codes of its files' uuids, ascending, and the place of each file."""
-        paths = _one(self._read(["path"])["path"])
+        """Codes of its files' uuids, ascending, and the position of each file."""
+        paths = one_array(self._read(["path"])["path"])
         for path in pc.filter(paths, pc.invert(pc.match_substring_regex(paths, r"^data/[A-Za-z0-9_./-]{1,200}$"))):
             check_reference(path.as_py(), self.segment.object)
         codes = codes_of_paths(paths)
@@ -172,61 +158,61 @@ class FileTable:
         return codes[order], order
 
     def find(self, uuids: Uuids) -> tuple[Positions, Positions]:
-        """The entries of these files: their places here, ascending, and the place of each in ``uuids``."""
+        """The entries of these files: their positions here, ascending, and the position of each in ``uuids``."""
         codes, order = self.sorted_uuids
         first, last = np.searchsorted(codes, uuids.codes, "left"), np.searchsorted(codes, uuids.codes, "right")
-        hits = np.flatnonzero(last > first)
-        if not len(hits):
+        matched = np.flatnonzero(last > first)
+        if not len(matched):
             return np.empty(0, np.int64), np.empty(0, np.int64)
-        lengths = (last - first)[hits]
-        which = np.repeat(hits, lengths)
+        lengths = (last - first)[matched]
+        which = np.repeat(matched, lengths)
         offsets = np.arange(len(which)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-        places = order[first[which] + offsets].astype(np.int64)
-        names = self._names_of(places)
+        positions = order[first[which] + offsets].astype(np.int64)
+        names = self._names_of(positions)
         same = np.fromiter(
-            (name == uuids.names[place] for name, place in zip(names, which, strict=True)), np.bool_, len(names)
+            (name == uuids.names[position] for name, position in zip(names, which, strict=True)), np.bool_, len(names)
         )
-        places, which = places[same], which[same]
-        ascending = np.argsort(places, kind="stable")
-        return places[ascending], which[ascending]
+        positions, which = positions[same], which[same]
+        ascending = np.argsort(positions, kind="stable")
+        return positions[ascending], which[ascending]
 
     def entries(
         self,
-        places: Positions | None = None,
+        positions: Positions | None = None,
         ids: Collection[int] | None = None,
         types: Mapping[int, pa.DataType] | None = None,
     ) -> Iterator[list[DataFile]]:
-        """Entries as they stand in the object, some at a time.
+        """Entries as the object has them, some at a time.
 
         Args:
-            places: places of the wanted entries, ascending; all by default.
+            positions: positions of the requested entries, ascending; all by default.
             ids: columns whose bounds the entries have; all by default. The others are unknown then.
-            types: by id, types that columns have now and in whose form bounds are wanted.
+            types: by id, types that columns have now and in whose form bounds are requested.
         """
-        wanted = self.ids if ids is None else self.ids & frozenset(ids)
+        requested = self.ids if ids is None else self.ids & frozenset(ids)
         if not self._is_small:
-            yield from self._decode(places, wanted, types or {})
+            yield from self._decode(positions, requested, types or {})
             return
-        choice = wanted, frozenset((id_, known) for id_, known in (types or {}).items() if id_ in wanted)
+        choice = requested, frozenset((id_, known) for id_, known in (types or {}).items() if id_ in requested)
         found = self._decoded.get(choice)
         if found is None:
-            found = [entry for some in self._decode(None, wanted, types or {}) for entry in some]
+            found = [entry for some in self._decode(None, requested, types or {}) for entry in some]
             if len(self._decoded) < _MOST_DECODED:
                 self._decoded[choice] = found
-                self.nbytes += len(found) * (_ENTRY_BYTES + _STATS_BYTES * len(wanted))
+                self.nbytes += len(found) * (_ENTRY_BYTES + _STATS_BYTES * len(requested))
                 self._grown(self)
-        if places is None or len(places):
-            yield found if places is None else [found[place] for place in places.tolist()]
+        if positions is None or len(positions):
+            yield found if positions is None else [found[position] for position in positions.tolist()]
 
     def _decode(
-        self, places: Positions | None, wanted: Collection[int], types: Mapping[int, pa.DataType]
+        self, positions: Positions | None, requested: Collection[int], types: Mapping[int, pa.DataType]
     ) -> Iterator[list[DataFile]]:
         optional = [name for name in OPTIONAL_COLUMNS if name in self._names]
-        names = [*BASE_COLUMNS, *optional, *(name for id_ in sorted(wanted) for name in stats_columns(id_))]
+        names = [*BASE_COLUMNS, *optional, *(name for id_ in sorted(requested) for name in stats_columns(id_))]
         for group, first, last in self._groups():
             own = None
-            if places is not None:
-                own = places[np.searchsorted(places, first) : np.searchsorted(places, last)] - first
+            if positions is not None:
+                own = positions[np.searchsorted(positions, first) : np.searchsorted(positions, last)] - first
                 if not len(own):
                     continue
             table = _widened(self._read(names, [group]), types)
@@ -244,21 +230,21 @@ class FileTable:
         for group, (first, last) in enumerate(pairwise(ends)):
             yield group, first, last
 
-    def _names_of(self, places: Positions) -> list[str]:
+    def _names_of(self, positions: Positions) -> list[str]:
         if self._is_small:
             if self._uuids is None:
                 self._uuids = list(map(uuid_of, self._read(["path"])["path"].to_pylist()))
-            return [self._uuids[place] for place in places.tolist()]
+            return [self._uuids[position] for position in positions.tolist()]
         found: list[str] = []
-        order = np.argsort(places, kind="stable")
-        ascending = places[order]
+        order = np.argsort(positions, kind="stable")
+        ascending = positions[order]
         for group, first, last in self._groups():
             own = ascending[np.searchsorted(ascending, first) : np.searchsorted(ascending, last)] - first
             if len(own):
-                found += map(uuid_of, _one(self._read(["path"], [group])["path"]).take(pa.array(own)).to_pylist())
+                found += map(uuid_of, one_array(self._read(["path"], [group])["path"]).take(pa.array(own)).to_pylist())
         names = [""] * len(found)
-        for place, name in zip(order.tolist(), found, strict=True):
-            names[place] = name
+        for position, name in zip(order.tolist(), found, strict=True):
+            names[position] = name
         return names
 
     def _read(self, names: Sequence[str], groups: Sequence[int] | None = None) -> pa.Table:
@@ -284,12 +270,8 @@ def _widened(table: pa.Table, types: Mapping[int, pa.DataType]) -> pa.Table:
     """The table with the bounds of columns that were written under a narrower type in the form of their type now."""
     for id_ in types.keys() & set(stats_ids(table.column_names)):
         for name in stats_columns(id_)[:2]:
-            ends = _one(table[name])
+            ends = one_array(table[name])
             changed = widened_ends(ends, types[id_])
             if changed is not ends:
                 table = table.set_column(table.column_names.index(name), name, changed)
     return table
-
-
-def _one(column: pa.ChunkedArray) -> pa.Array:
-    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()

@@ -1,10 +1,6 @@
 """A table's data files in one version, wherever their entries are: inline, or in segments.
 
-The live files of one segment.
-
-Changes of data files since their entries went into segments: newer pairs, and removals.
-
-Checks, by statistics alone, that files written under a narrower type of a column fit its wider one.
+Entries in segments never change. ``FileChanges`` has their later changes: newer pairs, and removals.
 """
 
 from __future__ import annotations
@@ -20,14 +16,14 @@ import pyarrow as pa
 from dolmen.base.cached import cached_property
 from dolmen.entries.segments.file_masks import may_match_mask
 from dolmen.entries.segments.file_table import FileTable, Positions, Uuids
-from dolmen.entries.segments.judging import column_bounds, known_bounds
+from dolmen.entries.segments.row_bounds import column_bounds, may_hold_matches
 from dolmen.entries.segments.segment_reader import SegmentReader
 from dolmen.errors import SchemaError
 from dolmen.format.column_history import LAST_DAY
 from dolmen.format.entries import DataFile, Overlay, Tombstone
 from dolmen.format.manifest import Segment, TableEntry
 from dolmen.format.schema import Field, Schema
-from dolmen.predicate import Predicate, StatsVerdict, columns, judge
+from dolmen.predicate import Predicate, columns
 
 
 @dataclass(frozen=True)
@@ -62,7 +58,7 @@ class FileChanges:
 
 
 def effective(file: DataFile, overlay: Overlay | None, resolved_through: int) -> DataFile:
-    """A file's entry with its newest pair, in whichever place that is."""
+    """A file's entry with its newest pair, wherever that is."""
     through, vector, erasing = file.applied_through, file.vector, file.erasing
     if overlay is not None and file.newer_pair(overlay.applied_through, overlay.vector):
         through, vector, erasing = overlay.applied_through, overlay.vector, overlay.erasing
@@ -79,9 +75,9 @@ def _take(pairs: dict[str, Overlay], overlays: Iterable[Overlay]) -> None:
             pairs[overlay.file] = overlay
 
 
-def pair_of(held: DataFile | Overlay) -> tuple[int, int]:
+def pair_of(file: DataFile | Overlay) -> tuple[int, int]:
     """A pair's order: of two pairs of a file the greater one is newer."""
-    return held.applied_through, held.vector.cardinality if held.vector else 0
+    return file.applied_through, file.vector.cardinality if file.vector else 0
 
 
 @dataclass(frozen=True)
@@ -105,7 +101,7 @@ class LiveSegment:
 
     Args:
         live: a mask of the entries whose files are still there; None = all.
-        overlays: newer pairs of some of them, by place.
+        overlays: newer pairs of some of them, by position.
         schema: the table's, which gives the types of the bounds.
     """
 
@@ -120,16 +116,16 @@ class LiveSegment:
         """Finds the changes of this segment's files."""
         if not len(changes.uuids):
             return cls(segment, table, None, {}, schema)
-        places, which = table.find(changes.uuids)
+        positions, which = table.find(changes.uuids)
         gone = which < len(changes.removed)
         live = None
         if gone.any():
             live = np.ones(len(table), np.bool_)
-            live[places[gone]] = False
+            live[positions[gone]] = False
         names = changes.uuids.names
         overlays = {
-            place: changes.pairs[names[at]]
-            for place, at in zip(places[~gone].tolist(), which[~gone].tolist(), strict=True)
+            position: changes.pairs[names[at]]
+            for position, at in zip(positions[~gone].tolist(), which[~gone].tolist(), strict=True)
         }
         return cls(segment, table, live, overlays, schema)
 
@@ -138,57 +134,57 @@ class LiveSegment:
         """Number of files that are still there."""
         return len(self.table) if self.live is None else int(np.count_nonzero(self.live))
 
-    def places(self, mask: npt.NDArray[np.bool_] | None = None) -> Positions:
-        """Places of live files, those of ``mask`` only if there is one."""
+    def positions(self, mask: npt.NDArray[np.bool_] | None = None) -> Positions:
+        """Positions of live files, those of ``mask`` only if there is one."""
         if mask is None:
             mask = self.live
         elif self.live is not None:
             mask = mask & self.live
         return np.arange(len(self.table)) if mask is None else np.flatnonzero(mask)
 
-    def entries(self, places: Positions | None = None, ids: Collection[int] | None = None) -> Iterator[DataFile]:
+    def entries(self, positions: Positions | None = None, ids: Collection[int] | None = None) -> Iterator[DataFile]:
         """Effective entries of live files.
 
         Args:
-            places: places of the wanted entries; all by default.
+            positions: positions of the requested entries; all by default.
             ids: columns whose bounds the entries have; all by default. The others are unknown then.
         """
-        wanted = self.places() if places is None else places
-        at = iter(wanted.tolist())
-        for some in self.table.entries(wanted, ids, self.schema.widened_types):
+        requested = self.positions() if positions is None else positions
+        at = iter(requested.tolist())
+        for some in self.table.entries(requested, ids, self.schema.widened_types):
             for file in some:
                 yield effective(file, self.overlays.get(next(at)), self.segment.resolved_through)
 
-    def totals(self, places: Positions | None = None) -> Totals:
-        """Sums over live files, or over those at these places."""
+    def totals(self, positions: Positions | None = None) -> Totals:
+        """Sums over live files, or over those at these positions."""
         segment = self.segment
-        if places is None and self.live is None and not self.overlays:
+        if positions is None and self.live is None and not self.overlays:
             return Totals(segment.count, segment.rows, segment.deleted, segment.bytes)
-        wanted = self.places() if places is None else places
+        requested = self.positions() if positions is None else positions
         table = self.table
         deleted = self.cardinalities()
         return Totals(
-            len(wanted),
-            int(table.numbers("rows")[wanted].sum()),
-            int(deleted[wanted].sum()),
-            int(table.numbers("size")[wanted].sum()),
+            len(requested),
+            int(table.numbers("rows")[requested].sum()),
+            int(deleted[requested].sum()),
+            int(table.numbers("size")[requested].sum()),
         )
 
     def cardinalities(self) -> npt.NDArray[np.int64]:
-        """By place, the number of rows that the file's newest vector deletes."""
+        """By position, the number of rows that the file's newest vector deletes."""
         own = np.maximum(self.table.numbers("vector_cardinality"), 0)
         through = self.table.numbers("applied_through")
-        for place, overlay in self.overlays.items():
+        for position, overlay in self.overlays.items():
             cardinality = overlay.vector.cardinality if overlay.vector else 0
-            if (overlay.applied_through, cardinality) > (int(through[place]), int(own[place])):
-                own[place] = cardinality
+            if (overlay.applied_through, cardinality) > (int(through[position]), int(own[position])):
+                own[position] = cardinality
         return own
 
     def applied_through(self) -> npt.NDArray[np.int64]:
-        """By place, the file's effective ``applied_through``."""
+        """By position, the file's effective ``applied_through``."""
         through = np.maximum(self.table.numbers("applied_through"), self.segment.resolved_through)
-        for place, overlay in self.overlays.items():
-            through[place] = max(int(through[place]), overlay.applied_through)
+        for position, overlay in self.overlays.items():
+            through[position] = max(int(through[position]), overlay.applied_through)
         return through
 
 
@@ -246,18 +242,18 @@ class LiveFiles:
             yield LiveSegment.of(segment, table, changes, self.entry.schema)
 
     def find(self, uuids: Collection[str]) -> dict[str, DataFile]:
-        """The effective entries of these files, by uuid, as far as the files are still there."""
-        wanted = set(uuids)
-        found = {file.uuid: file for file in self.entry.files if file.uuid in wanted}
-        left = wanted - found.keys()
+        """The effective entries of those of these files that are still there, by uuid."""
+        requested = set(uuids)
+        found = {file.uuid: file for file in self.entry.files if file.uuid in requested}
+        left = requested - found.keys()
         if self.segments and left:
             left -= self.changes.removed
         for segment in reversed(self.segments):  # the newest is the likeliest
             if not left:
                 break
             (each,) = self.live_segments([segment])
-            places, _ = each.table.find(Uuids(left))
-            for file in each.entries(places):
+            positions, _ = each.table.find(Uuids(left))
+            for file in each.entries(positions):
                 found[file.uuid] = file
                 self._found_in[file.uuid] = segment.object
             left -= found.keys()
@@ -281,22 +277,21 @@ class LiveFiles:
                 yield from each.entries(ids=ids)
             yield from self.entry.files
             return
-        needed = columns(where)
-        judged = ids if ids is None else {*ids, *needed}
+        schema = self.entry.schema
+        judged = ids if ids is None else {*ids, *columns(where)}
         for each in self.live_segments(self.segments_for(where)):
-            for file in each.entries(each.places(may_match_mask(where, each.table)), judged):
-                if self._may_match(where, needed, file):
+            for file in each.entries(each.positions(may_match_mask(where, each.table)), judged):
+                if may_hold_matches(file, where, schema):
                     yield file
         for file in self.entry.files:
-            if self._may_match(where, needed, file):
+            if may_hold_matches(file, where, schema):
                 yield file
 
     def segments_for(self, where: Predicate | None) -> list[Segment]:
         """Its segments of files that may hold rows for which a predicate is TRUE, by their bounds in the root."""
         if where is None:
             return list(self.segments)
-        needed = columns(where)
-        return [segment for segment in self.segments if self._may_match(where, needed, segment)]
+        return [segment for segment in self.segments if may_hold_matches(segment, where, self.entry.schema)]
 
     def totals(self) -> Totals:
         """Sums over all live files. Segments are fetched only if something changed in any."""
@@ -310,9 +305,6 @@ class LiveFiles:
         if not len(self.changes.uuids):
             return sum((Totals(s.count, s.rows, s.deleted, s.bytes) for s in self.segments), known)
         return sum((each.totals() for each in self.live_segments()), known)
-
-    def _may_match(self, where: Predicate, needed: Collection[int], file: DataFile | Segment) -> bool:
-        return judge(where, known_bounds(file, self.entry.schema, needed), file.rows) is not StatsVerdict.NEVER
 
 
 def tombstones_of(entry: TableEntry, reader: SegmentReader) -> tuple[Tombstone, ...]:

@@ -1,4 +1,4 @@
-"""Reads segments: each object is fetched once, checked, decoded, and cached."""
+"""Reads segments: each object is fetched once, checked, decoded, and cached. Also reads the blobs of tombstones."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from dolmen.base.units import MIB
 from dolmen.entries.segments.file_table import FileTable
 from dolmen.errors import CorruptionError, ObjectNotFoundError
 from dolmen.format import bloom_filters
-from dolmen.format.entries import Overlay, Tombstone
+from dolmen.format.delete_object import check_blob
+from dolmen.format.entries import Blob, Overlay, Tombstone
 from dolmen.format.erasures import Erasure
 from dolmen.format.manifest import AppliedId, HistoryEntry, Manifest, Released, Segment, TableEntry
 from dolmen.format.segments import check, check_bloom, decode
@@ -88,14 +89,14 @@ class SegmentReader:
         """Ids applied exactly once.
 
         Args:
-            ids: the wanted ones; all by default. If the bloom filter has none of them, only the filter is fetched.
+            ids: the requested ones; all by default. If the bloom filter has none of them, only the filter is fetched.
         """
         if ids is None:
             return self._entries(segment)
         if segment.bloom and _key(segment) not in self.cache and not self._maybe(segment, ids):
             return ()
-        wanted = frozenset(ids)
-        return tuple(entry for entry in self._entries(segment) if entry.id in wanted)
+        requested = frozenset(ids)
+        return tuple(entry for entry in self._entries(segment) if entry.id in requested)
 
     def released(self, segment: Segment) -> tuple[Released, ...]:
         """Objects released by commits, oldest first."""
@@ -172,6 +173,19 @@ class SegmentReader:
             raise CorruptionError(segment.object, f"the segment of {segment.kind} is missing") from error
         self.tally.bytes += len(body)
         return body
+
+
+def fetch_deletes(store: ObjectStore, key: str, start: int, end: int) -> bytes:
+    """Bytes of an object that records deletes, not yet checked. Raises CorruptionError if it is missing."""
+    try:
+        return store.get(key, (start, end)).body
+    except ObjectNotFoundError as error:
+        raise CorruptionError(key, "it is missing, and a delete is recorded in it") from error
+
+
+def read_blob(store: ObjectStore, blob: Blob) -> bytes:
+    """A blob with the content of a tombstone. Raises CorruptionError if it is missing or damaged."""
+    return check_blob(fetch_deletes(store, blob.object, blob.offset, blob.offset + blob.length), blob)
 
 
 def _key(segment: Segment) -> CacheKey:

@@ -1,26 +1,37 @@
-"""Finds the tombstones of a table that may hide rows of a file, for many files and many tombstones."""
+"""Finds the tombstones of a table that may hide rows, by statistics: for many files and many tombstones."""
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import ceil, floor, isfinite
 from operator import itemgetter
-from typing import overload
+from typing import Any, overload
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
+from dolmen.base.cached import cached_property
 from dolmen.entries.segments.file_masks import Mask, in_range_mask, may_match_mask, verdict_masks
 from dolmen.entries.segments.file_table import Positions
-from dolmen.entries.segments.judging import KeyRanges, inline_predicate, known_bounds
 from dolmen.entries.segments.live import LiveSegment
-from dolmen.format.entries import Bounds, DataFile, Tombstone, WhereTombstone
+from dolmen.entries.segments.row_bounds import RowBounds, inline_predicate, undecided
+from dolmen.format.column_history import widened
+from dolmen.format.entries import Blob, Bounds, DataFile, KeysTombstone, Tombstone, WhereTombstone
+from dolmen.format.keys import plain_values
 from dolmen.format.manifest import Segment
-from dolmen.format.schema import Schema
-from dolmen.predicate import Predicate, StatsVerdict, judge
+from dolmen.format.schema import Schema, type_from_json
+from dolmen.format.types import Plain
+from dolmen.predicate import Predicate, StatsVerdict
 from dolmen.predicate.ast import Column
 from dolmen.predicate.constants import domain_of
+
+_Int64 = npt.NDArray[np.int64]
+_INT64 = np.iinfo(np.int64)
 
 _SEVERAL = 8
 """The least number of files for which a predicate judges all files of a segment at once."""
@@ -30,36 +41,202 @@ _MANY = 64
 
 
 @dataclass(frozen=True)
-class _Judged:
-    """A ``where`` tombstone with its decoded predicate; ``place`` is its place among all tombstones."""
+class KeyRanges:
+    """Keys tombstones over the same columns of the same types: judged all at once, whatever their number.
 
-    place: int
+    Args:
+        tombstones: oldest first; at least one.
+        indexes: the index of each among all tombstones of the table.
+        ts: the timestamp of each.
+        ends: the least and greatest values of each, by column.
+    """
+
+    tombstones: Sequence[KeysTombstone]
+    indexes: _Int64
+    ts: _Int64
+    ends: Mapping[int, _KeyEnds]
+
+    @classmethod
+    def each(cls, tombstones: Iterable[Tombstone], types: Mapping[int, pa.DataType]) -> list[KeyRanges]:
+        """Groups the keys tombstones among all tombstones of a table by columns and types.
+
+        Args:
+            types: by id, the present types of columns that had a narrower one.
+        """
+        alike: dict[tuple[tuple[int, ...], tuple[str, ...]], list[int]] = defaultdict(list)
+        every = list(tombstones)
+        for index, tombstone in enumerate(every):
+            if isinstance(tombstone, KeysTombstone):
+                alike[tombstone.columns, tombstone.types].append(index)
+        return [cls._of([every[at] for at in indexes], indexes, types) for indexes in alike.values()]  # type: ignore[misc]
+
+    @classmethod
+    def _of(cls, tombstones: list[KeysTombstone], indexes: list[int], types: Mapping[int, pa.DataType]) -> KeyRanges:
+        first = tombstones[0]
+        ends = {}
+        for at, (id_, name) in enumerate(zip(first.columns, first.types, strict=True)):
+            bound = type_from_json(name)
+            pairs = [tombstone.bounds[at] for tombstone in tombstones]
+            plain = [plain_values([pair[end] for pair in pairs], bound) for end in (0, 1)]
+            wide = types.get(id_, bound)
+            if wide != bound:
+                plain = [[widened(value, bound, wide) for value in values] for values in plain]
+            ends[id_] = _KeyEnds.of(*plain)
+        ts = np.array([tombstone.ts for tombstone in tombstones], np.int64)
+        return cls(tombstones, np.array(indexes, np.int64), ts, ends)
+
+    @property
+    def columns(self) -> tuple[int, ...]:
+        """Ids of the columns of the tuple."""
+        return self.tombstones[0].columns
+
+    def hide_all(self, rows: RowBounds) -> bool:
+        """Whether one of them certainly hides all of the rows: its only tuple is that of all the rows."""
+        values = rows.one_tuple(self.columns)
+        if values is None or rows.rows == 0:
+            return False
+        mask = (self.ts > rows.applied_through) & self._single
+        for ends, value in zip(self.ends.values(), values, strict=True):
+            ends.keep_equal(mask, value)
+        return bool(mask.any())
+
+    @cached_property
+    def _single(self) -> Mask:
+        return np.array([tombstone.count == 1 for tombstone in self.tombstones], np.bool_)
+
+    @cached_property
+    def greatest_ts(self) -> int:
+        """Timestamp of the youngest."""
+        return int(self.ts.max())
+
+    def some(self, mask: Mask) -> KeyRanges:
+        """The tombstones of a mask, which must have one at least."""
+        if mask.all():
+            return self
+        kept = np.flatnonzero(mask)
+        ends = {id_: ends.some(kept) for id_, ends in self.ends.items()}
+        return KeyRanges([self.tombstones[at] for at in kept.tolist()], self.indexes[kept], self.ts[kept], ends)
+
+    def mask(self, rows: RowBounds) -> Mask:
+        """A mask of the tombstones that may hide some of the rows."""
+        mask = self.ts > rows.applied_through
+        if rows.rows == 0:
+            return np.zeros(len(mask), np.bool_)
+        for id_, ends in self.ends.items():
+            own = rows.columns.get(id_)
+            if own is None:
+                continue
+            if own.nulls == rows.rows:
+                return np.zeros(len(mask), np.bool_)
+            ends.narrow(mask, own)
+        return mask
+
+
+@dataclass(frozen=True)
+class _KeyEnds:
+    """The least and greatest values of many tombstones in one column.
+
+    Args:
+        least, greatest: the integers themselves, or ranks among ``values``: -1 and ``len(values)`` when unknown.
+        values: all distinct ends in ascending order, None where they are integers.
+    """
+
+    least: _Int64
+    greatest: _Int64
+    values: list[Any] | None
+
+    @classmethod
+    def of(cls, least: list[Plain], greatest: list[Plain]) -> _KeyEnds:
+        if set(map(type, least)) | set(map(type, greatest)) == {int}:
+            try:
+                return cls(np.array(least, np.int64), np.array(greatest, np.int64), None)
+            except OverflowError:  # uint64 beyond the other's range
+                pass
+        values: list[Any] = sorted({end for ends in (least, greatest) for end in ends if end is not None})
+        ranks = {value: rank for rank, value in enumerate(values)}
+        return cls(
+            np.array([-1 if end is None else ranks[end] for end in least], np.int64),
+            np.array([len(values) if end is None else ranks[end] for end in greatest], np.int64),
+            values,
+        )
+
+    def some(self, kept: _Int64) -> _KeyEnds:
+        return _KeyEnds(self.least[kept], self.greatest[kept], self.values)
+
+    def keep_equal(self, mask: Mask, value: Any) -> None:
+        """Takes tombstones out of a mask whose least and greatest value are not both this one."""
+        if self.values is not None:
+            rank = bisect_left(self.values, value)
+            there = rank < len(self.values) and self.values[rank] == value
+        else:
+            rank, there = value, isinstance(value, int) and _INT64.min <= value <= _INT64.max
+        mask &= (self.least == rank) & (self.greatest == rank) if there else False
+
+    def narrow(self, mask: Mask, own: Bounds) -> None:
+        """Takes tombstones out of a mask that end before ``own`` begins, or begin after it ends."""
+        least: Any = own.min
+        greatest: Any = own.max
+        if self.values is not None:
+            if least is not None:
+                mask &= self.greatest >= bisect_left(self.values, least)
+            if greatest is not None:
+                mask &= self.least < bisect_right(self.values, greatest)
+            return
+        if least is not None and isfinite(least):
+            least = ceil(least)
+            mask &= self.greatest >= least if least <= _INT64.max else False
+        if greatest is not None and isfinite(greatest):
+            greatest = floor(greatest)
+            mask &= self.least <= greatest if greatest >= _INT64.min else False
+
+    @property
+    def extremes(self) -> tuple[Plain, Plain]:
+        """The least and the greatest of all; None where one is unknown."""
+        least, greatest = int(self.least.min()), int(self.greatest.max())
+        if self.values is None:
+            return least, greatest
+        return (
+            self.values[least] if least >= 0 else None,
+            self.values[greatest] if greatest < len(self.values) else None,
+        )
+
+
+@dataclass(frozen=True)
+class _WherePredicate:
+    """A ``where`` tombstone with its predicate, if that is known; ``index`` is its index among all tombstones."""
+
+    index: int
     tombstone: WhereTombstone
     predicate: Predicate | None
 
+    def judge(self, rows: RowBounds) -> StatsVerdict:
+        """Judges whether it hides all, some or none of the rows; some if its predicate is not known."""
+        if self.tombstone.ts <= rows.applied_through:
+            return StatsVerdict.NEVER
+        if self.predicate is not None:
+            return rows.judge(self.predicate)
+        return StatsVerdict.MAYBE if rows.rows else StatsVerdict.NEVER
 
-class Suspects(Sequence[Tombstone]):
+
+class FileTombstones(Sequence[Tombstone]):
     """The tombstones that may hide rows of one file, oldest first.
 
-    There may be ten thousand keys tombstones, the same ones for each of a thousand files: they are listed only when
-    asked for. Whether there are any, and over which columns, is known without a list.
+    There may be ten thousand keys tombstones, the same ones for each of a thousand files: a list of them is made only
+    on demand. Whether there are any, and over which columns, needs no list.
 
     Args:
         where: ``where`` tombstones.
         ranges: groups of keys tombstones; some tombstones of each group may hide rows.
-        known, rows, applied_through: the file's bounds, number of rows, and ``applied_through``.
+        rows: bounds of the file's rows.
     """
 
     def __init__(
         self,
-        where: tuple[_Judged, ...] = (),
+        where: tuple[_WherePredicate, ...] = (),
         ranges: tuple[KeyRanges, ...] = (),
-        known: Mapping[int, Bounds] | None = None,
-        rows: int = 0,
-        applied_through: int = 0,
+        rows: RowBounds | None = None,
     ) -> None:
-        self._where, self._ranges = where, ranges
-        self._of = known or {}, rows, applied_through
+        self._where, self._ranges, self._rows = where, ranges, rows or RowBounds({}, 0)
 
     @property
     def where(self) -> list[WhereTombstone]:
@@ -76,22 +253,22 @@ class Suspects(Sequence[Tombstone]):
         """The columns of the keys tombstones among them."""
         return list(dict.fromkeys(ranges.columns for ranges in self._ranges))
 
-    def places(self) -> npt.NDArray[np.int64]:
-        """Their places among all tombstones of the table, in no order."""
-        where = np.array([each.place for each in self._where], np.int64)
-        return np.concatenate([where, *(ranges.places[ranges.mask(*self._of)] for ranges in self._ranges)])
+    def indexes(self) -> npt.NDArray[np.int64]:
+        """Their indexes among all tombstones of the table, in no order."""
+        where = np.array([each.index for each in self._where], np.int64)
+        return np.concatenate([where, *(ranges.indexes[ranges.mask(self._rows)] for ranges in self._ranges)])
 
     def __bool__(self) -> bool:
         return bool(self._where or self._ranges)
 
     def __len__(self) -> int:
-        return len(self._where) + sum(int(np.count_nonzero(ranges.mask(*self._of))) for ranges in self._ranges)
+        return len(self._where) + sum(int(np.count_nonzero(ranges.mask(self._rows))) for ranges in self._ranges)
 
     def __iter__(self) -> Iterator[Tombstone]:
-        found: list[tuple[int, Tombstone]] = [(each.place, each.tombstone) for each in self._where]
+        found: list[tuple[int, Tombstone]] = [(each.index, each.tombstone) for each in self._where]
         for ranges in self._ranges:
-            kept = np.flatnonzero(ranges.mask(*self._of))
-            found += zip(ranges.places[kept].tolist(), (ranges.tombstones[at] for at in kept.tolist()), strict=True)
+            kept = np.flatnonzero(ranges.mask(self._rows))
+            found += zip(ranges.indexes[kept].tolist(), (ranges.tombstones[at] for at in kept.tolist()), strict=True)
         return iter([tombstone for _, tombstone in sorted(found, key=itemgetter(0))])
 
     @overload
@@ -104,7 +281,7 @@ class Suspects(Sequence[Tombstone]):
         return tuple(self)[at]
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, (Suspects, tuple)) and tuple(self) == tuple(other)
+        return isinstance(other, (FileTombstones, tuple)) and tuple(self) == tuple(other)
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -113,22 +290,28 @@ class Suspects(Sequence[Tombstone]):
 
 
 class TombstoneJudge:
-    """Judges files by statistics against some tombstones.
+    """Judges rows by their bounds against some tombstones.
 
     Args:
         tombstones: oldest first.
         schema: the table's.
+        predicates: those of ``where`` tombstones, if they were loaded; by default those in the entries.
     """
 
-    def __init__(self, tombstones: Sequence[Tombstone], schema: Schema) -> None:
+    def __init__(
+        self, tombstones: Sequence[Tombstone], schema: Schema, predicates: Mapping[Blob, Predicate] | None = None
+    ) -> None:
+        def predicate(tombstone: WhereTombstone) -> Predicate | None:
+            return inline_predicate(tombstone, schema) if predicates is None else predicates[tombstone.blob]
+
         where = [
-            _Judged(place, tombstone, inline_predicate(tombstone, schema))
-            for place, tombstone in enumerate(tombstones)
+            _WherePredicate(index, tombstone, predicate(tombstone))
+            for index, tombstone in enumerate(tombstones)
             if isinstance(tombstone, WhereTombstone)
         ]
         self._take(where, KeyRanges.each(tombstones, schema.widened_types), schema)
 
-    def _take(self, where: Sequence[_Judged], ranges: Sequence[KeyRanges], schema: Schema) -> None:
+    def _take(self, where: Sequence[_WherePredicate], ranges: Sequence[KeyRanges], schema: Schema) -> None:
         self._where, self._ranges, self._schema = where, ranges, schema
         self.ids = frozenset(id_ for each in where for id_ in each.tombstone.columns) | frozenset(
             id_ for each in ranges for id_ in each.columns
@@ -141,73 +324,67 @@ class TombstoneJudge:
         """The tombstones that may hide rows of some file of a segment."""
         if not self:
             return self
-        known, through = known_bounds(segment, self._schema, self.ids), segment.applied_through
-        masks = [ranges.mask(known, segment.rows, through) for ranges in self._ranges]
-        where = self._of_where(known, segment.rows, through)
-        if where is None:  # one hides all rows: the files are judged one by one
-            where = [each for each in self._where if each.tombstone.ts > through]
-        judge_ = TombstoneJudge.__new__(TombstoneJudge)
-        some = [ranges.some(mask) for ranges, mask in zip(self._ranges, masks, strict=True) if mask.any()]
-        judge_._take(where, some, self._schema)
-        return judge_
+        rows = RowBounds.of(segment, self._schema, self.ids)
+        where, ranges = self._may_hide(rows)
+        judge = TombstoneJudge.__new__(TombstoneJudge)
+        judge._take(where, ranges, self._schema)
+        return judge
 
     def of_files(
-        self, segment: LiveSegment, places: Positions, files: Iterable[DataFile]
-    ) -> Iterator[tuple[DataFile, Callable[[], Suspects | None]]]:
-        """Many files of a segment, each with what finds its ``of_file``.
+        self, segment: LiveSegment, positions: Positions, files: Iterable[DataFile]
+    ) -> Iterator[tuple[DataFile, Callable[[], FileTombstones | None]]]:
+        """Many files of a segment, each with a function that finds its ``of_file``.
 
         Args:
-            places: their places in it.
+            positions: their positions in the segment.
             files: their entries.
         """
-        if len(places) < _SEVERAL or not self._where or any(each.predicate is None for each in self._where):
+        if len(positions) < _SEVERAL or not self._where or any(each.predicate is None for each in self._where):
             yield from ((file, partial(self.of_file, file)) for file in files)
             return
-        through, ts = segment.applied_through()[places], np.array([each.tombstone.ts for each in self._where])
-        may = np.empty((len(places), len(ts)), np.bool_)
-        hides_all = np.zeros(len(places), np.bool_)
+        through, ts = segment.applied_through()[positions], np.array([each.tombstone.ts for each in self._where])
+        may = np.empty((len(positions), len(ts)), np.bool_)
+        hides_all = np.zeros(len(positions), np.bool_)
         predicates = (each.predicate for each in self._where if each.predicate is not None)
         for at, (some, every) in enumerate(verdict_masks(predicates, segment.table)):
             younger = ts[at] > through
-            may[:, at] = some[places] & younger
-            hides_all |= every[places] & younger
+            may[:, at] = some[positions] & younger
+            hides_all |= every[positions] & younger
         for file, row, is_hidden in zip(files, may, hides_all.tolist(), strict=True):
             where = [self._where[at] for at in np.flatnonzero(row).tolist()]
-            yield file, (lambda: None) if is_hidden and file.rows else partial(self._suspects, file, where)
+            yield file, (lambda: None) if is_hidden and file.rows else partial(self._with_keys, file, where)
 
-    def of_file(self, file: DataFile) -> Suspects | None:
-        """The tombstones that may hide rows of a file; None when one of them certainly hides all."""
-        return self._suspects(file, None) if self else Suspects()
+    def of_file(self, file: DataFile) -> FileTombstones | None:
+        """The tombstones that may hide rows of a file; None if one of them certainly hides all."""
+        if not self:
+            return FileTombstones()
+        rows = self._bounds(file)
+        where = undecided((each, each.judge(rows)) for each in self._where)
+        return None if where is None else self._of(rows, where)
 
-    def _suspects(self, file: DataFile, where: list[_Judged] | None) -> Suspects | None:
-        """``of_file``; ``where`` are the ``where`` tombstones that may hide some rows, if they are known."""
-        known, through = known_bounds(file, self._schema, self.ids), file.applied_through
-        if where is None:
-            where = self._of_where(known, file.rows, through)
-        if where is None:
+    def that_may_hide(self, rows: RowBounds) -> FileTombstones:
+        """The tombstones that may hide some of the rows, or all of them."""
+        where, ranges = self._may_hide(rows)
+        return FileTombstones(tuple(where), tuple(ranges), rows)
+
+    def _with_keys(self, file: DataFile, where: list[_WherePredicate]) -> FileTombstones | None:
+        return self._of(self._bounds(file), where)
+
+    def _bounds(self, file: DataFile) -> RowBounds:
+        return RowBounds.of(file, self._schema, self.ids)
+
+    def _of(self, rows: RowBounds, where: list[_WherePredicate]) -> FileTombstones | None:
+        """``of_file``, once the ``where`` tombstones that may hide some rows have been found."""
+        if any(each.hide_all(rows) for each in self._ranges):
             return None
-        if any(each.hide_all(known, file.rows, through) for each in self._ranges):
-            return None
-        ranges = tuple(each for each in self._ranges if each.mask(known, file.rows, through).any())
-        own = {id_: known[id_] for each in ranges for id_ in each.columns if id_ in known}
-        return Suspects(tuple(where), ranges, own, file.rows, through)
+        ranges = tuple(each for each in self._ranges if each.mask(rows).any())
+        own = {id_: rows.columns[id_] for each in ranges for id_ in each.columns if id_ in rows.columns}
+        return FileTombstones(tuple(where), ranges, RowBounds(own, rows.rows, rows.applied_through))
 
-    def _of_where(self, known: Mapping[int, Bounds], rows: int, applied_through: int) -> list[_Judged] | None:
-        """The ``where`` tombstones that may hide some rows; None when one hides all."""
-        found: list[_Judged] = []
-        for each in self._where:
-            if each.tombstone.ts <= applied_through:
-                continue
-            if each.predicate is not None:
-                verdict = judge(each.predicate, known, rows)
-                if verdict is StatsVerdict.ALWAYS:
-                    return None
-                if verdict is StatsVerdict.NEVER:
-                    continue
-            elif rows == 0:
-                continue
-            found.append(each)
-        return found
+    def _may_hide(self, rows: RowBounds) -> tuple[list[_WherePredicate], list[KeyRanges]]:
+        where = [each for each in self._where if each.judge(rows) is not StatsVerdict.NEVER]
+        masks = ((ranges, ranges.mask(rows)) for ranges in self._ranges)
+        return where, [ranges.some(mask) for ranges, mask in masks if mask.any()]
 
     def mask(self, segment: LiveSegment) -> Mask:
         """A mask of the segment's entries whose rows some tombstone may hide; never too few."""

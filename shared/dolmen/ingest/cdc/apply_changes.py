@@ -21,6 +21,7 @@ from pyarrow import types as t
 
 from dolmen.commit.statements.sequence import Advance, all_above
 from dolmen.errors import InputError
+from dolmen.format.arrow_arrays import one_array
 from dolmen.format.ingest_properties import CdcSettings, IngestSettings
 from dolmen.format.schema import Field
 from dolmen.format.types import Plain, to_array, to_plain
@@ -155,11 +156,7 @@ def _read_images(
 
 def _images(upserts: pa.Table, fields: Iterable[Field]) -> tuple[dict[int, pa.Array], RowIds]:
     """The columns of changed rows by id, and the numbers of these rows in the file."""
-    return {field.id: _whole(upserts[str(field.id)]) for field in fields}, _whole(upserts[ROW]).to_numpy()
-
-
-def _whole(column: pa.ChunkedArray) -> pa.Array:
-    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+    return {field.id: one_array(upserts[str(field.id)]) for field in fields}, one_array(upserts[ROW]).to_numpy()
 
 
 @dataclass(frozen=True, slots=True)

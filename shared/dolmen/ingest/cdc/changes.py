@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dolmen.errors import RowError
+from dolmen.format.arrow_arrays import to_mask
 from dolmen.format.schema import Field
 from dolmen.ingest.cdc.envelopes import DELETE, SKIP, UNKNOWN, UPSERT, ChangeBatch, Envelope
 from dolmen.ingest.formats.reader_options import BadRow, OnBadRow, RowNumbers
@@ -130,7 +131,7 @@ class ChangeTables:
             bad = pc.or_(bad, mask)
         bad = pc.and_(bad, wanted)
         if pc.any(bad).as_py():
-            for place in np.flatnonzero(bad.to_numpy(zero_copy_only=False)):
+            for place in np.flatnonzero(to_mask(bad)):
                 reason, name = next((why, name) for mask, why, name in faults if mask[place].as_py())
                 self.faults.add(reason, numbers[place].as_py(), name)
         return pc.and_not(wanted, bad)
@@ -159,7 +160,7 @@ class ChangeTables:
 
 def _ids_by_row(masks: Mapping[int, pa.BooleanArray]) -> pa.Array:
     """The ids of the columns whose mask selects a row, as a list for each row; NULL for none."""
-    placed = np.stack([mask.to_numpy(zero_copy_only=False) for mask in masks.values()], axis=1)
+    placed = np.stack([to_mask(mask) for mask in masks.values()], axis=1)
     counts = placed.sum(axis=1)
     ids = np.array(list(masks), np.int32)[np.nonzero(placed)[1]]
     bounds = pa.array(np.concatenate(([0], np.cumsum(counts))), pa.int32())

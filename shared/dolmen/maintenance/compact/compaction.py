@@ -25,7 +25,7 @@ from dolmen.maintenance import never
 from dolmen.maintenance.compact.compaction_plan import CompactionOptions, CompactionPlan, PlannedGroup, plan_compaction
 from dolmen.maintenance.compact.rewrite import GroupRewriter, TableVersion
 from dolmen.maintenance.erasures.progress import rewrite_through
-from dolmen.rows.scan.plan import html, text
+from dolmen.rows.scan.plan import FactSheet
 
 _TRIES_ALONE = 2
 """How often a single file is tried. Whoever changed it that often is likely to go on."""
@@ -76,7 +76,7 @@ __all__ = ["Compacted", "CompactionOptions", "CompactionPlan", "PlannedGroup", "
 
 
 @dataclass(repr=False)
-class Compacted:
+class Compacted(FactSheet):
     """The result of a compaction.
 
     Args:
@@ -133,12 +133,6 @@ class Compacted:
             ("rows", f"{self.rows:,} kept, {self.rows_deleted:,} deleted ones gone"),
             ("finished", "yes" if self.finished else "no, call it again"),
         ]
-
-    def __repr__(self) -> str:
-        return text(self.facts())
-
-    def _repr_html_(self) -> str:
-        return html(self.facts())
 
 
 def compact(

@@ -22,10 +22,10 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from dolmen.base.units import MIB
-from dolmen.entries.segments.judging import column_bounds
+from dolmen.entries.segments.row_bounds import column_bounds
 from dolmen.format.entries import TEXT_LIMIT, DataFile
 from dolmen.format.manifest import TableEntry
-from dolmen.rows.scan.plan import html, text
+from dolmen.rows.scan.plan import FactSheet
 from dolmen.rows.scan.read.byte_ranges import GAP_BYTES
 
 MOST_FILES = 50_000
@@ -120,7 +120,7 @@ class PlannedGroup:
 
 
 @dataclass(frozen=True, repr=False)
-class CompactionPlan:
+class CompactionPlan(FactSheet):
     """The groups worth compacting, best first, and the reasons for leaving other files alone.
 
     Args:
@@ -150,12 +150,6 @@ class CompactionPlan:
             *(("left alone", f"{count:,} files: {reason}") for reason, count in self.left.items()),
             *([] if self.groups else [("to do", "nothing")]),
         ]
-
-    def __repr__(self) -> str:
-        return text(self.facts())
-
-    def _repr_html_(self) -> str:
-        return html(self.facts())
 
 
 def plan_compaction(

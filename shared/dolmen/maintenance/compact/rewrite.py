@@ -16,8 +16,9 @@ from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.maintenance.compact.compaction_plan import CompactionOptions
 from dolmen.maintenance.compact.sort import Bound, LiveRows, Sorter, Unit
 from dolmen.maintenance.compact.splice import Splicing
-from dolmen.maintenance.resolve.unresolved import Unresolved, table_reader
+from dolmen.maintenance.resolve.unresolved import Unresolved
 from dolmen.rows.scan.plan import FilePlan
+from dolmen.rows.scan.read.reading import PlanReader
 from dolmen.rows.write.data_file import with_commit_ts, write_data_files, write_spliced_files
 from dolmen.rows.write.encodings import DEFAULT, WriteOptions
 from dolmen.rows.write.spliced_object import CopiedGroups
@@ -151,7 +152,7 @@ class _Rewriting:
         rewriter, version = self._rewriter, self._version
         unresolved = version.unresolved
         plans = [plan for file in self._inputs if (plan := unresolved.plan(file)) is not None]
-        reader = table_reader(
+        reader = PlanReader.of_table(
             rewriter.reading, version.name, version.manifest, version.entry, self._entry.schema.fields
         )
         rows = LiveRows(reader, self._entry, unresolved)

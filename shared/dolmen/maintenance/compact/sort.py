@@ -25,17 +25,17 @@ import pyarrow.compute as pc
 
 from dolmen.base.cached import cached_property
 from dolmen.base.runtime import Runtime
-from dolmen.entries.segments.judging import column_bounds
+from dolmen.entries.segments.row_bounds import column_bounds
+from dolmen.format.arrow_arrays import to_boolean_array
 from dolmen.format.entries import Bounds
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Field
 from dolmen.format.types import to_scalar
 from dolmen.maintenance.resolve.unresolved import Unresolved
-from dolmen.rows.scan.hide.row_masks import column_of, live_mask, to_arrow
 from dolmen.rows.scan.plan import FilePlan
 from dolmen.rows.scan.read.byte_ranges import GAP_BYTES
 from dolmen.rows.scan.read.reading import PlanReader, RowGroupColumns
-from dolmen.rows.scan.read.row_groups import OpenFile, RowGroup, row_groups
+from dolmen.rows.scan.read.row_groups import OpenFile, RowGroup, column_of, live_mask, row_groups
 from dolmen.rows.write.runs import sort_columns
 
 Bound: TypeAlias = tuple[pa.Scalar, ...]
@@ -326,7 +326,7 @@ class LiveRows:
         arrays = columns.read(self._ids)
         output = [column_of(group, field, arrays) for field in self._fields]
         if keep is not None and np.count_nonzero(keep) < len(keep):
-            kept_rows = to_arrow(keep)
+            kept_rows = to_boolean_array(keep)
             output = [array.filter(kept_rows) for array in output]
         return pa.RecordBatch.from_arrays(output, schema=self._entry.schema.arrow), group.rows
 

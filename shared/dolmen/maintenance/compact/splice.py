@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dolmen.commit.context import Context
-from dolmen.entries.segments.judging import column_bounds
+from dolmen.entries.segments.row_bounds import column_bounds
 from dolmen.errors import CorruptionError, ObjectNotFoundError
 from dolmen.format.adopted_files import is_adopted
 from dolmen.format.chunk_locations import SpliceSource

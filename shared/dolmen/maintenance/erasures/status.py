@@ -26,12 +26,12 @@ from dolmen.format.properties import DatabaseSettings
 from dolmen.format.receipts import MOST_OUTSIDE, PREFIX, Outside, Receipt, State, parse_receipt_key, receipt_of
 from dolmen.maintenance.erasures.progress import expire_at, rewrite_at, rewritten_through
 from dolmen.maintenance.erasures.receipts import load_receipt
-from dolmen.rows.scan.plan import html, text
+from dolmen.rows.scan.plan import FactSheet
 from dolmen.rows.scan.read.byte_ranges import data_object
 
 
 @dataclass(frozen=True, repr=False)
-class ErasureStatus:
+class ErasureStatus(FactSheet):
     """How far an erasure has come.
 
     Args:
@@ -90,12 +90,6 @@ class ErasureStatus:
         """These facts for JSON."""
         members: dict[str, Any] = msgspec.to_builtins(self.receipt)
         return members | {"state": self.state, "next_step": self.next_step, "next_at": self.next_at}
-
-    def __repr__(self) -> str:
-        return text(self.facts())
-
-    def _repr_html_(self) -> str:
-        return html(self.facts())
 
 
 def list_statuses(context: Context, *, gone: bool = False) -> list[ErasureStatus]:
@@ -227,7 +221,7 @@ def _time(at_us: int) -> str:
 
 
 @dataclass(frozen=True, repr=False)
-class ReceiptCheck:
+class ReceiptCheck(FactSheet):
     """Whether the database still is as a receipt says.
 
     Args:
@@ -250,12 +244,6 @@ class ReceiptCheck:
     def to_dict(self) -> dict[str, Any]:
         """These facts for JSON."""
         return {**self.status.to_dict(), "ok": self.ok, "findings": list(self.findings)}
-
-    def __repr__(self) -> str:
-        return text(self.facts())
-
-    def _repr_html_(self) -> str:
-        return html(self.facts())
 
 
 def check_receipt(context: Context, id_: str) -> ReceiptCheck:

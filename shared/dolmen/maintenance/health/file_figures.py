@@ -20,8 +20,8 @@ import pyarrow.compute as pc
 from dolmen.base.units import MIB
 from dolmen.commit.context import Context
 from dolmen.entries.segments.erasures_in_force import erasures_of
-from dolmen.entries.segments.judging import column_bounds
 from dolmen.entries.segments.live import LiveFiles, LiveSegment
+from dolmen.entries.segments.row_bounds import column_bounds
 from dolmen.entries.segments.segment_reader import SegmentReader
 from dolmen.entries.segments.tombstone_judge import TombstoneJudge
 from dolmen.format.column_history import widened_ends
@@ -197,7 +197,7 @@ class FilesSurvey:
         return survey
 
     def _add_segment(self, each: LiveSegment) -> None:
-        places, table = each.places(), each.table
+        places, table = each.positions(), each.table
         through = each.applied_through()[places] if self.newest_delete else np.zeros(0, np.int64)
         suspects = self.judge.mask(each)[places] if self.judge else np.zeros(len(places), np.bool_)
         rows = table.numbers("rows")[places]

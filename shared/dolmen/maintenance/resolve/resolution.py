@@ -1,12 +1,12 @@
-"""Resolution: turns tombstones into deletion vectors, file by file, so that scans need not look deletes up.
+"""Resolution: turns tombstones into deletion vectors, file by file, so that scans need not evaluate deletes.
 
 Every scan of a file must check each tombstone that is younger than the file. Resolution checks them once: it reads the
 columns that the tombstones name, and records the positions of the rows they match. It begins with the oldest files,
-which most tombstones cover. A tombstone is dropped when the last file that it may match is done, so this order ends
-the oldest deletes first.
+to which most tombstones apply. A tombstone is dropped when the last file that it may match is done, so the oldest
+deletes are dropped first.
 
-For the tombstones of erasures it also tests the rows that are hidden already: they are still in the file. Files in
-which an erasure matches a row are noted in its receipt and in their entries, and compaction rewrites them in time.
+For the tombstones of erasures it also tests the rows that are hidden already: they are still in the file. The receipt
+of an erasure, and the entries, record the files in which it matches a row. Compaction rewrites these in time.
 """
 
 from __future__ import annotations
@@ -28,12 +28,11 @@ from dolmen.format.erasures import Erasure
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.maintenance import never
 from dolmen.maintenance.erasures.receipts import note_held_files
-from dolmen.maintenance.resolve.unresolved import ErasureMatches, Unresolved, gather_vectors, table_reader
-from dolmen.rows.scan.by_key.filter_choice import FilterChoice
-from dolmen.rows.scan.by_key.indexed import IndexedDeletes
-from dolmen.rows.scan.plan import FilePlan, html, text
+from dolmen.maintenance.resolve.unresolved import ErasureMatches, Unresolved, gather_vectors
+from dolmen.rows.scan.by_key.key_access import FilterChoice, IndexedDeletes
+from dolmen.rows.scan.plan import FactSheet, FilePlan
 from dolmen.rows.scan.read.byte_ranges import local_path
-from dolmen.rows.scan.read.reading import RowGroupColumns, hidden_rows, whole_groups
+from dolmen.rows.scan.read.reading import PlanReader, RowGroupColumns, hidden_rows, whole_groups
 from dolmen.rows.scan.read.row_groups import OpenFile, RowGroup, row_groups
 
 BUDGET_BYTES = 64 * GIB
@@ -45,7 +44,7 @@ _BATCH_ROWS = 1 << 28
 
 
 @dataclass(frozen=True, repr=False)
-class Resolved:
+class Resolved(FactSheet):
     """The result of a resolution.
 
     Args:
@@ -53,15 +52,15 @@ class Resolved:
         tombstones: number of unresolved deletes when it began.
         dropped: tombstones that its commits removed.
         looked_at: files that were older than a tombstone.
-        read: files whose columns had to be read; statistics decided about the others.
+        read: files whose columns were read; statistics decided about the others.
         changed: files in which rows were deleted.
         rows: rows that are now hidden by position.
         bytes_read: bytes read from data files, Bloom filters included.
         commits: number of versions made.
         finished: False when it stopped early: call it again.
         gathered: vectors that were moved into few objects.
-        excluded: files of which Bloom filters proved that they hold none of the keys; they count as read, too.
-        indexed: files whose rows with the keys the index told, so that they were not read.
+        excluded: files that have none of the keys, by their Bloom filters; they count as read, too.
+        indexed: files that were not read: the index has the positions of the keys.
     """
 
     table: str
@@ -95,12 +94,6 @@ class Resolved:
             ("commits", f"{self.commits:,}"),
         ]
 
-    def __repr__(self) -> str:
-        return text(self.facts())
-
-    def _repr_html_(self) -> str:
-        return html(self.facts())
-
 
 def resolve(
     context: Context,
@@ -112,10 +105,10 @@ def resolve(
 ) -> Resolved:
     """Resolves a table's files up to the deletes of its newest version, in several commits if there are many.
 
-    Safe at any time and beside anything. Commits of others stay as they are, and files that they replace are left out.
+    Safe at any time, with any other work. Commits of others stay as they are, and files that they replace are left out.
 
     Args:
-        deadline: asked before each file; when it returns True, finished files are committed and the rest is left.
+        deadline: called before each file; when it returns True, finished files are committed and the rest is left.
         budget_bytes: stop after reading about this much.
         batch_files: the most files of a commit.
 
@@ -128,33 +121,20 @@ def resolve(
     with context.reading(manifest.version):
         entry = context.segments.whole(manifest.table(name))
         tombstones = tombstones_of(entry, context.segments)
+        # Vectors can only be gathered where nothing is left to resolve.
         if not tombstones:
             return Resolved(name, gathered=gather_vectors(context, name, deadline=deadline))
+        # All deletes are loaded once. Those of erasures are also matched one by one, for the receipts.
         unresolved = Unresolved(context, entry, tombstones)
-        listed = {
-            each.ts: each for each in erasures_of(manifest, context.segments, after=min(t.ts for t in tombstones) - 1)
-        }
-        erased = ErasureMatches(context, entry, [tombstone for tombstone in tombstones if tombstone.ts in listed])
+        oldest = min(tombstone.ts for tombstone in tombstones)
+        erasures = {each.ts: each for each in erasures_of(manifest, context.segments, after=oldest - 1)}
+        matches = ErasureMatches(context, entry, [tombstone for tombstone in tombstones if tombstone.ts in erasures])
         run = _Resolution(
-            context, name, manifest, entry, unresolved, deadline, budget_bytes, batch_files, listed, erased
+            context, name, manifest, entry, unresolved, deadline, budget_bytes, batch_files, erasures, matches
         )
         run.all_files()
         gathered = 0 if run.stopped else gather_vectors(context, name, deadline=deadline)
-    return Resolved(
-        name,
-        len(tombstones),
-        run.dropped,
-        run.looked_at,
-        run.read,
-        run.changed,
-        run.rows,
-        run.bytes_read,
-        run.commits,
-        not run.stopped,
-        gathered,
-        run.excluded,
-        run.indexed,
-    )
+    return Resolved(name, len(tombstones), finished=not run.stopped, gathered=gathered, **run.counts)
 
 
 @dataclass
@@ -171,40 +151,35 @@ class _Resolution:
     batch_files: int
     erasures: Mapping[int, Erasure]
     """Listed erasures that may have tombstones here, by timestamp."""
-    erased: ErasureMatches
-    looked_at: int = 0
-    read: int = 0
-    changed: int = 0
-    rows: int = 0
-    bytes_read: int = 0
-    commits: int = 0
-    dropped: int = 0
-    excluded: int = 0
-    indexed: int = 0
+    matches: ErasureMatches
+    counts: Counter[str] = field(default_factory=Counter)
+    """Counts for the result, by the names of ``Resolved``."""
     stopped: bool = False
     positions: dict[str, BitMap] = field(default_factory=dict)
-    held: dict[int, dict[str, int | None]] = field(default_factory=dict)
-    """By timestamp of an erasure, the number of its rows in each file that holds some, for the next commit; None if all
+    """By path, the rows that the next commit deletes; none for a file without a match."""
+    erased_rows: dict[int, dict[str, int | None]] = field(default_factory=dict)
+    """By timestamp of an erasure, the number of its rows in each file that has some, for the next commit; None if all
     rows of the file are hidden, so that it was not read."""
-    done: list[str] = field(default_factory=list)
-    """Segments whose files are all looked at, for the next commit."""
+    segments: list[str] = field(default_factory=list)
+    """Segments all of whose files are resolved, for the next commit."""
 
     def all_files(self) -> None:
         """Resolves batch after batch, and commits each."""
-        waiting: list[tuple[DataFile, str | None]] = []
+        batch: list[tuple[DataFile, str | None]] = []
         rows = 0
         segment: str | None = None
         for file, own in self._files():
-            full = len(waiting) >= self.batch_files or rows + file.rows > _BATCH_ROWS
-            if waiting and (full or (own != segment and len(waiting) >= self.batch_files // 2)):
-                self._batch(waiting, own)
-                waiting, rows = [], 0
+            # A full batch is committed. One that is half full is committed at the end of a segment, which is then done.
+            is_full = len(batch) >= self.batch_files or rows + file.rows > _BATCH_ROWS
+            if batch and (is_full or (own != segment and len(batch) >= self.batch_files // 2)):
+                self._resolve_batch(batch, own)
+                batch, rows = [], 0
                 if self.stopped:
                     return
             segment = own
-            waiting.append((file, own))
+            batch.append((file, own))
             rows += file.rows
-        self._batch(waiting, None)
+        self._resolve_batch(batch, None)
 
     def _files(self) -> Iterator[tuple[DataFile, str | None]]:
         """Yields live files that may need resolution, oldest first, with their segments; a segment's files all or
@@ -218,138 +193,151 @@ class _Resolution:
             if file.applied_through < self.unresolved.greatest_ts:
                 yield file, None
 
-    def _batch(self, files: list[tuple[DataFile, str | None]], following: str | None) -> None:
-        """Looks at these files and commits the result.
+    def _resolve_batch(self, files: list[tuple[DataFile, str | None]], following: str | None) -> None:
+        """Resolves these files and commits the result.
 
         Args:
             following: the segment of the next file; all other segments are complete with this batch.
         """
         behind = [(file, own) for file, own in files if file.applied_through < self.unresolved.greatest_ts]
-        wanted: list[FilePlan] = []
+        to_read: list[FilePlan] = []
+        # Statistics decide about most files.
         for file, own in behind:
             plan = self.unresolved.plan(file)
-            if plan is None:
-                for tombstone in self.erased.suspects(file):
-                    self.held.setdefault(tombstone.ts, {})[file.path] = None
+            if plan is None:  # all rows are hidden
+                for tombstone in self.matches.tombstones_for(file):
+                    self.erased_rows.setdefault(tombstone.ts, {})[file.path] = None
                 self.positions[file.path] = BitMap(range(file.rows)) if file.live_rows else BitMap()
-                self.changed += bool(file.live_rows)
-                self.rows += file.live_rows
+                self.counts["changed"] += bool(file.live_rows)
+                self.counts["rows"] += file.live_rows
             elif plan.tombstones:
-                wanted.append(plan)
-            elif own is None:
+                to_read.append(plan)
+            elif own is None:  # no row is hidden; a file in a segment is done with its segment
                 self.positions[file.path] = BitMap()
-        finished = self._read(wanted)
+        finished = self._read(to_read)
+        # A segment is done when its last file is, and only if none was left out.
         if not self.stopped:
-            self.done += [own for own in dict.fromkeys(own for _, own in files) if own not in (None, following)]
-        self.looked_at += len(behind) - (len(wanted) - finished)
+            self.segments += [own for own in dict.fromkeys(own for _, own in files) if own not in (None, following)]
+        self.counts["looked_at"] += len(behind) - (len(to_read) - finished)
         self._commit()
 
-    def _read(self, wanted: list[FilePlan]) -> int:
-        """Reads files to find their hidden rows. Returns the number of files finished."""
-        suspects = {plan.file.path: self.erased.suspects(plan.file) for plan in wanted}
-        plain = [plan for plan in wanted if not suspects[plan.file.path]]
-        held = [plan for plan in wanted if suspects[plan.file.path]]
-        by_index = self._ask_index(plain)
+    def _read(self, plans: list[FilePlan]) -> int:
+        """Finds the hidden rows of files. Returns the number of files finished."""
+        erasing = {plan.file.path: self.matches.tombstones_for(plan.file) for plan in plans}
+        plain = [plan for plan in plans if not erasing[plan.file.path]]
+        # The index first: it reads no data file. It cannot count the hidden rows that erasures match.
+        by_index = self._find_by_index(plain)
         plain = [plan for plan in plain if plan.file.path not in by_index]
-        finished = len(by_index) + self._read_some(plain, suspects, frozenset())
-        return finished if self.stopped else finished + self._read_some(held, suspects, self.erased.ids)
+        # Then the files without erased rows, which need fewer columns.
+        finished = len(by_index) + self._read_files(plain, erasing, frozenset())
+        if self.stopped:
+            return finished
+        erased = [plan for plan in plans if erasing[plan.file.path]]
+        return finished + self._read_files(erased, erasing, self.matches.ids)
 
-    def _ask_index(self, wanted: list[FilePlan]) -> set[str]:
+    def _find_by_index(self, plans: list[FilePlan]) -> set[str]:
         """Finds the hidden rows of files through the index. Returns the paths of those files."""
-        indexed = IndexedDeletes.of(self.context, self.entry, self.unresolved.deletes, len(wanted))
+        indexed = IndexedDeletes.of(self.context, self.entry, self.unresolved.deletes, len(plans))
         if indexed is None or self.deadline():
             return set()
-        found, fetched = indexed.find(wanted)
-        self.bytes_read += fetched
-        self.indexed += len(found)
-        plans = [plan for plan in wanted if plan.file.path in found]
-        gone = table_reader(self.context, self.name, self.manifest, self.entry).vectors(plans)
+        found, fetched = indexed.find(plans)
+        self.counts["bytes_read"] += fetched
+        self.counts["indexed"] += len(found)
+        reader = PlanReader.of_table(self.context, self.name, self.manifest, self.entry)
+        vectors = reader.vectors([plan for plan in plans if plan.file.path in found])
         for path, hidden in found.items():
-            self._note(path, hidden - gone.get(path, BitMap()))
+            self._add_positions(path, hidden - vectors.get(path, BitMap()))
         return set(found)
 
-    def _note(self, path: str, fresh: BitMap) -> None:
-        """Notes the rows of a file that are hidden now and were not before."""
+    def _add_positions(self, path: str, fresh: BitMap) -> None:
+        """Adds the rows of a file that are hidden and that its vector does not have."""
         self.positions[path] = fresh
-        self.changed += bool(fresh)
-        self.rows += len(fresh)
+        self.counts["changed"] += bool(fresh)
+        self.counts["rows"] += len(fresh)
 
-    def _read_some(
-        self, wanted: list[FilePlan], suspects: Mapping[str, Sequence[Tombstone]], ids: frozenset[int]
+    def _read_files(
+        self, plans: list[FilePlan], erasing: Mapping[str, Sequence[Tombstone]], ids: frozenset[int]
     ) -> int:
-        """Reads these files.
+        """Reads files to find their hidden rows. Returns the number of files finished.
 
         Args:
-            suspects: by path, the tombstones of erasures that may match rows of the file, hidden or not.
+            erasing: by path, the tombstones of erasures that may match rows of the file, hidden or not.
             ids: columns that these name.
         """
-        reader = table_reader(self.context, self.name, self.manifest, self.entry)
+        reader = PlanReader.of_table(self.context, self.name, self.manifest, self.entry)
         deletes = self.unresolved.deletes
-        choice = None if ids else FilterChoice.of(self.context, self.entry, None, deletes, ids, len(wanted))
-        left: dict[str, int] = {}
-        found: dict[str, BitMap] = {}
+        choice = None if ids else FilterChoice.of(self.context, self.entry, None, deletes, ids, len(plans))
+        groups_left: dict[str, int] = {}
+        hidden: dict[str, BitMap] = {}
         vectors: dict[str, BitMap] = {}
-        hits: dict[str, Counter[int]] = defaultdict(Counter)
+        erased: dict[str, Counter[int]] = defaultdict(Counter)
 
         def groups() -> Iterator[RowGroup]:
-            for file in reader.open_files(wanted, choice):
-                if self.deadline() or self.bytes_read >= self.budget_bytes:
+            for file in reader.open_files(plans, choice):
+                # Files of which nothing is read yet are left to the next call.
+                if self.deadline() or self.counts["bytes_read"] >= self.budget_bytes:
                     self.stopped = True
                     return
-                some = list(row_groups(file, None, deletes, self.entry.schema))
-                reader.filters.judge(file, some, tests_only=True)
+                to_read = list(row_groups(file, None, deletes, self.entry.schema))
+                reader.filters.judge(file, to_read, tests_only=True)
                 path = file.file.path
-                found[path], vectors[path] = whole_groups(file, some), file.vector or BitMap()
-                if suspects[path]:
-                    some = self.erased.row_groups(file, suspects[path], some)
-                left[path] = len(some)
-                self.bytes_read += self._bytes(file, some, ids)
-                yield from some
+                # A row group that need not be read is hidden as a whole, or has no hidden row beyond the vector.
+                hidden[path], vectors[path] = whole_groups(file, to_read), file.vector or BitMap()
+                if erasing[path]:  # erasures also match rows that the vector or older deletes hide
+                    to_read = self.matches.row_groups(file, to_read)
+                groups_left[path] = len(to_read)
+                self.counts["bytes_read"] += self._bytes(file, to_read, ids)
+                yield from to_read
 
         def work(group: RowGroup, columns: RowGroupColumns) -> tuple[str, BitMap, Counter[int]]:
-            path, hidden = hidden_rows(group, columns)
-            erased = self.erased.hits(group, columns, suspects[path]) if suspects[path] else Counter[int]()
-            return path, hidden, erased
+            path, positions = hidden_rows(group, columns)
+            counts = self.matches.count(group, columns, erasing[path]) if erasing[path] else Counter[int]()
+            return path, positions, counts
 
-        for path, hidden, erased in reader.read(work, groups(), ids):
-            found[path] |= hidden
-            left[path] -= 1
-            hits[path] += erased
-        assert not any(left.values()), "a row group was not read to its end"
-        for path, hidden in found.items():
-            self._note(path, hidden - vectors[path])
-            for ts, rows in hits[path].items():
-                self.held.setdefault(ts, {})[path] = rows
-        self.read += len(found)
-        self.excluded += reader.filters.excluded
-        self.bytes_read += reader.filters.bytes
-        return len(found)
+        for path, positions, counts in reader.read(work, groups(), ids):
+            hidden[path] |= positions
+            groups_left[path] -= 1
+            erased[path] += counts
+        # A file is finished only if all its row groups were read.
+        assert not any(groups_left.values()), "a row group was not read to its end"
+        for path, positions in hidden.items():
+            self._add_positions(path, positions - vectors[path])
+            for ts, rows in erased[path].items():
+                self.erased_rows.setdefault(ts, {})[path] = rows
+        self.counts["read"] += len(hidden)
+        self.counts["excluded"] += reader.filters.excluded
+        self.counts["bytes_read"] += reader.filters.bytes
+        return len(hidden)
 
-    def _bytes(self, file: OpenFile, some: list[RowGroup], ids: frozenset[int]) -> int:
+    def _bytes(self, file: OpenFile, groups: list[RowGroup], ids: frozenset[int]) -> int:
         """Bytes read to test these row groups of a file; a small file is fetched whole, with its footer."""
         if file.source is not None and local_path(self.context.store, file.file.path) is None:
             return file.file.size
-        return sum(wanted.length for group in some for wanted in file.footer.ranges(group.index, group.tests | ids))
+        ranges = (each for group in groups for each in file.footer.ranges(group.index, group.tests | ids))
+        return sum(each.length for each in ranges)
 
     def _commit(self) -> None:
         entry, head, context = self.entry, self.context.head, self.context
-        facts = [(self.erasures[ts], rows) for ts, rows in sorted(self.held.items())]
-        note_held_files(context.store, context.runtime, self.manifest, facts)
-        erasing = {path: ts for ts, rows in sorted(self.held.items(), reverse=True) for path in rows}  # the earliest
+        # Receipts come before the commit: once it has landed, compaction may replace the files that they name.
+        by_erasure = [(self.erasures[ts], rows) for ts, rows in sorted(self.erased_rows.items())]
+        note_held_files(context.store, context.runtime, self.manifest, by_erasure)
+        # A file with rows of several erasures is due by the earliest.
+        erasing = {path: ts for ts, rows in sorted(self.erased_rows.items(), reverse=True) for path in rows}
         statement = Resolve.of(
             self.name,
             entry.uuid,
             entry.epoch,
             self.manifest.commit_ts,
             self.positions,
-            tuple(self.done),
+            tuple(self.segments),
             erasing=erasing,
         )
         done = submit(head, "resolve", [statement])
         if done.manifest is not None:
-            self.commits += 1
-            self.dropped += done.manifest.counts.tombstones_removed
-        self.positions, self.held, self.done = {}, {}, []
-        now = head.cached.manifest.tables.get(self.name) if head.cached else None
-        if now is None or (now.uuid, now.epoch) != (entry.uuid, entry.epoch):
-            self.stopped = True  # dropped or overwritten: its files need no resolution
+            self.counts["commits"] += 1
+            self.counts["dropped"] += done.manifest.counts.tombstones_removed
+        self.positions, self.erased_rows, self.segments = {}, {}, []
+        # A table that was dropped or overwritten in the meantime has other files, which need no resolution.
+        newest = head.cached.manifest.tables.get(self.name) if head.cached else None
+        if newest is None or (newest.uuid, newest.epoch) != (entry.uuid, entry.epoch):
+            self.stopped = True

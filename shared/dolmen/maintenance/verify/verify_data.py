@@ -22,7 +22,7 @@ from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import COMMIT_TS_FIELD, COMMIT_TS_ID, is_nested
 from dolmen.format.types import Plain, short_type, to_plain
 from dolmen.maintenance.verify.verify_report import FindingLog
-from dolmen.rows.scan.by_key.key_filters import filters_place
+from dolmen.rows.scan.by_key.key_filters import filters_range
 from dolmen.rows.scan.read.byte_ranges import coalesce, data_object, local_path
 from dolmen.rows.scan.read.file_bytes import FileBytes
 from dolmen.rows.scan.read.footers import DataFileFooter, first_request
@@ -189,7 +189,7 @@ class DataCheck:
     def _check_other_bytes(self, opened: Opened) -> Iterator[tuple[str, str]]:
         """Checks bytes outside of column chunks: a scan does without Bloom filters that are damaged, silently."""
         file, footer = opened.file, opened.footer
-        place = filters_place(footer)
+        place = filters_range(footer)
         if file.filters and (place is None or place.start != file.filters):
             yield "index-damaged", f"there are no Bloom filters at byte {file.filters:,}, where the entry has them"
         for start, end, states in footer.sums.others(footer.metadata) if footer.sums else ():

@@ -262,7 +262,7 @@ def _may_show(context: Context, entry: TableEntry, erased: ErasedTable) -> str |
     if not behind:
         return None
     matches = ErasureMatches(context, entry, [erased.tombstone])
-    return next((file.path for file in behind if matches.suspects(file)), None)
+    return next((file.path for file in behind if matches.tombstones_for(file)), None)
 
 
 def _difference(receipt: Receipt, erasure: Erasure) -> str:

@@ -2,5 +2,5 @@
 
 It imports ``dolmen.rows.scan``, ``dolmen.commit`` and what lies below those.
 Begin with ``dolmen.rows.changes.feed``, then ``dolmen.rows.changes.table_state`` and
-``dolmen.rows.changes.changed_files``; ``dolmen.rows.changes.feed`` divides a feed among processes.
+``dolmen.rows.changes.changed_files``.
 """

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from itertools import islice
 
 from dolmen.entries.segments.file_masks import may_match_mask
-from dolmen.entries.segments.judging import known_bounds
-from dolmen.entries.segments.tombstone_judge import Suspects, TombstoneJudge
+from dolmen.entries.segments.row_bounds import RowBounds
+from dolmen.entries.segments.tombstone_judge import FileTombstones, TombstoneJudge
 from dolmen.format.entries import DataFile, Tombstone
 from dolmen.format.schema import Schema
-from dolmen.predicate import StatsVerdict, judge
+from dolmen.predicate import StatsVerdict
 from dolmen.rows.changes.table_state import FeedColumns, TableState
 from dolmen.rows.scan.plan import FilePlan
 
@@ -20,18 +20,18 @@ _TOGETHER = 4096
 
 
 @dataclass(frozen=True)
-class FileHit:
+class AffectedFile:
     """A file that may have lost rows.
 
     Args:
         before: the file as it was, with the deletes that hid rows of it.
         after: its entry as it is.
-        suspects: deletes that may have taken rows of it; None if one of them certainly took all.
+        tombstones: deletes that may have taken rows of it; None if one of them certainly took all.
     """
 
     before: FilePlan
     after: DataFile
-    suspects: Suspects | None
+    tombstones: FileTombstones | None
 
     @property
     def has_other_vector(self) -> bool:
@@ -66,28 +66,27 @@ class FilePlanner:
         return self._judge
 
     def plan(self, file: DataFile) -> FilePlan | None:
-        """The file with the deletes that may hide rows of it; None if no row of it is both wanted and visible."""
+        """The file with the deletes that may hide rows of it; None if no row of it both matches and is visible."""
         if not file.live_rows:
             return None
         verdict = StatsVerdict.ALWAYS
         if self._where is not None:
-            known = known_bounds(file, self.state.entry.schema, self._columns.filtered)
-            verdict = judge(self._where, known, file.rows)
-        suspects = None if verdict is StatsVerdict.NEVER else self.judge.of_file(file)
-        return None if suspects is None else FilePlan(file, verdict is StatsVerdict.MAYBE, suspects)
+            verdict = RowBounds.of(file, self.state.entry.schema, self._columns.filtered).judge(self._where)
+        tombstones = None if verdict is StatsVerdict.NEVER else self.judge.of_file(file)
+        return None if tombstones is None else FilePlan(file, verdict is StatsVerdict.MAYBE, tombstones)
 
 
 def younger_files(state: TableState, columns: FeedColumns, commit_ts: int) -> Iterator[DataFile]:
-    """Yields the files that may hold wanted rows of commits after ``commit_ts``."""
+    """Yields the files that may hold matching rows of commits after ``commit_ts``."""
     where = state.where(columns)
-    wanted = [segment for segment in state.live.segments_for(where) if segment.greatest > commit_ts]
-    for each in state.live.live_segments(wanted) if wanted else ():
-        places = None if where is None else each.places(may_match_mask(where, each.table))
-        yield from (file for file in each.entries(places) if file.greatest_row_ts > commit_ts)
+    requested = [segment for segment in state.live.segments_for(where) if segment.greatest > commit_ts]
+    for each in state.live.live_segments(requested) if requested else ():
+        positions = None if where is None else each.positions(may_match_mask(where, each.table))
+        yield from (file for file in each.entries(positions) if file.greatest_row_ts > commit_ts)
     yield from (file for file in state.entry.files if file.greatest_row_ts > commit_ts)
 
 
-def hits_of_commit(before: TableState, after: TableState, columns: FeedColumns) -> Iterator[FileHit]:
+def affected_by_commit(before: TableState, after: TableState, columns: FeedColumns) -> Iterator[AffectedFile]:
     """Yields the files of ``before`` of which the commit that made ``after`` may have taken rows.
 
     Of the table's segments it reads those that may have such files, and no other.
@@ -98,19 +97,19 @@ def hits_of_commit(before: TableState, after: TableState, columns: FeedColumns) 
     replaced = _replaced_vectors(before, after)
     for file in _judged_files(before, judge_):
         now = replaced.pop(file.uuid, None)
-        suspects = judge_.of_file(file)
-        if now is None and suspects is not None and not suspects:
+        tombstones = judge_.of_file(file)
+        if now is None and tombstones is not None and not tombstones:
             continue
         if (plan := older.plan(file)) is not None:
-            yield FileHit(plan, now or file, suspects)
+            yield AffectedFile(plan, now or file, tombstones)
     for file in before.live.find(list(replaced)).values():
         if (plan := older.plan(file)) is not None:
-            yield FileHit(plan, replaced[file.uuid], Suspects())
+            yield AffectedFile(plan, replaced[file.uuid], FileTombstones())
 
 
-def hits_of_deletes(
+def affected_by_deletes(
     before: TableState, deletes: tuple[Tombstone, ...], schema: Schema, columns: FeedColumns
-) -> Iterator[FileHit]:
+) -> Iterator[AffectedFile]:
     """Yields the files of which some deletes may take rows.
 
     Args:
@@ -118,23 +117,23 @@ def hits_of_deletes(
     """
     older, judge_ = FilePlanner(before, columns), TombstoneJudge(deletes, schema)
     for file in _judged_files(before, judge_):
-        suspects = judge_.of_file(file)
-        if (suspects is None or suspects) and (plan := older.plan(file)) is not None:
-            yield FileHit(plan, file, suspects)
+        tombstones = judge_.of_file(file)
+        if (tombstones is None or tombstones) and (plan := older.plan(file)) is not None:
+            yield AffectedFile(plan, file, tombstones)
 
 
-def hits_between(
+def affected_between(
     before: TableState, after: TableState, columns: FeedColumns, planner: FilePlanner
-) -> Iterator[FileHit] | None:
+) -> Iterator[AffectedFile] | None:
     """The files of ``before`` that may have lost rows up to a later version of the same epoch.
 
     Args:
         planner: plans files of ``after``.
 
     Returns:
-        None if files were replaced in between, so that these cannot tell.
+        None if files were replaced in between: their rows must be compared.
     """
-    hits: list[FileHit] = []
+    affected: list[AffectedFile] = []
     older = FilePlanner(before, columns)
     for some in _batches(before.live):
         found = after.live.find([file.uuid for file in some])
@@ -144,16 +143,16 @@ def hits_between(
                 if file.live_rows:
                     return None
                 continue
-            suspects = planner.judge.of_file(now)
-            if now.vector == file.vector and suspects is not None and not suspects:
+            tombstones = planner.judge.of_file(now)
+            if now.vector == file.vector and tombstones is not None and not tombstones:
                 continue
             if (plan := older.plan(file)) is not None:
-                hits.append(FileHit(plan, now, suspects))
-    return iter(hits)
+                affected.append(AffectedFile(plan, now, tombstones))
+    return iter(affected)
 
 
 def unlike_files(state: TableState, other: TableState | None, columns: FeedColumns) -> Iterator[FilePlan]:
-    """Yields the files whose visible rows the other version shows not at all, or otherwise."""
+    """Yields the files whose visible rows may not be the same in the other version."""
     planner = FilePlanner(state, columns)
     others = None if other is None else FilePlanner(other, columns)
     for some in _batches(state.live):
@@ -174,20 +173,20 @@ def _is_alike(plan: FilePlan, there: DataFile, others: FilePlanner) -> bool:
 
 
 def _judged_files(state: TableState, judge_: TombstoneJudge) -> Iterator[DataFile]:
-    """The files of which some delete may hide rows, as far as segments tell, and all inline ones."""
+    """The files of which some delete may hide rows, by the bounds of segments, and all inline files."""
     if not judge_:
         return
     judged = {segment.object: judge_.of_segment(segment) for segment in state.live.segments}
-    wanted = [segment for segment in state.live.segments if judged[segment.object]]
-    for each in state.live.live_segments(wanted) if wanted else ():
-        yield from each.entries(each.places(judged[each.segment.object].mask(each)))
+    requested = [segment for segment in state.live.segments if judged[segment.object]]
+    for each in state.live.live_segments(requested) if requested else ():
+        yield from each.entries(each.positions(judged[each.segment.object].mask(each)))
     yield from state.entry.files
 
 
 def _replaced_vectors(before: TableState, after: TableState) -> dict[str, DataFile]:
     """Files of ``before`` to which the next commit gave other vectors, as they are after it, by uuid.
 
-    The pairs that a commit changes stand inline: in an overlay, or in the file's own inline entry.
+    The pairs that a commit changes are inline: in an overlay, or in the file's own inline entry.
     """
     inline = {file.uuid: file.vector for file in before.entry.files}
     found = {file.uuid: file for file in after.entry.files if inline.get(file.uuid, file.vector) != file.vector}

@@ -17,11 +17,11 @@ from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.schema import Field
 from dolmen.predicate import Predicate
 from dolmen.rows.changes.affected_files import (
-    FileHit,
+    AffectedFile,
     FilePlanner,
-    hits_between,
-    hits_of_commit,
-    hits_of_deletes,
+    affected_between,
+    affected_by_commit,
+    affected_by_deletes,
     unlike_files,
     younger_files,
 )
@@ -30,7 +30,7 @@ from dolmen.rows.changes.row_matching import Changed, RowMatcher
 from dolmen.rows.changes.table_state import FeedColumns, TableState
 from dolmen.rows.scan.plan import FilePlan
 
-LosingFile: TypeAlias = FileHit | FilePlan
+LosingFile: TypeAlias = AffectedFile | FilePlan
 ReadLost: TypeAlias = Callable[[FeedColumns, Sequence[LosingFile]], Iterator[pa.RecordBatch]]
 ReadNew: TypeAlias = Callable[[FeedColumns, Sequence[FilePlan]], Iterator[pa.RecordBatch]]
 
@@ -83,7 +83,7 @@ class ChangedFiles:
         return self.read_new(self.columns, self.new)
 
     def match(self) -> Iterator[Changed]:
-        """Streams the changes: tells rows that replace others from rows that are new."""
+        """Streams the changes, and distinguishes rows that replace others from new ones."""
         if not self.is_paired:
             yield from (("delete", batch) for batch in self.deleted())
             yield from (("insert", batch) for batch in self.inserted())
@@ -104,8 +104,7 @@ class ChangePlanner:
         entry: says the table's uuid, primary key, and the columns of the feed.
         output: columns of the result.
         where: bound to the columns of ``entry``: the feed of the rows for which it is TRUE.
-        erasures: of rows of the table, oldest first: changes are those of the versions as whoever reads them now sees
-            them.
+        erasures: of rows of the table, oldest first: the changes are those of the versions without erased rows.
     """
 
     def __init__(
@@ -136,12 +135,12 @@ class ChangePlanner:
             return self._difference(before, after)
         deletes = after.tombstones_since(before.commit_ts)
         new = list(younger_files(after, self._columns, before.commit_ts))
-        hits = tuple(hits_of_commit(before, after, self._columns))
+        affected = tuple(affected_by_commit(before, after, self._columns))
         if columns is None:
-            ids = self._entry.primary_key or _upserted_by(deletes, new) if new and hits else ()
+            ids = self._entry.primary_key or _upserted_by(deletes, new) if new and affected else ()
             columns = self._keyed_by(ids)
         planner = FilePlanner(after, columns, deletes)
-        return _in_epoch(columns, before, after, hits, tuple(_plans(planner, new)), deletes)
+        return _in_epoch(columns, before, after, affected, tuple(_plans(planner, new)), deletes)
 
     def net(self, first: Manifest, last: Manifest) -> ChangedFiles | None:
         """The difference of two versions.
@@ -155,14 +154,14 @@ class ChangePlanner:
         columns = self.key_columns
         planner = FilePlanner(after, columns)
         has_deletes = after.entry.last_delete_ts > before.commit_ts
-        hits = hits_between(before, after, columns, planner) if has_deletes else iter(())
-        if hits is None:
+        affected = affected_between(before, after, columns, planner) if has_deletes else iter(())
+        if affected is None:
             return None
         new = tuple(_plans(planner, younger_files(after, columns, before.commit_ts)))
-        return _in_epoch(columns, before, after, tuple(hits), new, planner.tombstones, is_net=True)
+        return _in_epoch(columns, before, after, tuple(affected), new, planner.tombstones, is_net=True)
 
     def erased(self, first: Manifest, last: Manifest, *, net: bool = False) -> ChangedFiles | None:
-        """The rows that a commit took away and that nobody sees any more, as deletes for whoever has them from before.
+        """The rows that a commit took away and that were erased later, as deletes for consumers that have them.
 
         They have values in the columns of the primary key alone; without one, in those that the erasures name. Some may
         be of rows that are erased by a later commit, in a file of which this one took others.
@@ -177,25 +176,25 @@ class ChangePlanner:
         state = self._stored(first) if erasures else None
         if state is None:
             return None
-        marked = with_erasures(state.entry, erasures, self._context.segments)
-        deletes = marked.tombstones[len(state.entry.tombstones) :]
+        with_deletes = with_erasures(state.entry, erasures, self._context.segments)
+        deletes = with_deletes.tombstones[len(state.entry.tombstones) :]
         named = self._entry.primary_key or {id_ for delete in deletes for id_ in delete.columns}
         kept = tuple(field for field in self._entry.schema.fields if field.id in named)
         if not deletes or not kept:
             return None
-        told = tuple(field for field in self._columns.output if field.id in named)
-        columns = FeedColumns(self._entry.schema, told, kept, self._columns.where)
-        hits = hits_of_deletes(state, deletes, marked.schema, columns)
+        output = tuple(field for field in self._columns.output if field.id in named)
+        columns = FeedColumns(self._entry.schema, output, kept, self._columns.where)
+        affected = affected_by_deletes(state, deletes, with_deletes.schema, columns)
         now = None if net else self._stored(last)
         if now is not None and now.entry.epoch == state.entry.epoch:
-            touched = {hit.after.path for hit in hits_of_commit(state, now, columns)}
-            hits = (hit for hit in hits if hit.after.path in touched)
+            touched = {each.after.path for each in affected_by_commit(state, now, columns)}
+            affected = (each for each in affected if each.after.path in touched)
 
         def read_lost(_: FeedColumns, files: Sequence[LosingFile]) -> Iterator[pa.RecordBatch]:
-            losing = [hit for hit in files if isinstance(hit, FileHit)]
-            for batch in taken_rows(state, state.with_entry(marked), columns, losing, deletes):
+            losing = [each for each in files if isinstance(each, AffectedFile)]
+            for batch in taken_rows(state, state.with_entry(with_deletes), columns, losing, deletes):
                 arrays = [
-                    batch.column(field.name) if field in told else pa.nulls(batch.num_rows, field.arrow_type)
+                    batch.column(field.name) if field in output else pa.nulls(batch.num_rows, field.arrow_type)
                     for field in self._columns.output
                 ]
                 yield pa.RecordBatch.from_arrays(arrays, [field.name for field in self._columns.output])
@@ -203,10 +202,10 @@ class ChangePlanner:
         def read_new(_: FeedColumns, files: Sequence[FilePlan]) -> Iterator[pa.RecordBatch]:
             return iter(())
 
-        return ChangedFiles(columns, tuple(hits), (), read_lost, read_new)
+        return ChangedFiles(columns, tuple(affected), (), read_lost, read_new)
 
     def _difference(self, before: TableState | None, after: TableState | None) -> ChangedFiles:
-        """The rows that only one of two versions shows, whatever happened in between."""
+        """The rows that only one of two versions has, whatever happened in between."""
         both = before is not None and after is not None
         columns = self.key_columns if both else self._columns
 
@@ -217,21 +216,21 @@ class ChangePlanner:
 
             return rows
 
-        are_alike = before is not None and after is not None and before.hides_like(after, columns)
+        are_alike = before is not None and after is not None and before.shows_like(after, columns)
         lost = () if before is None else tuple(unlike_files(before, after if are_alike else None, columns))
         new = () if after is None else tuple(unlike_files(after, before if are_alike else None, columns))
         return ChangedFiles(columns, lost, new, read(before), read(after), is_difference=both)
 
     def _is_in_epoch(self, before: TableState, after: TableState) -> bool:
         """Whether the table was not overwritten or restored in between, and lost none of the feed's columns."""
-        return before.entry.epoch == after.entry.epoch and before.hides_like(after, self.key_columns)
+        return before.entry.epoch == after.entry.epoch and before.shows_like(after, self.key_columns)
 
     def _state(self, manifest: Manifest) -> TableState | None:
-        """The table in a version, as whoever reads it now sees it."""
+        """The table in a version, without the rows that were erased since."""
         return TableState.of(self._context, manifest, self._entry.uuid, self._entry.schema, self._erasures)
 
     def _stored(self, manifest: Manifest) -> TableState | None:
-        """The table in a version, as it was read before anything was erased."""
+        """The table in a version, with the rows that were erased since."""
         return TableState.of(self._context, manifest, self._entry.uuid, self._entry.schema, hide=False)
 
     def _keyed_by(self, ids: Sequence[int]) -> FeedColumns:
@@ -245,7 +244,7 @@ def _in_epoch(
     columns: FeedColumns,
     before: TableState,
     after: TableState,
-    hits: tuple[FileHit, ...],
+    affected: tuple[AffectedFile, ...],
     new: tuple[FilePlan, ...],
     deletes: tuple[Tombstone, ...],
     *,
@@ -254,16 +253,16 @@ def _in_epoch(
     """The changed files of two versions of one epoch."""
 
     def read_lost(columns: FeedColumns, files: Sequence[LosingFile]) -> Iterator[pa.RecordBatch]:
-        return taken_rows(before, after, columns, [hit for hit in files if isinstance(hit, FileHit)], deletes)
+        return taken_rows(before, after, columns, [each for each in files if isinstance(each, AffectedFile)], deletes)
 
     def read_new(columns: FeedColumns, files: Sequence[FilePlan]) -> Iterator[pa.RecordBatch]:
         return visible_rows(after, columns, files, deletes, since=before.commit_ts if is_net else 0)
 
-    return ChangedFiles(columns, hits, new, read_lost, read_new, is_difference=is_net)
+    return ChangedFiles(columns, affected, new, read_lost, read_new, is_difference=is_net)
 
 
 def _file_before(plan: LosingFile) -> DataFile:
-    return plan.before.file if isinstance(plan, FileHit) else plan.file
+    return plan.before.file if isinstance(plan, AffectedFile) else plan.file
 
 
 def _plans(planner: FilePlanner, files: Iterable[DataFile]) -> Iterator[FilePlan]:

@@ -18,21 +18,28 @@ import pyarrow as pa
 
 from dolmen.base.units import MIB
 from dolmen.errors import LimitError
+from dolmen.format.arrow_arrays import Mask, to_boolean_array, to_mask
 from dolmen.format.entries import Tombstone
 from dolmen.format.schema import COMMIT_TS_FIELD, COMMIT_TS_ID
 from dolmen.predicate import matches
-from dolmen.rows.changes.affected_files import FileHit
+from dolmen.rows.changes.affected_files import AffectedFile
 from dolmen.rows.changes.table_state import FeedColumns, TableState
-from dolmen.rows.scan.hide.row_masks import Mask, column_of, live_mask, row_mask, to_arrow, to_mask
-from dolmen.rows.scan.hide.scan_deletes import VECTOR_BYTES, by_vector_bytes
 from dolmen.rows.scan.plan import FilePlan
+from dolmen.rows.scan.read.byte_ranges import cut_by_size
 from dolmen.rows.scan.read.reading import PlanReader, RowGroupColumns
-from dolmen.rows.scan.read.row_groups import OpenFile, RowGroup, row_groups
+from dolmen.rows.scan.read.row_groups import OpenFile, RowGroup, column_of, live_mask, row_groups, row_mask
+from dolmen.rows.scan.scan_deletes import VECTOR_BYTES, vector_bytes
 from dolmen.rows.write.row_digest import Hashes
+
+PARTS_BITS = 5
+PARTS = 1 << PARTS_BITS
+
+_BUFFERED = 4 * MIB
+"""Rows of all parts are collected up to so many bytes before they are written."""
 
 
 @dataclass(frozen=True)
-class HitRowGroup(RowGroup):
+class AffectedRowGroup(RowGroup):
     """A row group that may have lost rows.
 
     Args:
@@ -42,7 +49,7 @@ class HitRowGroup(RowGroup):
     after: RowGroup | None
 
     @classmethod
-    def of(cls, group: RowGroup, after: RowGroup | None) -> HitRowGroup:
+    def of(cls, group: RowGroup, after: RowGroup | None) -> AffectedRowGroup:
         """A row group of the version before, with what it has become."""
         return cls(
             file=group.file,
@@ -65,10 +72,10 @@ def visible_rows(
     *,
     since: int = 0,
 ) -> Iterator[pa.RecordBatch]:
-    """Streams the wanted rows of some files that no delete hides.
+    """Streams the requested rows of some files that no delete hides.
 
     Args:
-        unresolved: the deletes among which the files' suspects are.
+        unresolved: the deletes among which the files' tombstones are.
         since: leaves out rows of commits up to this timestamp.
     """
     plans = tuple(files)
@@ -90,26 +97,32 @@ def visible_rows(
 
 
 def taken_rows(
-    before: TableState, after: TableState, columns: FeedColumns, hits: Iterable[FileHit], deletes: tuple[Tombstone, ...]
+    before: TableState,
+    after: TableState,
+    columns: FeedColumns,
+    affected: Iterable[AffectedFile],
+    deletes: tuple[Tombstone, ...],
 ) -> Iterator[pa.RecordBatch]:
-    """Streams the wanted rows that were visible in ``before`` and are hidden in ``after``.
+    """Streams the requested rows that were visible in ``before`` and are hidden in ``after``.
 
     Args:
-        hits: the files that may have lost rows.
-        deletes: those among which the suspects of ``hits`` are.
+        affected: the files that may have lost rows.
+        deletes: those among which the tombstones of ``affected`` are.
     """
-    by_path = {hit.before.file.path: hit for hit in hits}
+    by_path = {each.before.file.path: each for each in affected}
     if not by_path:
         return
-    older = before.reader(columns, tuple(hit.before for hit in by_path.values()), before.tombstones)
+    older = before.reader(columns, tuple(each.before for each in by_path.values()), before.tombstones)
     newer = after.reader(
-        columns, tuple(FilePlan(hit.after, False, hit.suspects) for hit in by_path.values() if hit.suspects), deletes
+        columns,
+        tuple(FilePlan(each.after, False, each.tombstones) for each in by_path.values() if each.tombstones),
+        deletes,
     )
     tested = frozenset(id_ for tombstone in newer.plan.tombstones for id_ in tombstone.columns)
     schema = read_schema(columns)
 
     def decode(group: RowGroup, read: RowGroupColumns) -> pa.RecordBatch | None:
-        assert isinstance(group, HitRowGroup)
+        assert isinstance(group, AffectedRowGroup)
         keep = row_mask(group, read.read(group.tests))
         if group.after is not None:
             there = live_mask(group.after, read.read(group.after.tests))
@@ -119,30 +132,32 @@ def taken_rows(
         return _take(before, group, read, keep, columns, schema)
 
     ids = columns.ids | tested | _tested_late(before, columns)
-    for batch in older.read(decode, _hit_groups(older, newer, by_path), ids):
+    for batch in older.read(decode, _affected_groups(older, newer, by_path), ids):
         if batch is not None:
             yield batch
 
 
-def _hit_groups(older: PlanReader, newer: PlanReader, by_path: dict[str, FileHit]) -> Iterator[HitRowGroup]:
+def _affected_groups(
+    older: PlanReader, newer: PlanReader, by_path: dict[str, AffectedFile]
+) -> Iterator[AffectedRowGroup]:
     """The row groups that had visible rows and may have lost some."""
     hidden, taken = older.deletes(), newer.deletes()
     schema = older.plan.entry.schema
-    for some in by_vector_bytes(older.plan.files, VECTOR_BYTES):
-        hits = [by_path[plan.file.path] for plan in some]
-        bitmaps = newer.vectors([FilePlan(hit.after, False, ()) for hit in hits if hit.has_other_vector])
+    for some in cut_by_size(older.plan.files, vector_bytes, VECTOR_BYTES):
+        affected = [by_path[plan.file.path] for plan in some]
+        bitmaps = newer.vectors([FilePlan(each.after, False, ()) for each in affected if each.has_other_vector])
         for file in older.open_files(some):
-            hit = by_path[file.file.path]
+            each = by_path[file.file.path]
             there: dict[int, RowGroup] = {}
-            if hit.suspects is not None:
+            if each.tombstones is not None:
                 now = OpenFile(
-                    FilePlan(hit.after, False, hit.suspects), file.footer, bitmaps.get(hit.after.path), file.source
+                    FilePlan(each.after, False, each.tombstones), file.footer, bitmaps.get(each.after.path), file.source
                 )
                 there = {group.index: group for group in row_groups(now, None, taken, schema)}
             for group in row_groups(file, older.plan.where, hidden, schema):
                 after = there.get(group.index)
                 if after is None or after.tests or after.gone:
-                    yield HitRowGroup.of(group, after)
+                    yield AffectedRowGroup.of(group, after)
 
 
 def _tested_late(state: TableState, columns: FeedColumns) -> frozenset[int]:
@@ -164,13 +179,13 @@ def _take(
     arrays = read.read(columns.ids | tested)
     if tested and columns.where is not None:
         shown = {field.id: state.column(group, field, arrays) for field in columns.needed if field.id in tested}
-        wanted = to_mask(matches(columns.where, shown, group.rows))
-        keep = wanted if keep is None else keep & wanted
+        requested = to_mask(matches(columns.where, shown, group.rows))
+        keep = requested if keep is None else keep & requested
         if not keep.any():
             return None
     output = [state.column(group, field, arrays) for field in columns.read]
     if keep is not None and np.count_nonzero(keep) < len(keep):
-        kept = to_arrow(keep)
+        kept = to_boolean_array(keep)
         output = [array.filter(kept) for array in output]
     return pa.record_batch(output, schema)
 
@@ -178,16 +193,6 @@ def _take(
 def read_schema(columns: FeedColumns) -> pa.Schema:
     """The Arrow schema of the rows that are read. In versions that do not show a column, it is NULL."""
     return pa.schema([pa.field(field.name, field.arrow_type) for field in columns.read])
-
-
-PARTS_BITS = 5
-
-
-PARTS = 1 << PARTS_BITS
-
-
-_BUFFERED = 4 * MIB
-"""Rows of all parts are collected up to so many bytes before they are written."""
 
 
 class SpilledRows:
@@ -201,7 +206,7 @@ class SpilledRows:
     def __init__(self, schema: pa.Schema, level: int) -> None:
         self._schema, self._shift = schema, np.uint64(64 - PARTS_BITS * (level + 1))
         self._stack = ExitStack()
-        self._held: list[list[pa.RecordBatch]] = [[] for _ in range(PARTS)]
+        self._buffers: list[list[pa.RecordBatch]] = [[] for _ in range(PARTS)]
         self._writers: list[Any] = [None] * PARTS
         self._bytes = 0
 
@@ -210,7 +215,7 @@ class SpilledRows:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._held = []
+        self._buffers = []
         self._stack.close()
 
     def add(self, batch: pa.RecordBatch, hashes: Hashes) -> None:
@@ -220,7 +225,7 @@ class SpilledRows:
         sorted_rows = batch.take(pa.array(order))
         ends = np.searchsorted(part_of[order], np.arange(PARTS + 1, dtype=np.uint64))
         for part in np.flatnonzero(np.diff(ends)).tolist():
-            self._held[part].append(sorted_rows.slice(ends[part], ends[part + 1] - ends[part]))
+            self._buffers[part].append(sorted_rows.slice(ends[part], ends[part + 1] - ends[part]))
         self._bytes += batch.nbytes
         if self._bytes > _BUFFERED:
             self._write()
@@ -245,7 +250,7 @@ class SpilledRows:
 
     def _write(self) -> None:
         with _explaining_full_disks():
-            for part, batches in enumerate(self._held):
+            for part, batches in enumerate(self._buffers):
                 if not batches:
                     continue
                 if self._writers[part] is None:

@@ -1,6 +1,6 @@
 """The change feed of one table: a stream of the rows that each commit added and took away, or of the net change.
 
-Parts of a change feed, each of which any process can read by itself: small descriptions, planned from metadata.
+A feed can be divided into parts: small descriptions, planned from metadata, that any process can read by itself.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ FEED_FIELDS = (
 
 
 class ChangeFeed:
-    """The changes of one table's rows after one version and up to another. Nothing is read before it is asked for.
+    """The changes of one table's rows after one version and up to another. Nothing is read before rows are consumed.
 
     Args:
         newest: the newest version: it knows the history of ``until``, and what was erased since.
@@ -119,7 +119,7 @@ class ChangeFeed:
         return (step for step in steps if step.after.data_change)
 
     def net_of_commits(self) -> Iterator[Changed]:
-        """The net change by what each commit did, as compaction has moved rows in between."""
+        """The net change, put together from the commits, because compaction has moved rows in between."""
         columns = self._planner.key_columns
 
         def all_changes() -> Iterator[Changed]:
@@ -144,8 +144,8 @@ def feed_schema(output: Iterable[Field], shown: Collection[int]) -> pa.Schema:
     """The Arrow schema of a feed with these columns of the table.
 
     Args:
-        shown: ids of those that have a value wherever the table has one; others may be NULL. Of an erased row the feed
-            tells the key alone, and of a version that does not show a column, NULL.
+        shown: ids of those that have a value wherever the table has one; others may be NULL. An erased row has its key
+            alone in the feed, and NULL stands for a column that a version does not have.
     """
     own = [pa.field(field.name, field.arrow_type, field.nullable or field.id not in shown) for field in output]
     return pa.schema([*own, *FEED_FIELDS])
@@ -325,5 +325,5 @@ class PartReader:
         return self._planner.net(before, after) if self._net else self._planner.of_commit(before, after)
 
     def _manifest(self, key: VersionKey) -> Manifest:
-        """A version's manifest; those of the last part are kept, as the next one often begins where it ended."""
+        """A version's manifest; those of the last part are kept, because the next one often begins where it ended."""
         return self._manifests[key] if key in self._manifests else key.read(self._context)

@@ -1,6 +1,6 @@
 """Matches rows that a change took away with rows that it added: equal ones, and those of the same key.
 
-The rows that were taken away are held in memory and the others stream past them. When they do not fit, both go to
+The rows that were taken away are buffered in memory and the others stream past them. When they do not fit, both go to
 temporary files in parts by key, or by the whole row where there is no key, and part after part is matched.
 
 Compares rows with rows, bit by bit: NaN equals itself, -0.0 is not 0.0, NULL equals NULL, and so within lists.
@@ -19,17 +19,22 @@ import pyarrow.compute as pc
 from pyarrow import types as t
 
 from dolmen.base.units import MIB
+from dolmen.format.arrow_arrays import to_mask
 from dolmen.rows.changes.changed_rows import PARTS, SpilledRows
 from dolmen.rows.write.row_digest import Hashes, row_hashes
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
+Indexes: TypeAlias = npt.NDArray[np.int64]
 
+MEMORY_BYTES = 64 * MIB
+"""The most bytes of removed rows that are buffered in memory; matching takes a few times as much."""
 
-Places: TypeAlias = npt.NDArray[np.int64]
+_LEVELS = 3
+"""How often rows that do not fit into memory are divided: into 32,768 parts. Equal rows stay together."""
 
 
 def equal_rows(first: Sequence[pa.Array], second: Sequence[pa.Array]) -> Mask:
-    """A mask of the places at which two groups of columns have the same row.
+    """A mask of the indexes at which two groups of columns have the same row.
 
     Args:
         first, second: columns of the same types and of equal length.
@@ -49,7 +54,7 @@ def _equal(first: pa.Array, second: pa.Array) -> Mask:
 
 
 def _equal_values(first: pa.Array, second: pa.Array) -> Mask:
-    """The same for values that are not NULL; anything at the places of the others."""
+    """The same for values that are not NULL; anything at the indexes of the others."""
     kind = first.type
     if t.is_struct(kind):
         return equal_rows(first.flatten(), second.flatten())
@@ -58,7 +63,7 @@ def _equal_values(first: pa.Array, second: pa.Array) -> Mask:
     if t.is_floating(kind):
         bits = pa.int32() if t.is_float32(kind) else pa.int64()
         first, second = first.view(bits), second.view(bits)
-    return _mask(pc.fill_null(pc.equal(first, second), False))
+    return to_mask(pc.fill_null(pc.equal(first, second), False))
 
 
 def _equal_lists(first: pa.Array, second: pa.Array) -> Mask:
@@ -69,13 +74,14 @@ def _equal_lists(first: pa.Array, second: pa.Array) -> Mask:
     if len(rows):
         counts = lengths[rows]
         each = equal_rows(
-            _elements(first, _places(starts[rows], counts)), _elements(second, _places(others[rows], counts))
+            _elements(first, _offsets(starts[rows], counts)),
+            _elements(second, _offsets(others[rows], counts)),
         )
         same[rows] = np.logical_and.reduceat(each, np.cumsum(counts) - counts)
     return same
 
 
-def _spans(array: pa.Array) -> tuple[Places, Places]:
+def _spans(array: pa.Array) -> tuple[Indexes, Indexes]:
     """Where each list begins among the elements, and how long it is; a NULL has none."""
     ends = array.offsets.to_numpy().astype(np.int64)
     lengths = np.diff(ends)
@@ -84,39 +90,24 @@ def _spans(array: pa.Array) -> tuple[Places, Places]:
     return ends[:-1], lengths
 
 
-def _places(starts: Places, lengths: Places) -> Places:
-    """The places of the elements of some lists, one list after the other."""
+def _offsets(starts: Indexes, lengths: Indexes) -> Indexes:
+    """The indexes of the elements of some lists, one list after the other."""
     firsts = np.cumsum(lengths) - lengths
-    places: Places = np.repeat(starts - firsts, lengths) + np.arange(int(lengths.sum()))
-    return places
+    indexes: Indexes = np.repeat(starts - firsts, lengths) + np.arange(int(lengths.sum()))
+    return indexes
 
 
-def _elements(array: pa.Array, places: Places) -> list[pa.Array]:
+def _elements(array: pa.Array, indexes: Indexes) -> list[pa.Array]:
     columns = [array.keys, array.items] if t.is_map(array.type) else [array.values]
-    return [column.take(pa.array(places)) for column in columns]
+    return [column.take(pa.array(indexes)) for column in columns]
 
 
 def _nulls(array: pa.Array) -> Mask:
-    return _mask(array.is_null())
-
-
-def _mask(array: pa.BooleanArray) -> Mask:
-    mask: Mask = array.to_numpy(zero_copy_only=False)
-    return mask
+    return to_mask(array.is_null())
 
 
 Change: TypeAlias = Literal["insert", "delete", "update_before", "update_after"]
-
-
 Changed: TypeAlias = tuple[Change, pa.RecordBatch]
-
-
-HELD_BYTES = 64 * MIB
-"""The most bytes of removed rows that are held in memory; matching takes a few times as much."""
-
-
-_LEVELS = 3
-"""How often rows that do not fit into memory are divided: into 32,768 parts. Equal rows stay together."""
 
 
 class RowMatcher:
@@ -126,7 +117,7 @@ class RowMatcher:
         schema: the rows' columns.
         key: names of the columns by which two different rows are the same row before and after; none for no such rows.
         drop_equal: whether a row that was both taken away and added is no change.
-        held_bytes: see ``HELD_BYTES``.
+        memory_bytes: see ``MEMORY_BYTES``.
     """
 
     def __init__(
@@ -135,11 +126,11 @@ class RowMatcher:
         key: Sequence[str],
         *,
         drop_equal: bool,
-        held_bytes: int = HELD_BYTES,
+        memory_bytes: int = MEMORY_BYTES,
         level: int = 0,
     ) -> None:
         self._schema, self._key, self._drop_equal = schema, list(key), drop_equal
-        self._held_bytes, self._level = held_bytes, level
+        self._memory_bytes, self._level = memory_bytes, level
 
     def match(self, deleted: Iterator[pa.RecordBatch], inserted: Iterable[pa.RecordBatch]) -> Iterator[Changed]:
         """Yields the changes. Before a row of a key is added, the row of this key is taken away.
@@ -150,31 +141,33 @@ class RowMatcher:
         if not self._key and not self._drop_equal:
             yield from chain(_each("delete", deleted), _each("insert", inserted))
             return
-        held: list[pa.RecordBatch] = []
+        buffered: list[pa.RecordBatch] = []
         size = 0
         for batch in deleted:
-            held.append(batch)
+            buffered.append(batch)
             size += batch.nbytes
-            if size > self._held_bytes and self._level < _LEVELS:
-                yield from self._match_parts(chain(_each("delete", chain(held, deleted)), _each("insert", inserted)))
+            if size > self._memory_bytes and self._level < _LEVELS:
+                yield from self._match_parts(
+                    chain(_each("delete", chain(buffered, deleted)), _each("insert", inserted))
+                )
                 return
-        if held:
-            yield from self._match_held(held, inserted)
+        if buffered:
+            yield from self._match_in_memory(buffered, inserted)
         else:
             yield from _each("insert", inserted)
 
     def match_mixed(self, changes: Iterator[Changed]) -> Iterator[Changed]:
         """The same for inserts and deletes of several commits, in any order."""
-        held: list[Changed] = []
+        buffered: list[Changed] = []
         size = 0
         for change in changes:
-            held.append(change)
+            buffered.append(change)
             size += change[1].nbytes
-            if size > self._held_bytes:
-                yield from self._match_parts(chain(held, changes))
+            if size > self._memory_bytes:
+                yield from self._match_parts(chain(buffered, changes))
                 return
-        deleted = [batch for change, batch in held if change == "delete"]
-        yield from self.match(iter(deleted), [batch for change, batch in held if change == "insert"])
+        deleted = [batch for change, batch in buffered if change == "delete"]
+        yield from self.match(iter(deleted), [batch for change, batch in buffered if change == "insert"])
 
     def _match_parts(self, changes: Iterable[Changed]) -> Iterator[Changed]:
         with SpilledRows(self._schema, self._level) as gone, SpilledRows(self._schema, self._level) as new:
@@ -187,14 +180,14 @@ class RowMatcher:
                 self._schema,
                 self._key,
                 drop_equal=self._drop_equal,
-                held_bytes=self._held_bytes,
+                memory_bytes=self._memory_bytes,
                 level=self._level + 1,
             )
             for part in range(PARTS):
                 yield from inner.match(gone.read(part), new.read(part))
 
-    def _match_held(self, held: list[pa.RecordBatch], inserted: Iterable[pa.RecordBatch]) -> Iterator[Changed]:
-        deleted = _concatenate(held, self._schema)
+    def _match_in_memory(self, buffered: list[pa.RecordBatch], inserted: Iterable[pa.RecordBatch]) -> Iterator[Changed]:
+        deleted = _concatenate(buffered, self._schema)
         left = np.ones(deleted.num_rows, np.bool_)
         equals = _Groups(row_hashes(deleted)) if self._drop_equal else None
         keys = deleted.select(self._key) if self._key else None
@@ -202,9 +195,9 @@ class RowMatcher:
         later: list[pa.RecordBatch] = []
         for batch in inserted:
             if equals is not None:
-                rows, places = equals.take(row_hashes(batch))
-                same = equal_rows(_columns(batch, rows), _columns(deleted, places))
-                left[places[same]] = False
+                rows, indexes = equals.take(row_hashes(batch))
+                same = equal_rows(_columns(batch, rows), _columns(deleted, indexes))
+                left[indexes[same]] = False
                 batch = _without(batch, rows[same])
             if key_hashes is not None:
                 hashes = row_hashes(batch.select(self._key))
@@ -224,12 +217,12 @@ class RowMatcher:
     def _pair(self, deleted: pa.RecordBatch, inserted: pa.RecordBatch) -> Iterator[Changed]:
         """Pairs rows of the same key; several of one key in their order."""
         keys, new = deleted.select(self._key), inserted.select(self._key)
-        rows, places = _Groups(row_hashes(keys)).take(row_hashes(new))
-        same = equal_rows(_columns(new, rows), _columns(keys, places))
-        rows, places = rows[same], places[same]
+        rows, indexes = _Groups(row_hashes(keys)).take(row_hashes(new))
+        same = equal_rows(_columns(new, rows), _columns(keys, indexes))
+        rows, indexes = rows[same], indexes[same]
         changes: list[Changed] = [
-            ("delete", _without(deleted, places)),
-            ("update_before", deleted.take(pa.array(places))),
+            ("delete", _without(deleted, indexes)),
+            ("update_before", deleted.take(pa.array(indexes))),
             ("update_after", inserted.take(pa.array(rows))),
             ("insert", _without(inserted, rows)),
         ]
@@ -237,7 +230,7 @@ class RowMatcher:
 
 
 class _Groups:
-    """Places of rows by a number of each; each place is given out once.
+    """Indexes of rows by a number of each; each index is given out once.
 
     Args:
         hashes: the number of the row at each place.
@@ -250,11 +243,11 @@ class _Groups:
         )
         self._taken = np.zeros(len(self._numbers), np.int64)
 
-    def take(self, hashes: Hashes) -> tuple[Places, Places]:
-        """Gives out places for rows with these numbers.
+    def take(self, hashes: Hashes) -> tuple[Indexes, Indexes]:
+        """Gives out indexes for rows with these numbers.
 
         Returns:
-            The rows that got a place, and the place of each. The rows have the same number, and may still differ.
+            The rows that got an index, and the index of each. The rows have the same number, and may still differ.
         """
         if not len(self._numbers):
             return np.empty(0, np.int64), np.empty(0, np.int64)
@@ -262,25 +255,25 @@ class _Groups:
         ascending = hashes[order]
         group = np.minimum(np.searchsorted(self._numbers, ascending), len(self._numbers) - 1)
         rank = np.arange(len(ascending)) - np.searchsorted(ascending, ascending, "left") + self._taken[group]
-        hits = (self._numbers[group] == ascending) & (rank < self._counts[group])
-        group, rank = group[hits], rank[hits]
+        matched = (self._numbers[group] == ascending) & (rank < self._counts[group])
+        group, rank = group[matched], rank[matched]
         np.add.at(self._taken, group, 1)
-        return order[hits], self._order[self._starts[group] + rank]
+        return order[matched], self._order[self._starts[group] + rank]
 
 
 def _each(change: Change, batches: Iterable[pa.RecordBatch]) -> Iterator[Changed]:
     return ((change, batch) for batch in batches)
 
 
-def _columns(batch: pa.RecordBatch, places: Places) -> list[pa.Array]:
-    return list(batch.take(pa.array(places)).columns)
+def _columns(batch: pa.RecordBatch, indexes: Indexes) -> list[pa.Array]:
+    return list(batch.take(pa.array(indexes)).columns)
 
 
-def _without(batch: pa.RecordBatch, places: Places) -> pa.RecordBatch:
-    if not len(places):
+def _without(batch: pa.RecordBatch, indexes: Indexes) -> pa.RecordBatch:
+    if not len(indexes):
         return batch
     keep = np.ones(batch.num_rows, np.bool_)
-    keep[places] = False
+    keep[indexes] = False
     return batch.filter(pa.array(keep))
 
 

@@ -1,17 +1,13 @@
 """One table in one version, seen through the columns of the feed's last version.
 
-Finds which of a feed's columns a version does not show, as they were dropped then and a later restore brought them
-back.
+A version may lack columns of the feed that a later restore brought back. In such a version these columns are NULL in
+all rows, whatever its files still hold. A column that was added later is not absent: older rows have its default.
 
-In such a version these columns are NULL in all rows, whatever its files still hold. A column that was added later is
-not among them: older rows have its default.
-
-Finds the commits that changed a table's rows, with few requests: most versions of a long chain are never read.
-
-The history tells in words what each commit did. These words only choose which manifests are read first. Whether a table
-is the same in two versions follows from its entries: a commit that added rows left a younger timestamp, one that took
-rows away moved ``last_delete_ts``, one that replaced all of them made a new epoch, and one that dropped a column of the
-feed no longer shows it. Where the entries disagree with the words, every version in between is read.
+``changing_commits`` finds the commits that changed a table's rows, with few requests: most versions of a long chain are
+never read. The history lists the effects of each commit. They only choose the manifests that are read first. Whether a
+table is the same in two versions follows from its entries: a commit that added rows left a younger timestamp, one that
+took rows away moved ``last_delete_ts``, one that replaced all of them made a new epoch, and one that dropped a column
+of the feed no longer shows it. Where the entries disagree with the history, every version in between is read.
 """
 
 from __future__ import annotations
@@ -39,16 +35,24 @@ from dolmen.format.nesting import fields_inside, nested_values, wider_ids
 from dolmen.format.schema import COMMIT_TS_ID, Field, Schema
 from dolmen.format.types import short_type
 from dolmen.predicate import Predicate, columns
-from dolmen.rows.scan.hide.row_masks import column_of
 from dolmen.rows.scan.plan import FilePlan, ScanPlan
 from dolmen.rows.scan.read.reading import PlanReader
-from dolmen.rows.scan.read.row_groups import RowGroup
+from dolmen.rows.scan.read.row_groups import RowGroup, column_of
 
-Hidden: TypeAlias = Mapping[int, frozenset[int]]
+AbsentColumns: TypeAlias = Mapping[int, frozenset[int]]
 """By id of a column, the ids of it or of the fields inside it that a version does not show."""
 
+_AHEAD = 8
+"""Manifests that are fetched at once, each of which takes some megabytes when it is decoded."""
 
-def hidden_columns(own: Schema, commit_ts: int, fields: Iterable[Field]) -> Hidden:
+_SAME_ROWS = frozenset(("resolve", "compact", "index", "merge", "set", "alter", "rename"))
+"""Effects after which a scan returns the same rows, in the columns that it still has."""
+
+_REACHING = frozenset(("erase", "forget"))
+"""Effects on more tables than the one that they name, if they name any."""
+
+
+def absent_columns(own: Schema, commit_ts: int, fields: Iterable[Field]) -> AbsentColumns:
     """The columns, and fields inside them, that a version of the table does not show.
 
     A table that was dropped and restored may give an id a second time, so the time of a column's addition counts too.
@@ -77,18 +81,6 @@ def hidden_columns(own: Schema, commit_ts: int, fields: Iterable[Field]) -> Hidd
         if gone:
             found[field.id] = gone
     return found
-
-
-_AHEAD = 8
-"""Manifests that are fetched at once, each of which takes some megabytes when it is decoded."""
-
-
-_SAME_ROWS = frozenset(("resolve", "compact", "index", "merge", "set", "alter", "rename"))
-"""Effects after which a scan returns the same rows, in the columns that it still has."""
-
-
-_REACHING = frozenset(("erase", "forget"))
-"""Effects on more tables than the one that they name, if they name any."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +119,7 @@ def may_differ(before: Manifest, after: Manifest, uuid: str, segments: SegmentRe
     ):
         return True
     was = segments.whole(first).schema
-    return hidden_columns(was, since, fields) != hidden_columns(whole.schema, after.commit_ts, fields)
+    return absent_columns(was, since, fields) != absent_columns(whole.schema, after.commit_ts, fields)
 
 
 def changing_commits(
@@ -142,7 +134,7 @@ def changing_commits(
         fields: columns of the feed.
 
     Raises:
-        VersionExpiredError: a version has expired meanwhile.
+        VersionExpiredError: a version has expired in the meantime.
     """
     if since.version >= until.version:
         return
@@ -232,14 +224,14 @@ class TableState:
     Args:
         entry: its whole entry, with the columns of the feed's last version.
         own: the columns that the version shows itself.
-        hidden: those of the feed's columns that it does not show.
+        absent: those of the feed's columns that it does not show.
     """
 
     def __init__(
-        self, context: Context, manifest: Manifest, name: str, entry: TableEntry, own: Schema, hidden: Hidden
+        self, context: Context, manifest: Manifest, name: str, entry: TableEntry, own: Schema, absent: AbsentColumns
     ) -> None:
         self.context, self.manifest, self.name, self.entry = context, manifest, name, entry
-        self.own, self.hidden = own, hidden
+        self.own, self.absent = own, absent
         self.live = LiveFiles.of(entry, context.segments)
 
     @classmethod
@@ -267,25 +259,25 @@ class TableState:
             return None
         younger = [erasure for erasure in erasures if erasure.ts > manifest.commit_ts]
         found = context.segments.whole(found)
-        hidden = hidden_columns(found.schema, manifest.commit_ts, schema.fields) if hide else {}
+        absent = absent_columns(found.schema, manifest.commit_ts, schema.fields) if hide else {}
         entry = with_erasures(found, younger, context.segments)
         own = entry.schema
         _check_types(own, schema, manifest.version)
         entry = widened_entry(entry, changed_forms(own, schema))
         entry = msgspec.structs.replace(entry, schema=_with_dropped(schema, own))
-        return cls(context, manifest, manifest.name_of(uuid) or "", entry, own, hidden)
+        return cls(context, manifest, manifest.name_of(uuid) or "", entry, own, absent)
 
     def with_entry(self, entry: TableEntry) -> TableState:
         """The same version of the table with another entry."""
-        return TableState(self.context, self.manifest, self.name, entry, self.own, self.hidden)
+        return TableState(self.context, self.manifest, self.name, entry, self.own, self.absent)
 
-    def hides_like(self, other: TableState, columns: FeedColumns) -> bool:
+    def shows_like(self, other: TableState, columns: FeedColumns) -> bool:
         """Whether two versions show the same of the columns that are needed."""
-        return all(self.hidden.get(field.id) == other.hidden.get(field.id) for field in columns.needed)
+        return all(self.absent.get(field.id) == other.absent.get(field.id) for field in columns.needed)
 
     def where(self, columns: FeedColumns) -> Predicate | None:
-        """The predicate, if files can be judged by it; None if it names a column that they hold and nobody sees."""
-        return None if self.hidden.keys() & columns.filtered else columns.where
+        """The predicate, if files can be judged by it; None if it names a column that the version lacks."""
+        return None if self.absent.keys() & columns.filtered else columns.where
 
     def column(self, group: RowGroup, field: Field, arrays: Mapping[int, pa.Array]) -> pa.Array:
         """A column of a row group as this version shows it, in the feed's type; all rows, deleted ones too.
@@ -293,7 +285,7 @@ class TableState:
         Args:
             arrays: by id, at least this column as it is in the file.
         """
-        gone = self.hidden.get(field.id)
+        gone = self.absent.get(field.id)
         if gone is None:
             return column_of(group, field, arrays)
         if field.id in gone:
@@ -313,7 +305,7 @@ class TableState:
         return tombstones_of(self.entry, self.context.segments)
 
     def tombstones_since(self, commit_ts: int) -> tuple[Tombstone, ...]:
-        """The deletes of later commits that are inline, as those of the version's own commit and of erasures are."""
+        """The inline deletes of later commits. Those of the version's own commit and of erasures are always inline."""
         return tuple(tombstone for tombstone in self.entry.tombstones if tombstone.ts > commit_ts)
 
     def reader(
@@ -322,7 +314,7 @@ class TableState:
         """A reader of some of its files.
 
         Args:
-            unresolved: the deletes among which the files' suspects are.
+            unresolved: the deletes among which the files' tombstones are.
         """
         plan = ScanPlan(
             table=self.name,
@@ -342,7 +334,7 @@ def _check_types(own: Schema, last: Schema, version: int) -> None:
     there = {field.id: field for field in last.fields}
     for field in own.fields:
         now = there.get(field.id)
-        if now is None or now.added_ts != field.added_ts:  # another column, which got the id of one of then
+        if now is None or now.added_ts != field.added_ts:  # another column, which got the id of a dropped one
             continue
         if now.type != field.type and wider_ids(field.type, now.type, field.id):
             raise SchemaError(
@@ -354,7 +346,7 @@ def _check_types(own: Schema, last: Schema, version: int) -> None:
 
 
 def _with_dropped(schema: Schema, own: Schema) -> Schema:
-    """The feed's columns, with those that the version's deletes may name beside them."""
+    """The feed's columns, and the dropped columns that the version's deletes may name."""
     there = {field.id for field in schema.fields}
     dropped = {id_: field for id_, field in (own.by_id | schema.by_id).items() if id_ not in there}
     dropped.pop(COMMIT_TS_ID, None)

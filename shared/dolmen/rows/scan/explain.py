@@ -13,12 +13,11 @@ from typing import Protocol
 import pyarrow as pa
 
 from dolmen.format.entries import KeysTombstone, WhereTombstone
-from dolmen.rows.scan.hide.scan_deletes import tombstones_to_fetch
-from dolmen.rows.scan.plan import ScanPlan, html, text
+from dolmen.rows.scan.plan import FactSheet, ScanPlan
 from dolmen.rows.scan.read.footers import first_request
 from dolmen.rows.scan.read.reading import PlanReader, batches
 from dolmen.rows.scan.read.row_groups import RowGroup
-from dolmen.rows.scan.view import cache_key, requests
+from dolmen.rows.scan.scan_deletes import blob_requests, cache_key, tombstones_to_fetch
 
 
 @dataclass(frozen=True)
@@ -36,11 +35,11 @@ class Fetch:
 
 
 @dataclass(frozen=True, repr=False)
-class Explanation:
+class Explanation(FactSheet):
     """The requests and row groups of a scan, given what the cache holds now.
 
     Args:
-        plan: what the manifest alone tells.
+        plan: of the scan.
         row_groups: in all files that are read.
         row_groups_read: those that may have rows for the scan, by the footers' statistics and vectors.
         row_groups_tested: those of them whose rows have to be tested, one by one, against a predicate or tombstone.
@@ -106,19 +105,13 @@ class Explanation:
             ("fetch data", f"{'at most ' if self.plan.limit is not None else ''}{self.data_fetch}"),
         ]
 
-    def __repr__(self) -> str:
-        return text(self.facts())
-
-    def _repr_html_(self) -> str:
-        return html(self.facts())
-
 
 def explain(reader: PlanReader) -> Explanation:
     """Explains what this (fresh) reader would do."""
     plan, cache = reader.plan, reader.context.cache
     vectors = [file.file.vector for file in plan.files if file.file.vector]
-    blobs = requests(t.blob for t in tombstones_to_fetch(plan.tombstones, cache))
-    bitmaps = requests(v for v in vectors if cache_key(v) not in cache)
+    blobs = blob_requests(t.blob for t in tombstones_to_fetch(plan.tombstones, cache))
+    bitmaps = blob_requests(v for v in vectors if cache_key(v) not in cache)
     unopened = {file.file.uuid: file.file for file in plan.files if ("footer", file.file.path, 0) not in cache}
     groups: list[int] = []
     tested: list[int] = []
@@ -168,7 +161,7 @@ class RowSource(Protocol):
     schema: pa.Schema
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
-        """The rows, read anew."""
+        """The rows; each call reads them."""
 
     def explain(self) -> Explanation:
-        """Explains what is read and what is skipped."""
+        """The reads of the scan, and the files and row groups that it skips."""

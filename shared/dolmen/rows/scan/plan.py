@@ -1,51 +1,89 @@
-"""The plan of a scan: what has to be read, found from the manifest and its segments alone.
-
-Facts about plans, as text and as HTML.
-"""
+"""The plan of a scan of a view: the files to read, found from the manifest and its segments alone."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from html import escape
-from typing import Literal, TypeAlias
+from typing import Literal, Protocol, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
 from dolmen.base.cached import cached_property
+from dolmen.commit.context import Context
 from dolmen.entries.segments.file_masks import always_mask, may_match_mask
-from dolmen.entries.segments.judging import greatest_ts, known_bounds
 from dolmen.entries.segments.live import LiveFiles, LiveSegment, tombstones_of
-from dolmen.entries.segments.tombstone_judge import Suspects, TombstoneJudge
+from dolmen.entries.segments.row_bounds import RowBounds, greatest_ts
+from dolmen.entries.segments.tombstone_judge import FileTombstones, TombstoneJudge
 from dolmen.errors import InputError, SchemaError
-from dolmen.format.entries import DataFile, Tombstone
-from dolmen.format.manifest import Segment, TableEntry
-from dolmen.format.schema import COMMIT_TS_FIELD, Field
-from dolmen.predicate import Predicate, StatsVerdict, columns, judge, to_sql
-from dolmen.rows.scan.view import View
+from dolmen.format.entries import DataFile, KeysTombstone, Tombstone, WhereTombstone
+from dolmen.format.manifest import Manifest, Segment, TableEntry
+from dolmen.format.schema import COMMIT_TS_FIELD, Field, Schema
+from dolmen.predicate import Predicate, StatsVerdict, columns, to_sql
 
-Facts = Sequence[tuple[str, str]]
-
-
-def text(facts: Facts) -> str:
-    """One fact a line, names aligned."""
-    width = max(len(name) for name, _ in facts)
-    return "\n".join(f"{name:<{width}}  {value}" for name, value in facts)
-
-
-def html(facts: Facts) -> str:
-    """A table."""
-    rows = "".join(f"<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in facts)
-    return f"<table>{rows}</table>"
-
+Pending: TypeAlias = Callable[[str, int, int], bytes | None]
+"""(key, offset, length) -> those bytes of an object that a transaction has not uploaded yet; None for others."""
 
 Reason: TypeAlias = Literal["filter", "deleted", "limit"]
-
-
 _WORDS: dict[Reason, str] = {"filter": "statistics", "deleted": "deletes of all rows", "limit": "the limit"}
+
+
+class StoredTable(Protocol):
+    """A table of one version, as a user holds it."""
+
+    @property
+    def _stored_schema(self) -> Schema: ...
+
+
+def stored_schema_of(table: StoredTable) -> Schema:
+    """The columns of a table with their ids and stored types, as predicates are bound to them."""
+    return table._stored_schema
+
+
+@dataclass(frozen=True)
+class View:
+    """One table as one version shows it. Another process reads the same rows from a pickled view.
+
+    Args:
+        context: the database's store, runtime and cache.
+        manifest: the version.
+        table: the table's name.
+        pending: reads objects that a transaction has not uploaded yet; None outside of transactions.
+    """
+
+    context: Context
+    manifest: Manifest
+    table: str
+    pending: Pending | None = None
+
+    def entry(self) -> TableEntry:
+        """The table's entry, with what has left the manifest. Raises TableNotFoundError."""
+        return self.context.segments.whole(self.manifest.table(self.table))
+
+    def reading(self) -> AbstractContextManager[None]:
+        """Surrounds work that reads the version's objects: see ``Context.reading``."""
+        return self.context.reading(self.manifest.version)
+
+
+class FactSheet:
+    """A result that shows its facts as text, one a line, and in notebooks as a table."""
+
+    def facts(self) -> list[tuple[str, str]]:
+        """The facts, as pairs of name and value."""
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        facts = self.facts()
+        width = max(len(name) for name, _ in facts)
+        return "\n".join(f"{name:<{width}}  {value}" for name, value in facts)
+
+    def _repr_html_(self) -> str:
+        rows = "".join(f"<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in self.facts())
+        return f"<table>{rows}</table>"
 
 
 @dataclass(frozen=True)
@@ -55,12 +93,26 @@ class FilePlan:
     Args:
         file: its entry.
         filter: whether its rows have to be tested against the scan's predicate; False when all of them match.
-        tombstones: deletes that may hide rows of it, as far as statistics can tell.
+        tombstones: deletes that may hide rows of it, by statistics.
     """
 
     file: DataFile
     filter: bool
-    tombstones: Suspects | tuple[Tombstone, ...]
+    tombstones: FileTombstones | tuple[Tombstone, ...]
+
+    @property
+    def where_tombstones(self) -> list[WhereTombstone]:
+        """The predicates among its tombstones. It makes no list of the keys, of which there may be thousands."""
+        if isinstance(self.tombstones, FileTombstones):
+            return self.tombstones.where
+        return [each for each in self.tombstones if isinstance(each, WhereTombstone)]
+
+    @property
+    def key_columns(self) -> list[tuple[int, ...]]:
+        """The columns of the keys tombstones among its tombstones."""
+        if isinstance(self.tombstones, FileTombstones):
+            return self.tombstones.key_columns
+        return list(dict.fromkeys(each.columns for each in self.tombstones if isinstance(each, KeysTombstone)))
 
     @property
     def exact_rows(self) -> int | None:
@@ -85,7 +137,7 @@ class SegmentUse:
 
 
 @dataclass(frozen=True, repr=False)
-class ScanPlan:
+class ScanPlan(FactSheet):
     """The files and columns that a scan reads, and the deletes that it applies.
 
     Args:
@@ -99,8 +151,8 @@ class ScanPlan:
         pruned: how many files are not to be read, by reason: nothing matches, all is deleted, the limit is reached.
         unresolved: all tombstones of the table, oldest first.
         segments: what planning took.
-        counted_files, counted_rows: files that are not listed, as metadata alone knew how many rows the scan gets from
-            them; only in plans for counting.
+        counted_files, counted_rows: files that are not listed, and the rows that the scan gets from them, by
+            metadata; only in plans for counting.
     """
 
     table: str
@@ -153,22 +205,16 @@ class ScanPlan:
         ]
         return [(name, value) for name, value in facts if value]
 
-    def __repr__(self) -> str:
-        return text(self.facts())
-
-    def _repr_html_(self) -> str:
-        return html(self.facts())
-
     @cached_property
     def tombstones(self) -> tuple[Tombstone, ...]:
         """All tombstones that some file has to be checked against, oldest first."""
         needed = np.zeros(len(self.unresolved), np.bool_)
         for file in self.files:
             if isinstance(
-                file.tombstones, Suspects
+                file.tombstones, FileTombstones
             ):  # those of ``unresolved``; other lists come with their own deletes
-                needed[file.tombstones.places()] = True
-        return tuple(self.unresolved[place] for place in np.flatnonzero(needed).tolist())
+                needed[file.tombstones.indexes()] = True
+        return tuple(self.unresolved[index] for index in np.flatnonzero(needed).tolist())
 
 
 def plan(
@@ -268,7 +314,7 @@ class _ScanPlanner:
 
     def run(self) -> None:
         """Fills in what the plan is made of."""
-        wanted: list[Segment] = []
+        requested: list[Segment] = []
         for segment in self.live.segments:
             verdict = self._verdict(segment)
             if verdict is StatsVerdict.NEVER:
@@ -277,18 +323,18 @@ class _ScanPlanner:
                 self.counted_files += segment.count
                 self.counted_rows += segment.rows - segment.deleted
             else:
-                wanted.append(segment)
-        left = len(wanted)
-        live_segments = self.live.live_segments(wanted, ahead=1 if self._limit is not None else None)
+                requested.append(segment)
+        left = len(requested)
+        live_segments = self.live.live_segments(requested, ahead=1 if self._limit is not None else None)
         while left and not self._enough():  # asked before the next one is fetched
             self.looked_into += 1
             left -= 1
             self._add_segment(next(live_segments))
-        self.pruned["limit"] += sum(segment.count for segment in wanted[len(wanted) - left :])
+        self.pruned["limit"] += sum(segment.count for segment in requested[len(requested) - left :])
         inline = self.live.entry.files
-        for place, file in enumerate(inline):
+        for index, file in enumerate(inline):
             if self._enough():
-                self.pruned["limit"] += len(inline) - place
+                self.pruned["limit"] += len(inline) - index
                 break
             self._add(file, partial(self._deletes.of_file, file))
         self._correct()
@@ -302,7 +348,7 @@ class _ScanPlanner:
             there -= over
 
     def _known_by_root(self, segment: Segment) -> bool:
-        """Whether the root alone tells how many rows there are in a segment all of whose rows match."""
+        """Whether the root alone gives the number of rows in a segment all of whose rows match."""
         return self._counting and not len(self.live.changes.uuids) and not self._deletes.of_segment(segment)
 
     def _enough(self) -> bool:
@@ -310,21 +356,21 @@ class _ScanPlanner:
 
     def _add_segment(self, segment: LiveSegment) -> None:
         where, table = self._where, segment.table
-        places = segment.places(None if where is None else may_match_mask(where, table))
-        self.pruned["filter"] += segment.files - len(places)
+        positions = segment.positions(None if where is None else may_match_mask(where, table))
+        self.pruned["filter"] += segment.files - len(positions)
         tombstones = self._deletes.of_segment(segment.segment)
-        if self._counting and len(places):
+        if self._counting and len(positions):
             exact = ~tombstones.mask(segment)
             if where is not None:
                 exact &= always_mask(where, table)
-            counted = places[exact[places]]
+            counted = positions[exact[positions]]
             totals = segment.totals(counted)
             self.counted_files += totals.files
             self.counted_rows += totals.rows - totals.deleted
-            places = places[~exact[places]]
+            positions = positions[~exact[positions]]
         ids = self._filtered | tombstones.ids
-        files = tombstones.of_files(segment, places, segment.entries(places, ids))
-        for left in range(len(places), 0, -1):
+        files = tombstones.of_files(segment, positions, segment.entries(positions, ids))
+        for left in range(len(positions), 0, -1):
             if self._enough():
                 self.pruned["limit"] += left
                 return
@@ -335,9 +381,9 @@ class _ScanPlanner:
             return StatsVerdict.NEVER
         if self._where is None:
             return StatsVerdict.ALWAYS
-        return judge(self._where, known_bounds(file, self._schema, self._filtered), file.rows)
+        return RowBounds.of(file, self._schema, self._filtered).judge(self._where)
 
-    def _add(self, file: DataFile, find: Callable[[], Suspects | None]) -> None:
+    def _add(self, file: DataFile, find: Callable[[], FileTombstones | None]) -> None:
         if not file.live_rows:
             self.pruned["deleted"] += 1
             return

@@ -5,23 +5,24 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+from pyroaring import BitMap
 
 from dolmen.errors import InputError
+from dolmen.format.arrow_arrays import to_boolean_array
 from dolmen.format.schema import COMMIT_TS
+from dolmen.format.vectors import from_mask
 from dolmen.predicate import Predicate, bind
 from dolmen.rows.scan import plan as planning
-from dolmen.rows.scan.counting import count_rows
 from dolmen.rows.scan.engines.dataframes import optional, to_pandas, to_polars
 from dolmen.rows.scan.explain import Explanation, explain
-from dolmen.rows.scan.hide.row_masks import column_of, row_mask, to_arrow
-from dolmen.rows.scan.plan import ScanPlan
+from dolmen.rows.scan.plan import ScanPlan, View, plan
 from dolmen.rows.scan.read.reading import PlanReader, RowGroupColumns
-from dolmen.rows.scan.read.row_groups import RowGroup
-from dolmen.rows.scan.view import View
+from dolmen.rows.scan.read.row_groups import RowGroup, column_of, row_mask
 
 if TYPE_CHECKING:
     import duckdb
@@ -29,8 +30,29 @@ if TYPE_CHECKING:
     import polars as pl
 
 
+_NOTHING_ELSE: frozenset[int] = frozenset()
+
+
+def count_rows(reader: PlanReader) -> int:
+    """Counts the rows of a plan's files that the scan would give without its limit."""
+    plan = reader.plan
+    known = plan.counted_rows + sum(file.exact_rows or 0 for file in plan.files)
+    unknown = tuple(file for file in plan.files if file.exact_rows is None)
+    if not unknown or (plan.limit is not None and known >= plan.limit):
+        return known
+    rest = replace(reader, plan=replace(plan, files=unknown), cautious=False, tests_only=True)
+    return known + sum(rest.read(_count, rest.groups(), _NOTHING_ELSE))
+
+
+def _count(group: RowGroup, columns: RowGroupColumns) -> int:
+    if group.exact_rows is not None:
+        return group.exact_rows
+    keep = row_mask(group, columns.read(group.tests))
+    return group.rows if keep is None else int(np.count_nonzero(keep))
+
+
 class Scan:
-    """Rows of one table in one version. Nothing is read before it is asked for; each use reads anew.
+    """Rows of one table in one version. Nothing is read before rows are requested; each use reads again.
 
     Rows come in the order of the files, in any number of batches; ``limit`` takes any rows and then stops reading.
 
@@ -151,7 +173,7 @@ class Scan:
         """A DuckDB relation that streams the scan whenever it is executed.
 
         A query over it reads the columns that it needs and those files and row groups that its conditions leave,
-        unless the scan has a limit: which rows these are does not depend on what is asked of them.
+        unless the scan has a limit: its rows must not depend on the query.
 
         Args:
             connection: where the relation lives; DuckDB's default connection otherwise.
@@ -283,7 +305,7 @@ class Scan:
         arrays = columns.read(self._files.output_ids)
         output = [column_of(group, field, arrays) for field in self._files.output]
         if keep is not None:
-            kept_rows = to_arrow(keep)
+            kept_rows = to_boolean_array(keep)
             output = [array.filter(kept_rows) for array in output]
         return pa.record_batch(output, self._files.schema)
 
@@ -337,3 +359,55 @@ def _wave(groups: Iterator[RowGroup], left: int, inexact: int) -> list[RowGroup]
         if left <= 0 or inexact <= 0:
             break
     return wave
+
+
+PositionedRows: TypeAlias = tuple[pa.RecordBatch, str, npt.NDArray[np.int64]]
+"""Rows of one file, its path, and their positions in it: deleted rows count."""
+
+
+def matching_positions(view: View, where: Predicate) -> dict[str, BitMap]:
+    """Finds the live rows for which a predicate is TRUE; returns their positions by the path of their file.
+
+    Rows that a vector or a tombstone hides already are not among them, so the counts are exact. Reads only the columns
+    of the predicate and of tombstones, and nothing of row groups that statistics prove whole.
+    """
+    reader = PlanReader(view.context, plan(view, columns=(), where=where), view.pending, by_index=True)
+    found: dict[str, BitMap] = {}
+    for path, positions in reader.read(_positions, reader.groups(), frozenset()):
+        if positions:
+            found.setdefault(path, BitMap()).update(positions)
+    return found
+
+
+def _positions(group: RowGroup, columns: RowGroupColumns) -> tuple[str, BitMap]:
+    path = group.file.file.path
+    if group.picked is not None:
+        keep = row_mask(group, columns.read(group.tests))
+        return path, BitMap((group.positions if keep is None else group.positions[keep]).astype(np.uint32))
+    everything = BitMap(range(group.first, group.first + group.rows))
+    if group.tests:
+        keep = row_mask(group, columns.read(group.tests))
+        return path, everything if keep is None else from_mask(keep, group.first)
+    return path, everything - group.file.vector if group.file.vector else everything
+
+
+def rows_with_positions(scan: Scan) -> Iterator[PositionedRows]:
+    """Reads a scan without order and limit, in batches of one file each."""
+    scan_plan, reader = plan_of(scan), reader_of(scan)
+
+    def work(group: RowGroup, columns: RowGroupColumns) -> PositionedRows | None:
+        keep = row_mask(group, columns.read(group.tests))
+        positions = group.positions
+        if keep is not None and not keep.any():
+            return None
+        arrays = columns.read(scan_plan.output_ids)
+        output = [column_of(group, field, arrays) for field in scan_plan.output]
+        if keep is not None:
+            positions = positions[keep]
+            output = [array.filter(to_boolean_array(keep)) for array in output]
+        return pa.record_batch(output, scan_plan.schema), group.file.file.path, positions
+
+    with reading(scan):
+        for found in reader.read(work, reader.groups(), scan_plan.output_ids):
+            if found is not None:
+                yield found

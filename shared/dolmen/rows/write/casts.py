@@ -13,7 +13,7 @@ date32, date64              date32; naive timestamp (midnight)
 time, naive timestamp       their microsecond type, when no digit is lost
 zoned timestamp             UTC microseconds, when no digit is lost
 list, struct, map           by the same rules inside; struct fields by name, like columns
-dictionary, run-end         as the values they stand for
+dictionary, run-end         as the values they encode
 extension                   as its storage type
 ==========================  ==================================================================================
 
@@ -50,16 +50,14 @@ from dolmen.format.types import is_bytes, is_text, short_type
 Cast: TypeAlias = Callable[[pa.Array], pa.Array]
 """Turns an array into one of the target type, or raises ``Misfit`` when a value does not fit."""
 
-
 FindCast: TypeAlias = Callable[[pa.DataType, pa.DataType], Cast | None]
 """Given the types of some values and of their column, finds their cast (None: there is nothing to do), or raises
 ``SchemaError`` when no value of the one kind can be one of the other."""
 
-
 _SHOWN_CHARACTERS = 60
 
 
-class Misfit(Exception):  # noqa: N818 - never leaves this package's callers: they know the place and raise RowError
+class Misfit(Exception):  # noqa: N818 - never leaves this package's callers: they know the row and raise RowError
     """A value does not fit its column's type.
 
     Args:
@@ -116,7 +114,7 @@ def matching(
     defaults: Collection[str] = (),
     finds: Mapping[str, FindCast] = MappingProxyType({}),
 ) -> list[tuple[Cast | None, int | None]]:
-    """For each wanted field its cast and the place of the given field of that name; no place: there is none.
+    """For each wanted field its cast and the index of the given field of that name; no index: there is none.
 
     Whether there are NULLs in a field that is not nullable is left to the caller, who knows which rows count.
 
@@ -128,20 +126,20 @@ def matching(
     Raises:
         SchemaError: a field is there twice, is not wanted, is missing and not nullable, or is of another kind.
     """
-    places: dict[str, int] = {}
-    for place, (field, own) in enumerate(zip(given, own_names([field.name for field in given], wanted), strict=True)):
-        if (twice := places.setdefault(own, place)) != place:
+    indexes: dict[str, int] = {}
+    for index, (field, own) in enumerate(zip(given, own_names([field.name for field in given], wanted), strict=True)):
+        if (twice := indexes.setdefault(own, index)) != index:
             other = given[twice].name
             if other != field.name:
                 reason = f"columns {other!r} and {field.name!r} differ in case only: rename one, or drop it"
                 raise SchemaError(reason, column=own)
             raise SchemaError(f"column {other!r} is there twice", column=other)
     names = [field.name for field in wanted]
-    if extra := [name for name in places if name not in names]:
+    if extra := [name for name in indexes if name not in names]:
         raise unknown_column(extra[0], names)
     matched: list[tuple[Cast | None, int | None]] = []
     for field in wanted:
-        found = places.get(field.name)
+        found = indexes.get(field.name)
         if found is None:
             if not field.nullable and field.name not in defaults:
                 raise SchemaError(f"column {field.name!r} is missing and not nullable", column=field.name)
@@ -309,8 +307,8 @@ def _struct_cast(source: pa.DataType, target: pa.DataType, find: FindCast) -> Ca
     def cast(array: pa.Array) -> pa.Array:
         children, hidden = array.flatten(), array.null_count
         made = []
-        for (inner, place), field in zip(casts, target, strict=True):
-            child = pa.nulls(len(array), field.type) if place is None else children[place]
+        for (inner, index), field in zip(casts, target, strict=True):
+            child = pa.nulls(len(array), field.type) if index is None else children[index]
             made.append(inner(child) if inner else child)
             if not field.nullable and made[-1].null_count > hidden:
                 raise Misfit(f"NULL in field {field.name!r}, which is not nullable")

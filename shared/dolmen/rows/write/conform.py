@@ -34,7 +34,6 @@ from dolmen.store.base import Buffer
 
 MAX_BATCH_ROWS = 131_072
 
-
 MAX_BATCH_BYTES = 64 * MIB
 """Batches above either limit are handed out in parts; a single row is never cut."""
 
@@ -44,13 +43,13 @@ class CastColumn:
     """How one column of the target is made.
 
     Args:
-        place: of the input column; None for one that is missing.
+        index: of the input column; None for one that is missing.
         cast: None = its values are taken as they are.
         default: JSON form of the value of a column that is missing.
     """
 
     field: pa.Field
-    place: int | None
+    index: int | None
     cast: Cast | None
     default: Json = None
 
@@ -86,8 +85,8 @@ def plan_conform(
     with readable_names():
         matched = matching(list(source), list(schema), find, defaults, finds or {})
     columns = (
-        CastColumn(field, place, cast, defaults.get(field.name))
-        for field, (cast, place) in zip(schema, matched, strict=True)
+        CastColumn(field, index, cast, defaults.get(field.name))
+        for field, (cast, index) in zip(schema, matched, strict=True)
     )
     return CastPlan(schema, tuple(columns))
 
@@ -132,18 +131,18 @@ def conform_batch(batch: pa.RecordBatch, plan: CastPlan, *, first_row: int = 1) 
     """
     arrays, faults = [], []
     for column in plan.columns:
-        if column.place is None:
+        if column.index is None:
             array = constant(column.default, column.field.type, batch.num_rows)
         else:
-            array = batch.column(column.place)
+            array = batch.column(column.index)
         try:
             arrays.append(_fit(array, column))
         except Misfit:
-            place, reason = first_misfit(array, partial(_fit, column=column))
-            faults.append((place, column.field.name, reason))
+            index, reason = first_misfit(array, partial(_fit, column=column))
+            faults.append((index, column.field.name, reason))
     if faults:
-        place, name, reason = min(faults, key=lambda fault: fault[0])
-        raise RowError(reason, row=first_row + place, column=name)
+        index, name, reason = min(faults, key=lambda fault: fault[0])
+        raise RowError(reason, row=first_row + index, column=name)
     if not arrays:
         raise SchemaError("a table needs at least one column")
     return pa.RecordBatch.from_arrays(arrays, schema=plan.target)

@@ -47,7 +47,7 @@ def write_data_files(
     processors. On any error the file under way is given up; finished ones are left as orphans.
 
     Args:
-        table_name: stands in the objects' keys.
+        table_name: part of the objects' keys.
         table: its schema may end with the hidden column ``_commit_ts`` (``with_commit_ts``).
         batches: of exactly ``table.schema.arrow``.
         name: gives each object a name that is unique in the world; a fresh uuid by default.
@@ -159,7 +159,7 @@ class _Files(Generic[Output]):
             pa.default_memory_pool().release_unused()
 
     def _encoded(self, pieces: Iterator[list[pa.ChunkedArray]]) -> Generator[EncodedGroups, None, None]:
-        """The rows of each piece, encoded; the next ones are encoded meanwhile."""
+        """The rows of each piece, encoded; the next ones are encoded in the meantime."""
         piece = next(pieces, None)
         if piece is None:
             return
@@ -192,16 +192,16 @@ class _Files(Generic[Output]):
 
     def _pieces(self, copied: CopiedGroups) -> Iterator[CopiedGroups]:
         """Cuts row groups where a file is full."""
-        held: list[CopiedGroup] = []
+        piece: list[CopiedGroup] = []
         size = self._current.size if self._current else 0
         for group in copied.groups:
-            held.append(group)
+            piece.append(group)
             size += group.size
             if size >= self._options.target_file_bytes:
-                yield CopiedGroups(copied.source, tuple(held))
-                held, size = [], 0
-        if held:
-            yield CopiedGroups(copied.source, tuple(held))
+                yield CopiedGroups(copied.source, tuple(piece))
+                piece, size = [], 0
+        if piece:
+            yield CopiedGroups(copied.source, tuple(piece))
 
     def _file(self) -> SplicedObject[Output]:
         if self._current is None:

@@ -20,8 +20,6 @@ from dolmen.base.units import MIB
 from dolmen.format.schema import is_nested
 
 SAMPLE_ROWS = 8192
-
-
 _SAMPLE_SLICES = 4
 
 
@@ -31,8 +29,6 @@ _TRIAL_ROWS = 16_384
 
 #: A dictionary that takes less than this many times the alternative's space gets a second trial, on ``_GROUP_ROWS``.
 _NEAR_MISS = 1.5
-
-
 _GROUP_ROWS = 65_536
 
 
@@ -49,9 +45,8 @@ _DELTA_MAY_TAKE = {"INT32": 1.25, "INT64": 1.25, "BYTE_ARRAY": 0.97}
 
 
 #: Packed integers are compressed only if ZSTD leaves less than this part of them: else it costs time and gains nothing.
-#: Other columns always are, as later rows may compress well: packed integers stay small without it.
+#: Other columns always are, because later rows may compress well: packed integers stay small without it.
 _WORTH_COMPRESSING = 0.98
-
 
 WRITTEN_CODECS = frozenset({"ZSTD", "UNCOMPRESSED"})
 """The compressions of column chunks that dolmen writes, as Parquet names them."""
@@ -62,7 +57,7 @@ class Leaf:
     """A column as Parquet has it: a nested one of the table is one or several of these.
 
     Args:
-        path: how Parquet names it. Need not be unique: a column "a.b" may stand beside a struct "a" with a field "b".
+        path: how Parquet names it. Need not be unique: there may be a column "a.b" and a struct "a" with a field "b".
         column: name of the table's column.
         nested: whether ``column`` is nested.
     """
@@ -119,7 +114,7 @@ def leaves(schema: pa.Schema) -> tuple[Leaf, ...]:
 def _leaf_count(arrow_type: pa.DataType) -> int:
     if not is_nested(arrow_type):
         return 1
-    return sum(_leaf_count(arrow_type.field(place).type) for place in range(arrow_type.num_fields))
+    return sum(_leaf_count(arrow_type.field(index).type) for index in range(arrow_type.num_fields))
 
 
 def choose(rows: pa.Table, compression_level: int) -> Encodings:

@@ -13,7 +13,7 @@ nothing but NULL            any type
 So ``table.overwrite(table.scan().to_pandas())`` stores what was there, NULLs in columns of integers included, of which
 pandas makes floats with NaN.
 
-NaN in a pandas column of floats, or among objects, is NULL, as everywhere in pandas, which has no other word for NULL
+NaN in a pandas column of floats, or among objects, is NULL, as everywhere in pandas, which has no other NULL
 there: reading a table whose floats hold NaN into pandas and writing it back makes them NULL. Columns that can tell
 (``Float64``, ``double[pyarrow]``: ``to_pandas(types_mapper=pandas.ArrowDtype)``) and Polars frames keep both.
 
@@ -47,9 +47,28 @@ from dolmen.rows.write.casts import Cast, FindCast, Misfit, lossless, shown
 NOT_ARROW = pa.ArrowException, ArithmeticError, TypeError, ValueError
 """The exceptions that pyarrow raises for values that it has no type for."""
 
-
 MOST_DIGITS = 400
 """Digits before or behind the point of a decimal that no type of numbers has room for, of floats either."""
+
+_NANOSECONDS = "nanoseconds cannot be stored"
+_MAX_EXACT = {16: 2**11, 32: 2**24, 64: 2**53}
+_HINTS = {
+    ("text", "number"): ("pandas.to_numeric(column)", ".cast(polars.Int64)"),
+    ("text", "timestamp"): ("pandas.to_datetime(column, utc=True)", '.str.to_datetime(time_zone="UTC")'),
+    ("text", "naive timestamp"): ("pandas.to_datetime(column)", ".str.to_datetime()"),
+    ("text", "date"): ("pandas.to_datetime(column).dt.date", ".str.to_date()"),
+    ("text", "bytes"): (".str.encode('utf-8')", ".cast(polars.Binary)"),
+    ("number", "text"): (".astype('string')", ".cast(polars.String)"),
+    ("number", "bool"): (".astype('boolean')", ".cast(polars.Boolean)"),
+    ("number", "timestamp"): ("pandas.to_datetime(column, unit='s', utc=True)", "polars.from_epoch(column)"),
+    ("bool", "number"): (".astype('Int64')", ".cast(polars.Int64)"),
+    ("naive timestamp", "timestamp"): (".dt.tz_localize('UTC')", ".dt.replace_time_zone('UTC')"),
+    ("timestamp", "naive timestamp"): (".dt.tz_convert('UTC').dt.tz_localize(None)", ".dt.replace_time_zone(None)"),
+    ("timestamp", "date"): (".dt.tz_convert('UTC').dt.date", ".dt.date()"),
+    ("naive timestamp", "date"): (".dt.date", ".dt.date()"),
+    ("duration", "number"): (".dt.total_seconds()", ".dt.total_seconds()"),
+}
+_MICROSECONDS = ".dt.floor('us')", ".dt.truncate('1us')"
 
 
 def array_of(values: Any, name: str, target: pa.DataType | None, *, nan_is_null: bool = False) -> Any:
@@ -57,7 +76,7 @@ def array_of(values: Any, name: str, target: pa.DataType | None, *, nan_is_null:
 
     Args:
         target: the type of the column that they are for, if it is known; the array may have another.
-        nan_is_null: NaN and NaT are NULL where they stand for it, as in pandas.
+        nan_is_null: NaN and NaT mean NULL, as in pandas.
 
     Raises:
         RowError: pyarrow has no type for them, or would drop a part of one.
@@ -85,14 +104,14 @@ def _as_target(values: Any, name: str, target: pa.DataType | None, why: Exceptio
     if kinds and own not in kinds:
         text = target is not None and t.is_string(target)
         helps = "; .astype('string') helps" if text and nan_is_null else ""
-        told = f"a value of type {own} stands below values of type {' and '.join(sorted(kinds))}{helps}"
+        reason = f"a value of type {own} stands below values of type {' and '.join(sorted(kinds))}{helps}"
     elif own == "Decimal" and not next(iter(values[fault : fault + 1])).is_finite():
-        told = "a decimal that is no number (NaN, Infinity) cannot be stored; NULL can"
+        reason = "a decimal that is no number (NaN, Infinity) cannot be stored; NULL can"
     elif own == "Decimal" or isinstance(why, ArithmeticError):
-        told = "a number has too many digits"
+        reason = "a number has too many digits"
     else:
-        told = f"pyarrow has no type for this and what stands above it: {why}"
-    raise RowError(told, row=fault + 1, column=name) from why
+        reason = f"pyarrow has no type for this and what stands above it: {why}"
+    raise RowError(reason, row=fault + 1, column=name) from why
 
 
 def _check_kept(values: Iterable[Any], target: pa.DataType, name: str) -> None:
@@ -162,9 +181,6 @@ def _check_whole(values: Sequence[Any], made: pa.DataType, name: str) -> None:
             raise RowError("text stands among bytes: encode it", row=row, column=name)
 
 
-_NANOSECONDS = "nanoseconds cannot be stored"
-
-
 def _lost_time(value: Any, kind: pa.DataType) -> str | None:
     """Says which part of a date or time pyarrow would silently drop, or take for UTC; None if none."""
     if isinstance(value, dt.datetime) and value != value:  # NaT
@@ -179,30 +195,6 @@ def _lost_time(value: Any, kind: pa.DataType) -> str | None:
     if isinstance(value, dt.time) and value.tzinfo is not None:
         return "a time of day with a zone cannot be stored: leave the zone out"
     return None
-
-
-_MAX_EXACT = {16: 2**11, 32: 2**24, 64: 2**53}
-
-
-_HINTS = {
-    ("text", "number"): ("pandas.to_numeric(column)", ".cast(polars.Int64)"),
-    ("text", "timestamp"): ("pandas.to_datetime(column, utc=True)", '.str.to_datetime(time_zone="UTC")'),
-    ("text", "naive timestamp"): ("pandas.to_datetime(column)", ".str.to_datetime()"),
-    ("text", "date"): ("pandas.to_datetime(column).dt.date", ".str.to_date()"),
-    ("text", "bytes"): (".str.encode('utf-8')", ".cast(polars.Binary)"),
-    ("number", "text"): (".astype('string')", ".cast(polars.String)"),
-    ("number", "bool"): (".astype('boolean')", ".cast(polars.Boolean)"),
-    ("number", "timestamp"): ("pandas.to_datetime(column, unit='s', utc=True)", "polars.from_epoch(column)"),
-    ("bool", "number"): (".astype('Int64')", ".cast(polars.Int64)"),
-    ("naive timestamp", "timestamp"): (".dt.tz_localize('UTC')", ".dt.replace_time_zone('UTC')"),
-    ("timestamp", "naive timestamp"): (".dt.tz_convert('UTC').dt.tz_localize(None)", ".dt.replace_time_zone(None)"),
-    ("timestamp", "date"): (".dt.tz_convert('UTC').dt.date", ".dt.date()"),
-    ("naive timestamp", "date"): (".dt.date", ".dt.date()"),
-    ("duration", "number"): (".dt.total_seconds()", ".dt.total_seconds()"),
-}
-
-
-_MICROSECONDS = ".dt.floor('us')", ".dt.truncate('1us')"
 
 
 def frame_cast(data: Any) -> FindCast | None:
@@ -277,7 +269,7 @@ def pandas_table(frame: Any, schema: pa.Schema | None) -> pa.Table:
     if len(frame) and not names:
         raise InputError(f"these {len(frame)} rows have no columns")
     wanted = {field.name.lower(): field.type for field in schema} if schema is not None else {}
-    columns = [_column(frame.iloc[:, place], name, wanted.get(name.lower())) for place, name in enumerate(names)]
+    columns = [_column(frame.iloc[:, index], name, wanted.get(name.lower())) for index, name in enumerate(names)]
     return pa.table(columns, names)
 
 

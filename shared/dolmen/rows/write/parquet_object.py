@@ -32,13 +32,12 @@ STATISTICS_COLUMNS = 64
 BLOOM_FALSE_POSITIVES = {8: 0.03, 16: 7e-4, 32: 7e-6, 64: 4.6e-8}
 #: A column with few values in the first row group may have more in others; all their filters are of one size.
 _BLOOM_HEADROOM = 2
-
 MIN_GROUP_ROWS = 1 << 14
 MAX_GROUP_ROWS = 1 << 18
 """Rows of a full row group: enough for a column chunk to be worth a request, few enough to decode many at once."""
 
 LOOKED_UP_GROUP_BYTES = 128 * KIB
-"""A row group of a table with an index has about so many bytes, as a look-up reads one with one request."""
+"""A row group of a table with an index has about so many bytes, because a look-up reads one with one request."""
 LOOKED_UP_CHUNK_BYTES = 8 * KIB
 """But so many for each column, since a footer has about 120 bytes for each column chunk."""
 MIN_LOOKED_UP_ROWS, MAX_LOOKED_UP_ROWS = 1 << 8, 1 << 13
@@ -51,6 +50,13 @@ PAGE_ROWS = 4096
 _LEAST_BATCH_ROWS, _MOST_BATCH_ROWS = 16, 1024
 """The writer asks after so many rows whether a page is full."""
 _UNKNOWN_ROW_BYTES = 64
+
+
+#: Page headers and small pages are collected to this much before they go to the store.
+_BUFFER_BYTES = MIB
+
+_MOST_HEADER_BYTES = 128
+"""Headers of pages are shorter: statistics of pages are in the page index."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,19 +96,13 @@ class WritePlan:
         return {"data_page_size": PAGE_BYTES, "max_rows_per_page": PAGE_ROWS, "write_batch_size": batch}
 
 
-#: Page headers and small pages are collected to this much before they go to the store.
-_BUFFER_BYTES = MIB
-_MOST_HEADER_BYTES = 128
-"""Headers of pages are shorter, as statistics of pages are in the page index."""
-
-
 @dataclass(frozen=True)
 class EncodedRun:
     """A run that was encoded as a Parquet file; its column chunks have gone to ``write`` of ``encode``.
 
     Args:
         size: bytes of the column chunks, and of the magic before them.
-        behind: Bloom filters and page index, which stand behind them.
+        behind: Bloom filters and page index, which follow them.
         footer: what an entry calls so.
         metadata: the footer as pyarrow has it.
         extents: of the columns, by column id.
@@ -165,7 +165,7 @@ def _complete_extents(extents: Mapping[int, Extent], entry: TableEntry, metadata
             found = metadata.row_group(group).column(place).statistics
             if found is not None and found.has_min_max:
                 total = total.merged(Extent(found.min, found.max))
-            elif found is None or found.num_values:  # values, but nobody knows which
+            elif found is None or found.num_values:  # values, but unknown ones
                 total = Extent(None, None, total.nulls, total.nans)
                 break
         complete[id_] = total

@@ -29,13 +29,24 @@ import pyarrow.compute as pc
 from pyarrow import types as t
 
 from dolmen.errors import InputError
+from dolmen.format.arrow_arrays import to_mask
 from dolmen.format.types import short_type, type_of
 
 DIGEST_BYTES = 16
 
-
 SCHEME = "c1-"
 """Begins every digest of content made here, so that one made in another way is known for that."""
+
+_GOLDEN, _SECOND = 0x9E3779B97F4A7C15, 0xD6E8FEB86659FD93
+
+_BASE = 0x5851F42D4C957F2D
+"""Odd, so that it has an inverse."""
+
+_WINDOW = 1 << 18
+"""Elements that are folded together: some megabytes of numbers."""
+
+_LONG = 1 << 16
+"""A longer string is hashed by itself."""
 
 
 def content_digest(*parts: Any) -> str:
@@ -80,7 +91,7 @@ class RowDigest:
     def hexdigest(self) -> str:
         """The digest of the rows so far, with the names and types of their columns, in any order.
 
-        A column of nothing but NULLs does not count, as it need not have been given.
+        A column of nothing but NULLs does not count: callers may leave it out.
         """
         columns = sorted(
             [name, *node.facts()] for name, node in self._columns.items() if node.holds and name in self._given
@@ -110,18 +121,18 @@ class _DigestNode:
         return [self.type, *streams, [[name, *child.facts()] for name, child in self.children.items()]]
 
     def update(self, array: pa.Array) -> None:
-        """Takes values: the places of NULLs, and then what is left without them."""
-        places = self.seen
+        """Takes values: the indexes of NULLs, and then what is left without them."""
+        indexes = self.seen
         self.seen += len(array)
         if array.null_count:
-            self.nulls.update(np.flatnonzero(pc.is_null(array).to_numpy(zero_copy_only=False)).astype("<i8") + places)
+            self.nulls.update(np.flatnonzero(to_mask(pc.is_null(array))).astype("<i8") + indexes)
             array = array.drop_null()
         if not len(array):
             return
         self.holds = True
         if self.type == "struct":
-            for place, child in enumerate(self.children.values()):
-                child.update(array.field(place))
+            for index, child in enumerate(self.children.values()):
+                child.update(array.field(index))
         elif self.type in ("list", "map"):
             offsets = array.offsets.to_numpy()
             self.lengths.update(np.diff(offsets).astype("<i8"))
@@ -143,7 +154,7 @@ class _DigestNode:
 def _widest(kind: pa.DataType) -> pa.DataType:
     """The type in which values are taken: 7 is 7 and 1.5 is 1.5, however many bits a table has for it.
 
-    Values of uint64 beyond int64 are told apart by their bits, too.
+    Values of uint64 beyond int64 are distinguished by their bits, too.
     """
     found = type_of(kind)
     return (found and found.widest) or kind
@@ -154,21 +165,6 @@ def _hash(body: bytes = b"") -> Any:
 
 
 Hashes: TypeAlias = npt.NDArray[np.uint64]
-
-
-_GOLDEN, _SECOND = 0x9E3779B97F4A7C15, 0xD6E8FEB86659FD93
-
-
-_BASE = 0x5851F42D4C957F2D
-"""Odd, so that it has an inverse."""
-
-
-_WINDOW = 1 << 18
-"""Elements that are folded together: some megabytes of numbers."""
-
-
-_LONG = 1 << 16
-"""A longer string is hashed by itself."""
 
 
 def row_hashes(batch: pa.RecordBatch) -> Hashes:
@@ -198,7 +194,7 @@ def _seed(name: str) -> np.uint64:
 
 def _unless_null(array: pa.Array, hashes: Hashes) -> Hashes:
     if array.null_count:
-        hashes[array.is_null().to_numpy(zero_copy_only=False)] = 0
+        hashes[to_mask(array.is_null())] = 0
     return hashes
 
 
@@ -263,14 +259,14 @@ def _of_texts(array: pa.Array) -> Hashes:
     hashes = np.zeros(len(array), np.uint64)
     for start, end in zip([0, *(long + 1)], [*long, len(array)], strict=True):
         hashes[start:end] = _folded(raw, ends[start : end + 1])
-    for place in long:
-        digest = blake2b(raw[ends[place] : ends[place + 1]].tobytes(), digest_size=8).digest()
-        hashes[place] = int.from_bytes(digest, "little")
+    for index in long:
+        digest = blake2b(raw[ends[index] : ends[index + 1]].tobytes(), digest_size=8).digest()
+        hashes[index] = int.from_bytes(digest, "little")
     return hashes
 
 
 def _folded(elements: npt.NDArray[Any], ends: npt.NDArray[np.int64]) -> Hashes:
-    """A number for each list of elements (bytes, or numbers): sum of element x base^place, and how many they are.
+    """A number for each list of elements (bytes, or numbers): sum of element x base^index, and how many they are.
 
     Args:
         ends: where each list begins, and the end of the last.

@@ -1,4 +1,4 @@
-"""Turns any holder of rows into a stream of Arrow record batches."""
+"""Turns any holder of rows into a stream of Arrow record batches, and leaves out rows that later ones replace."""
 
 from __future__ import annotations
 
@@ -7,11 +7,15 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from dolmen.base import arguments
-from dolmen.errors import Error, InputError, SchemaError
-from dolmen.format.schema import check_nesting, readable_names
+from dolmen.base.units import MIB
+from dolmen.errors import Error, InputError, LimitError, RowError, SchemaError
+from dolmen.format.keys import Keys, distinct_keys, key_tuples, keys_from_arrow
+from dolmen.format.schema import Field, check_nesting, readable_names
 from dolmen.rows.write.frames import NOT_ARROW, array_of, is_pandas, pandas_table
 
 BATCH_ROWS = 65_536
@@ -20,6 +24,16 @@ _TAKEN = (
     "a pandas or Polars DataFrame, a DuckDB relation, a dict of columns, a list of dicts, "
     "or anything with __arrow_c_stream__"
 )
+
+
+MAX_KEYS = 1_000_000
+
+MAX_BYTES = 256 * MIB
+"""An upsert holds its rows in memory, since a later row may replace any of them: this much Arrow memory at most."""
+
+#: Replaced rows are dropped whenever so much has been added.
+_FOLD_ROWS = MAX_KEYS
+_FOLD_BYTES = MAX_BYTES // 4
 
 
 def as_batches(data: Any, schema: pa.Schema | None = None) -> pa.RecordBatchReader:
@@ -123,20 +137,20 @@ def _from_items(items: Iterable[Any], schema: pa.Schema | None) -> pa.RecordBatc
 
 def _flat(items: Iterator[Any]) -> Iterator[pa.RecordBatch]:
     schema = None
-    for place, item in enumerate(items):
+    for index, item in enumerate(items):
         if not isinstance(item, (pa.RecordBatch, pa.Table)):
-            raise InputError(f"item {place} is a {type(item).__name__}, those before it are record batches")
+            raise InputError(f"item {index} is a {type(item).__name__}, those before it are record batches")
         schema = schema or item.schema
         if item.schema != schema:
-            raise InputError(f"item {place} has another schema than those before it")
+            raise InputError(f"item {index} has another schema than those before it")
         yield from item.to_batches() if isinstance(item, pa.Table) else [item]
 
 
 def _from_dicts(rows: list[Any], schema: pa.Schema | None) -> pa.Table:
     names: dict[str, None] = {}
-    for place, row in enumerate(rows):
+    for index, row in enumerate(rows):
         if not isinstance(row, dict):
-            raise InputError(f"item {place} is a {type(row).__name__}, those before it are dicts")
+            raise InputError(f"item {index} is a {type(row).__name__}, those before it are dicts")
         names.update(dict.fromkeys(row))
     _check_columns(len(rows), len(names))
     return _from_columns({name: [row.get(name) for row in rows] for name in names}, schema)
@@ -152,3 +166,60 @@ def _from_columns(columns: dict[Any, Any], schema: pa.Schema | None) -> pa.Table
         else:
             arrays[name] = array_of(values, name, wanted.get(name.lower()))
     return pa.table(arrays)
+
+
+def dedupe_last(batches: Iterable[pa.RecordBatch], columns: tuple[Field, ...]) -> tuple[Iterator[pa.RecordBatch], Keys]:
+    """The rows without those that a later row of the same key replaces, in their order, and their keys.
+
+    Args:
+        batches: taken whole, before this returns.
+        columns: the key.
+
+    Raises:
+        InputError: a float or nested column, which can't be a key.
+        RowError: a NULL in a key; ``row`` counts from 1.
+        LimitError: more than 1,000,000 keys, or 256 MB of rows.
+    """
+    no_rows = pa.schema([field.to_arrow() for field in columns]).empty_table()
+    kept, keys = no_rows, keys_from_arrow(no_rows, columns)  # refuses what can't be a key, whatever the rows
+    added: list[pa.RecordBatch] = []
+    seen = added_rows = added_bytes = 0
+    for batch in batches:
+        check_not_null(batch, columns, seen)
+        added.append(batch)
+        seen += batch.num_rows
+        added_rows += batch.num_rows
+        added_bytes += batch.nbytes
+        if added_bytes > _FOLD_BYTES or added_rows > _FOLD_ROWS:
+            kept, keys = _fold(kept, added, columns)
+            added, added_rows, added_bytes = [], 0, 0
+    if added:
+        kept, keys = _fold(kept, added, columns)
+    return iter(kept.to_batches()), keys
+
+
+def check_not_null(batch: pa.RecordBatch, columns: tuple[Field, ...], seen: int) -> None:
+    """Raises RowError for a NULL in a key, with its row.
+
+    Args:
+        columns: the key.
+        seen: number of rows before this batch.
+    """
+    for field in columns:
+        values = batch[field.name]
+        if values.null_count:
+            row = seen + pc.index(pc.is_null(values), True).as_py() + 1
+            raise RowError("NULL in a key: it equals nothing", row=row, column=field.name)
+
+
+def _fold(kept: pa.Table, added: list[pa.RecordBatch], columns: tuple[Field, ...]) -> tuple[pa.Table, Keys]:
+    """The last row of each key among both, in the order of the rows, and the keys."""
+    rows = pa.Table.from_batches([*(kept.to_batches() if kept.num_rows else ()), *added])
+    keys, last = distinct_keys(key_tuples(rows, columns))
+    if len(last) < rows.num_rows:
+        rows = rows.take(pa.array(np.sort(last)))
+    if rows.num_rows > MAX_KEYS:
+        raise LimitError(f"an upsert of more than {MAX_KEYS:,} keys: split it, or append what is new")
+    if rows.nbytes > MAX_BYTES:
+        raise LimitError(f"an upsert of more than {MAX_BYTES >> 20} MB of rows: split it, or append what is new")
+    return rows, keys

@@ -27,6 +27,10 @@ from dolmen.rows.write.validity import fill_hidden
 _IN_FOOTER_BYTES = 1024
 
 
+#: Batches are cut into pieces of at most this part of a run, so that runs come out full.
+_PIECES = 8
+
+
 class Extent(NamedTuple):
     """Exact least and greatest value (None: no value but NULL and NaN, or a nested column), and counts.
 
@@ -81,10 +85,6 @@ def extent(column: pa.ChunkedArray) -> Extent:
     if isinstance(least, float) and math.isnan(least):
         least = greatest = None
     return Extent(least, greatest, column.null_count, nans)
-
-
-#: Batches are cut into pieces of at most this part of a run, so that runs come out full.
-_PIECES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,9 +161,9 @@ def sort_columns(columns: list[pa.ChunkedArray], schema: pa.Schema, names: Seque
         return
     order = pc.sort_indices(pa.table(keys, names), [(name, "ascending") for name in names])
     keys.clear()
-    for place in range(len(columns)):
-        columns[place] = pa.chunked_array([columns[place].combine_chunks()])  # here, as ``take`` keeps the pieces
-        columns[place] = columns[place].take(order)
+    for index in range(len(columns)):
+        columns[index] = pa.chunked_array([columns[index].combine_chunks()])  # here, as ``take`` keeps the pieces
+        columns[index] = columns[index].take(order)
 
 
 def _is_sorted(keys: list[pa.ChunkedArray]) -> bool:

@@ -121,7 +121,7 @@ class SplicedObject(Generic[Output]):
         self._sums: list[GroupSums] = []
         self._differences: list[int] = []  # between the CRC-32 before each of them, here and there
         self._extents: dict[int, Extent] = {}
-        self._unbounded: set[int] = set()  # columns of which nobody knows the bounds in some rows
+        self._unbounded: set[int] = set()  # columns whose bounds are unknown in some rows
         self._rows = 0
         self._has_filters = False
 
@@ -190,7 +190,7 @@ class SplicedObject(Generic[Output]):
         }
 
     def _add(self, source: SpliceSource, groups: range) -> None:
-        """Takes over what is known of row groups that stand at the end of this file now."""
+        """Takes over the statistics of row groups that were added at the end of this file."""
         if source.footer.frame != written_frame(self._entry.schema.arrow):
             raise AssertionError(f"{source.key} has other columns than {self._path}, or another writer")
         first, end = source.place(groups)

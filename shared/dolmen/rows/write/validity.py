@@ -7,10 +7,8 @@ vectorised: text costs about 5 ms a million short strings, numbers nothing.
 Values of children are looked at only where the rows of the array lie, so that the parts of one large array cost
 together what the whole costs.
 
-Fills the values in a struct's fields where the struct itself is NULL.
-
-Nobody sees it, and Arrow may hold anything there: NULL, as readers put it there, or a value. Parquet's writer though
-refuses NULL in a field that is not nullable wherever it stands. So it is made to hold some value there.
+``fill_hidden`` fills the values in a struct's fields where the struct itself is NULL. Readers ignore them, and Arrow
+may have anything there, NULL or a value. But Parquet's writer refuses any NULL in a field that is not nullable.
 """
 
 from __future__ import annotations
@@ -42,11 +40,11 @@ def check_values(batch: pa.RecordBatch, *, first_row: int = 1) -> None:
         RowError: a value is not one of its column's type; names the first such row and its column.
     """
     faults = [
-        (fault[0], place, fault[1]) for place, column in enumerate(batch.columns) if (fault := first_invalid(column))
+        (fault[0], index, fault[1]) for index, column in enumerate(batch.columns) if (fault := first_invalid(column))
     ]
     if faults:
-        row, place, reason = min(faults)
-        raise RowError(reason, row=first_row + row, column=batch.schema.field(place).name)
+        row, index, reason = min(faults)
+        raise RowError(reason, row=first_row + row, column=batch.schema.field(index).name)
 
 
 def first_invalid(array: pa.Array) -> tuple[int, str] | None:
@@ -63,7 +61,7 @@ def first_invalid(array: pa.Array) -> tuple[int, str] | None:
     if t.is_dictionary(kind):
         return _first_invalid_code(array)
     if t.is_struct(kind):
-        faults = [fault for place in range(kind.num_fields) if (fault := first_invalid(array.field(place)))]
+        faults = [fault for index in range(kind.num_fields) if (fault := first_invalid(array.field(index)))]
         return min(faults, default=None)
     if t.is_fixed_size_list(kind):
         size = kind.list_size
@@ -96,12 +94,12 @@ def _first_invalid_leaf(array: pa.Array) -> tuple[int, str] | None:
 
 def _first_invalid_code(array: pa.DictionaryArray) -> tuple[int, str] | None:
     codes, values = array.indices.cast(pa.int64(), safe=False), array.dictionary  # large unsigned ones turn negative
-    place = pc.index(pc.or_(pc.less(codes, 0), pc.greater_equal(codes, len(values))), True).as_py()
-    if place >= 0:
-        return place, "an index lies outside of its dictionary"
+    index = pc.index(pc.or_(pc.less(codes, 0), pc.greater_equal(codes, len(values))), True).as_py()
+    if index >= 0:
+        return index, "an index lies outside of its dictionary"
     if fault := first_invalid(values):
-        place = pc.index(codes, fault[0]).as_py()
-        return max(place, 0), fault[1]
+        index = pc.index(codes, fault[0]).as_py()
+        return max(index, 0), fault[1]
     return None
 
 
@@ -119,8 +117,8 @@ def _first_invalid_list(array: pa.Array) -> tuple[int, str] | None:
     faults = [fault for child in children if (fault := first_invalid(child.slice(start, stop - start)))]
     if not faults:
         return None
-    place, reason = min(faults)
-    return int(np.searchsorted(ends, start + place, side="right")) - 1, reason
+    index, reason = min(faults)
+    return int(np.searchsorted(ends, start + index, side="right")) - 1, reason
 
 
 def _first_invalid_run(array: pa.RunEndEncodedArray) -> tuple[int, str] | None:
@@ -170,7 +168,7 @@ def _with_values(array: pa.Array) -> pa.Array:
     if not _needs_values(kind):
         return array
     if t.is_struct(kind):
-        children = [_with_values(array.field(place)) for place in range(kind.num_fields)]
+        children = [_with_values(array.field(index)) for index in range(kind.num_fields)]
         filled = [
             child if field.nullable or not child.null_count else _without_nulls(child)
             for child, field in zip(children, kind, strict=True)
@@ -190,7 +188,7 @@ def _without_nulls(array: pa.Array) -> pa.Array:
     """The array with whatever stands under its NULLs in their place."""
     kind = array.type
     if t.is_struct(kind):  # whose children know nothing of the array's own offset
-        return pa.StructArray.from_arrays([array.field(place) for place in range(kind.num_fields)], fields=list(kind))
+        return pa.StructArray.from_arrays([array.field(index) for index in range(kind.num_fields)], fields=list(kind))
     children = []
     if t.is_map(kind):
         children = [pa.StructArray.from_arrays([array.keys, array.items], fields=[kind.key_field, kind.item_field])]

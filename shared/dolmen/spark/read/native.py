@@ -24,15 +24,13 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
 from pyspark.sql import types as s
 
-from dolmen.entries.segments.tombstone_judge import Suspects
 from dolmen.errors import SchemaError
 from dolmen.format.adopted_files import is_adopted
-from dolmen.format.entries import WhereTombstone
 from dolmen.format.schema import COMMIT_TS, COMMIT_TS_ID, Field
 from dolmen.predicate import columns
-from dolmen.rows.scan.hide.scan_deletes import Deletes
 from dolmen.rows.scan.plan import FilePlan
 from dolmen.rows.scan.scan import Scan, plan_of, reader_of
+from dolmen.rows.scan.scan_deletes import Deletes
 from dolmen.spark.file_tasks import FILE, ROW
 from dolmen.spark.origin import Origin
 from dolmen.spark.read.deleted_bits import SOURCES, ByFile, RowIndex, is_deleted
@@ -129,8 +127,8 @@ class _Native:
         if self._deletes is None:
             self._deletes = self._reader.deletes()
         deletes, by_file = self._deletes, ByFile(files)
-        tombstones = {t.blob: t for file in files for t in _where(file)}
-        lookups = list(dict.fromkeys(lookup for file in files for lookup in deletes.lookups_of(file.tombstones)))
+        tombstones = {t.blob: t for file in files for t in file.where_tombstones}
+        lookups = list(dict.fromkeys(lookup for file in files for lookup in deletes.tests_of(file).lookups))
         if len(tombstones) > MOST_PREDICATES:
             raise Unsupported("too many unresolved predicates")
         shown = [] if where is None else [where]
@@ -278,16 +276,9 @@ def _by_age(files: Sequence[FilePlan], is_older: Callable[[FilePlan], bool]) -> 
             yield some
 
 
-def _where(file: FilePlan) -> list[WhereTombstone]:
-    """The predicates among its tombstones. No list is made of the keys, of which there may be thousands."""
-    if isinstance(file.tombstones, Suspects):
-        return file.tombstones.where
-    return [t for t in file.tombstones if isinstance(t, WhereTombstone)]
-
-
 def _together(files: Collection[FilePlan]) -> Iterator[list[FilePlan]]:
     """Groups files so that one scan reads each group."""
-    ts = sorted({t.ts for file in files for t in _where(file)})
+    ts = sorted({t.ts for file in files for t in file.where_tombstones})
     kinds: dict[tuple[bool, int], list[FilePlan]] = defaultdict(list)
     for file in files:
         kinds[file.file.vector is not None, bisect_right(ts, file.file.applied_through)].append(file)

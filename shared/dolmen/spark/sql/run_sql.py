@@ -13,7 +13,7 @@ from dolmen.base.arguments import short_repr
 from dolmen.commit.context import context_of
 from dolmen.errors import InputError, SchemaError
 from dolmen.format.schema import Field
-from dolmen.rows.scan.view import stored_schema_of
+from dolmen.rows.scan.plan import stored_schema_of
 from dolmen.rows.write.row_digest import content_digest
 from dolmen.spark.checks import is_remote
 from dolmen.spark.sessions import write_remotely

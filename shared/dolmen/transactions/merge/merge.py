@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from dolmen.base import arguments
 from dolmen.errors import InputError, RowError
+from dolmen.format.arrow_arrays import to_mask
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Field, own_names
 from dolmen.rows.scan.engines.expressions import Evaluator, Sides
@@ -57,7 +58,7 @@ class ClausePlan:
             return np.arange(rows)
         assert self._evaluator is not None
         [condition] = self._evaluator.evaluate([self.when], sides)
-        return np.flatnonzero(condition.cast(pa.bool_()).fill_null(False).to_numpy(zero_copy_only=False))
+        return np.flatnonzero(to_mask(condition.cast(pa.bool_()).fill_null(False)))
 
     def make(self, sides: Sides) -> Iterator[pa.RecordBatch]:
         """The rows that it writes instead of these, or in addition."""

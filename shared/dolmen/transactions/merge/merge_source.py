@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from dolmen.base.units import MIB
 from dolmen.errors import LimitError, SchemaError
+from dolmen.format.arrow_arrays import one_array, to_mask
 from dolmen.format.keys import Keys, keys_from_arrow
 from dolmen.format.schema import Field, Schema, own_names, same_names, storable
 from dolmen.format.types import to_json, to_plain
@@ -116,7 +117,7 @@ class SourceRows:
         table = pa.Table.from_batches(kept, stored).combine_chunks()
         if is_pandas(data) or is_polars(data):
             table = _as_in_table(table, wanted, find)
-        arrays = [_whole(column) for column in table.columns]
+        arrays = [one_array(column) for column in table.columns]
         return cls(pa.RecordBatch.from_arrays(arrays, schema=table.schema), find)
 
     def digest(self) -> str:
@@ -155,7 +156,7 @@ class KeyIndex:
         self.rows = keys.num_rows
         self.nulls = int(self.rows - np.count_nonzero(known))
         self._keys = keys.filter(pa.array(known)) if self.nulls else keys
-        self._arrays = [_whole(column) for column in self._keys.columns]
+        self._arrays = [one_array(column) for column in self._keys.columns]
         self._exact = is_exact([array.type for array in self._arrays])
         found = codes(self._arrays) if self._keys.num_rows else np.zeros(0, np.int64)
         order = np.argsort(found, kind="stable")
@@ -205,7 +206,7 @@ class KeyIndex:
     def _equal(self, target: Sequence[pa.Array], left: Places, right: Places) -> npt.NDArray[np.bool_]:
         same = np.ones(len(left), np.bool_)
         for one, other in zip(target, self._arrays, strict=True):
-            same &= pc.equal(one.take(pa.array(left)), other.take(pa.array(right))).to_numpy(zero_copy_only=False)
+            same &= to_mask(pc.equal(one.take(pa.array(left)), other.take(pa.array(right))))
         return same
 
 
@@ -214,7 +215,7 @@ def _null_mask(columns: Sequence[pa.Array | pa.ChunkedArray], rows: int) -> npt.
     found = np.zeros(rows, np.bool_)
     for column in columns:
         if column.null_count:
-            found |= _whole(pc.is_null(column)).to_numpy(zero_copy_only=False)
+            found |= to_mask(pc.is_null(column))
     return found
 
 
@@ -237,14 +238,8 @@ def _as_in_table(rows: pa.Table, wanted: dict[str, pa.DataType], find: FindCast)
             continue
         try:
             cast = find(field.type, target)
-            column = _whole(rows.column(place))
+            column = one_array(rows.column(place))
             rows = rows.set_column(place, field.with_type(target), cast(column) if cast else column)
         except (SchemaError, Misfit):
             continue
     return rows
-
-
-def _whole(column: pa.Array | pa.ChunkedArray) -> pa.Array:
-    if isinstance(column, pa.Array):
-        return column
-    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()

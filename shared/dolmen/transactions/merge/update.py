@@ -29,9 +29,8 @@ from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import COMMIT_TS, Field
 from dolmen.predicate import Predicate, Where, columns, parse
 from dolmen.rows.scan.engines.expressions import Evaluator
-from dolmen.rows.scan.positions import PositionedRows, rows_with_positions
-from dolmen.rows.scan.scan import Scan
-from dolmen.rows.scan.view import View
+from dolmen.rows.scan.plan import View
+from dolmen.rows.scan.scan import PositionedRows, Scan, rows_with_positions
 from dolmen.rows.write.casts import lossless
 from dolmen.rows.write.conform import conform
 from dolmen.rows.write.row_digest import RowDigest, content_digest

@@ -3,7 +3,7 @@
 The code of one integer-like column is its value: equal codes are equal values. All other codes are hashes of the
 whole content: equal values have equal codes, and equal codes have to be compared.
 
-Keys in the order of their codes: in memory, or in a temporary file where there are more than memory is to hold.
+Keys are kept in the order of their codes: in memory, or in a temporary file if there are too many.
 """
 
 from __future__ import annotations
@@ -24,35 +24,31 @@ import pyarrow.compute as pc
 
 from dolmen.base.units import MIB
 from dolmen.errors import LimitError
+from dolmen.format.arrow_arrays import to_mask
 from dolmen.format.types import CodesKind, type_of
 
 Words = npt.NDArray[np.uint64]
-
-
-Places = npt.NDArray[np.int64]
-
-
-_WordsOfRows: TypeAlias = Iterator[tuple[Words, Places | None]]
-
-
+Indexes = npt.NDArray[np.int64]
+_WordsOfRows: TypeAlias = Iterator[tuple[Words, Indexes | None]]
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / golden ratio, odd: Fibonacci hashing (Knuth, TAOCP 3, section 6.4)
-
-
 _STEP = np.uint64(0xFF51AFD7ED558CCD)  # the first multiplier of MurmurHash3's 64-bit finaliser
-
-
 _SHIFT = np.uint64(32)
-
 
 _IN_WORDS = 1024
 """Bytes of a text that are taken 64 bits at a time, for all texts at once; the rest of each is hashed by itself, as a
 few long texts among many short ones would make many steps."""
 
-
 _INTEGER_WIDTHS = {8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64}
-
-
 _SIGNED_WIDTHS = {8: np.int8, 16: np.int16, 32: np.int32, 64: np.int64}
+
+_FENCE = 1024
+"""Every so many codes of a file one is kept in memory."""
+
+_SPAN = 128 * _FENCE
+"""The most codes that are read from a file at once: 1 MB."""
+
+_BLOCK_BYTES = MIB
+"""Values are in a file in blocks of about so many bytes, each of which is read as a whole."""
 
 
 def is_exact(types: Sequence[pa.DataType]) -> bool:
@@ -82,7 +78,7 @@ def _mix(mixed: Words, word: Words) -> Words:
 
 
 def slots(found: npt.NDArray[np.int64], bits: int) -> npt.NDArray[np.int64]:
-    """The place of each code in a table of 2 to the ``bits`` slots."""
+    """The index of each code in a table of 2 to the ``bits`` slots."""
     hashed = found.view(np.uint64) * _GOLDEN
     hashed >>= np.uint64(64 - bits)
     return hashed.view(np.int64)
@@ -121,7 +117,7 @@ def _values(array: pa.Array, dtype: npt.DTypeLike, width: int = 1) -> npt.NDArra
 
 
 def _words(array: pa.Array) -> _WordsOfRows:
-    """All of each value's content, 64 bits at a time, and the places of the values that are that long; None = all."""
+    """All of each value's content, 64 bits at a time, and the indexes of the values that are that long; None = all."""
     kind = _kind(array.type)
     assert kind is not None, array.type
     return WORDS[kind](array)
@@ -170,7 +166,7 @@ def _text_words(data: npt.NDArray[np.generic], offsets: npt.NDArray[np.int64]) -
     anywhere = np.ndarray((len(data) + 1,), "<u8", padded.data, 0, (1,))  # the 8 bytes from each byte on
     masks = np.array([(1 << (8 * n)) - 1 for n in range(8)] + [2**64 - 1], np.uint64)
     shortest, longest = int(lengths.min()), int(lengths.max())
-    rows: Places | None = None  # those that are longer than what is done
+    rows: Indexes | None = None  # those that are longer than what is done
     for done in range(0, min(longest, _IN_WORDS), 8):
         if shortest > done:
             yield anywhere[starts + done] & masks[np.minimum(lengths - done, 8)], None
@@ -186,21 +182,7 @@ def _text_words(data: npt.NDArray[np.generic], offsets: npt.NDArray[np.int64]) -
 
 
 Int64s: TypeAlias = npt.NDArray[np.int64]
-
-
 Mask: TypeAlias = npt.NDArray[np.bool_]
-
-
-_FENCE = 1024
-"""Every so many codes of a file one is kept in memory."""
-
-
-_SPAN = 128 * _FENCE
-"""The most codes that are read from a file at once: 1 MB."""
-
-
-_BLOCK_BYTES = MIB
-"""Values stand in a file in blocks of about so many bytes, each of which is read as a whole."""
 
 
 class Span(Protocol):
@@ -214,12 +196,12 @@ class Span(Protocol):
     def ts(self) -> Int64s:
         """The greatest timestamp of each key."""
 
-    def take(self, places: Int64s) -> list[pa.Array]:
-        """The keys at some places, by column; nothing where codes are exact."""
+    def take(self, indexes: Int64s) -> list[pa.Array]:
+        """The keys at some indexes, by column; nothing where codes are exact."""
 
 
 @dataclass(frozen=True)
-class HeldKeys:
+class KeysInMemory:
     """Keys in memory, which are one span."""
 
     codes: Int64s
@@ -227,7 +209,7 @@ class HeldKeys:
     arrays: tuple[pa.Array, ...]
 
     @classmethod
-    def of(cls, arrays: Sequence[pa.Array], ts: Int64s) -> HeldKeys:
+    def of(cls, arrays: Sequence[pa.Array], ts: Int64s) -> KeysInMemory:
         """Keys in the order in which they come, from which ``merged`` makes others.
 
         Args:
@@ -237,7 +219,7 @@ class HeldKeys:
         return cls(codes(arrays), ts, () if is_exact([array.type for array in arrays]) else tuple(arrays))
 
     @classmethod
-    def merge(cls, parts: Sequence[HeldKeys]) -> HeldKeys:
+    def merge(cls, parts: Sequence[KeysInMemory]) -> KeysInMemory:
         """The keys of one or more parts in the order of their codes, each of them once."""
         found = np.concatenate([part.codes for part in parts])
         # Lists are in order, and so are codes that are the values themselves: a stable sort merges what is.
@@ -265,9 +247,9 @@ class HeldKeys:
         values: int = sum(array.nbytes for array in self.arrays)
         return self.codes.nbytes + self.ts.nbytes + values
 
-    def take(self, places: Int64s) -> list[pa.Array]:
-        """The keys at some places, by column."""
-        picked = pa.array(places)
+    def take(self, indexes: Int64s) -> list[pa.Array]:
+        """The keys at some indexes, by column."""
+        picked = pa.array(indexes)
         return [array.take(picked) for array in self.arrays]
 
     def all(self, types: Sequence[pa.DataType]) -> tuple[list[pa.Array], Int64s]:
@@ -280,7 +262,7 @@ class HeldKeys:
         return bool((self.ts[first:last] > applied_through).any())
 
 
-class StoredKeys:
+class KeysOnDisk:
     """Keys in a temporary file, which goes with this object: codes, timestamps, then blocks of values.
 
     Args:
@@ -290,10 +272,10 @@ class StoredKeys:
         LimitError: there is no room for them.
     """
 
-    def __init__(self, keys: HeldKeys) -> None:
+    def __init__(self, keys: KeysInMemory) -> None:
         self.count = keys.count
         self._block_rows = max(1, _BLOCK_BYTES * keys.count // max(1, sum(array.nbytes for array in keys.arrays)))
-        self._schema = pa.schema([(str(place), array.type) for place, array in enumerate(keys.arrays)])
+        self._schema = pa.schema([(str(index), array.type) for index, array in enumerate(keys.arrays)])
         self._fences = keys.codes[::_FENCE].copy()
         self._greatest = int(keys.codes[-1])
         self._fence_ts = np.maximum.reduceat(keys.ts, np.arange(0, keys.count, _FENCE))
@@ -302,7 +284,7 @@ class StoredKeys:
         self._file = self._write(keys)
         weakref.finalize(self, os.close, self._file)
 
-    def _write(self, keys: HeldKeys) -> int:
+    def _write(self, keys: KeysInMemory) -> int:
         """Writes the file, which has no name any more, and returns its descriptor."""
         try:
             with TemporaryFile(prefix="dolmen-") as file:
@@ -336,10 +318,10 @@ class StoredKeys:
             end = min(start + step, last)
             begin = np.searchsorted(ascending, self._fences[start], "left")
             stop = len(ascending)
-            if end < len(self._fences):  # equal codes may stand on both sides of a fence
+            if end < len(self._fences):  # equal codes may be on both sides of a fence
                 stop = int(np.searchsorted(ascending, self._fences[end], "right"))
             if begin < stop:
-                yield _StoredSpan(self, start * _FENCE, min(end * _FENCE, self.count)), slice(int(begin), stop)
+                yield _SpanOnDisk(self, start * _FENCE, min(end * _FENCE, self.count)), slice(int(begin), stop)
 
     def all(self, types: Sequence[pa.DataType]) -> tuple[list[pa.Array], Int64s]:
         """All keys, by column, and the timestamp of each."""
@@ -361,15 +343,15 @@ class StoredKeys:
         """Some of the integers that the file begins with."""
         return np.frombuffer(self._read(8 * start, 8 * end), np.int64)
 
-    def take(self, places: Int64s) -> list[pa.Array]:
-        """The keys at some ascending places, by column."""
+    def take(self, indexes: Int64s) -> list[pa.Array]:
+        """The keys at some ascending indexes, by column."""
         if not self._blocks:
             return []
-        numbers = places // self._block_rows
+        numbers = indexes // self._block_rows
         firsts = np.flatnonzero(np.append(True, numbers[1:] != numbers[:-1]))
         found = [
             self.block(int(own[0] // self._block_rows)).take(pa.array(own % self._block_rows))
-            for own in np.split(places, firsts[1:])
+            for own in np.split(indexes, firsts[1:])
         ]
         return [pa.concat_arrays(column) for column in zip(*(block.columns for block in found), strict=True)]
 
@@ -384,10 +366,10 @@ class StoredKeys:
         return body
 
 
-class _StoredSpan:
+class _SpanOnDisk:
     """Some keys of a file, whose codes are read when it is made; all else when it is asked for."""
 
-    def __init__(self, keys: StoredKeys, start: int, end: int) -> None:
+    def __init__(self, keys: KeysOnDisk, start: int, end: int) -> None:
         self._keys, self._start, self._end = keys, start, end
         self.codes = keys.integers(start, end)
 
@@ -395,14 +377,14 @@ class _StoredSpan:
     def ts(self) -> Int64s:
         return self._keys.integers(self._keys.count + self._start, self._keys.count + self._end)
 
-    def take(self, places: Int64s) -> list[pa.Array]:
-        return self._keys.take(places + self._start)
+    def take(self, indexes: Int64s) -> list[pa.Array]:
+        return self._keys.take(indexes + self._start)
 
 
 def _equal(arrays: Sequence[pa.Array], some: Int64s, others: Int64s) -> Mask:
-    """Whether the tuples at some places are those at others."""
+    """Whether the tuples at some indexes are those at others."""
     same = np.ones(len(some), np.bool_)
     left, right = pa.array(some), pa.array(others)
     for array in arrays:
-        same &= pc.equal(array.take(left), array.take(right)).to_numpy(zero_copy_only=False)
+        same &= to_mask(pc.equal(array.take(left), array.take(right)))
     return same

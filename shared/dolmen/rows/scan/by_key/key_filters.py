@@ -30,7 +30,7 @@ MOST_KEYS = 65_536
 """More values than this are not looked up in filters."""
 
 
-def filters_place(footer: DataFileFooter) -> Range | None:
+def filters_range(footer: DataFileFooter) -> Range | None:
     """The bytes of a file that hold its filters; None if it has none, or no checksum of them."""
     metadata, sums = footer.metadata, footer.sums
     if not sums or not sums.states:
@@ -59,8 +59,8 @@ class KeyFilters:
     @classmethod
     def check(cls, footer: DataFileFooter, start: int, body: bytes) -> KeyFilters | None:
         """The filters in these bytes; None if they are not what was written: they must not decide then."""
-        place = filters_place(footer)
-        if place is None or place != Range(start, start + len(body)) or footer.sums is None:
+        expected = filters_range(footer)
+        if expected is None or expected != Range(start, start + len(body)) or footer.sums is None:
             return None
         if not footer.sums.behind_chunks(footer.metadata).states.fit(body):
             return None
@@ -104,7 +104,7 @@ class KeyProbes:
         """The hashes of one column of the keys of a lookup, those that no longer count for a file included."""
         key = (id(lookup), at, arrow_type)
         if key not in self._hashed:
-            array = lookup.held_keys()[at]
+            array = lookup.all_keys()[at]
             self._hashed[key] = lookup, hashes_in_file(array, arrow_type)
         return self._hashed[key][1]
 

@@ -1,21 +1,20 @@
 """Keys of some keys tombstones over one tuple of columns as ONE lookup: value -> greatest timestamp that deletes it.
 
-Few keys are compared with every row. More keys in memory are sifted by a table of one byte per slot, about 16 slots a
-key, which is small enough for the processor's cache; the few rows that pass are looked up in the sorted keys. Both are
-several times faster than building a hash table of the keys for every row group, as ``pyarrow.compute.is_in`` does for
-some texts, where that costs less than the codes of all rows. Keys in a file are read from it in the order of the rows'
-codes, no more at once than a row group's rows need beside them.
+Few keys are compared with every row. Rows are tested against more keys in memory by a prefilter: a table of one byte
+per slot, about 16 slots a key, which is small enough for the processor's cache. The few rows that pass are looked up in
+the sorted keys. Both are several times faster than building a hash table of the keys for every row group, as
+``pyarrow.compute.is_in`` does: that is used for few text keys, where it costs less than the codes of all rows. Keys in
+a file are read in the order of the rows' codes, and only as many at once as a row group's rows need.
 
-Gathering the keys of any number of tombstones into lookups, of which bounded memory is taken.
-
-What comes is held until it is too much. Then the keys over the tuple of columns that has most of them are put in order,
-each once; if that leaves much of them, they become a lookup in a temporary file.
+``KeysGathering`` makes lookups of the keys of any number of tombstones in bounded memory. It collects keys up to a
+limit. Then it sorts the largest collection and drops duplicates; if much is left, that becomes a lookup in a temporary
+file.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 
@@ -26,26 +25,28 @@ import pyarrow.compute as pc
 
 from dolmen.base.cached import cached_property
 from dolmen.base.units import MIB
-from dolmen.entries.segments.judging import KeyRanges, one_tuple
+from dolmen.entries.segments.row_bounds import RowBounds
+from dolmen.entries.segments.tombstone_judge import KeyRanges
+from dolmen.format.arrow_arrays import to_mask
 from dolmen.format.column_history import widened_keys
-from dolmen.format.entries import Bounds, KeysTombstone
+from dolmen.format.entries import KeysTombstone
 from dolmen.format.schema import Schema
 from dolmen.format.types import to_array
 from dolmen.predicate import StatsVerdict
-from dolmen.rows.scan.by_key.key_codes import HeldKeys, Int64s, Mask, Span, StoredKeys, codes, is_exact, slots
+from dolmen.rows.scan.by_key.key_codes import Int64s, KeysInMemory, KeysOnDisk, Mask, Span, codes, is_exact, slots
 
 _SLOTS_PER_KEY = 16
-
-
 _MAX_SLOT_BITS = 24
 
-
 _FEW = 8
-"""Up to this many keys are compared with every row, which costs less than a look into the sieve."""
-
+"""Up to this many keys are compared with every row, which costs less than a look into the prefilter."""
 
 _IN_SET = 1024
 """Up to this many text keys become a hash table for each row group, which costs less than the codes of its rows."""
+
+MEMORY_BYTES = 32 * MIB
+"""Keys in memory, over all tuples of columns: values, codes and timestamps. Some three times as much while they are put
+in order."""
 
 
 class Tuples:
@@ -97,7 +98,7 @@ class KeysLookup:
         self,
         columns: tuple[int, ...],
         types: Sequence[pa.DataType],
-        keys: HeldKeys | StoredKeys,
+        keys: KeysInMemory | KeysOnDisk,
         tombstones: Sequence[KeysTombstone],
     ) -> None:
         self.columns, self.types = columns, types
@@ -114,11 +115,11 @@ class KeysLookup:
     @property
     def in_memory(self) -> bool:
         """Whether the keys are in memory, and not in a file."""
-        return isinstance(self._keys, HeldKeys)
+        return isinstance(self._keys, KeysInMemory)
 
-    def held_keys(self) -> list[pa.Array]:
+    def all_keys(self) -> list[pa.Array]:
         """All keys, by column, also those that hide rows of older files alone. They must be in memory."""
-        assert isinstance(self._keys, HeldKeys)
+        assert isinstance(self._keys, KeysInMemory)
         return self._keys.all(self.types)[0]
 
     def keys(self, applied_through: int) -> tuple[list[pa.Array], Int64s]:
@@ -131,64 +132,61 @@ class KeysLookup:
 
     @cached_property
     def _ranges(self) -> list[KeyRanges]:
-        """Asked only where the keys themselves can't tell."""
+        """For bounds by which the keys themselves cannot be judged."""
         return KeyRanges.each(self._tombstones, dict(zip(self.columns, self.types, strict=True)))
 
-    def judge(self, known: Mapping[int, Bounds], rows: int, applied_through: int) -> StatsVerdict:
-        """Judges by bounds whether all, some or none of the rows of a file with this ``applied_through`` are hidden."""
-        if self._greatest_ts <= applied_through:
+    def judge(self, rows: RowBounds) -> StatsVerdict:
+        """Judges whether all, some or none of the rows are hidden."""
+        if self._greatest_ts <= rows.applied_through:
             return StatsVerdict.NEVER
-        if rows and (values := one_tuple(known.get(id_) for id_ in self.columns)):
+        if rows.rows and (values := rows.one_tuple(self.columns)):
             arrays = [to_array([value], own) for value, own in zip(values, self.types, strict=True)]
-            return (
-                StatsVerdict.ALWAYS
-                if self.hidden_mask(Tuples(arrays, self.types), applied_through)[0]
-                else StatsVerdict.NEVER
-            )
-        return StatsVerdict.MAYBE if self._may_match(known, rows, applied_through) else StatsVerdict.NEVER
+            is_hidden = self.hidden_mask(Tuples(arrays, self.types), rows.applied_through)[0]
+            return StatsVerdict.ALWAYS if is_hidden else StatsVerdict.NEVER
+        return StatsVerdict.MAYBE if self._may_match(rows) else StatsVerdict.NEVER
 
-    def _may_match(self, known: Mapping[int, Bounds], rows: int, applied_through: int) -> bool:
-        own = known[self.columns[0]]
+    def _may_match(self, rows: RowBounds) -> bool:
+        own = rows.columns[self.columns[0]]
         if (
             not self._exact
             or pa.types.is_uint64(self.types[0])
             or not isinstance(own.min, int)
             or not isinstance(own.max, int)
         ):
-            return any(ranges.mask(known, rows, applied_through).any() for ranges in self._ranges)
-        return rows > 0 and own.nulls != rows and self._keys.may_hold(own.min, own.max, applied_through)
+            return any(ranges.mask(rows).any() for ranges in self._ranges)
+        return rows.rows > 0 and own.nulls != rows.rows and self._keys.may_hold(own.min, own.max, rows.applied_through)
 
     def hidden_mask(self, rows: Tuples, applied_through: int) -> Mask:
         """A mask of the rows that are hidden in a file with this ``applied_through``."""
         keys, mask = self._keys, np.zeros(len(rows.arrays[0]), np.bool_)
         if self._greatest_ts <= applied_through or not len(mask):
             return mask
-        if isinstance(keys, HeldKeys):
+        if isinstance(keys, KeysInMemory):
             if keys.count <= _FEW:
                 return self._mask_of_few(keys, rows, applied_through)
             if keys.count <= _IN_SET and len(keys.arrays) == 1:
                 counting = keys.arrays[0].filter(pa.array(keys.ts > applied_through))
-                return _mask(pc.is_in(rows.arrays[0], value_set=counting))
-        if isinstance(keys, StoredKeys):
+                return to_mask(pc.is_in(rows.arrays[0], value_set=counting))
+        if isinstance(keys, KeysOnDisk):
             for span, some in keys.spans(rows.ascending):
                 mask[self._matching(span, rows, rows.order[some], applied_through)] = True
             return mask
         if self._exact and not rows.nullable and rows.are_ascending:
             return self._mask_in_order(keys, rows.codes, applied_through)
         if self._table is None:
-            sifted = self._sieve[slots(rows.codes, self._bits)]
+            possible = self._prefilter[slots(rows.codes, self._bits)]
         else:
-            sifted = self._table[np.minimum((rows.codes - keys.codes[0]).view(np.uint64), len(self._table) - 1)]
+            possible = self._table[np.minimum((rows.codes - keys.codes[0]).view(np.uint64), len(self._table) - 1)]
             if self._least_ts > applied_through:
-                return _not_null(sifted, rows)
-        mask[self._matching(keys, rows, np.flatnonzero(sifted), applied_through)] = True
+                return _not_null(possible, rows)
+        mask[self._matching(keys, rows, np.flatnonzero(possible), applied_through)] = True
         return mask
 
     @cached_property
     def _table(self) -> Mask | None:
-        """Whether there is a key at each distance from the least, where these are no wider apart than a sieve's slots,
-        and one place more, for all beyond; else None."""
-        assert isinstance(self._keys, HeldKeys)
+        """Whether there is a key at each distance from the least, and False for all beyond; None if keys are too far
+        apart for a table of the prefilter's size."""
+        assert isinstance(self._keys, KeysInMemory)
         own = self._keys.codes
         width = int(own[-1]) - int(own[0]) + 1
         if not self._exact or width > 1 << self._bits:
@@ -202,29 +200,29 @@ class KeysLookup:
         return min(_MAX_SLOT_BITS, max(6, (_SLOTS_PER_KEY * self._keys.count).bit_length()))
 
     @cached_property
-    def _sieve(self) -> Mask:
-        assert isinstance(self._keys, HeldKeys)
-        sieve = np.zeros(1 << self._bits, np.bool_)
-        sieve[slots(self._keys.codes, self._bits)] = True
-        return sieve
+    def _prefilter(self) -> Mask:
+        assert isinstance(self._keys, KeysInMemory)
+        prefilter = np.zeros(1 << self._bits, np.bool_)
+        prefilter[slots(self._keys.codes, self._bits)] = True
+        return prefilter
 
-    def _mask_of_few(self, held: HeldKeys, rows: Tuples, applied_through: int) -> Mask:
+    def _mask_of_few(self, own: KeysInMemory, rows: Tuples, applied_through: int) -> Mask:
         """The mask for few keys: it compares each key with all rows."""
         mask = np.zeros(len(rows.arrays[0]), np.bool_)
-        for place in np.flatnonzero(held.ts > applied_through).tolist():
+        for index in np.flatnonzero(own.ts > applied_through).tolist():
             if self._exact:
-                mask |= rows.codes == held.codes[place]
+                mask |= rows.codes == own.codes[index]
             else:
-                each = zip(rows.arrays, held.arrays, strict=True)
-                same = reduce(pc.and_, [pc.equal(array, column[place]) for array, column in each])
-                mask |= _mask(same.fill_null(False))
+                each = zip(rows.arrays, own.arrays, strict=True)
+                same = reduce(pc.and_, [pc.equal(array, column[index]) for array, column in each])
+                mask |= to_mask(same.fill_null(False))
         return _not_null(mask, rows) if self._exact else mask
 
-    def _mask_in_order(self, held: HeldKeys, ascending: Int64s, applied_through: int) -> Mask:
+    def _mask_in_order(self, own: KeysInMemory, ascending: Int64s, applied_through: int) -> Mask:
         """The mask for ascending values of one column: it looks each key up among the rows."""
         mask = np.zeros(len(ascending), np.bool_)
-        start, end = np.searchsorted(held.codes, ascending[[0, -1]])
-        keys = held.codes[start : end + 1][held.ts[start : end + 1] > applied_through]
+        start, end = np.searchsorted(own.codes, ascending[[0, -1]])
+        keys = own.codes[start : end + 1][own.ts[start : end + 1] > applied_through]
         first, last = np.searchsorted(ascending, keys, "left"), np.searchsorted(ascending, keys, "right")
         there = last > first
         first, last = first[there], last[there]
@@ -243,58 +241,47 @@ class KeysLookup:
             at: in the order of their codes where the span is of a file.
         """
         found: list[Int64s] = []
-        places = np.searchsorted(span.codes, rows.codes[at])
+        indexes = np.searchsorted(span.codes, rows.codes[at])
         ts = span.ts if self._least_ts <= applied_through else None
         while len(at):  # once, and again for rows whose code is that of several keys
-            inside = np.minimum(places, len(span.codes) - 1)
-            same = (inside == places) & (span.codes[inside] == rows.codes[at])
-            at, places = at[same], places[same]
-            hits = self._equal(rows, at, span, places, ts, applied_through)
-            found.append(at[hits])
+            inside = np.minimum(indexes, len(span.codes) - 1)
+            same = (inside == indexes) & (span.codes[inside] == rows.codes[at])
+            at, indexes = at[same], indexes[same]
+            is_key = self._equal(rows, at, span, indexes, ts, applied_through)
+            found.append(at[is_key])
             if self._exact:
                 break
-            at, places = at[~hits], places[~hits] + 1
+            at, indexes = at[~is_key], indexes[~is_key] + 1
         return np.concatenate(found) if found else at
 
     def _equal(
-        self, rows: Tuples, at: Int64s, span: Span, places: Int64s, ts: Int64s | None, applied_through: int
+        self, rows: Tuples, at: Int64s, span: Span, indexes: Int64s, ts: Int64s | None, applied_through: int
     ) -> Mask:
         """Whether the tuples at these rows are these keys, and these count: NULL never does, and codes may collide."""
-        same = np.ones(len(at), np.bool_) if ts is None else ts[places] > applied_through
+        same = np.ones(len(at), np.bool_) if ts is None else ts[indexes] > applied_through
         for array in rows.nullable:
-            same &= _mask(pc.is_valid(array.take(pa.array(at))))
+            same &= to_mask(pc.is_valid(array.take(pa.array(at))))
         if self._exact or not same.any():
             return same
         if not same.all():
-            same[same] = _are_equal(rows, at[same], span.take(places[same]))
+            same[same] = _are_equal(rows, at[same], span.take(indexes[same]))
             return same
-        return _are_equal(rows, at, span.take(places))
+        return _are_equal(rows, at, span.take(indexes))
 
 
 def _are_equal(rows: Tuples, at: Int64s, keys: list[pa.Array]) -> Mask:
     same: npt.NDArray[np.bool_] = np.ones(len(at), np.bool_)
     picked = pa.array(at)
     for array, column in zip(rows.arrays, keys, strict=True):
-        same &= _mask(pc.equal(array.take(picked), column))
+        same &= to_mask(pc.equal(array.take(picked), column))
     return same
 
 
 def _not_null(mask: Mask, rows: Tuples) -> Mask:
     """A mask over one column without its NULLs."""
     for array in rows.nullable:
-        mask &= _mask(pc.is_valid(array))
+        mask &= to_mask(pc.is_valid(array))
     return mask
-
-
-def _mask(array: pa.BooleanArray) -> Mask:
-    """A boolean array without NULLs as bytes."""
-    mask: Mask = array.to_numpy(zero_copy_only=False)
-    return mask
-
-
-HELD_BYTES = 32 * MIB
-"""Keys in memory, over all tuples of columns: values, codes and timestamps. Some three times as much while they are put
-in order."""
 
 
 @dataclass
@@ -306,7 +293,7 @@ class _KeysOfColumns:
     """
 
     types: list[pa.DataType]
-    parts: list[HeldKeys] = field(default_factory=list)
+    parts: list[KeysInMemory] = field(default_factory=list)
     tombstones: list[KeysTombstone] = field(default_factory=list)
     lookups: list[KeysLookup] = field(default_factory=list)
     bytes: int = 0
@@ -340,12 +327,12 @@ class KeysGathering:
         names = [str(id_) for id_ in columns]
         whole = widened_keys(keys, pa.schema(zip(names, gathered.types, strict=True))).combine_chunks()
         if whole.num_rows:
-            part = HeldKeys.of([column.chunk(0) for column in whole.columns], ts)
+            part = KeysInMemory.of([column.chunk(0) for column in whole.columns], ts)
             gathered.parts.append(part)
             gathered.bytes += part.nbytes
         if not gathered.tombstones or gathered.tombstones[-1] is not tombstones[0]:  # else a list that comes in parts
             gathered.tombstones += tombstones
-        while sum(each.bytes for each in self._by_columns.values()) > HELD_BYTES:
+        while sum(each.bytes for each in self._by_columns.values()) > MEMORY_BYTES:
             self._make_room()
 
     def finish(self) -> dict[tuple[int, ...], tuple[KeysLookup, ...]]:
@@ -353,7 +340,7 @@ class KeysGathering:
         found: dict[tuple[int, ...], tuple[KeysLookup, ...]] = {}
         for columns, gathered in self._by_columns.items():
             if gathered.parts:
-                keys = HeldKeys.merge(gathered.parts)
+                keys = KeysInMemory.merge(gathered.parts)
                 gathered.lookups.append(KeysLookup(columns, gathered.types, keys, gathered.tombstones))
             found[columns] = tuple(gathered.lookups)
         self._by_columns = {}
@@ -361,11 +348,11 @@ class KeysGathering:
 
     def _make_room(self) -> None:
         columns, most = max(self._by_columns.items(), key=lambda item: item[1].bytes)
-        keys = HeldKeys.merge(most.parts)
+        keys = KeysInMemory.merge(most.parts)
         if keys.nbytes <= most.bytes // 2:  # the same keys again and again
             most.parts, most.bytes = [keys], keys.nbytes
             return
-        most.lookups.append(KeysLookup(columns, most.types, StoredKeys(keys), most.tombstones))
+        most.lookups.append(KeysLookup(columns, most.types, KeysOnDisk(keys), most.tombstones))
         most.parts, most.bytes, most.tombstones = [], 0, most.tombstones[-1:]
 
 

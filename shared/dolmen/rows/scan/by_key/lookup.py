@@ -1,72 +1,37 @@
-"""Looks rows up by primary key: through the index where it covers files, and through statistics elsewhere.
+"""Looks rows up by primary key: through the index in files that it covers, and by statistics in the others.
 
-Finds out which of many keys a table has: what an insert asks before it is committed.
+``existing_keys`` finds the keys among many that a table has: an insert checks this before it is committed.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyroaring import BitMap
 
-from dolmen.base.cached import cached_property
 from dolmen.entries.index.index_parts import IndexReader
 from dolmen.entries.index.key_bytes import KeyEncoding, order
 from dolmen.entries.index.key_bytes import Keys as EncodedKeys
 from dolmen.entries.index.sorting import KeyRun, KeyRuns
-from dolmen.entries.index.table_index import Hits, TableIndex, encoding_of
+from dolmen.entries.index.table_index import FoundRows, TableIndex, encoding_of
+from dolmen.entries.segments.segment_reader import FetchTally
+from dolmen.format.arrow_arrays import Mask, one_array, to_boolean_array
 from dolmen.format.keys import Keys
 from dolmen.format.manifest import TableEntry
 from dolmen.format.types import to_json, to_plain
 from dolmen.predicate import And, Column, Compare, In, Literal, Or, Predicate
-from dolmen.rows.scan.by_key.indexed import footers_of_rows
-from dolmen.rows.scan.hide.row_masks import column_of, row_mask, to_arrow
-from dolmen.rows.scan.plan import ScanPlan, plan
-from dolmen.rows.scan.read.footers import DataFileFooter
+from dolmen.rows.scan.by_key.key_access import IndexedRows
+from dolmen.rows.scan.plan import ScanPlan, View, plan
 from dolmen.rows.scan.read.reading import PlanReader, RowGroupColumns
-from dolmen.rows.scan.read.row_groups import RowGroup
-from dolmen.rows.scan.view import View
+from dolmen.rows.scan.read.row_groups import RowGroup, column_of, row_mask
 
+LISTED = 10_000
+"""The most keys that a predicate lists one by one, so that filters are asked for them; of more it has ranges."""
 
-@dataclass(frozen=True)
-class FoundRows:
-    """The rows of one file that the index found.
-
-    Args:
-        positions: of the rows, ascending, hidden ones included.
-        keys: of each row the place of its key among the sorted keys.
-    """
-
-    positions: npt.NDArray[np.uint32]
-    keys: npt.NDArray[np.int64]
-
-    @cached_property
-    def bitmap(self) -> BitMap:
-        """The positions."""
-        return BitMap(self.positions)
-
-
-@dataclass(frozen=True)
-class LookupPlan:
-    """The files and positions that a look-up reads.
-
-    Args:
-        scan: the files; those that the index covers are there only if it has rows of them.
-        places: by the uuid of a covered file, its rows with the keys.
-        covered: number of live files that the index covers.
-        footers: of files whose column chunks' places the index has, for the row groups with these rows.
-    """
-
-    scan: ScanPlan
-    places: dict[str, FoundRows]
-    covered: int
-    footers: dict[str, DataFileFooter]
+_RANGES = 256
 
 
 class KeySearch:
@@ -101,9 +66,9 @@ class KeySearch:
         self._entry = view.entry()
         self.encoding: KeyEncoding = encoding_of(self._entry)
 
-    def plan(self) -> LookupPlan:
-        """Finds out what has to be read: asks statistics which files may have the keys, and the index about those that
-        it covers."""
+    def plan(self) -> tuple[ScanPlan, IndexedRows]:
+        """Finds out what has to be read: the files that may have the keys by statistics, and the rows that the index
+        finds in those of them that it covers."""
         context = self._view.context
         scan = plan(
             self._view,
@@ -113,17 +78,13 @@ class KeySearch:
             newer_than=self._newer_than,
         )
         if not scan.files:
-            return LookupPlan(scan, {}, 0, {})
+            return scan, IndexedRows(frozenset(), {}, {}, FetchTally())
         index = TableIndex.of(self._entry, IndexReader(context.store, context.runtime, context.cache))
-        covered = [file for file in scan.files if file.file.uuid in index.covered]
-        places = _by_file(index.hits(self._encoded)) if covered else {}
-        files = [file for file in scan.files if file.file.uuid not in index.covered or file.file.uuid in places]
-        footers = footers_of_rows(index, files, {uuid: rows.bitmap for uuid, rows in places.items()})
-        return LookupPlan(replace(scan, files=tuple(files)), places, len(covered), footers)
+        found = IndexedRows.find(index, self._encoded, scan.files)
+        return replace(scan, files=tuple(each for each in scan.files if not found.has_none_of(each))), found
 
-    def batches(self, found: LookupPlan) -> Iterator[pa.RecordBatch]:
+    def batches(self, scan: ScanPlan, found: IndexedRows) -> Iterator[pa.RecordBatch]:
         """The rows, in any order. The key decides about each, and not the predicate, which may be TRUE for others."""
-        scan = found.scan
         reader = PlanReader(self._view.context, scan, self._view.pending, footers=found.footers)
         keys = [self._entry.schema.by_id[id_] for id_ in self._entry.primary_key]
         key_ids = frozenset(self._entry.primary_key)
@@ -131,7 +92,7 @@ class KeySearch:
 
         def groups() -> Iterator[RowGroup]:
             for group in reader.groups():
-                rows = found.places.get(group.file.file.uuid)
+                rows = found.rows.get(group.file.file.uuid)
                 if rows is None:
                     yield group if self._filter_rows else replace(group, filter=None)
                     continue
@@ -141,14 +102,14 @@ class KeySearch:
 
         def work(group: RowGroup, columns: RowGroupColumns) -> pa.RecordBatch | None:
             keep = row_mask(group, columns.read(group.tests))
-            chosen = pa.array(np.arange(group.rows)) if keep is None else pc.indices_nonzero(to_arrow(keep))
+            chosen = pa.array(np.arange(group.rows)) if keep is None else pc.indices_nonzero(to_boolean_array(keep))
             if not len(chosen):
                 return None
             if group.picked is not None:
-                return self._batch(scan, group, columns, chosen, found.places[group.file.file.uuid])
+                return self._batch(scan, group, columns, chosen, found.rows[group.file.file.uuid])
             arrays = columns.read(ids)
-            wanted = self._is_wanted([column_of(group, field, arrays).take(chosen) for field in keys])
-            chosen = chosen.filter(pa.array(wanted))
+            has_key = self._has_key([column_of(group, field, arrays).take(chosen) for field in keys])
+            chosen = chosen.filter(pa.array(has_key))
             output = [column_of(group, field, arrays).take(chosen) for field in scan.output]
             return pa.record_batch(output, scan.schema)
 
@@ -171,13 +132,13 @@ class KeySearch:
         ]
         return pa.record_batch(output, scan.schema)
 
-    def _is_wanted(self, arrays: list[pa.Array]) -> npt.NDArray[np.bool_]:
-        """Which rows have one of the keys; digests stand for long keys on both sides."""
-        wanted = np.zeros(len(arrays[0]), np.bool_)
+    def _has_key(self, arrays: list[pa.Array]) -> Mask:
+        """The rows that have one of the keys. Long keys are compared by their digests."""
+        found = np.zeros(len(arrays[0]), np.bool_)
         for start, keys in self.encoding.encode_blocks(arrays):
             at = np.minimum(np.searchsorted(self._encoded, keys), len(self._encoded) - 1)
-            wanted[start : start + len(keys)] = self._encoded[at] == keys
-        return wanted
+            found[start : start + len(keys)] = self._encoded[at] == keys
+        return found
 
 
 class Lookup:
@@ -195,13 +156,13 @@ class Lookup:
     ) -> None:
         self._view, self._columns, self._with_commit_ts = view, columns, with_commit_ts
         entry = view.entry()
-        values = {id_: keys[str(id_)].combine_chunks() for id_ in entry.primary_key}
+        values = {id_: one_array(keys[str(id_)]) for id_ in entry.primary_key}
         encoded = encoding_of(entry).encode(list(values.values()))
         self._search: KeySearch | None = None
         if len(encoded):
             ascending = order(encoded)
             values = {id_: array.take(pa.array(ascending)) for id_, array in values.items()}
-            where = where_key_in(entry, keys)
+            where = where_key_in(values)
             self._search = KeySearch(view, encoded[ascending], values, where, columns, with_commit_ts=with_commit_ts)
 
     def to_arrow(self) -> pa.Table:
@@ -214,41 +175,8 @@ class Lookup:
             if self._search is None:
                 nothing = plan(self._view, columns=self._columns, limit=0, with_commit_ts=self._with_commit_ts)
                 return nothing.schema.empty_table()
-            found = self._search.plan()
-            return pa.Table.from_batches(self._search.batches(found), found.scan.schema)
-
-
-def _by_file(hits: Iterable[Hits]) -> dict[str, FoundRows]:
-    """Entries of the index by the uuid of their file. A file that two parts cover has each of them twice."""
-    parts: dict[str, list[tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]]] = defaultdict(list)
-    for some in hits:
-        for number in np.unique(some.files).tolist():
-            own = some.files == number
-            parts[some.uuids[number]].append((some.positions[own], some.at[own]))
-    found = {}
-    for uuid, pieces in parts.items():
-        positions, first = np.unique(np.concatenate([piece[0] for piece in pieces]), return_index=True)
-        found[uuid] = FoundRows(positions, np.concatenate([piece[1] for piece in pieces])[first])
-    return found
-
-
-def where_key_in(entry: TableEntry, keys: Keys) -> Predicate:
-    """A predicate that is TRUE for all rows with these keys; for keys of several columns also for others."""
-    terms = []
-    for id_ in entry.primary_key:
-        field = entry.schema.by_id[id_]
-        values = pc.unique(keys[str(id_)])
-        values = values.take(pc.array_sort_indices(values))
-        type_ = str(field.arrow_type)
-        terms.append(In(Column(id_, type_), type_, tuple(to_json(value) for value in to_plain(values))))
-    return terms[0] if len(terms) == 1 else And(tuple(terms))
-
-
-LISTED = 10_000
-"""The most keys that a predicate lists one by one, so that filters are asked for them; of more it has ranges."""
-
-
-_RANGES = 256
+            scan, found = self._search.plan()
+            return pa.Table.from_batches(self._search.batches(scan, found), scan.schema)
 
 
 def existing_keys(view: View, keys: KeyRuns, newer_than: int, most: int) -> tuple[int, pa.Table | None]:
@@ -276,24 +204,30 @@ def existing_keys(view: View, keys: KeyRuns, newer_than: int, most: int) -> tupl
     return count, pa.Table.from_batches(found) if found else None
 
 
-def _find(view: View, entry: TableEntry, names: list[str], run: KeyRun, newer_than: int) -> npt.NDArray[np.bool_]:
+def _find(view: View, entry: TableEntry, names: list[str], run: KeyRun, newer_than: int) -> Mask:
+    """The keys of a run that the table has."""
     there = np.zeros(len(run.encoded), np.bool_)
     listed = len(there) <= LISTED
-    where = _where_key_among(entry, run.values, listed=listed)
     values = dict(zip(entry.primary_key, run.values.columns, strict=True))
+    where = where_key_in(values, listed=listed)
     search = KeySearch(view, run.encoded, values, where, names, filter_rows=listed, newer_than=newer_than)
-    plan = search.plan()
-    if plan.scan.files:
-        for batch in search.batches(plan):
+    scan, found = search.plan()
+    if scan.files:
+        for batch in search.batches(scan, found):
             for _, keys in search.encoding.encode_blocks(batch.columns):
                 there[np.searchsorted(run.encoded, keys)] = True
     return there
 
 
-def _where_key_among(entry: TableEntry, values: pa.RecordBatch, *, listed: bool) -> Predicate:
-    """A predicate that is TRUE for all rows with these keys, and may be for others."""
+def where_key_in(values: Mapping[int, pa.Array | pa.ChunkedArray], *, listed: bool = True) -> Predicate:
+    """A predicate that is TRUE for all rows with some keys; for keys of several columns also for others.
+
+    Args:
+        values: by id, the values of the columns of the primary key.
+        listed: False for ranges of values, which are TRUE for values in between, too.
+    """
     terms: list[Predicate] = []
-    for id_, array in zip(entry.primary_key, values.columns, strict=True):
+    for id_, array in values.items():
         distinct = pc.unique(array)
         distinct = distinct.take(pc.array_sort_indices(distinct))
         column = Column(id_, str(array.type))

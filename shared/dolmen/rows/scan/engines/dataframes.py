@@ -2,7 +2,7 @@
 
 Polars gives the condition as an expression whose columns and literals have their types by then, and which can be
 written as JSON. Of that a closed list is understood; Polars itself applies the whole condition to what comes back, so
-what is not understood, in whatever version, only costs more reading.
+a condition of an unknown form only costs more reading.
 
 Rows as frames of pandas and Polars: every value as it is stored, or an error that says what to do.
 
@@ -32,15 +32,19 @@ if TYPE_CHECKING:
     import polars as pl
 
 
+_NOT_A_TIME = -(2**63)
+_COMPARISONS: dict[str, Op] = {"Eq": "=", "NotEq": "<>", "Lt": "<", "LtEq": "<=", "Gt": ">", "GtEq": ">="}
+_BETWEEN: dict[str, tuple[Op, Op]] = {
+    "Both": (">=", "<="), "Left": (">=", "<"), "Right": (">", "<="), "None": (">", "<"),
+}  # fmt: skip
+
+
 def optional(module: str, package: str) -> Any:
     """Imports a module, or raises InputError that says which package to install."""
     try:
         return import_module(module)
     except ImportError as error:
         raise InputError(f"this needs {module}: pip install '{package}'") from error
-
-
-_NOT_A_TIME = -(2**63)
 
 
 def to_pandas(rows: pa.Table, **options: Any) -> pd.DataFrame:
@@ -145,14 +149,6 @@ def to_polars(rows: pa.Table) -> pl.DataFrame:
     return frame
 
 
-_COMPARISONS: dict[str, Op] = {"Eq": "=", "NotEq": "<>", "Lt": "<", "LtEq": "<=", "Gt": ">", "GtEq": ">="}
-
-
-_BETWEEN: dict[str, tuple[Op, Op]] = {
-    "Both": (">=", "<="), "Left": (">=", "<"), "Right": (">", "<="), "None": (">", "<"),
-}  # fmt: skip
-
-
 _ReadLiteral: TypeAlias = Callable[[Any, Field], Any]
 
 
@@ -181,18 +177,18 @@ def lazy_frame(schema: pa.Schema, stored: Schema, narrow: NarrowScan, *, filters
     def read(
         columns: list[str] | None, condition: pl.Expr | None, rows: int | None, batch_size: int | None
     ) -> Iterator[pl.DataFrame]:
-        wanted = list(schema.names) if columns is None else columns
-        read_too = [] if condition is None else [n for n in condition.meta.root_names() if n not in wanted]
+        requested = list(schema.names) if columns is None else columns
+        read_too = [] if condition is None else [n for n in condition.meta.root_names() if n not in requested]
         # Rows are counted before the condition: the scan can't apply both.
         where = None if condition is None or rows is not None or not filters else predicate_of(condition, stored)
-        part = narrow([*wanted, *read_too], where, rows)
+        part = narrow([*requested, *read_too], where, rows)
         empty = True
         for batch in part.to_batches():
             frame = to_polars(pa.table(batch))
             empty = False
-            yield (frame if condition is None else frame.filter(condition)).select(wanted)
+            yield (frame if condition is None else frame.filter(condition)).select(requested)
         if empty:
-            yield to_polars(part.schema.empty_table()).select(wanted)
+            yield to_polars(part.schema.empty_table()).select(requested)
 
     empty_frame = to_polars(schema.empty_table())
     frame: pl.LazyFrame = plugins.register_io_source(read, schema=empty_frame.schema, is_pure=True)
@@ -297,9 +293,9 @@ def _value(node: Any, field: Field) -> Value:
     return Value(domain, LITERALS[kind](value, field))
 
 
-def _typed(wanted: type) -> _ReadLiteral:
+def _typed(requested: type) -> _ReadLiteral:
     def read(value: Any, field: Field) -> Any:
-        if type(value) is not wanted:
+        if type(value) is not requested:
             raise _UnsupportedError
         return value
 

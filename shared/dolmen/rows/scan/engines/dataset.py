@@ -12,7 +12,7 @@ constants only, and it pushes nothing on structs that have a field of a type wit
 
 A box is a struct with a column as its first field. It has a second field, of the type null, if comparisons of the
 column go wrong as well: those of floats, as Arrow's NaN is not the greatest number, and those of times of day and of
-nested values, as not all constants can be written. The relation takes the columns out of their boxes.
+nested values, because not all constants can be written. The relation takes the columns out of their boxes.
 
 Filters as Arrow expressions, in which DuckDB asks a dataset for rows, as predicates.
 
@@ -46,9 +46,10 @@ if TYPE_CHECKING:
 
 
 _VALUE = "value"
-
-
 _NO_FILTER = pa.field("no_filter", pa.null())
+_COMPARISONS: dict[str, Op] = {
+    "equal": "=", "not_equal": "<>", "less": "<", "less_equal": "<=", "greater": ">", "greater_equal": ">=",
+}  # fmt: skip
 
 
 def needs_boxes() -> bool:
@@ -99,11 +100,6 @@ def unbox(relation: duckdb.DuckDBPyRelation) -> duckdb.DuckDBPyRelation:
     return relation.project(", ".join(f"struct_extract({name}, '{_VALUE}') AS {name}" for name in names))
 
 
-_COMPARISONS: dict[str, Op] = {
-    "equal": "=", "not_equal": "<>", "less": "<", "less_equal": "<=", "greater": ">", "greater_equal": ">=",
-}  # fmt: skip
-
-
 @dataclass(frozen=True)
 class _Column:
     path: tuple[str, ...]
@@ -117,8 +113,6 @@ class _Call:
 
 
 _Node: TypeAlias = _Column | _Call | pa.Scalar
-
-
 _Step: TypeAlias = tuple[str, str]
 
 
@@ -131,7 +125,7 @@ class Filter:
     """The predicate and the columns of an Arrow expression.
 
     Args:
-        columns: names of the columns that it reads; None if that can't be told.
+        columns: names of the columns that it reads; None if they are unknown.
         predicate: a condition that all rows fulfil for which the expression is TRUE.
         whole: whether all rows that fulfil it are such rows: the expression need not be evaluated then.
     """
@@ -237,18 +231,18 @@ def _metadata(schema: pa.Schema) -> list[_Step]:
 def _pairs(address: int | None) -> Iterator[_Step]:
     if not address:
         return
-    place = address
+    cursor = address
 
     def integer() -> int:
-        nonlocal place
-        place += 4
-        return ctypes.c_int32.from_address(place - 4).value
+        nonlocal cursor
+        cursor += 4
+        return ctypes.c_int32.from_address(cursor - 4).value
 
     def text() -> str:
-        nonlocal place
+        nonlocal cursor
         length = integer()
-        place += length
-        return ctypes.string_at(place - length, length).decode()
+        cursor += length
+        return ctypes.string_at(cursor - length, length).decode()
 
     for _ in range(integer()):
         yield text(), text()
@@ -340,12 +334,12 @@ def _field(node: _Node, schema: Schema) -> Field:
 
 def _value(scalar: pa.Scalar, field: Field) -> Value:
     """A literal of the column's own type, or one that is stored alike."""
-    own, wanted = scalar.type, field.arrow_type
+    own, requested = scalar.type, field.arrow_type
     domain = domain_of(own)
-    if own == pa.float64() and wanted == pa.float32():  # the same number, written wider
+    if own == pa.float64() and requested == pa.float32():  # the same number, written wider
         return _value(scalar, Field(field.id, field.name, "double"))
-    alike = own == wanted or (
-        domain is domain_of(wanted)
+    alike = own == requested or (
+        domain is domain_of(requested)
         and (domain in (Domain.TEXT, Domain.BYTES, Domain.EXACT) or own == pa.timestamp("us", getattr(own, "tz", None)))
     )
     if not alike or domain is None or not scalar.is_valid:
@@ -393,26 +387,26 @@ class ScanDataset(ds.Dataset):  # type: ignore[misc]  # pyarrow is untyped
     ) -> Scanner:
         """Makes a scan. DuckDB calls it for each place in a query that reads the table, in each run."""
         self.error = None
-        wanted = list(self.schema.names if columns is None else columns)
+        requested = list(self.schema.names if columns is None else columns)
         asked = (
             Filter(frozenset(), None, True) if filter is None else read_filter(filter, self._stored, boxed=self._boxed)
         )
         rest = None if asked.whole else filter
         tested = set() if asked.whole else set(self.schema.names if asked.columns is None else asked.columns)
-        extra = [name for name in self.schema.names if name in tested and name not in wanted]
-        scan = self._narrow([*wanted, *extra], asked.predicate)
+        extra = [name for name in self.schema.names if name in tested and name not in requested]
+        scan = self._narrow([*requested, *extra], asked.predicate)
         if self.rehearsed is not None:
             self.rehearsed.append(scan)
-        schema = pa.schema([self.schema.field(name) for name in wanted])
-        batches = self._batches(scan, wanted, rest) if self.rehearsed is None else iter(())
+        schema = pa.schema([self.schema.field(name) for name in requested])
+        batches = self._batches(scan, requested, rest) if self.rehearsed is None else iter(())
         return Scanner(schema, batches)
 
-    def _batches(self, scan: RowSource, wanted: list[str], rest: Any) -> Iterator[pa.RecordBatch]:
+    def _batches(self, scan: RowSource, requested: list[str], rest: Any) -> Iterator[pa.RecordBatch]:
         try:
             for read in scan.to_batches():
                 batch = box(read, self.schema) if self._boxed else read
                 kept = batch if rest is None else batch.filter(rest)
-                yield kept if kept.schema.names == wanted else kept.select(wanted)
+                yield kept if kept.schema.names == requested else kept.select(requested)
         except Error as error:
             self.error = error
             raise

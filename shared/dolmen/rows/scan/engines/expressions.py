@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from dolmen.base.arguments import short_repr
 from dolmen.errors import InputError
+from dolmen.format.arrow_arrays import one_array
 from dolmen.format.schema import same_names
 from dolmen.format.types import is_text
 from dolmen.rows.scan.engines.dataframes import optional
@@ -29,11 +30,18 @@ from dolmen.rows.scan.engines.sandbox import join_sandbox, reject_functions
 Node = Mapping[str, Any]
 """A node of the tree that DuckDB parses an expression to."""
 
-
 _MADE_OF_ARGUMENTS = {"list_value", "array_value", "struct_pack", "row", "map", "ifnull", "if"}
-
-
 _ARITHMETIC = {"+", "-", "*", "/", "//", "%", "**", "^"}
+
+
+_REFUSED = {
+    "SUBQUERY": "a subquery",
+    "STAR": "all columns at once",
+    "PARAMETER": "a parameter",
+}
+
+_NO_COLUMNS = "__rows"
+"""The column of rows of which expressions use no column."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +92,7 @@ def _results(node: Node) -> Iterator[Node]:
 
 
 def _arguments(node: Node) -> list[Node]:
-    """The arguments of a function; DuckDB 2.0 gives each a name beside it."""
+    """The arguments of a function; DuckDB 2.0 also gives each a name."""
     given = node.get("arguments") or node.get("children") or ()
     return [each.get("expression", each) for each in given]
 
@@ -108,22 +116,11 @@ def _may_be_text(node: Node, columns: Mapping[str, list[pa.DataType]]) -> bool:
 
 
 def _has_text(kind: pa.DataType) -> bool:
-    return is_text(kind) or any(_has_text(kind.field(place).type) for place in range(kind.num_fields))
+    return is_text(kind) or any(_has_text(kind.field(index).type) for index in range(kind.num_fields))
 
 
 Sides: TypeAlias = Mapping[str, pa.RecordBatch]
 """Rows by the name of their side; all have as many."""
-
-
-_REFUSED = {
-    "SUBQUERY": "a subquery",
-    "STAR": "all columns at once",
-    "PARAMETER": "a parameter",
-}
-
-
-_NO_COLUMNS = "__rows"
-"""The column of rows of which expressions use no column."""
 
 
 class Evaluator:
@@ -134,7 +131,7 @@ class Evaluator:
     """
 
     def __init__(self) -> None:
-        # Rewritten, ``u + 1 = 18446744073709551615`` fails inside of DuckDB: expressions are evaluated as they stand.
+        # Rewritten, ``u + 1 = 18446744073709551615`` fails inside of DuckDB: expressions are evaluated unchanged.
         self._connection = join_sandbox(threads="1", disabled_optimizers="expression_rewriter")
         self._trees: dict[str, Any] = {}
         self._errors: Any = optional("duckdb", "dolmen[sql]").Error
@@ -187,7 +184,7 @@ class Evaluator:
         """
         if not texts:
             return []
-        listed = ", ".join(f'({text}\n) AS "{place}"' for place, text in enumerate(texts))
+        listed = ", ".join(f'({text}\n) AS "{index}"' for index, text in enumerate(texts))
         try:
             found = self._run(f"SELECT {listed} FROM {_rows(sides)}", texts, sides)  # noqa: S608 - of one expression each
         except self._errors as error:
@@ -198,7 +195,7 @@ class Evaluator:
         if (found.num_rows, found.num_columns) != (rows, len(texts)):
             raise InputError(f"{short_repr(texts[0])} gives {found.num_rows} values for {rows} rows: one is needed")
         try:
-            return [_whole(column) for column in found.columns]
+            return [one_array(column) for column in found.columns]
         except pa.ArrowNotImplementedError as error:
             raise InputError(
                 f"{short_repr(texts[0])} gives values of a type that no column can have: {error}"
@@ -276,10 +273,6 @@ def _no_rows(schema: pa.Schema) -> pa.RecordBatch:
 
 def _without_columns(rows: int) -> pa.RecordBatch:
     return pa.record_batch([pa.nulls(rows, pa.bool_())], [_NO_COLUMNS])
-
-
-def _whole(column: pa.ChunkedArray) -> pa.Array:
-    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
 def _nodes(tree: Any) -> Iterator[dict[str, Any]]:

@@ -28,7 +28,7 @@ from dolmen.rows.scan.engines.dataframes import optional, to_pandas, to_polars
 from dolmen.rows.scan.engines.dataset import ScanDataset
 from dolmen.rows.scan.engines.sandbox import open_sandbox, reject_functions
 from dolmen.rows.scan.explain import RowSource
-from dolmen.rows.scan.view import StoredTable, stored_schema_of
+from dolmen.rows.scan.plan import StoredTable, stored_schema_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -186,10 +186,10 @@ def _query_to_explain(query: str, duckdb: Any) -> str:
     starts = [start for start, kind in duckdb.tokenize(query) if kind != duckdb.token_type.comment]
     ends = [*starts[1:], len(query)]
     tokens = [query[start:end].strip().lower() for start, end in zip(starts, ends, strict=True)]
-    place = 1 + (len(tokens) > 1 and re.match(r"analy[sz]e\b", tokens[1]) is not None)
-    if tokens[place : place + 1] == ["("] and re.match(r"format|analy[sz]e", "".join(tokens[place + 1 : place + 2])):
-        place = tokens.index(")", place) + 1 if ")" in tokens[place:] else place
-    return query[starts[place] :] if place < len(starts) else ""
+    index = 1 + (len(tokens) > 1 and re.match(r"analy[sz]e\b", tokens[1]) is not None)
+    if tokens[index : index + 1] == ["("] and re.match(r"format|analy[sz]e", "".join(tokens[index + 1 : index + 2])):
+        index = tokens.index(")", index) + 1 if ")" in tokens[index:] else index
+    return query[starts[index] :] if index < len(starts) else ""
 
 
 def _with_advice(text: str, query: str) -> str:
@@ -230,7 +230,7 @@ class _Query:
 
     @contextmanager
     def raising_dolmen_errors(self) -> Iterator[None]:
-        """Raises what a scan raised, or else what DuckDB says, as an error of dolmen."""
+        """Raises the error of a scan, or else DuckDB's error as one of dolmen's."""
         import duckdb
 
         try:
@@ -239,7 +239,7 @@ class _Query:
             raise self._reason(error) from error
 
     def _reason(self, error: Exception) -> Error:
-        """The reason for an error. Nothing keeps it, as it refers to frames that refer to the connection."""
+        """The reason for an error. The error itself is not kept: it refers to frames that refer to the connection."""
         for dataset in self.datasets:
             found, dataset.error = dataset.error, None
             if found:
@@ -270,7 +270,7 @@ class _Query:
 
 
 class SqlResult:
-    """A query's result. It runs anew for each of these calls; nothing has run before the first."""
+    """A query's result. It runs once for each of these calls, and not before the first."""
 
     def __init__(self, query: _Query, explained: str | None) -> None:
         self._query, self._explained = query, explained

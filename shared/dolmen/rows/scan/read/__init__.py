@@ -1,4 +1,4 @@
-"""Reads row groups: footers, byte ranges, single pages, and the columns of adopted files.
+"""Reads row groups: footers, byte ranges, single pages, and masks of live rows.
 
 It imports what ``dolmen.rows.scan`` may import. Begin with ``dolmen.rows.scan.read.reading``.
 """

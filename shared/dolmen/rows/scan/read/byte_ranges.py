@@ -1,17 +1,16 @@
-"""Byte ranges of objects: which of them to ask for together, and the file that Parquet reads them from.
+"""Byte ranges of objects: those that one request fetches, and the file that Parquet reads them from.
 
-Where the bytes of a data file are: under its path in the database's store or, if it was adopted, where it was.
-
-The store that an adopted file is in is of the same kind as the database's: a manifest cannot make a reader of a bucket
-open files of the reader's machine.
+The bytes of a data file are under its path in the database's store or, if it was adopted, where it was. The store of an
+adopted file is of the same kind as the database's: a manifest cannot make a reader of a bucket open files of the
+reader's machine.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import pyarrow as pa
 
@@ -22,20 +21,19 @@ from dolmen.format.entries import DataFile
 from dolmen.format.page_locations import Place, States
 from dolmen.store.base import ObjectStore, scheme_of
 
+T = TypeVar("T")
+
 GAP_BYTES = MIB
 """Ranges that are at most so far apart are fetched together: on S3 a request costs more than so many bytes."""
-
 
 REQUEST_BYTES = 128 * KIB
 """A request more is worth so many bytes less. It waits 20 to 60 ms for the first byte, in which a connection of 90 MB/s
 brings 1.8 to 5.4 MB; but 32 requests wait at once, so that leaves 56 to 170 KB. It takes 0.7 ms of a processor
 (measured over HTTP), in which 60 KB come."""
 
-
 PAGE_GAP_BYTES = 64 * KIB
 """Pages so far apart are fetched together. It is less, since a look-up makes few requests, and waits for all of
 them at once."""
-
 
 MERGED_BYTES = 8 * MIB
 """No request asks for more than this, unless one column chunk alone is larger."""
@@ -56,13 +54,30 @@ class Range(NamedTuple):
 def coalesce(ranges: Iterable[Range], gap: int = GAP_BYTES, most: int = MERGED_BYTES) -> list[Range]:
     """The requests that cover ``ranges`` (in any order, overlaps allowed), in ascending order."""
     merged: list[Range] = []
-    for wanted in sorted(ranges):
+    for requested in sorted(ranges):
         last = merged[-1] if merged else None
-        if last and wanted.start <= last.end + gap and max(wanted.end, last.end) - last.start <= most:
-            merged[-1] = Range(last.start, max(wanted.end, last.end))
+        if last and requested.start <= last.end + gap and max(requested.end, last.end) - last.start <= most:
+            merged[-1] = Range(last.start, max(requested.end, last.end))
         else:
-            merged.append(wanted)
+            merged.append(requested)
     return merged
+
+
+def cut_by_size(
+    items: Iterable[T], size: Callable[[T], int], most: int, count: int | None = None
+) -> Iterator[Sequence[T]]:
+    """Cuts items into runs of at most ``count`` items and ``most`` bytes together; a larger item is alone."""
+    run: list[T] = []
+    total = 0
+    for item in items:
+        own = size(item)
+        if run and (total + own > most or len(run) == count):
+            yield run
+            run, total = [], 0
+        run.append(item)
+        total += own
+    if run:
+        yield run
 
 
 def verify(expected: Mapping[Place, States], body: bytes) -> None:
@@ -86,7 +101,7 @@ class CheckedFile:
         size: of the whole object.
 
     Attributes:
-        expected: by place, the checksums of column chunks; each goes when it was read and found right.
+        expected: by (offset, length), the checksums of column chunks; each goes when it was read and found right.
     """
 
     closed = False
@@ -166,11 +181,11 @@ class FetchedFile(CheckedFile):
         self._bodies = [body for _, body in parts]
 
     def _take(self, start: int, length: int) -> pa.Buffer:
-        place = bisect_right(self._starts, start) - 1
-        offset = start - self._starts[place] if place >= 0 else 0
-        if place < 0 or offset + length > len(self._bodies[place]):
+        part = bisect_right(self._starts, start) - 1
+        offset = start - self._starts[part] if part >= 0 else 0
+        if part < 0 or offset + length > len(self._bodies[part]):
             raise AssertionError(f"bytes {start} to {start + length} were not fetched")
-        return pa.py_buffer(self._bodies[place]).slice(offset, length)
+        return pa.py_buffer(self._bodies[part]).slice(offset, length)
 
 
 class LocalFile(CheckedFile):
@@ -233,7 +248,7 @@ def data_object(store: ObjectStore, path: str) -> DataObject:
 
 
 def local_path(store: ObjectStore, path: str) -> str | None:
-    """A data file's path on this machine if nobody replaces it there. Others may replace an adopted one.
+    """A data file's path on this machine if no other program replaces it. Others may replace an adopted one.
 
     Args:
         store: the database's.
@@ -261,7 +276,7 @@ def changed_file_error(store: ObjectStore, file: DataFile, table: str, reason: s
     """The error for a data file that is another one than its entry says.
 
     Args:
-        reason: how one can tell, as the error for a file of the database's own says it.
+        reason: the difference, as the error for one of the database's own files gives it.
     """
     found = data_object(store, file.path)
     if found.adopted:

@@ -1,17 +1,166 @@
-"""The bytes of a data file, and the Parquet readers over them."""
+"""The bytes of a data file, and the Parquet readers over them: of row groups, and of single pages.
+
+pyarrow reads whole column chunks only. So single pages become a Parquet file of their own, with the schema as pyarrow
+writes it for the column's type, and one row group of one chunk.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dolmen.rows.scan.read.adopted_columns import as_read
-from dolmen.rows.scan.read.byte_ranges import CheckedFile, FetchedFile, LocalFile, verify
-from dolmen.rows.scan.read.footers import DataFileFooter, FetchedFooter
-from dolmen.rows.scan.read.single_pages import Rows, picked_pages, read_pages
+from dolmen.format.arrow_arrays import one_array
+from dolmen.format.chunk_locations import CODECS, PHYSICAL_TYPES
+from dolmen.format.page_locations import ChunkPages
+from dolmen.format.parquet_footer import BINARY, I32, I64, LIST, STRUCT, EmptyFooter, array, binary, integer, struct
+from dolmen.rows.scan.read.byte_ranges import CheckedFile, FetchedFile, LocalFile, Range, verify
+from dolmen.rows.scan.read.footers import DataFileFooter, FetchedFooter, FileColumn, as_read
+
+_MAGIC = b"PAR1"
+_NAME = "c"
+
+
+@dataclass(frozen=True)
+class _Template:
+    """The part of a footer that is the same for all files with one column of a type.
+
+    Args:
+        footer: without row groups.
+        column: what the schema says of the column.
+    """
+
+    footer: EmptyFooter
+    column: pq.ColumnSchema
+
+
+def fits(chunk: pq.ColumnChunkMetaData, column: pq.ColumnSchema, own: pa.DataType) -> bool:
+    """Whether pages of a chunk can be read as those of a file that pyarrow writes now.
+
+    Args:
+        column: what the chunk's own file says of the column.
+        own: its type there.
+    """
+    if column.max_definition_level > 1 or column.max_repetition_level:
+        return False
+    now = _template(own, bool(column.max_definition_level)).column
+    facts = [(each.physical_type, each.length) for each in (now, column)]
+    return facts[0] == facts[1] and chunk.compression in CODECS
+
+
+def read_pages(
+    pages: Sequence[pa.Buffer],
+    rows: int,
+    chunk: pq.ColumnChunkMetaData,
+    column: pq.ColumnSchema,
+    own: pa.DataType,
+    *,
+    has_dictionary: bool,
+) -> pa.ChunkedArray:
+    """Decodes pages whose checksums were found right.
+
+    Args:
+        pages: with their headers, in the order of the chunk.
+        rows: how many they have together.
+        chunk, column, own: of which ``fits`` is true.
+        has_dictionary: whether the first page is the chunk's dictionary.
+
+    Raises:
+        OSError, pyarrow.ArrowException: the pages hold something else.
+    """
+    template = _template(own, bool(column.max_definition_level))
+    start = len(_MAGIC)
+    first = start + (pages[0].size if has_dictionary else 0)
+    length = sum(page.size for page in pages)
+    facts = [
+        (1, I32, integer(PHYSICAL_TYPES.index(chunk.physical_type))),
+        (2, LIST, array(I32, [integer(0)])),
+        (3, LIST, array(BINARY, [binary(_NAME.encode())])),
+        (4, I32, integer(CODECS[chunk.compression])),
+        (5, I64, integer(rows)),
+        (6, I64, integer(length)),
+        (7, I64, integer(length)),
+        (9, I64, integer(first)),
+        *([(11, I64, integer(start))] if has_dictionary else ()),
+    ]
+    whole = struct([(2, I64, integer(start)), (3, STRUCT, struct(facts))])
+    group = struct([(1, LIST, array(STRUCT, [whole])), (2, I64, integer(length)), (3, I64, integer(rows))])
+    footer = template.footer.filled(rows, [group])
+    parts = [_MAGIC, *pages, footer, len(footer).to_bytes(4, "little"), _MAGIC]
+    file = pq.ParquetFile(pa.BufferReader(b"".join(parts)), pre_buffer=False)
+    found = file.reader.read_row_group(0, column_indices=[0], use_threads=False).column(0)
+    if len(found) != rows:
+        raise pa.ArrowInvalid(f"{len(found)} rows were decoded, not {rows}")
+    return found
+
+
+@lru_cache(maxsize=256)
+def _template(own: pa.DataType, nullable: bool) -> _Template:
+    sink = pa.BufferOutputStream()
+    pq.ParquetWriter(sink, pa.schema([pa.field(_NAME, own, nullable)])).close()
+    body = sink.getvalue().to_pybytes()
+    footer = body[-8 - int.from_bytes(body[-8:-4], "little") : -8]
+    column = pq.read_metadata(pa.BufferReader(body)).schema.column(0)
+    return _Template(EmptyFooter.split(footer), column)
+
+
+Rows = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class PickedPages:
+    """Some pages of a column chunk.
+
+    Args:
+        chunk: all of its pages.
+        pages: the numbers of the picked data pages, ascending, of which 0 is the first that is no dictionary.
+        at: the places of the requested rows among the rows of these pages.
+    """
+
+    chunk: ChunkPages
+    pages: Rows
+    at: pa.Array
+
+    @property
+    def rows(self) -> int:
+        """Rows of the pages together."""
+        firsts = self.chunk.firsts
+        return int((firsts[self.pages + 1] - firsts[self.pages]).sum())
+
+    @property
+    def numbers(self) -> list[int]:
+        """The numbers of all pages that are needed in the chunk: the dictionary's, if there is one, and the picked."""
+        numbers: list[int] = (self.pages + self.chunk.has_dictionary).tolist()
+        return [0, *numbers] if self.chunk.has_dictionary else numbers
+
+    def ranges(self) -> list[Range]:
+        """The bytes of each of them."""
+        starts = self.chunk.starts
+        return [Range(int(starts[page]), int(starts[page + 1])) for page in self.numbers]
+
+
+def picked_pages(footer: DataFileFooter, group: int, column: FileColumn, rows: Rows) -> PickedPages | None:
+    """The pages of a column with some rows of a row group; None if the whole chunks have to be read.
+
+    Args:
+        rows: numbers of rows in the row group, ascending.
+    """
+    if footer.pages is None or footer.sums is None or len(column.leaves) != 1:
+        return None
+    leaf, metadata = column.leaves[0], footer.metadata
+    chunk = footer.pages.of_chunk(metadata, footer.sums, group, leaf)
+    if chunk is None or not fits(metadata.row_group(group).column(leaf), metadata.schema.column(leaf), column.type):
+        return None
+    own = np.searchsorted(chunk.firsts, rows, "right") - 1
+    pages, page_of = np.unique(own, return_inverse=True)
+    lengths = chunk.firsts[pages + 1] - chunk.firsts[pages]
+    before = np.cumsum(lengths) - lengths
+    return PickedPages(chunk, pages, pa.array(before[page_of] + rows - chunk.firsts[own]))
 
 
 @dataclass
@@ -90,8 +239,8 @@ class FileBytes:
             raise pa.ArrowInvalid(f"{table.num_rows} rows were decoded, not {rows}")
         self._idle.append(reader)
         if self._footer.columns_by:
-            wanted = [column.type for column in self._footer.columns.values() if column.leaves[0] in leaves]
-            columns = [as_read(own, kind) for own, kind in zip(table.columns, wanted, strict=True)]
+            requested = [column.type for column in self._footer.columns.values() if column.leaves[0] in leaves]
+            columns = [as_read(own, kind) for own, kind in zip(table.columns, requested, strict=True)]
             return pa.Table.from_arrays(columns, names=table.column_names)
         return table
 
@@ -117,14 +266,14 @@ class FileBytes:
         column, metadata = self._footer.columns[id_], self._footer.metadata
         picked = picked_pages(self._footer, row_group, column, rows)
         if picked is None:
-            return _one_array(self.read(row_group, list(column.leaves)).column(0).take(pa.array(rows)))
+            return one_array(self.read(row_group, list(column.leaves)).column(0).take(pa.array(rows)))
         file = self._open_bytes()
         chunk, bodies = picked.chunk, []
-        for page, wanted in zip(picked.numbers, picked.ranges(), strict=True):
-            file.seek(wanted.start)
-            body = file.read_buffer(wanted.length)
+        for page, requested in zip(picked.numbers, picked.ranges(), strict=True):
+            file.seek(requested.start)
+            body = file.read_buffer(requested.length)
             if not chunk.states[page].fit(body):
-                raise OSError(f"the checksum of the page at byte {wanted.start} differs")
+                raise OSError(f"the checksum of the page at byte {requested.start} differs")
             bodies.append(body)
         leaf = column.leaves[0]
         found = read_pages(
@@ -135,8 +284,4 @@ class FileBytes:
             column.type,
             has_dictionary=chunk.has_dictionary,
         )
-        return _one_array(found.take(picked.at))
-
-
-def _one_array(column: pa.ChunkedArray) -> pa.Array:
-    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+        return one_array(found.take(picked.at))

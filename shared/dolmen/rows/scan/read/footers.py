@@ -1,32 +1,141 @@
-"""Footers of data files: fetched with one request, checked against the entry, and asked about row groups."""
+"""Footers of data files: fetched with one request, checked against the entry, and the columns that they describe.
+
+Others' writers leave metadata in files by which pyarrow returns dictionaries, large strings, views, and times in other
+units. dolmen has one type for each of these (``dolmen.format.schema.storable``), to which columns are cast as they are
+read.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dolmen.base.cached import cached_property
-from dolmen.errors import CorruptionError, ObjectNotFoundError
+from dolmen.errors import CorruptionError, ObjectNotFoundError, SchemaError
 from dolmen.format.adopted_files import AdoptedPath, ColumnsBy, MappedColumn
 from dolmen.format.checksums import crc32
 from dolmen.format.chunk_locations import ChunkPlaces
 from dolmen.format.column_history import widened
 from dolmen.format.entries import UNKNOWN, Bounds, DataFile, constant_bounds
 from dolmen.format.page_locations import ChunkSums, PagePlaces, chunk_place
-from dolmen.format.schema import Field, is_nested
+from dolmen.format.schema import Field, field_id, is_nested, storable
 from dolmen.format.types import Plain
-from dolmen.rows.scan.read.adopted_columns import adopted_columns, leaf_count, microseconds_per_unit
 from dolmen.rows.scan.read.byte_ranges import GAP_BYTES, Range, changed_file_error, data_object, missing_file_error
 from dolmen.store.base import ObjectStore
 from dolmen.store.cache import ObjectCache
 
 _FIELD_ID = b"PARQUET:field_id"
+_NO_ID = -1
+"""The id of fields inside columns that the table never had. No column has it."""
+_US = {"milliseconds": 1_000, "microseconds": 1}
+
 _PARSED_FACTOR = 4
 """A parsed footer takes about so many times the bytes it was parsed from."""
+
+
+class AdoptedColumn(NamedTuple):
+    """One column of a file.
+
+    Args:
+        name: its name there.
+        id: its id; None for a column that the table never had.
+        type: its type as it is read, whose fields have their ids.
+        nullable: whether it may be NULL.
+        leaves: the Parquet columns that it is made of.
+    """
+
+    name: str
+    id: int | None
+    type: pa.DataType
+    nullable: bool
+    leaves: tuple[int, ...]
+
+
+def adopted_columns(metadata: pq.FileMetaData, mapping: Sequence[MappedColumn] | None) -> Iterator[AdoptedColumn]:
+    """The columns of a file, in its order, without those that dolmen has no type for, which no table has.
+
+    Args:
+        mapping: ids by names; None to find columns by their field ids.
+    """
+    leaf = 0
+    for field in metadata.schema.to_arrow_schema():
+        count = leaf_count(field.type)
+        with suppress(SchemaError):
+            yield adopted_column(field, tuple(range(leaf, leaf + count)), mapping)
+        leaf += count
+
+
+def adopted_column(
+    field: pa.Field, leaves: tuple[int, ...], mapping: Sequence[MappedColumn] | None = None
+) -> AdoptedColumn:
+    """One column. Raises SchemaError if its type cannot be stored."""
+    known = None if mapping is None else column_named(mapping, field.name)
+    own = (field_id(field) if mapping is None else None) if known is None else known.id
+    kind = _numbered(field.type, None if mapping is None else known.fields if known else ())
+    return AdoptedColumn(field.name, own, kind, field.nullable, leaves)
+
+
+def leaf_count(arrow_type: pa.DataType) -> int:
+    """The number of Parquet columns that a column of this type is made of."""
+    if not is_nested(arrow_type):
+        return 1
+    return sum(leaf_count(arrow_type.field(i).type) for i in range(arrow_type.num_fields))
+
+
+def column_named(mapping: Sequence[MappedColumn], name: str) -> MappedColumn | None:
+    """The mapped column that has this name in files."""
+    return next((each for each in mapping if name in each.names), None)
+
+
+def microseconds_per_unit(metadata: pq.FileMetaData, leaf: int) -> int | None:
+    """Microseconds per unit of a column of times in statistics; None for nanoseconds."""
+    logical = json.loads(metadata.schema.column(leaf).logical_type.to_json())
+    if logical["Type"] == "Date":
+        return 1
+    return _US.get(logical.get("timeUnit", ""))
+
+
+def as_read(column: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedArray:
+    """Values as pyarrow returns them, in the type that dolmen has for them."""
+    return column if column.type == target else column.cast(target)
+
+
+def _numbered(own: pa.DataType, mapped: Sequence[MappedColumn] | None) -> pa.DataType:
+    """The type in which values are read, with the ids of its fields.
+
+    Args:
+        mapped: the fields' ids by names; None to take those of the file.
+    """
+    target = storable(own)
+    if not is_nested(target):
+        return target
+    if isinstance(own, pa.BaseExtensionType):
+        return _numbered(own.storage_type, mapped)
+    children: list[MappedColumn | None]
+    if pa.types.is_struct(target):
+        children = [None if mapped is None else column_named(mapped, own.field(i).name) for i in range(own.num_fields)]
+        return pa.struct([_field(own.field(i), children[i], mapped is None) for i in range(own.num_fields)])
+    children = [None if mapped is None or i >= len(mapped) else mapped[i] for i in range(2)]
+    if pa.types.is_map(target):
+        key, item = (
+            _field(own.key_field, children[0], mapped is None),
+            _field(own.item_field, children[1], mapped is None),
+        )
+        return pa.map_(key, item)
+    return pa.list_(_field(own.value_field, children[0], mapped is None))
+
+
+def _field(field: pa.Field, mapped: MappedColumn | None, by_ids: bool) -> pa.Field:
+    own = field_id(field) if by_ids else mapped.id if mapped else None
+    kind = _numbered(field.type, None if by_ids else mapped.fields if mapped else ())
+    return pa.field(field.name, kind, field.nullable, {_FIELD_ID: str(_NO_ID if own is None else own).encode()})
 
 
 @dataclass(frozen=True)
@@ -53,7 +162,7 @@ class DataFileFooter:
         columns: by field id, in the file's order.
         firsts: position of each row group's first row in the file.
         sums: checksums of the column chunks; None for files that were written without.
-        etag: of an adopted file when the footer was read; None for files that nobody replaces.
+        etag: of an adopted file when the footer was read; None for files that are never replaced.
         columns_by: how the columns of an adopted file are found, which are read in the types that dolmen has for them;
             None for the database's own files.
         page_block: what the footer says of the places of pages, encoded.
@@ -138,7 +247,7 @@ class DataFileFooter:
         return count
 
     def leaves(self, ids: frozenset[int]) -> list[int]:
-        """Parquet columns of these columns, as far as the file has them, ascending."""
+        """Parquet columns of those of these columns that the file has, ascending."""
         return [leaf for id_, column in self.columns.items() if id_ in ids for leaf in column.leaves]
 
     def ranges(self, group: int, ids: frozenset[int]) -> list[Range]:
@@ -151,7 +260,7 @@ class DataFileFooter:
         return found
 
     def bounds(self, group: int, field: Field, nans: int | None) -> Bounds:
-        """The bounds of a column in one row group, by Parquet's statistics, as of the column's type now.
+        """The bounds of a column in one row group, by Parquet's statistics, in the column's present type.
 
         Args:
             nans: NaN values of the column in the whole file; None = unknown.
@@ -309,20 +418,20 @@ def open_file(
         footer = DataFileFooter.parse(kept, file)
         cache.put(key, footer, file.footer[1] * _PARSED_FACTOR)
         return FetchedFooter(footer)
-    wanted = Range(file.filters, file.size + 1) if with_filters else first_request(file)
+    target = Range(file.filters, file.size + 1) if with_filters else first_request(file)
     try:
-        found = there.store.get(there.key, wanted)
+        found = there.store.get(there.key, target)
     except ObjectNotFoundError as error:
         raise missing_file_error(store, file, table) from error
     body = found.body
-    if len(body) != file.size - wanted.start:
-        missing = f"{len(body) + wanted.start}{' or more' if len(body) == wanted.length else ''} bytes"
+    if len(body) != file.size - target.start:
+        missing = f"{len(body) + target.start}{' or more' if len(body) == target.length else ''} bytes"
         reason = f"it has {missing}, not the {file.size} of its entry in table {table!r}"
         raise changed_file_error(store, file, table, reason)
-    end = body[file.footer[0] - wanted.start :]
+    end = body[file.footer[0] - target.start :]
     if there.adopted and crc32(end) != file.footer[2]:
         raise changed_file_error(store, file, table, "its footer is another one")
-    is_whole = wanted.start == 0
+    is_whole = target.start == 0
     check_footer(end, file)
     parquet = open_parquet(body if is_whole else end, file, verify_pages=there.adopted is not None)
     footer = DataFileFooter.of(parquet.metadata, end, file, mapping, found.etag if there.adopted else None, like)
@@ -332,5 +441,5 @@ def open_file(
     if is_whole:
         verifies = bool(footer.sums or there.adopted)
         return FetchedFooter(footer, body, parquet if verifies else None, requested=len(body))
-    filters = body[: file.footer[0] - wanted.start] if with_filters else None
+    filters = body[: file.footer[0] - target.start] if with_filters else None
     return FetchedFooter(footer, filters=filters, requested=len(body))

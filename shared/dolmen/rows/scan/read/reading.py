@@ -1,10 +1,8 @@
 """Reading row groups: open files, prune row groups, fetch ranges, decode; each stage ahead of the next.
 
 All waiting happens in the thread that consumes the rows; the stages hand their work to pools whose tasks never wait
-for each other. What is under way at once is bounded per stage, which is what bounds memory:
+for each other. Each stage has a bound on its work in flight, which bounds memory:
 at most ``threads`` requests and ``AHEAD_BYTES``, and one decoded row group per processor.
-
-Positions of the rows that tombstones hide in an opened file.
 """
 
 from __future__ import annotations
@@ -20,68 +18,58 @@ from pyroaring import BitMap
 from dolmen.base.units import MIB
 from dolmen.commit.context import Context
 from dolmen.errors import CorruptionError, ObjectChangedError, ObjectNotFoundError
+from dolmen.format.arrow_arrays import one_array
 from dolmen.format.entries import DataFile
-from dolmen.format.schema import Schema
+from dolmen.format.manifest import Manifest, TableEntry
+from dolmen.format.schema import Field, Schema
 from dolmen.format.vectors import from_mask
-from dolmen.rows.scan.by_key.filter_choice import FilterChoice, FilterUse
-from dolmen.rows.scan.by_key.indexed import IndexedRows, indexed_rows
-from dolmen.rows.scan.hide.row_masks import live_mask, with_hidden
-from dolmen.rows.scan.hide.scan_deletes import (
-    VECTOR_BYTES,
-    Deletes,
-    VectorReader,
-    VectorRequest,
-    by_vector_bytes,
-    load_deletes,
-)
-from dolmen.rows.scan.plan import FilePlan, ScanPlan
+from dolmen.rows.scan.by_key.key_access import FilterChoice, FilterUse, IndexedRows, indexed_rows
+from dolmen.rows.scan.plan import FilePlan, Pending, ScanPlan
 from dolmen.rows.scan.read.byte_ranges import (
     GAP_BYTES,
     MERGED_BYTES,
     PAGE_GAP_BYTES,
     Range,
     coalesce,
+    cut_by_size,
     data_object,
     is_local,
     local_path,
     missing_file_error,
 )
-from dolmen.rows.scan.read.file_bytes import FileBytes
+from dolmen.rows.scan.read.file_bytes import FileBytes, Rows
 from dolmen.rows.scan.read.footers import DataFileFooter, FetchedFooter, first_request, open_file
-from dolmen.rows.scan.read.row_groups import OpenFile, RowGroup, row_groups
-from dolmen.rows.scan.read.single_pages import Rows
-from dolmen.rows.scan.view import BlobReader, Pending
+from dolmen.rows.scan.read.row_groups import OpenFile, RowGroup, live_mask, row_groups, with_hidden
+from dolmen.rows.scan.scan_deletes import (
+    VECTOR_BYTES,
+    BlobReader,
+    Deletes,
+    VectorReader,
+    VectorRequest,
+    load_deletes,
+    vector_bytes,
+)
 
 R = TypeVar("R")
-
-
-T = TypeVar("T")
-
 
 FetchTask: TypeAlias = VectorRequest | Sequence[FilePlan]
 """Fetches vectors of several files, or opens one file, or several small ones of this machine."""
 
-
 AHEAD_BYTES = 64 * MIB
 """Footers, small files and ranges under way at once are no more than this each, but for the last of them."""
-
 
 LOCAL_FILES = 16
 """A task opens at most so many small files of this machine."""
 
-
 TOGETHER_BYTES = MIB
 """Consecutive small row groups are decoded one after the other up to this size: see ``Runtime.near``."""
-
 
 FEW_PREDICATES, MOST_TOGETHER = 4, 16
 """With 8, 12, ... deletes by predicate, 2, 3, ... times as many row groups are decoded together, since each delete is
 evaluated once for all of them."""
 
-
 VALUE_BYTES = 16
 """A value counts as at least so many bytes: one that is compressed well takes as long to decode as any other."""
-
 
 FEW_COLUMNS, AHEAD_OF_FEW = 4, 4
 """Row groups of so few columns are decoded in a few milliseconds: as long as the caller needs for what it was given.
@@ -125,7 +113,7 @@ class RowGroupColumns:
                 ) from error
             names = [id_ for id_, column in footer.columns.items() if column.leaves[0] in leaves]
             for id_, column in zip(names, table.columns, strict=True):
-                self._read[id_] = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+                self._read[id_] = one_array(column)
         return self._with_constants(ids)
 
     def _pick(self, ids: frozenset[int], rows: Rows) -> dict[int, pa.Array]:
@@ -150,7 +138,7 @@ class PlanReader:
         cautious: open no file before its row groups are asked for; for scans that may stop early.
         tests_only: no columns are read but those that decide about rows.
         by_index: find the rows of listed keys through the table's index, where that reads less.
-        footers: by uuid, what is known already of footers of files, none of which is fetched then.
+        footers: by uuid, footers, or parts of them, that need not be fetched.
     """
 
     context: Context
@@ -161,11 +149,18 @@ class PlanReader:
     by_index: bool = False
     footers: Mapping[str, DataFileFooter] = field(default_factory=dict)
     row_groups_seen: int = field(default=0, init=False)
-    """Row groups in all files open_one so far."""
+    """Row groups in the files opened so far."""
     filters: FilterUse = field(default_factory=FilterUse, init=False)
     """Counts of the questions to Bloom filters so far."""
     indexed: IndexedRows | None = field(default=None, init=False)
     """The rows that the index found, once the row groups have been asked for; None if it was not asked."""
+
+    @classmethod
+    def of_table(
+        cls, context: Context, name: str, manifest: Manifest, entry: TableEntry, output: tuple[Field, ...] = ()
+    ) -> PlanReader:
+        """A reader of the table's files whose caller chooses files and columns at each step."""
+        return cls(context, ScanPlan(name, manifest.version, entry, output, None, None, (), {}))
 
     def __post_init__(self) -> None:
         self._latest: DataFileFooter | None = None
@@ -179,11 +174,11 @@ class PlanReader:
         most_files = LOCAL_FILES if are_local and not self.cautious else 1
 
         def tasks() -> Iterator[FetchTask]:
-            for some in by_vector_bytes(files, 0 if self.cautious else VECTOR_BYTES):
+            for some in cut_by_size(files, vector_bytes, 0 if self.cautious else VECTOR_BYTES):
                 here, requests = self._vectors.split([plan.file for plan in some])
                 bitmaps.update(here)
                 yield from requests
-                yield from _cut(some, lambda plan: first_request(plan.file).length, GAP_BYTES, most_files)
+                yield from cut_by_size(some, lambda plan: first_request(plan.file).length, GAP_BYTES, most_files)
 
         def work(item: FetchTask) -> dict[str, BitMap] | list[OpenFile]:
             return (
@@ -245,8 +240,8 @@ class PlanReader:
             self.row_groups_seen += len(file.footer.firsts)
             found = list(row_groups(file, where, deletes, self.plan.entry.schema))
             self.filters.judge(file, found, tests_only=not output)
-            places = self.indexed.places.get(file.file.uuid) if self.indexed else None
-            yield from found if places is None else _pick(found, places)
+            rows = self.indexed.rows.get(file.file.uuid) if self.indexed else None
+            yield from found if rows is None else _pick(found, rows.bitmap)
 
     def read(
         self, work: Callable[[RowGroup, RowGroupColumns], R], groups: Iterable[RowGroup], ids: frozenset[int]
@@ -254,7 +249,7 @@ class PlanReader:
         """Does ``work`` on row groups, several at a time, and yields what it returns in their order.
 
         Args:
-            ids: columns that ``work`` may read beside those that ``RowGroup.tests`` names.
+            ids: columns that ``work`` may read, apart from those that ``RowGroup.tests`` names.
         """
 
         def run(some: Sequence[tuple[RowGroup, FileBytes]]) -> list[R]:
@@ -273,7 +268,7 @@ class PlanReader:
             read = max(stored, group.rows * len(ids | group.tests) * VALUE_BYTES)
             return read // max(1, min(MOST_TOGETHER, len(group.predicates) // FEW_PREDICATES))
 
-        together = _cut(self._sources(groups, ids), size, TOGETHER_BYTES)
+        together = cut_by_size(self._sources(groups, ids), size, TOGETHER_BYTES)
         ahead = self.context.runtime.cores + (AHEAD_OF_FEW if len(ids) <= FEW_COLUMNS else 1)
         for found in self.context.runtime.compute(run, together, ahead=ahead, here=lambda some: len(some) > 1):
             yield from found
@@ -303,7 +298,7 @@ class PlanReader:
     def _fetch_batches(self, some: Iterable[Batch]) -> Iterator[tuple[Batch, list[tuple[int, bytes]]]]:
         """Batches with the (offset, bytes) that were asked for; requests of several batches are under way at once."""
         parts: list[tuple[int, bytes]] = []
-        requests = ((batch, wanted) for batch in some for wanted in batch.requests or (None,))
+        requests = ((batch, requested) for batch in some for requested in batch.requests or (None,))
         fetched = self.context.runtime.map(
             self._fetch, requests, size=lambda item: item[1].length if item[1] else 0, most=AHEAD_BYTES
         )
@@ -315,23 +310,23 @@ class PlanReader:
                 parts = []
 
     def _fetch(self, item: tuple[Batch, Range | None]) -> tuple[Batch, tuple[int, bytes] | None]:
-        batch, wanted = item
-        if wanted is None:
+        batch, requested = item
+        if requested is None:
             return batch, None
         opened = batch.groups[0].file
         file, etag = opened.file, opened.footer.etag
         there = data_object(self.context.store, file.path)
         try:
             try:
-                body = there.store.get(there.key, wanted, etag=etag).body
-            except ObjectChangedError:  # perhaps the same bytes were written again, which the footer tells
+                body = there.store.get(there.key, requested, etag=etag).body
+            except ObjectChangedError:  # perhaps the same bytes were written again: the footer is compared
                 etag = self._open(file, anew=True).footer.etag
-                body = there.store.get(there.key, wanted, etag=etag).body
+                body = there.store.get(there.key, requested, etag=etag).body
         except ObjectNotFoundError as error:
             raise missing_file_error(self.context.store, file, self.plan.table) from error
-        if len(body) != wanted.length:
-            raise CorruptionError(file.path, f"{len(body)} bytes at {wanted.start}, not {wanted.length}")
-        return batch, (wanted.start, body)
+        if len(body) != requested.length:
+            raise CorruptionError(file.path, f"{len(body)} bytes at {requested.start}, not {requested.length}")
+        return batch, (requested.start, body)
 
 
 @dataclass(frozen=True)
@@ -355,38 +350,38 @@ class Batch:
 
 def batches(groups: Iterable[RowGroup], ids: frozenset[int]) -> Iterator[Batch]:
     """Cuts row groups into batches of about ``MERGED_BYTES``: which requests are made follows from this alone."""
-    held: list[RowGroup] = []
+    together: list[RowGroup] = []
     ranges: list[Range] = []
     size = 0
 
     def batch() -> Batch:
-        gap = GAP_BYTES if held[0].picked is None else PAGE_GAP_BYTES
-        return Batch(tuple(held), tuple(coalesce(ranges, gap)))
+        gap = GAP_BYTES if together[0].picked is None else PAGE_GAP_BYTES
+        return Batch(tuple(together), tuple(coalesce(ranges, gap)))
 
     for group in groups:
         if group.file.source is not None:
-            if held:
+            if together:
                 yield batch()
-                held, ranges, size = [], [], 0
+                together, ranges, size = [], [], 0
             yield Batch((group,), ())
             continue
         own = group.ranges(ids | group.tests)
         length = sum(found.length for found in own)
-        fits = held and held[0].file is group.file and (held[0].picked is None) == (group.picked is None)
-        if held and (not fits or size + length > MERGED_BYTES):
+        fits = together and together[0].file is group.file and (together[0].picked is None) == (group.picked is None)
+        if together and (not fits or size + length > MERGED_BYTES):
             yield batch()
-            held, ranges, size = [], [], 0
-        held.append(group)
+            together, ranges, size = [], [], 0
+        together.append(group)
         ranges += own
         size += length
-    if held:
+    if together:
         yield batch()
 
 
-def _pick(groups: Iterable[RowGroup], places: BitMap) -> Iterator[RowGroup]:
+def _pick(groups: Iterable[RowGroup], positions: BitMap) -> Iterator[RowGroup]:
     """The row groups with rows at some positions, with these rows alone."""
     for group in groups:
-        rows = group.rows_at(places)
+        rows = group.rows_at(positions)
         if len(rows):
             yield group.pick(rows)
 
@@ -403,25 +398,10 @@ def _files_of(item: FetchTask) -> int:
 
 
 def _take(bitmaps: dict[str, BitMap], path: str) -> BitMap:
-    """The vector of a file, which nobody needs again."""
+    """Takes the vector of a file out of those that were fetched."""
     if path not in bitmaps:
         raise CorruptionError(path, "the table lists it twice")
     return bitmaps.pop(path)
-
-
-def _cut(items: Iterable[T], size: Callable[[T], int], most: int, count: int | None = None) -> Iterator[Sequence[T]]:
-    """Cuts items into runs of at most ``count`` whose sizes are at most ``most`` together, or of one."""
-    held: list[T] = []
-    total = 0
-    for item in items:
-        own = size(item)
-        if held and (total + own > most or len(held) == count):
-            yield held
-            held, total = [], 0
-        held.append(item)
-        total += own
-    if held:
-        yield held
 
 
 def hidden_rows(group: RowGroup, columns: RowGroupColumns) -> tuple[str, BitMap]:
@@ -434,7 +414,7 @@ def hidden_rows(group: RowGroup, columns: RowGroupColumns) -> tuple[str, BitMap]
 
 
 def whole_groups(file: OpenFile, some: Sequence[RowGroup]) -> BitMap:
-    """Positions of row groups that need not be read, as all their rows are hidden.
+    """Positions of the rows of row groups that need not be read, because all of them are hidden.
 
     Args:
         some: the row groups that have to be read.

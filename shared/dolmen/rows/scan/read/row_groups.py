@@ -1,28 +1,34 @@
-"""Row groups: which of an opened file's have to be read, and which tests their rows have to pass."""
+"""Row groups: those of an opened file that have to be read, the tests of their rows, and masks of the rows."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-import numpy.typing as npt
+import pyarrow as pa
 from pyroaring import BitMap
 
 from dolmen.base.cached import cached_property
-from dolmen.entries.segments.tombstone_judge import Suspects
-from dolmen.format.entries import Bounds, DataFile
-from dolmen.format.schema import Schema
-from dolmen.predicate import Predicate, StatsVerdict, columns, judge
-from dolmen.predicate.any_of import Conjunction
+from dolmen.entries.segments.row_bounds import RowBounds
+from dolmen.entries.segments.tombstone_judge import FileTombstones
+from dolmen.errors import CorruptionError
+from dolmen.format.arrow_arrays import Mask, to_mask
+from dolmen.format.entries import DataFile
+from dolmen.format.nesting import has_same_fields, nested_values
+from dolmen.format.schema import COMMIT_TS_ID, Field, Schema, is_nested
+from dolmen.format.vectors import keep_mask
+from dolmen.predicate import Predicate, StatsVerdict, columns, matches
+from dolmen.predicate.any_of import Conjunction, any_of
+from dolmen.predicate.ast import all_columns
 from dolmen.rows.scan.by_key.key_filters import FileProbe
-from dolmen.rows.scan.by_key.keys_lookup import KeysLookup
-from dolmen.rows.scan.hide.scan_deletes import Deletes
+from dolmen.rows.scan.by_key.keys_lookup import KeysLookup, Tuples
 from dolmen.rows.scan.plan import FilePlan
 from dolmen.rows.scan.read.byte_ranges import Range
-from dolmen.rows.scan.read.file_bytes import FileBytes
+from dolmen.rows.scan.read.file_bytes import FileBytes, Rows, picked_pages
 from dolmen.rows.scan.read.footers import DataFileFooter
-from dolmen.rows.scan.read.single_pages import Rows, picked_pages
+from dolmen.rows.scan.scan_deletes import Deletes
 
 _FEW_ROWS = 10_000
 """A file with so few rows, all in one row group, is not judged again: that takes longer than to test its rows."""
@@ -51,6 +57,20 @@ class OpenFile:
         """Its entry."""
         return self.plan.file
 
+    def bounds(self, index: int, ids: Collection[int], schema: Schema) -> RowBounds:
+        """Bounds of the rows of a row group, by the footer's statistics.
+
+        Args:
+            ids: the columns; those that the schema no longer has are left out.
+        """
+        stats, fields = self.file.stats, schema.by_id
+        found = {
+            id_: self.footer.bounds(index, fields[id_], stats[id_].nans if id_ in stats else None)
+            for id_ in ids
+            if id_ in fields
+        }
+        return RowBounds(found, self.footer.rows(index), self.file.applied_through)
+
 
 @dataclass(frozen=True)
 class RowGroup:
@@ -61,13 +81,13 @@ class RowGroup:
         index: its number there.
         first: position of its first row: rows of the file before it, deleted ones included.
         rows: physical rows.
-        gone: how many of them the file's vector removes.
+        gone: number of them that the file's vector deletes.
         filter: the scan's predicate, None if every row matches.
         predicates: of ``where`` tombstones; rows for which one is TRUE are hidden.
         hidden: a mask of the rows that ``predicates`` hide, once they are evaluated.
         lookups: of ``keys`` tombstones.
         picked: numbers of rows in the row group, ascending, if only these are read: they are its ``rows`` then.
-        known: ids of columns that are not read, unless for a test, as their values are known.
+        known: ids of columns whose values are known: they are read only for a test.
     """
 
     file: OpenFile
@@ -80,7 +100,7 @@ class RowGroup:
     lookups: tuple[KeysLookup, ...]
     picked: Rows | None = field(default=None, kw_only=True)
     known: frozenset[int] = field(default=frozenset(), kw_only=True)
-    hidden: npt.NDArray[np.bool_] | None = field(default=None, kw_only=True)
+    hidden: Mask | None = field(default=None, kw_only=True)
 
     @property
     def exact_rows(self) -> int | None:
@@ -104,9 +124,9 @@ class RowGroup:
         """
         return replace(self, rows=len(rows), gone=0, picked=rows, known=known)
 
-    def rows_at(self, places: BitMap) -> Rows:
-        """The numbers in the row group of those of some positions that are in it, and that no vector deletes."""
-        own = places & BitMap(range(self.first, self.first + self.rows))
+    def rows_at(self, positions: BitMap) -> Rows:
+        """The rows at some positions of the file, as numbers in the row group, without those that a vector deletes."""
+        own = positions & BitMap(range(self.first, self.first + self.rows))
         if self.gone and self.file.vector:
             own -= self.file.vector
         return np.array(own, np.int64) - self.first
@@ -132,61 +152,194 @@ def row_groups(file: OpenFile, where: Predicate | None, deletes: Deletes, schema
     """The row groups that may have rows for the scan.
 
     Args:
+        where: the scan's predicate.
         schema: the table's, which knows the values of columns that the file lacks.
     """
     plan, footer, probe = file.plan, file.footer, file.probe
-    predicates = deletes.predicates_of(plan.tombstones)
-    lookups = deletes.lookups_of(plan.tombstones)
-    wanted = where if plan.filter else None
-    ids = {id_ for lookup in lookups for id_ in lookup.columns}.union(
-        *(predicate.ids for predicate in predicates), columns(wanted) if wanted is not None else ()
-    )
-    nans = {id_: stats.nans for id_, stats in plan.file.stats.items()}
-    is_judged = isinstance(plan.tombstones, Suspects) and plan.file.rows <= _FEW_ROWS and len(footer.firsts) == 1
+    tests = deletes.tests_of(plan)
+    predicate = where if plan.filter else None
+    ids = tests.ids if predicate is None else tests.ids | columns(predicate)
+    has_one_small_group = plan.file.rows <= _FEW_ROWS and len(footer.firsts) == 1
+    judge_predicates = not (has_one_small_group and isinstance(plan.tombstones, FileTombstones))
     for index, first in enumerate(footer.firsts):
         rows = footer.rows(index)
-        gone = file.vector.range_cardinality(first, first + rows) if file.vector else 0
-        if gone == rows:
+        # The vector may delete all rows.
+        deleted = file.vector.range_cardinality(first, first + rows) if file.vector else 0
+        if deleted == rows:
             continue
-        known = {id_: footer.bounds(index, schema.by_id[id_], nans.get(id_)) for id_ in ids}
-        verdict = StatsVerdict.ALWAYS if wanted is None else judge(wanted, known, rows)
+        # Statistics, then Bloom filters, may prove that no row matches.
+        bounds = file.bounds(index, ids, schema)
+        verdict = StatsVerdict.ALWAYS if predicate is None else bounds.judge(predicate)
         if verdict is StatsVerdict.NEVER:
             continue
-        if probe and verdict is StatsVerdict.MAYBE and wanted is not None and not probe.may_match(index, wanted):
+        if probe and verdict is StatsVerdict.MAYBE and predicate is not None and not probe.may_match(index, predicate):
             probe.excluded += 1
             continue
-        tests = tuple(predicates) if is_judged else _predicates_to_test(predicates, known, rows)
-        if tests is None:
+        # Statistics may prove that one delete hides all rows, or that some deletes hide none.
+        left = tests.undecided(bounds, judge_predicates=judge_predicates)
+        if left is None:
             continue
-        judged = [(lookup.judge(known, rows, plan.file.applied_through), lookup) for lookup in lookups]
-        if any(found is StatsVerdict.ALWAYS for found, _ in judged):
-            continue
-        keys = tuple(lookup for found, lookup in judged if found is StatsVerdict.MAYBE)
-        if probe and (tests or keys):
-            tests = tuple(test for test in tests if probe.may_match(index, test.predicate))
-            keys = tuple(lookup for lookup in keys if probe.may_hold(index, lookup))
-            probe.excluded += not tests and not keys
+        predicates, lookups = left.predicates, left.lookups
+        if probe and (predicates or lookups):
+            predicates = tuple(each for each in predicates if probe.may_match(index, each.predicate))
+            lookups = tuple(each for each in lookups if probe.may_hold(index, each))
+            probe.excluded += not predicates and not lookups
         yield RowGroup(
             file=file,
             index=index,
             first=first,
             rows=rows,
-            gone=gone,
-            filter=wanted if verdict is StatsVerdict.MAYBE else None,
-            predicates=tests,
-            lookups=keys,
+            gone=deleted,
+            filter=predicate if verdict is StatsVerdict.MAYBE else None,
+            predicates=predicates,
+            lookups=lookups,
         )
 
 
-def _predicates_to_test(
-    predicates: list[Conjunction], known: dict[int, Bounds], rows: int
-) -> tuple[Conjunction, ...] | None:
-    """Those that may hide some of the rows; None when one hides all."""
-    tests = []
-    for predicate in predicates:
-        verdict = judge(predicate.predicate, known, rows)
-        if verdict is StatsVerdict.ALWAYS:
-            return None
-        if verdict is StatsVerdict.MAYBE:
-            tests.append(predicate)
-    return tuple(tests)
+def live_mask(group: RowGroup, columns: Mapping[int, pa.Array]) -> Mask | None:
+    """A mask of the rows that are not deleted; None for all rows.
+
+    Args:
+        columns: by id, at least those that ``group.tests`` names, of all rows of the row group.
+    """
+    # The vector comes first. It counts all physical rows of the file, so the row group must be whole.
+    keep = keep_mask(group.file.vector, group.first, group.rows) if group.gone and group.file.vector else None
+    # Keys: lookups over the same columns share the codes of the rows.
+    rows: dict[tuple[int, ...], Tuples] = {}
+    for lookup in group.lookups:
+        if lookup.columns not in rows:
+            rows[lookup.columns] = Tuples([columns[id_] for id_ in lookup.columns], lookup.types)
+        keep = _without(keep, lookup.hidden_mask(rows[lookup.columns], group.file.file.applied_through))
+    # Predicates: ``PlanReader.read`` has evaluated them already, together with those of other row groups.
+    if group.predicates:
+        (group,) = with_hidden([group], [columns])
+        assert group.hidden is not None
+        keep = _without(keep, group.hidden)
+    return keep
+
+
+def with_hidden(groups: Sequence[RowGroup], columns: Sequence[Mapping[int, pa.Array]]) -> list[RowGroup]:
+    """Adds to row groups a mask of the rows that their predicates hide.
+
+    Evaluates a predicate once for all row groups whose columns have the same types: one evaluation of a small row group
+    takes as long as one of many.
+
+    Args:
+        columns: for each row group, by id, at least those that ``group.tests`` names, of all of its rows.
+    """
+    found = list(groups)
+    # Row groups go together if their columns have the same types, and their files lack the same columns.
+    alike: dict[tuple[tuple[tuple[int, pa.DataType], ...], tuple[int, ...]], list[int]] = defaultdict(list)
+    for at, group in enumerate(groups):
+        if group.predicates and group.hidden is None:
+            ids = sorted(frozenset[int]().union(*(predicate.ids for predicate in group.predicates)))
+            lacking = tuple(id_ for id_ in ids if id_ not in group.file.footer.columns)
+            alike[tuple((id_, columns[at][id_].type) for id_ in ids), lacking].append(at)
+    # Their columns are joined, and the mask of all their rows is cut into one for each row group.
+    for (types, _), members in alike.items():
+        some = [groups[at] for at in members]
+        whole = {id_: _concat([columns[at][id_] for at in members]) for id_, _ in types}
+        hidden = _hidden_mask(some, whole)
+        for at, mask in zip(members, np.split(hidden, np.cumsum([group.rows for group in some])[:-1]), strict=True):
+            found[at] = replace(groups[at], hidden=mask)
+    return found
+
+
+def _hidden_mask(groups: Sequence[RowGroup], columns: Mapping[int, pa.Array]) -> Mask:
+    """A mask of the rows of several row groups, one after the other, that their predicates hide."""
+    rows = [group.rows for group in groups]
+    hidden = np.zeros(sum(rows), np.bool_)
+    predicates: list[Conjunction] = []
+    limits: list[Mask | None] = []
+    for predicate, limit in _limits(groups, rows):
+        own = as_bound(predicate.predicate, groups[0], columns)
+        if own is columns:
+            predicates.append(predicate)
+            limits.append(limit)
+        else:  # it needs narrower constants than the others, so it is evaluated alone
+            mask = to_mask(matches(predicate.predicate, own, len(hidden)))
+            hidden |= mask if limit is None else mask & limit
+    # All others at once: conjuncts that several of them have are evaluated once.
+    return hidden | any_of(predicates, columns, len(hidden), limits)
+
+
+def _limits(groups: Sequence[RowGroup], rows: list[int]) -> Iterator[tuple[Conjunction, Mask | None]]:
+    """Each predicate of some row groups, with a mask of the rows that it applies to; None for all rows.
+
+    A predicate applies to the row groups that have it: those of files that are older than its delete.
+    """
+    first = groups[0].predicates
+    if all(group.predicates == first for group in groups):
+        yield from ((predicate, None) for predicate in first)
+        return
+    members: dict[Conjunction, list[int]] = defaultdict(list)
+    for at, group in enumerate(groups):
+        for predicate in group.predicates:
+            members[predicate].append(at)
+    for predicate, own in members.items():
+        applies = np.zeros(len(groups), np.bool_)
+        applies[own] = True
+        yield predicate, None if len(own) == len(groups) else np.repeat(applies, rows)
+
+
+def _concat(arrays: Sequence[pa.Array]) -> pa.Array:
+    """Columns of several row groups, one after the other."""
+    if len(arrays) == 1:
+        return arrays[0]
+    if pa.types.is_dictionary(arrays[0].type):
+        arrays = [array.cast(array.type.value_type) for array in arrays]
+    return pa.concat_arrays(arrays)
+
+
+def row_mask(group: RowGroup, columns: Mapping[int, pa.Array]) -> Mask | None:
+    """A mask of the rows that match the scan's predicate and are not deleted; None for all rows."""
+    # Deleted rows first, by vector, keys and predicates.
+    keep = live_mask(group, columns)
+    if group.filter is None:
+        return keep
+    # The scan's predicate looks at all rows, deleted ones too: taking rows out of columns would cost more.
+    matching = to_mask(matches(group.filter, columns, group.rows))
+    return matching if keep is None else keep & matching
+
+
+def column_of(group: RowGroup, field: Field, arrays: Mapping[int, pa.Array]) -> pa.Array:
+    """A column of a row group as the table has it now, whatever the file's type was; all rows, deleted ones too.
+
+    Raises:
+        CorruptionError: the file holds a value that the column has no room for.
+    """
+    row_ts = group.file.file.row_ts
+    if field.id == COMMIT_TS_ID and row_ts is not None:
+        return pa.repeat(pa.scalar(row_ts, pa.int64()), group.rows)
+    array, target = arrays[field.id], field.arrow_type
+    own = group.file.footer.columns.get(field.id)
+    try:
+        if own is not None and is_nested(target) and not has_same_fields(own.type, target):
+            return nested_values(array, own.type, target)  # fields inside go by ids, whatever their names
+        if array.type == target:
+            return array
+        return pa.nulls(group.rows, target) if pa.types.is_null(array.type) else array.cast(target)
+    except pa.ArrowInvalid:  # it would say the value
+        reason = f"column {field.name!r} is {array.type} there, and has a value that the table's {target} cannot hold"
+        raise CorruptionError(group.file.file.path, reason) from None
+
+
+def as_bound(predicate: Predicate, group: RowGroup, columns: Mapping[int, pa.Array]) -> Mapping[int, pa.Array]:
+    """The columns, of which those that the file lacks have the type that the predicate was bound to, if it is narrower.
+
+    A comparison of floats depends on their width, so a constant that is a double now must hide what the float did.
+    """
+    if group.file.footer.columns.keys() >= columns.keys():
+        return columns
+    lacking = [column for column in all_columns(predicate) if column.id not in group.file.footer.columns]
+    narrow = {
+        column.id: columns[column.id].cast(column.arrow_type)
+        for column in lacking
+        if pa.types.is_float32(column.arrow_type) and pa.types.is_float64(columns[column.id].type)
+    }
+    return {**columns, **narrow} if narrow else columns
+
+
+def _without(keep: Mask | None, hidden: Mask) -> Mask:
+    kept = ~hidden
+    return kept if keep is None else keep & kept

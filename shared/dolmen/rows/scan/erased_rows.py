@@ -11,14 +11,13 @@ import pyarrow as pa
 
 from dolmen.commit.context import Context
 from dolmen.entries.segments.erasures_in_force import with_erasures
+from dolmen.format.arrow_arrays import Mask, to_boolean_array, to_mask
 from dolmen.format.erasures import Erasure
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import constant
 from dolmen.predicate import matches
 from dolmen.rows.scan.by_key.keys_lookup import Tuples
-from dolmen.rows.scan.hide.row_masks import Mask, to_arrow, to_mask
-from dolmen.rows.scan.hide.scan_deletes import Deletes, load_deletes
-from dolmen.rows.scan.view import BlobReader
+from dolmen.rows.scan.scan_deletes import BlobReader, Deletes, load_deletes
 
 
 @dataclass(frozen=True)
@@ -98,4 +97,4 @@ class ErasedRowsFilter:
             mask = self.matcher.mask(columns, batch.num_rows)
             found = int(np.count_nonzero(mask))
             self.count += found
-            yield batch.filter(to_arrow(~mask)) if found and self.leave_out else batch
+            yield batch.filter(to_boolean_array(~mask)) if found and self.leave_out else batch

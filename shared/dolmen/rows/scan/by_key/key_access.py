@@ -1,0 +1,414 @@
+"""Chooses how rows with listed keys are found: through the index, through Bloom filters, or by reading all rows.
+
+A condition that lists keys (``id = 7``, ``id IN (...)``, and the like for each column of a key) is TRUE for rows of
+these keys alone. The index has their positions; a Bloom filter proves that a row group has none of them. What each way
+would read is estimated from the manifest and from footers, and the cheapest is taken. The condition is tested on the
+rows in any case. Deletes by key are looked up the same way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+
+import numpy as np
+import pyarrow as pa
+from pyroaring import BitMap
+
+from dolmen.base.units import KIB
+from dolmen.commit.context import Context
+from dolmen.entries.index.index_parts import IndexReader
+from dolmen.entries.index.key_bytes import Keys, order
+from dolmen.entries.index.table_index import FoundRows, TableIndex, encoding_of, expected_cost
+from dolmen.entries.segments.segment_reader import FetchTally
+from dolmen.entries.segments.tombstone_judge import FileTombstones
+from dolmen.errors import CorruptionError, ObjectNotFoundError
+from dolmen.format.bloom_filters import false_positives
+from dolmen.format.entries import DataFile, KeysTombstone
+from dolmen.format.manifest import TableEntry
+from dolmen.format.types import to_array
+from dolmen.predicate import And, Column, In, Predicate
+from dolmen.predicate import columns as columns_of
+from dolmen.predicate.ast import Compare, Literal
+from dolmen.rows.scan.by_key.key_filters import (
+    MOST_KEYS,
+    FileProbe,
+    KeyFilters,
+    KeyProbes,
+    filters_range,
+    tests_asked,
+    values_asked,
+)
+from dolmen.rows.scan.by_key.keys_lookup import KeysLookup
+from dolmen.rows.scan.plan import FilePlan
+from dolmen.rows.scan.read.byte_ranges import GAP_BYTES, REQUEST_BYTES, Range
+from dolmen.rows.scan.read.footers import DataFileFooter, FetchedFooter
+from dolmen.rows.scan.read.row_groups import OpenFile, RowGroup, row_groups
+from dolmen.rows.scan.scan_deletes import Deletes
+
+_LEAST_SPARED = 0.25
+"""Filters that are expected to exclude a smaller share of files are left where they are."""
+
+_MANY_FILES = 8
+"""From so many files on, half of them are expected to have none of the keys, though there are more keys than files."""
+
+_PAGE_BYTES = 16 * KIB
+"""About the bytes of a page."""
+
+_NEVER = np.iinfo(np.int64).max
+
+
+@dataclass
+class FilterUse:
+    """Counts the Bloom filters that were asked, and what they took.
+
+    Args:
+        files: files whose filters were asked.
+        excluded: those of which no row had to be read or tested, thanks to them.
+        requests, bytes: fetched for them. A request that brought the footer, too, is counted here with all its bytes.
+        with_footer: paths of the files whose footers came so.
+    """
+
+    files: int = 0
+    excluded: int = 0
+    requests: int = 0
+    bytes: int = 0
+    with_footer: set[str] = field(default_factory=set)
+
+    def add(self, file: OpenFile) -> None:
+        """Counts what an opened file took."""
+        probe = file.probe
+        if probe is None:
+            return
+        self.files += 1
+        if probe.requested is not None:
+            self.requests += 1
+            self.bytes += probe.requested
+        if probe.with_footer:
+            self.with_footer.add(file.file.path)
+
+    def judge(self, file: OpenFile, groups: Iterable[RowGroup], *, tests_only: bool) -> None:
+        """Counts a file whose row groups are known.
+
+        Args:
+            tests_only: nothing is read of row groups without tests.
+        """
+        if file.probe and file.probe.excluded and not any(group.tests or not tests_only for group in groups):
+            self.excluded += 1
+
+
+@dataclass
+class FilterChoice:
+    """Chooses for the files of one scan.
+
+    Args:
+        entry: the table's.
+        where: the scan's predicate.
+        deletes: those that its files are checked against.
+        output: ids of the columns that are read, apart from those that decide about rows.
+        files: the number of files that are asked.
+    """
+
+    context: Context
+    entry: TableEntry
+    where: Predicate | None
+    deletes: Deletes
+    output: frozenset[int]
+    files: int
+    probes: KeyProbes = field(default_factory=KeyProbes)
+
+    @classmethod
+    def of(
+        cls,
+        context: Context,
+        entry: TableEntry,
+        where: Predicate | None,
+        deletes: Deletes,
+        output: frozenset[int],
+        files: int,
+    ) -> FilterChoice | None:
+        """The choice for so many files; None where there is none: no key, one file, or all rows are wanted."""
+        if not entry.primary_key or files < 2 or (where is None and output):
+            return None
+        return cls(context, entry, where, deletes, output, files)
+
+    def comes_with_footer(self, plan: FilePlan) -> bool:
+        """Whether the filters of a file are to be fetched together with its footer."""
+        file = plan.file
+        behind = file.footer[0] - file.filters
+        if not file.filters or behind > GAP_BYTES:
+            return False
+        keys = self._keys(plan)
+        if keys is None or keys > MOST_KEYS:
+            return False
+        spared = self._spared(keys, file, behind)
+        if spared < _LEAST_SPARED:
+            return False
+        columns = len(self._ids(plan) & self.entry.schema.by_id.keys()) / len(self.entry.schema.fields)
+        rows_bytes = int(file.filters * min(1.0, columns)) + REQUEST_BYTES
+        if file.size <= GAP_BYTES:  # else it would be fetched whole
+            return file.filters > (1 - spared) * rows_bytes
+        return spared * rows_bytes > behind
+
+    def expected_cost(self, plan: FilePlan) -> int:
+        """Bytes that testing the rows of a file is expected to fetch, with those that the requests are worth."""
+        file = plan.file
+        columns = len(self._ids(plan) & self.entry.schema.by_id.keys()) / len(self.entry.schema.fields)
+        behind = file.size - file.footer[0]
+        if self.comes_with_footer(plan):
+            keys = self._keys(plan)
+            assert keys is not None
+            behind = file.size - file.filters
+            left = 1 - self._spared(keys, file, file.footer[0] - file.filters)
+            return int(behind + REQUEST_BYTES + left * (file.filters * columns + REQUEST_BYTES))
+        if file.size <= GAP_BYTES:
+            return file.size + REQUEST_BYTES
+        return int(behind + (file.size - behind) * columns) + 2 * REQUEST_BYTES
+
+    def probe(self, file: OpenFile, found: FetchedFooter) -> FileProbe | None:
+        """The filters of an opened file, if they came with its footer, are in the cache, or are worth a request.
+
+        Raises:
+            CorruptionError: the file is not there, or shorter than it was.
+        """
+        keys = self._keys(file.plan)
+        if keys is None or keys > MOST_KEYS:
+            return None
+        entry, cache, key = file.file, self.context.cache, ("filters", file.file.path, 0)
+        kept: KeyFilters | None = cache.get(key)
+        if kept is not None:
+            return FileProbe(kept, self.probes)
+        range_ = filters_range(found.footer)
+        if found.body is not None or range_ is None:
+            return None
+        body, requested = found.filters, found.requested
+        if body is None:
+            if not self._is_worth(file, range_, keys):
+                return None
+            body = self._fetch(entry, range_)
+            requested = len(body)
+        filters = KeyFilters.check(found.footer, range_.start, body)
+        if filters is None:
+            return None
+        cache.put(key, filters, len(body))
+        return FileProbe(filters, self.probes, requested, found.filters is not None)
+
+    def _is_worth(self, file: OpenFile, range_: Range, keys: int) -> bool:
+        spared = self._spared(keys, file.file, range_.length)
+        if spared < _LEAST_SPARED:
+            return False
+        wanted = [
+            found.length
+            for group in row_groups(file, self.where, self.deletes, self.entry.schema)
+            for found in file.footer.ranges(group.index, self.output | group.tests)
+        ]
+        return bool(wanted) and spared * (sum(wanted) + REQUEST_BYTES) > range_.length + REQUEST_BYTES
+
+    def _fetch(self, file: DataFile, range_: Range) -> bytes:
+        try:
+            body = self.context.store.get(file.path, range_).body
+        except ObjectNotFoundError as error:
+            raise CorruptionError(file.path, "it is missing, and is a data file that a scan reads") from error
+        return body
+
+    def _keys(self, plan: FilePlan) -> int | None:
+        """The number of values that the filters of a file are asked for; None if they can't exclude it."""
+        ids = frozenset(self.entry.primary_key)
+        if plan.filter and self.where is not None:
+            return values_asked(self.where, ids)
+        if self.output:
+            return None
+        tests = self.deletes.tests_of(plan)
+        return tests_asked([each.predicate for each in tests.predicates], tests.lookups, ids)
+
+    def _ids(self, plan: FilePlan) -> frozenset[int]:
+        filtered: Collection[int] = columns_of(self.where) if plan.filter and self.where is not None else ()
+        return self.output.union(filtered, self.deletes.tests_of(plan).ids)
+
+    def _spared(self, keys: int, file: DataFile, filter_bytes: int) -> float:
+        """The share of files like this one that filters are expected to exclude."""
+        bits = 8 * filter_bytes // max(1, file.rows) // len(self.entry.primary_key)
+        hit = keys / self.files if keys < self.files else 0.5 if self.files >= _MANY_FILES else 1.0
+        return float((1 - false_positives(max(1, bits))) ** keys * (1 - hit))
+
+
+@dataclass(frozen=True)
+class IndexedRows:
+    """The rows of some keys, by the index.
+
+    Args:
+        covered: uuids of the files that it covers.
+        rows: by uuid, the rows in those of them that have some, hidden rows included.
+        footers: by uuid, the footers' parts for these rows, of files whose column chunks the index locates.
+        tally: what was fetched.
+    """
+
+    covered: frozenset[str]
+    rows: dict[str, FoundRows]
+    footers: dict[str, DataFileFooter]
+    tally: FetchTally
+
+    @classmethod
+    def find(cls, index: TableIndex, keys: Keys, files: Sequence[FilePlan]) -> IndexedRows:
+        """Looks keys up. Raises CorruptionError if a part of the index is missing or damaged.
+
+        Args:
+            keys: encoded, distinct, in ascending order.
+            files: those that statistics leave; the index is not read if it covers none of them.
+        """
+        is_covered = any(plan.file.uuid in index.covered for plan in files)
+        rows = index.find(keys) if is_covered else {}
+        return cls(index.covered, rows, _footers_of_rows(index, files, rows), index.reader.tally)
+
+    def has_none_of(self, plan: FilePlan) -> bool:
+        """Whether a file certainly has no row of the keys."""
+        return plan.file.uuid in self.covered and plan.file.uuid not in self.rows
+
+
+def indexed_rows(
+    context: Context, entry: TableEntry, choice: FilterChoice | None, files: Sequence[FilePlan]
+) -> IndexedRows | None:
+    """Finds the rows that a condition lists by key; None if it lists none, or reading the files is expected to be less.
+
+    Args:
+        choice: of the scan's condition.
+        files: those that statistics leave.
+
+    Raises:
+        CorruptionError: a part of the index is missing or damaged.
+    """
+    if choice is None or choice.where is None or not entry.segments_of("index"):
+        return None
+    keys = listed_keys(choice.where, entry)
+    if keys is None or not _pays(entry, choice, len(keys), files):
+        return None
+    # Only its parts tell which files the index covers.
+    index = TableIndex.of(entry, IndexReader(context.store, context.runtime, context.cache))
+    if not _pays(entry, choice, len(keys), [plan for plan in files if plan.file.uuid in index.covered]):
+        return None
+    return IndexedRows.find(index, keys, files)
+
+
+def _footers_of_rows(
+    index: TableIndex, files: Iterable[FilePlan], rows: Mapping[str, FoundRows]
+) -> dict[str, DataFileFooter]:
+    """The parts of footers that reading some rows of files needs, by uuid, if the index locates their chunks."""
+    found = {}
+    for uuid, file in ((plan.file.uuid, plan.file) for plan in files if plan.file.uuid in rows):
+        chunks = index.chunk_places(uuid)
+        if chunks is not None and int(chunks.rows.sum()) == file.rows:
+            groups = chunks.groups_at(rows[uuid].positions.astype(np.int64))
+            if groups:
+                found[uuid] = DataFileFooter.of_places(chunks, groups)
+    return found
+
+
+def listed_keys(where: Predicate, entry: TableEntry) -> Keys | None:
+    """The encoded keys that a row must have one of for a condition to be TRUE, ascending; None if it lists none."""
+    lists: dict[int, pa.Array] = {}
+    for term in where.args if isinstance(where, And) else (where,):
+        match term:
+            case Compare(op="=", left=Column(id=id_), right=Literal() as literal):
+                values = to_array([literal.plain], literal.arrow_type)
+            case In(column=Column(id=id_)):
+                values = to_array(term.plain, term.arrow_type)
+            case _:
+                continue
+        if id_ in entry.primary_key and values.type == entry.schema.by_id[id_].arrow_type:
+            lists.setdefault(id_, values.drop_null().unique())
+    arrays = [lists[id_] for id_ in entry.primary_key if id_ in lists]
+    count = prod(len(array) for array in arrays)
+    if not arrays or len(arrays) < len(entry.primary_key) or not 0 < count <= MOST_KEYS:
+        return None
+    grid = np.indices([len(array) for array in arrays]).reshape(len(arrays), -1)
+    encoded = encoding_of(entry).encode([array.take(pa.array(at)) for array, at in zip(arrays, grid, strict=True)])
+    return encoded[order(encoded)]
+
+
+def _pays(entry: TableEntry, choice: FilterChoice, keys: int, files: Collection[FilePlan]) -> bool:
+    """Whether asking the index, and reading pages with the keys, is expected to read less than these files."""
+    otherwise = sum(choice.expected_cost(plan) for plan in files)
+    own = sum(expected_cost(part, keys, REQUEST_BYTES) for part in entry.segments_of("index"))
+    footers = sum(plan.file.footer[1] for plan in files)
+    opened = min(1.0, keys / max(1, len(files))) * (footers + len(files) * REQUEST_BYTES)
+    columns = len(choice.output | set(entry.primary_key))
+    return own + opened + keys * columns * _PAGE_BYTES < otherwise
+
+
+@dataclass(frozen=True)
+class IndexedDeletes:
+    """Deletes of one version of a table by keys whose rows the index may know.
+
+    Args:
+        lookup: the keys.
+        choice: estimates what it takes to read the keys of files.
+    """
+
+    context: Context
+    entry: TableEntry
+    lookup: KeysLookup
+    choice: FilterChoice
+
+    @classmethod
+    def of(cls, context: Context, entry: TableEntry, deletes: Deletes, files: int) -> IndexedDeletes | None:
+        """The deletes by primary key, if there are any and the table has an index.
+
+        Args:
+            files: the number of files that they are looked for in.
+        """
+        lookups = deletes.lookups.get(tuple(sorted(entry.primary_key)), ())
+        if not entry.segments_of("index") or len(lookups) != 1 or not lookups[0].in_memory:
+            return None
+        choice = FilterChoice(context, entry, None, deletes, frozenset(), files)
+        return cls(context, entry, lookups[0], choice)
+
+    def find(self, plans: Sequence[FilePlan]) -> tuple[dict[str, BitMap], int]:
+        """The positions of the rows that the deletes hide in files whose rows no other deletes may hide, by path.
+
+        Args:
+            plans: files, with all deletes that may hide rows of them. Of those that the result lacks, the keys have to
+                be read: the index does not cover them, or that reads less.
+
+        Returns:
+            the positions, and the bytes that were fetched for them.
+
+        Raises:
+            CorruptionError: a part of the index is missing or damaged.
+        """
+        by_key = {plan.file.uuid: plan for plan in plans if self._is_by_key(plan)}
+        if not self._pays(by_key.values()):
+            return {}, 0
+        reader = IndexReader(self.context.store, self.context.runtime, self.context.cache)
+        index = TableIndex.of(self.entry, reader)
+        covered = {uuid: plan for uuid, plan in by_key.items() if uuid in index.covered}
+        if not self._pays(covered.values()):
+            return {}, reader.tally.bytes
+        found = {plan.file.path: BitMap() for plan in covered.values()}
+        through = {uuid: plan.file.applied_through for uuid, plan in covered.items()}
+        arrays, ts = self.lookup.keys(-1)
+        by_id = dict(zip(self.lookup.columns, arrays, strict=True))
+        keys = encoding_of(self.entry).encode([by_id[id_] for id_ in self.entry.primary_key])
+        ascending = order(keys)
+        ts = ts[ascending]
+        # There may be millions of keys: the rows are not collected, but added to bitmaps page by page.
+        for matches in index.matches(keys[ascending]):
+            applied = np.array([through.get(uuid, _NEVER) for uuid in matches.uuids], np.int64)
+            hidden = ts[matches.keys] > applied[matches.files]
+            files, positions = matches.files[hidden], matches.positions[hidden]
+            for number in np.unique(files).tolist():
+                found[covered[matches.uuids[number]].file.path].update(BitMap(positions[files == number]))
+        return found, reader.tally.bytes
+
+    def _is_by_key(self, plan: FilePlan) -> bool:
+        """Whether all deletes that may hide rows of a file are among these."""
+        tombstones = plan.tombstones
+        if isinstance(tombstones, FileTombstones):
+            return False
+        return all(isinstance(each, KeysTombstone) and each.columns == self.lookup.columns for each in tombstones)
+
+    def _pays(self, plans: Collection[FilePlan]) -> bool:
+        """Whether the index is expected to read less than reading the keys of these files."""
+        parts = self.entry.segments_of("index")
+        own = sum(expected_cost(part, self.lookup.count, REQUEST_BYTES) for part in parts)
+        return own < sum(self.choice.expected_cost(plan) for plan in plans)

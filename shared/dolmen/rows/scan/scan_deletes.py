@@ -1,0 +1,336 @@
+"""The deletes of a scan, ready to be applied: predicates, lookups of keys, vectors, and the blobs that they are in."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+from pyroaring import BitMap
+
+from dolmen.base.cached import cached_property
+from dolmen.base.runtime import Runtime
+from dolmen.base.units import MIB
+from dolmen.commit.context import Context
+from dolmen.entries.segments.row_bounds import RowBounds, inline_predicate, undecided
+from dolmen.entries.segments.segment_reader import fetch_deletes
+from dolmen.errors import CorruptionError, PredicateError
+from dolmen.format import vectors
+from dolmen.format.checksums import crc32
+from dolmen.format.delete_object import check_blob
+from dolmen.format.entries import Blob, DataFile, KeysTombstone, Tombstone, Vector, WhereTombstone
+from dolmen.format.keys import all_inline_keys, decode_keys, decode_keys_in_parts
+from dolmen.format.schema import Schema
+from dolmen.predicate import Predicate, StatsVerdict, days_to_timestamps, from_json
+from dolmen.predicate.any_of import Conjunction
+from dolmen.rows.scan.by_key.keys_lookup import KeysGathering, KeysLookup, group_by_types
+from dolmen.rows.scan.plan import FilePlan, Pending
+from dolmen.rows.scan.read.byte_ranges import Range, coalesce
+from dolmen.store.base import ObjectStore
+from dolmen.store.cache import CacheKey, ObjectCache
+
+_CACHED_KEYS, _CACHED_BYTES = 1_000_000, 8 * MIB
+"""Keys are kept decoded for other scans when a scan needs no more than so many, of lists of so many bytes."""
+
+_INLINE_TOGETHER = 1_000
+"""The most inline lists of keys that are decoded at once."""
+
+AHEAD_BYTES = 32 * MIB
+"""Blobs that are worked on one after the other are fetched ahead up to this much."""
+
+VECTOR_BYTES = 16 * MIB
+"""Vectors of consecutive files are fetched together up to this much."""
+
+
+class BlobKey(NamedTuple):
+    """The object that a blob is in, and its first byte there."""
+
+    object: str
+    offset: int
+
+
+class BlobRequest(NamedTuple):
+    """One GET: a range of an object."""
+
+    key: str
+    range: Range
+
+
+def blob_key(blob: Blob | Vector) -> BlobKey:
+    """The key of a blob in the results of ``BlobReader``."""
+    return BlobKey(blob.object, blob.offset)
+
+
+def cache_key(blob: Blob | Vector) -> CacheKey:
+    """The key in the cache, which holds the decoded blob in memory and its bytes on disk."""
+    return ("vector" if isinstance(blob, Vector) else "tombstone", blob.object, blob.offset)
+
+
+def blob_requests(blobs: Iterable[Blob | Vector]) -> list[BlobRequest]:
+    """The GETs that fetch these blobs: neighbours in one object go together."""
+    by_object: dict[str, set[Range]] = defaultdict(set)
+    for blob in blobs:
+        by_object[blob.object].add(Range(blob.offset, blob.offset + blob.length))
+    return [BlobRequest(key, merged) for key, ranges in by_object.items() for merged in coalesce(ranges)]
+
+
+@dataclass(frozen=True)
+class BlobReader:
+    """Fetches blobs, also those of a transaction's own objects that are not uploaded yet."""
+
+    store: ObjectStore
+    runtime: Runtime
+    pending: Pending | None = None
+    cache: ObjectCache | None = None
+
+    def stream(self, blobs: Iterable[Blob | Vector]) -> Iterator[tuple[BlobKey, bytes]]:
+        """Yields the bytes of each of the blobs, not yet checked, in no order, by the requests of ``blob_requests``.
+
+        It holds about ``AHEAD_BYTES``, or the largest blob.
+
+        Raises:
+            CorruptionError: an object is missing.
+        """
+        cached, fetched = self.split(blobs)
+        yield from cached.items()
+        largest = max((request.range.length for request in fetched), default=1)
+        ahead = max(1, min(self.runtime.threads, AHEAD_BYTES // largest))
+        for (request, some), body in self.runtime.map(
+            lambda item: (item, self.get(item[0])), fetched.items(), ahead=ahead
+        ):
+            yield from self.cut(request, some, body)
+
+    def split(
+        self, blobs: Iterable[Blob | Vector]
+    ) -> tuple[dict[BlobKey, bytes], dict[BlobRequest, list[Blob | Vector]]]:
+        """The blobs that need no request, and the requests that fetch the others, each with its blobs."""
+        cached: dict[BlobKey, bytes] = {}
+        by_object: dict[str, list[Blob | Vector]] = defaultdict(list)
+        for key, blob in {blob_key(blob): blob for blob in blobs}.items():
+            own = self.pending and self.pending(blob.object, blob.offset, blob.length)
+            if not own and self.cache:
+                own = self.cache.peek(cache_key(blob), partial(_check, blob))
+            if own:
+                cached[key] = own
+            else:
+                by_object[blob.object].append(blob)
+        return cached, {
+            request: [
+                blob
+                for blob in by_object[request.key]
+                if request.range.start <= blob.offset and blob.offset + blob.length <= request.range.end
+            ]
+            for request in blob_requests(blob for some in by_object.values() for blob in some)
+        }
+
+    def get(self, request: BlobRequest) -> bytes:
+        """Sends one of the requests of ``split``. Raises CorruptionError if the object is missing."""
+        return fetch_deletes(self.store, request.key, *request.range)
+
+    def cut(self, request: BlobRequest, blobs: Iterable[Blob | Vector], body: bytes) -> Iterator[tuple[BlobKey, bytes]]:
+        """Yields the bytes of each blob of a request. Keeps those of intact ones on the disk; others fail later."""
+        for blob in blobs:
+            start = blob.offset - request.range.start
+            own = body[start : start + blob.length]
+            if self.cache and self.cache.disk and crc32(own) == blob.crc32:
+                self.cache.keep(cache_key(blob), own)
+            yield blob_key(blob), own
+
+
+def _check(blob: Blob | Vector, body: bytes) -> None:
+    check_blob(body, blob)
+
+
+@dataclass(frozen=True)
+class DeleteTests:
+    """The deletes that some rows have to be tested against.
+
+    Args:
+        predicates: of ``where`` tombstones; rows for which one is TRUE are hidden.
+        lookups: of ``keys`` tombstones.
+    """
+
+    predicates: tuple[Conjunction, ...] = ()
+    lookups: tuple[KeysLookup, ...] = ()
+
+    @cached_property
+    def ids(self) -> frozenset[int]:
+        """Ids of the columns that decide."""
+        found = {id_ for lookup in self.lookups for id_ in lookup.columns}
+        return frozenset(found.union(*(predicate.ids for predicate in self.predicates)))
+
+    def undecided(self, rows: RowBounds, *, judge_predicates: bool) -> DeleteTests | None:
+        """The deletes that may hide some of the rows; None if one of them hides all.
+
+        Args:
+            judge_predicates: False to keep all predicates.
+        """
+        predicates: Sequence[Conjunction] | None = self.predicates
+        if judge_predicates:
+            predicates = undecided((each, rows.judge(each.predicate)) for each in self.predicates)
+        if predicates is None:
+            return None
+        lookups = undecided((each, each.judge(rows)) for each in self.lookups)
+        return None if lookups is None else DeleteTests(tuple(predicates), tuple(lookups))
+
+
+@dataclass(frozen=True)
+class Deletes:
+    """The deletes of a scan's tombstones, ready to be applied.
+
+    Args:
+        predicates: of ``where`` tombstones, by their blob.
+        lookups: of ``keys`` tombstones, by their columns: one for all of the same columns if these are not too many.
+    """
+
+    predicates: dict[Blob, Predicate]
+    lookups: dict[tuple[int, ...], tuple[KeysLookup, ...]]
+
+    @cached_property
+    def _conjunctions(self) -> dict[Blob, Conjunction]:
+        return {blob: Conjunction(predicate) for blob, predicate in self.predicates.items()}
+
+    def tests_of(self, plan: FilePlan) -> DeleteTests:
+        """The deletes that the rows of a file have to be tested against."""
+        predicates = tuple(self._conjunctions[tombstone.blob] for tombstone in plan.where_tombstones)
+        return DeleteTests(predicates, tuple(found for ids in plan.key_columns for found in self.lookups[ids]))
+
+    def judge_keys(self, columns: tuple[int, ...], rows: RowBounds) -> StatsVerdict:
+        """Judges whether the deletes by keys over these columns hide all, some or none of the rows."""
+        maybe = undecided((lookup, lookup.judge(rows)) for lookup in self.lookups[columns])
+        if maybe is None:
+            return StatsVerdict.ALWAYS
+        return StatsVerdict.MAYBE if maybe else StatsVerdict.NEVER
+
+
+def tombstones_to_fetch(tombstones: Iterable[Tombstone], cache: ObjectCache) -> list[Tombstone]:
+    """Lists the tombstones whose content is neither in the manifest nor in the cache."""
+    return [
+        t
+        for t in tombstones
+        if (t.predicate if isinstance(t, WhereTombstone) else t.values) is None and cache_key(t.blob) not in cache
+    ]
+
+
+def load_deletes(tombstones: Sequence[Tombstone], schema: Schema, reader: BlobReader, cache: ObjectCache) -> Deletes:
+    """Fetches what is not in the manifest, and makes it ready, in bounded memory however many keys there are.
+
+    Raises:
+        CorruptionError: a blob is not what its entry says.
+        LimitError: there is no room on the disk for keys that don't fit into memory.
+    """
+    predicates: dict[Blob, Predicate] = {}
+    keys = KeysGathering(schema)
+    # Inline keys need no request. They are decoded together: there may be thousands of short lists.
+    for alike in group_by_types([t for t in tombstones if isinstance(t, KeysTombstone) and t.values is not None]):
+        for start in range(0, len(alike), _INLINE_TOGETHER):
+            some = alike[start : start + _INLINE_TOGETHER]
+            counts = [len(each.values[0]) if each.values else 0 for each in some]
+            keys.add(some, all_inline_keys(some), np.repeat(np.array([each.ts for each in some], np.int64), counts))
+    # What the cache has is taken before anything is fetched.
+    missing: dict[BlobKey, list[Tombstone]] = defaultdict(list)
+    lists: list[KeysTombstone] = []
+    for tombstone in tombstones:
+        if isinstance(tombstone, KeysTombstone):
+            if tombstone.values is not None:
+                continue
+            lists.append(tombstone)
+        found: Any = inline_predicate(tombstone, schema) or cache.get(cache_key(tombstone.blob))
+        if found is None:
+            missing[blob_key(tombstone.blob)].append(tombstone)
+        elif isinstance(tombstone, WhereTombstone):
+            predicates[tombstone.blob] = days_to_timestamps(found, schema.widened_types)
+        else:
+            keys.add([tombstone], found)
+    # Long lists of keys are decoded in parts, and are not cached.
+    few = sum(each.count for each in lists) <= _CACHED_KEYS and sum(t.blob.length for t in lists) <= _CACHED_BYTES
+    for key, body in reader.stream(each[0].blob for each in missing.values()):
+        for tombstone in missing[key]:
+            if isinstance(tombstone, WhereTombstone):
+                predicate = _decode(tombstone, body)
+                cache.put(cache_key(tombstone.blob), predicate, 4 * len(body))
+                predicates[tombstone.blob] = days_to_timestamps(predicate, schema.widened_types)
+            elif few:
+                whole = decode_keys(body, tombstone)
+                cache.put(cache_key(tombstone.blob), whole, whole.nbytes)
+                keys.add([tombstone], whole)
+            else:
+                for part in decode_keys_in_parts(body, tombstone):
+                    keys.add([tombstone], part)
+    return Deletes(predicates, keys.finish())
+
+
+def _decode(tombstone: WhereTombstone, body: bytes) -> Predicate:
+    check_blob(body, tombstone.blob)
+    try:
+        return from_json(body)
+    except PredicateError as error:
+        raise CorruptionError(tombstone.blob.object, f"predicate at byte {tombstone.blob.offset}: {error}") from error
+
+
+@dataclass(frozen=True)
+class VectorRequest:
+    """One GET, and the files whose vectors it brings, by the key of the vector."""
+
+    request: BlobRequest
+    files: dict[BlobKey, list[tuple[DataFile, Vector]]]
+
+
+@dataclass(frozen=True)
+class VectorReader:
+    """Reads vectors of data files, from the cache or with few requests: neighbours in an object come together."""
+
+    context: Context
+    blobs: BlobReader
+
+    def read(self, files: Sequence[DataFile]) -> dict[str, BitMap]:
+        """The vectors of the files that have one, by the path of the file. Raises CorruptionError."""
+        found, requests = self.split(files)
+        for some in self.context.runtime.map(self.fetch, requests):
+            found |= some
+        return found
+
+    def split(self, files: Sequence[DataFile]) -> tuple[dict[str, BitMap], list[VectorRequest]]:
+        """The vectors that need no request, by the path of their file, and the requests that bring the others."""
+        found: dict[str, BitMap] = {}
+        missing: dict[BlobKey, list[tuple[DataFile, Vector]]] = defaultdict(list)
+        for file in files:
+            if file.vector is not None:
+                bitmap = self.context.cache.get(cache_key(file.vector))
+                if bitmap is None:
+                    missing[blob_key(file.vector)].append((file, file.vector))
+                else:
+                    found[file.path] = bitmap
+        cached, fetched = self.blobs.split(vector for some in missing.values() for _, vector in some)
+        for key, body in cached.items():
+            found |= self._decode(missing[key], body)
+        requests = [
+            VectorRequest(request, {blob_key(blob): missing[blob_key(blob)] for blob in some})
+            for request, some in fetched.items()
+        ]
+        return found, requests
+
+    def fetch(self, request: VectorRequest) -> dict[str, BitMap]:
+        """Sends a request. Returns its vectors, by the path of their file. Raises CorruptionError."""
+        body = self.blobs.get(request.request)
+        found: dict[str, BitMap] = {}
+        blobs = [files[0][1] for files in request.files.values()]
+        for key, own in self.blobs.cut(request.request, blobs, body):
+            found |= self._decode(request.files[key], own)
+        return found
+
+    def _decode(self, files: list[tuple[DataFile, Vector]], body: bytes) -> dict[str, BitMap]:
+        found: dict[str, BitMap] = {}
+        for file, vector in files:
+            bitmap = vectors.decode(body, vector, file.rows)
+            self.context.cache.put(cache_key(vector), bitmap, vector.length)
+            found[file.path] = bitmap
+        return found
+
+
+def vector_bytes(plan: FilePlan) -> int:
+    """Bytes of a file's deletion vector."""
+    return plan.file.vector.length if plan.file.vector else 0
