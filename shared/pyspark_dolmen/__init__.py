@@ -37,7 +37,7 @@ class DefaultSource(DataSource):  # type: ignore[misc]
     def schema(self) -> StructType:
         """The table's columns, or those that the options name. Pins the version that will be read."""
         from dolmen.spark.failures import marking_dolmen_errors
-        from dolmen.spark.source.pinned import pin_for_any
+        from dolmen.spark.source.feed_reader import pin_for_any
 
         with marking_dolmen_errors():
             self.pinned = pin_for_any(self.options)
@@ -46,7 +46,7 @@ class DefaultSource(DataSource):  # type: ignore[misc]
     def reader(self, schema: StructType) -> DataSourceReader:
         """Reads the pinned version, or the newest one if the columns were given by the user."""
         from dolmen.spark.failures import marking_dolmen_errors
-        from dolmen.spark.source.pinned import batch_reader
+        from dolmen.spark.source.feed_reader import batch_reader
 
         with marking_dolmen_errors():
             return batch_reader(self.pinned, schema, self.options)
@@ -54,7 +54,7 @@ class DefaultSource(DataSource):  # type: ignore[misc]
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Writes rows in one commit."""
         from dolmen.spark.failures import marking_dolmen_errors
-        from dolmen.spark.source.batch_writer import writer
+        from dolmen.spark.source.table_writers import writer
 
         with marking_dolmen_errors():
             return writer(self.options, schema, overwrite)
@@ -62,7 +62,7 @@ class DefaultSource(DataSource):  # type: ignore[misc]
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """Reads appended rows, or all changes, commit by commit."""
         from dolmen.spark.failures import marking_dolmen_errors
-        from dolmen.spark.stream.feed_stream import stream_reader
+        from dolmen.spark.source.feed_stream import stream_reader
 
         with marking_dolmen_errors():
             return stream_reader(self.options, schema)
@@ -70,7 +70,7 @@ class DefaultSource(DataSource):  # type: ignore[misc]
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
         """Writes each micro-batch in one commit, once."""
         from dolmen.spark.failures import marking_dolmen_errors
-        from dolmen.spark.stream.stream_writer import stream_writer
+        from dolmen.spark.source.table_writers import stream_writer
 
         with marking_dolmen_errors():
             return stream_writer(self.options, schema, overwrite)

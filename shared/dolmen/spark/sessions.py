@@ -3,7 +3,8 @@
 A driver of a standalone cluster waits for its master: 20 seconds three times over, beside what the names of machines
 take to look up, and what then fails says something else. So the master is called on first.
 
-Reads and writes in a session of Spark Connect: all goes by ``format("dolmen")``, as this process has no JVM.
+Makes a session know ``format("dolmen")``. Reads and writes in a session of Spark Connect use that format alone, because
+this process has no JVM.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from dolmen.commit.versions import commit_of
 from dolmen.errors import RetryableError
 from dolmen.format.schema import COMMIT_TS
 from dolmen.predicate import Where, to_sql
-from dolmen.spark.checks import worker_url
+from dolmen.spark.checks import any_session, is_remote, worker_url
 from dolmen.spark.failures import raising_dolmen_errors
 from dolmen.spark.spark_types import quoted, spark_schema
 from dolmen.transactions.reading import ReadableTable
@@ -166,3 +167,28 @@ def write_remotely(
 def is_remote_frame(frame: object) -> bool:
     """Whether this is a frame of a session of Spark Connect."""
     return isinstance(frame, DataFrame) and not hasattr(frame, "_jdf")
+
+
+def register(spark: SparkSession) -> None:
+    """Makes sure that a session knows ``format("dolmen")``; usually Spark finds it by itself.
+
+    It does not where Python's path of the planner was not yet the one of this process: a notebook that has installed
+    dolmen since the session began, for instance. Calling it twice does no harm. Filters are allowed to be pushed into
+    Python data sources from here on (``spark.sql.python.filterPushdown.enabled``), which the option ``push_filters``
+    needs; nothing is pushed without that option.
+    """
+    from pyspark_dolmen import DefaultSource  # PySpark: only for those who ask
+
+    any_session(spark)
+    # A session of Spark Connect can't be asked what it knows; there, registering again replaces.
+    if is_remote(spark) or not _knows(spark):
+        spark.dataSource.register(DefaultSource)
+    if spark.version >= "4.1":
+        spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+
+
+def _knows(spark: SparkSession) -> bool:
+    """Whether a session of this process's own JVM knows the format."""
+    from pyspark_dolmen import DefaultSource
+
+    return bool(spark._jsparkSession.sessionState().dataSourceManager().dataSourceExists(DefaultSource.name()))

@@ -23,10 +23,10 @@ from dolmen.api.database import Database, Table
 from dolmen.errors import CorruptionError, InputError, TableNotFoundError
 from dolmen.maintenance.compact import compaction as core
 from dolmen.maintenance.compact.compaction import Compacted, CompactionOptions
-from dolmen.spark.compact import group_jobs as compaction_run
-from dolmen.spark.compact import spark_compaction
-from dolmen.spark.compact.group_jobs import CompactionTask, rewrite_groups
-from dolmen.spark.compact.spark_compaction import compact
+from dolmen.spark import group_jobs as compaction_run
+from dolmen.spark import spark_compaction
+from dolmen.spark.group_jobs import CompactionTask, rewrite_groups
+from dolmen.spark.spark_compaction import compact
 from support.random_tables import random_table
 from support.spark_history import ROWS, History, sorted_rows
 

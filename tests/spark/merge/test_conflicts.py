@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 import dolmen
 from dolmen.api.database import Database, Table
 from dolmen.errors import TableNotFoundError
-from dolmen.spark.merge.spark_merge import merge
+from dolmen.spark.write.spark_merge import merge
 from dolmen.transactions.merge.clauses import Delete, Update
 
 SCHEMA = pa.schema([("id", pa.int64()), ("n", pa.int64())])

@@ -23,8 +23,8 @@ import dolmen
 from dolmen.format.schema import Schema
 from dolmen.predicate import Predicate
 from dolmen.predicate.bind import conjunction
-from dolmen.spark.source.register import register
-from dolmen.spark.source.source_options import to_predicate
+from dolmen.spark.sessions import register
+from dolmen.spark.source.batch_reader import to_predicate
 from dolmen.spark.spark_types import spark_type
 from support.random_tables import FLAT, TYPES, random_column
 

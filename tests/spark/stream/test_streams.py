@@ -19,10 +19,9 @@ from dolmen.api.database import Database, Table
 from dolmen.errors import ConflictError, InputError, UnsettledTimestampError, VersionExpiredError
 from dolmen.format.schema import COMMIT_TS
 from dolmen.spark.failures import raising_dolmen_errors
-from dolmen.spark.source.source import pin
-from dolmen.spark.source.source_options import STREAM_READ
-from dolmen.spark.stream.stream_writer import batches_into
-from dolmen.spark.stream.table_stream import TableStreamReader
+from dolmen.spark.source.source import STREAM_READ, pin
+from dolmen.spark.source.table_stream import TableStreamReader
+from dolmen.spark.source.table_writers import batches_into
 from support.fences import move_fence
 from support.spark import streams_arrow
 

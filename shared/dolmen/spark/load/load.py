@@ -29,7 +29,7 @@ from dolmen.ingest.drops.ingest_drops import ingest_with_retries
 from dolmen.ingest.landing import Landing
 from dolmen.service.handover.handover_records import HandoverRecord, HandoverRecords
 from dolmen.spark import checks as given
-from dolmen.spark.load.portion import PortionLoader, is_loaded_by_tasks
+from dolmen.spark.load.load_batch import PortionLoader, is_loaded_by_tasks
 from dolmen.transactions.results import Commit
 
 MAX_FILES, MAX_BYTES = 1000, 8 * GIB

@@ -26,9 +26,18 @@ from dolmen.predicate import Predicate
 from dolmen.rows.changes.feed import FEED_FIELDS, ChangeFeed, FeedPart, PartReader, VersionKey, check_names, parts_of
 from dolmen.spark.failures import marking_dolmen_errors
 from dolmen.spark.origin import Origin
-from dolmen.spark.source.batch_reader import bound, groups_of
-from dolmen.spark.source.source import check_types
-from dolmen.spark.source.source_options import CHANGES_READ, Options
+from dolmen.spark.source.batch_reader import bound, groups_of, reader
+from dolmen.spark.source.source import (
+    CHANGES_READ,
+    CHANGES_STREAM_READ,
+    READ,
+    STREAM_READ,
+    Options,
+    SourceTable,
+    check_types,
+    pin,
+    reads_changes,
+)
 from dolmen.spark.spark_types import carried_schema, handed_schema, spark_schema
 from dolmen.spark.write.from_frame import without_files
 from dolmen.store.url import open_store
@@ -260,3 +269,34 @@ def feed_reader(pinned: PinnedFeed, schema: s.StructType, options: Mapping[str, 
             "or a time; 0 is before the first commit"
         )
     return FeedReader(pinned.feed.with_schema(schema), pinned.since, pinned.until, handed_schema(schema))
+
+
+def pin_for_any(options: Mapping[str, str]) -> SourceTable | PinnedFeed:
+    """Pins what a frame reads, for a batch or a stream: Spark does not say which of them it will be.
+
+    Raises:
+        InputError: options that are not there, or contradict each other.
+        NotFoundError: no such database, table or version.
+    """
+    if reads_changes(options):
+        return pin_feed(options, {*CHANGES_READ, *CHANGES_STREAM_READ})
+    return pin(options, {*READ, *STREAM_READ})
+
+
+def batch_reader(
+    pinned: SourceTable | PinnedFeed | None, schema: s.StructType, options: Mapping[str, str]
+) -> DataSourceReader:
+    """Makes the reader of a batch.
+
+    Args:
+        pinned: what the frame has pinned; None if the user has given its schema.
+
+    Raises:
+        InputError, SchemaError, PredicateError: the options or the schema do not fit the table.
+        NotFoundError: no such database, table or version.
+    """
+    if pinned is None:
+        pinned = pin_feed(options) if reads_changes(options) else pin(options)
+    if isinstance(pinned, SourceTable):
+        return reader(pinned, schema, options)
+    return feed_reader(pinned, schema, options)

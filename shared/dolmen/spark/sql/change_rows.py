@@ -12,34 +12,33 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
+from pyspark.sql import types as s
 
 from dolmen.base.cached import cached_property
 from dolmen.commit.statements.row_changes import DeletePositions, Write
-from dolmen.errors import InputError, SchemaError
+from dolmen.errors import InputError, RowError, SchemaError
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Field
 from dolmen.predicate import Constant, Predicate
+from dolmen.predicate.foreign import ForeignCondition
+from dolmen.spark.failures import mark_of
 from dolmen.spark.file_tasks import FILE, ROW
-from dolmen.spark.merge.frame_source import ACTION, Action, MergeTask, matched_twice, write_merged
-from dolmen.spark.merge.spark_merge import add_written, positions_by_path
 from dolmen.spark.origin import origins_read
 from dolmen.spark.read.to_frame import to_spark
-from dolmen.spark.spark_types import is_own, quoted, spark_schema
-from dolmen.spark.sql.agreement import StoreCasts, agreed_predicate, wider_predicate
+from dolmen.spark.spark_types import is_own, quoted, spark_schema, spark_type
 from dolmen.spark.sql.attachment import Attachment, Views
+from dolmen.spark.sql.catalyst import check_single_rows, read_condition, shown_columns
 from dolmen.spark.sql.statement import DeleteStatement, SqlStatement, Target, UpdateStatement
+from dolmen.spark.write.frame_source import ACTION, Action, MergeTask, matched_twice, write_merged
 from dolmen.spark.write.from_frame import begin_uploads, collect_keeping_alive, without_files
+from dolmen.spark.write.spark_merge import add_written, positions_by_path
 from dolmen.spark.write.task_reports import REPORT, Reported
 from dolmen.transactions.merge.clauses import check_updatable
 from dolmen.transactions.transaction import Transaction
-
-_PLAIN = {"Project", "Filter", "SubqueryAlias", "View", "Join"}
-"""Nodes of a plan under which each row of the target stays one row."""
 
 
 @dataclass(frozen=True)
@@ -140,13 +139,7 @@ class RowChange:
         Raises:
             InputError: an aggregate, a window or a generator.
         """
-        node: Any = analysed._jdf.queryExecution().analyzed()
-        kind = str(node.getClass().getSimpleName())
-        while kind in ("WithCTE", "Project", "Filter"):
-            node = node.plan() if kind == "WithCTE" else node.child()
-            kind = str(node.getClass().getSimpleName())
-        if kind not in _PLAIN:
-            raise InputError(f"{what}: {kind.lower()}s are not for single rows: put them into a subquery")
+        check_single_rows(analysed, what)
         self.claim(analysed)
 
     def claim(self, frame: DataFrame) -> None:
@@ -214,28 +207,92 @@ def check_updates(
     Raises:
         SchemaError: a column that no update may change may get another value.
     """
-    shown = _shown_places(analysed, len(fields))
-    first = len(change.fields) + 2  # the view of the target has places of rows, too: see RowChange.empty
+    shown = shown_columns(analysed, len(fields))
+    first = len(change.fields) + 2  # after these the target's view has a row's file and position: RowChange.empty
     columns: dict[int, Field | str] = {**dict(enumerate(change.fields)), **dict(enumerate(given, first))}
-    for field, place in zip(fields, shown, strict=True):
-        column = None if place is None else columns.get(place)
+    for field, index in zip(fields, shown, strict=True):
+        column = None if index is None else columns.get(index)
         if column != field and (field, column) not in equal:
             check_updatable(change.entry, field)
 
 
-def _shown_places(analysed: DataFrame, count: int) -> list[int | None]:
-    """For each of the first expressions of a SELECT, the place of the column that it is; None if it is none."""
-    node: Any = analysed._jdf.queryExecution().analyzed()
-    while node.getClass().getSimpleName() == "WithCTE":
-        node = node.plan()
-    output, shown = node.child().output(), node.projectList()
-    places = {output.apply(place).exprId().id(): place for place in range(output.size())}
-    found: list[int | None] = []
-    for number in range(count):
-        value = shown.apply(number).child()  # of its alias
-        is_column = value.getClass().getSimpleName() == "AttributeReference"
-        found.append(places.get(value.exprId().id()) if is_column else None)
-    return found
+_POLICY = "spark.sql.storeAssignmentPolicy"
+
+
+_DAYS = s.DateType, s.TimestampType, s.TimestampNTZType
+
+
+class StoreCasts:
+    """Casts by the ANSI policy of Spark's: what can't be stored by it is refused, and what does not fit fails the job.
+
+    It does not matter whether ``spark.sql.ansi.enabled`` is on.
+    """
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._policy = (spark.conf.get(_POLICY, None) or "ANSI").upper()
+
+    def column(self, frame: DataFrame, name: str, field: Field, what: str) -> Column:
+        """A frame's column in the type of a table's column.
+
+        Args:
+            what: the piece of SQL that gave it.
+
+        Raises:
+            SchemaError: Spark does not store values of its type in such a column, or dolmen does not.
+        """
+        own, wanted = frame.schema[name].dataType, spark_type(field.arrow_type)
+        column = F.col(quoted(name))
+        if own.simpleString() == wanted.simpleString() or isinstance(own, s.NullType):
+            return column.cast(wanted)
+        said = f"{what}: a value of type {own.simpleString()} for column {field.name!r} of {wanted.simpleString()}"
+        if self._policy != "ANSI":
+            raise InputError(f"{said}: with {_POLICY}={self._policy} write the cast yourself")
+        if _fits(own, wanted):
+            return column.cast(wanted)
+        nested = s.ArrayType, s.MapType, s.StructType, s.VariantType
+        if isinstance(own, nested) or isinstance(wanted, nested) or not can_store(own, wanted):
+            raise SchemaError(f"{said}: cast it")
+        fitting = column.try_cast(wanted)
+        reason = f"a value does not fit {wanted.simpleString()}"
+        misfit = F.raise_error(F.lit(mark_of(RowError(reason, column=field.name))))
+        return F.when(column.isNotNull() & fitting.isNull(), misfit).otherwise(fitting)
+
+
+def _fits(own: s.DataType, wanted: s.DataType) -> bool:
+    """Whether a list, map or struct needs no other casts inside than those of literals, which always fit."""
+    if isinstance(own, s.ArrayType) and isinstance(wanted, s.ArrayType):
+        pairs = [(own.elementType, wanted.elementType)]
+    elif isinstance(own, s.MapType) and isinstance(wanted, s.MapType):
+        pairs = [(own.keyType, wanted.keyType), (own.valueType, wanted.valueType)]
+    elif isinstance(own, s.StructType) and isinstance(wanted, s.StructType) and own.names == wanted.names:
+        pairs = [(field.dataType, other.dataType) for field, other in zip(own, wanted, strict=True)]
+    else:
+        return False
+    return all(_fits(*pair) or _is_literal_of(*pair) for pair in pairs)
+
+
+def _is_literal_of(own: s.DataType, wanted: s.DataType) -> bool:
+    """Whether all values of a flat type fit another one: NULL, integers in wider types, decimals as floats."""
+    if own == wanted or isinstance(own, s.NullType):
+        return True
+    integers = [s.ByteType, s.ShortType, s.IntegerType, s.LongType]
+    if type(own) in integers and type(wanted) in integers:
+        return integers.index(type(own)) < integers.index(type(wanted))
+    return (
+        isinstance(own, (s.IntegralType, s.DecimalType))
+        and isinstance(wanted, s.FractionalType)
+        and not isinstance(wanted, s.DecimalType)
+    )
+
+
+def can_store(own: s.DataType, wanted: s.DataType) -> bool:
+    """Whether Spark's ANSI policy stores flat values of another type in a column, as Spark's own
+    ``Cast.canANSIStoreAssign`` says, which a session of Spark Connect can't be asked for."""
+    if isinstance(wanted, s.StringType):
+        return isinstance(own, (s.AtomicType, s.CalendarIntervalType))
+    if isinstance(own, _DAYS) and isinstance(wanted, _DAYS):
+        return True
+    return isinstance(own, s.NumericType) and isinstance(wanted, s.NumericType)
 
 
 def delete_rows(change: RowChange, statement: DeleteStatement) -> None:
@@ -244,17 +301,15 @@ def delete_rows(change: RowChange, statement: DeleteStatement) -> None:
     Raises:
         InputError: Spark refuses the condition.
     """
-    predicate: Predicate | None = Constant(True)
-    wider: Predicate | None = None
+    condition = ForeignCondition(Constant(True), is_exact=True)
     if statement.where is not None:
         analysed = change.select("1", change.from_target(change.empty()), statement.where, statement.where)
         change.check(analysed, statement.where)
-        fields = dict(enumerate(change.fields))
-        predicate, wider = agreed_predicate(analysed, fields), wider_predicate(analysed, fields)
-    if predicate is not None:
-        change.transaction.table(change.table).delete(predicate, request=change.request)
+        condition = read_condition(analysed, dict(enumerate(change.fields)))
+    if condition.predicate is not None and condition.is_exact:
+        change.transaction.table(change.table).delete(condition.predicate, request=change.request)
         return
-    source = change.from_target(change.rows(wider, whole=False))
+    source = change.from_target(change.rows(condition.predicate, whole=False))
     shown = f"CAST(0 AS INT) AS {ACTION}, `{FILE}`, `{ROW}`"
     rows = change.select(shown, source, statement.where or "", statement.where)
     change.write(rows, [Action(True, None)], once=False)
@@ -278,8 +333,8 @@ def update_rows(change: RowChange, statement: UpdateStatement) -> None:
     analysed = change.select(values, change.from_target(change.empty()), what, statement.where)
     change.check(analysed, what)
     check_updates(change, analysed, [field for field, _ in wanted])
-    wider = wider_predicate(analysed, dict(enumerate(change.fields)))
-    source = change.from_target(change.rows(wider, whole=True))
+    condition = read_condition(analysed, dict(enumerate(change.fields)))
+    source = change.from_target(change.rows(condition.predicate, whole=True))
     frame = change.select(f"{values}{others}, `{FILE}`, `{ROW}`", source, what, statement.where)
     casts = StoreCasts(change.views.spark)
     cast = [

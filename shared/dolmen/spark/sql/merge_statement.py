@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import pyarrow as pa
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
 
@@ -17,16 +15,14 @@ from dolmen.format.schema import Field
 from dolmen.predicate import Predicate
 from dolmen.spark.failures import mark_of
 from dolmen.spark.file_tasks import FILE, ROW
-from dolmen.spark.merge.frame_source import ACTION, Action, Source, matched_twice
 from dolmen.spark.spark_types import is_own, quoted
-from dolmen.spark.sql.agreement import StoreCasts
-from dolmen.spark.sql.change_rows import RowChange, check_updates
+from dolmen.spark.sql.catalyst import count_join_conditions, equal_columns
+from dolmen.spark.sql.change_rows import RowChange, StoreCasts, check_updates
 from dolmen.spark.sql.statement import MergeClause, MergeStatement
+from dolmen.spark.write.frame_source import ACTION, Action, Source, matched_twice
 
 _BOTH = "__matched"
 """Whether a row has both a target row and a source row."""
-_DIGITS = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 19}
-"""Types of whole numbers, with the most digits of their values."""
 _ORDER = ("matched", "not matched", "not matched by source")
 
 
@@ -74,7 +70,7 @@ class _Matching:
         where = None if keys is None else keys.predicate
         plan = self._actions(source.columns)
         new = bool(self._of_kind("not matched") and change.entry.primary_key) and not self._inserts_keys(keys, plan)
-        equal = _equal_columns(analysed, dict(enumerate(change.fields)), source.columns, may_cast=True)
+        equal = equal_columns(analysed, dict(enumerate(change.fields)), source.columns, may_cast=True)
         self._check_updates(plan, given, empty, equal, source.columns)
         change.check(self._rows(given, empty, plan), self.statement.on)
         frame = self._rows(given, change.rows(where, whole=needs_target), plan)
@@ -232,7 +228,7 @@ class _Matching:
 
     def _keys(self, analysed: DataFrame, source: DataFrame) -> _Keys | None:
         """The columns that must be equal for rows to match, with their values in the source; None if there are none."""
-        pairs = _equal_columns(analysed, dict(enumerate(self.change.fields)), source.columns)
+        pairs = equal_columns(analysed, dict(enumerate(self.change.fields)), source.columns)
         if not pairs:
             return None
         fields = tuple(field for field, _ in pairs)
@@ -244,7 +240,7 @@ class _Matching:
             summary = summarized.summarize()
         finally:
             summarized.close()
-        only = len(_conjuncts(_join_of(analysed))) == len(pairs) and len(set(nullable)) == 1
+        only = count_join_conditions(analysed) == len(pairs) and len(set(nullable)) == 1
         return _Keys(pairs, summary.predicate(fields), only and not (summary.repeated or summary.nulls))
 
     def _inserts_keys(
@@ -282,93 +278,3 @@ class _Keys:
     pairs: Sequence[tuple[Field, str]]
     predicate: Predicate
     once: bool
-
-
-def _equal_columns(
-    analysed: DataFrame, fields: dict[int, Field], given: Sequence[str], *, may_cast: bool = False
-) -> list[tuple[Field, str]]:
-    """Columns of the target with columns of the source that a join's condition wants equal.
-
-    Args:
-        analysed: the join.
-        fields: columns of the target, by place.
-        given: names of the source's columns.
-        may_cast: they may be of two types of whole numbers or decimals, and both NULL; otherwise only pairs of one type
-            are found.
-    """
-    join = _join_of(analysed)
-    if join is None:
-        return []
-    own, other = join.left().output(), join.right().output()
-    left = {own.apply(place).exprId().id(): field for place, field in fields.items()}
-    right = {other.apply(place).exprId().id(): name for place, name in enumerate(given)}
-    found: list[tuple[Field, str]] = []
-    for node in _conjuncts(join):
-        kind = str(node.getClass().getSimpleName())
-        if kind != "EqualTo" and not (may_cast and kind == "EqualNullSafe"):
-            continue
-        sides = [node.left(), node.right()]
-        if may_cast:
-            sides = [_without_widening(side) for side in sides]
-        if any(str(side.getClass().getSimpleName()) != "AttributeReference" for side in sides):
-            continue
-        if may_cast and any(side.dataType().simpleString() in ("float", "double") for side in sides):
-            continue  # a key that is rounded may be equal to another one
-        ids = [side.exprId().id() for side in sides]
-        if ids[0] not in left:
-            ids.reverse()
-        if ids[0] not in left or ids[1] not in right or given.count(right[ids[1]]) > 1:
-            continue
-        field = left[ids[0]]
-        if not pa.types.is_floating(field.arrow_type) and all(field is not known for known, _ in found):
-            found.append((field, right[ids[1]]))
-    return found
-
-
-def _join_of(analysed: DataFrame) -> Any:
-    """The join of an analysed query; None if another node is above it."""
-    node: Any = analysed._jdf.queryExecution().analyzed()
-    while (kind := str(node.getClass().getSimpleName())) != "Join":
-        if kind not in ("Project", "WithCTE"):
-            return None
-        node = node.plan() if kind == "WithCTE" else node.child()
-    return node
-
-
-def _conjuncts(join: Any) -> list[Any]:
-    """The conditions of a join that must all hold."""
-    found, waiting = [], [join.condition().get()]
-    while waiting:
-        node = waiting.pop()
-        if str(node.getClass().getSimpleName()) == "And":
-            waiting += [node.left(), node.right()]
-        else:
-            found.append(node)
-    return found
-
-
-def _without_widening(value: Any) -> Any:
-    """The expression under casts of an exact number to types that have all its values."""
-    inner = value
-    while str(inner.getClass().getSimpleName()) == "Cast":
-        outer_type, type_ = (str(side.dataType().simpleString()) for side in (inner, inner.child()))
-        if not _has_all_values(outer_type, type_):
-            return value
-        inner = inner.child()
-    return inner
-
-
-def _has_all_values(outer: str, inner: str) -> bool:
-    """Whether a type of Spark has all values of another one, where both are exact numbers."""
-    if outer in _DIGITS and inner in _DIGITS:
-        return _DIGITS[outer] >= _DIGITS[inner]
-    decimal, places = _decimal_digits(outer), (_DIGITS[inner], 0) if inner in _DIGITS else _decimal_digits(inner)
-    return decimal is not None and places is not None and decimal[0] >= places[0] and decimal[1] >= places[1]
-
-
-def _decimal_digits(type_: str) -> tuple[int, int] | None:
-    """How many digits a type has before and behind the point. None if it is no decimal."""
-    if found := re.fullmatch(r"decimal\((\d+),(\d+)\)", type_):
-        precision, scale = map(int, found.groups())
-        return precision - scale, scale
-    return None

@@ -15,9 +15,8 @@ from dolmen.format.schema import Field
 from dolmen.rows.write.row_digest import content_digest
 from dolmen.spark.checks import is_remote
 from dolmen.spark.sessions import write_remotely
-from dolmen.spark.sql.agreement import StoreCasts
 from dolmen.spark.sql.attachment import VIEW, Args, Attachment, Attachments, Views, attachments_of, session_of
-from dolmen.spark.sql.change_rows import RowChange, delete_rows, find_field, update_rows
+from dolmen.spark.sql.change_rows import RowChange, StoreCasts, delete_rows, find_field, update_rows
 from dolmen.spark.sql.merge_statement import merge_matching
 from dolmen.spark.sql.sql_tokens import with_versions
 from dolmen.spark.sql.statement import (

@@ -26,11 +26,10 @@ from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Field
 from dolmen.rows.write.row_digest import content_digest
 from dolmen.spark import checks as given
-from dolmen.spark.merge.frame_source import MergeTask, Source, matched_twice, write_merged
-from dolmen.spark.merge.join_plan import MergePlan
 from dolmen.spark.origin import Reliance
 from dolmen.spark.read.to_frame import to_spark
 from dolmen.spark.spark_types import is_own, quoted
+from dolmen.spark.write.frame_source import MergeTask, Source, matched_twice, write_merged
 from dolmen.spark.write.from_frame import (
     begin_uploads,
     check_frame,
@@ -40,6 +39,7 @@ from dolmen.spark.write.from_frame import (
     upsert,
     without_files,
 )
+from dolmen.spark.write.join_plan import MergePlan
 from dolmen.spark.write.key_tombstones import spell, tombstones, twice
 from dolmen.spark.write.task_reports import REPORT, Reported
 from dolmen.transactions.insertion import add_inserts

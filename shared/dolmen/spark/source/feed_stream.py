@@ -24,9 +24,9 @@ from dolmen.predicate import columns
 from dolmen.spark.failures import marking_dolmen_errors
 from dolmen.spark.origin import origins_of
 from dolmen.spark.source.feed_reader import ADDED, FeedPartition, SourceFeed, feed_partitions
-from dolmen.spark.source.source_options import CHANGES_STREAM_READ, reads_changes
+from dolmen.spark.source.source import CHANGES_STREAM_READ, reads_changes
+from dolmen.spark.source.table_stream import Offset, TableStreamReader
 from dolmen.spark.spark_types import handed_schema
-from dolmen.spark.stream.table_stream import Offset, TableStreamReader
 from dolmen.transactions.snapshot import microseconds
 
 _IDLE = timedelta(hours=1)

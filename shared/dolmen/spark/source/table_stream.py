@@ -27,8 +27,7 @@ from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.schema import COMMIT_TS
 from dolmen.spark.failures import marking_dolmen_errors
 from dolmen.spark.source.batch_reader import SharedScan, bound, groups_of
-from dolmen.spark.source.source import SourceTable, pin_table
-from dolmen.spark.source.source_options import STREAM_READ, Options
+from dolmen.spark.source.source import STREAM_READ, Options, SourceTable, pin_table
 from dolmen.spark.spark_types import handed_schema
 from dolmen.transactions.snapshot import microseconds
 

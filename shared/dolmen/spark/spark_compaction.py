@@ -32,7 +32,8 @@ from dolmen.maintenance.compact.rewrite import Rewritten, TableVersion
 from dolmen.maintenance.erasures.progress import rewrite_through
 from dolmen.rows.scan.scan import Scan
 from dolmen.spark import checks as given
-from dolmen.spark.compact.group_jobs import (
+from dolmen.spark.file_tasks import map_in_tasks
+from dolmen.spark.group_jobs import (
     REWRITTEN,
     CompactionRun,
     CompactionTask,
@@ -41,7 +42,6 @@ from dolmen.spark.compact.group_jobs import (
     rewrite_groups,
     write_sorted,
 )
-from dolmen.spark.file_tasks import map_in_tasks
 from dolmen.spark.read.to_frame import to_spark
 from dolmen.spark.spark_types import spark_schema
 from dolmen.spark.write.from_frame import without_files
