@@ -64,9 +64,10 @@ class ConditionReader(ABC, Generic[Node]):
 
     def find(self, node: Node) -> Predicate | None:
         """The same; None if there is none."""
+        misfits: tuple[type[Exception], ...] = (UnsupportedConditionError, *self.misfits)
         try:
             return self.predicate(node)
-        except (UnsupportedConditionError, *self.misfits):
+        except misfits:
             return None
 
     def read(self, node: Node) -> ForeignCondition:

@@ -16,25 +16,22 @@ from pyspark import inheritable_thread_target
 from pyspark.sql import SparkSession
 
 from dolmen.commit.context import Context
-from dolmen.commit.head import Head
 from dolmen.commit.intent import BEAT_SECONDS, Intent
 from dolmen.commit.loop import submit
 from dolmen.commit.statements.background import Compact, Group
-from dolmen.commit.versions import manifest_at_version
 from dolmen.entries.segments.live import LiveFiles
 from dolmen.format.entries import DataFile
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.maintenance.compact.compaction import Compacted, PendingGroup, PendingGroups, same_table
 from dolmen.maintenance.compact.compaction_plan import CompactionOptions
 from dolmen.maintenance.compact.rewrite import GroupRewriter, Rewritten, TableVersion, write_options
-from dolmen.rows.write.conform import conform
 from dolmen.rows.write.data_file import write_data_files
 from dolmen.spark.checks import worker_url
 from dolmen.spark.failures import FAILURES, dolmen_error, mark_errors
-from dolmen.spark.file_tasks import chain_batches, open_to_write, task_runtime
+from dolmen.spark.file_tasks import MapBatches, conform_batches, open_to_write, snapshot_in_task, task_runtime
 from dolmen.store.url import open_store
 
-REWRITTEN = "place INT, files BINARY, spilled_bytes BIGINT, copied_bytes BIGINT"
+REWRITTEN = "number INT, files BINARY, spilled_bytes BIGINT, copied_bytes BIGINT"
 """The report of a task: the group that it has rewritten, and the entries of the new files, encoded."""
 
 
@@ -68,45 +65,34 @@ class CompactionTask:
             AssertionError: other rows were written than there are.
             VersionExpiredError: it took so long that what it reads has expired.
         """
-        runtime = task_runtime()
-        store = open_store(self.url, runtime)
-        context = Context(store, runtime, Head(store, runtime))
-        manifest = manifest_at_version(context.head, context.head.refresh().manifest, self.version)
-        with context.reading(self.version):
+        with snapshot_in_task(open_store(self.url, task_runtime()), self.version) as (context, manifest):
             version = TableVersion.of(context, self.table, manifest)
             found = version.files.find(uuids)
-            inputs = tuple(found[uuid] for uuid in uuids)
-            return GroupRewriter(context, self.options, self.target_file_bytes, self.object_name).rewrite(
-                version, inputs
-            )
+            rewriter = GroupRewriter(context, self.options, self.target_file_bytes, self.object_name)
+            return rewriter.rewrite(version, tuple(found[uuid] for uuid in uuids))
 
     def write(self, batches: Iterator[pa.RecordBatch], entry: TableEntry) -> list[DataFile]:
         """Writes rows that Spark has sorted; their entries are not stamped yet."""
-        first = next(batches, None)
-        if first is None:
+        rows = conform_batches(batches, entry.schema)
+        if rows is None:
             return []
-        rows = conform(pa.RecordBatchReader.from_batches(first.schema, chain_batches(first, batches)), entry.schema)
         runtime = task_runtime()
         store = open_to_write(self.url, runtime)
         options = write_options(self.options, self.target_file_bytes)
         return write_data_files(store, self.table, entry, rows, runtime, options, self.object_name)
 
 
-def rewrite_groups(
-    task: CompactionTask, groups: list[tuple[str, ...]]
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """For ``mapInArrow``: places of groups become what they were rewritten to."""
+def rewrite_numbered(task: CompactionTask, groups: Sequence[tuple[str, ...]]) -> Callable[[int], pa.RecordBatch]:
+    """For ``run_numbered``: rewrites the group of a number."""
 
-    def rewrite(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for place in batch.column(0).to_pylist():
-                rewritten = task.rewrite(groups[place])
-                yield reported(place, list(rewritten.files), rewritten.spilled_bytes, rewritten.copied_bytes)
+    def rewrite(number: int) -> pa.RecordBatch:
+        rewritten = task.rewrite(groups[number])
+        return report_group(number, list(rewritten.files), rewritten.spilled_bytes, rewritten.copied_bytes)
 
-    return mark_errors(rewrite)
+    return rewrite
 
 
-def write_sorted(task: CompactionTask, entry: bytes) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def write_sorted(task: CompactionTask, entry: bytes) -> MapBatches:
     """For ``mapInArrow``: a partition's rows, sorted by Spark, become data files.
 
     Args:
@@ -116,20 +102,20 @@ def write_sorted(task: CompactionTask, entry: bytes) -> Callable[[Iterator[pa.Re
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         written = task.write(batches, msgspec.json.decode(entry, type=TableEntry))
         if written:
-            yield reported(0, written)
+            yield report_group(0, written)
 
     return mark_errors(write)
 
 
-def reported(place: int, files: list[DataFile], spilled_bytes: int = 0, copied_bytes: int = 0) -> pa.RecordBatch:
+def report_group(number: int, files: list[DataFile], spilled_bytes: int = 0, copied_bytes: int = 0) -> pa.RecordBatch:
     """One row of ``REWRITTEN``."""
     arrays = [
-        pa.array([place], pa.int32()),
+        pa.array([number], pa.int32()),
         pa.array([msgspec.json.encode(files)], pa.binary()),
         pa.array([spilled_bytes], pa.int64()),
         pa.array([copied_bytes], pa.int64()),
     ]
-    return pa.record_batch(arrays, ["place", "files", "spilled_bytes", "copied_bytes"])
+    return pa.record_batch(arrays, ["number", "files", "spilled_bytes", "copied_bytes"])
 
 
 JOBS_AT_ONCE = 3

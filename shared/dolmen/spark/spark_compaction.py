@@ -32,14 +32,14 @@ from dolmen.maintenance.compact.rewrite import Rewritten, TableVersion
 from dolmen.maintenance.erasures.progress import rewrite_through
 from dolmen.rows.scan.scan import Scan
 from dolmen.spark import checks as given
-from dolmen.spark.file_tasks import map_in_tasks
+from dolmen.spark.file_tasks import map_in_tasks, run_numbered
 from dolmen.spark.group_jobs import (
     REWRITTEN,
     CompactionRun,
     CompactionTask,
     Job,
     Work,
-    rewrite_groups,
+    rewrite_numbered,
     write_sorted,
 )
 from dolmen.spark.read.to_frame import to_spark
@@ -237,12 +237,7 @@ def rewriting(spark: SparkSession) -> Work:
 
     def work(task: CompactionTask, job: Job) -> Sequence[Rewritten]:
         groups = [tuple(file.uuid for file in inputs) for inputs in job.groups]
-        places = spark.range(0, len(groups), 1, len(groups))
-        rows = sorted(places.mapInArrow(rewrite_groups(task, groups), REWRITTEN).collect())
-        if [row.place for row in rows] != list(range(len(groups))):
-            raise AssertionError(
-                f"{len(groups)} groups were given to tasks, {len(rows)} came back: nothing was committed"
-            )
+        rows = run_numbered(spark, len(groups), rewrite_numbered(task, groups), REWRITTEN)
         return [
             Rewritten(tuple(msgspec.json.decode(row.files, type=list[DataFile])), row.spilled_bytes, row.copied_bytes)
             for row in rows

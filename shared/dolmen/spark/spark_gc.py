@@ -1,23 +1,21 @@
-"""Collection with the mark on Spark: what must stay is worked out by tasks, everything else is the core's.
+"""Collection with the mark on Spark: tasks find the objects that must stay, the core does everything else.
 
 Nothing needed is ever deleted, because
 
-- the mark is that of ``maintenance.collection``: of the manifest of the commit that moved the fence, or of a later
-  one, which the driver names and every task compares with the one it has read;
-- the manifest's own keys are found by the driver; all others by tasks, in parts that are counted: the mark is used
-  only when each part has come back whole, exactly once;
-- a part is made of immutable segments, read by checksum: repeated and speculative tasks find the same, and one that
-  can't read a segment fails the job, before anything is deleted by its mark;
-- keys travel as 64 bits of a digest that is the same in every process, which every task proves by an example. Where two
-  keys share their bits, something is kept that could go.
+- the mark is that of ``maintenance.gc.collection``, by the manifest of the commit that moved the fence, or a later one:
+  the driver names it, and every task compares it with the one it has read;
+- the driver finds the manifest's own keys; tasks find all others, in parts that are counted: the mark is used only
+  when each part has come back whole, exactly once;
+- a part is made of immutable segments, read by checksum: repeated and speculative tasks find the same, and a task that
+  can't read a segment fails the job before anything is deleted by its mark;
+- keys travel as 64 bits of a digest that is the same in every process; every task proves that by an example. Where two
+  keys share their bits, an object is kept that could be deleted.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import cache
+from dataclasses import dataclass
 
 import msgspec
 import numpy as np
@@ -26,11 +24,8 @@ from pyspark.sql import SparkSession
 
 from dolmen.api.database import Database
 from dolmen.base import arguments
-from dolmen.base.runtime import Runtime, shared_runtime
 from dolmen.base.units import MIB
 from dolmen.commit.context import Context
-from dolmen.commit.head import Head
-from dolmen.commit.versions import manifest_at_version
 from dolmen.entries.segments.segment_reader import SegmentReader
 from dolmen.format.manifest import Manifest
 from dolmen.format.properties import DatabaseSettings
@@ -39,7 +34,8 @@ from dolmen.maintenance.gc.collection import Collected, collect
 from dolmen.maintenance.gc.mark import Codes, KeySet, MarkPart, keys_of_part, split_mark, stable_code, stable_codes
 from dolmen.spark import checks as given
 from dolmen.spark.checks import worker_url
-from dolmen.spark.failures import FAILURES, dolmen_error, mark_errors
+from dolmen.spark.failures import mark_errors, raising_dolmen_errors
+from dolmen.spark.file_tasks import MapBatches, snapshot_in_task, task_runtime
 from dolmen.store.url import open_store
 
 _MARKED = "part INT, piece INT, pieces INT, probe BIGINT, codes BINARY"
@@ -51,7 +47,6 @@ _PIECE = MIB
 """The codes in one report: 8 MB."""
 _ENTRIES_A_JOB = 50_000_000
 """Entries of segments that are marked by one job: its results pass through the driver's JVM."""
-_THREADS = 4
 
 
 def gc(
@@ -108,13 +103,9 @@ class SparkMarker:
         """
         task = MarkTask(self._url, manifest.version, manifest.commit_id, after, msgspec.json.encode(parts))
         tasks = min(len(parts), 4 * max(1, self._spark.sparkContext.defaultParallelism))
-        places = self._spark.range(0, len(parts), 1, tasks)
-        try:
-            table = places.mapInArrow(mark_parts(task), _MARKED).toArrow()
-        except FAILURES as failure:
-            if error := dolmen_error(failure):
-                raise error from failure
-            raise
+        numbers = self._spark.range(0, len(parts), 1, tasks)
+        with raising_dolmen_errors():
+            table = numbers.mapInArrow(mark_parts(task), _MARKED).toArrow()
         return checked(table, len(parts))
 
 
@@ -159,45 +150,37 @@ class MarkTask:
     after: int
     parts: bytes
 
-    def mark(self, places: Sequence[int]) -> Iterator[tuple[int, Codes]]:
+    def mark(self, numbers: Sequence[int]) -> Iterator[tuple[int, Codes]]:
         """Yields the codes of each of these parts.
 
         Raises:
             AssertionError: the version is not the one that the driver sees.
             VersionExpiredError: others have collected what it reads.
         """
-        runtime = _runtime(os.getpid())
-        store = open_store(self.url, runtime)
-        context = Context(store, runtime, Head(store, runtime))
-        manifest = manifest_at_version(context.head, context.head.refresh().manifest, self.version)
-        if manifest.commit_id != self.commit_id:
-            raise AssertionError(f"version {self.version} is another one here than in the driver: nothing is deleted")
         parts = msgspec.json.decode(self.parts, type=list[MarkPart])
-        with context.reading(self.version):
-            for place in places:
-                yield place, stable_codes(keys_of_part(parts[place], manifest, context.segments, self.after))
+        with snapshot_in_task(open_store(self.url, task_runtime()), self.version) as (context, manifest):
+            if manifest.commit_id != self.commit_id:
+                raise AssertionError(
+                    f"version {self.version} is another one here than in the driver: nothing is deleted"
+                )
+            for number in numbers:
+                yield number, stable_codes(keys_of_part(parts[number], manifest, context.segments, self.after))
 
 
-def mark_parts(task: MarkTask) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """For ``mapInArrow``: places of parts become the codes of what they name."""
+def mark_parts(task: MarkTask) -> MapBatches:
+    """For ``mapInArrow``: numbers of parts become the codes of what they name."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        places = [place for batch in batches for place in batch.column(0).to_pylist()]
-        for place, codes in task.mark(places) if places else ():
+        numbers = [number for batch in batches for number in batch.column(0).to_pylist()]
+        for part, codes in task.mark(numbers) if numbers else ():
             pieces = [codes[start : start + _PIECE] for start in range(0, len(codes), _PIECE)] or [codes]
             for number, piece in enumerate(pieces):
-                row = [[place], [number], [len(pieces)], [stable_code(_PROBE)], [piece.tobytes()]]
+                row = [[part], [number], [len(pieces)], [stable_code(_PROBE)], [piece.tobytes()]]
                 yield pa.record_batch(
                     [pa.array(v, f.type) for v, f in zip(row, _COLUMNS, strict=True)], schema=_COLUMNS
                 )
 
     return mark_errors(run)
-
-
-@cache
-def _runtime(process: int) -> Runtime:
-    """A few threads; by process, as they don't survive a fork."""
-    return replace(shared_runtime(), threads=_THREADS, cores=1)
 
 
 def _waves(parts: Sequence[MarkPart]) -> Iterator[list[MarkPart]]:

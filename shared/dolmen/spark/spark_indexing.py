@@ -7,7 +7,7 @@ changed the index meanwhile, it has no effect, and its parts are orphans.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -17,20 +17,17 @@ from pyspark.sql import SparkSession
 from dolmen.api.database import Database
 from dolmen.base import arguments
 from dolmen.commit.context import Context
-from dolmen.commit.head import Head
 from dolmen.commit.loop import submit
-from dolmen.commit.versions import manifest_at_version
 from dolmen.format.manifest import Segment
 from dolmen.format.properties import has_index
 from dolmen.maintenance import never
 from dolmen.maintenance.indexing import MOST_LOST, Indexed, IndexVersion, PartBuilding, index_reader
 from dolmen.spark import checks as given
 from dolmen.spark.checks import worker_url
-from dolmen.spark.failures import FAILURES, dolmen_error, mark_errors
-from dolmen.spark.file_tasks import open_to_write, task_runtime
+from dolmen.spark.file_tasks import open_to_write, run_numbered, snapshot_in_task, task_runtime
 
-BUILT = "place INT, part BINARY"
-"""The report of a task: which part it has built, and its reference, encoded; NULL if there was no entry."""
+BUILT = "number INT, part BINARY"
+"""The report of a task: the number of a part, and the reference to it, encoded; NULL if there was no entry."""
 
 
 def index(
@@ -86,32 +83,11 @@ class IndexTask:
 
     def build(self, files: Collection[str], parts: Collection[str]) -> Segment | None:
         """Builds a part, in bounded memory: of files with these uuids, or in place of parts with these keys."""
-        runtime = task_runtime()
-        store = open_to_write(self.url, runtime)
-        context = Context(store, runtime, Head(store, runtime))
-        manifest = manifest_at_version(context.head, context.head.refresh().manifest, self.version)
-        with context.reading(self.version):
+        with snapshot_in_task(open_to_write(self.url, task_runtime()), self.version) as (context, manifest):
             version = IndexVersion.of(context, self.table, manifest, index_reader(context))
             replaced = {part.object: part for part in version.parts}
             building = PartBuilding(tuple(version.live[uuid] for uuid in files), tuple(replaced[key] for key in parts))
             return version.build(building)
-
-
-def build_parts(
-    task: IndexTask, buildings: Sequence[tuple[Sequence[str], Sequence[str]]]
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """For ``mapInArrow``: places among ``buildings`` become references to the parts that were built."""
-
-    def build(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for place in batch.column(0).to_pylist():
-                part = task.build(*buildings[place])
-                encoded = None if part is None else msgspec.json.encode(part)
-                yield pa.record_batch(
-                    [pa.array([place], pa.int32()), pa.array([encoded], pa.binary())], ["place", "part"]
-                )
-
-    return mark_errors(build)
 
 
 class _IndexRun:
@@ -149,18 +125,18 @@ class _IndexRun:
             self._tried.update(file.uuid for file in building.files)
             self._files += len(building.files)
         task = IndexTask(self._url, version.manifest.version, self._name)
-        asked = [
+        inputs = [
             ([file.uuid for file in building.files], [part.object for part in building.parts]) for building in buildings
         ]
-        places = self._spark.range(0, len(asked), 1, len(asked))
-        try:
-            rows = sorted(places.mapInArrow(build_parts(task, asked), BUILT).collect())
-        except FAILURES as failure:
-            if error := dolmen_error(failure):
-                raise error from failure
-            raise
-        if [row.place for row in rows] != list(range(len(asked))):
-            raise AssertionError(f"{len(asked)} parts were asked for, {len(rows)} came back: nothing was committed")
+
+        def build(number: int) -> pa.RecordBatch:
+            part = task.build(*inputs[number])
+            encoded = None if part is None else msgspec.json.encode(part)
+            return pa.record_batch(
+                [pa.array([number], pa.int32()), pa.array([encoded], pa.binary())], ["number", "part"]
+            )
+
+        rows = run_numbered(self._spark, len(inputs), build, BUILT)
         built = [msgspec.json.decode(row.part, type=Segment) for row in rows if row.part is not None]
         return self._put(version, [part for building in buildings for part in building.parts], built, now_us)
 

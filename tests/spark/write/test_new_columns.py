@@ -16,7 +16,7 @@ from dolmen.errors import ConflictError, Error, InputError, RowError, SchemaErro
 from dolmen.spark import append, batches_into, overwrite, raising_dolmen_errors, upsert
 from dolmen.spark.source.table_writers import writer
 from dolmen.spark.spark_types import spark_type
-from dolmen.spark.write.new_columns import add_new_columns
+from dolmen.spark.write.frame_columns import add_new_columns
 from support.spark import streams_arrow
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("name", pa.string())])

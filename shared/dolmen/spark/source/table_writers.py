@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import msgspec
 import pyarrow as pa
@@ -45,12 +46,12 @@ from dolmen.rows.write.row_digest import content_digest
 from dolmen.spark import checks
 from dolmen.spark.checks import worker_url
 from dolmen.spark.failures import marking_dolmen_errors
-from dolmen.spark.file_tasks import WriteTask, chain_batches
+from dolmen.spark.file_tasks import RowsTask
 from dolmen.spark.origin import entry_then, origins_of
 from dolmen.spark.source.source import STREAM_WRITE, WRITE, Options
-from dolmen.spark.write.from_frame import Asked, Mode, apply_batch, without_files
-from dolmen.spark.write.new_columns import add_new_columns, check_columns
-from dolmen.spark.write.task_reports import RowSums
+from dolmen.spark.write.frame_columns import add_new_columns, check_columns
+from dolmen.spark.write.from_frame import Mode, apply_batch, without_files
+from dolmen.spark.write.task_reports import DigestMode, RowSums
 from dolmen.store.base import ObjectStore, create
 from dolmen.store.url import open_store
 from dolmen.transactions.snapshot import pin
@@ -58,7 +59,7 @@ from dolmen.transactions.snapshot import pin
 _NUMBER_BITS = 60
 
 
-class Pulse:
+class TaskHeartbeat:
     """One process's part in an intent.
 
     Args:
@@ -141,7 +142,7 @@ class WriteJob:
         overwrite: replace the rows there are.
         force: those too that others have added since.
         txid: begins the names of all its files.
-        asked: whether tasks sum their rows, for the digest of a request.
+        digest: whether tasks sum their rows, for the digest of a request.
     """
 
     url: str
@@ -154,7 +155,7 @@ class WriteJob:
     overwrite: bool
     force: bool
     txid: str
-    asked: Asked = Asked.NOT
+    digest: DigestMode = DigestMode.NONE
 
     @property
     def operation(self) -> str:
@@ -164,24 +165,22 @@ class WriteJob:
     def write(self, batches: Iterator[pa.RecordBatch], query: str = "") -> Written:
         """Writes one task's rows. Keeps the intent alive meanwhile, as it may take hours until the rows come."""
         runtime = shared_runtime()
-        pulse = Pulse(open_store(self.url, runtime), runtime, self.txid, self.operation, self.table)
-        task = WriteTask(self.url, self.table, self.entry, self.txid)
+        heartbeat = TaskHeartbeat(open_store(self.url, runtime), runtime, self.txid, self.operation, self.table)
+        task = RowsTask(self.url, self.table, self.entry, self.txid, digest=self.digest)
+        if self.digest is DigestMode.ALONE:
+            return replace(self.nothing(query), sums=task.run(batches).sums.encode())
 
         def work() -> Written:
             first = next(batches, None)
             if first is None:
                 return self.nothing(query)
-            first_upload_us = pulse.start()
-            files = task.write(chain_batches(first, batches), sums)
-            told = b"" if sums is None else sums.encode()
-            entries = tuple(map(msgspec.json.encode, files))
-            return Written(entries, self.uuid, self.txid, first_upload_us, query, told, self.entry)
+            first_upload_us = heartbeat.start()
+            report = task.run(chain([first], batches))
+            sums = b"" if self.digest is DigestMode.NONE else report.sums.encode()
+            entries = tuple(map(msgspec.json.encode, report.files))
+            return Written(entries, self.uuid, self.txid, first_upload_us, query, sums, self.entry)
 
-        sums = None if self.asked is Asked.NOT else RowSums()
-        if self.asked is Asked.ONLY:
-            task.write(batches, sums, only_sum=True)
-            return replace(self.nothing(query), sums=sums.encode() if sums else b"")
-        return runtime.attend(work, BEAT_SECONDS / 10, pulse.beat)
+        return runtime.attend(work, BEAT_SECONDS / 10, heartbeat.beat)
 
     def nothing(self, query: str = "") -> Written:
         """The result of a task without rows."""
@@ -197,7 +196,7 @@ class WriteJob:
         if not written and not self.overwrite and request is None:
             return
         digest = ""
-        if self.asked is not Asked.NOT:
+        if self.digest is not DigestMode.NONE:
             sums = RowSums.of(message.sums for message in messages if message is not None and message.sums)
             digest = content_digest(self.operation, self.table, None, sums.content())
         context = open_database(self.url).context
@@ -207,7 +206,7 @@ class WriteJob:
         assert len(jobs) <= 1, "files of two jobs in one commit"
         uuid, txid, entry = next(iter(jobs), (self.uuid, None, self.entry))
         schema = msgspec.json.decode(entry, type=TableEntry).schema
-        is_said = files or (self.overwrite and self.asked is not Asked.ONLY)
+        is_said = files or (self.overwrite and self.digest is not DigestMode.ALONE)
         statements = (self._statement(uuid, files, request, schema),) if is_said else ()
         change = Change(
             commit_id=context.runtime.uuid(),
@@ -225,7 +224,7 @@ class WriteJob:
             made = f" (these rows are of version {self.version}, as is the frame or view that they come from)"
             raise ConflictError(f"{error}{made}") from error
         if done.manifest is not None and txid is not None:
-            Pulse(context.store, context.runtime, txid, self.operation, self.table).done()
+            TaskHeartbeat(context.store, context.runtime, txid, self.operation, self.table).done()
 
     def _statement(self, uuid: str, files: tuple[DataFile, ...], request: str | None, schema: Schema) -> Statement:
         if not self.overwrite:
@@ -317,7 +316,7 @@ def writer(options: Mapping[str, str], schema: s.StructType, overwrite: bool) ->
         return TableWriter(job, None, False)
     context = open_database(job.url).context
     found = find_applied(context.head.refresh().manifest, [request], context.segments).get(request)
-    job = replace(job, asked=Asked.TOO if found is None else Asked.ONLY)
+    job = replace(job, digest=DigestMode.WITH_FILES if found is None else DigestMode.ALONE)
     return TableWriter(job, request, found is not None and not found.digest)
 
 

@@ -13,13 +13,11 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-import msgspec
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
 from pyspark.sql import types as s
 
 from dolmen.base.cached import cached_property
-from dolmen.commit.statements.row_changes import DeletePositions, Write
 from dolmen.errors import InputError, RowError, SchemaError
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Field
@@ -33,10 +31,7 @@ from dolmen.spark.spark_types import is_own, quoted, spark_schema, spark_type
 from dolmen.spark.sql.attachment import Attachment, Views
 from dolmen.spark.sql.catalyst import check_single_rows, read_condition, shown_columns
 from dolmen.spark.sql.statement import DeleteStatement, SqlStatement, Target, UpdateStatement
-from dolmen.spark.write.frame_source import ACTION, Action, MergeTask, matched_twice, write_merged
-from dolmen.spark.write.from_frame import begin_uploads, collect_keeping_alive, without_files
-from dolmen.spark.write.spark_merge import add_written, positions_by_path
-from dolmen.spark.write.task_reports import REPORT, Reported
+from dolmen.spark.write.row_actions import ACTION, Action, apply_actions
 from dolmen.transactions.merge.clauses import check_updatable
 from dolmen.transactions.transaction import Transaction
 
@@ -150,32 +145,8 @@ class RowChange:
                 self.transaction.claim(current[origin], None)
 
     def write(self, rows: DataFrame, actions: Sequence[Action], *, once: bool, new: bool = False) -> None:
-        """Runs the job, and adds what it did to the transaction.
-
-        Args:
-            rows: with their actions, positions and values.
-            once: it is an error when one row of the target goes twice.
-            new: rows that replace none must have primary keys that no other row has.
-
-        Raises:
-            DuplicateKeyError: one has not.
-        """
-        transaction, entry = self.transaction, self.entry
-        url, txid = begin_uploads(transaction)
-        encoded = msgspec.json.encode(without_files(entry))
-        task = MergeTask(
-            url, self.table, encoded, txid, (), tuple(actions), keys=False, positions=True, once=once, new=new
-        )
-        reported = Reported.of(collect_keeping_alive(transaction, rows.mapInArrow(write_merged(task), REPORT)))
-        if once and reported.again:
-            raise matched_twice()
-        if reported.positions:
-            positions = positions_by_path(transaction, entry, reported.positions)
-            transaction.add(DeletePositions.of(self.table, entry.uuid, positions, self.request))
-        if reported.files:
-            files = tuple(reported.files)
-            written = Write(self.table, entry.uuid, files, (), self.request, schema=entry.schema)
-            add_written(transaction, entry, written, reported, new=new)
+        """Runs the job of the actions, and adds the changes to the transaction. See ``apply_actions``."""
+        apply_actions(self.transaction, self.table, rows, actions, once=once, new=new, request=self.request)
 
 
 def find_field(fields: Sequence[Field], name: str, table: str, *, case_sensitive: bool) -> Field:

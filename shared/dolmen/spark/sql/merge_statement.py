@@ -19,7 +19,8 @@ from dolmen.spark.spark_types import is_own, quoted
 from dolmen.spark.sql.catalyst import count_join_conditions, equal_columns
 from dolmen.spark.sql.change_rows import RowChange, StoreCasts, check_updates
 from dolmen.spark.sql.statement import MergeClause, MergeStatement
-from dolmen.spark.write.frame_source import ACTION, Action, Source, matched_twice
+from dolmen.spark.write.frame_source import Source
+from dolmen.spark.write.row_actions import ACTION, Action, matched_twice
 
 _BOTH = "__matched"
 """Whether a row has both a target row and a source row."""

@@ -1,15 +1,14 @@
 """Writes a DataFrame into a table: tasks write data files, and the driver makes ONE commit of their reports.
 
-A task that is repeated, speculative or killed leaves files that no commit names, and nothing else: which files count
-is decided by the rows that Spark hands to the driver, one set for each partition. All of them are named by the job's
-intent, so that what a dead job left is found and removed.
+A repeated, speculative or killed task leaves files that no commit names, and nothing else: Spark hands the driver one
+report for each partition, and only files in these reports count. The job's intent names all files, so collection finds
+and removes those of a dead job.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from enum import Enum
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -23,7 +22,6 @@ from dolmen.commit.statements.row_changes import Overwrite, Write
 from dolmen.commit.statements.statement import Statement
 from dolmen.commit.uploads import MAX_KEYS
 from dolmen.errors import InputError, SchemaError
-from dolmen.format.entries import DataFile
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Field
 from dolmen.predicate import Where
@@ -32,22 +30,13 @@ from dolmen.rows.write.row_digest import content_digest
 from dolmen.spark import checks as given
 from dolmen.spark.checks import worker_url
 from dolmen.spark.failures import FAILURES, dolmen_error, raising_dolmen_errors
-from dolmen.spark.file_tasks import WRITTEN, WriteTask, map_in_tasks, write_files
+from dolmen.spark.file_tasks import RowsTask, map_in_tasks, report_task
 from dolmen.spark.origin import Reliance, entry_then
 from dolmen.spark.sessions import is_remote_frame, write_remotely
 from dolmen.spark.spark_types import handed_schema
-from dolmen.spark.write.key_tombstones import (
-    KeyedTask,
-    as_given,
-    check_not_null,
-    key_columns,
-    only,
-    spell,
-    tombstones,
-    write_keyed,
-)
-from dolmen.spark.write.new_columns import add_new_columns, check_columns
-from dolmen.spark.write.task_reports import REPORT, Reported, RowSums
+from dolmen.spark.write.frame_columns import add_new_columns, as_given, check_columns, key_columns, only, spell
+from dolmen.spark.write.key_tombstones import check_not_null, tombstones
+from dolmen.spark.write.task_reports import REPORT, DigestMode, Reported
 from dolmen.transactions.results import Commit
 from dolmen.transactions.row_statements import delete_keys, key_fields, keys_content, take_keys
 from dolmen.transactions.snapshot import pin
@@ -79,16 +68,17 @@ def append(table: Table, frame: DataFrame, *, merge_schema: bool = False, reques
         return write_remotely(table.context, table.name, frame, request, overwrites=False, merge_schema=merge_schema)
     check_frame(frame)
     _merge_schema(table, frame, request, merge_schema)
-    return _append(table, frame, request, Asked.of(request))
+    return _append(table, frame, request, DigestMode.of(request))
 
 
-def _append(table: Table, frame: DataFrame, request: str | None, asked: Asked) -> Commit:
-    def statement(transaction: Transaction, entry: TableEntry, asked: Asked) -> Made:
-        files, sums = write_frame(transaction, table.name, frame, asked)
+def _append(table: Table, frame: DataFrame, request: str | None, digest: DigestMode) -> Commit:
+    def statement(transaction: Transaction, entry: TableEntry, digest: DigestMode) -> Made:
+        written = write_frame(transaction, table.name, frame, digest)
+        files = tuple(written.files)
         made = Write(table.name, entry.uuid, files, request=request, schema=entry.schema) if files else None
-        return made, [None, sums.content()]
+        return made, [None, written.sums.content()]
 
-    return _commit(table, "append", request, statement, asked)
+    return _commit(table, "append", request, statement, digest)
 
 
 def overwrite(
@@ -136,17 +126,18 @@ def overwrite(
     seen = Transaction(table.context, "overwrite").base  # before a commit of columns, which looks at newer versions
     _merge_schema(table, frame, request, merge_schema)
 
-    def statement(transaction: Transaction, entry: TableEntry, asked: Asked) -> Made:
-        if asked is Asked.ONLY:
-            return None, [None, write_frame(transaction, table.name, frame, asked)[1].content()]
+    def statement(transaction: Transaction, entry: TableEntry, digest: DigestMode) -> Made:
+        if digest is DigestMode.ALONE:
+            return None, [None, write_frame(transaction, table.name, frame, digest).sums.content()]
         oldest = reliance.oldest(frame, entry.uuid)
         base = seen if oldest is None else pin(table.context, oldest, None).manifest
         own = entry_then(base, table.name, entry.uuid)
-        files, sums = write_frame(transaction, table.name, frame, asked)
+        written = write_frame(transaction, table.name, frame, digest)
+        files = tuple(written.files)
         made = Overwrite(table.name, entry.uuid, own.epoch, base.commit_ts, files, force, request, entry.schema)
-        return made, [None, sums.content()]
+        return made, [None, written.sums.content()]
 
-    return _commit(table, "overwrite", request, statement, Asked.of(request), refresh=False)
+    return _commit(table, "overwrite", request, statement, DigestMode.of(request), refresh=False)
 
 
 def upsert(
@@ -185,7 +176,7 @@ def upsert(
     check_frame(frame)
     reliance = Reliance.of(since, force)
     _merge_schema(table, frame, request, merge_schema)
-    return _upsert(table, frame, on, request, Asked.of(request), reliance)
+    return _upsert(table, frame, on, request, DigestMode.of(request), reliance)
 
 
 def _upsert(
@@ -193,17 +184,17 @@ def _upsert(
     frame: DataFrame,
     on: str | Sequence[str] | None,
     request: str | None,
-    asked: Asked,
+    digest: DigestMode,
     reliance: Reliance,
 ) -> Commit:
-    def statement(transaction: Transaction, entry: TableEntry, asked: Asked) -> Made:
+    def statement(transaction: Transaction, entry: TableEntry, digest: DigestMode) -> Made:
         fields, spelled = key_fields(entry, on), spell(frame, entry.schema)
         check_columns(spelled.schema, entry)
-        if asked is not Asked.ONLY:
+        if digest is not DigestMode.ALONE:
             reliance.state(transaction, table.name, frame)
         keys = key_columns(spelled, fields)
-        together = spelled if asked is Asked.ONLY else spelled.repartition(*keys).sortWithinPartitions(*keys)
-        reported = write_keys(transaction, table.name, together, fields, asked, rows=True)
+        together = spelled if digest is DigestMode.ALONE else spelled.repartition(*keys).sortWithinPartitions(*keys)
+        reported = write_frame(transaction, table.name, together, digest, fields)
         content = [sorted(field.name for field in fields), reported.sums.content()]
         if not reported.files:
             return None, content
@@ -211,7 +202,7 @@ def _upsert(
         made = Write(table.name, entry.uuid, tuple(reported.files), hidden, request, schema=entry.schema)
         return made, content
 
-    return _commit(table, "upsert", request, statement, asked)
+    return _commit(table, "upsert", request, statement, digest)
 
 
 def apply_batch(
@@ -228,8 +219,8 @@ def apply_batch(
     _merge_schema(table, frame, request, merge_schema)
     if mode == "upsert":
         # A batch is what it is, whatever has happened to the table meanwhile: a query could not go on otherwise.
-        return _upsert(table, frame, on, request, Asked.NOT, Reliance.of(None, force=True))
-    return _append(table, frame, request, Asked.NOT)
+        return _upsert(table, frame, on, request, DigestMode.NONE, Reliance.of(None, force=True))
+    return _append(table, frame, request, DigestMode.NONE)
 
 
 def delete(
@@ -270,11 +261,11 @@ def delete(
     check_frame(frame)
     reliance = Reliance.of(since, force)
 
-    def statement(transaction: Transaction, entry: TableEntry, asked: Asked) -> Made:
+    def statement(transaction: Transaction, entry: TableEntry, digest: DigestMode) -> Made:
         fields, spelled = key_fields(entry, on), spell(frame, entry.schema)
         plan_conform(handed_schema(spelled.schema), only(fields))
         key_columns(spelled, fields)  # refuses what is of another kind
-        if asked is not Asked.ONLY:
+        if digest is not DigestMode.ALONE:
             reliance.state(transaction, table.name, frame)
         keyed = spelled.select(*(as_given(spelled, field) for field in fields))
         with raising_dolmen_errors():
@@ -283,68 +274,49 @@ def delete(
             check_not_null(few, fields)
             keys = take_keys(entry, few, [field.name for field in fields])
             content = keys_content(entry, keys)
-            if asked is Asked.ONLY:
+            if digest is DigestMode.ALONE:
                 return None, content
             made = delete_keys(transaction.uploads, table.name, entry, keys, request)
             return made if made.tombstones else None, content
-        reported = write_keys(transaction, table.name, keyed.distinct(), fields, asked, rows=False)
+        reported = write_frame(transaction, table.name, keyed.distinct(), digest, fields, has_rows=False)
         content = ["keys", sorted(field.name for field in fields), reported.sums.content()]
-        if asked is Asked.ONLY:
+        if digest is DigestMode.ALONE:
             return None, content
         hidden = tombstones(transaction.uploads, table.name, entry.uuid, reported, fields)
         return Write(table.name, entry.uuid, (), hidden, request, schema=entry.schema), content
 
-    return _commit(table, "delete", request, statement, Asked.of(request))
-
-
-class Asked(Enum):
-    """Whether a write makes up a digest of its rows, by which a request is told from another under its id."""
-
-    NOT = "no"
-    TOO = "beside writing"
-    ONLY = "and writes nothing: the request was applied before"
-
-    @classmethod
-    def of(cls, request: str | None) -> Asked:
-        """The kind of digest that a request needs."""
-        return cls.NOT if request is None else cls.TOO
+    return _commit(table, "delete", request, statement, DigestMode.of(request))
 
 
 def write_frame(
-    transaction: Transaction, name: str, frame: DataFrame, asked: Asked
-) -> tuple[tuple[DataFile, ...], RowSums]:
-    """Writes the rows of a DataFrame into data files of a table, under the transaction's intent; commits nothing.
+    transaction: Transaction,
+    name: str,
+    frame: DataFrame,
+    digest: DigestMode,
+    key: tuple[Field, ...] = (),
+    *,
+    has_rows: bool = True,
+) -> Reported:
+    """Writes rows into data files, and keys into tombstones, under the transaction's intent; commits nothing.
+
+    Args:
+        frame: rows of the table; with a ``key`` all rows of a key are in one partition, in order.
+        key: the columns by whose values older rows are hidden.
+        has_rows: False = the frame has keys alone.
 
     Raises:
         SchemaError: the columns do not match the table's; raised before a task begins.
         PySparkException: a task failed.
     """
     entry = transaction.entry(name)
-    check_columns(frame.schema, entry)
-    only_sum = asked is Asked.ONLY
-    url, txid = (worker_url(transaction.context.store), "") if only_sum else begin_uploads(transaction)
-    task = WriteTask(url, name, msgspec.json.encode(without_files(entry)), txid)
-    job = map_in_tasks(frame, write_files(task, with_sums=asked is Asked.TOO, only_sum=only_sum), WRITTEN)
-    rows = collect_rows(job) if only_sum else collect_keeping_alive(transaction, job)
-    files = tuple(msgspec.json.decode(row.entry, type=DataFile) for row in rows if row.entry is not None)
-    return files, RowSums.of(row.sums for row in rows if row.sums is not None)
-
-
-def write_keys(
-    transaction: Transaction, name: str, frame: DataFrame, fields: tuple[Field, ...], asked: Asked, *, rows: bool
-) -> Reported:
-    """Writes keys, and rows if these are rows, under the transaction's intent; commits nothing.
-
-    Args:
-        frame: each key in one partition, in order, if these are rows.
-        fields: the key's columns.
-    """
-    only_sum = asked is Asked.ONLY
-    url, txid = (worker_url(transaction.context.store), "") if only_sum else begin_uploads(transaction)
-    key, entry = tuple(field.id for field in fields), msgspec.json.encode(without_files(transaction.entry(name)))
-    task = KeyedTask(url, name, entry, txid, key, rows, asked is not Asked.NOT, only_sum)
-    job = map_in_tasks(frame, write_keyed(task), REPORT)
-    return Reported.of(collect_rows(job) if only_sum else collect_keeping_alive(transaction, job))
+    if not key:
+        check_columns(frame.schema, entry)
+    is_alone = digest is DigestMode.ALONE
+    url, txid = (worker_url(transaction.context.store), "") if is_alone else begin_uploads(transaction)
+    ids = tuple(field.id for field in key)
+    task = RowsTask(url, name, msgspec.json.encode(without_files(entry)), txid, ids, has_rows, digest)
+    job = map_in_tasks(frame, report_task(task), REPORT)
+    return Reported.of(collect_rows(job) if is_alone else collect_keeping_alive(transaction, job))
 
 
 def collect_rows(job: DataFrame) -> list[Row]:
@@ -429,8 +401,8 @@ def _commit(
     table: Table,
     operation: str,
     request: str | None,
-    statement: Callable[[Transaction, TableEntry, Asked], Made],
-    asked: Asked,
+    statement: Callable[[Transaction, TableEntry, DigestMode], Made],
+    digest: DigestMode,
     *,
     refresh: bool = True,
 ) -> Commit:
@@ -445,14 +417,14 @@ def _commit(
     entry = transaction.entry(table.name)
     content: list[Any] | None = None
     if not transaction.has_applied(request):
-        made, content = statement(transaction, entry, asked)
+        made, content = statement(transaction, entry, digest)
         if made is not None:
             transaction.add(made)
-    elif asked is Asked.TOO and is_compared(transaction, request):
-        _, content = statement(transaction, entry, Asked.ONLY)
+    elif digest is DigestMode.WITH_FILES and is_compared(transaction, request):
+        _, content = statement(transaction, entry, DigestMode.ALONE)
     if request is not None:
-        digest = "" if content is None or asked is Asked.NOT else content_digest(operation, table.name, *content)
-        transaction.bind(request, digest)
+        has_digest = content is not None and digest is not DigestMode.NONE
+        transaction.bind(request, content_digest(operation, table.name, *(content or ())) if has_digest else "")
     return transaction.commit()
 
 

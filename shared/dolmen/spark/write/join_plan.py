@@ -17,7 +17,8 @@ from dolmen.format.schema import COMMIT_TS, Field
 from dolmen.rows.write.conform import plan_conform
 from dolmen.spark.file_tasks import FILE, ROW
 from dolmen.spark.spark_types import handed_schema, quoted, spark_schema
-from dolmen.spark.write.frame_source import ACTION, Action, Source, SourceSummary, computed_casts
+from dolmen.spark.write.frame_source import Source, SourceSummary
+from dolmen.spark.write.row_actions import ACTION, Action, computed_casts
 from dolmen.transactions.merge.clauses import Clause, Clauses, Delete, Insert, Update
 
 _COUNTS, _FIRST = "__counts", "__first"

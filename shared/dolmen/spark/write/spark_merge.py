@@ -6,22 +6,16 @@ claimed, so that a commit which may have changed it makes the merge start again 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 
-import msgspec
-from pyroaring import BitMap
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
 
 from dolmen.api.autocommit import replay
 from dolmen.api.table import Table
-from dolmen.commit.statements.row_changes import DeletePositions, Write
-from dolmen.entries.segments.live import LiveFiles
 from dolmen.errors import RowError, SchemaError
-from dolmen.format.entries import KeysTombstone
-from dolmen.format.layout import uuid_of
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Field
 from dolmen.rows.write.row_digest import content_digest
@@ -29,20 +23,17 @@ from dolmen.spark import checks as given
 from dolmen.spark.origin import Reliance
 from dolmen.spark.read.to_frame import to_spark
 from dolmen.spark.spark_types import is_own, quoted
-from dolmen.spark.write.frame_source import MergeTask, Source, matched_twice, write_merged
+from dolmen.spark.write.frame_columns import spell
+from dolmen.spark.write.frame_source import Source
 from dolmen.spark.write.from_frame import (
-    begin_uploads,
     check_frame,
-    collect_keeping_alive,
     delete,
     is_compared,
     upsert,
-    without_files,
 )
 from dolmen.spark.write.join_plan import MergePlan
-from dolmen.spark.write.key_tombstones import spell, tombstones, twice
-from dolmen.spark.write.task_reports import REPORT, Reported
-from dolmen.transactions.insertion import add_inserts
+from dolmen.spark.write.key_tombstones import twice
+from dolmen.spark.write.row_actions import apply_actions
 from dolmen.transactions.merge.clauses import Clauses, WhenMatched, WhenNotMatched, WhenNotMatchedBySource
 from dolmen.transactions.results import Commit
 from dolmen.transactions.row_statements import key_fields
@@ -166,70 +157,21 @@ class _Merging:
             spark=self.frame.sparkSession,
         )
         rows = plan.rows(target, self.source, summary)
-        url, txid = begin_uploads(transaction)
-        by_keys = self.clauses.takes_all_matched
-        once = summary.repeated and not self.clauses.deletes_only
-        task = MergeTask(
-            url,
+        apply_actions(
+            transaction,
             self.table,
-            msgspec.json.encode(without_files(entry)),
-            txid,
-            key=tuple(field.id for field in fields),
-            actions=plan.actions(),
-            keys=by_keys,
-            positions=once or not by_keys,
-            once=once,
+            rows,
+            plan.actions(),
+            key=fields if self.clauses.takes_all_matched else (),
+            once=summary.repeated and not self.clauses.deletes_only,
             new=self.clauses.may_insert_twice(entry, self.on),
+            request=self.request,
         )
-        reported = Reported.of(collect_keeping_alive(transaction, rows.mapInArrow(write_merged(task), REPORT)))
-        if once and reported.again:
-            raise matched_twice()
-        self._state(transaction, entry, fields, reported, by_keys=by_keys, new=task.new)
 
     def _digest(self) -> str:
         """The digest of the request: of the source's rows, and of the clauses."""
         sums = self.source.sums().content()
         return content_digest("merge", self.table, sorted(self.on), *self.clauses.content(), sums)
-
-    def _state(
-        self,
-        transaction: Transaction,
-        entry: TableEntry,
-        fields: tuple[Field, ...],
-        reported: Reported,
-        *,
-        by_keys: bool,
-        new: bool,
-    ) -> None:
-        """Adds what tasks have reported to the transaction."""
-        hidden: tuple[KeysTombstone, ...] = ()
-        if by_keys:
-            hidden = tombstones(transaction.uploads, self.table, entry.uuid, reported, fields)
-        elif reported.positions:
-            positions = positions_by_path(transaction, entry, reported.positions)
-            transaction.add(DeletePositions.of(self.table, entry.uuid, positions, self.request))
-        if hidden and new:
-            transaction.add(Write(self.table, entry.uuid, (), hidden, self.request, schema=entry.schema))
-            hidden = ()
-        if reported.files or hidden:
-            files = tuple(reported.files)
-            written = Write(self.table, entry.uuid, files, hidden, self.request, schema=entry.schema)
-            add_written(transaction, entry, written, reported, new=new)
-
-
-def add_written(transaction: Transaction, entry: TableEntry, written: Write, reported: Reported, *, new: bool) -> None:
-    """Adds rows that tasks have written.
-
-    Args:
-        new: whether those that replace none must have primary keys that no other row has.
-
-    Raises:
-        DuplicateKeyError: one has not.
-    """
-    if new:
-        add_inserts(transaction, entry, written, (batch for keys in reported.inserted for batch in keys.to_batches()))
-    else:
-        transaction.add(written)
 
 
 def _without_nulls(frame: DataFrame, names: Sequence[str]) -> DataFrame:
@@ -240,12 +182,3 @@ def _without_nulls(frame: DataFrame, names: Sequence[str]) -> DataFrame:
 
 def _is_primary(fields: Sequence[Field], entry: TableEntry) -> bool:
     return {field.id for field in fields} == set(entry.primary_key)
-
-
-def positions_by_path(
-    transaction: Transaction, entry: TableEntry, positions: Mapping[str, BitMap]
-) -> dict[str, BitMap]:
-    """Positions by the path of their file; Spark gives only the end of its name."""
-    uuids = {name: uuid_of(name) for name in positions}
-    live = LiveFiles.of(entry, transaction.context.segments).find(list(uuids.values()))
-    return {live[uuids[name]].path: bits for name, bits in positions.items()}

@@ -1,16 +1,15 @@
-"""The reports of tasks that write to the driver: rows of a kind, a name and a body.
+"""The reports that writing tasks send to the driver: rows of a kind, a name and a body.
 
-A digest of rows in any order, which tasks make each of their own rows: whatever partitions these come in, the sum
-over all tasks is the same. So the content of a request can be told from another's (docs/protocol.md).
-
-Each row gets 64 bits (``dolmen.rows.write.row_digest``), of its values as they fit the table. Summed are these, and a
-second function of them.
+Among them is a digest of rows in any order, by which the content of a request differs from another's
+(docs/protocol.md). Each row has a hash of 64 bits (``dolmen.rows.write.row_digest``) of its values in the table's
+types. A task sums the hashes of its rows, and a second function of them; the total does not depend on partitions.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any
 
 import msgspec
@@ -26,6 +25,19 @@ _MASK = (1 << 64) - 1
 
 
 _SECOND = 0xD6E8FEB86659FD93
+
+
+class DigestMode(Enum):
+    """Whether a write sums its rows, for the digest by which a request differs from another with the same id."""
+
+    NONE = "no digest"
+    WITH_FILES = "a digest, and files"
+    ALONE = "a digest and no file: the request was applied before"
+
+    @classmethod
+    def of(cls, request: str | None) -> DigestMode:
+        """The mode in which a request is first applied."""
+        return cls.NONE if request is None else cls.WITH_FILES
 
 
 @dataclass
@@ -131,8 +143,8 @@ class Reported:
             yield from _batches("sums", [(self.sums.encode(), "")])
         yield from _batches("file", ((msgspec.json.encode(file), "") for file in self.files))
         yield from _batches("tombstone", ((msgspec.json.encode(each), "") for each in self.tombstones))
-        yield from _batches("keys", ((_ipc(keys), "") for keys in self.keys))
-        yield from _batches("inserted", ((_ipc(keys), "") for keys in self.inserted))
+        yield from _batches("keys", ((ipc_bytes(keys), "") for keys in self.keys))
+        yield from _batches("inserted", ((ipc_bytes(keys), "") for keys in self.inserted))
         yield from _batches("positions", ((bits.serialize(), name) for name, bits in self.positions.items()))
 
 
@@ -141,7 +153,8 @@ def _batches(kind: str, bodies: Iterable[tuple[bytes, str]]) -> Iterator[pa.Reco
         yield pa.record_batch([[kind], [name], pa.array([body], pa.binary())], schema=_SCHEMA)
 
 
-def _ipc(keys: pa.Table) -> bytes:
+def ipc_bytes(keys: pa.Table) -> bytes:
+    """A table as an Arrow stream."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, keys.schema) as writer:
         writer.write_table(keys)
