@@ -91,12 +91,8 @@ def check_supported(version: str) -> None:
 
 
 S3A = "org.apache.hadoop.fs.s3a.S3AFileSystem"
-
-
 _PATTERN = re.compile(r"[]\\*?{}[]")
 """Characters that Hadoop takes for a pattern of paths, or for its escape."""
-
-
 _log = logging.getLogger("dolmen")
 
 

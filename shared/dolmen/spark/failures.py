@@ -36,11 +36,7 @@ except ImportError:
 
 FAILURES = PySparkException, Py4JJavaError
 """The errors by which a failed job is known in the driver."""
-
-
 _MARK = "raised by dolmen in a task: "
-
-
 _LINE = re.compile(re.escape(_MARK) + r"(\{.*\})")
 
 

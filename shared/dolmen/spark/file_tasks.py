@@ -58,7 +58,6 @@ def _runtime_of(process: int) -> Runtime:
 
 MapBatches: TypeAlias = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 """A function for ``mapInArrow``."""
-
 FILE, ROW = "__file", "__row"
 """Columns with the name of a row's file, and the row's position in it."""
 

@@ -31,15 +31,9 @@ from dolmen.transactions.results import Commit
 
 ANSWER_SECONDS = 3.0
 """How long a master may take to answer each call."""
-
-
 PATIENCE_SECONDS = 15.0
 """How long calls are repeated, as the cluster may be starting."""
-
-
 _STANDALONE = re.compile(r"spark://(.+)")
-
-
 _PORT = 7077
 
 

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 Format = Literal["parquet", "csv", "json"]
 FORMATS: tuple[Format, ...] = ("parquet", "csv", "json")
-
 _TEXT = {
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
     "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",

@@ -130,8 +130,6 @@ PARAMETRIC: dict[ColumnType | None, Callable[[pa.DataType], s.DataType]] = {
     MAP: _map,
 }
 """Spark's types of those that take parameters."""
-
-
 _BATCH_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 
 

@@ -36,7 +36,6 @@ MAX_FILES, MAX_BYTES = 1000, 8 * GIB
 """The most files and bytes of one portion, which is one commit.
 
 A larger one is clustered better, but costs more when it fails."""
-
 _CORE_FILES, _CORE_BYTES = 100, GIB
 """The most files and bytes of one batch that the core ingests."""
 _MOST_PROBLEMS = 1000

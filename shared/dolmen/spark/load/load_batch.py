@@ -65,7 +65,6 @@ SAMPLE_BYTES = MIB
 """Bytes of sorted rows for each sampled key, or an eighth of a data file if that is less."""
 LEAST_GROUP_BYTES, MOST_GROUP_BYTES = 16 * MIB, 256 * MIB
 """The bytes of files that a task reads, at least and at most; or one larger file."""
-
 _STORED_AS = 0.6
 """Bytes of Parquet for a byte of a run, roughly: the plan's number of files depends on it."""
 _BLOBS_AT_ONCE = 4

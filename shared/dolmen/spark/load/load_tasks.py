@@ -141,8 +141,6 @@ class ReadDrops:
 
 Key: TypeAlias = list[list[Any]]
 """The sort key of a row: for each column a rank (values, then NaN, then NULL) and a value that JSON can hold."""
-
-
 MOST_CHARACTERS = 200
 """Texts are compared by their first characters. That is an order too; only more rows are equal in it."""
 
@@ -228,16 +226,10 @@ def _value(scalar: pa.Scalar) -> list[Any]:
 
 
 Batches: TypeAlias = Iterator[pa.RecordBatch]
-
-
 RUN_BYTES = 32 * MIB
 """Bytes of rows that are sorted together, in Arrow memory."""
-
-
 RANGE_BYTES = 64 * MIB
 """Bytes of the rows of a range, which are merged in memory."""
-
-
 _RUN_ROWS = 1 << 20
 
 

@@ -29,7 +29,6 @@ from dolmen.spark.spark_types import spark_type
 
 FindColumn: TypeAlias = Callable[[int], Column]
 """Returns the Spark column for a column's id."""
-
 _MOST_PIECES = 200
 _EPOCH = datetime(1970, 1, 1)
 _NULL_TRUTH = "CAST(NULL AS BOOLEAN)"

@@ -36,7 +36,6 @@ FILE_BYTES = 4 * MIB
 """The cost of opening a file, in bytes read, so that one task does not get many small files."""
 PARTITIONS = 64
 """Partitions are smaller than ``PARTITION_BYTES`` until there are this many tasks."""
-
 _OPS: dict[str, Op] = {
     "EqualTo": "=", "GreaterThan": ">", "GreaterThanOrEqual": ">=", "LessThan": "<", "LessThanOrEqual": "<=",
 }  # fmt: skip

@@ -6,11 +6,10 @@ the table had when its frame was made: older versions are shown in them, and a l
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
-import pyarrow as pa
 from pyspark.sql import types as s
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
@@ -23,10 +22,9 @@ from dolmen.format.schema import Field
 from dolmen.predicate import columns
 from dolmen.spark.failures import marking_dolmen_errors
 from dolmen.spark.origin import origins_of
-from dolmen.spark.source.feed_reader import ADDED, FeedPartition, SourceFeed, feed_partitions
+from dolmen.spark.source.feed_reader import ADDED, SourceFeed, feed_partitions
 from dolmen.spark.source.source import CHANGES_STREAM_READ, reads_changes
 from dolmen.spark.source.table_stream import Offset, TableStreamReader
-from dolmen.spark.spark_types import handed_schema
 from dolmen.transactions.snapshot import microseconds
 
 _IDLE = timedelta(hours=1)
@@ -88,11 +86,6 @@ class FeedStreamReader(TableStreamReader):
         if (cursor := self._place(first)) is not None:
             self._check_cursor(cursor, first)
         return feed_partitions(feed, feed.parts(self._database.context, since, until))
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yields the rows of one partition."""
-        assert isinstance(partition, FeedPartition)
-        return partition.read(handed_schema(self._schema))
 
     @marking_dolmen_errors()
     def commit(self, end: dict[str, Any]) -> None:

@@ -32,36 +32,20 @@ READ = (
     "table", "version", "timestamp", "tag", "version_as_of", "timestamp_as_of", "columns", "where", "with_commit_ts",
     "push_filters",
 )  # fmt: skip
-
-
 PINS = ("version", "timestamp", "tag", "version_as_of", "timestamp_as_of")
 """The options that name a version."""
-
-
 CHANGES_READ = ("table", "changes", "since", "until", "net", "columns", "where")
-
-
 WRITE = ("table", "request", "since", "force", "merge_schema", "operation")
-
-
 STREAM_READ = (
     "table", "columns", "where", "with_commit_ts", "starting_version", "starting_timestamp", "max_versions_per_trigger",
     "ignore_deletes",
 )  # fmt: skip
-
-
 CHANGES_STREAM_READ = (
     "table", "changes", "net", "columns", "where", "starting_version", "starting_timestamp",
     "max_versions_per_trigger", "cursor",
 )  # fmt: skip
-
-
 STREAM_WRITE = ("table", "merge_schema", "operation")
-
-
 _TRUTHS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
-
-
 _OF_SPARK = frozenset({
     "checkpointlocation", "collation", "comment", "external", "ismanagedlocation", "location", "mergeschema",
     "outputmode", "owner", "paths", "provider", "queryname",

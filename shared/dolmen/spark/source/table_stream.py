@@ -125,13 +125,13 @@ class RangePartition(InputPartition):  # type: ignore[misc]
     after: int
     until: int
 
-    def read(self) -> Iterator[pa.RecordBatch]:
-        """Yields these rows."""
+    def read(self, handed: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """Yields these rows in the types that Spark takes."""
         for batch in self.scan.read(self.paths):
             ts = batch.column(COMMIT_TS)
             rows = batch.filter(pc.and_(pc.greater(ts, self.after), pc.less_equal(ts, self.until)))
             if rows.num_rows:
-                yield rows.select(self.names)
+                yield rows.select(self.names).cast(handed)
 
 
 class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
@@ -210,8 +210,8 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yields the rows of one partition."""
-        handed = handed_schema(self._schema)
-        return (batch.cast(handed) for batch in partition.read())
+        rows: Iterator[pa.RecordBatch] = partition.read(handed_schema(self._schema))
+        return rows
 
     def commit(self, end: dict[str, Any]) -> None:
         """Does nothing: the reader keeps nothing for past batches."""

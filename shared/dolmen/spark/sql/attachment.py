@@ -30,8 +30,6 @@ from dolmen.spark.spark_types import quoted
 from dolmen.transactions.snapshot import Snapshot
 
 _PREFIX = re.compile(r"[A-Za-z0-9_]{0,64}")
-
-
 _log = logging.getLogger("dolmen")
 
 
@@ -236,12 +234,8 @@ def session_of(spark: SparkSession | None) -> SparkSession:
 
 Args: TypeAlias = Mapping[str, Any] | Sequence[Any] | None
 """The values of a statement's parameters, as ``spark.sql`` takes them."""
-
-
 VIEW = "__dolmen_view_"
 """Begins their names."""
-
-
 _numbers = count()
 
 

@@ -188,8 +188,6 @@ def check_updates(
 
 
 _POLICY = "spark.sql.storeAssignmentPolicy"
-
-
 _DAYS = s.DateType, s.TimestampType, s.TimestampNTZType
 
 

@@ -1,4 +1,9 @@
-"""MERGE: Spark joins target and source by any condition, and chooses the clause of each row."""
+"""MERGE of SQL: Spark joins target and source by any condition, and chooses the clause of each row.
+
+It is planned apart from ``write.spark_merge``, whose source is a frame that is joined by keys and kept over repeated
+attempts: here conditions and values are pieces of the user's SQL, which only a whole query can resolve. Both share how
+a clause is chosen, the job, and the changes (``write.row_actions``).
+"""
 
 from __future__ import annotations
 
@@ -20,7 +25,7 @@ from dolmen.spark.sql.catalyst import count_join_conditions, equal_columns
 from dolmen.spark.sql.change_rows import RowChange, StoreCasts, check_updates
 from dolmen.spark.sql.statement import MergeClause, MergeStatement
 from dolmen.spark.write.frame_source import Source
-from dolmen.spark.write.row_actions import ACTION, Action, matched_twice
+from dolmen.spark.write.row_actions import ACTION, Action, action_sql, join_kind, matched_twice
 
 _BOTH = "__matched"
 """Whether a row has both a target row and a source row."""
@@ -207,19 +212,13 @@ class _Matching:
             joined, there = f"{other} LEFT ANTI JOIN {own} {on}", "FALSE"
             where = f"CAST(NULL AS STRING) AS `{FILE}`, CAST(NULL AS BIGINT) AS `{ROW}`"
         else:
-            kind = "FULL" if new and left else "LEFT" if left else "RIGHT" if new else "INNER"
-            joined = f"{own} {kind} JOIN {other} {on}"
+            how = join_kind(matched=bool(matched), not_matched=bool(new), by_source=bool(left))
+            joined = f"{own} {how.upper()} JOIN {other} {on}"
             where = f"{self.change.own(FILE)} AS `{FILE}`, {self.change.own(ROW)} AS `{ROW}`"
         sides = (f"{there} AND {here}", f"{here} AND NOT ({there})", f"{there} AND NOT ({here})")
-        cases, number = [], 0
-        for side, clauses in zip(sides, (matched, new, left), strict=True):
-            if clauses:
-                inner = []
-                for clause in clauses:
-                    inner.append(f"WHEN (\n{clause.when or 'TRUE'}\n) THEN {number}")
-                    number += 1
-                cases.append(f"WHEN {side} THEN CASE {' '.join(inner)} END")
-        action = f"CAST(CASE {' '.join(cases)} END AS INT) AS {ACTION}"
+        kinds = zip(sides, (matched, new, left), strict=True)
+        number = action_sql([(side, [clause.when for clause in clauses]) for side, clauses in kinds])
+        action = f"{number} AS {ACTION}"
         values = [
             f"CASE WHEN {ACTION} = {number} THEN (\n{text}\n) END AS __value_{place}"
             for place, (_, text, number) in enumerate(self._values(plan))

@@ -24,8 +24,6 @@ from dolmen.transactions.merge.merge_source import keys_predicate
 
 LISTED = 100
 """The most keys that are listed one by one; of more, only the range is known."""
-
-
 SUMMARY = "rows BIGINT, nulls BIGINT, repeated BOOLEAN, listed BOOLEAN, keys BINARY"
 
 

@@ -18,7 +18,7 @@ from dolmen.rows.write.conform import plan_conform
 from dolmen.spark.file_tasks import FILE, ROW
 from dolmen.spark.spark_types import handed_schema, quoted, spark_schema
 from dolmen.spark.write.frame_source import Source, SourceSummary
-from dolmen.spark.write.row_actions import ACTION, Action, computed_casts
+from dolmen.spark.write.row_actions import ACTION, Action, action_sql, computed_casts, join_kind
 from dolmen.transactions.merge.clauses import Clause, Clauses, Delete, Insert, Update
 
 _COUNTS, _FIRST = "__counts", "__first"
@@ -169,11 +169,10 @@ class MergePlan:
         return bool(self.clauses.matched or self.clauses.by_source)
 
     def _joined(self, target: DataFrame, source: DataFrame, matches: Column) -> DataFrame:
-        if not self._target_is_there:
-            return source.join(target, matches, "left_anti")
-        if self.clauses.by_source:
-            return target.join(source, matches, "full" if self.clauses.not_matched else "left")
-        return target.join(source, matches, "right" if self.clauses.not_matched else "inner")
+        matched, not_matched, by_source = map(bool, self._kinds)
+        sides = (target, source) if self._target_is_there else (source, target)
+        how = join_kind(matched=matched, not_matched=not_matched, by_source=by_source)
+        return sides[0].join(sides[1], matches, how)
 
     def _sifted(self, target: DataFrame, source: Source, summary: SourceSummary) -> DataFrame:
         """The target without most rows that match nothing, so that joining it with the source moves few."""
@@ -184,23 +183,22 @@ class MergePlan:
         own = [F.col(quoted(field.name)) for field in self.fields]
         return target.join(F.broadcast(keys), source.matches(own, [F.col(name) for name in names]), "left_semi")
 
+    @property
+    def _kinds(self) -> tuple[Sequence[Clause], ...]:
+        return self.clauses.matched, self.clauses.not_matched, self.clauses.by_source
+
     def _action(self) -> Column:
         """The number of the clause that applies to a row; NULL if none does."""
-        in_source: Column = F.lit(True)
-        in_target: Column = F.lit(False)
+        in_source, in_target = "TRUE", "FALSE"
         if self._target_is_there:
-            in_source, in_target = F.col(f"source.{Source.HERE}").isNotNull(), F.col(f"target.{ROW}").isNotNull()
-        kinds = (
-            (self.clauses.matched, in_target & in_source),
-            (self.clauses.not_matched, in_source & ~in_target),
-            (self.clauses.by_source, in_target & ~in_source),
+            in_source, in_target = f"source.{Source.HERE} IS NOT NULL", f"target.{ROW} IS NOT NULL"
+        sides = (
+            f"{in_target} AND {in_source}",
+            f"{in_source} AND NOT ({in_target})",
+            f"{in_target} AND NOT ({in_source})",
         )
-        pairs = [(clause, here) for clauses, here in kinds for clause in clauses]
-        chosen: Column = F.lit(None).cast("int")
-        for number, (clause, here) in reversed(list(enumerate(pairs))):
-            condition = here if clause.when is None else here & F.expr(f"({clause.when})")
-            chosen = F.when(condition, F.lit(number)).otherwise(chosen)
-        return chosen
+        kinds = zip(sides, self._kinds, strict=True)
+        return F.expr(action_sql([(side, [clause.when for clause in clauses]) for side, clauses in kinds]))
 
     def _columns(self) -> list[Column]:
         """The values of all clauses. An expression is evaluated only in rows of its own clauses."""

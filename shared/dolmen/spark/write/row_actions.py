@@ -39,6 +39,30 @@ ACTION = "__action"
 """The column with the number of a row's action."""
 
 
+def action_sql(kinds: Sequence[tuple[str, Sequence[str | None]]]) -> str:
+    """SQL for the number of the clause that applies to a row; NULL if none does.
+
+    Args:
+        kinds: the condition of the rows of each kind of clause, and the conditions of these clauses, in order.
+    """
+    cases, number = [], 0
+    for rows, conditions in kinds:
+        clauses = [f"WHEN (\n{condition or 'TRUE'}\n) THEN {n}" for n, condition in enumerate(conditions, number)]
+        if clauses:
+            cases.append(f"WHEN {rows} THEN CASE {' '.join(clauses)} END")
+        number += len(clauses)
+    return f"CAST(CASE {' '.join(cases)} END AS INT)"
+
+
+def join_kind(*, matched: bool, not_matched: bool, by_source: bool) -> str:
+    """How target and source are joined for clauses of these kinds, as ``DataFrame.join`` names it."""
+    if by_source:
+        return "full" if not_matched else "left"
+    if matched:
+        return "right" if not_matched else "inner"
+    return "left_anti"
+
+
 @dataclass(frozen=True)
 class Action:
     """The action on a row.

@@ -22,8 +22,6 @@ from dolmen.format.entries import DataFile, KeysTombstone
 from dolmen.rows.write.row_digest import mix, row_hashes
 
 _MASK = (1 << 64) - 1
-
-
 _SECOND = 0xD6E8FEB86659FD93
 
 
@@ -87,8 +85,6 @@ class RowSums:
 
 
 REPORT = "kind STRING, name STRING, body BINARY"
-
-
 _SCHEMA = pa.schema([("kind", pa.string()), ("name", pa.string()), ("body", pa.binary())])
 
 

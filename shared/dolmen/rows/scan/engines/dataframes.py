@@ -147,13 +147,9 @@ def to_polars(rows: pa.Table) -> pl.DataFrame:
 
 
 _COMPARISONS: dict[str, Op] = {"Eq": "=", "NotEq": "<>", "Lt": "<", "LtEq": "<=", "Gt": ">", "GtEq": ">="}
-
-
 _BETWEEN: dict[str, tuple[Op, Op]] = {
     "Both": (">=", "<="), "Left": (">=", "<"), "Right": (">", "<="), "None": (">", "<"),
 }  # fmt: skip
-
-
 _ReadLiteral: TypeAlias = Callable[[Any, Field], Any]
 
 

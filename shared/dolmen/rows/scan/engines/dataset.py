@@ -47,8 +47,6 @@ if TYPE_CHECKING:
 
 
 _VALUE = "value"
-
-
 _NO_FILTER = pa.field("no_filter", pa.null())
 
 
@@ -118,8 +116,6 @@ class _Call:
 
 
 _Node: TypeAlias = _Column | _Call | pa.Scalar
-
-
 _Step: TypeAlias = tuple[str, str]
 
 
