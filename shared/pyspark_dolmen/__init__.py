@@ -1,7 +1,7 @@
 """Spark finds this package by itself: ``pyspark_...`` with a ``DefaultSource`` is a data source of each session.
 
-Spark imports this to learn the name, in every session that uses any Python data source; so that one without need of
-dolmen pays nothing for it, all else is imported when it is used. The source itself is ``dolmen.spark.source.source``.
+Spark imports this to learn the name, in every session that uses any Python data source. Everything else is imported
+when it is used, so that a session without dolmen pays nothing. The source itself is ``dolmen.spark.source.source``.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     )
     from pyspark.sql.types import StructType
 
-    from dolmen.spark.source.feed_reader import PinnedFeed
+    from dolmen.spark.source.feed_reader import SourceFeed
     from dolmen.spark.source.source import SourceTable
 
 
 class DefaultSource(DataSource):  # type: ignore[misc]
     """``format("dolmen")`` for reads, writes and streams; options and limits are in docs/spark-sql.md."""
 
-    pinned: SourceTable | PinnedFeed | None = None
+    pinned: SourceTable | SourceFeed | None = None
     """The table or feed in the version that ``schema`` chose; Spark sends it to the tasks that read rows."""
 
     @classmethod

@@ -22,7 +22,7 @@ from dolmen.errors import ConflictError, RowError, SchemaError, StaleWriterError
 from dolmen.maintenance.gc.gc_plan import dead_jobs, intents
 from dolmen.spark.failures import raising_dolmen_errors
 from dolmen.spark.source.source import WRITE, Options
-from dolmen.spark.source.table_writers import TaskHeartbeat, WriteJob, prepare
+from dolmen.spark.source.table_writers import TaskIntent, WriteJob, prepare
 from dolmen.store.memory import MemoryStore
 from support.fences import move_fence
 
@@ -150,7 +150,7 @@ class Clock:
 def test_tasks_keep_the_intent_alive_each_by_heartbeats_of_its_own() -> None:
     clock, store = Clock(), MemoryStore()
     runtime = Runtime(monotonic=clock.now, threads=1)
-    heartbeats = [TaskHeartbeat(store, runtime, "0" * 31 + "1", "append", "t") for _ in range(2)]
+    heartbeats = [TaskIntent(store, runtime, "0" * 31 + "1", "append", "t") for _ in range(2)]
     for heartbeat in heartbeats:
         heartbeat.start()
     for _ in range(4):
@@ -159,7 +159,7 @@ def test_tasks_keep_the_intent_alive_each_by_heartbeats_of_its_own() -> None:
             heartbeat.beat()
     (intent,) = intents(store).values()
     assert len(intent.objects) == 2 + 2 * 2
-    heartbeats[0].done()
+    heartbeats[0].finish()
     assert intents(store)[intent.txid].done
 
 

@@ -1,7 +1,7 @@
 """``option("changes", True)``: the change feed of a table, read in parts by Python workers.
 
-The planner finds the parts from manifests and segments alone: commits, and files within a commit. Each worker plans a
-part once more for itself, and reads it in bounded memory.
+The planner finds the parts in manifests and segments alone: commits, and files within a commit. Each worker plans its
+parts again, and reads them in bounded memory. The options decide whether a frame reads rows or changes.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from dolmen.spark.source.source import (
     Options,
     SourceTable,
     check_types,
+    columns_of,
     pin,
     reads_changes,
 )
@@ -46,25 +47,23 @@ from dolmen.transactions.snapshot import manifest_at
 ADDED = tuple(field.name for field in FEED_FIELDS)
 _ADDED_TYPES = s.StructType(
     [
-        s.StructField(ADDED[0], s.StringType(), False),
-        s.StructField(ADDED[1], s.LongType(), False),
-        s.StructField(ADDED[2], s.LongType(), False),
+        s.StructField(name, kind(), False)
+        for name, kind in zip(ADDED, (s.StringType, s.LongType, s.LongType), strict=True)
     ]
 )
 
 
 @dataclass(frozen=True)
 class SourceFeed:
-    """The feed of a table, as processes send it to each other; which versions are read is said elsewhere.
+    """The feed of a table, as processes send it to each other.
 
     Args:
-        url: of the database.
-        table: its name.
         entry: the table without its files, in the version whose columns the feed has, encoded.
         version: that version.
         columns: names of the result's columns, in order; those that the feed adds may be among them.
         where: bound to the columns of ``entry``: the feed of the rows for which it is TRUE.
         net: the difference of two versions, in place of each commit's changes.
+        since, until: the versions between which a batch reads; None where the options name none, as those of a stream.
     """
 
     url: str
@@ -74,6 +73,8 @@ class SourceFeed:
     columns: tuple[str, ...]
     where: Predicate | None
     net: bool
+    since: VersionKey | None = None
+    until: VersionKey | None = None
 
     @classmethod
     def of(cls, database: Database, manifest: Manifest, given: Options) -> SourceFeed:
@@ -84,19 +85,11 @@ class SourceFeed:
         """
         entry = without_files(database.context.segments.whole(manifest.table(given.table)))
         schema = entry.schema
-        own = given.columns or [field.name for field in schema.fields]
-        if len(set(own)) < len(own):
-            raise InputError(f"option 'columns' names one twice: {', '.join(own)}")
+        own = columns_of(given, schema)
         check_names(given.table, [schema.field(name) for name in own])
-        return cls(
-            database.url,
-            given.table,
-            msgspec.json.encode(entry),
-            manifest.version,
-            (*own, *ADDED),
-            bound(given, schema),
-            given.flag("net"),
-        )
+        encoded, where = msgspec.json.encode(entry), bound(given, schema)
+        columns, net = (*own, *ADDED), given.flag("net")
+        return cls(database.url, given.table, encoded, manifest.version, columns, where, net)
 
     @property
     def decoded(self) -> TableEntry:
@@ -110,14 +103,10 @@ class SourceFeed:
         return own or (self.decoded.schema.fields[0].name,)
 
     def spark_schema(self) -> s.StructType:
-        """The columns as Spark's types, marked with their origin.
-
-        Raises:
-            SchemaError: Spark does not have a column's type.
-        """
+        """The columns as Spark's types, marked with their origin. Raises SchemaError: Spark lacks a column's type."""
         entry = self.decoded
         own = spark_schema(
-            msgspec.structs.replace(entry.schema.field(name), nullable=True)  # of an erased row the feed tells the key
+            msgspec.structs.replace(entry.schema.field(name), nullable=True)  # an erased row has only its key
             for name in self.columns
             if name not in ADDED
         )
@@ -125,17 +114,13 @@ class SourceFeed:
         return Origin(entry.uuid, self.version).mark(s.StructType([fields[name] for name in self.columns]))
 
     def with_schema(self, schema: s.StructType) -> SourceFeed:
-        """The same feed with the columns of a schema that the user, or Spark, asks for. Raises SchemaError."""
+        """The same feed with the columns of a schema that the user, or Spark, gives. Raises SchemaError."""
         entry = self.decoded
         own = s.StructType([field for field in schema.fields if field.name not in ADDED])
         check_types(self.table, own, spark_schema(entry.schema.field(field.name) for field in own.fields))
         added = s.StructType([field for field in schema.fields if field.name in ADDED])
         check_types(self.table, added, s.StructType([_ADDED_TYPES[field.name] for field in added.fields]))
         return replace(self, columns=tuple(field.name for field in schema.fields))
-
-    def as_net(self) -> SourceFeed:
-        """The same feed of the difference of two versions."""
-        return replace(self, net=True)
 
     def parts(self, context: Context, since: Manifest, until: Manifest) -> list[FeedPart]:
         """The smallest parts of the feed between two versions. Reads manifests and segments, and no data.
@@ -144,9 +129,8 @@ class SourceFeed:
             VersionExpiredError: a version that is needed has expired.
         """
         newest = context.head.refresh().manifest
-        feed = ChangeFeed(
-            context, newest, since, until, self.table, self.decoded, self.stored, self.where, net=self.net
-        )
+        columns = self.decoded, self.stored, self.where
+        feed = ChangeFeed(context, newest, since, until, self.table, *columns, net=self.net)
         with context.reading(max(since.version, 1), until.version):
             return list(parts_of(feed))
 
@@ -199,29 +183,11 @@ def _merged(parts: Sequence[FeedPart]) -> Iterator[FeedPart]:
         yield whole
 
 
-@dataclass(frozen=True)
-class PinnedFeed:
-    """A feed with the versions that a batch read has settled on.
-
-    Args:
-        since: the version after which the changes begin; None where the options do not say, as those of a stream.
-        until: the version with which they end.
-    """
-
-    feed: SourceFeed
-    since: VersionKey | None
-    until: VersionKey
-
-    def spark_schema(self) -> s.StructType:
-        """The columns as Spark's types."""
-        return self.feed.spark_schema()
-
-
-def pin_feed(options: Mapping[str, str], known: Collection[str] = CHANGES_READ) -> PinnedFeed:
+def pin_feed(options: Mapping[str, str], known: Collection[str] = CHANGES_READ) -> SourceFeed:
     """Pins the versions that the options ``since`` and ``until`` name.
 
     Raises:
-        InputError: options that are not there, or contradict each other.
+        InputError: unknown options, or options that contradict each other.
         NotFoundError: no such database, table or version.
     """
     given = Options.of(options, known)
@@ -235,7 +201,7 @@ def pin_feed(options: Mapping[str, str], known: Collection[str] = CHANGES_READ) 
         raise InputError(f"since={since.version} is after until={until.version}: exchange them")
     with context.reading(until.version):
         feed = SourceFeed.of(database, until, given)
-    return PinnedFeed(feed, None if since is None else VersionKey.of(since), VersionKey.of(until))
+    return replace(feed, since=None if since is None else VersionKey.of(since), until=VersionKey.of(until))
 
 
 class FeedReader(DataSourceReader):  # type: ignore[misc]
@@ -245,51 +211,49 @@ class FeedReader(DataSourceReader):  # type: ignore[misc]
         handed: the Arrow types of the result.
     """
 
-    def __init__(self, feed: SourceFeed, since: VersionKey, until: VersionKey, handed: pa.Schema) -> None:
-        self.feed, self.since, self.until, self.handed = feed, since, until, handed
+    def __init__(self, feed: SourceFeed, handed: pa.Schema) -> None:
+        self.feed, self.handed = feed, handed
 
     def partitions(self) -> Sequence[InputPartition]:
         """Plans the parts of the feed; there may be none."""
+        first, last = self.feed.since, self.feed.until
+        assert first is not None
+        assert last is not None
         with marking_dolmen_errors():
             context = open_database(self.feed.url).context
-            since, until = self.since.read(context), self.until.read(context)
-            return feed_partitions(self.feed, self.feed.parts(context, since, until))
+            parts = self.feed.parts(context, first.read(context), last.read(context))
+            return feed_partitions(self.feed, parts)
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """Yields the rows of one partition. If there is none, Spark makes an empty one of its own."""
         return partition.read(self.handed) if isinstance(partition, FeedPartition) else iter(())
 
 
-def feed_reader(pinned: PinnedFeed, schema: s.StructType, options: Mapping[str, str]) -> DataSourceReader:
+def feed_reader(feed: SourceFeed, schema: s.StructType, options: Mapping[str, str]) -> DataSourceReader:
     """Makes the reader of a feed. Raises InputError, SchemaError."""
     Options.of(options, CHANGES_READ)
-    if pinned.since is None:
+    if feed.since is None:
         raise InputError(
             'the option changes needs since: the version after which the changes begin, as in option("since", 17), '
             "or a time; 0 is before the first commit"
         )
-    return FeedReader(pinned.feed.with_schema(schema), pinned.since, pinned.until, handed_schema(schema))
+    return FeedReader(feed.with_schema(schema), handed_schema(schema))
 
 
-def pin_for_any(options: Mapping[str, str]) -> SourceTable | PinnedFeed:
-    """Pins what a frame reads, for a batch or a stream: Spark does not say which of them it will be.
-
-    Raises:
-        InputError: options that are not there, or contradict each other.
-        NotFoundError: no such database, table or version.
-    """
+def pin_for_any(options: Mapping[str, str]) -> SourceTable | SourceFeed:
+    """Pins the version or feed of a frame, for a batch or stream: Spark does not say which. Raises as ``pin`` does."""
     if reads_changes(options):
         return pin_feed(options, {*CHANGES_READ, *CHANGES_STREAM_READ})
     return pin(options, {*READ, *STREAM_READ})
 
 
 def batch_reader(
-    pinned: SourceTable | PinnedFeed | None, schema: s.StructType, options: Mapping[str, str]
+    pinned: SourceTable | SourceFeed | None, schema: s.StructType, options: Mapping[str, str]
 ) -> DataSourceReader:
     """Makes the reader of a batch.
 
     Args:
-        pinned: what the frame has pinned; None if the user has given its schema.
+        pinned: the version or feed of the frame; None if the user has given its schema.
 
     Raises:
         InputError, SchemaError, PredicateError: the options or the schema do not fit the table.

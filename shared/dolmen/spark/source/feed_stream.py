@@ -7,6 +7,7 @@ the table had when its frame was made: older versions are shown in them, and a l
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -81,7 +82,7 @@ class FeedStreamReader(TableStreamReader):
         self._check_columns(feed, entry, last.version)
         is_whole = not first.table
         if is_whole:
-            feed = feed.as_net()
+            feed = replace(feed, net=True)
         since = EMPTY if is_whole else self._since(first)
         if (cursor := self._place(first)) is not None:
             self._check_cursor(cursor, first)

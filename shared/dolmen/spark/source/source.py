@@ -46,11 +46,11 @@ CHANGES_STREAM_READ = (
 )  # fmt: skip
 STREAM_WRITE = ("table", "merge_schema", "operation")
 _TRUTHS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
-_OF_SPARK = frozenset({
+_SPARK_OPTIONS = frozenset({
     "checkpointlocation", "collation", "comment", "external", "ismanagedlocation", "location", "mergeschema",
     "outputmode", "owner", "paths", "provider", "queryname",
 })  # fmt: skip
-"""Options that Spark itself adds, or its catalog."""
+"""Options that Spark itself, or its catalog, adds."""
 
 
 def reads_changes(options: Mapping[str, str]) -> bool:
@@ -83,7 +83,7 @@ class Options:
         """
         given = _given(options)
         names = {name.replace("_", "") for name in known} | {"path", "url"}
-        unknown = sorted(name for name in given if name not in names | _OF_SPARK and "." not in name)
+        unknown = sorted(name for name in given if name not in names | _SPARK_OPTIONS and "." not in name)
         if unknown:
             there = ", ".join(sorted({"path", *known}))
             raise InputError(f'format("dolmen") has no option {unknown[0]!r} here; there are: {there}')
@@ -123,7 +123,7 @@ class Options:
         return self.given.get(name.replace("_", ""))
 
     def flag(self, name: str) -> bool:
-        """The option as a boolean, false by default. Raises InputError."""
+        """The option as a boolean; False by default. Raises InputError."""
         text = self.text(name) or "false"
         if text.lower() not in _TRUTHS:
             raise InputError(f"option {name!r} is {text!r}: true or false")
@@ -171,15 +171,11 @@ class SourceTable:
     """A table in the version that is read, as processes send it to each other.
 
     Args:
-        url: of the database.
-        table: its name.
-        uuid: which it has, whatever tables of that name there were or will be.
-        version: the version.
-        manifest: key of its manifest, by which workers find all else.
-        schema: of the table in that version.
+        uuid: of the table, whatever tables of that name exist in other versions.
+        manifest: key of the version's manifest, by which workers find all else.
         columns: names of the result's columns, in order; ``_commit_ts`` may be among them.
-        erased_through: timestamp of the youngest erasure that is younger than the version; 0 if none is.
-        erasures: all of these, whose rows the version does not show any more.
+        erased_through: timestamp of the youngest erasure that is younger than the version; 0 if there is none.
+        erasures: all erasures that are younger, whose rows the version no longer shows.
     """
 
     url: str
@@ -197,38 +193,40 @@ class SourceTable:
         return COMMIT_TS_FIELD if name == COMMIT_TS else self.schema.field(name)
 
     def spark_schema(self) -> s.StructType:
-        """The columns as Spark's types, marked with their origin.
-
-        Raises:
-            SchemaError: Spark does not have a column's type.
-        """
+        """The columns as Spark's types, marked with their origin. Raises SchemaError: Spark lacks a column's type."""
         return Origin(self.uuid, self.version).mark(spark_schema(self.column(name) for name in self.columns))
 
     def with_schema(self, schema: s.StructType) -> SourceTable:
-        """The same table with the columns of a schema that the user, or Spark, asks for.
-
-        Raises:
-            SchemaError: a column that the table does not have, or has in another type.
-        """
-        check_types(self.table, schema, spark_schema(self.column(wanted.name) for wanted in schema.fields))
+        """The same table with the columns of a schema that the user, or Spark, gives. Raises SchemaError."""
+        check_types(self.table, schema, spark_schema(self.column(field.name) for field in schema.fields))
         return replace(self, columns=tuple(field.name for field in schema.fields))
 
 
-def check_types(table: str, wanted: s.StructType, own: s.StructType) -> None:
-    """Raises SchemaError if columns are wanted in other types than they have."""
-    for asked, there in zip(wanted.fields, own.fields, strict=True):
-        if there.dataType.simpleString() != asked.dataType.simpleString():
+def check_types(table: str, requested: s.StructType, own: s.StructType) -> None:
+    """Raises SchemaError if columns are requested in other types than they have."""
+    for column, stored in zip(requested.fields, own.fields, strict=True):
+        kind, wrong = stored.dataType.simpleString(), column.dataType.simpleString()
+        if kind != wrong:
             raise SchemaError(
-                f"column {asked.name!r} of table {table!r} is {there.dataType.simpleString()}, "
-                f"and not {asked.dataType.simpleString()}: read it so, and cast it"
+                f"column {column.name!r} of table {table!r} is {kind}, and not {wrong}: read it so, and cast it"
             )
+
+
+def columns_of(given: Options, schema: Schema) -> list[str]:
+    """The columns that the options name, all by default. Raises InputError: one is named twice."""
+    names = given.columns or [field.name for field in schema.fields]
+    if given.flag("with_commit_ts"):
+        names = [*names, COMMIT_TS]
+    if len(set(names)) < len(names):
+        raise InputError(f"option 'columns' names one twice: {', '.join(names)}")
+    return names
 
 
 def pin(options: Mapping[str, str], known: Collection[str] = READ) -> SourceTable:
     """Pins the version that the options name, the newest by default.
 
     Raises:
-        InputError: options that are not there, or contradict each other.
+        InputError: unknown options, or options that contradict each other.
         NotFoundError: no such database, table or version.
     """
     given = Options.of(options, known)
@@ -239,27 +237,14 @@ def pin(options: Mapping[str, str], known: Collection[str] = READ) -> SourceTabl
 def pin_table(database: Database, manifest: Manifest, given: Options) -> SourceTable:
     """The table that the options name, in one version. Raises TableNotFoundError, SchemaError, InputError."""
     entry = database.context.segments.whole(manifest.table(given.table))
-    schema = entry.schema
-    columns = given.columns or [field.name for field in schema.fields]
-    if given.flag("with_commit_ts"):
-        columns = [*columns, COMMIT_TS]
-    if len(set(columns)) < len(columns):
-        raise InputError(f"option 'columns' names one twice: {', '.join(columns)}")
+    columns = tuple(columns_of(given, entry.schema))
     head = database.context.head
     newest = (head.cached or head.refresh()).manifest
     with database.context.reading(newest.version):
         erasures = erasures_of(newest, database.context.segments, after=manifest.commit_ts)
-    table = SourceTable(
-        database.url,
-        given.table,
-        entry.uuid,
-        manifest.version,
-        manifest.key,
-        schema,
-        tuple(columns),
-        erasures[-1].ts if erasures else 0,
-        erasures,
-    )
+    version = manifest.version, manifest.key, entry.schema, columns
+    through = erasures[-1].ts if erasures else 0
+    table = SourceTable(database.url, given.table, entry.uuid, *version, through, erasures)
     for name in columns:
         table.column(name)
     return table

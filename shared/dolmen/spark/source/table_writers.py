@@ -1,16 +1,12 @@
 """Writes of ``format("dolmen")``: tasks write data files and send their entries, and one process commits them.
 
-Spark gives a writer no life of its own: one process makes it and sends it on, tasks use copies of it, and another
-process is handed what they sent, to commit. So all that is known when the job begins goes along in ``WriteJob``, and
-the intent is kept alive by the tasks while they run.
+Spark makes a writer in one process, gives tasks copies of it, and lets another process commit what the tasks sent. So
+``WriteJob`` carries all that is known when the job begins, and the tasks keep the job's intent alive while they run.
+The commit has no ``Transaction``, as ``write.from_frame`` has, because nothing lives from the first step to the last;
+tasks, reports and statements are the same.
 
-``abort`` does nothing, on purpose: Spark calls it also after a ``commit`` whose outcome is unknown. Files that no
-commit names are found by the intent.
-
-The intent of a job that no process outlives: its tasks keep the intent alive while they run.
-
-As tasks know nothing of each other, their heartbeats have random numbers instead of 0, 1, 2, which collection does
-not mind: it goes by how old the newest one is.
+``abort`` does nothing, on purpose: Spark calls it also after a ``commit`` whose outcome is unknown. Collection finds
+files that no commit names by the intent.
 """
 
 from __future__ import annotations
@@ -32,15 +28,14 @@ from dolmen.api.table import Table
 from dolmen.base import arguments
 from dolmen.base.runtime import Runtime, shared_runtime
 from dolmen.commit.change import Change, find_applied
-from dolmen.commit.intent import BEAT_SECONDS, PREFIX, Heartbeat
+from dolmen.commit.intent import BEAT_SECONDS, Heartbeat, Intent
 from dolmen.commit.loop import commit as commit_change
 from dolmen.commit.statements.row_changes import Overwrite, Write
 from dolmen.commit.statements.statement import Statement
 from dolmen.commit.uploads import PendingUploads
-from dolmen.errors import ConflictError, Error, InputError
+from dolmen.errors import ConflictError, InputError
 from dolmen.format.entries import DataFile
 from dolmen.format.manifest import TableEntry
-from dolmen.format.pointer import FORMAT_VERSION
 from dolmen.format.schema import Schema
 from dolmen.rows.write.row_digest import content_digest
 from dolmen.spark import checks
@@ -52,59 +47,40 @@ from dolmen.spark.source.source import STREAM_WRITE, WRITE, Options
 from dolmen.spark.write.frame_columns import add_new_columns, check_columns
 from dolmen.spark.write.from_frame import Mode, apply_batch, without_files
 from dolmen.spark.write.task_reports import DigestMode, RowSums
-from dolmen.store.base import ObjectStore, create
+from dolmen.store.base import ObjectStore
 from dolmen.store.url import open_store
 from dolmen.transactions.snapshot import pin
 
 _NUMBER_BITS = 60
 
 
-class TaskHeartbeat:
-    """One process's part in an intent.
+class TaskIntent(Intent):
+    """One task's part in the intent of its job.
 
-    Args:
-        txid: of the job.
-        what: the job, for people.
-        table: the table it writes for.
+    Tasks know nothing of each other, so their heartbeats have random numbers instead of 0, 1, 2. Collection goes by the
+    age of the newest one.
     """
 
     def __init__(self, store: ObjectStore, runtime: Runtime, txid: str, what: str, table: str) -> None:
-        self._store, self._runtime, self._txid = store, runtime, txid
-        self._what, self._table = what, table
-        self._last_beat = runtime.monotonic()
+        super().__init__(store, runtime, what, [table])
+        self.txid, self._last_beat = txid, runtime.monotonic()
 
     def start(self) -> int:
-        """Puts the process's first heartbeat, before its first object.
+        """Puts the task's first heartbeat, before its first object.
 
         Returns:
-            the server's clock before that, by which the fence judges the job's objects.
-
-        Raises:
-            StoreUnavailableError, AccessDeniedError: it could not be put.
+            the server's clock, in microseconds, by which the fence judges the task's objects.
         """
-        self._put()  # whose answer brings the server's clock, if there was none yet
+        self._put_heartbeat()  # the response brings the server's clock, if it was unknown
         return self._store.clock.now_us
 
-    def beat(self) -> None:
-        """Puts another heartbeat if the last is 10 minutes old. Raises as ``start`` does."""
-        if self._runtime.monotonic() - self._last_beat >= BEAT_SECONDS:
-            self._put()
+    def _put_heartbeat(self) -> None:
+        self._beats = 1 + self._runtime.random.getrandbits(_NUMBER_BITS)
+        super()._put_heartbeat()
 
-    def done(self) -> None:
-        """Marks the intent as done. Never raises because of the store, as that would hide the commit."""
-        try:
-            create(self._store, f"{PREFIX}{self._txid}/done", self._heartbeat(0).encode(), self._runtime)
-        except Error:
-            return
-
-    def _put(self) -> None:
-        n = 1 + self._runtime.random.getrandbits(_NUMBER_BITS)
-        create(self._store, f"{PREFIX}{self._txid}/{n}.json", self._heartbeat(n).encode(), self._runtime)
-        self._last_beat = self._runtime.monotonic()
-
-    def _heartbeat(self, n: int) -> Heartbeat:
-        now_us = self._store.clock.now_us
-        return Heartbeat(FORMAT_VERSION, self._txid, n, self._what, (self._table,), now_us, now_us)
+    def _heartbeat(self) -> Heartbeat:
+        self._started_us = self._store.clock.now_us
+        return super()._heartbeat()
 
 
 @dataclass(frozen=True)
@@ -112,35 +88,30 @@ class Written(WriterCommitMessage):  # type: ignore[misc]
     """The result of one task.
 
     Args:
+        job: the job as the task knows it.
         entries: of its data files, encoded.
-        uuid: of the table whose files they are.
-        txid: of the job's intent.
         first_upload_us: the server's clock before the first of these files.
-        query: of a stream: its id.
-        sums: of the rows, for the digest of a request, encoded; b"" where none is made.
-        entry: the table under which the files were written, encoded.
+        query: the id of a streaming query.
+        sums: of the rows, for the digest of a request, encoded; b"" without one.
     """
 
-    entries: tuple[bytes, ...]
-    uuid: str
-    txid: str
-    first_upload_us: int
+    job: WriteJob
+    entries: tuple[bytes, ...] = ()
+    first_upload_us: int = 0
     query: str = ""
     sums: bytes = b""
-    entry: bytes = b""
 
 
 @dataclass(frozen=True)
 class WriteJob:
-    """The facts that are known when the job begins.
+    """All that is known when the job begins.
 
     Args:
-        url, table: where it writes.
-        version: that the job was made on: of its rows, or else the newest one when it began.
+        version: the version that the rows were made from, or else the newest one when the job began.
         uuid, epoch, base_ts: of the table in that version.
         entry: the table without its files and deletes, encoded.
-        overwrite: replace the rows there are.
-        force: those too that others have added since.
+        overwrite: replace the existing rows.
+        force: also those that others have added since.
         txid: begins the names of all its files.
         digest: whether tasks sum their rows, for the digest of a request.
     """
@@ -163,28 +134,23 @@ class WriteJob:
         return "overwrite" if self.overwrite else "append"
 
     def write(self, batches: Iterator[pa.RecordBatch], query: str = "") -> Written:
-        """Writes one task's rows. Keeps the intent alive meanwhile, as it may take hours until the rows come."""
+        """Writes one task's rows. Keeps the intent alive: it may take hours until the rows come."""
         runtime = shared_runtime()
-        heartbeat = TaskHeartbeat(open_store(self.url, runtime), runtime, self.txid, self.operation, self.table)
+        intent = TaskIntent(open_store(self.url, runtime), runtime, self.txid, self.operation, self.table)
         task = RowsTask(self.url, self.table, self.entry, self.txid, digest=self.digest)
         if self.digest is DigestMode.ALONE:
-            return replace(self.nothing(query), sums=task.run(batches).sums.encode())
+            return Written(self, query=query, sums=task.run(batches).sums.encode())
 
         def work() -> Written:
             first = next(batches, None)
             if first is None:
-                return self.nothing(query)
-            first_upload_us = heartbeat.start()
+                return Written(self, query=query)
+            first_upload_us = intent.start()
             report = task.run(chain([first], batches))
             sums = b"" if self.digest is DigestMode.NONE else report.sums.encode()
-            entries = tuple(map(msgspec.json.encode, report.files))
-            return Written(entries, self.uuid, self.txid, first_upload_us, query, sums, self.entry)
+            return Written(self, tuple(map(msgspec.json.encode, report.files)), first_upload_us, query, sums)
 
-        return runtime.attend(work, BEAT_SECONDS / 10, heartbeat.beat)
-
-    def nothing(self, query: str = "") -> Written:
-        """The result of a task without rows."""
-        return Written((), self.uuid, self.txid, 0, query)
+        return runtime.attend(work, BEAT_SECONDS / 10, intent.beat)
 
     def commit(self, messages: Sequence[Written | None], request: str | None) -> None:
         """Makes ONE commit of the results of the tasks.
@@ -192,28 +158,28 @@ class WriteJob:
         Raises:
             ConflictError, StaleWriterError, UnknownOutcomeError, ...: as ``Transaction.commit`` does.
         """
-        written = [message for message in messages if message is not None and message.entries]
+        results = [message for message in messages if message is not None]
+        written = [result for result in results if result.entries]
         if not written and not self.overwrite and request is None:
             return
         digest = ""
         if self.digest is not DigestMode.NONE:
-            sums = RowSums.of(message.sums for message in messages if message is not None and message.sums)
+            sums = RowSums.of(result.sums for result in results if result.sums)
             digest = content_digest(self.operation, self.table, None, sums.content())
         context = open_database(self.url).context
-        files = tuple(msgspec.json.decode(entry, type=DataFile) for message in written for entry in message.entries)
-        # Of a stream the tasks' copies of the job are others than the one that commits: what they sent is true.
-        jobs = {(message.uuid, message.txid, message.entry) for message in written}
+        files = tuple(msgspec.json.decode(entry, type=DataFile) for result in written for entry in result.entries)
+        # A stream makes another job for the commit than for the tasks: the files are those of the tasks' job.
+        jobs = {(result.job.uuid, result.job.txid, result.job.entry) for result in written}
         assert len(jobs) <= 1, "files of two jobs in one commit"
         uuid, txid, entry = next(iter(jobs), (self.uuid, None, self.entry))
         schema = msgspec.json.decode(entry, type=TableEntry).schema
-        is_said = files or (self.overwrite and self.digest is not DigestMode.ALONE)
-        statements = (self._statement(uuid, files, request, schema),) if is_said else ()
+        has_statement = files or (self.overwrite and self.digest is not DigestMode.ALONE)
         change = Change(
             commit_id=context.runtime.uuid(),
             operation=self.operation,
-            statements=statements,
+            statements=(self._statement(uuid, files, request, schema),) if has_statement else (),
             applied={} if request is None else {request: digest},
-            first_upload_us=min((message.first_upload_us for message in written), default=None),
+            first_upload_us=min((result.first_upload_us for result in written), default=None),
             txid=txid,
         )
         try:
@@ -224,7 +190,7 @@ class WriteJob:
             made = f" (these rows are of version {self.version}, as is the frame or view that they come from)"
             raise ConflictError(f"{error}{made}") from error
         if done.manifest is not None and txid is not None:
-            TaskHeartbeat(context.store, context.runtime, txid, self.operation, self.table).done()
+            TaskIntent(context.store, context.runtime, txid, self.operation, self.table).finish()
 
     def _statement(self, uuid: str, files: tuple[DataFile, ...], request: str | None, schema: Schema) -> Statement:
         if not self.overwrite:
@@ -237,7 +203,7 @@ class TableWriter(DataSourceArrowWriter):  # type: ignore[misc]
 
     Args:
         request: an id under which that happens once.
-        has_ended: it has happened before, without a word on its content: nothing is to be done.
+        has_ended: it has happened before, and no digest was stored that the rows could be compared with.
     """
 
     def __init__(self, job: WriteJob, request: str | None, has_ended: bool) -> None:
@@ -246,7 +212,7 @@ class TableWriter(DataSourceArrowWriter):  # type: ignore[misc]
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """Writes one task's rows."""
         with marking_dolmen_errors():
-            return self.job.nothing() if self.has_ended else self.job.write(iterator)
+            return Written(self.job) if self.has_ended else self.job.write(iterator)
 
     def commit(self, messages: Sequence[Written | None]) -> None:
         """Commits, once all tasks have ended."""
@@ -255,7 +221,7 @@ class TableWriter(DataSourceArrowWriter):  # type: ignore[misc]
                 self.job.commit(messages, self.request)
 
     def abort(self, messages: Sequence[Written | None]) -> None:
-        """Does nothing: Spark calls it also after a commit whose outcome is unknown."""
+        """Does nothing: see the module."""
 
 
 def prepare(given: Options, schema: s.StructType, overwrite: bool, *, force: bool) -> WriteJob:
@@ -276,26 +242,13 @@ def prepare(given: Options, schema: s.StructType, overwrite: bool, *, force: boo
     seen = manifest if since is None else pin(context, since, None).manifest
     own = entry_then(seen, given.table, entry.uuid)
     check_columns(schema, entry)
-    return WriteJob(
-        url,
-        given.table,
-        seen.version,
-        entry.uuid,
-        own.epoch,
-        seen.commit_ts,
-        msgspec.json.encode(without_files(entry)),
-        overwrite,
-        force,
-        context.runtime.uuid(),
-    )
+    encoded, txid = msgspec.json.encode(without_files(entry)), context.runtime.uuid()
+    base = seen.version, entry.uuid, own.epoch, seen.commit_ts
+    return WriteJob(url, given.table, *base, encoded, overwrite, force, txid)
 
 
 def _since(given: Options, schema: s.StructType, entry: TableEntry) -> int | None:
-    """The oldest version of this table that an overwrite is made from; None if it is made from none.
-
-    Raises:
-        InputError: that can't be known.
-    """
+    """The oldest version of this table that the rows come from; None if they come from none. Raises InputError."""
     origins, since = origins_of(schema), given.number("since")
     if not origins and since is None:
         raise InputError(
@@ -323,8 +276,7 @@ def writer(options: Mapping[str, str], schema: s.StructType, overwrite: bool) ->
 QUERY_ID = "sql.streaming.queryId"
 """Spark's own name for the local property that holds the query's id."""
 
-
-# Spark 4.0 hands rows to streams' writers, not Arrow: there it is refused, in ``stream_writer``.
+# Spark 4.0 gives streams' writers rows, not Arrow: ``stream_writer`` refuses it.
 _Base = getattr(datasource, "DataSourceStreamArrowWriter", datasource.DataSourceStreamWriter)
 
 
@@ -357,7 +309,7 @@ class TableStreamWriter(_Base):  # type: ignore[misc, valid-type]
                 self.job.commit(messages, request_id(queries.pop(), batchId))
 
     def abort(self, messages: Sequence[Written | None], batchId: int) -> None:  # noqa: N803
-        """Does nothing: see ``dolmen.spark.source.table_writers``."""
+        """Does nothing: see the module."""
 
 
 def stream_writer(
