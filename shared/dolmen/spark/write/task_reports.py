@@ -149,9 +149,9 @@ def _batches(kind: str, bodies: Iterable[tuple[bytes, str]]) -> Iterator[pa.Reco
         yield pa.record_batch([[kind], [name], pa.array([body], pa.binary())], schema=_SCHEMA)
 
 
-def ipc_bytes(keys: pa.Table) -> bytes:
+def ipc_bytes(rows: pa.Table, compression: str | None = None) -> bytes:
     """A table as an Arrow stream."""
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, keys.schema) as writer:
-        writer.write_table(keys)
+    with pa.ipc.new_stream(sink, rows.schema, options=pa.ipc.IpcWriteOptions(compression=compression)) as writer:
+        writer.write_table(rows)
     return bytes(sink.getvalue())
