@@ -1,4 +1,4 @@
-"""The work of Spark's Python workers: dolmen itself reads some files of a table, or writes rows."""
+"""The tasks of Spark's Python workers: dolmen itself reads files of a table, or writes rows and keys."""
 
 from __future__ import annotations
 
@@ -64,11 +64,10 @@ FILE, ROW = "__file", "__row"
 
 @dataclass(frozen=True)
 class ReadTask:
-    """A scan that workers share: each gets its own files.
+    """A scan that workers share: each reads its own files.
 
     Args:
-        url: of the database.
-        columns: names, in order; the hidden ``_commit_ts`` is told by ``with_commit_ts``.
+        columns: names, in order, without the hidden ``_commit_ts``.
         where: bound to the table's schema in this version.
         with_positions: add the columns ``FILE`` and ``ROW``.
     """
@@ -82,7 +81,7 @@ class ReadTask:
     with_positions: bool = False
 
     def scan(self, paths: Iterable[str]) -> Scan:
-        """The part of the scan that reads these files. The manifest is fetched, and planned with, once more."""
+        """The part of the scan that reads these files. It is planned again, from the manifest."""
         table = open_database(self.url).at(version=self.version).table(self.table)
         return table.scan(self.columns, self.where, with_commit_ts=self.with_commit_ts).of_files(set(paths))
 
@@ -124,13 +123,11 @@ def open_to_write(url: str, runtime: Runtime) -> ObjectStore:
 
 @dataclass(frozen=True)
 class WriteTask:
-    """The facts that each task needs.
+    """A task that writes files.
 
     Args:
-        url: of the database.
-        table: its name.
         entry: the table without its files and deletes, encoded.
-        txid: of the job's intent, which begins the names of all files.
+        txid: of the job's intent; it begins the names of all files.
     """
 
     url: str
@@ -139,7 +136,7 @@ class WriteTask:
     txid: str
 
     def name(self) -> str:
-        """A name for a new object, by which collection finds what a dead job has left."""
+        """A new object's name, by which collection finds the objects of a dead job."""
         return f"{self.txid}-{shared_runtime().uuid()}"
 
     @cached_property

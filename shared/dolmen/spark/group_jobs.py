@@ -1,6 +1,6 @@
-"""The driver's part of a compaction on Spark: jobs side by side, and a commit for what each of them brings.
+"""The jobs of a compaction on Spark: several at once, each of whose tasks rewrites a group as the core does.
 
-The tasks of compaction: each rewrites one planned group as the core does.
+The driver commits the result of each job.
 """
 
 from __future__ import annotations
@@ -37,13 +37,11 @@ REWRITTEN = "number INT, files BINARY, spilled_bytes BIGINT, copied_bytes BIGINT
 
 @dataclass(frozen=True)
 class CompactionTask:
-    """The facts that each task of a compaction needs.
+    """The values that each task of a compaction needs.
 
     Args:
-        url: of the database.
-        version: of the snapshot; everything is read in this one.
-        table: its name.
-        txid: of the job's intent, which begins the names of all new objects.
+        version: of the snapshot, in which everything is read.
+        txid: of the job's intent; it begins the names of all new objects.
         target_file_bytes: size of a full file.
     """
 
@@ -55,15 +53,15 @@ class CompactionTask:
     target_file_bytes: int
 
     def object_name(self) -> str:
-        """A name for a new object. A repeated or speculative attempt gets other names."""
+        """A new object's name. A repeated or speculative attempt gets other names."""
         return f"{self.txid}-{task_runtime().uuid()}"
 
     def rewrite(self, uuids: tuple[str, ...]) -> Rewritten:
         """Rewrites one group, in bounded memory.
 
         Raises:
-            AssertionError: other rows were written than there are.
-            VersionExpiredError: it took so long that what it reads has expired.
+            AssertionError: the rows that were written are not those of the group.
+            VersionExpiredError: the job took so long that the version has expired.
         """
         with snapshot_in_task(open_store(self.url, task_runtime()), self.version) as (context, manifest):
             version = TableVersion.of(context, self.table, manifest)
@@ -72,7 +70,7 @@ class CompactionTask:
             return rewriter.rewrite(version, tuple(found[uuid] for uuid in uuids))
 
     def write(self, batches: Iterator[pa.RecordBatch], entry: TableEntry) -> list[DataFile]:
-        """Writes rows that Spark has sorted; their entries are not stamped yet."""
+        """Writes rows that Spark has sorted; their entries have no timestamps yet."""
         rows = conform_batches(batches, entry.schema)
         if rows is None:
             return []
@@ -124,32 +122,32 @@ JOBS_AT_ONCE = 3
 
 @dataclass(frozen=True)
 class Job:
-    """Some groups in one version.
+    """Groups in one version.
 
     Args:
-        turns: the groups as they were waiting.
-        groups: the files of each that are still there.
+        pending: the groups as the queue has them.
+        groups: the files of each that still exist.
         first_upload_us: the server's clock before the first object is uploaded.
     """
 
     version: TableVersion
-    turns: tuple[PendingGroup, ...]
+    pending: tuple[PendingGroup, ...]
     groups: tuple[tuple[DataFile, ...], ...]
     first_upload_us: int
 
 
 Work: TypeAlias = Callable[[CompactionTask, Job], Sequence[Rewritten]]
-"""Runs a job on Spark: what its groups were rewritten to, in their order. Called in threads."""
+"""Runs a job on Spark, in a thread, and returns the results of its groups in their order."""
 
 
 class CompactionRun:
-    """Takes the groups of a plan, some at a time, and commits what becomes of them.
+    """Compacts the groups of a plan, some at a time, and commits the results.
 
     Args:
         entry: the table that was planned for.
         target_file_bytes: size of a full file.
-        done: the plan, and what is counted as it is done.
-        deadline: asked before each job; True = begin no more.
+        done: the plan, and the result so far.
+        deadline: called before each job; True = begin no more.
         progress: called after each commit.
     """
 
@@ -175,9 +173,9 @@ class CompactionRun:
         self._failure: Exception | None = None
 
     def all_groups(self, work: Work, groups_a_job: int) -> None:
-        """Compacts the plan's groups, and what is left of those that were dropped.
+        """Compacts the plan's groups, and the halves of groups that were dropped.
 
-        When a job fails no other is begun; what those under way bring is still committed, then its error raised.
+        After a failure no job is begun; the results of the running jobs are committed, and then the error is raised.
         """
         while self._waiting and not self._stopped:
             for job, outcome in self._side_by_side(work, self._jobs(groups_a_job)):
@@ -188,7 +186,7 @@ class CompactionRun:
         if self._failure is not None:
             raise self._failure
         self._done.finished = not self._stopped
-        if self._done.finished and not self._done.dropped:  # else it is revoked in an hour, with what was dropped
+        if self._done.finished and not self._done.dropped:  # else it is revoked in an hour, with the dropped files
             self._intent.finish()
 
     def _jobs(self, groups_a_job: int) -> Iterator[Job]:
@@ -196,31 +194,31 @@ class CompactionRun:
             if self._deadline():
                 self._stopped = True
                 return
-            turns = [self._waiting.take()]
-            while self._waiting and len(turns) < groups_a_job:
-                turns.append(self._waiting.take())
-            job = self._job(turns)
+            pending = [self._waiting.take()]
+            while self._waiting and len(pending) < groups_a_job:
+                pending.append(self._waiting.take())
+            job = self._job(pending)
             if job is None:
-                self._stopped = True  # the table is gone, or another one now
+                self._stopped = True  # the table was dropped or created again
                 return
             if job.groups:
                 yield job
 
-    def _job(self, turns: Sequence[PendingGroup]) -> Job | None:
-        """Makes a job of those groups that still need work in the newest version. None = stop."""
+    def _job(self, pending: Sequence[PendingGroup]) -> Job | None:
+        """Makes a job of the groups that still need work in the newest version. None = stop."""
         context = self._context
         manifest = context.head.refresh().manifest
         if not same_table(manifest.tables.get(self._name), self._entry):
             return None
         with context.reading(manifest.version):
             version = TableVersion.of(context, self._name, manifest)
-            found = [(turn, version.worth_rewriting(turn.uuids, self._options)) for turn in turns]
-        left = [(turn, inputs) for turn, inputs in found if inputs]
+            found = [(group, version.worth_rewriting(group.uuids, self._options)) for group in pending]
+        left = [(group, inputs) for group, inputs in found if inputs]
         now_us = context.store.clock.now_us
-        return Job(version, tuple(turn for turn, _ in left), tuple(inputs for _, inputs in left), now_us)
+        return Job(version, tuple(group for group, _ in left), tuple(inputs for _, inputs in left), now_us)
 
     def _side_by_side(self, work: Work, jobs: Iterable[Job]) -> Iterator[tuple[Job, Sequence[Rewritten] | Exception]]:
-        """Runs jobs, some at once, and yields their results in order. Keeps the intent alive meanwhile."""
+        """Runs several jobs at once, yields their results in order, and keeps the intent alive."""
         spark, runtime = self._spark, self._context.runtime
         tag = f"dolmen-{self._intent.txid}"
 
@@ -230,7 +228,7 @@ class CompactionRun:
                 return job, thread(work)(self._task(job), job)
             except FAILURES as failure:
                 return job, dolmen_error(failure) or failure
-            except Exception as error:  # noqa: BLE001 - raised when what the others bring is committed
+            except Exception as error:  # noqa: BLE001 - raised when the results of the others are committed
                 return job, error
             finally:
                 spark.removeTag(tag)
@@ -238,20 +236,20 @@ class CompactionRun:
 
         spark.addTag(tag)
         try:
-            # One for each job under way: each has a copy of this thread's local properties of its own.
+            # One for each running job: each has its own copy of this thread's local properties.
             threads = deque(inheritable_thread_target(spark) for _ in range(JOBS_AT_ONCE))
         finally:
             spark.removeTag(tag)
         outcomes = runtime.map(run, jobs, ahead=JOBS_AT_ONCE)
-        over = False
+        is_over = False
         try:
             while (
                 found := runtime.attend(lambda: next(outcomes, None), BEAT_SECONDS / 10, self._intent.beat)
             ) is not None:
                 yield found
-            over = True
+            is_over = True
         finally:
-            if not over:  # what is under way is of no use to anybody
+            if not is_over:  # nothing will commit the results of running jobs
                 self._stopped = True
                 spark.interruptTag(tag)
 
@@ -260,27 +258,26 @@ class CompactionRun:
         return CompactionTask(self._url, version, self._name, self._intent.txid, self._options, self._target)
 
     def _commit(self, job: Job, rewritten: Sequence[Rewritten]) -> None:
-        """Commits the groups of a job at once. Groups that others have changed meanwhile go back to the queue."""
+        """Commits the groups of a job at once. Groups that others have changed go back to the queue, in halves."""
         groups = [Group(inputs, one.files) for inputs, one in zip(job.groups, rewritten, strict=True)]
         statement = Compact(self._name, self._entry.uuid, self._entry.epoch, tuple(groups), job.version.entry.schema)
         committed = submit(
             self._context.head, "compact", [statement], first_upload_us=job.first_upload_us, txid=self._intent.txid
         )
-        fitted = self._fitted(groups, committed.manifest)
-        done = [group for group, fits in zip(groups, fitted, strict=True) if fits]
-        if done:
-            self._done.add(done)
-            fitting = [one for one, fits in zip(rewritten, fitted, strict=True) if fits]
-            self._done.spilled_bytes += sum(one.spilled_bytes for one in fitting)
-            self._done.bytes_copied += sum(one.copied_bytes for one in fitting)
-        for turn, fits in zip(job.turns, fitted, strict=True):
-            if not fits:
+        landed = self._landed(groups, committed.manifest)
+        if any(landed):
+            self._done.add([group for group, is_done in zip(groups, landed, strict=True) if is_done])
+            results = [result for result, is_done in zip(rewritten, landed, strict=True) if is_done]
+            self._done.spilled_bytes += sum(result.spilled_bytes for result in results)
+            self._done.bytes_copied += sum(result.copied_bytes for result in results)
+        for pending, is_done in zip(job.pending, landed, strict=True):
+            if not is_done:
                 self._done.dropped += 1
-                self._waiting.retry_in_halves(turn)
+                self._waiting.retry_in_halves(pending)
         self._progress(self._done)
 
-    def _fitted(self, groups: Sequence[Group], manifest: Manifest | None) -> list[bool]:
-        """Whether each group is in place after a commit."""
+    def _landed(self, groups: Sequence[Group], manifest: Manifest | None) -> list[bool]:
+        """Whether each group is in a version after a commit."""
         if manifest is None:
             return [False] * len(groups)
         if not manifest.counts.groups_dropped:

@@ -58,20 +58,20 @@ def gc(
     deadline: Callable[[], bool] = never,
     settings: DatabaseSettings | None = None,
 ) -> Collected:
-    """Lets old versions expire, and deletes what no kept version needs. See ``Database.gc``.
+    """Expires old versions, and deletes the objects that no kept version needs. See ``Database.gc``.
 
-    What must stay is found by Spark's tasks, for a database whose segments take long to read on one machine. The driver
-    holds 8 bytes for each object that must stay; it alone lists and deletes.
+    Spark's tasks find the objects that must stay, for a database whose segments take long to read on one machine. The
+    driver has 8 bytes in memory for each of these objects; it alone lists and deletes.
 
     Args:
-        dry_run: only say what would go.
+        dry_run: only report what would be deleted.
         full: look for orphans among all objects, not only among those named since the last run.
-        deadline: True = stop; the next run goes on.
+        deadline: True = stop; the next run continues.
         settings: by default those of the database.
 
     Raises:
         InputError: Spark's workers can't reach the database.
-        PySparkException: a task failed, again and again; nothing was deleted by what it was to find.
+        PySparkException: a task failed repeatedly; nothing was deleted by the mark of its job.
         ConflictError, UnknownOutcomeError, ...: as ``Database.gc`` does.
     """
     given.session(spark)
@@ -96,11 +96,7 @@ class SparkMarker:
         return KeySet.of_codes(found)
 
     def _codes(self, manifest: Manifest, after: int, parts: Sequence[MarkPart]) -> list[Codes]:
-        """The codes of all keys that some parts name.
-
-        Raises:
-            AssertionError: not all that the tasks were asked for came back.
-        """
+        """The codes of all keys that some parts name. Raises AssertionError as ``checked`` does."""
         task = MarkTask(self._url, manifest.version, manifest.commit_id, after, msgspec.json.encode(parts))
         tasks = min(len(parts), 4 * max(1, self._spark.sparkContext.defaultParallelism))
         numbers = self._spark.range(0, len(parts), 1, tasks)
@@ -113,21 +109,21 @@ def checked(table: pa.Table, parts: int) -> list[Codes]:
     """The codes in the reports of tasks.
 
     Raises:
-        AssertionError: a part, or a piece of one, is missing or there twice, or was made by other code than this.
+        AssertionError: a part, or a piece of one, is missing or was reported twice, or other code than this made it.
     """
     pieces: dict[int, set[int]] = {part: set() for part in range(parts)}
     expected: dict[int, int] = {}
     codes: list[Codes] = []
     for batch in table.to_batches():
         for part, piece, of, probe, body in zip(*(batch.column(name) for name in table.column_names), strict=True):
-            known = pieces[part.as_py()]
-            if piece.as_py() in known or expected.setdefault(part.as_py(), of.as_py()) != of.as_py():
+            reported = pieces[part.as_py()]
+            if piece.as_py() in reported or expected.setdefault(part.as_py(), of.as_py()) != of.as_py():
                 raise AssertionError(f"part {part} of the mark was reported twice: nothing is deleted")
             if probe.as_py() != stable_code(_PROBE):
                 raise AssertionError("tasks and driver run different versions of dolmen: nothing is deleted")
-            known.add(piece.as_py())
+            reported.add(piece.as_py())
             codes.append(np.frombuffer(body.as_buffer(), np.int64))
-    missing = [part for part, known in pieces.items() if known != set(range(expected.get(part, 1)))]
+    missing = [part for part, reported in pieces.items() if reported != set(range(expected.get(part, 1)))]
     if missing:
         raise AssertionError(f"{len(missing)} of {parts} parts of the mark did not come back: nothing is deleted")
     return codes
@@ -135,13 +131,12 @@ def checked(table: pa.Table, parts: int) -> list[Codes]:
 
 @dataclass(frozen=True)
 class MarkTask:
-    """The facts that each task needs.
+    """The values that each task needs.
 
     Args:
-        url: of the database.
-        version, commit_id: of the manifest that is marked by.
-        after: what later commits released must stay.
-        parts: all of the job's, encoded.
+        version, commit_id: of the manifest whose objects are marked.
+        after: objects that later commits released must stay.
+        parts: of the job, encoded.
     """
 
     url: str
@@ -155,7 +150,7 @@ class MarkTask:
 
         Raises:
             AssertionError: the version is not the one that the driver sees.
-            VersionExpiredError: others have collected what it reads.
+            VersionExpiredError: others have collected the version.
         """
         parts = msgspec.json.decode(self.parts, type=list[MarkPart])
         with snapshot_in_task(open_store(self.url, task_runtime()), self.version) as (context, manifest):

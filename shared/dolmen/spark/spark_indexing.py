@@ -2,7 +2,7 @@
 
 The driver plans as the core does (``dolmen.maintenance.indexing``), and a task builds each part with the core's
 code, so the parts are byte for byte those that one machine makes. What a job has built is one commit. If others have
-changed the index meanwhile, it has no effect, and its parts are orphans.
+changed the index in the meantime, the commit has no effect, and its parts are orphans.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ def index(
     """Brings the indexes of tables up to the newest version, as ``Database.maintain`` does with the step ``index``.
 
     Args:
-        tables: names; by default all that are to have an index.
-        deadline: asked before each job; True = the rest is left.
-        progress: called after each commit with what was done of the table so far.
+        tables: names; by default all tables with an index.
+        deadline: called before each job; True = leave the rest.
+        progress: called after each commit with the result for the table so far.
 
     Returns:
-        by table, what was done. Safe at any time, beside anything; changes nothing that a reader sees.
+        the result of each table. Safe at any time; readers see no change.
 
     Raises:
         TableNotFoundError: no such table.
         InputError: Spark's workers can't reach the database.
         CorruptionError: a data file, or a part of the index, is damaged or missing.
-        PySparkException: a task failed, again and again. What was committed by then stays.
+        PySparkException: a task failed repeatedly. Earlier commits stay.
     """
     given.session(spark)
     context = given.database(database).context
@@ -69,13 +69,7 @@ def index(
 
 @dataclass(frozen=True)
 class IndexTask:
-    """The facts that each task of an indexing needs.
-
-    Args:
-        url: of the database.
-        version: everything is read in this one.
-        table: its name.
-    """
+    """The values that each task of an indexing needs; everything is read in one version."""
 
     url: str
     version: int
@@ -102,7 +96,7 @@ class _IndexRun:
         """Uuids of files that were read."""
 
     def run(self, deadline: Callable[[], bool]) -> Indexed:
-        """Builds parts until there is none to build, or ``deadline`` says so, or others keep changing the index."""
+        """Builds parts until none is missing, or ``deadline`` says so, or others keep changing the index."""
         lost, reader = 0, index_reader(self._context)
         while lost < MOST_LOST:
             manifest = self._context.head.refresh().manifest
@@ -119,7 +113,7 @@ class _IndexRun:
         return self._done(finished=False)
 
     def _build(self, version: IndexVersion, buildings: Sequence[PartBuilding]) -> bool:
-        """Runs a job, and commits what it has built. Says whether that landed."""
+        """Runs a job, and commits its parts. Returns whether the commit landed."""
         now_us = self._context.store.clock.now_us
         for building in buildings:
             self._tried.update(file.uuid for file in building.files)

@@ -28,14 +28,13 @@ def spark_schema(fields: Iterable[Field]) -> s.StructType:
     """The columns as Spark's types.
 
     Raises:
-        SchemaError: a type that Spark does not read (times of day): leave the column out.
+        SchemaError: Spark does not read a type (times of day): leave the column out.
     """
     return s.StructType([_field(field.to_arrow()) for field in fields])
 
 
 def carried(arrow_type: pa.DataType) -> pa.DataType:
-    """The Arrow type in which values of a stored type go to Spark, which has no unsigned integers, and no binary of
-    fixed size."""
+    """The Arrow type in which values of a stored type go to Spark: it has no unsigned integers or fixed-size binary."""
     t = pa.types
     found = type_of(arrow_type)
     if found is not None and found.spark_carrier is not None:
@@ -66,7 +65,7 @@ def _field(field: pa.Field) -> s.StructField:
 
 
 def handed_schema(schema: s.StructType) -> pa.Schema:
-    """The Arrow types in which Spark hands columns to Python workers; timestamps with a zone are UTC's."""
+    """The Arrow types in which Spark exchanges columns with Python workers; timestamps with a zone are UTC's."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     schema = _with_voids(schema)
@@ -76,7 +75,7 @@ def handed_schema(schema: s.StructType) -> pa.Schema:
 
 
 def _with_voids(kind: s.DataType) -> Any:
-    """The type with NULL allowed where it says that there is nothing else: Arrow has no such type without."""
+    """The type with NULL allowed where it is the only value: Arrow lacks such a type without it."""
     match kind:
         case s.ArrayType():
             item = _with_voids(kind.elementType)
@@ -138,8 +137,8 @@ def to_frame(
 ) -> DataFrame:
     """An Arrow table as a DataFrame with the types of ``spark_type``, whatever the session prefers.
 
-    Left to itself, Spark reads timestamps without a zone as local times of its zone: in an hour that the clocks leave
-    out, or go through twice, there is none or more than one moment for them.
+    By default Spark reads timestamps without a zone as local times of its zone. An hour that the clocks skip or repeat
+    has no moment for them, or two.
 
     Args:
         mark: adds metadata to the columns.
@@ -158,7 +157,7 @@ _OWN = re.compile(
 
 
 def is_own(name: str) -> bool:
-    """Whether Spark or dolmen uses this column name for its own when files are read or merged."""
+    """Whether Spark or dolmen itself uses this column name when files are read or merged."""
     return _OWN.fullmatch(name) is not None
 
 

@@ -209,9 +209,10 @@ class _Work:
 
     def _as_they_come(self, read: ReadDrops) -> _Written:
         task = self._task(self._file_bytes)
-        rows = collect_keeping_alive(self._transaction, self._groups(read).mapInArrow(mark_errors(write_read(read,
-        task)), WRITTEN)) reports = _file_reports(rows) return _Written(_files(rows), reports, all(each.is_whole or not
-        each.rows for each in reports.values()))
+        job = self._groups(read).mapInArrow(mark_errors(write_read(read, task)), WRITTEN)
+        rows = collect_keeping_alive(self._transaction, job)
+        reports = _file_reports(rows)
+        return _Written(_files(rows), reports, all(each.is_whole or not each.rows for each in reports.values()))
 
     def _in_order(self, read: ReadDrops) -> _Written:
         made = read_runs(read, min(SAMPLE_BYTES, self._file_bytes // 8))
@@ -228,8 +229,8 @@ class _Work:
             cut = good.select("run").mapInArrow(mark_errors(cut_runs(self._entry, ranges, self._lanes(parts))), PIECES)
             lanes = cut.repartition(parts, "lane").sortWithinPartitions("lane", "range")
             task = self._task(2 * self._file_bytes)  # a range is a file, if it is somewhat larger too
-            files = _files(collect_keeping_alive(self._transaction, lanes.mapInArrow(mark_errors(write_ranges(task)),
-            WRITTEN)))
+            job = lanes.mapInArrow(mark_errors(write_ranges(task)), WRITTEN)
+            files = _files(collect_keeping_alive(self._transaction, job))
         finally:
             runs.unpersist()
         rows, expected = sum(file.rows for file in files), sum(each.rows for each in reports.values() if each.is_whole)
@@ -262,7 +263,6 @@ class _Work:
         url = worker_url(transaction.context.store)
         transaction.begin_upload()
         return LoadTask(url, self._table, self._entry, transaction.intent().txid, file_bytes)
-
 
 
 def _groups(drops: Sequence[Drop], tasks: int) -> tuple[tuple[int, ...], ...]:

@@ -126,7 +126,7 @@ class ReadDrops:
         reports.append(FileReport(number, rows, True))
 
     def _batches(self, schema: pa.Schema, drop: Drop) -> Iterator[pa.RecordBatch]:
-        """Yields a file's batches. Opens the file when the first batch is read, where all errors of a file are caught."""
+        """Yields a file's batches. Opens the file for the first one, where all errors of a file are caught."""
         found = self.landing.place(drop)
         assert found is not None
         format = detect(found.path, self.format)
@@ -264,7 +264,7 @@ def write_read(read: ReadDrops, task: LoadTask) -> Callable[[Batches], Batches]:
     return run
 
 
-RUNS = "drop INT, report BINARY, sample BINARY, run BINARY"
+RUNS = "number INT, report BINARY, sample BINARY, run BINARY"
 """Either a report on a file, or a sorted run with a sample of its keys. A run with the number of a drop counts only if
 that file can be read."""
 
@@ -311,7 +311,7 @@ def _run(columns: list[pa.ChunkedArray], entry: TableEntry, drop: int | None, sa
     rows = _sorted(columns, entry)
     keys = Keys(rows, entry)
     count = min(rows.num_rows, max(1, rows.nbytes // sample_bytes))
-    body = ipc_bytes(rows, compression="lz4")
+    body = ipc_bytes(rows, "lz4")
     some = [keys.at((2 * number + 1) * rows.num_rows // (2 * count)) for number in range(count)]
     return _run_row(drop, sample=Sample(some, max(rows.nbytes, 1) / count, len(body)).encode(), run=body)
 
@@ -320,7 +320,7 @@ def _run_row(
     drop: int | None, *, report: bytes | None = None, sample: bytes | None = None, run: bytes | None = None
 ) -> pa.RecordBatch:
     bodies = [pa.array([body], pa.binary()) for body in (report, sample, run)]
-    return pa.record_batch([pa.array([drop], pa.int32()), *bodies], ["drop", "report", "sample", "run"])
+    return pa.record_batch([pa.array([drop], pa.int32()), *bodies], ["number", "report", "sample", "run"])
 
 
 PIECES = "lane INT, range INT, rows BINARY"
@@ -344,7 +344,7 @@ def cut_runs(entry: bytes, ranges: Ranges, lanes: tuple[int, ...]) -> Callable[[
                     pa.array([lanes[ranges.parts[number]] for number, _, _ in cuts], pa.int32()),
                     pa.array([number for number, _, _ in cuts], pa.int32()),
                     pa.array(
-                        [ipc_bytes(rows.slice(start, end - start), compression="lz4") for _, start, end in cuts],
+                        [ipc_bytes(rows.slice(start, end - start), "lz4") for _, start, end in cuts],
                         pa.binary(),
                     ),
                 ],

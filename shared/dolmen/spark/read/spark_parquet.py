@@ -103,7 +103,7 @@ def read_parquet(
 
 @cache
 def _warn(message: str) -> None:
-    """Warns once in a process: every read would repeat it."""
+    """Warns once in a process, and not in every read."""
     _log.warning(message)
 
 

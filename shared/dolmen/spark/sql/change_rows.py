@@ -1,11 +1,7 @@
-"""The common parts of DELETE, UPDATE and MERGE: target, columns, claims of what is read, and the job that writes.
+"""DELETE and UPDATE of SQL, and the parts that MERGE shares with them.
 
-DELETE and UPDATE: Spark evaluates the condition and the new values, and dolmen hides and writes rows.
-
-Checks that UPDATE and MERGE leave alone what no update may change: the primary key, and the order of changes (CDC).
-
-Spark has analysed the new values by then. A value is no other one if it is the column itself, or a column of the source
-that ``ON`` wants equal to it.
+Spark evaluates the condition and the new values, and dolmen hides and writes rows (``write.row_actions``). Values get
+the types of their columns as Spark casts them when it stores them. The commit depends on all tables that were read.
 """
 
 from __future__ import annotations
@@ -38,13 +34,7 @@ from dolmen.transactions.transaction import Transaction
 
 @dataclass(frozen=True)
 class RowChange:
-    """A change of rows on one version of a table.
-
-    Args:
-        table: its name in the database.
-        views: of the statement.
-        statement: read, with views in place of older versions.
-    """
+    """A change of rows on one version of a table. The statement has views in place of older versions."""
 
     transaction: Transaction
     attachment: Attachment
@@ -77,19 +67,19 @@ class RowChange:
         return find_field(self.entry.schema.fields, name, self.table, case_sensitive=self.case_sensitive)
 
     def empty(self) -> str:
-        """A view of the target's columns without a row, for what is only analysed."""
+        """A view of the target's columns without a row, for queries that are only analysed."""
         schema = spark_schema(self.fields).add(FILE, "string").add(ROW, "long")
         return self.views.make(self.views.spark.createDataFrame([], schema))
 
     def rows(self, where: Predicate | None, *, whole: bool) -> str:
-        """A view of the target's rows with their positions. What is read is claimed.
+        """A view of the target's rows with their positions. The commit depends on the rows that are read.
 
         Args:
             where: TRUE for all rows that may change.
-            whole: all columns are needed, as rows are written anew.
+            whole: all columns are needed, because rows are written again.
 
         Raises:
-            SchemaError: a column that Spark does not have, or has for its own.
+            SchemaError: Spark lacks the type of a column, or uses its name itself.
         """
         fields = self.entry.schema.fields if whole else self.fields
         columns = [field.name for field in fields if not is_own(field.name)]
@@ -109,13 +99,11 @@ class RowChange:
         return f"{quoted(self.target.alias)}.{quoted(name)}"
 
     def select(self, shown: str, source: str, what: str, where: str | None = None) -> DataFrame:
-        """Analyses a query of one of these, with the statement's WITH before it.
+        """Analyses a query with the statement's WITH before it.
 
         Args:
-            shown: expressions.
-            source: what stands behind FROM.
-            what: the piece of the user's SQL that it is made for.
-            where: a condition.
+            source: the text after FROM.
+            what: the piece of the user's SQL that the query is made for.
 
         Raises:
             InputError: Spark refuses it.
@@ -126,18 +114,18 @@ class RowChange:
         return self.views.run("\n".join(lines), what)
 
     def check(self, analysed: DataFrame, what: str) -> None:
-        """Claims the tables that a frame reads, and checks that it gives each row of the target once.
+        """Checks that a frame gives each row of the target once, and depends on the tables that it reads.
 
         Args:
-            analysed: over ``empty``, so that the target itself is not among what it reads, unless in a subquery.
+            analysed: over ``empty``, so it reads the target itself only in subqueries.
 
         Raises:
             InputError: an aggregate, a window or a generator.
         """
         check_single_rows(analysed, what)
-        self.claim(analysed)
+        self.depend_on(analysed)
 
-    def claim(self, frame: DataFrame) -> None:
+    def depend_on(self, frame: DataFrame) -> None:
         """Makes the commit valid only if the tables that a frame reads in the newest version have not changed."""
         current = self.attachment.origins()
         for origin in origins_read(frame):
@@ -167,16 +155,18 @@ def check_updates(
     given: Sequence[str] = (),
     equal: Collection[tuple[Field, str]] = (),
 ) -> None:
-    """Checks new values of columns.
+    """Checks that no update changes the primary key, or the order of changes (CDC).
+
+    A value stays the same if it is the column itself, or a column of the source that ``ON`` wants equal to it.
 
     Args:
-        analysed: a query that shows the values first, over the target's view and then, if there is one, the source's.
-        fields: their columns.
+        analysed: a query that shows the values first, over the target's view and, in a MERGE, the source's after it.
+        fields: the columns of the values.
         given: names of the source's columns.
-        equal: columns of the target, each with one of the source that has the same value.
+        equal: columns of the target, each with a column of the source that has the same value.
 
     Raises:
-        SchemaError: a column that no update may change may get another value.
+        SchemaError: such a column may get another value.
     """
     shown = shown_columns(analysed, len(fields))
     first = len(change.fields) + 2  # after these the target's view has a row's file and position: RowChange.empty
@@ -192,22 +182,19 @@ _DAYS = s.DateType, s.TimestampType, s.TimestampNTZType
 
 
 class StoreCasts:
-    """Casts by the ANSI policy of Spark's: what can't be stored by it is refused, and what does not fit fails the job.
+    """Casts by Spark's ANSI policy, whether ``spark.sql.ansi.enabled`` is on or not.
 
-    It does not matter whether ``spark.sql.ansi.enabled`` is on.
+    Types that it does not store are refused, and values that do not fit fail the job.
     """
 
     def __init__(self, spark: SparkSession) -> None:
         self._policy = (spark.conf.get(_POLICY, None) or "ANSI").upper()
 
     def column(self, frame: DataFrame, name: str, field: Field, what: str) -> Column:
-        """A frame's column in the type of a table's column.
-
-        Args:
-            what: the piece of SQL that gave it.
+        """A frame's column, which a piece of SQL gave, in the type of a table's column.
 
         Raises:
-            SchemaError: Spark does not store values of its type in such a column, or dolmen does not.
+            SchemaError: Spark or dolmen does not store values of its type in such a column.
         """
         own, wanted = frame.schema[name].dataType, spark_type(field.arrow_type)
         column = F.col(quoted(name))
@@ -228,7 +215,7 @@ class StoreCasts:
 
 
 def _fits(own: s.DataType, wanted: s.DataType) -> bool:
-    """Whether a list, map or struct needs no other casts inside than those of literals, which always fit."""
+    """Whether all values in a list, map or struct fit, because only literals are cast."""
     if isinstance(own, s.ArrayType) and isinstance(wanted, s.ArrayType):
         pairs = [(own.elementType, wanted.elementType)]
     elif isinstance(own, s.MapType) and isinstance(wanted, s.MapType):
@@ -265,7 +252,7 @@ def can_store(own: s.DataType, wanted: s.DataType) -> bool:
 
 
 def delete_rows(change: RowChange, statement: DeleteStatement) -> None:
-    """Adds a delete to a transaction: a predicate, where dolmen and Spark agree on what it means, else positions.
+    """Adds a delete to a transaction: by a predicate that means the same as the condition, or else by positions.
 
     Raises:
         InputError: Spark refuses the condition.
@@ -289,27 +276,27 @@ def update_rows(change: RowChange, statement: UpdateStatement) -> None:
 
     Raises:
         InputError: Spark refuses the condition or a value.
-        SchemaError: a column that is not there, that no update may change, or that can't hold values of this type.
+        SchemaError: a column does not exist, may not be updated, or can't hold values of this type.
     """
-    wanted = [(change.field(name), text) for name, text in statement.values]
-    names = [field.name for field, _ in wanted]
+    updated = [(change.field(name), text) for name, text in statement.values]
+    names = [field.name for field, _ in updated]
     if repeated := [name for name in names if names.count(name) > 1]:
         raise InputError(f"UPDATE sets column {repeated[0]!r} twice")
-    values = ", ".join(f"(\n{text}\n) AS __value_{place}" for place, (_, text) in enumerate(wanted))
+    values = ", ".join(f"(\n{text}\n) AS __value_{index}" for index, (_, text) in enumerate(updated))
     kept = [field.name for field in change.entry.schema.fields if field.name not in names]
-    others = "".join(f", {change.own(name)} AS __value_{place}" for place, name in enumerate(kept, len(wanted)))
+    others = "".join(f", {change.own(name)} AS __value_{index}" for index, name in enumerate(kept, len(updated)))
     what = ", ".join(text for _, text in statement.values)
     analysed = change.select(values, change.from_target(change.empty()), what, statement.where)
     change.check(analysed, what)
-    check_updates(change, analysed, [field for field, _ in wanted])
+    check_updates(change, analysed, [field for field, _ in updated])
     condition = read_condition(analysed, dict(enumerate(change.fields)))
     source = change.from_target(change.rows(condition.predicate, whole=True))
     frame = change.select(f"{values}{others}, `{FILE}`, `{ROW}`", source, what, statement.where)
     casts = StoreCasts(change.views.spark)
     cast = [
-        casts.column(frame, f"__value_{place}", field, text).alias(f"__value_{place}")
-        for place, (field, text) in enumerate(wanted)
+        casts.column(frame, f"__value_{index}", field, text).alias(f"__value_{index}")
+        for index, (field, text) in enumerate(updated)
     ]
-    carried = [F.col(f"__value_{place}") for place in range(len(wanted), len(names) + len(kept))]
+    carried = [F.col(f"__value_{index}") for index in range(len(updated), len(names) + len(kept))]
     rows = frame.select(F.lit(0).cast("int").alias(ACTION), FILE, ROW, *cast, *carried)
-    change.write(rows, [Action(True, tuple((name, place) for place, name in enumerate([*names, *kept])))], once=False)
+    change.write(rows, [Action(True, tuple((name, index) for index, name in enumerate([*names, *kept])))], once=False)

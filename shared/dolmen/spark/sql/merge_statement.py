@@ -37,7 +37,7 @@ def merge_matching(change: RowChange, statement: MergeStatement) -> None:
 
     Raises:
         InputError: Spark refuses a piece of it, or several source rows match one target row.
-        SchemaError: a column that is not there, or that can't hold values of this type.
+        SchemaError: a column does not exist, or can't hold values of this type.
     """
     _Matching(change, statement).run()
 
@@ -53,7 +53,7 @@ class _Matching:
             raise InputError("a MERGE takes named parameters alone: write :name, and give args a mapping")
         self._check_reachable()
         source = self.change.select("*", self.statement.source, self.statement.source)
-        self.change.claim(source)
+        self.change.depend_on(source)
         if own := [name for name in source.columns if is_own(name)]:
             raise SchemaError(f"column {own[0]!r} of the source has a name that merges use themselves: rename it")
         source = source.persist()  # it is read for its keys, and again for the join
@@ -87,15 +87,15 @@ class _Matching:
             frame = frame.withColumn(ACTION, F.when(again, fails).otherwise(F.col(ACTION)))
         casts = StoreCasts(views.spark)
         values = [
-            casts.column(frame, f"__value_{place}", field, text).alias(f"__value_{place}")
-            for place, (field, text, _) in enumerate(self._values(plan))
+            casts.column(frame, f"__value_{index}", field, text).alias(f"__value_{index}")
+            for index, (field, text, _) in enumerate(self._values(plan))
         ]
         rows = frame.where(F.col(ACTION).isNotNull()).select(ACTION, FILE, ROW, *values)
-        places = iter(range(len(values)))
+        numbers = iter(range(len(values)))
         actions = [
             Action(
                 clause.kind != "not matched",
-                None if columns is None else tuple((field.name, next(places)) for field, _ in columns),
+                None if columns is None else tuple((field.name, next(numbers)) for field, _ in columns),
             )
             for clause, columns in plan
         ]
@@ -164,24 +164,20 @@ class _Matching:
         equal: Sequence[tuple[Field, str]],
         columns: Sequence[str],
     ) -> None:
-        """Checks that no clause gives a row another primary key, or another place in the order of changes.
+        """Checks that no clause changes the primary key of a row, or its position in the order of changes.
 
         Args:
             plan: see ``_actions``.
             given, empty: the views of source and target.
             equal: columns of the target, each with the source's of the same value.
             columns: names of the source's columns.
-
-        Raises:
-            InputError: an aggregate, a window or a generator.
-            SchemaError: a clause gives a row another key or place.
         """
         own = self.change.from_target(empty)
         for clause, values in plan:
             set_by_user = [(field, text) for field, text in values or () if text != self.change.own(field.name)]
             if clause.action != "update" or not set_by_user:
                 continue
-            shown = ", ".join(f"(\n{text}\n) AS __value_{place}" for place, (_, text) in enumerate(set_by_user))
+            shown = ", ".join(f"(\n{text}\n) AS __value_{index}" for index, (_, text) in enumerate(set_by_user))
             what = ", ".join(text for _, text in set_by_user)
             matched = clause.kind == "matched"
             analysed = self.change.select(shown, f"{own} CROSS JOIN {self._source(given)}" if matched else own, what)
@@ -220,21 +216,21 @@ class _Matching:
         number = action_sql([(side, [clause.when for clause in clauses]) for side, clauses in kinds])
         action = f"{number} AS {ACTION}"
         values = [
-            f"CASE WHEN {ACTION} = {number} THEN (\n{text}\n) END AS __value_{place}"
-            for place, (_, text, number) in enumerate(self._values(plan))
+            f"CASE WHEN {ACTION} = {number} THEN (\n{text}\n) END AS __value_{index}"
+            for index, (_, text, number) in enumerate(self._values(plan))
         ]
         shown = ", ".join([action, f"{sides[0]} AS {_BOTH}", where, *values])
         return self.change.select(shown, joined, self.statement.on)
 
     def _keys(self, analysed: DataFrame, source: DataFrame) -> _Keys | None:
-        """The columns that must be equal for rows to match, with their values in the source; None if there are none."""
+        """The columns that must be equal for rows to match, with their values in the source; None without any."""
         pairs = equal_columns(analysed, dict(enumerate(self.change.fields)), source.columns)
         if not pairs:
             return None
         fields = tuple(field for field, _ in pairs)
         keys = source.select(*(F.col(quoted(name)).alias(field.name) for field, name in pairs))
         nullable = [field.nullable for field in fields]
-        # A column that is not nullable refuses NULL when the row is written; in others it must be seen here.
+        # A column that is not nullable refuses NULL when the row is written; others are counted here.
         summarized = Source(keys if all(nullable) else keys.na.drop(), fields)
         try:
             summary = summarized.summarize()

@@ -23,7 +23,7 @@ from dolmen.spark.write.task_reports import RowSums, ipc_bytes
 from dolmen.transactions.merge.merge_source import keys_predicate
 
 LISTED = 100
-"""The most keys that are listed one by one; of more, only the range is known."""
+"""The most keys that are listed one by one; a longer list becomes its range."""
 SUMMARY = "rows BIGINT, nulls BIGINT, repeated BOOLEAN, listed BOOLEAN, keys BINARY"
 
 
@@ -32,10 +32,9 @@ class SourceSummary:
     """A summary of the keys of a source.
 
     Args:
-        rows: of the source.
-        nulls: how many of them have a NULL in their key, and so match nothing.
-        repeated: whether a key stands there more than once.
-        keys: all of them, if they are listed; else some of them with the ends of each column.
+        nulls: how many rows have a NULL in their key, and so match nothing.
+        repeated: a key occurs more than once.
+        keys: all of them, if they are ``listed``; else some of them, with the ends of each column.
     """
 
     rows: int
@@ -67,11 +66,7 @@ class SourceSummary:
 
 
 class Source:
-    """A DataFrame whose rows are to be merged. ``close`` frees the memory and disk that it is kept in.
-
-    Args:
-        fields: the columns it is joined on.
-    """
+    """A DataFrame whose rows are merged, joined on ``fields``. ``close`` frees the memory and disk that keep it."""
 
     HERE = "__source"
     """A column that is NULL where there is no source row."""

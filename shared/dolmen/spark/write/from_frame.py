@@ -52,16 +52,15 @@ def append(table: Table, frame: DataFrame, *, merge_schema: bool = False, reques
 
     Args:
         frame: columns by name, in any order; values are cast only where nothing is lost.
-        merge_schema: add columns that the table does not have, before, in a commit of their own.
+        merge_schema: first add columns that the table does not have, in a commit of their own.
         request: an id under which this is applied once, however often it is tried.
 
     Raises:
         SchemaError: the columns do not match the table's; raised before a task begins.
-        RowError: a value does not fit; nothing is visible then, as with all that is raised here.
+        RowError: a value does not fit. Nothing is visible after any of these errors.
         ConflictError, ...: as ``Table.append`` does.
-        PySparkException: a task failed by something that is not of dolmen, as what the frame is made by.
+        PySparkException: a task failed for a reason outside dolmen, such as the frame's own expressions.
     """
-
     given.table(table)
     if is_remote_frame(frame):
         merge_schema = arguments.flag("merge_schema", merge_schema)
@@ -92,38 +91,37 @@ def overwrite(
 ) -> Commit:
     """Replaces all rows of a table by those of a DataFrame. See ``append``.
 
-    What others have added or deleted meanwhile is a conflict: after the oldest version that the frame reads of the
-    table itself, wherever in its plan; and if it reads none, after the newest version that this ``table`` has seen when
-    the job begins.
-
-    Of a frame of Spark Connect the plan can't be seen: its columns tell the versions, and where all of them were
+    It conflicts with rows that others have added or deleted after the oldest version that the frame reads of the table
+    itself, anywhere in its plan; or, if it reads none, after the newest version that this ``table`` has seen when the
+    job begins. A frame of Spark Connect does not show its plan: its columns name the versions, and if all of them were
     computed, ``since`` or ``force`` is needed.
 
     Args:
-        since: the version that rows of the frame were made from in a way that Spark's plan does not show, as by pandas.
-        force: replace what others have added or deleted, too.
+        since: the version that the rows were made from, if Spark's plan does not show it, as with pandas.
+        force: also replace rows that others have added since.
         merge_schema: as for ``append``.
 
     Raises:
-        ConflictError: others have added or deleted rows; make the frame anew and repeat.
-        VersionNotFoundError, VersionExpiredError: there is no version ``since``, or no more.
+        ConflictError: others have added or deleted rows; make the frame again, and repeat.
+        VersionNotFoundError, VersionExpiredError: the version ``since`` does not exist, or has expired.
     """
     given.table(table)
     reliance = Reliance.of(since, force)
     if is_remote_frame(frame):
         merge_schema = arguments.flag("merge_schema", merge_schema)
+        since, force = reliance.since, reliance.force
         return write_remotely(
             table.context,
             table.name,
             frame,
             request,
             overwrites=True,
-            since=reliance.since,
-            force=reliance.force,
+            since=since,
+            force=force,
             merge_schema=merge_schema,
         )
     check_frame(frame)
-    seen = Transaction(table.context, "overwrite").base  # before a commit of columns, which looks at newer versions
+    seen = Transaction(table.context, "overwrite").base  # before a commit of columns, which reads newer versions
     _merge_schema(table, frame, request, merge_schema)
 
     def statement(transaction: Transaction, entry: TableEntry, digest: DigestMode) -> Made:
@@ -150,28 +148,23 @@ def upsert(
     merge_schema: bool = False,
     request: str | None = None,
 ) -> Commit:
-    """Adds the rows of a DataFrame in place of all older rows with their keys, in one commit. Reads nothing of the
-    table, so it meets no conflict; unless the frame itself is read of this table, which others have changed since.
-    There may be any number of keys.
+    """Adds the rows of a DataFrame in place of all older rows with their keys, in one commit.
+
+    It reads nothing of the table, so it conflicts with nothing, unless the frame itself was read from this table and
+    others have changed that since. There may be any number of keys.
 
     Args:
-        frame: as for ``append``; each key at most once, as a DataFrame has no order by which the last could win.
+        frame: as for ``append``; each key at most once, because a DataFrame has no order by which the last could win.
         on: the key's columns; the primary key by default.
-        since: the version that rows of the frame were made from in a way that Spark's plan does not show, as by pandas.
-        force: replace rows that others have changed after the frame was read, too.
-        merge_schema: as for ``append``.
-        request: an id under which this is applied once, however often it is tried.
+        since, merge_schema, request: as for ``overwrite`` and ``append``.
+        force: also replace rows that others have changed after the frame was read.
 
     Raises:
-        InputError: a key stands there twice; or there is nothing to go by.
+        InputError: a key occurs twice; or there is no key.
         RowError: a NULL in a key, or a value that does not fit.
         SchemaError: the columns do not match the table's, or can't be a key; raised before a task begins.
-        ConflictError: others have added or deleted rows after the oldest version that the frame reads of this table;
-            make the frame anew and repeat.
-        VersionNotFoundError, VersionExpiredError: that version is not there, or no more.
-        PySparkException, ...: as for ``append``.
+        ConflictError, VersionNotFoundError, VersionExpiredError, ...: as for ``overwrite``.
     """
-
     given.table(table)
     check_frame(frame)
     reliance = Reliance.of(since, force)
@@ -191,7 +184,7 @@ def _upsert(
         fields, spelled = key_fields(entry, on), spell(frame, entry.schema)
         check_columns(spelled.schema, entry)
         if digest is not DigestMode.ALONE:
-            reliance.state(transaction, table.name, frame)
+            reliance.add_to(transaction, table.name, frame)
         keys = key_columns(spelled, fields)
         together = spelled if digest is DigestMode.ALONE else spelled.repartition(*keys).sortWithinPartitions(*keys)
         reported = write_frame(transaction, table.name, together, digest, fields)
@@ -214,11 +207,11 @@ def apply_batch(
     *,
     merge_schema: bool = False,
 ) -> Commit:
-    """Writes a batch of a stream once. Its id stands for its content: when a query does its last batch again, the rows
-    may be others (a time, a random number), and that is no error."""
+    """Writes a batch of a stream once. When a query repeats its last batch, the rows may differ (a time, a random
+    number), and that is no error: the request id alone says that it is the same batch."""
     _merge_schema(table, frame, request, merge_schema)
     if mode == "upsert":
-        # A batch is what it is, whatever has happened to the table meanwhile: a query could not go on otherwise.
+        # A query could not go on if changes of the table were conflicts with its batch.
         return _upsert(table, frame, on, request, DigestMode.NONE, Reliance.of(None, force=True))
     return _append(table, frame, request, DigestMode.NONE)
 
@@ -234,8 +227,7 @@ def delete(
 ) -> Commit:
     """Deletes rows: those for which a predicate is TRUE, or those with one of the keys in a DataFrame.
 
-    Reads nothing of the table, so it meets no conflict; unless the frame itself is read of this table, which others
-    have changed since. A predicate runs no job: it is ``Table.delete``.
+    It conflicts as ``upsert`` does. A predicate runs no job: it is ``Table.delete``.
 
     Args:
         what: SQL text or a mapping; or a DataFrame with the columns of the key and no others, of any number of rows.
@@ -264,9 +256,9 @@ def delete(
     def statement(transaction: Transaction, entry: TableEntry, digest: DigestMode) -> Made:
         fields, spelled = key_fields(entry, on), spell(frame, entry.schema)
         plan_conform(handed_schema(spelled.schema), only(fields))
-        key_columns(spelled, fields)  # refuses what is of another kind
+        key_columns(spelled, fields)  # refuses columns of other kinds
         if digest is not DigestMode.ALONE:
-            reliance.state(transaction, table.name, frame)
+            reliance.add_to(transaction, table.name, frame)
         keyed = spelled.select(*(as_given(spelled, field) for field in fields))
         with raising_dolmen_errors():
             few = keyed.limit(MAX_KEYS + 1).toArrow()
@@ -327,7 +319,7 @@ def collect_rows(job: DataFrame) -> list[Row]:
 
 
 def begin_uploads(transaction: Transaction) -> tuple[str, str]:
-    """Begins the uploads of workers. Returns the database's URL for them, and the txid by which they name objects.
+    """Begins the uploads of workers. Returns the database's URL for them, and the txid of their names.
 
     Raises:
         InputError: they can't reach the database.
@@ -338,11 +330,11 @@ def begin_uploads(transaction: Transaction) -> tuple[str, str]:
 
 
 def collect_keeping_alive(transaction: Transaction, job: DataFrame) -> list[Row]:
-    """Runs a job of tasks that upload objects, and collects their reports. Keeps the intent alive meanwhile.
+    """Runs a job of tasks that upload objects, and collects their reports, while it keeps the intent alive.
 
     Raises:
         Error: of dolmen, raised in a task (``failures.mark_errors``).
-        PySparkException, Py4JJavaError: something else failed there.
+        PySparkException, Py4JJavaError: a task failed for another reason.
     """
     spark, intent = job.sparkSession.sparkContext, transaction.intent()
     tag = f"dolmen-{intent.txid}"
@@ -361,19 +353,19 @@ def collect_keeping_alive(transaction: Transaction, job: DataFrame) -> list[Row]
         if error := dolmen_error(failure):
             raise error from failure
         raise
-    except BaseException:  # interrupted, or without a heartbeat: what it would still write is of no use
+    except BaseException:  # interrupted, or without a heartbeat: nothing will commit what the job still writes
         spark.cancelJobsWithTag(tag)
         raise
     return rows
 
 
 def without_files(entry: TableEntry) -> TableEntry:
-    """A table's entry without files and deletes, of which there may be many: enough for tasks that write."""
+    """A table's entry without its files and deletes, which may be many: tasks that write need no more."""
     return msgspec.structs.replace(entry, files=(), tombstones=(), segments=(), overlays=(), removed=())
 
 
 def check_frame(frame: object) -> None:
-    """Raises InputError, SchemaError if this is no frame whose rows can be written."""
+    """Raises InputError, SchemaError unless this is a frame whose rows can be written."""
     if not isinstance(frame, DataFrame):
         raise InputError(
             f"a Spark DataFrame is written here, not {type(frame).__name__}: Table.append takes other rows"
@@ -392,7 +384,7 @@ def check_frame(frame: object) -> None:
 
 
 def _merge_schema(table: Table, frame: DataFrame, request: str | None, merge_schema: bool) -> None:
-    """Adds columns that the table does not have, if that is wanted."""
+    """Adds columns that the table does not have, if ``merge_schema`` says so."""
     if arguments.flag("merge_schema", merge_schema):
         add_new_columns(table.context, table.name, frame.schema, request)
 
@@ -406,10 +398,11 @@ def _commit(
     *,
     refresh: bool = True,
 ) -> Commit:
-    """Commits one statement, made on the newest version, or on the newest that the table has seen.
+    """Commits one statement.
 
     Args:
-        statement: makes it, and says the request's content.
+        statement: makes it, and returns the request's content.
+        refresh: make it on the newest version; else on the newest that the table has seen.
     """
     transaction = Transaction(table.context, operation)
     if refresh:
@@ -431,3 +424,16 @@ def _commit(
 def is_compared(transaction: Transaction, request: str | None) -> bool:
     """Whether a request that was applied before stored a digest of its content."""
     return request is not None and bool(transaction.find_applied([request])[request].digest)
+
+
+def bind_request(transaction: Transaction, request: str | None, digest: Callable[[], str]) -> bool:
+    """Makes the commit carry a request id. Returns whether a version contains it already, so nothing is left to do.
+
+    Args:
+        digest: of the request's content; not called where it would be compared with nothing.
+    """
+    if request is None:
+        return False
+    is_applied = transaction.has_applied(request)
+    transaction.bind(request, digest() if not is_applied or is_compared(transaction, request) else "")
+    return is_applied

@@ -35,7 +35,7 @@ class MergePlan:
         given: names of the source's columns.
 
     Raises:
-        SchemaError: a clause names a column that the table has not, or sets the primary key, or the source has a column
+        SchemaError: a clause names a column that the table lacks, or sets the primary key; or the source has a column
             that nothing names.
     """
 
@@ -82,7 +82,7 @@ class MergePlan:
         return [name for name in names if name in keys or self.clauses.name(name)]
 
     def actions(self) -> tuple[Action, ...]:
-        """The actions of tasks, by the number of the clause."""
+        """The actions, by the number of the clause."""
         found = []
         for clause in self.clauses.all:
             values = self._values(clause)
@@ -91,15 +91,15 @@ class MergePlan:
             )
             computed = frozenset(self._computed(values or {}))
             found.append(Action(not isinstance(clause, Insert), columns, computed))
-        if self._keeps_one:
-            found.append(Action(True, None))  # the older rows of a key go with the one that counts
+        if self.keeps_one:
+            found.append(Action(True, None))  # the older rows of a key are hidden with the one that counts
         return tuple(found)
 
     def rows(self, target: DataFrame, source: Source, summary: SourceSummary) -> DataFrame:
         """All rows that have an action, for tasks.
 
         Args:
-            target: the columns ``needed``, with positions, and the commit timestamp if ``needs_commit_ts``.
+            target: the columns ``needed``, with positions, and the commit timestamp if it ``keeps_one``.
         """
         keys = [F.col(f"source.{name}") for name in source.keys]
         own = [F.col(f"target.{quoted(field.name)}") for field in self.fields]
@@ -113,14 +113,14 @@ class MergePlan:
             keys = [F.coalesce(key, other) for key, other in zip(keys, own, strict=True)]
         named = [key.alias(name) for key, name in zip(keys, source.keys, strict=True)]
         acted = joined.withColumn(ACTION, self._action())
-        if self._keeps_one:
+        if self.keeps_one:
             acted = self._with_one_row_of_a_key(acted, keys)
         acted = acted.where(F.col(ACTION).isNotNull())
         return acted.select(ACTION, *where, *named, *self._columns()).hint("rebalance", *source.keys)
 
     @cached_property
     def _texts(self) -> dict[tuple[str, str], int]:
-        """All expressions, by the column that gets their value, with their places among the values."""
+        """All expressions, by the column that gets their value, with the numbers of their values."""
         found: dict[tuple[str, str], int] = {}
         for clause in self.clauses.all:
             for item in (self._values(clause) or {}).items():
@@ -144,17 +144,12 @@ class MergePlan:
         return [name for name, text in values.items() if text not in self._own]
 
     @property
-    def needs_commit_ts(self) -> bool:
-        """Whether the target's rows must come with their commit timestamp."""
-        return self._keeps_one
-
-    @property
-    def _keeps_one(self) -> bool:
-        """Whether several rows of one primary key, as ``append`` may make them, count as the one committed last."""
+    def keeps_one(self) -> bool:
+        """Whether several rows of one primary key, which ``append`` may make, count as the one committed last."""
         return self._target_is_there and {field.id for field in self.fields} == set(self.entry.primary_key)
 
     def _with_one_row_of_a_key(self, acted: DataFrame, keys: Sequence[Column]) -> DataFrame:
-        """The action of the row of each key that was committed last. If it has one, the other rows go."""
+        """The action of the row of each key that was committed last. If it has one, the other rows are hidden."""
         place = [F.col(f"target.{name}") for name in (COMMIT_TS, FILE, ROW)]
         by_key, by_row = Window.partitionBy(*keys), Window.partitionBy(*keys, *place[1:])
         counts = F.dense_rank().over(by_key.orderBy(*(column.desc_nulls_last() for column in place))) == 1
@@ -175,7 +170,7 @@ class MergePlan:
         return sides[0].join(sides[1], matches, how)
 
     def _sifted(self, target: DataFrame, source: Source, summary: SourceSummary) -> DataFrame:
-        """The target without most rows that match nothing, so that joining it with the source moves few."""
+        """The target without most of the rows that match nothing, so that the join moves few."""
         if self.clauses.by_source or summary.rows > MOST_BROADCAST or (summary.listed and len(self.fields) == 1):
             return target
         names = [f"_{name}" for name in source.keys]
@@ -213,7 +208,7 @@ class MergePlan:
         return columns
 
     def _expression(self, text: str) -> Column:
-        """Makes a column of an expression. Column names are not parsed: a session may take quoted ones for patterns."""
+        """The column of an expression. Column names are not parsed: a session may read quoted ones as patterns."""
         return F.col(text) if text in self._own else F.expr(f"({text})")
 
     @cached_property
@@ -226,7 +221,7 @@ class MergePlan:
         try:
             return frame.select(*(self._expression(text).alias(name) for name, text in texts.items())).schema
         except (AnalysisException, ParseException) as error:
-            if len(texts) > 1:  # which one?
+            if len(texts) > 1:  # find the one that Spark refuses
                 for name, text in texts.items():
                     self._typed(frame, {name: text})
                 raise

@@ -1,7 +1,10 @@
 """MERGE: joins the rows of a DataFrame with those of a table, and changes the table in one commit.
 
-Target rows that change are hidden and written anew, all others stay as they are in their files. What was read is
-claimed, so that a commit which may have changed it makes the merge start again on the newest version.
+Target rows that change are hidden and written again; all others stay in their files. The commit depends on the rows
+that were read, so a commit that may have changed these makes the merge start again on the newest version.
+
+SQL's MERGE (``sql.merge_statement``) is planned apart: its conditions are pieces of SQL over any source. How a clause
+is chosen, the job and the changes are the same (``row_actions``).
 """
 
 from __future__ import annotations
@@ -25,12 +28,7 @@ from dolmen.spark.read.to_frame import to_spark
 from dolmen.spark.spark_types import is_own, quoted
 from dolmen.spark.write.frame_columns import spell
 from dolmen.spark.write.frame_source import Source
-from dolmen.spark.write.from_frame import (
-    check_frame,
-    delete,
-    is_compared,
-    upsert,
-)
+from dolmen.spark.write.from_frame import bind_request, check_frame, delete, upsert
 from dolmen.spark.write.join_plan import MergePlan
 from dolmen.spark.write.key_tombstones import twice
 from dolmen.spark.write.row_actions import apply_actions
@@ -55,16 +53,16 @@ def merge(
     """Updates, deletes and inserts rows of a table by those of a DataFrame, in one commit (SQL's MERGE).
 
     A row of the table (``target``) and one of the DataFrame (``source``) match when the columns ``on`` are equal in
-    both; NULL equals nothing. Of the clauses for a row the first one whose condition is TRUE happens to it.
-    Expressions are Spark's SQL over ``target.<column>`` and ``source.<column>``.
+    both; NULL equals nothing. The first clause whose condition is TRUE applies to a row. Expressions are Spark's SQL
+    over ``target.<column>`` and ``source.<column>``.
 
-    It reads the columns it needs of the rows whose keys are within the source's, and is repeated by itself when
-    others meanwhile delete rows of the table or add some that may match. ``on`` the primary key, with all columns
-    updated and inserted, it is an ``upsert``, which reads nothing. A primary key is one row: of several with
-    one key, which ``append`` may have made, the one that was committed last counts, and if it changes the others go.
+    It reads the columns it needs, of rows whose keys are within the source's, and repeats itself when others delete
+    rows of the table, or add rows that may match. ``on`` the primary key, with all columns updated and inserted, it is
+    an ``upsert``, which reads nothing. A primary key is one row: where ``append`` has made several, the one that was
+    committed last counts, and if it changes the others are deleted.
 
     Args:
-        frame: evaluated once. Columns that the table does not have may stand there for expressions to use.
+        frame: evaluated once. It may have columns that the table lacks, for expressions.
         on: columns of both.
         when_matched: "update" gives the target row all values that the source has; a mapping of columns to expressions
             changes just these; "delete"; ``Update(values, when=...)`` and ``Delete(when=...)`` have conditions; a list
@@ -73,18 +71,18 @@ def merge(
             list, or None.
         when_not_matched_by_source: for target rows without a source row: "delete", a mapping, ``Update``, ``Delete``, a
             list, or None. Anything but None reads the whole table.
-        since, force: as for ``upsert``: the source is evaluated once, and so can't be made anew for a newer version.
+        since, force: as for ``upsert``: the source is evaluated once, and so can't be made again for a newer version.
         request: an id under which this is applied once, however often it is tried.
 
     Raises:
         InputError: several source rows match one target row; no clause; an expression that Spark refuses.
         SchemaError: columns or types do not match the table's, or an update sets a column of the primary key that is
             not among ``on``; raised before a task begins.
-        RowError: a value does not fit; or a NULL in ``on`` where that is the primary key.
+        RowError: a value does not fit; or ``on`` is the primary key, and has a NULL.
         DuplicateKeyError: a row that it inserts would have a primary key that another row has.
         ConflictError: others have added or deleted rows after the oldest version that the DataFrame reads of this
             table; or they changed what the merge itself read, a hundred times in a row.
-        PySparkException: a task failed by something that is not of dolmen.
+        PySparkException: a task failed for a reason outside dolmen.
     """
     given.table(table)
     check_frame(frame)
@@ -130,14 +128,10 @@ class _Merging:
         entry = transaction.entry(self.table)
         fields = key_fields(entry, self.on)
         plan = MergePlan(self.clauses, entry, fields, self.frame.columns)
-        applied = transaction.has_applied(self.request)
-        if not applied:
+        if not transaction.has_applied(self.request):
             plan.check(self.frame)
-            self.reliance.state(transaction, self.table, self.frame)
-        if self.request is not None:
-            compared = not applied or is_compared(transaction, self.request)
-            transaction.bind(self.request, self._digest() if compared else "")
-        if applied:
+            self.reliance.add_to(transaction, self.table, self.frame)
+        if bind_request(transaction, self.request, self._digest):
             return
         summary = self.source.summarize()
         if self.clauses.not_matched and _is_primary(fields, entry):
@@ -152,7 +146,7 @@ class _Merging:
             transaction.table(self.table),
             plan.needed(),
             where,
-            with_commit_ts=plan.needs_commit_ts,
+            with_commit_ts=plan.keeps_one,
             with_positions=True,
             spark=self.frame.sparkSession,
         )
@@ -169,7 +163,7 @@ class _Merging:
         )
 
     def _digest(self) -> str:
-        """The digest of the request: of the source's rows, and of the clauses."""
+        """The digest of the request's content: the source's rows, and the clauses."""
         sums = self.source.sums().content()
         return content_digest("merge", self.table, sorted(self.on), *self.clauses.content(), sums)
 
