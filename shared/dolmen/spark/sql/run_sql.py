@@ -13,9 +13,11 @@ from dolmen.base.arguments import short_repr
 from dolmen.errors import InputError, SchemaError
 from dolmen.format.schema import Field
 from dolmen.rows.write.row_digest import content_digest
+from dolmen.spark import checks
 from dolmen.spark.checks import is_remote
+from dolmen.spark.read.to_frame import active_session
 from dolmen.spark.sessions import write_remotely
-from dolmen.spark.sql.attachment import VIEW, Args, Attachment, Attachments, Views, attachments_of, session_of
+from dolmen.spark.sql.attachment import VIEW, Args, Attachment, Attachments, Views, attachments_of
 from dolmen.spark.sql.change_rows import RowChange, StoreCasts, delete_rows, find_field, update_rows
 from dolmen.spark.sql.merge_statement import merge_matching
 from dolmen.spark.sql.sql_tokens import with_versions
@@ -57,7 +59,7 @@ def sql(
         PySparkException: Spark's own error, of a query or of an expression in a task.
     """
     text = arguments.text("query", query)
-    session = session_of(spark)
+    session = checks.any_session(active_session() if spark is None else spark)
     if args is not None and not isinstance(args, (Mapping, list, tuple)):
         raise InputError(f"args={short_repr(args)}: give a mapping of names to values, or a list")
     attached = attachments_of(session)

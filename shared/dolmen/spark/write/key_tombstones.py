@@ -25,7 +25,7 @@ from dolmen.spark.write.task_reports import Reported
 from dolmen.store.base import ObjectStore, create
 
 FEW_KEYS = 2_000
-"""The most keys of a partition, and the most bytes, that are left to the driver: they need no object of their own."""
+"""The most keys and bytes of a partition that the driver uploads: they need no object of their own."""
 FEW_BYTES = 64 * 1024
 FOLD_BYTES = 64 * MIB
 """Keys are sorted, and duplicates dropped, at this many bytes, or at ``MAX_KEYS``."""
@@ -35,9 +35,8 @@ class KeySink:
     """Takes a task's keys, and uploads them in batches, each of which makes one tombstone.
 
     Args:
-        table: its name, which stands in the objects' keys.
         fields: the key's columns.
-        txid: of the intent that begins the objects' names.
+        txid: of the job's intent; it begins the objects' names.
     """
 
     def __init__(
@@ -50,11 +49,7 @@ class KeySink:
         self._tombstones: list[KeysTombstone] = []
 
     def add(self, rows: pa.RecordBatch) -> None:
-        """Adds the keys of rows in the table's types.
-
-        Raises:
-            RowError: a NULL in a key.
-        """
+        """Adds the keys of rows in the table's types. Raises RowError: a NULL in a key."""
         keys = pa.table([rows[field.name] for field in self._fields], [field.name for field in self._fields])
         check_not_null(keys, self._fields)
         if self._rows + keys.num_rows > MAX_KEYS or self._bytes + keys.nbytes > FOLD_BYTES:
@@ -64,7 +59,7 @@ class KeySink:
         self._bytes += keys.nbytes
 
     def finish(self, report: Reported) -> None:
-        """Adds to a report what was uploaded, and what is too little for that."""
+        """Adds to a report the uploaded tombstones, and the keys that are too few to upload."""
         if self._rows:
             distinct = keys_from_arrow(pa.concat_tables(self._keys), self._fields)
             if not self._tombstones and distinct.num_rows <= FEW_KEYS and distinct.nbytes <= FEW_BYTES:
@@ -74,7 +69,7 @@ class KeySink:
         report.tombstones += self._tombstones
 
     def _fold(self) -> None:
-        """Makes room: drops keys that stand there more than once, or else uploads what there is."""
+        """Makes room: drops duplicate keys, or uploads the keys if most are distinct."""
         distinct = keys_from_arrow(pa.concat_tables(self._keys), self._fields)
         if distinct.num_rows > self._rows // 2:
             self._upload(distinct)
@@ -100,7 +95,7 @@ def check_not_null(keys: pa.Table, fields: Iterable[Field]) -> None:
 def tombstones(
     uploads: PendingUploads, table: str, uuid: str, reported: Reported, fields: tuple[Field, ...]
 ) -> tuple[KeysTombstone, ...]:
-    """All keys that tasks have reported, as few tombstones as can be; short lists are uploaded with the manifest."""
+    """The tombstones of all keys that tasks have reported; short lists are uploaded together, with the manifest."""
     made = list(reported.tombstones)
     if reported.keys:
         target = uploads.tombstone_object(table, uuid)
@@ -111,11 +106,7 @@ def tombstones(
 
 
 def once_each(batches: Iterator[pa.RecordBatch], names: list[str]) -> Iterator[pa.RecordBatch]:
-    """The same batches, in which equal keys stand beside each other.
-
-    Raises:
-        InputError: a key stands there twice.
-    """
+    """The same batches, whose rows are in the order of their keys. Raises InputError: a key occurs twice."""
     last: pa.Table | None = None
     for batch in batches:
         if batch.num_rows == 0:
@@ -137,7 +128,7 @@ def repeated(keys: pa.Table) -> bool:
 
 
 def twice(names: Iterable[str]) -> InputError:
-    """The error for rows of one key, of which none can be the last: a DataFrame has no order."""
+    """The error for several rows of one key."""
     listed = ", ".join(repr(name) for name in names)
     return InputError(
         f"several rows of the DataFrame have the same key (columns {listed}), and it has no order by which the last "

@@ -40,12 +40,7 @@ class DigestMode(Enum):
 
 @dataclass
 class RowSums:
-    """The sums of some rows.
-
-    Args:
-        rows: how many they are.
-        first, second: the sums, modulo 2^64.
-    """
+    """The number of some rows, and two sums of their hashes, modulo 2^64."""
 
     rows: int = 0
     first: int = 0
@@ -59,7 +54,7 @@ class RowSums:
         self.second = (self.second + int(mix(each ^ np.uint64(_SECOND)).sum(dtype=np.uint64))) & _MASK
 
     def passing(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The same batches, each taken on its way."""
+        """The same batches, each of which is added when it is read."""
         for batch in batches:
             self.add(batch)
             yield batch
@@ -74,7 +69,7 @@ class RowSums:
 
     @classmethod
     def of(cls, encoded: Iterable[bytes]) -> RowSums:
-        """The sum of what tasks have reported."""
+        """The total of the sums that tasks have reported."""
         found = cls()
         for body in encoded:
             rows, first, second = map(int, bytes(body).split())
@@ -90,16 +85,16 @@ _SCHEMA = pa.schema([("kind", pa.string()), ("name", pa.string()), ("body", pa.b
 
 @dataclass
 class Reported:
-    """All that the tasks of a job have reported, each partition once.
+    """The report of a task, or of all tasks of a job.
 
     Args:
-        files: entries of the data files they wrote.
-        tombstones: entries of the keys they uploaded.
-        keys: lists of keys that were too short to be uploaded each by itself.
+        files: entries of the data files that were written.
+        tombstones: entries of the keys that were uploaded.
+        keys: lists of keys that are too short to upload.
         positions: deleted rows by the name of their data file.
         inserted: primary keys of rows that must be new to the table.
-        again: whether a row stands among the positions more than once.
-        sums: of the rows that were given, for the digest of a request.
+        again: a row is among the positions more than once.
+        sums: of the rows, for the digest of a request.
     """
 
     files: list[DataFile] = field(default_factory=list)
@@ -128,10 +123,10 @@ class Reported:
         return found
 
     def add_positions(self, name: str, positions: BitMap) -> None:
-        """Adds deleted rows of a file, and notes if one of them is there already."""
-        known = self.positions.setdefault(name, BitMap())
-        self.again |= known.intersect(positions)
-        known |= positions
+        """Adds deleted rows of a file, and records whether one of them is a duplicate."""
+        deleted = self.positions.setdefault(name, BitMap())
+        self.again |= deleted.intersect(positions)
+        deleted |= positions
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
         """The rows of a task's report, one batch each."""
