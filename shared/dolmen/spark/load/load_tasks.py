@@ -271,14 +271,17 @@ that file can be read."""
 
 @dataclass(frozen=True)
 class Sample:
-    """Keys of a run, each for ``weight`` bytes of its rows; ``stored`` is the size of the run compressed."""
+    """Keys of a run, each for ``weight`` bytes of its rows; ``stored`` is the size of the run compressed.
+
+    It is encoded by ``json``: keys have integers of any size, and infinite floats.
+    """
 
     keys: list[Any]
     weight: float
     stored: int
 
     def encode(self) -> bytes:
-        """The sample as bytes."""
+        """As bytes."""
         return json.dumps([self.keys, self.weight, self.stored]).encode()
 
     @classmethod

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeAlias
 
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
@@ -32,6 +32,10 @@ _BOTH = "__matched"
 _ORDER = ("matched", "not matched", "not matched by source")
 
 
+Plan: TypeAlias = list[tuple[MergeClause, list[tuple[Field, str]] | None]]
+"""Each clause with the row that it writes, if it writes one: expressions by column."""
+
+
 def merge_matching(change: RowChange, statement: MergeStatement) -> None:
     """Adds a merge to a transaction.
 
@@ -39,11 +43,11 @@ def merge_matching(change: RowChange, statement: MergeStatement) -> None:
         InputError: Spark refuses a piece of it, or several source rows match one target row.
         SchemaError: a column does not exist, or can't hold values of this type.
     """
-    _Matching(change, statement).run()
+    _SqlMerge(change, statement).run()
 
 
 @dataclass(frozen=True)
-class _Matching:
+class _SqlMerge:
     change: RowChange
     statement: MergeStatement
 
@@ -74,7 +78,7 @@ class _Matching:
         by_source = self._of_kind("not matched by source")
         keys = None if by_source else self._keys(analysed, source)
         where = None if keys is None else keys.predicate
-        plan = self._actions(source.columns)
+        plan = self._plan(source.columns)
         new = bool(self._of_kind("not matched") and change.entry.primary_key) and not self._inserts_keys(keys, plan)
         equal = equal_columns(analysed, dict(enumerate(change.fields)), source.columns, may_cast=True)
         self._check_updates(plan, given, empty, equal, source.columns)
@@ -136,9 +140,8 @@ class _Matching:
             shown = ", ".join(f"(\n{text}\n)" for text in texts)
             self.change.check(self.change.select(shown, side, ", ".join(texts)), ", ".join(texts))
 
-    def _actions(self, given: Sequence[str]) -> list[tuple[MergeClause, list[tuple[Field, str]] | None]]:
-        """Each clause with the row that it writes: expressions by column."""
-        found: list[tuple[MergeClause, list[tuple[Field, str]] | None]] = []
+    def _plan(self, given: Sequence[str]) -> Plan:
+        found: Plan = []
         fields = self.change.entry.schema.fields
         for clause in self._clauses:
             if clause.action == "delete":
@@ -157,17 +160,11 @@ class _Matching:
         return found
 
     def _check_updates(
-        self,
-        plan: Sequence[tuple[MergeClause, list[tuple[Field, str]] | None]],
-        given: str,
-        empty: str,
-        equal: Sequence[tuple[Field, str]],
-        columns: Sequence[str],
+        self, plan: Plan, given: str, empty: str, equal: Sequence[tuple[Field, str]], columns: Sequence[str]
     ) -> None:
         """Checks that no clause changes the primary key of a row, or its position in the order of changes.
 
         Args:
-            plan: see ``_actions``.
             given, empty: the views of source and target.
             equal: columns of the target, each with the source's of the same value.
             columns: names of the source's columns.
@@ -194,11 +191,11 @@ class _Matching:
         return alike[0]
 
     @staticmethod
-    def _values(plan: Sequence[tuple[MergeClause, list[tuple[Field, str]] | None]]) -> list[tuple[Field, str, int]]:
+    def _values(plan: Plan) -> list[tuple[Field, str, int]]:
         """All values, with the numbers of their clauses."""
         return [(*value, number) for number, (_, values) in enumerate(plan) for value in values or ()]
 
-    def _rows(self, given: str, target: str, plan: Sequence[tuple[MergeClause, Any]]) -> DataFrame:
+    def _rows(self, given: str, target: str, plan: Plan) -> DataFrame:
         """The rows that have an action, or two sides."""
         own, other = self.change.from_target(target), self._source(given)
         here, there = f"{self._alias}.`{Source.HERE}` IS NOT NULL", f"{self.change.own(ROW)} IS NOT NULL"
@@ -211,15 +208,12 @@ class _Matching:
             how = join_kind(matched=bool(matched), not_matched=bool(new), by_source=bool(left))
             joined = f"{own} {how.upper()} JOIN {other} {on}"
             where = f"{self.change.own(FILE)} AS `{FILE}`, {self.change.own(ROW)} AS `{ROW}`"
-        sides = (f"{there} AND {here}", f"{here} AND NOT ({there})", f"{there} AND NOT ({here})")
-        kinds = zip(sides, (matched, new, left), strict=True)
-        number = action_sql([(side, [clause.when for clause in clauses]) for side, clauses in kinds])
-        action = f"{number} AS {ACTION}"
+        action = action_sql(here, there, *([clause.when for clause in clauses] for clauses in (matched, new, left)))
         values = [
             f"CASE WHEN {ACTION} = {number} THEN (\n{text}\n) END AS __value_{index}"
             for index, (_, text, number) in enumerate(self._values(plan))
         ]
-        shown = ", ".join([action, f"{sides[0]} AS {_BOTH}", where, *values])
+        shown = ", ".join([f"{action} AS {ACTION}", f"{there} AND {here} AS {_BOTH}", where, *values])
         return self.change.select(shown, joined, self.statement.on)
 
     def _keys(self, analysed: DataFrame, source: DataFrame) -> _Keys | None:
@@ -239,9 +233,7 @@ class _Matching:
         only = count_join_conditions(analysed) == len(pairs) and len(set(nullable)) == 1
         return _Keys(pairs, summary.predicate(fields), only and not (summary.repeated or summary.nulls))
 
-    def _inserts_keys(
-        self, keys: _Keys | None, plan: Sequence[tuple[MergeClause, list[tuple[Field, str]] | None]]
-    ) -> bool:
+    def _inserts_keys(self, keys: _Keys | None, plan: Plan) -> bool:
         """Whether each inserted row has the primary key by which it matches nothing, and which the source has once."""
         if keys is None or not keys.once:
             return False

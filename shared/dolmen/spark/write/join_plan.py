@@ -187,13 +187,8 @@ class MergePlan:
         in_source, in_target = "TRUE", "FALSE"
         if self._target_is_there:
             in_source, in_target = f"source.{Source.HERE} IS NOT NULL", f"target.{ROW} IS NOT NULL"
-        sides = (
-            f"{in_target} AND {in_source}",
-            f"{in_source} AND NOT ({in_target})",
-            f"{in_target} AND NOT ({in_source})",
-        )
-        kinds = zip(sides, self._kinds, strict=True)
-        return F.expr(action_sql([(side, [clause.when for clause in clauses]) for side, clauses in kinds]))
+        kinds = ([clause.when for clause in clauses] for clauses in self._kinds)
+        return F.expr(action_sql(in_source, in_target, *kinds))
 
     def _columns(self) -> list[Column]:
         """The values of all clauses. An expression is evaluated only in rows of its own clauses."""

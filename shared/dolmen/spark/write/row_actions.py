@@ -39,17 +39,23 @@ ACTION = "__action"
 """The column with the number of a row's action."""
 
 
-def action_sql(kinds: Sequence[tuple[str, Sequence[str | None]]]) -> str:
+def action_sql(in_source: str, in_target: str, *kinds: Sequence[str | None]) -> str:
     """SQL for the number of the clause that applies to a row; NULL if none does.
 
     Args:
-        kinds: the condition of the rows of each kind of clause, and the conditions of these clauses, in order.
+        in_source, in_target: conditions that a joined row has a source row, or a target row.
+        kinds: the conditions of the clauses for matched rows, for source rows alone, and for target rows alone.
     """
+    sides = (
+        f"{in_target} AND {in_source}",
+        f"{in_source} AND NOT ({in_target})",
+        f"{in_target} AND NOT ({in_source})",
+    )
     cases, number = [], 0
-    for rows, conditions in kinds:
+    for side, conditions in zip(sides, kinds, strict=True):
         clauses = [f"WHEN (\n{condition or 'TRUE'}\n) THEN {n}" for n, condition in enumerate(conditions, number)]
         if clauses:
-            cases.append(f"WHEN {rows} THEN CASE {' '.join(clauses)} END")
+            cases.append(f"WHEN {side} THEN CASE {' '.join(clauses)} END")
         number += len(clauses)
     return f"CAST(CASE {' '.join(cases)} END AS INT)"
 
