@@ -46,8 +46,8 @@ def main(
     if as_json:
         print_json({"table": table, "version": pinned.version, "rows": done.rows, "url": done.url})
     else:
-        told = f"{done.rows:,} rows of {table}, version {pinned.version}, are in {done.url}"
-        console.print(told, highlight=False, soft_wrap=True, markup=False)
+        text = f"{done.rows:,} rows of {table}, version {pinned.version}, are in {done.url}"
+        console.print(text, highlight=False, soft_wrap=True, markup=False)
 
 
 if __name__ == "__main__":

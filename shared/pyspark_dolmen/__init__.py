@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 class DefaultSource(DataSource):  # type: ignore[misc]
     """``format("dolmen")`` for reads, writes and streams; options and limits are in docs/spark-sql.md."""
 
-    pinned: SourceTable | SourceFeed | None = None
+    source: SourceTable | SourceFeed | None = None
     """The table or feed in the version that ``schema`` chose; Spark sends it to the tasks that read rows."""
 
     @classmethod
@@ -35,42 +35,42 @@ class DefaultSource(DataSource):  # type: ignore[misc]
         return "dolmen"
 
     def schema(self) -> StructType:
-        """The table's columns, or those that the options name. Pins the version that will be read."""
-        from dolmen.spark.failures import marking_dolmen_errors
-        from dolmen.spark.source.feed_reader import pin_for_any
+        """The table's columns, or those that the options name. Chooses the version that will be read."""
+        from dolmen.spark.failures import mark_dolmen_errors
+        from dolmen.spark.source.feed_reader import source_of
 
-        with marking_dolmen_errors():
-            self.pinned = pin_for_any(self.options)
-            return self.pinned.spark_schema()
+        with mark_dolmen_errors():
+            self.source = source_of(self.options)
+            return self.source.spark_schema()
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Reads the pinned version, or the newest one if the columns were given by the user."""
-        from dolmen.spark.failures import marking_dolmen_errors
+        """Reads that version, or the newest one if the columns were given by the user."""
+        from dolmen.spark.failures import mark_dolmen_errors
         from dolmen.spark.source.feed_reader import batch_reader
 
-        with marking_dolmen_errors():
-            return batch_reader(self.pinned, schema, self.options)
+        with mark_dolmen_errors():
+            return batch_reader(self.source, schema, self.options)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Writes rows in one commit."""
-        from dolmen.spark.failures import marking_dolmen_errors
+        from dolmen.spark.failures import mark_dolmen_errors
         from dolmen.spark.source.table_writers import writer
 
-        with marking_dolmen_errors():
+        with mark_dolmen_errors():
             return writer(self.options, schema, overwrite)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """Reads appended rows, or all changes, commit by commit."""
-        from dolmen.spark.failures import marking_dolmen_errors
+        from dolmen.spark.failures import mark_dolmen_errors
         from dolmen.spark.source.feed_stream import stream_reader
 
-        with marking_dolmen_errors():
+        with mark_dolmen_errors():
             return stream_reader(self.options, schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
         """Writes each micro-batch in one commit, once."""
-        from dolmen.spark.failures import marking_dolmen_errors
+        from dolmen.spark.failures import mark_dolmen_errors
         from dolmen.spark.source.table_writers import stream_writer
 
-        with marking_dolmen_errors():
+        with mark_dolmen_errors():
             return stream_writer(self.options, schema, overwrite)

@@ -1,4 +1,4 @@
-"""Checks what is given: sessions, databases and tables, the version of Spark, and how Spark reaches a store."""
+"""Checks arguments (sessions, databases, tables), the version of Spark, and how Spark reaches a store."""
 
 from __future__ import annotations
 

@@ -44,14 +44,14 @@ def mark_errors(
     """Wraps a function for ``mapInArrow`` so that ``dolmen_error`` finds dolmen's errors in the driver."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        with marking_dolmen_errors():
+        with mark_dolmen_errors():
             yield from work(batches)
 
     return run
 
 
 @contextmanager
-def marking_dolmen_errors() -> Iterator[None]:
+def mark_dolmen_errors() -> Iterator[None]:
     """Adds all that ``dolmen_error`` needs to the text of dolmen's errors in a worker."""
     try:
         yield

@@ -34,15 +34,15 @@ from dolmen.rows.write.conform import conform
 from dolmen.rows.write.data_file import write_data_files
 from dolmen.rows.write.encodings import DEFAULT, WriteOptions
 from dolmen.spark.failures import mark_errors, raising_dolmen_errors
-from dolmen.spark.spark_types import carried_schema
-from dolmen.spark.write.frame_columns import only
-from dolmen.spark.write.key_tombstones import KeySink, once_each
+from dolmen.spark.spark_types import spark_arrow_schema
+from dolmen.spark.write.frame_columns import schema_of
+from dolmen.spark.write.key_tombstones import KeySink, check_each_once
 from dolmen.spark.write.task_reports import DigestMode, Reported
 from dolmen.store.base import ObjectStore
 from dolmen.store.url import open_store
 
 _THREADS = 4
-"""Threads for the requests of a task; it computes on one processor, as Spark gives it one."""
+"""Threads for the requests of a task; it computes on one processor, the one that Spark gives it."""
 
 
 def task_runtime() -> Runtime:
@@ -52,7 +52,7 @@ def task_runtime() -> Runtime:
 
 @cache
 def _runtime_of(process: int) -> Runtime:
-    """The runtime of this process, as threads don't survive a fork."""
+    """The runtime of this process, because threads don't survive a fork."""
     return replace(shared_runtime(), threads=_THREADS, cores=1)
 
 
@@ -93,7 +93,7 @@ def read_files(task: ReadTask) -> MapBatches:
         paths = [path for batch in batches for path in batch.column(0).to_pylist()]
         if paths:
             scan = task.scan(paths)
-            schema = carried_schema(scan.schema)
+            schema = spark_arrow_schema(scan.schema)
             if task.with_positions:
                 yield from (
                     _with_positions(batch.cast(schema), path, rows) for batch, path, rows in rows_with_positions(scan)
@@ -190,7 +190,7 @@ class RowsTask(KeysTask):
             RowError: a value does not fit.
         """
         report = Reported()
-        given = conform_batches(batches, self.decoded.schema if self.has_rows else only(self.fields))
+        given = conform_batches(batches, self.decoded.schema if self.has_rows else schema_of(self.fields))
         if given is None:
             return report
         if self.digest is not DigestMode.NONE:
@@ -212,7 +212,7 @@ class RowsTask(KeysTask):
         return report
 
     def _keyed(self, batches: Iterator[pa.RecordBatch], sink: KeySink) -> Iterator[pa.RecordBatch]:
-        for batch in once_each(batches, [field.name for field in self.fields]):
+        for batch in check_each_once(batches, [field.name for field in self.fields]):
             sink.add(batch)
             yield batch
 

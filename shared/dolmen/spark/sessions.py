@@ -23,7 +23,7 @@ from dolmen.format.schema import COMMIT_TS
 from dolmen.predicate import Where, to_sql
 from dolmen.spark.checks import any_session, is_remote, worker_url
 from dolmen.spark.failures import raising_dolmen_errors
-from dolmen.spark.spark_types import quoted, spark_schema
+from dolmen.spark.spark_types import quote, spark_schema
 from dolmen.transactions.reading import ReadableTable
 from dolmen.transactions.results import Commit
 
@@ -108,7 +108,7 @@ def read_remotely(
     if plan.where is not None:
         options["where"] = to_sql(plan.where, plan.entry.schema)
     frame = spark.read.format("dolmen").options(**options).load(worker_url(table.context.store))
-    return frame.select(*map(quoted, names))
+    return frame.select(*map(quote, names))
 
 
 def write_remotely(

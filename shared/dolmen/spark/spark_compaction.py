@@ -29,7 +29,7 @@ from dolmen.maintenance.compact.compaction_plan import CompactionOptions, Compac
 from dolmen.maintenance.compact.rewrite import Rewritten, TableVersion
 from dolmen.maintenance.erasures.progress import rewrite_through
 from dolmen.rows.scan.scan import Scan
-from dolmen.spark import checks as given
+from dolmen.spark import checks
 from dolmen.spark.file_tasks import map_in_tasks, run_numbered
 from dolmen.spark.group_jobs import (
     REWRITTEN,
@@ -57,7 +57,7 @@ def can_recluster(entry: TableEntry) -> bool:
     return True
 
 
-def reclustering(spark: SparkSession, context: Context) -> Work:
+def recluster_work(spark: SparkSession, context: Context) -> Work:
     """The work of jobs that sort each group as a whole."""
 
     def work(task: CompactionTask, job: Job) -> Sequence[Rewritten]:
@@ -154,8 +154,8 @@ def compact(
         StaleWriterError: it took so long that its objects may have been collected: begin again.
         PySparkException: a task failed repeatedly. Groups that were finished before are committed.
     """
-    given.session(spark)
-    context = given.database(database).context
+    checks.session(spark)
+    context = checks.database(database).context
     recluster, dry_run = arguments.flag("recluster", recluster), arguments.flag("dry_run", dry_run)
     if not (options is None or isinstance(options, CompactionOptions)):
         raise InputError(f"options={arguments.short_repr(options)}: give CompactionOptions")
@@ -188,7 +188,7 @@ class _Planning:
             self.entry, self.target = version.entry, target_file_bytes(version.entry, options)
             whole = recluster and can_recluster(version.entry)
             self.plan = self._whole(version) if whole else self._parts(version)
-        self.work: Work = reclustering(spark, context) if whole else rewriting(spark)
+        self.work: Work = recluster_work(spark, context) if whole else rewrite_work(spark)
         self.groups_a_job = 1 if whole else -(-self._parallelism // 2)
 
     def _plan(self, version: TableVersion, options: CompactionOptions) -> CompactionPlan:
@@ -221,7 +221,7 @@ class _Planning:
         return replace(plan, groups=(one,))
 
 
-def rewriting(spark: SparkSession) -> Work:
+def rewrite_work(spark: SparkSession) -> Work:
     """The work of jobs whose tasks rewrite one group each, as the core does."""
 
     def work(task: CompactionTask, job: Job) -> Sequence[Rewritten]:

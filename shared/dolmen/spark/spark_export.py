@@ -20,7 +20,7 @@ from dolmen.base import arguments
 from dolmen.errors import InputError, SchemaError
 from dolmen.format.schema import is_nested
 from dolmen.predicate import Where
-from dolmen.spark import checks as given
+from dolmen.spark import checks
 from dolmen.spark.checks import S3A, is_on_class_path
 from dolmen.spark.failures import Py4JJavaError
 from dolmen.spark.read.to_frame import active_session, to_spark
@@ -91,12 +91,12 @@ def export(
         SchemaError: the format, or Spark, lacks the type of a column.
         PredicateError: as ``scan`` does.
     """
-    given.readable(table)
+    checks.readable(table)
     to, overwrite = arguments.text("to", to), arguments.flag("overwrite", overwrite)
     if not isinstance(format, str) or format not in FORMATS:
         raise InputError(f"{arguments.short_repr(format)} is no format to export: {', '.join(FORMATS)}")
     # The same Spark, with settings of its own.
-    spark = given.session(active_session() if spark is None else spark).newSession()
+    spark = checks.session(active_session() if spark is None else spark).newSession()
     for name, value in _SETTINGS.items():
         spark.conf.set(name, value)
     url = _hadoop_url(spark, to)

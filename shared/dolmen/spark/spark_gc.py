@@ -32,7 +32,7 @@ from dolmen.format.properties import DatabaseSettings
 from dolmen.maintenance import never
 from dolmen.maintenance.gc.collection import Collected, collect
 from dolmen.maintenance.gc.mark import Codes, KeySet, MarkPart, keys_of_part, split_mark, stable_code, stable_codes
-from dolmen.spark import checks as given
+from dolmen.spark import checks
 from dolmen.spark.checks import worker_url
 from dolmen.spark.failures import mark_errors, raising_dolmen_errors
 from dolmen.spark.file_tasks import MapBatches, snapshot_in_task, task_runtime
@@ -74,8 +74,8 @@ def gc(
         PySparkException: a task failed repeatedly; nothing was deleted by the mark of its job.
         ConflictError, UnknownOutcomeError, ...: as ``Database.gc`` does.
     """
-    given.session(spark)
-    context = given.database(database).context
+    checks.session(spark)
+    context = checks.database(database).context
     dry_run, full = arguments.flag("dry_run", dry_run), arguments.flag("full", full)
     marker = SparkMarker(spark, worker_url(context.store), context)
     return collect(context, dry_run=dry_run, deadline=deadline, settings=settings, full=full, marker=marker)
@@ -96,16 +96,16 @@ class SparkMarker:
         return KeySet.of_codes(found)
 
     def _codes(self, manifest: Manifest, after: int, parts: Sequence[MarkPart]) -> list[Codes]:
-        """The codes of all keys that some parts name. Raises AssertionError as ``checked`` does."""
+        """The codes of all keys that some parts name. Raises AssertionError as ``check_codes`` does."""
         task = MarkTask(self._url, manifest.version, manifest.commit_id, after, msgspec.json.encode(parts))
         tasks = min(len(parts), 4 * max(1, self._spark.sparkContext.defaultParallelism))
         numbers = self._spark.range(0, len(parts), 1, tasks)
         with raising_dolmen_errors():
             table = numbers.mapInArrow(mark_parts(task), _MARKED).toArrow()
-        return checked(table, len(parts))
+        return check_codes(table, len(parts))
 
 
-def checked(table: pa.Table, parts: int) -> list[Codes]:
+def check_codes(table: pa.Table, parts: int) -> list[Codes]:
     """The codes in the reports of tasks.
 
     Raises:

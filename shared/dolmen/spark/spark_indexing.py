@@ -22,7 +22,7 @@ from dolmen.format.manifest import Segment
 from dolmen.format.properties import has_index
 from dolmen.maintenance import never
 from dolmen.maintenance.indexing import MOST_LOST, Indexed, IndexVersion, PartBuilding, index_reader
-from dolmen.spark import checks as given
+from dolmen.spark import checks
 from dolmen.spark.checks import worker_url
 from dolmen.spark.file_tasks import open_to_write, run_numbered, snapshot_in_task, task_runtime
 
@@ -54,8 +54,8 @@ def index(
         CorruptionError: a data file, or a part of the index, is damaged or missing.
         PySparkException: a task failed repeatedly. Earlier commits stay.
     """
-    given.session(spark)
-    context = given.database(database).context
+    checks.session(spark)
+    context = checks.database(database).context
     manifest = context.head.refresh().manifest
     if tables is None:
         whole = ((name, context.segments.whole(root)) for name, root in sorted(manifest.tables.items()))

@@ -33,28 +33,28 @@ def spark_schema(fields: Iterable[Field]) -> s.StructType:
     return s.StructType([_field(field.to_arrow()) for field in fields])
 
 
-def carried(arrow_type: pa.DataType) -> pa.DataType:
+def spark_arrow_type(arrow_type: pa.DataType) -> pa.DataType:
     """The Arrow type in which values of a stored type go to Spark: it has no unsigned integers or fixed-size binary."""
     t = pa.types
     found = type_of(arrow_type)
     if found is not None and found.spark_carrier is not None:
         return found.spark_carrier
     if t.is_list(arrow_type):
-        return pa.list_(_carried_field(arrow_type.value_field))
+        return pa.list_(_arrow_field(arrow_type.value_field))
     if t.is_struct(arrow_type):
-        return pa.struct([_carried_field(field) for field in arrow_type])
+        return pa.struct([_arrow_field(field) for field in arrow_type])
     if t.is_map(arrow_type):
-        return pa.map_(_carried_field(arrow_type.key_field), _carried_field(arrow_type.item_field))
+        return pa.map_(_arrow_field(arrow_type.key_field), _arrow_field(arrow_type.item_field))
     return arrow_type
 
 
-def carried_schema(schema: pa.Schema) -> pa.Schema:
-    """``carried`` for all columns."""
-    return pa.schema([_carried_field(field) for field in schema])
+def spark_arrow_schema(schema: pa.Schema) -> pa.Schema:
+    """``spark_arrow_type`` for all columns."""
+    return pa.schema([_arrow_field(field) for field in schema])
 
 
-def _carried_field(field: pa.Field) -> pa.Field:
-    return field.with_type(carried(field.type))
+def _arrow_field(field: pa.Field) -> pa.Field:
+    return field.with_type(spark_arrow_type(field.type))
 
 
 def _field(field: pa.Field) -> s.StructField:
@@ -64,7 +64,7 @@ def _field(field: pa.Field) -> s.StructField:
         raise SchemaError(f"column {field.name!r}: {error}") from None
 
 
-def handed_schema(schema: s.StructType) -> pa.Schema:
+def worker_schema(schema: s.StructType) -> pa.Schema:
     """The Arrow types in which Spark exchanges columns with Python workers; timestamps with a zone are UTC's."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -161,7 +161,7 @@ def is_own(name: str) -> bool:
     return _OWN.fullmatch(name) is not None
 
 
-def quoted(name: str) -> str:
+def quote(name: str) -> str:
     """A column's name, quoted for Spark's expressions."""
     escaped = name.replace("`", "``")
     return f"`{escaped}`"

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import dolmen
 from dolmen.api.database import Database, Table
-from dolmen.spark.source.feed_reader import FeedPartition, FeedReader, feed_reader, pin_feed
+from dolmen.spark.source.feed_reader import FeedPartition, FeedReader, feed_reader, source_feed
 from support.feed_history import KINDS, History, said
 from support.fences import move_fence
 
@@ -45,8 +45,8 @@ def feed(spark: SparkSession, db: Database, **given: object) -> DataFrame:
 
 def reader(db: Database, **given: object) -> FeedReader:
     """The reader as Spark makes it, without Spark."""
-    pinned = pin_feed(options(db, **given))
-    made = feed_reader(pinned, pinned.spark_schema(), options(db, **given))
+    feed = source_feed(options(db, **given))
+    made = feed_reader(feed, feed.spark_schema(), options(db, **given))
     assert isinstance(made, FeedReader)
     return made
 

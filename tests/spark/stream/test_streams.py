@@ -19,7 +19,7 @@ from dolmen.api.database import Database, Table
 from dolmen.errors import ConflictError, InputError, UnsettledTimestampError, VersionExpiredError
 from dolmen.format.schema import COMMIT_TS
 from dolmen.spark.failures import raising_dolmen_errors
-from dolmen.spark.source.source import STREAM_READ, pin
+from dolmen.spark.source.source import STREAM_READ, source_table
 from dolmen.spark.source.table_stream import TableStreamReader
 from dolmen.spark.source.table_writers import batches_into
 from support.fences import move_fence
@@ -44,12 +44,12 @@ class Stream:
 
     def __init__(self, db: Database, **options: object) -> None:
         self.options = {"path": db.url, "table": "t", **{name: str(value) for name, value in options.items()}}
-        self.columns = pin(self.options, STREAM_READ).columns
+        self.columns = source_table(self.options, STREAM_READ).columns
         self.offset: dict[str, Any] | None = None
         self.start()
 
     def start(self) -> None:
-        self.reader = TableStreamReader(self.options, pin(self.options, STREAM_READ).spark_schema())
+        self.reader = TableStreamReader(self.options, source_table(self.options, STREAM_READ).spark_schema())
         if self.offset:
             assert self.reader.partitions(self.offset, self.offset) == []
 

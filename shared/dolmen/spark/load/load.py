@@ -28,7 +28,7 @@ from dolmen.ingest.drops.drop_outcomes import DropOutcome
 from dolmen.ingest.drops.ingest_drops import ingest_with_retries
 from dolmen.ingest.landing import Landing
 from dolmen.service.handover.handover_records import HandoverRecord, HandoverRecords
-from dolmen.spark import checks as given
+from dolmen.spark import checks
 from dolmen.spark.load.load_batch import BatchLoader, is_loaded_by_tasks
 from dolmen.transactions.results import Commit
 
@@ -112,8 +112,8 @@ def load(
         StoreUnavailableError, AccessDeniedError, ...: a request failed; what is committed stays.
         PySparkException, Py4JJavaError: a job failed for a reason outside dolmen; what is committed stays.
     """
-    given.session(spark)
-    given.database(database)
+    checks.session(spark)
+    checks.database(database)
     if not (isinstance(drops, (DropSource, HandoverRecords)) or hasattr(drops, "__iter__")):
         raise InputError(f"drops={arguments.short_repr(drops)}: give Source.of(place), or drops")
     auto_create, dry_run = arguments.flag("auto_create", auto_create), arguments.flag("dry_run", dry_run)
@@ -184,7 +184,7 @@ class _Loading:
             return IngestSettings.of(self.database.transaction().entry(table))
         except Error:
             if table in self.database.tables():
-                return IngestSettings(on_bad_row="quarantine")  # the core says what is wrong
+                return IngestSettings(on_bad_row="quarantine")  # the core reports the error
             return None
 
     def _by_core(self, table: str, drops: Sequence[Drop]) -> list[DropOutcome]:
@@ -253,13 +253,13 @@ def _batches(
 class _Records:
     """The drops of records, one after the other. Records whose drops have outcomes are removed."""
 
-    def __init__(self, handed: HandoverRecords) -> None:
-        self._handed = handed
+    def __init__(self, stored: HandoverRecords) -> None:
+        self._stored = stored
         self._open: dict[str, tuple[HandoverRecord, set[str]]] = {}
         self._of: dict[str, set[str]] = {}
 
     def __iter__(self) -> Iterator[Drop]:
-        for record in self._handed.pending():
+        for record in self._stored.pending():
             if record.key in self._open:
                 continue  # some of its drops failed in this job: it is left to the next one
             self._open[record.key] = record, {drop.id for drop in record.drops}
@@ -269,7 +269,7 @@ class _Records:
 
     def has_more(self) -> bool:
         """Whether there are new records."""
-        return any(record.key not in self._open for record in self._handed.pending())
+        return any(record.key not in self._open for record in self._stored.pending())
 
     def remove(self, outcomes: Sequence[DropOutcome]) -> None:
         """Removes the records whose drops all have an outcome."""
@@ -280,5 +280,5 @@ class _Records:
                 record, left = self._open[key]
                 left.discard(outcome.drop.id)
                 if not left:
-                    self._handed.remove(record)
+                    self._stored.remove(record)
                     del self._open[key]

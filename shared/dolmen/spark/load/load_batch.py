@@ -113,7 +113,7 @@ class BatchLoader:
         Raises:
             UnknownOutcomeError: the commit may have landed; repeated, each file is still loaded once.
             StoreUnavailableError, AccessDeniedError: the database, or a file, can't be reached.
-            PySparkException, Py4JJavaError: a job failed. Nothing was committed then, as after all that is raised.
+            PySparkException, Py4JJavaError: a job failed. No error leaves a commit.
         """
         worker_url(self._database.context.store)
         ingested = ingest_drops(

@@ -44,7 +44,7 @@ from dolmen.spark.read.spark_parquet import (
     read_parquet,
 )
 from dolmen.spark.read.spark_predicates import Unsupported, to_column
-from dolmen.spark.spark_types import carried, is_own, quoted, spark_schema, to_frame
+from dolmen.spark.spark_types import is_own, quote, spark_arrow_type, spark_schema, to_frame
 
 FILES_TOGETHER = 48
 """Files with deletes in one scan: more make its filter slow, fewer make more scans."""
@@ -180,7 +180,7 @@ class _Native:
     ) -> tuple[DataFrame, Column]:
         """The deleted keys, with the condition of their join."""
         names = [f"__key_{index}" for index in range(len(arrays))]
-        keys = dict(zip(names, (array.cast(carried(array.type)) for array in arrays), strict=True))
+        keys = dict(zip(names, (array.cast(spark_arrow_type(array.type)) for array in arrays), strict=True))
         same = reduce(Column.__and__, (self._column(id_) == F.col(name) for id_, name in zip(ids, names, strict=True)))
         if len(ts) and ts.min() <= max(through):
             keys["__key_ts"] = pa.array(ts)
@@ -206,7 +206,7 @@ class _Native:
         """
         values = values or FileValues(files)
         shown = [
-            F.expr(self._commit_ts(values)).alias(COMMIT_TS) if field.name == COMMIT_TS else F.col(quoted(field.name))
+            F.expr(self._commit_ts(values)).alias(COMMIT_TS) if field.name == COMMIT_TS else F.col(quote(field.name))
             for field in self._plan.output
         ]
         if self._with_positions:
@@ -272,7 +272,7 @@ class _Native:
         return self._by_id[id_].name if id_ in self._by_id else f"__dropped_{id_}"
 
     def _column(self, id_: int) -> Column:
-        return F.col(quoted(self._name(id_)))
+        return F.col(quote(self._name(id_)))
 
 
 def _with_ids(schema: s.StructType, fields: Sequence[Field]) -> s.StructType:

@@ -55,7 +55,7 @@ Hadoop's then; so are the options of one read, and before those."""
 FIELD_ID = "parquet.field.id"
 """Where the metadata of a column has its id."""
 _FORMAT = "org.apache.spark.sql.execution.datasources.parquet.ParquetFileFormat"
-"""The reader's class, as the name "parquet" may mean a reader without ``_metadata``."""
+"""The reader's class: the name "parquet" may mean a reader without ``_metadata``."""
 _CACHE_BYTES = 1 << 40
 _log = logging.getLogger("dolmen")
 
@@ -91,13 +91,13 @@ def read_parquet(
         root: the database's URL, as Spark knows it.
         by_id: find columns with a ``FIELD_ID`` by it; those that a file lacks are NULL.
     """
-    wanted = {**OPTIONS, **BY_FIELD_ID} if by_id else OPTIONS
+    read_options = {**OPTIONS, **BY_FIELD_ID} if by_id else OPTIONS
     try:
-        relation = _relation(spark, schema, root, files, wanted)
+        relation = _relation(spark, schema, root, files, read_options)
     except (Py4JError, TypeError) as error:  # Spark's inner parts are others in this version
         _warn(f"Spark lists the files of frames by itself: {type(error).__name__}")
         paths = [f"{root}/{file.path}" for file in files]
-        return spark.read.format(_FORMAT).schema(schema).options(**wanted).load(paths)
+        return spark.read.format(_FORMAT).schema(schema).options(**read_options).load(paths)
     return DataFrame(spark._jsparkSession.baseRelationToDataFrame(relation), spark)
 
 
@@ -108,11 +108,11 @@ def _warn(message: str) -> None:
 
 
 def _relation(
-    spark: SparkSession, schema: s.StructType, root: str, files: Sequence[DataFile], wanted: Mapping[str, str]
+    spark: SparkSession, schema: s.StructType, root: str, files: Sequence[DataFile], read_options: Mapping[str, str]
 ) -> JavaObject:
     jvm, session = spark._jvm, spark._jsparkSession
     sources, option = jvm.org.apache.spark.sql.execution.datasources, jvm.scala.Option
-    options = jvm.PythonUtils.toScalaMap(dict(wanted))
+    options = jvm.PythonUtils.toScalaMap(dict(read_options))
     statuses = _statuses(jvm, root, files)
     # Spark takes relations for equal when their roots are: this one is not there, and names these very files.
     names = hashlib.sha256("\n".join(f"{file.path} {file.size}" for file in files).encode()).hexdigest()

@@ -19,7 +19,7 @@ from dolmen.errors import InputError, SchemaError
 from dolmen.format.schema import COMMIT_TS
 from dolmen.predicate import Where
 from dolmen.rows.scan.plan import FilePlan
-from dolmen.spark import checks as given
+from dolmen.spark import checks
 from dolmen.spark.checks import spark_paths
 from dolmen.spark.file_tasks import FILE, ROW, ReadTask, read_files
 from dolmen.spark.origin import Origin
@@ -53,13 +53,13 @@ def to_spark(
     Raises:
         PredicateError, SchemaError: as ``scan`` does; also if Spark lacks the type of a column.
     """
-    given.readable(table)
+    checks.readable(table)
     native = arguments.flag("native", native)
     with_positions = arguments.flag("with_positions", with_positions)
-    spark = given.any_session(active_session() if spark is None else spark)
-    if given.is_remote(spark):
+    spark = checks.any_session(active_session() if spark is None else spark)
+    if checks.is_remote(spark):
         if with_positions:
-            given.session(spark)
+            checks.session(spark)
         return read_remotely(spark, table, columns, where, with_commit_ts=with_commit_ts)
     scan = table.scan(columns, where, with_commit_ts=with_commit_ts)
     plan = scan.plan

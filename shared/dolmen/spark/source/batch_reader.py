@@ -24,9 +24,9 @@ from dolmen.predicate.constants import NULL, Domain, Op, Value, domain_of
 from dolmen.predicate.foreign import ConditionReader, Connective, UnsupportedConditionError
 from dolmen.predicate.mapping import from_python
 from dolmen.rows.scan.scan import Scan
-from dolmen.spark.failures import marking_dolmen_errors
+from dolmen.spark.failures import mark_dolmen_errors
 from dolmen.spark.source.source import READ, Options, SourceTable
-from dolmen.spark.spark_types import carried_schema, handed_schema
+from dolmen.spark.spark_types import spark_arrow_schema, worker_schema
 from dolmen.store.url import open_store
 from dolmen.transactions.snapshot import PinnedTable
 
@@ -56,9 +56,9 @@ class SharedScan:
 
     def read(self, paths: Iterable[str]) -> Iterator[pa.RecordBatch]:
         """Yields the rows of some of its files, in Spark's types."""
-        with marking_dolmen_errors():
+        with mark_dolmen_errors():
             scan = self.scan().of_files(set(paths))
-            schema = carried_schema(scan.schema)
+            schema = spark_arrow_schema(scan.schema)
             for batch in scan.to_batches():
                 yield batch.cast(schema).select(self.table.columns)
 
@@ -78,7 +78,7 @@ def _scan(shared: SharedScan) -> Scan:
     manifest = msgspec.structs.replace(manifest, tables=tables)
     stored = [name for name in table.columns if name != COMMIT_TS]
     core = PinnedTable(Context(store, runtime, head), table.table, manifest)
-    # Of the hidden column alone the scan needs another beside it, which is not handed on.
+    # The scan can not read the hidden column alone: it reads another one, which is not returned.
     columns = stored or [table.schema.fields[0].name]
     return core.scan(columns, shared.where, with_commit_ts=COMMIT_TS in table.columns)
 
@@ -91,7 +91,7 @@ class FilesPartition(InputPartition):  # type: ignore[misc]
 
 
 class Sized(Protocol):
-    """A part of what is read that goes to one task."""
+    """A part of a read that goes to one task."""
 
     @property
     def size(self) -> int:
@@ -178,11 +178,11 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]
 
     Args:
         where: only rows for which this is TRUE.
-        handed: the Arrow types of the result, NULLs allowed where Spark allows them: from 4.3 on it insists.
+        arrow_schema: of the result, with NULLs allowed where Spark allows them: Spark 4.3 requires that.
     """
 
-    def __init__(self, table: SourceTable, where: Predicate | None, handed: pa.Schema) -> None:
-        self.table, self.where, self.handed = table, where, handed
+    def __init__(self, table: SourceTable, where: Predicate | None, arrow_schema: pa.Schema) -> None:
+        self.table, self.where, self.arrow_schema = table, where, arrow_schema
 
     @property
     def shared(self) -> SharedScan:
@@ -191,7 +191,7 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]
 
     def partitions(self) -> Sequence[InputPartition]:
         """A partition for each group of files that statistics do not rule out; there may be none."""
-        with marking_dolmen_errors():
+        with mark_dolmen_errors():
             files = [file.file for file in self.shared.scan().plan.files]
         return [FilesPartition(tuple(file.path for file in some)) for some in groups_of(files)]
 
@@ -199,7 +199,7 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]
         """Yields the rows of one partition. If there is none, Spark makes an empty one of its own."""
         if not isinstance(partition, FilesPartition):
             return iter(())
-        return (batch.cast(self.handed) for batch in self.shared.read(partition.paths))
+        return (batch.cast(self.arrow_schema) for batch in self.shared.read(partition.paths))
 
 
 class PushingReader(BatchReader):
@@ -218,10 +218,10 @@ def reader(table: SourceTable, schema: s.StructType, options: Mapping[str, str])
     """Makes the reader of a table. Raises SchemaError, PredicateError."""
     given = Options.of(options, READ)
     kind = PushingReader if given.flag("push_filters") else BatchReader
-    return kind(table.with_schema(schema), bound(given, table.schema), handed_schema(schema))
+    return kind(table.with_schema(schema), parse_where(given, table.schema), worker_schema(schema))
 
 
-def bound(given: Options, schema: Schema) -> Predicate | None:
+def parse_where(given: Options, schema: Schema) -> Predicate | None:
     """The option ``where``, bound to a table's columns. Raises PredicateError."""
     text = given.text("where")
     # Which moment "now" is, is settled here, for all workers.

@@ -24,9 +24,9 @@ from dolmen.errors import InputError
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.predicate import Predicate
 from dolmen.rows.changes.feed import FEED_FIELDS, ChangeFeed, FeedPart, PartReader, VersionKey, check_names, parts_of
-from dolmen.spark.failures import marking_dolmen_errors
+from dolmen.spark.failures import mark_dolmen_errors
 from dolmen.spark.origin import Origin
-from dolmen.spark.source.batch_reader import bound, groups_of, reader
+from dolmen.spark.source.batch_reader import groups_of, parse_where, reader
 from dolmen.spark.source.source import (
     CHANGES_READ,
     CHANGES_STREAM_READ,
@@ -36,10 +36,10 @@ from dolmen.spark.source.source import (
     SourceTable,
     check_types,
     columns_of,
-    pin,
     reads_changes,
+    source_table,
 )
-from dolmen.spark.spark_types import carried_schema, handed_schema, spark_schema
+from dolmen.spark.spark_types import spark_arrow_schema, spark_schema, worker_schema
 from dolmen.spark.write.from_frame import without_files
 from dolmen.store.url import open_store
 from dolmen.transactions.snapshot import manifest_at
@@ -63,7 +63,7 @@ class SourceFeed:
         columns: names of the result's columns, in order; those that the feed adds may be among them.
         where: bound to the columns of ``entry``: the feed of the rows for which it is TRUE.
         net: the difference of two versions, in place of each commit's changes.
-        since, until: the versions between which a batch reads; None where the options name none, as those of a stream.
+        since, until: the versions between which a batch reads; None if the options name none, as for a stream.
     """
 
     url: str
@@ -87,7 +87,7 @@ class SourceFeed:
         schema = entry.schema
         own = columns_of(given, schema)
         check_names(given.table, [schema.field(name) for name in own])
-        encoded, where = msgspec.json.encode(entry), bound(given, schema)
+        encoded, where = msgspec.json.encode(entry), parse_where(given, schema)
         columns, net = (*own, *ADDED), given.flag("net")
         return cls(database.url, given.table, encoded, manifest.version, columns, where, net)
 
@@ -136,11 +136,11 @@ class SourceFeed:
 
     def read(self, parts: Sequence[FeedPart]) -> Iterator[pa.RecordBatch]:
         """Yields the rows of some parts, in Spark's types."""
-        with marking_dolmen_errors():
+        with mark_dolmen_errors():
             context = _context(self.url)
             newest = context.head.refresh().manifest  # rows may have been erased since the feed was planned
             reader = PartReader(context, newest, self.table, self.decoded, self.stored, self.where, net=self.net)
-            schema = carried_schema(reader.schema)
+            schema = spark_arrow_schema(reader.schema)
             for part in parts:
                 for batch in reader.read(part):
                     yield batch.cast(schema).select(self.columns)
@@ -160,9 +160,9 @@ class FeedPartition(InputPartition):  # type: ignore[misc]
     feed: SourceFeed
     parts: tuple[FeedPart, ...]
 
-    def read(self, handed: pa.Schema) -> Iterator[pa.RecordBatch]:
+    def read(self, arrow_schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """Yields their rows in the types that Spark takes."""
-        return (batch.cast(handed) for batch in self.feed.read(self.parts))
+        return (batch.cast(arrow_schema) for batch in self.feed.read(self.parts))
 
 
 def feed_partitions(feed: SourceFeed, parts: Sequence[FeedPart]) -> list[FeedPartition]:
@@ -183,8 +183,8 @@ def _merged(parts: Sequence[FeedPart]) -> Iterator[FeedPart]:
         yield whole
 
 
-def pin_feed(options: Mapping[str, str], known: Collection[str] = CHANGES_READ) -> SourceFeed:
-    """Pins the versions that the options ``since`` and ``until`` name.
+def source_feed(options: Mapping[str, str], known: Collection[str] = CHANGES_READ) -> SourceFeed:
+    """The feed between the versions that the options ``since`` and ``until`` name.
 
     Raises:
         InputError: unknown options, or options that contradict each other.
@@ -208,25 +208,25 @@ class FeedReader(DataSourceReader):  # type: ignore[misc]
     """Reads the changes of a table between two versions.
 
     Args:
-        handed: the Arrow types of the result.
+        arrow_schema: the Arrow types of the result.
     """
 
-    def __init__(self, feed: SourceFeed, handed: pa.Schema) -> None:
-        self.feed, self.handed = feed, handed
+    def __init__(self, feed: SourceFeed, arrow_schema: pa.Schema) -> None:
+        self.feed, self.arrow_schema = feed, arrow_schema
 
     def partitions(self) -> Sequence[InputPartition]:
         """Plans the parts of the feed; there may be none."""
         first, last = self.feed.since, self.feed.until
         assert first is not None
         assert last is not None
-        with marking_dolmen_errors():
+        with mark_dolmen_errors():
             context = open_database(self.feed.url).context
             parts = self.feed.parts(context, first.read(context), last.read(context))
             return feed_partitions(self.feed, parts)
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """Yields the rows of one partition. If there is none, Spark makes an empty one of its own."""
-        return partition.read(self.handed) if isinstance(partition, FeedPartition) else iter(())
+        return partition.read(self.arrow_schema) if isinstance(partition, FeedPartition) else iter(())
 
 
 def feed_reader(feed: SourceFeed, schema: s.StructType, options: Mapping[str, str]) -> DataSourceReader:
@@ -237,30 +237,30 @@ def feed_reader(feed: SourceFeed, schema: s.StructType, options: Mapping[str, st
             'the option changes needs since: the version after which the changes begin, as in option("since", 17), '
             "or a time; 0 is before the first commit"
         )
-    return FeedReader(feed.with_schema(schema), handed_schema(schema))
+    return FeedReader(feed.with_schema(schema), worker_schema(schema))
 
 
-def pin_for_any(options: Mapping[str, str]) -> SourceTable | SourceFeed:
-    """Pins the version or feed of a frame, for a batch or stream: Spark does not say which. Raises as ``pin`` does."""
+def source_of(options: Mapping[str, str]) -> SourceTable | SourceFeed:
+    """The version or feed of a frame, for a batch or stream: Spark does not say which. Raises as ``source_table``."""
     if reads_changes(options):
-        return pin_feed(options, {*CHANGES_READ, *CHANGES_STREAM_READ})
-    return pin(options, {*READ, *STREAM_READ})
+        return source_feed(options, {*CHANGES_READ, *CHANGES_STREAM_READ})
+    return source_table(options, {*READ, *STREAM_READ})
 
 
 def batch_reader(
-    pinned: SourceTable | SourceFeed | None, schema: s.StructType, options: Mapping[str, str]
+    source: SourceTable | SourceFeed | None, schema: s.StructType, options: Mapping[str, str]
 ) -> DataSourceReader:
     """Makes the reader of a batch.
 
     Args:
-        pinned: the version or feed of the frame; None if the user has given its schema.
+        source: the version or feed of the frame; None if the user has given its schema.
 
     Raises:
         InputError, SchemaError, PredicateError: the options or the schema do not fit the table.
         NotFoundError: no such database, table or version.
     """
-    if pinned is None:
-        pinned = pin_feed(options) if reads_changes(options) else pin(options)
-    if isinstance(pinned, SourceTable):
-        return reader(pinned, schema, options)
-    return feed_reader(pinned, schema, options)
+    if source is None:
+        source = source_feed(options) if reads_changes(options) else source_table(options)
+    if isinstance(source, SourceTable):
+        return reader(source, schema, options)
+    return feed_reader(source, schema, options)

@@ -21,7 +21,7 @@ from dolmen.errors import ConflictError, SchemaError, VersionExpiredError
 from dolmen.format.manifest import EMPTY, Manifest, TableEntry
 from dolmen.format.schema import Field
 from dolmen.predicate import columns
-from dolmen.spark.failures import marking_dolmen_errors
+from dolmen.spark.failures import mark_dolmen_errors
 from dolmen.spark.origin import origins_of
 from dolmen.spark.source.feed_reader import ADDED, SourceFeed, feed_partitions
 from dolmen.spark.source.source import CHANGES_STREAM_READ, reads_changes
@@ -50,7 +50,7 @@ class FeedStreamReader(TableStreamReader):
         """Workers get a copy without open handles: their partitions have all that they need."""
         return {**super().__getstate__(), "_feed": None, "_cursor": None}
 
-    @marking_dolmen_errors()
+    @mark_dolmen_errors()
     def latestOffset(self, start: dict[str, Any] | None = None, limit: object = None) -> dict[str, Any]:  # noqa: N802
         """See ``TableStreamReader``. If nothing has changed for long, the cursor moves, too."""
         begin = Offset.from_json(start) if start else self._reached or self._from()
@@ -62,7 +62,7 @@ class FeedStreamReader(TableStreamReader):
                 cursor.reset(newest.version)
         return end
 
-    @marking_dolmen_errors()
+    @mark_dolmen_errors()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Plans the parts of the feed of one batch, from metadata.
 
@@ -88,7 +88,7 @@ class FeedStreamReader(TableStreamReader):
             self._check_cursor(cursor, first)
         return feed_partitions(feed, feed.parts(self._database.context, since, until))
 
-    @marking_dolmen_errors()
+    @mark_dolmen_errors()
     def commit(self, end: dict[str, Any]) -> None:
         """Moves the cursor to the end of a batch that is done.
 

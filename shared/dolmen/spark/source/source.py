@@ -1,7 +1,7 @@
 """``format("dolmen")``: tables for Spark's own readers and writers, SQL and streams, by its Python data source API.
 
 Spark makes the source in a Python process of its planner, asks it for the schema there, and sends it to others. The
-first of these steps decides what is read: ``pin`` looks at one version, and everything later uses that version's
+first of these steps decides what is read: ``source_table`` reads one version, and everything later uses that version's
 manifest. dolmen itself reads and writes the rows in Python workers, so S3 needs no ``hadoop-aws``; where that is
 installed, ``to_spark`` reads natively and faster.
 
@@ -32,7 +32,7 @@ READ = (
     "table", "version", "timestamp", "tag", "version_as_of", "timestamp_as_of", "columns", "where", "with_commit_ts",
     "push_filters",
 )  # fmt: skip
-PINS = ("version", "timestamp", "tag", "version_as_of", "timestamp_as_of")
+VERSION_OPTIONS = ("version", "timestamp", "tag", "version_as_of", "timestamp_as_of")
 """The options that name a version."""
 CHANGES_READ = ("table", "changes", "since", "until", "net", "columns", "where")
 WRITE = ("table", "request", "since", "force", "merge_schema", "operation")
@@ -222,8 +222,8 @@ def columns_of(given: Options, schema: Schema) -> list[str]:
     return names
 
 
-def pin(options: Mapping[str, str], known: Collection[str] = READ) -> SourceTable:
-    """Pins the version that the options name, the newest by default.
+def source_table(options: Mapping[str, str], known: Collection[str] = READ) -> SourceTable:
+    """The table in the version that the options name, the newest by default.
 
     Raises:
         InputError: unknown options, or options that contradict each other.
@@ -231,10 +231,10 @@ def pin(options: Mapping[str, str], known: Collection[str] = READ) -> SourceTabl
     """
     given = Options.of(options, known)
     database = open_database(given.url)
-    return pin_table(database, snapshot(database, given), given)
+    return table_at(database, snapshot(database, given), given)
 
 
-def pin_table(database: Database, manifest: Manifest, given: Options) -> SourceTable:
+def table_at(database: Database, manifest: Manifest, given: Options) -> SourceTable:
     """The table that the options name, in one version. Raises TableNotFoundError, SchemaError, InputError."""
     entry = database.context.segments.whole(manifest.table(given.table))
     columns = tuple(columns_of(given, entry.schema))
@@ -251,10 +251,10 @@ def pin_table(database: Database, manifest: Manifest, given: Options) -> SourceT
 
 
 def snapshot(database: Database, given: Options) -> Manifest:
-    """The manifest of the version that the options ``PINS`` name; the newest by default."""
-    if len(pins := [name for name in PINS if given.text(name) is not None]) > 1:
-        raise InputError(f"the options {' and '.join(pins)} say two things: give one")
-    version = given.number("version_as_of" if "version_as_of" in pins else "version")
+    """The manifest of the version that the options ``VERSION_OPTIONS`` name; the newest by default."""
+    if len(named := [name for name in VERSION_OPTIONS if given.text(name) is not None]) > 1:
+        raise InputError(f"the options {' and '.join(named)} say two things: give one")
+    version = given.number("version_as_of" if "version_as_of" in named else "version")
     moment = given.zoned_moment("timestamp_as_of") or given.moment("timestamp")
     tag = given.text("tag")
     head = database.context.head

@@ -23,10 +23,10 @@ from dolmen.errors import ConflictError, InputError, VersionExpiredError
 from dolmen.format.entries import DataFile
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.schema import COMMIT_TS
-from dolmen.spark.failures import marking_dolmen_errors
-from dolmen.spark.source.batch_reader import SharedScan, bound, groups_of
-from dolmen.spark.source.source import STREAM_READ, Options, SourceTable, pin_table
-from dolmen.spark.spark_types import handed_schema
+from dolmen.spark.failures import mark_dolmen_errors
+from dolmen.spark.source.batch_reader import SharedScan, groups_of, parse_where
+from dolmen.spark.source.source import STREAM_READ, Options, SourceTable, table_at
+from dolmen.spark.spark_types import worker_schema
 from dolmen.transactions.snapshot import microseconds
 
 
@@ -123,13 +123,13 @@ class RangePartition(InputPartition):  # type: ignore[misc]
     after: int
     until: int
 
-    def read(self, handed: pa.Schema) -> Iterator[pa.RecordBatch]:
+    def read(self, arrow_schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """Yields these rows in the types that Spark takes."""
         for batch in self.scan.read(self.paths):
             ts = batch.column(COMMIT_TS)
             rows = batch.filter(pc.and_(pc.greater(ts, self.after), pc.less_equal(ts, self.until)))
             if rows.num_rows:
-                yield rows.select(self.names).cast(handed)
+                yield rows.select(self.names).cast(arrow_schema)
 
 
 class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
@@ -158,17 +158,17 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
         """Workers get a copy without open handles: their partitions have all that they need."""
         return {**self.__dict__, "_opened": None}
 
-    @marking_dolmen_errors()
+    @mark_dolmen_errors()
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's names, here and below
         """The offset at which a query without a checkpoint begins: before all rows, or where the options say."""
         return self._from().to_json()
 
-    @marking_dolmen_errors()
+    @mark_dolmen_errors()
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Sets the newest version as the end of the query (Spark 4.2 and later)."""
         self._target = self._newest()
 
-    @marking_dolmen_errors()
+    @mark_dolmen_errors()
     def latestOffset(self, start: dict[str, Any] | None = None, limit: object = None) -> dict[str, Any]:  # noqa: N802
         """The end of the next batch: a version with changes, at most ``maxVersionsPerTrigger`` after the start.
 
@@ -182,7 +182,7 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
         self._reached = end
         return end.to_json()
 
-    @marking_dolmen_errors()
+    @mark_dolmen_errors()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Groups the files that contain rows of a batch.
 
@@ -199,14 +199,14 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
         first.check(table.table, entry, last, ignore_deletes=self._ignore_deletes)
         names = table.columns
         columns = names if COMMIT_TS in names else (*names, COMMIT_TS)
-        scan = SharedScan(replace(table, columns=columns), bound(self._given, table.schema))
+        scan = SharedScan(replace(table, columns=columns), parse_where(self._given, table.schema))
         bounds = first.commit_ts, last.commit_ts
         files = [plan.file for plan in scan.scan().plan.files if _may_contain(plan.file, *bounds)]
         return [RangePartition(scan, names, tuple(file.path for file in some), *bounds) for some in groups_of(files)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yields the rows of one partition."""
-        rows: Iterator[pa.RecordBatch] = partition.read(handed_schema(self._schema))
+        rows: Iterator[pa.RecordBatch] = partition.read(worker_schema(self._schema))
         return rows
 
     def commit(self, end: dict[str, Any]) -> None:
@@ -245,7 +245,7 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
             return segments.whole(manifest.table(self._given.table))
 
     def _table(self, manifest: Manifest) -> tuple[SourceTable, TableEntry]:
-        return pin_table(self._database, manifest, self._given).with_schema(self._schema), self._entry(manifest)
+        return table_at(self._database, manifest, self._given).with_schema(self._schema), self._entry(manifest)
 
     def _from(self) -> Offset:
         """The offset at which a new query begins: "latest" must not change between two calls."""

@@ -40,7 +40,7 @@ from dolmen.format.schema import Schema
 from dolmen.rows.write.row_digest import content_digest
 from dolmen.spark import checks
 from dolmen.spark.checks import worker_url
-from dolmen.spark.failures import marking_dolmen_errors
+from dolmen.spark.failures import mark_dolmen_errors
 from dolmen.spark.file_tasks import RowsTask
 from dolmen.spark.origin import entry_then, origins_of
 from dolmen.spark.source.source import STREAM_WRITE, WRITE, Options
@@ -211,13 +211,13 @@ class TableWriter(DataSourceArrowWriter):  # type: ignore[misc]
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """Writes one task's rows."""
-        with marking_dolmen_errors():
+        with mark_dolmen_errors():
             return Written(self.job) if self.has_ended else self.job.write(iterator)
 
     def commit(self, messages: Sequence[Written | None]) -> None:
         """Commits, once all tasks have ended."""
         if not self.has_ended:
-            with marking_dolmen_errors():
+            with mark_dolmen_errors():
                 self.job.commit(messages, self.request)
 
     def abort(self, messages: Sequence[Written | None]) -> None:
@@ -252,8 +252,8 @@ def _since(given: Options, schema: s.StructType, entry: TableEntry) -> int | Non
     origins, since = origins_of(schema), given.number("since")
     if not origins and since is None:
         raise InputError(
-            f"what these rows were made from can't be seen, as each of their columns was computed. If from table "
-            f"{given.table!r} itself, rows that others have added to it meanwhile would be lost: say "
+            f"the origin of these rows can't be seen, because each of their columns was computed. If from table "
+            f"{given.table!r} itself, rows that others have added to it since would be lost: say "
             'option("since", version), the version that they were made from or the newest one, or option("force", True)'
         )
     versions = {origin.version for origin in origins if origin.table == entry.uuid}
@@ -295,7 +295,7 @@ class TableStreamWriter(_Base):  # type: ignore[misc, valid-type]
         """Writes one task's rows of one batch. The result has the query's id, which only tasks know."""
         context = TaskContext.get()
         query = context.getLocalProperty(QUERY_ID) if context else None
-        with marking_dolmen_errors():
+        with mark_dolmen_errors():
             if not query:
                 raise InputError("the query of these rows has no id: is this a stream?")
             return self.job.write(iterator, query)
@@ -305,7 +305,7 @@ class TableStreamWriter(_Base):  # type: ignore[misc, valid-type]
         queries = {message.query for message in messages if message is not None}
         assert len(queries) <= 1, "rows of two queries in one batch"
         if any(message is not None and message.entries for message in messages) or (queries and self.job.overwrite):
-            with marking_dolmen_errors():
+            with mark_dolmen_errors():
                 self.job.commit(messages, request_id(queries.pop(), batchId))
 
     def abort(self, messages: Sequence[Written | None], batchId: int) -> None:  # noqa: N803

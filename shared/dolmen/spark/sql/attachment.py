@@ -18,12 +18,12 @@ from dolmen.base import arguments
 from dolmen.base.arguments import short_repr
 from dolmen.errors import InputError, SchemaError, TableNotFoundError
 from dolmen.format.manifest import Manifest, TableEntry
-from dolmen.spark import checks as given
+from dolmen.spark import checks
 from dolmen.spark.checks import is_remote
 from dolmen.spark.failures import raising_dolmen_errors
 from dolmen.spark.origin import Origin, origins_of
 from dolmen.spark.read.to_frame import to_spark
-from dolmen.spark.spark_types import quoted
+from dolmen.spark.spark_types import quote
 from dolmen.transactions.snapshot import Snapshot
 
 _PREFIX = re.compile(r"[A-Za-z0-9_]{0,64}")
@@ -57,7 +57,7 @@ _ATTACHED: dict[str, Attachments] = {}
 
 def attachments_of(spark: SparkSession) -> Attachments:
     """The attachments of a session."""
-    own = spark.session_id if given.is_remote(spark) else spark._jsparkSession.sessionUUID()
+    own = spark.session_id if checks.is_remote(spark) else spark._jsparkSession.sessionUUID()
     return _ATTACHED.setdefault(own, Attachments())
 
 
@@ -136,7 +136,7 @@ class Attachment:
         view = self.view(name)
         if name in self._shown:
             self._check_own(name)
-        elif name not in self._left_out and self.spark.catalog.tableExists(quoted(view)):
+        elif name not in self._left_out and self.spark.catalog.tableExists(quote(view)):
             raise InputError(f"Spark has a table or view {view!r} already: attach with another prefix=, or drop it")
         try:
             frame = to_spark(snapshot.table(name), spark=self.spark)
@@ -146,7 +146,7 @@ class Attachment:
             _log.warning("table %s has no view: %s", name, error)
             return
         self._left_out.pop(name, None)
-        frame.createOrReplaceTempView(quoted(view))
+        frame.createOrReplaceTempView(quote(view))
         self._shown[name] = _ShownTable(entry, Origin(entry.uuid, snapshot.version))
 
     def _check_own(self, name: str) -> None:
@@ -157,7 +157,7 @@ class Attachment:
 
     def _is_own(self, name: str) -> bool:
         try:
-            schema = self.spark.table(quoted(self.view(name))).schema
+            schema = self.spark.table(quote(self.view(name))).schema
         except AnalysisException:  # it was dropped
             return True
         return origins_of(schema) == {self._shown[name].origin}
@@ -188,8 +188,8 @@ def attach(
         InputError: Spark has a table or view of such a name; or the database is already attached with this prefix.
         TableNotFoundError: a table does not exist.
     """
-    given.any_session(spark)
-    given.database(database)
+    checks.any_session(spark)
+    checks.database(database)
     if not isinstance(prefix, str) or not _PREFIX.fullmatch(prefix):
         raise InputError(f"prefix={short_repr(prefix)}: up to 64 letters, digits and _")
     names = None if tables is None else arguments.names("tables", tables)
@@ -211,7 +211,7 @@ def attach(
 
 def detach(spark: SparkSession, database: Database | None = None) -> None:
     """Drops the views of a database, or of all that are attached to a session."""
-    for each in list(attachments_of(given.any_session(spark)).all):
+    for each in list(attachments_of(checks.any_session(spark)).all):
         if database is None or each.database.url == database.url:
             each.detach()
 

@@ -189,7 +189,7 @@ def _digits(kind: str) -> tuple[int, int] | None:
     return precision - scale, scale
 
 
-def equal_columns(
+def find_equal_columns(
     analysed: DataFrame, fields: Mapping[int, Field], given: Sequence[str], *, may_cast: bool = False
 ) -> list[tuple[Field, str]]:
     """Columns of the target with columns of the source that a join's condition wants equal.
@@ -268,7 +268,7 @@ def _without_widening(value: Any) -> Any:
     return inner
 
 
-def shown_columns(analysed: DataFrame, count: int) -> list[int | None]:
+def find_shown_columns(analysed: DataFrame, count: int) -> list[int | None]:
     """For each of the first expressions of a SELECT, the index of the column that it is; None if it is computed."""
     node = analysed._jdf.queryExecution().analyzed()
     while kind_of_node(node) == "WithCTE":

@@ -23,9 +23,9 @@ from dolmen.spark.failures import mark_of
 from dolmen.spark.file_tasks import FILE, ROW
 from dolmen.spark.origin import origins_read
 from dolmen.spark.read.to_frame import to_spark
-from dolmen.spark.spark_types import is_own, quoted, spark_schema, spark_type
+from dolmen.spark.spark_types import is_own, quote, spark_schema, spark_type
 from dolmen.spark.sql.attachment import Attachment, Views
-from dolmen.spark.sql.catalyst import check_single_rows, read_condition, shown_columns
+from dolmen.spark.sql.catalyst import check_single_rows, find_shown_columns, read_condition
 from dolmen.spark.sql.statement import DeleteStatement, SqlStatement, Target, UpdateStatement
 from dolmen.spark.write.row_actions import ACTION, Action, apply_actions
 from dolmen.transactions.merge.clauses import check_updatable
@@ -92,11 +92,11 @@ class RowChange:
 
     def from_target(self, view: str) -> str:
         """The view under the name by which expressions know the target."""
-        return f"`{view}` AS {quoted(self.target.alias)}"
+        return f"`{view}` AS {quote(self.target.alias)}"
 
     def own(self, name: str) -> str:
         """A column of the target in SQL."""
-        return f"{quoted(self.target.alias)}.{quoted(name)}"
+        return f"{quote(self.target.alias)}.{quote(name)}"
 
     def select(self, shown: str, source: str, what: str, where: str | None = None) -> DataFrame:
         """Analyses a query with the statement's WITH before it.
@@ -168,7 +168,7 @@ def check_updates(
     Raises:
         SchemaError: such a column may get another value.
     """
-    shown = shown_columns(analysed, len(fields))
+    shown = find_shown_columns(analysed, len(fields))
     first = len(change.fields) + 2  # after these the target's view has a row's file and position: RowChange.empty
     columns: dict[int, Field | str] = {**dict(enumerate(change.fields)), **dict(enumerate(given, first))}
     for field, index in zip(fields, shown, strict=True):
@@ -196,59 +196,59 @@ class StoreCasts:
         Raises:
             SchemaError: Spark or dolmen does not store values of its type in such a column.
         """
-        own, wanted = frame.schema[name].dataType, spark_type(field.arrow_type)
-        column = F.col(quoted(name))
-        if own.simpleString() == wanted.simpleString() or isinstance(own, s.NullType):
-            return column.cast(wanted)
-        said = f"{what}: a value of type {own.simpleString()} for column {field.name!r} of {wanted.simpleString()}"
+        own, target = frame.schema[name].dataType, spark_type(field.arrow_type)
+        column = F.col(quote(name))
+        if own.simpleString() == target.simpleString() or isinstance(own, s.NullType):
+            return column.cast(target)
+        said = f"{what}: a value of type {own.simpleString()} for column {field.name!r} of {target.simpleString()}"
         if self._policy != "ANSI":
             raise InputError(f"{said}: with {_POLICY}={self._policy} write the cast yourself")
-        if _fits(own, wanted):
-            return column.cast(wanted)
+        if _fits(own, target):
+            return column.cast(target)
         nested = s.ArrayType, s.MapType, s.StructType, s.VariantType
-        if isinstance(own, nested) or isinstance(wanted, nested) or not can_store(own, wanted):
+        if isinstance(own, nested) or isinstance(target, nested) or not can_store(own, target):
             raise SchemaError(f"{said}: cast it")
-        fitting = column.try_cast(wanted)
-        reason = f"a value does not fit {wanted.simpleString()}"
+        fitting = column.try_cast(target)
+        reason = f"a value does not fit {target.simpleString()}"
         misfit = F.raise_error(F.lit(mark_of(RowError(reason, column=field.name))))
         return F.when(column.isNotNull() & fitting.isNull(), misfit).otherwise(fitting)
 
 
-def _fits(own: s.DataType, wanted: s.DataType) -> bool:
+def _fits(own: s.DataType, target: s.DataType) -> bool:
     """Whether all values in a list, map or struct fit, because only literals are cast."""
-    if isinstance(own, s.ArrayType) and isinstance(wanted, s.ArrayType):
-        pairs = [(own.elementType, wanted.elementType)]
-    elif isinstance(own, s.MapType) and isinstance(wanted, s.MapType):
-        pairs = [(own.keyType, wanted.keyType), (own.valueType, wanted.valueType)]
-    elif isinstance(own, s.StructType) and isinstance(wanted, s.StructType) and own.names == wanted.names:
-        pairs = [(field.dataType, other.dataType) for field, other in zip(own, wanted, strict=True)]
+    if isinstance(own, s.ArrayType) and isinstance(target, s.ArrayType):
+        pairs = [(own.elementType, target.elementType)]
+    elif isinstance(own, s.MapType) and isinstance(target, s.MapType):
+        pairs = [(own.keyType, target.keyType), (own.valueType, target.valueType)]
+    elif isinstance(own, s.StructType) and isinstance(target, s.StructType) and own.names == target.names:
+        pairs = [(field.dataType, other.dataType) for field, other in zip(own, target, strict=True)]
     else:
         return False
     return all(_fits(*pair) or _is_literal_of(*pair) for pair in pairs)
 
 
-def _is_literal_of(own: s.DataType, wanted: s.DataType) -> bool:
+def _is_literal_of(own: s.DataType, target: s.DataType) -> bool:
     """Whether all values of a flat type fit another one: NULL, integers in wider types, decimals as floats."""
-    if own == wanted or isinstance(own, s.NullType):
+    if own == target or isinstance(own, s.NullType):
         return True
     integers = [s.ByteType, s.ShortType, s.IntegerType, s.LongType]
-    if type(own) in integers and type(wanted) in integers:
-        return integers.index(type(own)) < integers.index(type(wanted))
+    if type(own) in integers and type(target) in integers:
+        return integers.index(type(own)) < integers.index(type(target))
     return (
         isinstance(own, (s.IntegralType, s.DecimalType))
-        and isinstance(wanted, s.FractionalType)
-        and not isinstance(wanted, s.DecimalType)
+        and isinstance(target, s.FractionalType)
+        and not isinstance(target, s.DecimalType)
     )
 
 
-def can_store(own: s.DataType, wanted: s.DataType) -> bool:
+def can_store(own: s.DataType, target: s.DataType) -> bool:
     """Whether Spark's ANSI policy stores flat values of another type in a column, as Spark's own
     ``Cast.canANSIStoreAssign`` says, which a session of Spark Connect can't be asked for."""
-    if isinstance(wanted, s.StringType):
+    if isinstance(target, s.StringType):
         return isinstance(own, (s.AtomicType, s.CalendarIntervalType))
-    if isinstance(own, _DAYS) and isinstance(wanted, _DAYS):
+    if isinstance(own, _DAYS) and isinstance(target, _DAYS):
         return True
-    return isinstance(own, s.NumericType) and isinstance(wanted, s.NumericType)
+    return isinstance(own, s.NumericType) and isinstance(target, s.NumericType)
 
 
 def delete_rows(change: RowChange, statement: DeleteStatement) -> None:

@@ -20,12 +20,12 @@ from dolmen.format.schema import Field
 from dolmen.predicate import Predicate
 from dolmen.spark.failures import mark_of
 from dolmen.spark.file_tasks import FILE, ROW
-from dolmen.spark.spark_types import is_own, quoted
-from dolmen.spark.sql.catalyst import count_join_conditions, equal_columns
+from dolmen.spark.spark_types import is_own, quote
+from dolmen.spark.sql.catalyst import count_join_conditions, find_equal_columns
 from dolmen.spark.sql.change_rows import RowChange, StoreCasts, check_updates
 from dolmen.spark.sql.statement import MergeClause, MergeStatement
 from dolmen.spark.write.frame_source import Source
-from dolmen.spark.write.row_actions import ACTION, Action, action_sql, join_kind, matched_twice
+from dolmen.spark.write.row_actions import ACTION, Action, action_sql, join_kind, matched_twice_error
 
 _BOTH = "__matched"
 """Whether a row has both a target row and a source row."""
@@ -80,14 +80,14 @@ class _SqlMerge:
         where = None if keys is None else keys.predicate
         plan = self._plan(source.columns)
         new = bool(self._of_kind("not matched") and change.entry.primary_key) and not self._inserts_keys(keys, plan)
-        equal = equal_columns(analysed, dict(enumerate(change.fields)), source.columns, may_cast=True)
+        equal = find_equal_columns(analysed, dict(enumerate(change.fields)), source.columns, may_cast=True)
         self._check_updates(plan, given, empty, equal, source.columns)
         change.check(self._rows(given, empty, plan), self.statement.on)
         frame = self._rows(given, change.rows(where, whole=needs_target), plan)
         once = bool(self._of_kind("matched")) and not self._deletes_only
         if once and any(clause.when is not None for clause in self._of_kind("matched")[-1:]):
             again = F.sum(F.when(F.col(_BOTH), 1)).over(Window.partitionBy(FILE, ROW)) > 1
-            fails = F.raise_error(F.lit(mark_of(matched_twice()))).cast("int")
+            fails = F.raise_error(F.lit(mark_of(matched_twice_error()))).cast("int")
             frame = frame.withColumn(ACTION, F.when(again, fails).otherwise(F.col(ACTION)))
         casts = StoreCasts(views.spark)
         values = [
@@ -125,7 +125,7 @@ class _SqlMerge:
 
     @property
     def _alias(self) -> str:
-        return quoted(self.statement.source_alias or "__source_rows")
+        return quote(self.statement.source_alias or "__source_rows")
 
     def _source(self, view: str) -> str:
         return f"`{view}` AS {self._alias}"
@@ -148,7 +148,7 @@ class _SqlMerge:
                 found.append((clause, None))
                 continue
             if clause.values is None:
-                values = [(field, f"{self._alias}.{quoted(self._given(field, given))}") for field in fields]
+                values = [(field, f"{self._alias}.{quote(self._given(field, given))}") for field in fields]
             else:
                 values = [(self.change.field(name), text) for name, text in clause.values]
             names = [field.name for field, _ in values]
@@ -218,11 +218,11 @@ class _SqlMerge:
 
     def _keys(self, analysed: DataFrame, source: DataFrame) -> _Keys | None:
         """The columns that must be equal for rows to match, with their values in the source; None without any."""
-        pairs = equal_columns(analysed, dict(enumerate(self.change.fields)), source.columns)
+        pairs = find_equal_columns(analysed, dict(enumerate(self.change.fields)), source.columns)
         if not pairs:
             return None
         fields = tuple(field for field, _ in pairs)
-        keys = source.select(*(F.col(quoted(name)).alias(field.name) for field, name in pairs))
+        keys = source.select(*(F.col(quote(name)).alias(field.name) for field, name in pairs))
         nullable = [field.nullable for field in fields]
         # A column that is not nullable refuses NULL when the row is written; others are counted here.
         summarized = Source(keys if all(nullable) else keys.na.drop(), fields)

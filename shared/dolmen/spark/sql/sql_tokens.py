@@ -17,7 +17,7 @@ from pyspark.sql import Row
 from dolmen.base.arguments import short_repr
 from dolmen.errors import InputError
 from dolmen.spark.read.to_frame import to_spark
-from dolmen.spark.spark_types import quoted
+from dolmen.spark.spark_types import quote
 from dolmen.spark.sql.attachment import Attachment, Attachments, Views
 from dolmen.transactions.snapshot import Snapshot
 
@@ -258,7 +258,7 @@ def with_versions(sql: str, attached: Attachments, views: Views, *, case_sensiti
             raise reader.error("put the time in parentheses")
         has_alias = then is not None and then.name is not None and then.upper not in _NO_ALIAS
         view = views.make(to_spark(snapshot.table(table), spark=views.spark))
-        alias = "" if has_alias else f" AS {quoted(token.name)}"
+        alias = "" if has_alias else f" AS {quote(token.name)}"
         end = reader.since(first)
         assert first is not None
         replaced.append((token.start, first.start + len(end), f"`{view}`{alias}"))

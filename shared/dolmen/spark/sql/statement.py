@@ -158,7 +158,7 @@ def _begin(sql: str) -> tuple[SqlReader, str, Kind]:
         raise InputError("there is no statement")
     if second := next((token for token in tokens if token.text == ";"), None):
         raise InputError(
-            f"more stands behind the semicolon at character {second.start}: give one statement at a time, as each is "
+            f"there is more after the semicolon at character {second.start}: give one statement at a time: each is "
             "a commit of its own"
         )
     reader = SqlReader(sql[: tokens[-1].end], tokens)

@@ -22,7 +22,7 @@ from dolmen.format.evolution import AddColumn, SchemaChange, WidenColumn
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Field, Schema, own_names, same_names
 from dolmen.rows.write.conform import plan_conform
-from dolmen.spark.spark_types import handed_schema, quoted, spark_type
+from dolmen.spark.spark_types import quote, spark_type, worker_schema
 from dolmen.store.base import attempts
 from dolmen.transactions.transaction import Transaction
 
@@ -42,7 +42,7 @@ def check_columns(schema: s.StructType, entry: TableEntry) -> None:
             'To add new columns of the DataFrame, give merge_schema=True, or option("mergeSchema", True) with '
             'format("dolmen")'
         )
-    plan_conform(handed_schema(schema), entry.schema)
+    plan_conform(worker_schema(schema), entry.schema)
 
 
 def add_new_columns(context: Context, table: str, schema: s.StructType, request: str | None) -> None:
@@ -84,7 +84,7 @@ def _changes(schema: s.StructType, entry: TableEntry) -> tuple[SchemaChange, ...
     """The changes of a table's columns by which a DataFrame's rows fit."""
     if alike := same_names(schema.names):
         raise SchemaError(f"columns {alike[0]!r} and {alike[1]!r} differ in case only: rename one, or drop it")
-    types = handed_schema(schema)
+    types = worker_schema(schema)
     types = pa.schema(
         [field.with_name(name) for field, name in zip(types, own_names(types.names, entry.schema), strict=True)]
     )
@@ -110,7 +110,7 @@ def _unknown(schema: s.StructType, own: Schema) -> list[str]:
     ]
 
 
-def spell(frame: DataFrame, schema: Schema) -> DataFrame:
+def match_names(frame: DataFrame, schema: Schema) -> DataFrame:
     """The DataFrame with the names that its columns have in the table, which differ in case at most.
 
     Raises:
@@ -138,25 +138,25 @@ def key_columns(frame: DataFrame, fields: Iterable[Field]) -> list[Column]:
 def _key_column(frame: DataFrame, field: Field) -> Column:
     if field.name not in frame.columns:
         raise SchemaError(f"the DataFrame has no column {field.name!r}, which is part of the key")
-    own, wanted = frame.schema[field.name].dataType, spark_type(field.arrow_type)
+    own, target = frame.schema[field.name].dataType, spark_type(field.arrow_type)
     numbers = s.IntegralType, s.DecimalType
-    alike = type(own) is type(wanted) or (isinstance(own, numbers) and isinstance(wanted, numbers))
+    alike = type(own) is type(target) or (isinstance(own, numbers) and isinstance(target, numbers))
     if not alike:
         raise SchemaError(
-            f"column {field.name!r}: a key of type {own.simpleString()} for one of {wanted.simpleString()}: cast it"
+            f"column {field.name!r}: a key of type {own.simpleString()} for one of {target.simpleString()}: cast it"
         )
-    column = F.col(quoted(field.name))
-    return column if own == wanted else column.try_cast(wanted)  # what does not fit is found when it is written
+    column = F.col(quote(field.name))
+    return column if own == target else column.try_cast(target)  # the write finds values that do not fit
 
 
-def as_given(frame: DataFrame, field: Field) -> Column:
+def uncollated_column(frame: DataFrame, field: Field) -> Column:
     """A key's column in its own type, but for text, of which a collation might take unequal keys for equal."""
-    column = F.col(quoted(field.name))
+    column = F.col(quote(field.name))
     given = frame.schema[field.name].dataType
     return column.cast("string").alias(field.name) if isinstance(given, s.StringType) else column
 
 
-def only(fields: Iterable[Field]) -> Schema:
+def schema_of(fields: Iterable[Field]) -> Schema:
     """A schema of some columns of a table."""
     fields = tuple(fields)
     return Schema(fields=fields, next_id=max(field.id for field in fields) + 1)

@@ -16,9 +16,9 @@ from dolmen.format.schema import Field
 from dolmen.predicate import Constant, Predicate
 from dolmen.spark.failures import mark_errors, raising_dolmen_errors
 from dolmen.spark.file_tasks import MapBatches, conform_batches, map_in_tasks
-from dolmen.spark.spark_types import quoted
-from dolmen.spark.write.frame_columns import key_columns, only
-from dolmen.spark.write.key_tombstones import repeated
+from dolmen.spark.spark_types import quote
+from dolmen.spark.write.frame_columns import key_columns, schema_of
+from dolmen.spark.write.key_tombstones import has_duplicates
 from dolmen.spark.write.task_reports import RowSums, ipc_bytes
 from dolmen.transactions.merge.merge_source import keys_predicate
 
@@ -101,7 +101,7 @@ class Source:
             RowError: a key does not fit the table's type.
         """
         if self._summary is None:
-            own = [F.col(quoted(field.name)) for field in self._fields]
+            own = [F.col(quote(field.name)) for field in self._fields]
             job = map_in_tasks(self.frame.select(*own), mark_errors(summarize_keys(self._fields)), SUMMARY)
             with raising_dolmen_errors():
                 rows = job.collect()
@@ -115,7 +115,7 @@ class Source:
             InputError: a column has a type of which no digest is made.
         """
         if self._sums is None:
-            given = self.frame.select(*(F.col(quoted(name)) for name in self._given))
+            given = self.frame.select(*(F.col(quote(name)) for name in self._given))
             with raising_dolmen_errors():
                 rows = map_in_tasks(given, mark_errors(sum_rows), "sums BINARY").collect()
             self._sums = RowSums.of(row.sums for row in rows)
@@ -146,7 +146,7 @@ def summarize_keys(fields: tuple[Field, ...]) -> MapBatches:
     """For ``mapInArrow``: the keys of a partition, in order, become one row with their summary."""
 
     def summarize(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        if (keys := conform_batches(batches, only(fields))) is not None:
+        if (keys := conform_batches(batches, schema_of(fields))) is not None:
             yield _encoded(_summary(keys, fields))
 
     return summarize
@@ -163,7 +163,7 @@ def _summary(batches: Iterator[pa.RecordBatch], fields: tuple[Field, ...]) -> So
         nulls += own.num_rows - known.num_rows
         if known.num_rows == 0:
             continue
-        twice = twice or repeated(known if last is None else pa.concat_tables([last, known]))
+        twice = twice or has_duplicates(known if last is None else pa.concat_tables([last, known]))
         last = known.slice(known.num_rows - 1)
         some = keys_from_arrow(known.select([field.name for field in fields]), fields)
         keys = some if keys is None else pa.concat_tables([keys, some])

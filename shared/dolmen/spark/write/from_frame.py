@@ -27,14 +27,21 @@ from dolmen.format.schema import Field
 from dolmen.predicate import Where
 from dolmen.rows.write.conform import plan_conform
 from dolmen.rows.write.row_digest import content_digest
-from dolmen.spark import checks as given
+from dolmen.spark import checks
 from dolmen.spark.checks import worker_url
 from dolmen.spark.failures import FAILURES, dolmen_error, raising_dolmen_errors
 from dolmen.spark.file_tasks import RowsTask, map_in_tasks, report_task
 from dolmen.spark.origin import Reliance, entry_then
 from dolmen.spark.sessions import is_remote_frame, write_remotely
-from dolmen.spark.spark_types import handed_schema
-from dolmen.spark.write.frame_columns import add_new_columns, as_given, check_columns, key_columns, only, spell
+from dolmen.spark.spark_types import worker_schema
+from dolmen.spark.write.frame_columns import (
+    add_new_columns,
+    check_columns,
+    key_columns,
+    match_names,
+    schema_of,
+    uncollated_column,
+)
 from dolmen.spark.write.key_tombstones import check_not_null, tombstones
 from dolmen.spark.write.task_reports import REPORT, DigestMode, Reported
 from dolmen.transactions.results import Commit
@@ -61,7 +68,7 @@ def append(table: Table, frame: DataFrame, *, merge_schema: bool = False, reques
         ConflictError, ...: as ``Table.append`` does.
         PySparkException: a task failed for a reason outside dolmen, such as the frame's own expressions.
     """
-    given.table(table)
+    checks.table(table)
     if is_remote_frame(frame):
         merge_schema = arguments.flag("merge_schema", merge_schema)
         return write_remotely(table.context, table.name, frame, request, overwrites=False, merge_schema=merge_schema)
@@ -105,7 +112,7 @@ def overwrite(
         ConflictError: others have added or deleted rows; make the frame again, and repeat.
         VersionNotFoundError, VersionExpiredError: the version ``since`` does not exist, or has expired.
     """
-    given.table(table)
+    checks.table(table)
     reliance = Reliance.of(since, force)
     if is_remote_frame(frame):
         merge_schema = arguments.flag("merge_schema", merge_schema)
@@ -165,7 +172,7 @@ def upsert(
         SchemaError: the columns do not match the table's, or can't be a key; raised before a task begins.
         ConflictError, VersionNotFoundError, VersionExpiredError, ...: as for ``overwrite``.
     """
-    given.table(table)
+    checks.table(table)
     check_frame(frame)
     reliance = Reliance.of(since, force)
     _merge_schema(table, frame, request, merge_schema)
@@ -181,12 +188,12 @@ def _upsert(
     reliance: Reliance,
 ) -> Commit:
     def statement(transaction: Transaction, entry: TableEntry, digest: DigestMode) -> Made:
-        fields, spelled = key_fields(entry, on), spell(frame, entry.schema)
-        check_columns(spelled.schema, entry)
+        fields, named = key_fields(entry, on), match_names(frame, entry.schema)
+        check_columns(named.schema, entry)
         if digest is not DigestMode.ALONE:
             reliance.add_to(transaction, table.name, frame)
-        keys = key_columns(spelled, fields)
-        together = spelled if digest is DigestMode.ALONE else spelled.repartition(*keys).sortWithinPartitions(*keys)
+        keys = key_columns(named, fields)
+        together = named if digest is DigestMode.ALONE else named.repartition(*keys).sortWithinPartitions(*keys)
         reported = write_frame(transaction, table.name, together, digest, fields)
         content = [sorted(field.name for field in fields), reported.sums.content()]
         if not reported.files:
@@ -242,7 +249,7 @@ def delete(
         RowError: a NULL in a key.
         PySparkException: as for ``append``.
     """
-    given.table(table)
+    checks.table(table)
     if not isinstance(what, DataFrame):
         if on is not None:
             raise InputError("on=... goes with a DataFrame of keys: a predicate names its columns itself")
@@ -254,12 +261,12 @@ def delete(
     reliance = Reliance.of(since, force)
 
     def statement(transaction: Transaction, entry: TableEntry, digest: DigestMode) -> Made:
-        fields, spelled = key_fields(entry, on), spell(frame, entry.schema)
-        plan_conform(handed_schema(spelled.schema), only(fields))
-        key_columns(spelled, fields)  # refuses columns of other kinds
+        fields, named = key_fields(entry, on), match_names(frame, entry.schema)
+        plan_conform(worker_schema(named.schema), schema_of(fields))
+        key_columns(named, fields)  # refuses columns of other kinds
         if digest is not DigestMode.ALONE:
             reliance.add_to(transaction, table.name, frame)
-        keyed = spelled.select(*(as_given(spelled, field) for field in fields))
+        keyed = named.select(*(uncollated_column(named, field) for field in fields))
         with raising_dolmen_errors():
             few = keyed.limit(MAX_KEYS + 1).toArrow()
         if few.num_rows <= MAX_KEYS:  # a job that collects them costs less than one that writes

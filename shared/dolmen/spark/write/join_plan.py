@@ -16,9 +16,9 @@ from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import COMMIT_TS, Field
 from dolmen.rows.write.conform import plan_conform
 from dolmen.spark.file_tasks import FILE, ROW
-from dolmen.spark.spark_types import handed_schema, quoted, spark_schema
+from dolmen.spark.spark_types import quote, spark_schema, worker_schema
 from dolmen.spark.write.frame_source import Source, SourceSummary
-from dolmen.spark.write.row_actions import ACTION, Action, action_sql, computed_casts, join_kind
+from dolmen.spark.write.row_actions import ACTION, Action, action_sql, casts_of_computed, join_kind
 from dolmen.transactions.merge.clauses import Clause, Clauses, Delete, Insert, Update
 
 _COUNTS, _FIRST = "__counts", "__first"
@@ -69,8 +69,8 @@ class MergePlan:
                     raise InputError(f"when={clause.when!r} is no condition: it is of type {kind.simpleString()}")
             values = self._values(clause)
             if values is not None:
-                finds = computed_casts(self._computed(values))
-                plan_conform(handed_schema(self._typed(within, values)), self.entry.schema, finds=finds)
+                finds = casts_of_computed(self._computed(values))
+                plan_conform(worker_schema(self._typed(within, values)), self.entry.schema, finds=finds)
 
     def needed(self) -> list[str]:
         """The table's columns to read: those joined on and those in expressions, or all if some keep their values."""
@@ -102,7 +102,7 @@ class MergePlan:
             target: the columns ``needed``, with positions, and the commit timestamp if it ``keeps_one``.
         """
         keys = [F.col(f"source.{name}") for name in source.keys]
-        own = [F.col(f"target.{quoted(field.name)}") for field in self.fields]
+        own = [F.col(f"target.{quote(field.name)}") for field in self.fields]
         left, right = self._sifted(target, source, summary).alias("target"), source.frame.alias("source")
         joined = self._joined(left, right, source.matches(own, keys))
         if self._target_is_there:
@@ -175,7 +175,7 @@ class MergePlan:
             return target
         names = [f"_{name}" for name in source.keys]
         keys = source.frame.select(*(F.col(name).alias(other) for name, other in zip(source.keys, names, strict=True)))
-        own = [F.col(quoted(field.name)) for field in self.fields]
+        own = [F.col(quote(field.name)) for field in self.fields]
         return target.join(F.broadcast(keys), source.matches(own, [F.col(name) for name in names]), "left_semi")
 
     @property
@@ -225,4 +225,4 @@ class MergePlan:
 
 
 def _column(side: str, name: str) -> str:
-    return f"{side}.{quoted(name)}"
+    return f"{side}.{quote(name)}"

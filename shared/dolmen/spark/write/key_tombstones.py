@@ -105,20 +105,20 @@ def tombstones(
     return tuple(made)
 
 
-def once_each(batches: Iterator[pa.RecordBatch], names: list[str]) -> Iterator[pa.RecordBatch]:
+def check_each_once(batches: Iterator[pa.RecordBatch], names: list[str]) -> Iterator[pa.RecordBatch]:
     """The same batches, whose rows are in the order of their keys. Raises InputError: a key occurs twice."""
     last: pa.Table | None = None
     for batch in batches:
         if batch.num_rows == 0:
             continue
         keys = pa.table(batch.select(names))
-        if repeated(keys if last is None else pa.concat_tables([last, keys])):
-            raise twice(names)
+        if has_duplicates(keys if last is None else pa.concat_tables([last, keys])):
+            raise duplicate_key_error(names)
         last = keys.slice(keys.num_rows - 1)
         yield batch
 
 
-def repeated(keys: pa.Table) -> bool:
+def has_duplicates(keys: pa.Table) -> bool:
     """Whether a row equals the one before it; NULL equals nothing."""
     same = np.ones(max(keys.num_rows - 1, 0), np.bool_)
     for column in keys.columns:
@@ -127,7 +127,7 @@ def repeated(keys: pa.Table) -> bool:
     return bool(same.any())
 
 
-def twice(names: Iterable[str]) -> InputError:
+def duplicate_key_error(names: Iterable[str]) -> InputError:
     """The error for several rows of one key."""
     listed = ", ".join(repr(name) for name in names)
     return InputError(

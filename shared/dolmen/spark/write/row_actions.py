@@ -27,7 +27,7 @@ from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Field
 from dolmen.rows.write.casts import FindCast
 from dolmen.spark.file_tasks import FILE, ROW, KeysTask, conform_batches, open_to_write, report_task
-from dolmen.spark.write.frame_columns import only
+from dolmen.spark.write.frame_columns import schema_of
 from dolmen.spark.write.from_frame import begin_uploads, collect_keeping_alive, without_files
 from dolmen.spark.write.key_tombstones import KeySink, tombstones
 from dolmen.spark.write.task_reports import REPORT, Reported
@@ -130,14 +130,14 @@ class MergeTask(KeysTask):
             if hidden.num_rows and self.key:
                 names = [field.name for field in fields]
                 keys = pa.record_batch([hidden[f"__key_{index}"] for index in range(len(fields))], names)
-                for part in conform_batches(iter([keys]), only(fields)) or ():
+                for part in conform_batches(iter([keys]), schema_of(fields)) or ():
                     sink.add(part)
             for number, action in enumerate(self.actions):
                 chosen = batch.filter(pc.equal(actions, number))
                 if chosen.num_rows and action.columns is not None:
                     names = [name for name, _ in action.columns]
                     rows = pa.record_batch([chosen[f"__value_{index}"] for _, index in action.columns], names)
-                    finds = computed_casts(action.computed)
+                    finds = casts_of_computed(action.computed)
                     for part in conform_batches(iter([rows]), schema, finds) or ():
                         if self.new and not action.hides:
                             report.inserted.append(pa.table(part.select(primary)))
@@ -151,10 +151,10 @@ class MergeTask(KeysTask):
             positions = BitMap(own)
             report.add_positions(name, positions)
             if self.once and (report.again or len(positions) < len(own)):
-                raise matched_twice()
+                raise matched_twice_error()
 
 
-def computed_casts(names: Iterable[str]) -> dict[str, FindCast]:
+def casts_of_computed(names: Iterable[str]) -> dict[str, FindCast]:
     """How computed values of some columns are cast."""
     return dict.fromkeys(names, casts_of(NO_LITERALS))
 
@@ -188,7 +188,7 @@ def apply_actions(
     task = MergeTask(url, table, encoded, txid, ids, tuple(actions), once, new)
     reported = Reported.of(collect_keeping_alive(transaction, rows.mapInArrow(report_task(task), REPORT)))
     if once and reported.again:
-        raise matched_twice()
+        raise matched_twice_error()
     hidden: tuple[KeysTombstone, ...] = ()
     if key:
         hidden = tombstones(transaction.uploads, table, entry.uuid, reported, key)
@@ -217,7 +217,7 @@ def _positions_by_path(
     return {live[uuids[name]].path: bits for name, bits in positions.items()}
 
 
-def matched_twice() -> InputError:
+def matched_twice_error() -> InputError:
     """The error about several source rows that match one target row."""
     return InputError(
         "several source rows match one row of the table, and would each update or delete it: keep one source row of "

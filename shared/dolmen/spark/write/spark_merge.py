@@ -22,15 +22,15 @@ from dolmen.errors import RowError, SchemaError
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Field
 from dolmen.rows.write.row_digest import content_digest
-from dolmen.spark import checks as given
+from dolmen.spark import checks
 from dolmen.spark.origin import Reliance
 from dolmen.spark.read.to_frame import to_spark
-from dolmen.spark.spark_types import is_own, quoted
-from dolmen.spark.write.frame_columns import spell
+from dolmen.spark.spark_types import is_own, quote
+from dolmen.spark.write.frame_columns import match_names
 from dolmen.spark.write.frame_source import Source
 from dolmen.spark.write.from_frame import bind_request, check_frame, delete, upsert
 from dolmen.spark.write.join_plan import MergePlan
-from dolmen.spark.write.key_tombstones import twice
+from dolmen.spark.write.key_tombstones import duplicate_key_error
 from dolmen.spark.write.row_actions import apply_actions
 from dolmen.transactions.merge.clauses import Clauses, WhenMatched, WhenNotMatched, WhenNotMatchedBySource
 from dolmen.transactions.results import Commit
@@ -84,13 +84,13 @@ def merge(
             table; or they changed what the merge itself read, a hundred times in a row.
         PySparkException: a task failed for a reason outside dolmen.
     """
-    given.table(table)
+    checks.table(table)
     check_frame(frame)
     reliance = Reliance.of(since, force)
     clauses = Clauses.of(when_matched, when_not_matched, when_not_matched_by_source)
     entry = table.context.segments.whole(table.context.head.refresh().manifest.table(table.name))
     fields, clauses = key_fields(entry, on), clauses.named_as(entry.schema)
-    frame = spell(frame, entry.schema)
+    frame = match_names(frame, entry.schema)
     names = [field.name for field in fields]
     if missing := [name for name in names if name not in frame.columns]:
         raise SchemaError(f"the DataFrame has no column {missing[0]!r}, which the merge goes by")
@@ -138,7 +138,7 @@ class _Merging:
             if summary.nulls:
                 raise RowError("NULL in the primary key: it equals nothing", column=self.on[0])
             if summary.repeated:
-                raise twice(self.on)
+                raise duplicate_key_error(self.on)
         if summary.rows == 0 and not self.clauses.by_source:
             return
         where = None if self.clauses.by_source else summary.predicate(fields)
@@ -170,7 +170,7 @@ class _Merging:
 
 def _without_nulls(frame: DataFrame, names: Sequence[str]) -> DataFrame:
     """The rows whose keys can match."""
-    columns = [F.col(quoted(name)) for name in names]
+    columns = [F.col(quote(name)) for name in names]
     return frame.select(*columns).where(reduce(Column.__and__, (column.isNotNull() for column in columns)))
 
 
