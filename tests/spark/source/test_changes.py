@@ -73,7 +73,7 @@ def test_the_parts_of_a_feed_are_the_feed(number: int, tmp_path: Path) -> None:
         own = reader(history.db, since=since, until=until, net=net, **({"where": where} if where else {}))
         expected = history.table.changes(since, until, where=where, net=net).read_all()
         found = [batch for part in own.partitions() for batch in own.read(part)]
-        kinds = pa.Table.from_batches(found, own.handed).cast(expected.schema).to_batches()
+        kinds = pa.Table.from_batches(found, own.arrow_schema).cast(expected.schema).to_batches()
         assert rows(kinds) == rows(expected.to_batches()), (since, until, net, where)
 
 
