@@ -63,7 +63,7 @@ def test_what_others_have_changed_since_the_frame_was_read_is_a_conflict(
     dolmen.open(db.url).table("t").upsert(pa.table({"id": [3], "n": [100]}, SCHEMA))
     assert table.count() == 10  # this handle has seen it: that changes nothing
     version = db.version
-    with pytest.raises(ConflictError, match=r"made from version 2: make the frame anew.*force=True"):
+    with pytest.raises(ConflictError, match=r"made from version 2: make the frame again.*force=True"):
         WRITES[write](table, frame)
     assert values(table)[3] == 100
     assert db.refresh() == version
