@@ -28,7 +28,11 @@ from dolmen.rows.scan.engines.sandbox import join_sandbox, reject_functions
 
 Node = Mapping[str, Any]
 """A node of the tree that DuckDB parses an expression to."""
+
+
 _MADE_OF_ARGUMENTS = {"list_value", "array_value", "struct_pack", "row", "map", "ifnull", "if"}
+
+
 _ARITHMETIC = {"+", "-", "*", "/", "//", "%", "**", "^"}
 
 
@@ -109,11 +113,15 @@ def _has_text(kind: pa.DataType) -> bool:
 
 Sides: TypeAlias = Mapping[str, pa.RecordBatch]
 """Rows by the name of their side; all have as many."""
+
+
 _REFUSED = {
     "SUBQUERY": "a subquery",
     "STAR": "all columns at once",
     "PARAMETER": "a parameter",
 }
+
+
 _NO_COLUMNS = "__rows"
 """The column of rows of which expressions use no column."""
 

@@ -95,9 +95,13 @@ quantile_disc rank rank_dense regr_avgx regr_avgy regr_count regr_intercept regr
 regr_syy reservoir_quantile row_number sem skewness stddev stddev_pop stddev_samp string_agg sum sum_no_overflow
 sumkahan var_pop var_samp variance variant_group_array variant_group_object wavg weighted_avg
 """
+
+
 _OPERATORS = """
 != !__postfix !~~ !~~* % & && * ** + - -> ->> / // < <-> << <= <=> <@ = > >= >> @ @> ^ ^@ __between | || ~ ~~ ~~* ~~~
 """
+
+
 _NUMBERS = """
 abs acos acosh add asin asinh atan atan2 atanh binom bit_count cbrt ceil ceiling cos cosh cot decimal_division degrees
 divide even exp
@@ -105,6 +109,8 @@ factorial fdiv floor fmod gamma gcd get_bit greatest_common_divisor isfinite isi
 lgamma ln log log10 log2 mod multiply nextafter pi pow power radians random round round_even roundbankers set_bit
 setseed sign signbit sin sinh sqrt subtract tan tanh trunc xor
 """
+
+
 _TEXTS = """
 array_to_string array_to_string_comma_default ascii bar base64 bin bit_length bit_position bitstring char_length
 character_length chr concat concat_ws contains damerau_levenshtein decode editdist3 encode ends_with format
@@ -119,6 +125,8 @@ str_split str_split_regex string_split string_split_regex string_to_array strip_
 substring_grapheme suffix to_base to_base64 to_binary to_hex translate trim ucase unbin unhex unicode upper url_decode
 url_encode
 """
+
+
 _TIMES = """
 age ago century current_date current_localtime current_localtimestamp date_add date_diff date_part date_sub date_trunc
 datediff datepart datesub datetrunc day dayname dayofmonth dayofweek dayofyear days_in_month decade epoch epoch_ms
@@ -129,6 +137,8 @@ timezone timezone_hour timezone_minute to_centuries to_days to_decades to_hours 
 to_milliseconds to_minutes to_months to_quarters to_seconds to_timestamp to_weeks to_years today transaction_timestamp
 try_strptime week weekday weekofyear year yearweek
 """
+
+
 _NESTED = """
 aggregate apply array_aggr array_aggregate array_append array_apply array_cat array_concat array_contains
 array_cosine_distance array_cosine_similarity array_cross_product array_distance array_distinct array_dot_product
@@ -149,6 +159,8 @@ map_contains_value map_entries map_extract map_extract_value map_from_entries ma
 struct_concat struct_contains struct_extract struct_extract_at struct_has struct_indexof struct_insert struct_keys
 struct_pack struct_position struct_update struct_values union_extract union_tag union_value unpivot_list
 """
+
+
 _JSON = """
 array_to_json from_json from_json_strict json json_array json_array_length json_contains json_deep_merge
 json_deserialize_sql json_each json_exists json_extract json_extract_path json_extract_path_text json_extract_string
@@ -158,6 +170,8 @@ json_transform_strict json_tree json_type json_valid json_value row_to_json to_j
 variant_comparator variant_contains variant_exists variant_extract variant_extract_string variant_keys
 variant_normalize variant_type variant_typeof
 """
+
+
 _OTHERS = """
 alias assert_true bitstring_byte_comparable can_cast_implicitly cast_to_type coalesce constant_or_null create_sort_key
 enum_code enum_first enum_last enum_range enum_range_boundary equi_width_bins error gen_random_uuid get_type greatest
@@ -165,10 +179,14 @@ icu_sort_key if ifnull invoke is_histogram_other_bin least make_type nullif repl
 st_astext st_aswkb st_aswkt st_crs st_geomfromgeojson st_geomfromwkb st_intersects_extent st_setcrs switch typeof uuid
 uuid_extract_timestamp uuid_extract_version uuidv4 uuidv7 vertex_extract
 """
+
+
 _ROWS = """
 generate_series icu_calendar_names pg_timezone_names query_table range repeat_row summary test_all_types
 test_vector_types unnest
 """
+
+
 _CATALOGUE = """
 col_description current_catalog current_connection_id current_database current_query current_query_id current_role
 current_schema current_schemas current_setting current_transaction_id current_user duckdb_columns duckdb_constraints
@@ -185,12 +203,16 @@ pg_ts_config_is_visible pg_ts_dict_is_visible pg_ts_parser_is_visible pg_ts_temp
 pg_typeof pragma_collations pragma_database_size pragma_platform pragma_show pragma_table_info pragma_user_agent
 pragma_version session_user shobj_description txid_current user version
 """
+
+
 ALLOWED = frozenset(
     " ".join(
         (_AGGREGATES, _OPERATORS, _NUMBERS, _TEXTS, _TIMES, _NESTED, _JSON, _OTHERS, _ROWS, _CATALOGUE)
     ).split()
 ) | {"is distinct from", "is not distinct from"}  # fmt: skip
 """Names in lower case, as DuckDB's parser gives them."""
+
+
 _CALL = re.compile(r'"function_name":("(?:[^"\\]|\\.)*")')
 """A call in a parsed statement. No text in it can look so, as quotes in texts are escaped."""
 

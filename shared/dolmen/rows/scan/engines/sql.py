@@ -38,13 +38,16 @@ if TYPE_CHECKING:
 
 Parameters: TypeAlias = Sequence[Any] | Mapping[str, Any] | None
 """Values of a query's parameters: in order, for each ``?`` or ``$1``; or by name, for each ``$name``."""
+
 _numbers = itertools.count()
 _CATALOGUE = re.compile(r"show|describe|information_schema|sqlite_(master|schema)|pg_\w+|duckdb_\w+|pragma_\w+")
 """Words of queries that list tables, rather than name them."""
+
 _PARSED = '{"error":false,'
 _NODE = re.compile(r'"type":"(\w+_NODE)"')
 _READING_NODES = {"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE"}
 """What queries consist of, in ``json_serialize_sql``."""
+
 _NO_SUCH_TABLE = re.compile(r'Table with name "?(\w+)"? does not exist')
 _AS_OF = re.compile(r"\b(version|timestamp|system_time)\s+as\s+of\b", re.IGNORECASE)
 _NO_FILES = re.compile(r"disabled by configuration|configuration has been locked")
