@@ -1,4 +1,4 @@
-"""Lets old versions expire and deletes what no kept version needs, with the mark on Spark. See docs/jobs.md.
+"""Expires old versions and deletes the objects that no kept version needs, with the mark on Spark. See docs/jobs.md.
 
 spark-submit jobs/gc.py --database s3://bucket/database [--dry-run] [--full]
 """
@@ -27,7 +27,7 @@ def main(
     full: Annotated[bool, typer.Option("--full", help="Look for orphans among all objects, however old.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Let old versions expire, and delete what no kept version needs.
+    """Expire old versions, and delete the objects that no kept version needs.
 
     Exit codes: 0 done; 4 Spark failed: call it again; 9 something could not be deleted; others as of `dolmen`.
     """

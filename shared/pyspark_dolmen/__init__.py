@@ -1,7 +1,7 @@
 """Spark finds this package by itself: ``pyspark_...`` with a ``DefaultSource`` is a data source of each session.
 
-Spark imports this to learn the name, in every session that uses any Python data source; so that one without need of
-dolmen pays nothing for it, all else is imported when it is used. The source itself is ``dolmen.spark.source.source``.
+Spark imports this to learn the name, in every session that uses any Python data source. Everything else is imported
+when it is used, so that a session without dolmen pays nothing. The source itself is ``dolmen.spark.source.source``.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     )
     from pyspark.sql.types import StructType
 
-    from dolmen.spark.source.feed_reader import PinnedFeed
+    from dolmen.spark.source.feed_reader import SourceFeed
     from dolmen.spark.source.source import SourceTable
 
 
 class DefaultSource(DataSource):  # type: ignore[misc]
     """``format("dolmen")`` for reads, writes and streams; options and limits are in docs/spark-sql.md."""
 
-    pinned: SourceTable | PinnedFeed | None = None
+    source: SourceTable | SourceFeed | None = None
     """The table or feed in the version that ``schema`` chose; Spark sends it to the tasks that read rows."""
 
     @classmethod
@@ -35,42 +35,42 @@ class DefaultSource(DataSource):  # type: ignore[misc]
         return "dolmen"
 
     def schema(self) -> StructType:
-        """The table's columns, or those that the options name. Pins the version that will be read."""
-        from dolmen.spark.failures import marking_dolmen_errors
-        from dolmen.spark.source.pinned import pin_for_any
+        """The table's columns, or those that the options name. Chooses the version that will be read."""
+        from dolmen.spark.failures import mark_dolmen_errors
+        from dolmen.spark.source.feed_reader import source_of
 
-        with marking_dolmen_errors():
-            self.pinned = pin_for_any(self.options)
-            return self.pinned.spark_schema()
+        with mark_dolmen_errors():
+            self.source = source_of(self.options)
+            return self.source.spark_schema()
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Reads the pinned version, or the newest one if the columns were given by the user."""
-        from dolmen.spark.failures import marking_dolmen_errors
-        from dolmen.spark.source.pinned import batch_reader
+        """Reads that version, or the newest one if the columns were given by the user."""
+        from dolmen.spark.failures import mark_dolmen_errors
+        from dolmen.spark.source.feed_reader import batch_reader
 
-        with marking_dolmen_errors():
-            return batch_reader(self.pinned, schema, self.options)
+        with mark_dolmen_errors():
+            return batch_reader(self.source, schema, self.options)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Writes rows in one commit."""
-        from dolmen.spark.failures import marking_dolmen_errors
-        from dolmen.spark.source.batch_writer import writer
+        from dolmen.spark.failures import mark_dolmen_errors
+        from dolmen.spark.source.table_writers import writer
 
-        with marking_dolmen_errors():
+        with mark_dolmen_errors():
             return writer(self.options, schema, overwrite)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """Reads appended rows, or all changes, commit by commit."""
-        from dolmen.spark.failures import marking_dolmen_errors
-        from dolmen.spark.stream.feed_stream import stream_reader
+        from dolmen.spark.failures import mark_dolmen_errors
+        from dolmen.spark.source.feed_stream import stream_reader
 
-        with marking_dolmen_errors():
+        with mark_dolmen_errors():
             return stream_reader(self.options, schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
         """Writes each micro-batch in one commit, once."""
-        from dolmen.spark.failures import marking_dolmen_errors
-        from dolmen.spark.stream.stream_writer import stream_writer
+        from dolmen.spark.failures import mark_dolmen_errors
+        from dolmen.spark.source.table_writers import stream_writer
 
-        with marking_dolmen_errors():
+        with mark_dolmen_errors():
             return stream_writer(self.options, schema, overwrite)

@@ -21,7 +21,7 @@ from dolmen.errors import CorruptionError, InputError, VersionExpiredError
 from dolmen.maintenance.gc.collection import collect
 from dolmen.maintenance.gc.mark import mark, split_mark, stable_code, stable_codes
 from dolmen.spark import spark_gc
-from dolmen.spark.spark_gc import SparkMarker, checked, gc
+from dolmen.spark.spark_gc import SparkMarker, check_codes, gc
 from support.aging import DEFAULTS
 from support.life import Life, copy_to_directory
 
@@ -180,7 +180,7 @@ def test_a_mark_is_used_only_when_every_part_came_back_whole_and_once() -> None:
     probe, codes = stable_code(spark_gc._PROBE), stable_codes(["data/x", "data/y"])
     one, two = codes[:1].tobytes(), codes[1:].tobytes()
     whole = [(0, 0, 2, probe, one), (1, 0, 1, probe, b""), (0, 1, 2, probe, two)]
-    found = checked(reported(*whole), 2)
+    found = check_codes(reported(*whole), 2)
     assert sorted(code for some in found for code in some.tolist()) == sorted(codes.tolist())
     for broken, message in [
         (whole[1:], "1 of 2 parts"),
@@ -190,7 +190,7 @@ def test_a_mark_is_used_only_when_every_part_came_back_whole_and_once() -> None:
         ([(0, 0, 2, probe + 1, one), *whole[1:]], "different versions"),
     ]:
         with pytest.raises(AssertionError, match=message):
-            checked(reported(*broken), 2)
+            check_codes(reported(*broken), 2)
 
 
 def test_a_database_in_memory_is_told_that_workers_cannot_reach_it(spark: SparkSession) -> None:

@@ -24,10 +24,10 @@ import dolmen
 from dolmen.api.database import Database
 from dolmen.base.runtime import shared_runtime
 from dolmen.errors import ConflictError
-from dolmen.spark.compact.spark_compaction import compact
-from dolmen.spark.merge.spark_merge import merge
 from dolmen.spark.read.to_frame import to_spark
+from dolmen.spark.spark_compaction import compact
 from dolmen.spark.write.from_frame import append, delete, overwrite, upsert
+from dolmen.spark.write.spark_merge import merge
 from dolmen.store.url import open_store
 from dolmen.transactions.results import Commit
 from support.spark_races import Meeting, MeetingStore

@@ -17,12 +17,12 @@ from dolmen.api.database import Database
 from dolmen.errors import CorruptionError
 from dolmen.ingest.drops.announce_files import DropSource
 from dolmen.rows.scan.scan import plan_of
-from dolmen.spark.compact.spark_compaction import compact
 from dolmen.spark.load.load import load
-from dolmen.spark.merge.spark_merge import merge
 from dolmen.spark.read.to_frame import to_spark
+from dolmen.spark.spark_compaction import compact
 from dolmen.spark.spark_export import export
 from dolmen.spark.write.from_frame import append, delete, overwrite, upsert
+from dolmen.spark.write.spark_merge import merge
 from support.spark_history import History, rows_of, sorted_rows
 from support.spark_settings import HOSTILE, ZONES, settings
 

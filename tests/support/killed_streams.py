@@ -74,7 +74,7 @@ def run_module(module: str, arguments: list[str], scratch: Path, kill: Kill | No
 def copy(spark: SparkSession, url: str, files: str, scratch: str, first: str) -> None:
     """Runs both queries on all that is there, the query ``first`` first."""
     import dolmen
-    from dolmen.spark.stream.stream_writer import batches_into
+    from dolmen.spark.source.table_writers import batches_into
 
     rows = spark.readStream.schema("id long, s string").option("maxFilesPerTrigger", 1).json(files).repartition(2)
     into = dolmen.open(url).table("by_batches")

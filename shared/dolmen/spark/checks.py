@@ -1,9 +1,4 @@
-"""Checks the arguments of the public functions: sessions, databases and tables.
-
-Refuses a Spark that is too old, and says what to do instead.
-
-Finds the path by which Spark itself reaches the objects of a store.
-"""
+"""Checks arguments (sessions, databases, tables), the version of Spark, and how Spark reaches a store."""
 
 from __future__ import annotations
 
@@ -64,9 +59,9 @@ def readable(value: object) -> ReadableTable:
     return _of(ReadableTable, "table", value, 'a table, as db.table("name") or db.at(...).table("name") gives it')
 
 
-def _of(kind: type[T], name: str, value: object, wanted: str) -> T:
+def _of(kind: type[T], name: str, value: object, expected: str) -> T:
     if not isinstance(value, kind):
-        raise InputError(f"{name}={short_repr(value)} is a {type(value).__name__}: give {wanted}")
+        raise InputError(f"{name}={short_repr(value)} is a {type(value).__name__}: give {expected}")
     return value
 
 
@@ -74,11 +69,7 @@ _OLDEST = 4
 
 
 def check_supported(version: str) -> None:
-    """Raises InputError, which says what to do instead, for a PySpark without data sources in Python.
-
-    Args:
-        version: of PySpark, such as "3.5.7".
-    """
+    """Raises InputError, which names the alternative, for a PySpark without data sources in Python ("3.5.7")."""
     major, _, rest = version.partition(".")
     if not major.isdecimal() or int(major) >= _OLDEST:
         return
@@ -91,17 +82,15 @@ def check_supported(version: str) -> None:
 
 
 _PATTERN = re.compile(r"[]\\*?{}[]")
-"""Characters that Hadoop takes for a pattern of paths, or for its escape."""
-
-
+"""Characters that Hadoop reads as a pattern of paths, or as its escape."""
 _log = logging.getLogger("dolmen")
 
 
 def spark_paths(spark: SparkSession, store: ObjectStore) -> str | None:
-    """The path that Spark's own readers know a store's root by; None, and a warning, if they can't reach it.
+    """The path of a store's root for Spark's own readers; None, and a warning, if they can't reach it.
 
-    It is not percent-encoded, as Hadoop's paths aren't. ``s3://`` is read as ``s3a://``, with hadoop-aws on the class
-    path; how that gets its credentials is Hadoop's configuration (docs/spark.md).
+    Like all paths of Hadoop it is not percent-encoded. ``s3://`` is read as ``s3a://``, with hadoop-aws on the class
+    path, whose credentials are part of Hadoop's configuration (docs/spark.md).
     """
     url = store.url
     scheme = scheme_of(url)
@@ -120,7 +109,7 @@ def spark_paths(spark: SparkSession, store: ObjectStore) -> str | None:
 
 @cache
 def _warn(message: str) -> None:
-    """Warns once in a process: every read would repeat it."""
+    """Warns once in a process, and not in every read."""
     _log.warning(message)
 
 

@@ -1,9 +1,7 @@
 """Raises the errors of tasks in the driver, with their own types.
 
-Spark hands the text of a worker's traceback to the driver, and nothing else. So a task adds a line to its error that
-says all of it in JSON, which the driver finds in that text.
-
-py4j's errors; stand-ins, which nothing raises, where it is not installed, as with pyspark-client.
+Spark sends the driver the text of a worker's traceback, and nothing else. So a task adds a line to its error that has
+all of it as JSON, and the driver finds the line in that text.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ __all__ = ["Py4JError", "Py4JJavaError"]
 
 try:
     from py4j.protocol import Py4JError, Py4JJavaError
-except ImportError:
+except ImportError:  # with pyspark-client: nothing raises these
 
     class Py4JError(Exception):  # type: ignore[no-redef]
         """An error of the bridge to the JVM."""
@@ -36,11 +34,7 @@ except ImportError:
 
 FAILURES = PySparkException, Py4JJavaError
 """The errors by which a failed job is known in the driver."""
-
-
 _MARK = "raised by dolmen in a task: "
-
-
 _LINE = re.compile(re.escape(_MARK) + r"(\{.*\})")
 
 
@@ -50,14 +44,14 @@ def mark_errors(
     """Wraps a function for ``mapInArrow`` so that ``dolmen_error`` finds dolmen's errors in the driver."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        with marking_dolmen_errors():
+        with mark_dolmen_errors():
             yield from work(batches)
 
     return run
 
 
 @contextmanager
-def marking_dolmen_errors() -> Iterator[None]:
+def mark_dolmen_errors() -> Iterator[None]:
     """Adds all that ``dolmen_error`` needs to the text of dolmen's errors in a worker."""
     try:
         yield
@@ -85,12 +79,12 @@ def raising_dolmen_errors() -> Iterator[None]:
 
 
 def mark_of(error: Error) -> str:
-    """A text that says all of an error: where a job fails with it, ``dolmen_error`` finds the error."""
+    """A text that has all of an error: if a job fails with it, ``dolmen_error`` finds the error."""
     return _MARK + msgspec.json.encode(_described(error)).decode()
 
 
 def dolmen_error(failure: BaseException) -> Error | None:
-    """The error of dolmen that made a job fail; None if something else did."""
+    """The error of dolmen that made a job fail; None if there is none."""
     lines = _LINE.findall(str(failure))
     if not lines:
         return None

@@ -1,37 +1,47 @@
-"""The work of Spark's Python workers: dolmen itself reads some files of a table, or writes rows."""
+"""The tasks of Spark's Python workers: dolmen itself reads files of a table, or writes rows and keys."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import chain
+from typing import Protocol, TypeAlias
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Row, SparkSession
 
 from dolmen.api.database import open as open_database
 from dolmen.base.cached import cached_property
 from dolmen.base.runtime import Runtime, shared_runtime
+from dolmen.commit.context import Context
+from dolmen.commit.head import Head
+from dolmen.commit.versions import manifest_at_version
 from dolmen.format.entries import DataFile
 from dolmen.format.layout import POINTER
-from dolmen.format.manifest import TableEntry
+from dolmen.format.manifest import Manifest, TableEntry
+from dolmen.format.schema import Field, Schema
 from dolmen.predicate import Predicate
 from dolmen.rows.scan.scan import Scan, rows_with_positions, scan_files
+from dolmen.rows.write.casts import FindCast
 from dolmen.rows.write.conform import conform
 from dolmen.rows.write.data_file import write_data_files
 from dolmen.rows.write.encodings import DEFAULT, WriteOptions
-from dolmen.spark.failures import mark_errors
-from dolmen.spark.spark_types import carried_schema
-from dolmen.spark.write.task_reports import RowSums
+from dolmen.spark.failures import mark_errors, raising_dolmen_errors
+from dolmen.spark.spark_types import spark_arrow_schema
+from dolmen.spark.write.frame_columns import schema_of
+from dolmen.spark.write.key_tombstones import KeySink, check_each_once
+from dolmen.spark.write.task_reports import DigestMode, Reported
 from dolmen.store.base import ObjectStore
 from dolmen.store.url import open_store
 
 _THREADS = 4
-"""Threads for the requests of a task; it computes on one processor, as Spark gives it one."""
+"""Threads for the requests of a task; it computes on one processor, the one that Spark gives it."""
 
 
 def task_runtime() -> Runtime:
@@ -41,21 +51,22 @@ def task_runtime() -> Runtime:
 
 @cache
 def _runtime_of(process: int) -> Runtime:
-    """The runtime of this process, as threads don't survive a fork."""
+    """The runtime of this process, because threads don't survive a fork."""
     return replace(shared_runtime(), threads=_THREADS, cores=1)
 
 
+MapBatches: TypeAlias = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+"""A function for ``mapInArrow``."""
 FILE, ROW = "__file", "__row"
 """Columns with the name of a row's file, and the row's position in it."""
 
 
 @dataclass(frozen=True)
 class ReadTask:
-    """A scan that workers share: each gets its own files.
+    """A scan that workers share: each reads its own files.
 
     Args:
-        url: of the database.
-        columns: names, in order; the hidden ``_commit_ts`` is told by ``with_commit_ts``.
+        columns: names, in order, without the hidden ``_commit_ts``.
         where: bound to the table's schema in this version.
         with_positions: add the columns ``FILE`` and ``ROW``.
     """
@@ -69,19 +80,19 @@ class ReadTask:
     with_positions: bool = False
 
     def scan(self, paths: Iterable[str]) -> Scan:
-        """The part of the scan that reads these files. The manifest is fetched, and planned with, once more."""
+        """The part of the scan that reads these files. It is planned again, from the manifest."""
         table = open_database(self.url).at(version=self.version).table(self.table)
         return scan_files(table.scan(self.columns, self.where, with_commit_ts=self.with_commit_ts), set(paths))
 
 
-def read_files(task: ReadTask) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def read_files(task: ReadTask) -> MapBatches:
     """For ``mapInArrow``: batches of one column, paths of data files, become their rows."""
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         paths = [path for batch in batches for path in batch.column(0).to_pylist()]
         if paths:
             scan = task.scan(paths)
-            schema = carried_schema(scan.schema)
+            schema = spark_arrow_schema(scan.schema)
             if task.with_positions:
                 yield from (
                     _with_positions(batch.cast(schema), path, rows) for batch, path, rows in rows_with_positions(scan)
@@ -97,14 +108,11 @@ def _with_positions(batch: pa.RecordBatch, path: str, rows: npt.NDArray[np.int64
     return batch.append_column(FILE, pa.repeat(name, batch.num_rows)).append_column(ROW, pa.array(rows))
 
 
-WRITTEN = "entry BINARY, sums BINARY"
-"""The report of tasks that write: entries of their files, and in another row the sums of their rows, encoded."""
-
-
 def open_to_write(url: str, runtime: Runtime) -> ObjectStore:
-    """The store of a database for a task that names objects: names begin with the hour by the server's clock.
+    """The store of a database, for a task that names objects.
 
-    So it is asked for that; else collection would not find there what a dead job has left.
+    Names begin with the hour by the server's clock, so the server is asked for it: collection looks there for the
+    objects of a dead job.
     """
     store = open_store(url, runtime)
     if not store.clock.now_us:
@@ -114,13 +122,11 @@ def open_to_write(url: str, runtime: Runtime) -> ObjectStore:
 
 @dataclass(frozen=True)
 class WriteTask:
-    """The facts that each task needs.
+    """A task that writes files.
 
     Args:
-        url: of the database.
-        table: its name.
         entry: the table without its files and deletes, encoded.
-        txid: of the job's intent, which begins the names of all files.
+        txid: of the job's intent; it begins the names of all files.
     """
 
     url: str
@@ -129,7 +135,7 @@ class WriteTask:
     txid: str
 
     def name(self) -> str:
-        """A name for a new object, by which collection finds what a dead job has left."""
+        """A new object's name, by which collection finds the objects of a dead job."""
         return f"{self.txid}-{shared_runtime().uuid()}"
 
     @cached_property
@@ -143,33 +149,101 @@ class WriteTask:
         """Writes rows of the table's own types into as many data files as they need, in bounded memory."""
         return write_data_files(store, self.table, self.decoded, rows, shared_runtime(), options, self.name)
 
-    def write(
-        self, batches: Iterator[pa.RecordBatch], sums: RowSums | None, *, only_sum: bool = False
-    ) -> list[DataFile]:
-        """Writes one partition's rows.
 
-        Args:
-            sums: takes the rows, for the digest of a request.
-            only_sum: write nothing.
+@dataclass(frozen=True)
+class KeysTask(WriteTask):
+    """A task that may hide rows by their keys.
+
+    Args:
+        key: ids of the key's columns.
+    """
+
+    key: tuple[int, ...] = ()
+
+    @property
+    def fields(self) -> tuple[Field, ...]:
+        """The key's columns."""
+        return tuple(self.decoded.schema.by_id[id_] for id_ in self.key)
+
+    def sink(self, store: ObjectStore) -> KeySink:
+        """Takes the keys of one partition."""
+        return KeySink(store, shared_runtime(), self.table, self.decoded.uuid, self.fields, self.txid)
+
+
+@dataclass(frozen=True)
+class RowsTask(KeysTask):
+    """A task that writes rows; or rows that replace those with their keys; or keys alone.
+
+    Args:
+        has_rows: the batches are rows of the table, in the order of their keys if there is a key; else they are keys.
+    """
+
+    has_rows: bool = True
+    digest: DigestMode = DigestMode.NONE
+
+    def run(self, batches: Iterator[pa.RecordBatch]) -> Reported:
+        """Writes one partition, in bounded memory.
+
+        Raises:
+            InputError: two rows have the same key, or one has none.
+            RowError: a value does not fit.
         """
-        first = next(batches, None)
-        if first is None:
-            return []
-        rows = conform(
-            pa.RecordBatchReader.from_batches(first.schema, chain_batches(first, batches)), self.decoded.schema
-        )
-        if sums is not None:
-            rows = sums.passing(rows)
-        if only_sum:
-            for _ in rows:
+        report = Reported()
+        given = conform_batches(batches, self.decoded.schema if self.has_rows else schema_of(self.fields))
+        if given is None:
+            return report
+        if self.digest is not DigestMode.NONE:
+            given = report.sums.passing(given)
+        if self.digest is DigestMode.ALONE:
+            for _ in given:
                 pass
-            return []
-        return self.put(open_to_write(self.url, shared_runtime()), rows)
+            return report
+        store = open_to_write(self.url, shared_runtime())
+        sink = self.sink(store)
+        if not self.key:
+            report.files += self.put(store, given)
+        elif self.has_rows:
+            report.files += self.put(store, self._keyed(given, sink))
+        else:
+            for batch in given:
+                sink.add(batch)
+        sink.finish(report)
+        return report
+
+    def _keyed(self, batches: Iterator[pa.RecordBatch], sink: KeySink) -> Iterator[pa.RecordBatch]:
+        for batch in check_each_once(batches, [field.name for field in self.fields]):
+            sink.add(batch)
+            yield batch
 
 
-def map_in_tasks(
-    frame: DataFrame, work: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]], schema: str
-) -> DataFrame:
+class ReportingTask(Protocol):
+    """A task that turns a partition into a report."""
+
+    def run(self, batches: Iterator[pa.RecordBatch]) -> Reported:
+        """Runs it."""
+
+
+def report_task(task: ReportingTask) -> MapBatches:
+    """For ``mapInArrow``: the rows of a partition become the report on what was made of them (``REPORT``)."""
+
+    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from task.run(batches).to_batches()
+
+    return mark_errors(write)
+
+
+def conform_batches(
+    batches: Iterator[pa.RecordBatch], schema: Schema, finds: Mapping[str, FindCast] | None = None
+) -> Iterator[pa.RecordBatch] | None:
+    """The rows of batches that have one schema, as ``conform`` gives them; None if there is no batch."""
+    first = next(batches, None)
+    if first is None:
+        return None
+    source = pa.RecordBatchReader.from_batches(first.schema, chain([first], batches))
+    return conform(source, schema, finds=finds)
+
+
+def map_in_tasks(frame: DataFrame, work: MapBatches, schema: str) -> DataFrame:
     """``mapInArrow``, for columns of any names: it takes a dot for that of a field, and a backtick for a quote."""
     names = frame.columns
     if not any(sign in name for name in names for sign in ".`"):
@@ -178,28 +252,40 @@ def map_in_tasks(
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from work(batch.rename_columns(names) for batch in batches)
 
-    return frame.toDF(*(f"_{place}" for place in range(len(names)))).mapInArrow(run, schema)
+    return frame.toDF(*(f"_{index}" for index in range(len(names)))).mapInArrow(run, schema)
 
 
-def write_files(
-    task: WriteTask, *, with_sums: bool, only_sum: bool = False
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """For ``mapInArrow``: rows become the entries of the data files that hold them. See ``WriteTask.write``."""
+def run_numbered(spark: SparkSession, count: int, work: Callable[[int], pa.RecordBatch], schema: str) -> list[Row]:
+    """Runs a task for each number below ``count``, and returns their rows in order.
 
-    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        sums = RowSums() if with_sums or only_sum else None
-        files = task.write(batches, sums, only_sum=only_sum)
-        entries: list[bytes | None] = [msgspec.json.encode(file) for file in files]
-        told: list[bytes | None] = [None] * len(entries)
-        if sums is not None and sums.rows:
-            entries, told = [*entries, None], [*told, sums.encode()]
-        if entries:
-            yield pa.record_batch([pa.array(entries, pa.binary()), pa.array(told, pa.binary())], ["entry", "sums"])
+    Args:
+        work: makes the one row of a number; its first column is that number.
 
-    return mark_errors(write)
+    Raises:
+        Error: of dolmen, raised in a task.
+        AssertionError: a task's row is missing, or came back twice.
+    """
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield from map(work, batch.column(0).to_pylist())
+
+    with raising_dolmen_errors():
+        rows = sorted(spark.range(0, count, 1, count).mapInArrow(mark_errors(run), schema).collect())
+    if [row[0] for row in rows] != list(range(count)):
+        raise AssertionError(f"{count} tasks were begun, {len(rows)} came back: nothing was committed")
+    return rows
 
 
-def chain_batches(first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Puts back a batch that was taken to see its schema."""
-    yield first
-    yield from rest
+@contextmanager
+def snapshot_in_task(store: ObjectStore, version: int) -> Iterator[tuple[Context, Manifest]]:
+    """Reads one version of a database in a task: the version that the driver planned with.
+
+    Raises:
+        VersionExpiredError: the job took so long that the version has expired.
+    """
+    runtime = task_runtime()
+    context = Context(store, runtime, Head(store, runtime))
+    manifest = manifest_at_version(context.head, context.head.refresh().manifest, version)
+    with context.reading(version):
+        yield context, manifest

@@ -1,7 +1,7 @@
-"""The table and version that a frame's rows come from, for writes that must not undo what others did since.
+"""The table and version that a frame's rows come from, for writes that must not undo later changes of others.
 
-It stands in the metadata of the columns that are read, in Spark's plan. From there Spark hands it on with each column
-that stays what it is, through views, caches and checkpoints, also to a data source that writes.
+It is in the metadata of the columns that are read, in Spark's plan. Spark passes it on with each column that is not
+computed, through views, caches and checkpoints, also to a data source that writes.
 """
 
 from __future__ import annotations
@@ -26,12 +26,7 @@ _KEY = "dolmen"
 
 @dataclass(frozen=True)
 class Origin:
-    """The origin of rows: a version of a table.
-
-    Args:
-        table: uuid of the table.
-        version: of the database.
-    """
+    """The origin of rows: a version of the database, and the uuid of a table."""
 
     table: str
     version: int
@@ -63,7 +58,7 @@ def _first(leaf: Any) -> list[Any]:
 
 
 def _items(scala: Any) -> list[Any]:
-    return [scala.apply(place) for place in range(scala.size())]
+    return [scala.apply(index) for index in range(scala.size())]
 
 
 def _parsed(metadata: Iterable[dict[str, Any]]) -> Iterator[Origin]:
@@ -75,15 +70,14 @@ def _parsed(metadata: Iterable[dict[str, Any]]) -> Iterator[Origin]:
 
 @dataclass(frozen=True)
 class Reliance:
-    """The condition of a write by keys: nobody has changed the table since its frame was read from it.
+    """The condition of a write by keys: the table has not changed since the frame was read from it.
 
-    Rows that are replaced or removed by their keys are lost if others have changed them after the version that the
-    frame shows. Which rows the frame has looked at is not known, so any change counts. A frame that reads nothing of
-    the table relies on nothing.
+    Otherwise the write would undo changes that others made to the same rows. Which rows the frame has read is unknown,
+    so any change counts. A frame that reads nothing of the table has no condition.
 
     Args:
-        since: a version that its rows were made from in a way that Spark's plan does not show.
-        force: it relies on nothing.
+        since: a version that its rows were made from, if Spark's plan does not show it.
+        force: there is no condition.
     """
 
     since: int | None
@@ -99,12 +93,12 @@ class Reliance:
         read = {origin.version for origin in origins_read(frame) if origin.table == table}
         return min(read if self.since is None else {*read, self.since}, default=None)
 
-    def state(self, transaction: Transaction, name: str, frame: DataFrame) -> None:
-        """Makes the commit valid only if it holds.
+    def add_to(self, transaction: Transaction, name: str, frame: DataFrame) -> None:
+        """Makes the commit depend on it.
 
         Raises:
             ConflictError: others have added or deleted rows after that version.
-            VersionNotFoundError, VersionExpiredError: that version is not there, or no more.
+            VersionNotFoundError, VersionExpiredError: that version does not exist, or has expired.
         """
         unit = unit_of(transaction)
         uuid = unit.entry(name).uuid
@@ -114,19 +108,16 @@ class Reliance:
         base = unit.base
         seen = base if oldest == base.version else pin(unit.context, oldest, None).manifest
         epoch = entry_then(seen, name, uuid).epoch
-        advice = f"these rows were made from version {oldest}: make the frame anew and repeat, or give force=True"
-        unit.rely_on(Claim(name, uuid, epoch, seen.commit_ts, lambda _: True, advice))
+        advice = f"these rows were made from version {oldest}: make the frame again and repeat, or give force=True"
+        unit_of(transaction).rely_on(Claim(name, uuid, epoch, seen.commit_ts, lambda _: True, advice))
 
 
 def entry_then(seen: Manifest, name: str, uuid: str) -> TableEntry:
-    """The entry that a table has in a version, whatever its name was then.
-
-    Args:
-        name: what it is called now.
+    """The entry of a table in an older version, where it may have another name.
 
     Raises:
-        TableNotFoundError: it was not there, and none of that name.
-        ConflictError: another table was called so.
+        TableNotFoundError: the version has neither the table nor one of its present name.
+        ConflictError: the version has another table of that name.
     """
     then = seen.name_of(uuid)
     if then is None:

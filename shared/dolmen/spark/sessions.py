@@ -1,9 +1,8 @@
-"""Starts the session of a job, or raises an error within a minute where no Spark runs it.
+"""Sessions: starts the session of a job, registers ``format("dolmen")``, and serves sessions of Spark Connect.
 
-A driver of a standalone cluster waits for its master: 20 seconds three times over, beside what the names of machines
-take to look up, and what then fails says something else. So the master is called on first.
-
-Reads and writes in a session of Spark Connect: all goes by ``format("dolmen")``, as this process has no JVM.
+A driver of a standalone cluster waits three times 20 seconds for its master, and then fails with another error. So a
+job first connects to the master itself, and fails within a minute. Reads and writes in a session of Spark Connect use
+``format("dolmen")`` alone, because this process has no JVM.
 """
 
 from __future__ import annotations
@@ -23,23 +22,17 @@ from dolmen.errors import RetryableError
 from dolmen.format.schema import COMMIT_TS
 from dolmen.predicate import Where, to_sql
 from dolmen.rows.scan.scan import plan_of
-from dolmen.spark.checks import worker_url
+from dolmen.spark.checks import any_session, is_remote, worker_url
 from dolmen.spark.failures import raising_dolmen_errors
-from dolmen.spark.spark_types import quoted, spark_schema
+from dolmen.spark.spark_types import quote, spark_schema
 from dolmen.transactions.reading import ReadableTable
 from dolmen.transactions.results import Commit
 
 ANSWER_SECONDS = 3.0
-"""How long a master may take to answer each call."""
-
-
+"""How long a master may take to accept each connection."""
 PATIENCE_SECONDS = 15.0
-"""How long calls are repeated, as the cluster may be starting."""
-
-
+"""How long connecting is repeated, because the cluster may be starting."""
 _STANDALONE = re.compile(r"spark://(.+)")
-
-
 _PORT = 7077
 
 
@@ -50,7 +43,7 @@ def job_session(name: str) -> SparkSession:
         name: of the application.
 
     Raises:
-        RetryableError: there is no master where these say, or it took no application.
+        RetryableError: there is no master where these say, or it refused the application.
     """
     SparkContext._ensure_initialized()
     master = SparkConf().get("spark.master")
@@ -63,30 +56,31 @@ def job_session(name: str) -> SparkSession:
 
 
 def call_on(master: str, runtime: Runtime) -> None:
-    """Checks that something listens where a standalone cluster's master should be. Does nothing for other masters.
+    """Checks that a standalone cluster's master accepts connections. Does nothing for other masters.
 
     Args:
-        master: as ``spark.master`` has it. Of several machines, for one that stands in for another, one is enough.
+        master: the value of ``spark.master``. If it names several machines, one is enough.
 
     Raises:
-        RetryableError: nothing does, ``PATIENCE_SECONDS`` long.
+        RetryableError: none did within ``PATIENCE_SECONDS``.
     """
     found = _STANDALONE.fullmatch(master)
     if found is None:
         return
     last = runtime.monotonic() + PATIENCE_SECONDS
     while True:
-        failures = [failure for place in found[1].split(",") if (failure := _failure(place))]
-        if len(failures) < len(found[1].split(",")):
+        addresses = found[1].split(",")
+        failures = [failure for address in addresses if (failure := _failure(address))]
+        if len(failures) < len(addresses):
             return
         if runtime.monotonic() >= last:
             raise RetryableError(f"no Spark master answers at {master}: {'; '.join(failures)}")
         runtime.sleep(1.0)
 
 
-def _failure(place: str) -> str | None:
-    """Why nothing listens at ``host:port``; None if something does."""
-    host, _, port = place.rpartition(":") if ":" in place else (place, "", "")
+def _failure(address: str) -> str | None:
+    """Why connecting to ``host:port`` failed; None if it did not."""
+    host, _, port = address.rpartition(":") if ":" in address else (address, "", "")
     number = int(port) if port.isdecimal() else _PORT
     try:
         socket.create_connection((host.strip("[]"), number), ANSWER_SECONDS).close()
@@ -103,24 +97,19 @@ def read_remotely(
     *,
     with_commit_ts: bool = False,
 ) -> DataFrame:
-    """The rows of one version of a table, as ``to_spark`` gives them.
-
-    Raises:
-        PredicateError, SchemaError: as ``scan`` does; also for a column of a type that Spark does not have.
-        InputError: Spark's workers can't reach the database.
-    """
+    """The rows of one version of a table. See ``to_spark``."""
     plan = plan_of(table.scan(columns, where, with_commit_ts=with_commit_ts))
     names = spark_schema(plan.output).names
     options = {"table": plan.table, "version": str(plan.version)}
     if with_commit_ts:
         options["with_commit_ts"] = "true"
     stored = [name for name in names if name != COMMIT_TS]
-    if all(name == name.strip() and "," not in name for name in stored):  # others are read, and left out below
+    if all(name == name.strip() and "," not in name for name in stored):  # others are read, and dropped below
         options["columns"] = ",".join(stored)
     if plan.where is not None:
         options["where"] = to_sql(plan.where, plan.entry.schema)
     frame = spark.read.format("dolmen").options(**options).load(worker_url(context_of(table).store))
-    return frame.select(*map(quoted, names))
+    return frame.select(*map(quote, names))
 
 
 def write_remotely(
@@ -134,16 +123,14 @@ def write_remotely(
     force: bool = False,
     merge_schema: bool = False,
 ) -> Commit:
-    """Appends or replaces rows in one commit, and returns that.
-
-    The commit is found by its request id. Without one it gets an id of its own.
+    """Appends or replaces rows in one commit. The commit is found by its request id, which is a new one by default.
 
     Args:
         since, force, merge_schema: the options of that name.
 
     Raises:
         Error: of dolmen, raised by the server's Python.
-        PySparkException: something else failed there.
+        PySparkException: the job failed for another reason.
     """
     before = context.head.refresh().manifest
     own = context.runtime.uuid() if request is None else request
@@ -151,13 +138,13 @@ def write_remotely(
     if since is not None:
         options["since"] = str(since)
     options |= {name: "true" for name, is_given in (("force", force), ("merge_schema", merge_schema)) if is_given}
-    already = {} if request is None else find_applied(before, [own], context.segments)
+    applied_before = {} if request is None else find_applied(before, [own], context.segments)
     mode = "overwrite" if overwrites else "append"
     with raising_dolmen_errors():
         frame.write.format("dolmen").options(**options).mode(mode).save(worker_url(context.store))
     newest = context.head.refresh().manifest
-    if already:
-        return Commit.nothing(newest.as_history(), {own: already[own].version})
+    if applied_before:
+        return Commit.nothing(newest.as_history(), {own: applied_before[own].version})
     applied = find_applied(newest, [own], context.segments)
     entry = commit_of(context.head, newest, applied[own].version) if applied else None
     assert entry is not None, "the commit of this write has left the history at once"
@@ -167,3 +154,26 @@ def write_remotely(
 def is_remote_frame(frame: object) -> bool:
     """Whether this is a frame of a session of Spark Connect."""
     return isinstance(frame, DataFrame) and not hasattr(frame, "_jdf")
+
+
+def register(spark: SparkSession) -> None:
+    """Makes sure that a session knows ``format("dolmen")``; usually Spark finds it by itself.
+
+    Spark does not find it if dolmen was installed after the session began, as in a notebook. Calling this twice does no
+    harm. It also lets Spark push filters into Python data sources (``spark.sql.python.filterPushdown.enabled``), which
+    the option ``push_filters`` needs; without that option none is pushed.
+    """
+    from pyspark_dolmen import DefaultSource
+
+    any_session(spark)
+    # A session of Spark Connect does not say which formats it knows; there, registering again replaces.
+    if is_remote(spark) or not _knows(spark):
+        spark.dataSource.register(DefaultSource)
+    if spark.version >= "4.1":
+        spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+
+
+def _knows(spark: SparkSession) -> bool:
+    from pyspark_dolmen import DefaultSource
+
+    return bool(spark._jsparkSession.sessionState().dataSourceManager().dataSourceExists(DefaultSource.name()))

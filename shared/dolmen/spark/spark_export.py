@@ -1,7 +1,7 @@
 """Export: the rows of one version of a table as plain files, by Spark's own writers.
 
-Readers wait for ``_SUCCESS``, which is written last: a directory without it is of an export that is under way, or that
-failed. Nothing is made atomic beyond that.
+``_SUCCESS`` is written last, so readers wait for it: a directory without it belongs to an export that is running or has
+failed. Nothing else is atomic.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from dolmen.commit.context import context_of
 from dolmen.errors import InputError, SchemaError
 from dolmen.format.schema import is_nested
 from dolmen.predicate import Where
-from dolmen.spark import checks as given
 from dolmen.spark.checks import is_on_class_path
 from dolmen.spark.failures import Py4JJavaError
 from dolmen.spark.read.to_frame import active_session, to_spark
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
 
 Format = Literal["parquet", "csv", "json"]
 FORMATS: tuple[Format, ...] = ("parquet", "csv", "json")
-
 _TEXT = {
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
     "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
@@ -58,12 +56,12 @@ _OPTIONS: dict[Format, dict[str, Any]] = {
     },
     "json": {**_TEXT, "ignoreNullFields": False},
 }
-"""Options that keep values as they are for readers, dolmen among them: microseconds, NULL beside empty text, blanks."""
+"""Options that keep values as they are: microseconds, NULL apart from empty text, blanks."""
 
 
 @dataclass(frozen=True)
 class Exported:
-    """The result of an export: its rows and its place."""
+    """The result of an export: the number of its rows and its URL."""
 
     url: str
     rows: int
@@ -79,35 +77,35 @@ def export(
     overwrite: bool = False,
     spark: SparkSession | None = None,
 ) -> Exported:
-    """Writes rows of one version into files below a place.
+    """Writes rows of one version into files below a URL.
 
     Args:
         table: of a database, or of ``at(...)`` for an older version.
-        to: ``s3://bucket/prefix`` (which takes hadoop-aws), a directory, or what else Spark can write to.
+        to: ``s3://bucket/prefix`` (which needs hadoop-aws), a directory, or any other URL that Spark can write to.
         columns: names, in order; all by default.
         where: only rows for which this is TRUE.
-        overwrite: remove what is there, before the first file is written; otherwise the place has to be empty.
+        overwrite: remove existing files before the first file is written; otherwise there may be none.
         spark: the session; the active one by default.
 
     Raises:
-        InputError: something is there, or the place belongs to the database.
-        SchemaError: a column of a type that the format, or Spark, does not have.
+        InputError: there are files, or the URL lies within the database.
+        SchemaError: the format, or Spark, lacks the type of a column.
         PredicateError: as ``scan`` does.
     """
-    given.readable(table)
+    checks.readable(table)
     to, overwrite = arguments.text("to", to), arguments.flag("overwrite", overwrite)
     if not isinstance(format, str) or format not in FORMATS:
         raise InputError(f"{arguments.short_repr(format)} is no format to export: {', '.join(FORMATS)}")
     # The same Spark, with settings of its own.
-    spark = given.session(active_session() if spark is None else spark).newSession()
+    spark = checks.session(active_session() if spark is None else spark).newSession()
     for name, value in _SETTINGS.items():
         spark.conf.set(name, value)
-    place = _place(spark, to)
-    _check_apart(place, context_of(table).store.url)
+    url = _hadoop_url(spark, to)
+    _check_apart(url, context_of(table).store.url)
     schema = table.scan(columns, where).schema
     if format == "csv":
         _check_flat(schema)
-    path = spark._jvm.org.apache.hadoop.fs.Path(place)
+    path = spark._jvm.org.apache.hadoop.fs.Path(url)
     try:
         files = path.getFileSystem(spark._jsc.hadoopConfiguration())
     except Py4JJavaError as error:
@@ -119,12 +117,12 @@ def export(
     counted = Observation()
     observed: DataFrame = frame.observe(counted, F.count(F.lit(1)).alias("rows"))
     writer = observed.write.mode("overwrite" if overwrite else "append").options(**_OPTIONS[format])
-    writer.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "true").format(format).save(place)
-    return Exported(place, int(counted.get["rows"]))
+    writer.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "true").format(format).save(url)
+    return Exported(url, int(counted.get["rows"]))
 
 
-def _place(spark: SparkSession, to: str) -> str:
-    """The path of a place as Hadoop has it, in which nothing is escaped."""
+def _hadoop_url(spark: SparkSession, to: str) -> str:
+    """The URL as Hadoop has it, without percent-encoding."""
     scheme, separator, rest = to.partition("://")
     if not separator:
         return f"file://{Path(to).expanduser().absolute()}"

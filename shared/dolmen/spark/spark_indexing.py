@@ -2,12 +2,12 @@
 
 The driver plans as the core does (``dolmen.maintenance.indexing``), and a task builds each part with the core's
 code, so the parts are byte for byte those that one machine makes. What a job has built is one commit. If others have
-changed the index meanwhile, it has no effect, and its parts are orphans.
+changed the index in the meantime, the commit has no effect, and its parts are orphans.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -17,20 +17,17 @@ from pyspark.sql import SparkSession
 from dolmen.api.database import Database
 from dolmen.base import arguments
 from dolmen.commit.context import Context, context_of
-from dolmen.commit.head import Head
 from dolmen.commit.loop import submit
-from dolmen.commit.versions import manifest_at_version
 from dolmen.format.manifest import Segment
 from dolmen.format.properties import has_index
 from dolmen.maintenance import never
 from dolmen.maintenance.indexing import MOST_LOST, Indexed, IndexVersion, PartBuilding, index_reader
-from dolmen.spark import checks as given
+from dolmen.spark import checks
 from dolmen.spark.checks import worker_url
-from dolmen.spark.failures import FAILURES, dolmen_error, mark_errors
-from dolmen.spark.file_tasks import open_to_write, task_runtime
+from dolmen.spark.file_tasks import open_to_write, run_numbered, snapshot_in_task, task_runtime
 
-BUILT = "place INT, part BINARY"
-"""The report of a task: which part it has built, and its reference, encoded; NULL if there was no entry."""
+BUILT = "number INT, part BINARY"
+"""The report of a task: the number of a part, and the reference to it, encoded; NULL if there was no entry."""
 
 
 def index(
@@ -44,21 +41,21 @@ def index(
     """Brings the indexes of tables up to the newest version, as ``Database.maintain`` does with the step ``index``.
 
     Args:
-        tables: names; by default all that are to have an index.
-        deadline: asked before each job; True = the rest is left.
-        progress: called after each commit with what was done of the table so far.
+        tables: names; by default all tables with an index.
+        deadline: called before each job; True = leave the rest.
+        progress: called after each commit with the result for the table so far.
 
     Returns:
-        by table, what was done. Safe at any time, beside anything; changes nothing that a reader sees.
+        the result of each table. Safe at any time; readers see no change.
 
     Raises:
         TableNotFoundError: no such table.
         InputError: Spark's workers can't reach the database.
         CorruptionError: a data file, or a part of the index, is damaged or missing.
-        PySparkException: a task failed, again and again. What was committed by then stays.
+        PySparkException: a task failed repeatedly. Earlier commits stay.
     """
-    given.session(spark)
-    context = context_of(given.database(database))
+    checks.session(spark)
+    context = context_of(checks.database(database))
     manifest = context.head.refresh().manifest
     if tables is None:
         whole = ((name, context.segments.whole(root)) for name, root in sorted(manifest.tables.items()))
@@ -72,13 +69,7 @@ def index(
 
 @dataclass(frozen=True)
 class IndexTask:
-    """The facts that each task of an indexing needs.
-
-    Args:
-        url: of the database.
-        version: everything is read in this one.
-        table: its name.
-    """
+    """The values that each task of an indexing needs; everything is read in one version."""
 
     url: str
     version: int
@@ -86,32 +77,11 @@ class IndexTask:
 
     def build(self, files: Collection[str], parts: Collection[str]) -> Segment | None:
         """Builds a part, in bounded memory: of files with these uuids, or in place of parts with these keys."""
-        runtime = task_runtime()
-        store = open_to_write(self.url, runtime)
-        context = Context(store, runtime, Head(store, runtime))
-        manifest = manifest_at_version(context.head, context.head.refresh().manifest, self.version)
-        with context.reading(self.version):
+        with snapshot_in_task(open_to_write(self.url, task_runtime()), self.version) as (context, manifest):
             version = IndexVersion.of(context, self.table, manifest, index_reader(context))
             replaced = {part.object: part for part in version.parts}
             building = PartBuilding(tuple(version.live[uuid] for uuid in files), tuple(replaced[key] for key in parts))
             return version.build(building)
-
-
-def build_parts(
-    task: IndexTask, buildings: Sequence[tuple[Sequence[str], Sequence[str]]]
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """For ``mapInArrow``: places among ``buildings`` become references to the parts that were built."""
-
-    def build(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for place in batch.column(0).to_pylist():
-                part = task.build(*buildings[place])
-                encoded = None if part is None else msgspec.json.encode(part)
-                yield pa.record_batch(
-                    [pa.array([place], pa.int32()), pa.array([encoded], pa.binary())], ["place", "part"]
-                )
-
-    return mark_errors(build)
 
 
 class _IndexRun:
@@ -126,7 +96,7 @@ class _IndexRun:
         """Uuids of files that were read."""
 
     def run(self, deadline: Callable[[], bool]) -> Indexed:
-        """Builds parts until there is none to build, or ``deadline`` says so, or others keep changing the index."""
+        """Builds parts until none is missing, or ``deadline`` says so, or others keep changing the index."""
         lost, reader = 0, index_reader(self._context)
         while lost < MOST_LOST:
             manifest = self._context.head.refresh().manifest
@@ -143,24 +113,24 @@ class _IndexRun:
         return self._done(finished=False)
 
     def _build(self, version: IndexVersion, buildings: Sequence[PartBuilding]) -> bool:
-        """Runs a job, and commits what it has built. Says whether that landed."""
+        """Runs a job, and commits its parts. Returns whether the commit landed."""
         now_us = self._context.store.clock.now_us
         for building in buildings:
             self._tried.update(file.uuid for file in building.files)
             self._files += len(building.files)
         task = IndexTask(self._url, version.manifest.version, self._name)
-        asked = [
+        inputs = [
             ([file.uuid for file in building.files], [part.object for part in building.parts]) for building in buildings
         ]
-        places = self._spark.range(0, len(asked), 1, len(asked))
-        try:
-            rows = sorted(places.mapInArrow(build_parts(task, asked), BUILT).collect())
-        except FAILURES as failure:
-            if error := dolmen_error(failure):
-                raise error from failure
-            raise
-        if [row.place for row in rows] != list(range(len(asked))):
-            raise AssertionError(f"{len(asked)} parts were asked for, {len(rows)} came back: nothing was committed")
+
+        def build(number: int) -> pa.RecordBatch:
+            part = task.build(*inputs[number])
+            encoded = None if part is None else msgspec.json.encode(part)
+            return pa.record_batch(
+                [pa.array([number], pa.int32()), pa.array([encoded], pa.binary())], ["number", "part"]
+            )
+
+        rows = run_numbered(self._spark, len(inputs), build, BUILT)
         built = [msgspec.json.decode(row.part, type=Segment) for row in rows if row.part is not None]
         return self._put(version, [part for building in buildings for part in building.parts], built, now_us)
 

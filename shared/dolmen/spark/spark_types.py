@@ -28,34 +28,33 @@ def spark_schema(fields: Iterable[Field]) -> s.StructType:
     """The columns as Spark's types.
 
     Raises:
-        SchemaError: a type that Spark does not read (times of day): leave the column out.
+        SchemaError: Spark does not read a type (times of day): leave the column out.
     """
     return s.StructType([_field(field.to_arrow()) for field in fields])
 
 
-def carried(arrow_type: pa.DataType) -> pa.DataType:
-    """The Arrow type in which values of a stored type go to Spark, which has no unsigned integers, and no binary of
-    fixed size."""
+def spark_arrow_type(arrow_type: pa.DataType) -> pa.DataType:
+    """The Arrow type in which values of a stored type go to Spark: it has no unsigned integers or fixed-size binary."""
     t = pa.types
     found = type_of(arrow_type)
     if found is not None and found.spark_carrier is not None:
         return found.spark_carrier
     if t.is_list(arrow_type):
-        return pa.list_(_carried_field(arrow_type.value_field))
+        return pa.list_(_arrow_field(arrow_type.value_field))
     if t.is_struct(arrow_type):
-        return pa.struct([_carried_field(field) for field in arrow_type])
+        return pa.struct([_arrow_field(field) for field in arrow_type])
     if t.is_map(arrow_type):
-        return pa.map_(_carried_field(arrow_type.key_field), _carried_field(arrow_type.item_field))
+        return pa.map_(_arrow_field(arrow_type.key_field), _arrow_field(arrow_type.item_field))
     return arrow_type
 
 
-def carried_schema(schema: pa.Schema) -> pa.Schema:
-    """``carried`` for all columns."""
-    return pa.schema([_carried_field(field) for field in schema])
+def spark_arrow_schema(schema: pa.Schema) -> pa.Schema:
+    """``spark_arrow_type`` for all columns."""
+    return pa.schema([_arrow_field(field) for field in schema])
 
 
-def _carried_field(field: pa.Field) -> pa.Field:
-    return field.with_type(carried(field.type))
+def _arrow_field(field: pa.Field) -> pa.Field:
+    return field.with_type(spark_arrow_type(field.type))
 
 
 def _field(field: pa.Field) -> s.StructField:
@@ -65,8 +64,8 @@ def _field(field: pa.Field) -> s.StructField:
         raise SchemaError(f"column {field.name!r}: {error}") from None
 
 
-def handed_schema(schema: s.StructType) -> pa.Schema:
-    """The Arrow types in which Spark hands columns to Python workers; timestamps with a zone are UTC's."""
+def worker_schema(schema: s.StructType) -> pa.Schema:
+    """The Arrow types in which Spark exchanges columns with Python workers; timestamps with a zone are UTC's."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     schema = _with_voids(schema)
@@ -76,7 +75,7 @@ def handed_schema(schema: s.StructType) -> pa.Schema:
 
 
 def _with_voids(kind: s.DataType) -> Any:
-    """The type with NULL allowed where it says that there is nothing else: Arrow has no such type without."""
+    """The type with NULL allowed where it is the only value: Arrow lacks such a type without it."""
     match kind:
         case s.ArrayType():
             item = _with_voids(kind.elementType)
@@ -130,8 +129,6 @@ PARAMETRIC: dict[ColumnType | None, Callable[[pa.DataType], s.DataType]] = {
     MAP: _map,
 }
 """Spark's types of those that take parameters."""
-
-
 _BATCH_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 
 
@@ -140,8 +137,8 @@ def to_frame(
 ) -> DataFrame:
     """An Arrow table as a DataFrame with the types of ``spark_type``, whatever the session prefers.
 
-    Left to itself, Spark reads timestamps without a zone as local times of its zone: in an hour that the clocks leave
-    out, or go through twice, there is none or more than one moment for them.
+    By default Spark reads timestamps without a zone as local times of its zone. An hour that the clocks skip or repeat
+    has no moment for them, or two.
 
     Args:
         mark: adds metadata to the columns.
@@ -160,11 +157,11 @@ _OWN = re.compile(
 
 
 def is_own(name: str) -> bool:
-    """Whether Spark or dolmen uses this column name for its own when files are read or merged."""
+    """Whether Spark or dolmen itself uses this column name when files are read or merged."""
     return _OWN.fullmatch(name) is not None
 
 
-def quoted(name: str) -> str:
+def quote(name: str) -> str:
     """A column's name, quoted for Spark's expressions."""
     escaped = name.replace("`", "``")
     return f"`{escaped}`"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -25,10 +25,10 @@ from dolmen.errors import CorruptionError, InputError, TableNotFoundError
 from dolmen.maintenance.compact import compaction as core
 from dolmen.maintenance.compact.compaction import Compacted, CompactionOptions
 from dolmen.rows.scan.scan import plan_of
-from dolmen.spark.compact import group_jobs as compaction_run
-from dolmen.spark.compact import spark_compaction
-from dolmen.spark.compact.group_jobs import CompactionTask, rewrite_groups
-from dolmen.spark.compact.spark_compaction import compact
+from dolmen.spark import group_jobs as compaction_run
+from dolmen.spark import spark_compaction
+from dolmen.spark.group_jobs import CompactionTask, rewrite_numbered
+from dolmen.spark.spark_compaction import compact
 from support.random_tables import random_table
 from support.spark_history import ROWS, History, sorted_rows
 
@@ -270,16 +270,16 @@ class Dying:
     def __init__(self, uuid: str, attempts: int) -> None:
         self._uuid, self._attempts = uuid, attempts
 
-    def __call__(self, task: CompactionTask, groups: list[tuple[str, ...]]) -> Any:
-        rewrite, attempts = rewrite_groups(task, groups), self._attempts
-        dying = any(self._uuid in uuids for uuids in groups)
+    def __call__(self, task: CompactionTask, groups: list[tuple[str, ...]]) -> Callable[[int], pa.RecordBatch]:
+        rewrite, attempts = rewrite_numbered(task, groups), self._attempts
+        is_dying = any(self._uuid in uuids for uuids in groups)
 
-        def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            found = list(rewrite(batches))
+        def run(number: int) -> pa.RecordBatch:
+            found = rewrite(number)
             context = TaskContext.get()
-            if dying and context is not None and context.attemptNumber() < attempts:
+            if is_dying and context is not None and context.attemptNumber() < attempts:
                 raise RuntimeError("the executor is gone")
-            yield from found
+            return found
 
         return run
 
@@ -289,7 +289,7 @@ def test_a_task_that_dies_once_leaves_orphans_and_nothing_else(
 ) -> None:
     before = everything(db)
     first = plan_of(table.scan()).files[0].file
-    monkeypatch.setattr(spark_compaction, "rewrite_groups", Dying(first.uuid, 1))
+    monkeypatch.setattr(spark_compaction, "rewrite_numbered", Dying(first.uuid, 1))
     done = compact(spark, db, options=PARTS)["t"]
     assert (done.groups, done.dropped, done.files_out) == (3, 0, 3)
     assert everything(db) == before
@@ -304,7 +304,7 @@ def test_a_task_that_always_dies_costs_its_own_group_alone(
     before = everything(db)
     told: list[int] = []
     last = plan_of(table.scan()).files[-1].file
-    monkeypatch.setattr(spark_compaction, "rewrite_groups", Dying(last.uuid, 99))
+    monkeypatch.setattr(spark_compaction, "rewrite_numbered", Dying(last.uuid, 99))
     with pytest.raises((PySparkException, Py4JJavaError), match="executor"):
         compact(spark, db, options=PARTS, progress=lambda name, done: told.append(done.groups))
     assert told == [1, 2]

@@ -14,7 +14,7 @@ import dolmen
 from dolmen.api.database import Database, Table
 from dolmen.commit.context import context_of
 from dolmen.errors import TableNotFoundError
-from dolmen.spark.merge.spark_merge import merge
+from dolmen.spark.write.spark_merge import merge
 from dolmen.transactions.merge.clauses import Delete, Update
 
 pytestmark = pytest.mark.slow

@@ -15,8 +15,8 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import dolmen
-from dolmen.spark.merge.spark_merge import merge
 from dolmen.spark.write.from_frame import delete, upsert
+from dolmen.spark.write.spark_merge import merge
 from dolmen.transactions.merge.clauses import Clauses, Delete, Insert, Update
 
 SEED = int(os.environ.get("DOLMEN_TEST_SEED", "0")) or random.randrange(1, 2**32)

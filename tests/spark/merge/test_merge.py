@@ -12,7 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users w
 
 from dolmen.api.database import Database, Table
 from dolmen.errors import DuplicateKeyError, InputError, RowError, SchemaError
-from dolmen.spark.merge.spark_merge import merge
+from dolmen.spark.write.spark_merge import merge
 from dolmen.transactions.merge.clauses import Delete, Insert, Update
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string()), ("n", pa.int32()), ("u", pa.uint64())])

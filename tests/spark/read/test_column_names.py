@@ -14,10 +14,10 @@ import dolmen
 from dolmen.api.database import Database, Table
 from dolmen.commit.context import context_of
 from dolmen.errors import SchemaError
-from dolmen.spark.compact.spark_compaction import compact
-from dolmen.spark.merge.spark_merge import merge
 from dolmen.spark.read.to_frame import to_spark
+from dolmen.spark.spark_compaction import compact
 from dolmen.spark.write.from_frame import append, delete, overwrite, upsert
+from dolmen.spark.write.spark_merge import merge
 from support.spark_history import rows_of, sorted_rows
 from support.spark_settings import settings
 

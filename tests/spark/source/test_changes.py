@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import dolmen
 from dolmen.api.database import Database, Table
-from dolmen.spark.source.feed_reader import FeedPartition, FeedReader, feed_reader, pin_feed
+from dolmen.spark.source.feed_reader import FeedPartition, FeedReader, feed_reader, source_feed
 from support.feed_history import KINDS, History, said
 from support.fences import move_fence
 
@@ -45,8 +45,8 @@ def feed(spark: SparkSession, db: Database, **given: object) -> DataFrame:
 
 def reader(db: Database, **given: object) -> FeedReader:
     """The reader as Spark makes it, without Spark."""
-    pinned = pin_feed(options(db, **given))
-    made = feed_reader(pinned, pinned.spark_schema(), options(db, **given))
+    feed = source_feed(options(db, **given))
+    made = feed_reader(feed, feed.spark_schema(), options(db, **given))
     assert isinstance(made, FeedReader)
     return made
 
@@ -73,7 +73,7 @@ def test_the_parts_of_a_feed_are_the_feed(number: int, tmp_path: Path) -> None:
         own = reader(history.db, since=since, until=until, net=net, **({"where": where} if where else {}))
         expected = history.table.changes(since, until, where=where, net=net).read_all()
         found = [batch for part in own.partitions() for batch in own.read(part)]
-        kinds = pa.Table.from_batches(found, own.handed).cast(expected.schema).to_batches()
+        kinds = pa.Table.from_batches(found, own.arrow_schema).cast(expected.schema).to_batches()
         assert rows(kinds) == rows(expected.to_batches()), (since, until, net, where)
 
 

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from dolmen.api.database import Database, Table
 from dolmen.errors import ConflictError, InputError
 from dolmen.spark.failures import raising_dolmen_errors
-from dolmen.spark.source.register import register
+from dolmen.spark.sessions import register
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("s", pa.string())])
 

@@ -22,8 +22,8 @@ from dolmen.commit.intent import parse_intent_key
 from dolmen.errors import ConflictError, RowError, SchemaError, StaleWriterError
 from dolmen.maintenance.gc.gc_plan import dead_jobs, intents
 from dolmen.spark.failures import raising_dolmen_errors
-from dolmen.spark.source.batch_writer import Pulse, WriteJob, prepare
-from dolmen.spark.source.source_options import WRITE, Options
+from dolmen.spark.source.source import WRITE, Options
+from dolmen.spark.source.table_writers import TaskIntent, WriteJob, prepare
 from dolmen.store.memory import MemoryStore
 from support.fences import move_fence
 
@@ -151,16 +151,16 @@ class Clock:
 def test_tasks_keep_the_intent_alive_each_by_heartbeats_of_its_own() -> None:
     clock, store = Clock(), MemoryStore()
     runtime = Runtime(monotonic=clock.now, threads=1)
-    pulses = [Pulse(store, runtime, "0" * 31 + "1", "append", "t") for _ in range(2)]
-    for pulse in pulses:
-        pulse.start()
+    heartbeats = [TaskIntent(store, runtime, "0" * 31 + "1", "append", "t") for _ in range(2)]
+    for heartbeat in heartbeats:
+        heartbeat.start()
     for _ in range(4):
         clock.seconds += 301
-        for pulse in pulses:
-            pulse.beat()
+        for heartbeat in heartbeats:
+            heartbeat.beat()
     (intent,) = intents(store).values()
     assert len(intent.objects) == 2 + 2 * 2
-    pulses[0].done()
+    heartbeats[0].finish()
     assert intents(store)[intent.txid].done
 
 

@@ -26,7 +26,7 @@ from dolmen.errors import InputError
 from dolmen.rows.scan.plan import stored_schema_of
 from dolmen.spark import attach, sql
 from dolmen.spark.spark_types import to_frame
-from dolmen.spark.sql.agreement import agreed_predicate, wider_predicate
+from dolmen.spark.sql.catalyst import read_condition
 
 SEED = int(os.environ.get("DOLMEN_TEST_SEED", "0")) or random.randrange(1, 2**32)
 LONG = bool(os.environ.get("DOLMEN_LONG"))
@@ -159,8 +159,9 @@ def test_a_condition_that_dolmen_takes_over_chooses_sparks_rows(spark: SparkSess
             except PySparkException:  # Spark compares no such types
                 continue
             conditions.append(condition)
-            agreed.append(agreed_predicate(filtered, fields))
-            wider.append(wider_predicate(filtered, fields))
+            read = read_condition(filtered, fields)
+            agreed.append(read.predicate if read.is_exact else None)
+            wider.append(read.predicate)
         assert sum(each is not None for each in agreed) > CONDITIONS / 5
         if ansi == "true":  # a cast that fails would fail the query of all
             conditions, wider = [c for c, p in zip(conditions, agreed, strict=True) if p], [p for p in agreed if p]

@@ -19,9 +19,9 @@ from dolmen.api.database import Database, Table
 from dolmen.errors import ConflictError, InputError, SchemaError, VersionExpiredError
 from dolmen.spark.failures import raising_dolmen_errors
 from dolmen.spark.origin import origins_of
-from dolmen.spark.source.feed_reader import pin_feed
-from dolmen.spark.source.source_options import CHANGES_READ, CHANGES_STREAM_READ
-from dolmen.spark.stream.feed_stream import stream_reader
+from dolmen.spark.source.feed_reader import source_feed
+from dolmen.spark.source.feed_stream import stream_reader
+from dolmen.spark.source.source import CHANGES_READ, CHANGES_STREAM_READ
 from support.feed_history import FED, KINDS, History, counted
 from support.fences import move_fence
 
@@ -52,7 +52,7 @@ class Stream:
     def start(self, *, anew: bool = True) -> None:
         """Starts the query, with its frame made again, or not."""
         if anew:
-            self.schema = pin_feed(self.options, {*CHANGES_READ, *CHANGES_STREAM_READ}).spark_schema()
+            self.schema = source_feed(self.options, {*CHANGES_READ, *CHANGES_STREAM_READ}).spark_schema()
         self.reader = stream_reader(self.options, self.schema)
         if self.offset:
             assert self.reader.partitions(self.offset, self.offset) == []
@@ -253,7 +253,7 @@ def test_a_cursor_is_where_a_query_has_come_to(db: Database, table: Table, monke
     db.create_table("other", SCHEMA)
     assert stream.all() == []
     assert db.cursor("spark").version == stream.offset["version"]
-    monkeypatch.setattr("dolmen.spark.stream.feed_stream._IDLE", timedelta(0))
+    monkeypatch.setattr("dolmen.spark.source.feed_stream._IDLE", timedelta(0))
     newest = db.refresh()
     assert stream.all() == []
     assert db.cursor("spark").version == newest  # or else it would keep all versions that others make

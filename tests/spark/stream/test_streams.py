@@ -21,10 +21,9 @@ from dolmen.errors import ConflictError, InputError, UnsettledTimestampError, Ve
 from dolmen.format.schema import COMMIT_TS
 from dolmen.rows.scan.scan import plan_of
 from dolmen.spark.failures import raising_dolmen_errors
-from dolmen.spark.source.source import pin
-from dolmen.spark.source.source_options import STREAM_READ
-from dolmen.spark.stream.stream_writer import batches_into
-from dolmen.spark.stream.table_stream import TableStreamReader
+from dolmen.spark.source.source import STREAM_READ, source_table
+from dolmen.spark.source.table_stream import TableStreamReader
+from dolmen.spark.source.table_writers import batches_into
 from support.fences import move_fence
 from support.spark import streams_arrow
 
@@ -47,12 +46,12 @@ class Stream:
 
     def __init__(self, db: Database, **options: object) -> None:
         self.options = {"path": db.url, "table": "t", **{name: str(value) for name, value in options.items()}}
-        self.columns = pin(self.options, STREAM_READ).columns
+        self.columns = source_table(self.options, STREAM_READ).columns
         self.offset: dict[str, Any] | None = None
         self.start()
 
     def start(self) -> None:
-        self.reader = TableStreamReader(self.options, pin(self.options, STREAM_READ).spark_schema())
+        self.reader = TableStreamReader(self.options, source_table(self.options, STREAM_READ).spark_schema())
         if self.offset:
             assert self.reader.partitions(self.offset, self.offset) == []
 

@@ -15,9 +15,9 @@ from dolmen.api.database import Database, Table
 from dolmen.commit.context import context_of
 from dolmen.errors import ConflictError, Error, InputError, RowError, SchemaError
 from dolmen.spark import append, batches_into, overwrite, raising_dolmen_errors, upsert
-from dolmen.spark.source.batch_writer import writer
+from dolmen.spark.source.table_writers import writer
 from dolmen.spark.spark_types import spark_type
-from dolmen.spark.write.new_columns import add_new_columns
+from dolmen.spark.write.frame_columns import add_new_columns
 from support.spark import streams_arrow
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("name", pa.string())])

@@ -15,10 +15,10 @@ from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users w
 import dolmen
 from dolmen.api.database import Database, Table
 from dolmen.errors import ConflictError, InputError, RowError, SchemaError
-from dolmen.spark.merge.spark_merge import merge
 from dolmen.spark.read.to_frame import to_spark
 from dolmen.spark.spark_export import export
 from dolmen.spark.write.from_frame import append, overwrite, upsert
+from dolmen.spark.write.spark_merge import merge
 
 SCHEMA = pa.schema(
     [pa.field("id", pa.int64(), nullable=False), ("x", pa.float64()), ("at", pa.timestamp("us", tz="UTC"))]

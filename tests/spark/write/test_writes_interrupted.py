@@ -25,9 +25,10 @@ from dolmen.commit.statements.row_changes import Write
 from dolmen.commit.uploads import MAX_KEYS
 from dolmen.errors import StoreUnavailableError
 from dolmen.spark.failures import FAILURES
+from dolmen.spark.file_tasks import RowsTask, report_task
 from dolmen.spark.write import from_frame as writing
 from dolmen.spark.write.from_frame import append, begin_uploads, collect_keeping_alive, without_files
-from dolmen.spark.write.key_tombstones import KeyedTask, tombstones, write_keyed
+from dolmen.spark.write.key_tombstones import tombstones
 from dolmen.spark.write.task_reports import REPORT, Reported
 from dolmen.transactions.transaction import Transaction, unit_of
 
@@ -95,9 +96,9 @@ def run(spark: SparkSession, transaction: Transaction, how: Callable[[Work], Wor
     """The job of an upsert of 5,000 rows in two tasks."""
     entry = unit_of(transaction).entry("t")
     url, txid = begin_uploads(transaction)
-    task = KeyedTask(url, "t", msgspec.json.encode(without_files(entry)), txid, entry.primary_key, True)
+    task = RowsTask(url, "t", msgspec.json.encode(without_files(entry)), txid, entry.primary_key)
     frame = rows(spark, 5_000).repartition(2, "id").sortWithinPartitions("id")
-    return Reported.of(collect_keeping_alive(transaction, frame.mapInArrow(how(write_keyed(task)), REPORT)))
+    return Reported.of(collect_keeping_alive(transaction, frame.mapInArrow(how(report_task(task)), REPORT)))
 
 
 def test_workers_that_are_killed_leave_files_and_keys_that_nothing_names(

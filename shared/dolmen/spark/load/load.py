@@ -1,11 +1,11 @@
 """Bulk load: landing files of any format, and whole prefixes of them, into tables, each file once.
 
-Files are known by the ids that their events have, so a load may be repeated, go on where a killed one ended, and run
-while the same files are ingested by events. What is committed by whom is decided by the commits alone.
+Files are known by the ids that their events have. So a load may be repeated, may continue one that was killed, and may
+run while events ingest the same files: the commits alone decide which of them loads a file.
 
-Files for tables that rows are added to are read and written by tasks, in portions (``load_portion``). All others (where
-rows replace others or are changes, so that order matters; where bad rows are kept aside; tables that do not exist yet)
-are ingested by the core in the driver, a batch after the other, in bounded memory.
+Where rows are only added to a table, tasks read and write its files, in batches (``load_batch``). The core ingests all
+other files in the driver, one batch after the other, in bounded memory: where rows replace others or are changes, so
+that order matters; where bad rows are kept; where the table does not exist yet.
 """
 
 from __future__ import annotations
@@ -29,21 +29,19 @@ from dolmen.ingest.drops.drop_outcomes import DropOutcome
 from dolmen.ingest.drops.ingest_drops import ingest_with_retries
 from dolmen.ingest.landing import Landing
 from dolmen.service.handover.handover_records import HandoverRecord, HandoverRecords
-from dolmen.spark import checks as given
-from dolmen.spark.load.portion import PortionLoader, is_loaded_by_tasks
+from dolmen.spark import checks
+from dolmen.spark.load.load_batch import BatchLoader, is_loaded_by_tasks
 from dolmen.transactions.results import Commit
 from dolmen.transactions.transaction import unit_of
 
 MAX_FILES, MAX_BYTES = 1000, 8 * GIB
-"""The most files and bytes of one portion, which is one commit.
-
-A larger one is clustered better, but costs more when it fails."""
-
+"""The most files and bytes of one batch, which is one commit. A larger one is clustered better, and costs more when it
+fails."""
 _CORE_FILES, _CORE_BYTES = 100, GIB
 """The most files and bytes of one batch that the core ingests."""
 _MOST_PROBLEMS = 1000
-_WAITING_PORTIONS = 4
-"""The files of this many portions may wait for more files of their table."""
+_WAITING_BATCHES = 4
+"""The files of this many batches may wait for more files of their table."""
 
 
 @dataclass
@@ -51,14 +49,12 @@ class Loaded:
     """The result of a load.
 
     Args:
-        outcomes: files by what became of them; of a dry run also those that ``would be loaded``.
-        files, bytes: that were settled, and their size.
-        rows: that are in the tables now.
-        commits: that were made.
-        skipped: listed objects that can be no drops.
+        outcomes: files by outcome; a dry run adds those that ``would be loaded``.
+        files, bytes: that have an outcome, and their size.
+        rows: that were added to the tables.
+        skipped: listed objects that cannot be drops.
         tables: files by table.
         problems: the first thousand files that were rejected or failed, or could not be tagged or removed.
-        seconds: how long it took.
     """
 
     outcomes: Counter[str] = field(default_factory=Counter)
@@ -72,7 +68,7 @@ class Loaded:
     seconds: float = 0.0
 
     def add(self, table: str, outcomes: Sequence[DropOutcome], commit: Commit | None) -> None:
-        """Counts files that are settled."""
+        """Counts files that have an outcome."""
         for outcome in outcomes:
             self.outcomes[outcome.status] += 1
             self.bytes += outcome.drop.size
@@ -98,28 +94,28 @@ def load(
     dry_run: bool = False,
     on_progress: Callable[[Loaded, str], None] = lambda loaded, doing: None,
 ) -> Loaded:
-    """Loads files into the tables that their places name, as the tables' properties say.
+    """Loads files into the tables that their keys name, as the tables' properties say.
 
-    A file that cannot be read goes to the rejects, as in ingest, and the others are loaded. One that fails for the
+    A file that cannot be read goes to the rejects, as in ingest, and the others are loaded. A file that fails for the
     moment is among the problems: load again.
 
     Args:
-        drops: a place to look for files in; or records of drops that were handed over, which are removed once all of
-            theirs are settled; or any drops (None is skipped).
-        landing: where drops are found; by default that of a ``Source``.
+        drops: a source of files; or records of drops that were handed over, each of which is removed when all of its
+            drops have an outcome; or any drops (None is skipped).
+        landing: where drops are found; by default that of a ``DropSource``.
         auto_create: create a table that does not exist, with the schema of its first readable file.
-        max_file_bytes: what one file may hold once it is unpacked; one that holds more is rejected.
+        max_file_bytes: the most bytes of one unpacked file; a larger file is rejected.
         max_files, max_bytes: of one commit, where tasks read.
-        dry_run: only look which files there are, and which of them are loaded already.
-        on_progress: is told what was done so far, and what is being done.
+        dry_run: only list the files, and find those that are already loaded.
+        on_progress: called with the result so far, and a text that says what is being done.
 
     Raises:
         UnknownOutcomeError: the last commit may have landed; load again, each file is still loaded once.
-        StoreUnavailableError, AccessDeniedError, ...: something can't be reached; what is committed stays.
-        PySparkException, Py4JJavaError: a job failed by something that is not of dolmen; what is committed stays.
+        StoreUnavailableError, AccessDeniedError, ...: a request failed; what is committed stays.
+        PySparkException, Py4JJavaError: a job failed for a reason outside dolmen; what is committed stays.
     """
-    given.session(spark)
-    given.database(database)
+    checks.session(spark)
+    checks.database(database)
     if not (isinstance(drops, (DropSource, HandoverRecords)) or hasattr(drops, "__iter__")):
         raise InputError(f"drops={arguments.short_repr(drops)}: give Source.of(place), or drops")
     auto_create, dry_run = arguments.flag("auto_create", auto_create), arguments.flag("dry_run", dry_run)
@@ -137,20 +133,20 @@ def load(
         done.seconds = runtime.monotonic() - began
         on_progress(done, doing)
 
-    portions = None if dry_run else PortionLoader(spark, database, landing, max_file_bytes, notify)
+    batches = None if dry_run else BatchLoader(spark, database, landing, max_file_bytes, notify)
     core: dict[str, Any] = {"auto_create": auto_create, "max_bytes": max_file_bytes}
-    loading = _Loading(database, landing, portions, core, done, notify)
+    loading = _Loading(database, landing, batches, core, done, notify)
     found: Iterable[Drop | None]
     if isinstance(drops, HandoverRecords):
         found = records = _Records(drops)
     else:
         found, records = drops.drops() if isinstance(drops, DropSource) else drops, None
     while True:
-        for table, portion in _portions(landing, iter(found), done, max_files, max_bytes):
-            settled = loading.load(table, portion)
+        for table, batch in _batches(landing, iter(found), done, max_files, max_bytes):
+            outcomes = loading.load(table, batch)
             if records is not None and not dry_run:
-                records.remove(settled)
-        if records is None or not records.has_more():  # some may have come meanwhile, with nobody to start a job for
+                records.remove(outcomes)
+        if records is None or not records.has_more():  # no other job was started for records that have come since
             break
     notify("done")
     return done
@@ -158,27 +154,27 @@ def load(
 
 @dataclass
 class _Loading:
-    """Loads portions, each in the way that its table needs."""
+    """Loads batches, each in the way that its table needs."""
 
     database: Database
     landing: Landing
-    portions: PortionLoader | None
+    batches: BatchLoader | None
     core: dict[str, Any]
     done: Loaded
     notify: Callable[[str], None]
 
     def load(self, table: str, drops: list[Drop]) -> list[DropOutcome]:
         """Loads the files of a table, and returns their outcomes."""
-        if self.portions is None:
-            return self._looked_up(table, drops)
+        if self.batches is None:
+            return self._dry_run(table, drops)
         outcomes: list[DropOutcome] = []
         while drops:
             settings = self._settings(table)
             if settings is not None and is_loaded_by_tasks(settings):
-                settled = self.portions.load(table, drops)
-                self._add(outcomes, table, settled.outcomes, settled.commit)
-                return outcomes + self._by_core(table, settled.left)
-            # A table that does not exist yet is created by the first file that can be read: look again behind each.
+                loaded = self.batches.load(table, drops)
+                self.done.add(table, loaded.outcomes, loaded.commit)
+                return outcomes + loaded.outcomes + self._by_core(table, loaded.left)
+            # The first file that can be read creates a table that does not exist yet: look again after each.
             first = 1 if table and settings is None and self.core["auto_create"] else len(drops)
             outcomes += self._by_core(table, drops[:first])
             drops = drops[first:]
@@ -190,7 +186,7 @@ class _Loading:
             return IngestSettings.of(unit_of(self.database.transaction()).entry(table))
         except Error:
             if table in self.database.tables():
-                return IngestSettings(on_bad_row="quarantine")  # the core says what is wrong
+                return IngestSettings(on_bad_row="quarantine")  # the core reports the error
             return None
 
     def _by_core(self, table: str, drops: Sequence[Drop]) -> list[DropOutcome]:
@@ -198,46 +194,35 @@ class _Loading:
         for group in group_drops(drops, _CORE_FILES, _CORE_BYTES):
             self.notify(f"{table}: {len(group):,} files, by the core")
             for ingested in ingest_with_retries(self.database, self.landing, group, **self.core):
-                self._add(outcomes, table, ingested.outcomes, ingested.commit)
+                outcomes += ingested.outcomes
+                self.done.add(table, ingested.outcomes, ingested.commit)
         return outcomes
 
-    def _looked_up(self, table: str, drops: list[Drop]) -> list[DropOutcome]:
-        known = unit_of(self.database.transaction()).find_applied({drop.id for drop in drops})
-        there = [DropOutcome(drop, "duplicate", version=known[drop.id].version) for drop in drops if drop.id in known]
-        outcomes: list[DropOutcome] = []
-        self._add(outcomes, table, there, None)
-        others = [drop for drop in drops if drop.id not in known]
+    def _dry_run(self, table: str, drops: list[Drop]) -> list[DropOutcome]:
+        applied = unit_of(self.database.transaction()).find_applied({drop.id for drop in drops})
+        outcomes = [
+            DropOutcome(drop, "duplicate", version=applied[drop.id].version) for drop in drops if drop.id in applied
+        ]
+        self.done.add(table, outcomes, None)
+        others = [drop for drop in drops if drop.id not in applied]
         self.done.outcomes["would be loaded"] += len(others)
         self.done.files += len(others)
         self.done.bytes += sum(drop.size for drop in others)
         self.done.tables[table] += len(others)
         return outcomes
 
-    def _add(self, to: list[DropOutcome], table: str, outcomes: Sequence[DropOutcome], commit: Commit | None) -> None:
-        to += outcomes
-        self.done.add(table, outcomes, commit)
 
-
-@dataclass
-class _Portion:
-    drops: list[Drop] = field(default_factory=list)
-    bytes: int = 0
-
-    def add(self, drop: Drop) -> None:
-        self.drops.append(drop)
-        self.bytes += drop.size
-
-
-def _portions(
+def _batches(
     landing: Landing, drops: Iterator[Drop | None], done: Loaded, max_files: int, max_bytes: int
 ) -> Iterator[tuple[str, list[Drop]]]:
-    """Yields drops in portions of one table each, in their order; the table is "" for drops without one.
+    """Yields drops in batches of one table each, in their order; the table is "" for drops without one.
 
-    Raises what ``drops`` raises, after all that came before was handed out.
+    Raises what ``drops`` raises, after it has yielded all that came before.
     """
-    waiting: dict[str, _Portion] = {}
-    error: Error | None = None
+    waiting: dict[str, list[Drop]] = {}
+    sizes: Counter[str] = Counter()
     count = 0
+    error: Error | None = None
     while True:
         try:
             drop = next(drops)
@@ -250,35 +235,35 @@ def _portions(
             done.skipped += 1
             continue
         table = landing.table(drop) or ""
-        portion = waiting.setdefault(table, _Portion())
-        if portion.drops and (len(portion.drops) >= max_files or portion.bytes + drop.size > max_bytes):
-            yield table, portion.drops
-            count -= len(portion.drops)
-            portion = waiting[table] = _Portion()
-        portion.add(drop)
-        count += 1
-        if count >= _WAITING_PORTIONS * max_files:
-            table, portion = max(waiting.items(), key=lambda each: len(each[1].drops))
-            yield table, waiting.pop(table).drops
-            count -= len(portion.drops)
-    for table, portion in waiting.items():
-        yield table, portion.drops
+        batch = waiting.setdefault(table, [])
+        if batch and (len(batch) >= max_files or sizes[table] + drop.size > max_bytes):
+            yield table, batch
+            count, sizes[table] = count - len(batch), 0
+            batch = waiting[table] = []
+        batch.append(drop)
+        count, sizes[table] = count + 1, sizes[table] + drop.size
+        if count >= _WAITING_BATCHES * max_files:
+            table = max(waiting, key=lambda name: len(waiting[name]))
+            batch = waiting.pop(table)
+            yield table, batch
+            count, sizes[table] = count - len(batch), 0
+    yield from waiting.items()
     if error is not None:
         raise error
 
 
 class _Records:
-    """The drops of records, one after the other. Knows which of them are settled."""
+    """The drops of records, one after the other. Records whose drops have outcomes are removed."""
 
-    def __init__(self, handed: HandoverRecords) -> None:
-        self._handed = handed
+    def __init__(self, stored: HandoverRecords) -> None:
+        self._stored = stored
         self._open: dict[str, tuple[HandoverRecord, set[str]]] = {}
         self._of: dict[str, set[str]] = {}
 
     def __iter__(self) -> Iterator[Drop]:
-        for record in self._handed.pending():
+        for record in self._stored.pending():
             if record.key in self._open:
-                continue  # not settled by this job, so it is left to the next one
+                continue  # some of its drops failed in this job: it is left to the next one
             self._open[record.key] = record, {drop.id for drop in record.drops}
             for drop in record.drops:
                 self._of.setdefault(drop.id, set()).add(record.key)
@@ -286,10 +271,10 @@ class _Records:
 
     def has_more(self) -> bool:
         """Whether there are new records."""
-        return any(record.key not in self._open for record in self._handed.pending())
+        return any(record.key not in self._open for record in self._stored.pending())
 
     def remove(self, outcomes: Sequence[DropOutcome]) -> None:
-        """Removes the records whose drops are all settled."""
+        """Removes the records whose drops all have an outcome."""
         for outcome in outcomes:
             if outcome.status == "failed":
                 continue
@@ -297,5 +282,5 @@ class _Records:
                 record, left = self._open[key]
                 left.discard(outcome.drop.id)
                 if not left:
-                    self._handed.remove(record)
+                    self._stored.remove(record)
                     del self._open[key]

@@ -1,22 +1,17 @@
 """The tasks of a load: they turn rows of landing files into data files.
 
-Into a table without a sort key each task writes data files straight from what it reads. For a table that has one there
-are three steps, between which Spark carries sorted runs as bytes and never looks at a row: every column keeps its type,
-and rows are handled by Arrow alone.
+Into a table without a sort key each task writes data files straight from the rows that it reads. For a table with a
+sort key there are three steps. Between them Spark carries sorted runs as bytes and never looks at a row, so every
+column keeps its type, and Arrow alone handles rows.
 
 1. ``read_runs``: files become sorted runs of some megabytes, with samples of their keys.
-2. ``cut_runs``: each run is cut where the driver says.
+2. ``cut_runs``: each run is cut at the bounds that the driver planned from the samples.
 3. ``write_ranges``: the pieces of one range after the other, in order, are merged and written.
 
-Reads landing files in the tasks of a load, by the same readers and rules as ingest.
-
-A file is loaded whole or not at all. The rows of a small file are held back until its end was seen, so that a file that
-cannot be read leaves nothing behind. The rows of a large file are yielded while it is read. If its end turns out to be
-bad, its task reports that, and what was made of its rows is not used.
-
-Rows in the order of a table's sort key, as Python values that compare as Arrow sorts.
-
-For looking up few rows among many: by bisection in sorted runs, and of samples that say where to cut.
+Tasks read landing files by the readers and rules of ingest, and load a file whole or not at all. They keep the rows of
+a small file until they have seen its end, so a file that cannot be read leaves nothing behind. They yield the rows of a
+large file while they read it; if its end turns out to be bad, the task reports that, and the result of the whole job is
+not used.
 """
 
 from __future__ import annotations
@@ -46,27 +41,28 @@ from dolmen.ingest.landing import Landing
 from dolmen.rows.write.encodings import WriteOptions
 from dolmen.rows.write.runs import cut, sort_columns
 from dolmen.spark.file_tasks import WriteTask, open_to_write
+from dolmen.spark.write.task_reports import ipc_bytes
 
 
 class FileReport(msgspec.Struct, frozen=True):
     """The report of a task on one file.
 
     Args:
-        place: the place of the drop in its portion.
-        rows: number of rows that were yielded.
-        whole: whether these are all rows; if not, this task cannot read the file.
+        drop: the number of the drop in its batch.
+        rows: how many rows were yielded.
+        is_whole: these are all rows; otherwise the task cannot read the file.
     """
 
-    place: int
+    drop: int
     rows: int
-    whole: bool
+    is_whole: bool
 
 
 @dataclass(frozen=True)
 class DropRows:
-    """Rows of drops. They count only if the drop at ``place`` can be read; None if they count in any case."""
+    """Rows of drops. They count only if the drop with this number can be read; None if they count in any case."""
 
-    place: int | None
+    drop: int | None
     batch: pa.RecordBatch
 
 
@@ -77,9 +73,8 @@ class ReadDrops:
     Args:
         entry: entry of their table, without files and deletes, encoded.
         format: their format, whatever their names say.
-        drops: the drops of the portion.
-        groups: for each task, the places of its drops.
-        held_bytes: the most bytes of a file's rows that are held back until its end was seen.
+        groups: for each task, the numbers of its drops.
+        kept_bytes: the most bytes of a file's rows that are kept until its end was seen.
     """
 
     landing: Landing
@@ -88,7 +83,7 @@ class ReadDrops:
     options: ReadOptions
     drops: tuple[Drop, ...]
     groups: tuple[tuple[int, ...], ...]
-    held_bytes: int
+    kept_bytes: int
 
     def table(self) -> TableEntry:
         """The table's entry."""
@@ -98,40 +93,40 @@ class ReadDrops:
         """Yields the rows of a group's files, and adds a report on each file when it is done.
 
         Raises:
-            StoreUnavailableError: a file could not be read for the moment: the task is to be tried again.
+            StoreUnavailableError: a file could not be read for the moment; Spark tries the task again.
         """
         schema = self.table().schema.arrow
-        for place in self.groups[group]:
-            yield from self._rows_of(schema, place, reports)
+        for number in self.groups[group]:
+            yield from self._rows_of(schema, number, reports)
 
-    def _rows_of(self, schema: pa.Schema, place: int, reports: list[FileReport]) -> Iterator[DropRows]:
-        held: list[pa.RecordBatch] | None = []
+    def _rows_of(self, schema: pa.Schema, number: int, reports: list[FileReport]) -> Iterator[DropRows]:
+        kept: list[pa.RecordBatch] | None = []
         size = rows = 0
-        batches = self._batches(schema, self.drops[place])
+        batches = self._batches(schema, self.drops[number])
         while True:
             try:
                 batch = next(batches, None)
             except StoreUnavailableError:
                 raise
-            except Exception:  # noqa: BLE001 - whatever it is, ingest finds it again, and says what becomes of the file
-                reports.append(FileReport(place, 0 if held is not None else rows, False))
+            except Exception:  # noqa: BLE001 - ingest finds any error again, and decides about the file
+                reports.append(FileReport(number, 0 if kept is not None else rows, False))
                 return
             if batch is None:
                 break
             rows, size = rows + batch.num_rows, size + batch.nbytes
-            if held is None:
-                yield DropRows(place, batch)
+            if kept is None:
+                yield DropRows(number, batch)
                 continue
-            held.append(batch)
-            if size > self.held_bytes:
-                yield from (DropRows(place, each) for each in held)
-                held = None
-        if held is not None:
-            yield from (DropRows(None, each) for each in held)
-        reports.append(FileReport(place, rows, True))
+            kept.append(batch)
+            if size > self.kept_bytes:
+                yield from (DropRows(number, each) for each in kept)
+                kept = None
+        if kept is not None:
+            yield from (DropRows(None, each) for each in kept)
+        reports.append(FileReport(number, rows, True))
 
     def _batches(self, schema: pa.Schema, drop: Drop) -> Iterator[pa.RecordBatch]:
-        """Yields a file's batches. Opens the file on first use, so that all errors of a file come from there."""
+        """Yields a file's batches. Opens the file for the first one, where all errors of a file are caught."""
         found = self.landing.path_of(drop)
         assert found is not None
         format = detect(found.path, self.format)
@@ -141,10 +136,8 @@ class ReadDrops:
 
 Key: TypeAlias = list[list[Any]]
 """The sort key of a row: for each column a rank (values, then NaN, then NULL) and a value that JSON can hold."""
-
-
 MOST_CHARACTERS = 200
-"""Texts are compared by their first characters. That is an order too; only more rows are equal in it."""
+"""Texts are compared by their first characters. That is an order, too, in which more rows are equal."""
 
 
 class Keys:
@@ -171,16 +164,16 @@ class Keys:
         for bound in bounds[first:last]:
             ends.append(bisect_left(range(self._rows), bound, lo=ends[-1], key=self.at))
         ends.append(self._rows)
-        return [(first + place, *each) for place, each in enumerate(pairwise(ends)) if each[0] < each[1]]
+        return [(first + index, *each) for index, each in enumerate(pairwise(ends)) if each[0] < each[1]]
 
 
 @dataclass(frozen=True)
 class Ranges:
-    """The bounds of key ranges, so that the parts are about equal.
+    """The bounds of key ranges of about equal parts.
 
     Args:
-        bounds: ascending, none twice; range i begins with bound i - 1.
-        parts: of each range the part that it belongs to, ascending.
+        bounds: ascending, without duplicates; range i begins with bound i - 1.
+        parts: for each range the part that it belongs to, ascending.
     """
 
     bounds: tuple[Key, ...]
@@ -196,13 +189,13 @@ class Ranges:
         ordered = sorted(samples)
         total, count = sum(weight for _, weight in ordered), parts * pieces
         bounds, of = list[Key](), [0]
-        passed, place = 0.0, 1
+        passed, number = 0.0, 1
         for key, weight in ordered:
-            if place < count and passed >= total * place / count and (not bounds or key > bounds[-1]):
-                place = min(count - 1, int(passed * count / total))
+            if number < count and passed >= total * number / count and (not bounds or key > bounds[-1]):
+                number = min(count - 1, int(passed * count / total))
                 bounds.append(key)
-                of.append(place // pieces)
-                place += 1
+                of.append(number // pieces)
+                number += 1
             passed += weight
         return cls(tuple(bounds), tuple(of))
 
@@ -228,16 +221,10 @@ def _value(scalar: pa.Scalar) -> list[Any]:
 
 
 Batches: TypeAlias = Iterator[pa.RecordBatch]
-
-
 RUN_BYTES = 32 * MIB
 """Bytes of rows that are sorted together, in Arrow memory."""
-
-
 RANGE_BYTES = 64 * MIB
 """Bytes of the rows of a range, which are merged in memory."""
-
-
 _RUN_ROWS = 1 << 20
 
 
@@ -277,22 +264,24 @@ def write_read(read: ReadDrops, task: LoadTask) -> Callable[[Batches], Batches]:
     return run
 
 
-RUNS = "place INT, report BINARY, sample BINARY, run BINARY"
-"""Either a report on a file, or a sorted run with a sample of its keys.
-
-A run with a ``place`` counts only if the file at that place can be read."""
+RUNS = "number INT, report BINARY, sample BINARY, run BINARY"
+"""Either a report on a file, or a sorted run with a sample of its keys. A run with the number of a drop counts only if
+that file can be read."""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """Keys of a run, each for ``weight`` bytes of its rows; ``stored`` is the size of the run compressed."""
+    """Keys of a run, each for ``weight`` bytes of its rows; ``stored`` is the size of the run compressed.
+
+    It is encoded by ``json``: keys have integers of any size, and infinite floats.
+    """
 
     keys: list[Any]
     weight: float
     stored: int
 
     def encode(self) -> bytes:
-        """The sample as bytes."""
+        """As bytes."""
         return json.dumps([self.keys, self.weight, self.stored]).encode()
 
     @classmethod
@@ -312,42 +301,29 @@ def read_runs(read: ReadDrops, sample_bytes: int) -> Callable[[Batches], Batches
         entry = read.table()
         for group in _numbers(batches):
             reports: list[FileReport] = []
-            for place, rows in groupby(read.rows(group, reports), key=lambda each: each.place):
+            for drop, rows in groupby(read.rows(group, reports), key=lambda each: each.drop):
                 for columns in cut((each.batch for each in rows), entry.schema.arrow, RUN_BYTES, _RUN_ROWS):
-                    yield _run(columns, entry, place, sample_bytes)
-            if reports:
-                yield pa.record_batch(
-                    [
-                        pa.array([each.place for each in reports], pa.int32()),
-                        pa.array(map(_encoded, reports), pa.binary()),
-                        pa.nulls(len(reports), pa.binary()),
-                        pa.nulls(len(reports), pa.binary()),
-                    ],
-                    ["place", "report", "sample", "run"],
-                )
+                    yield _run(columns, entry, drop, sample_bytes)
+            for report in reports:
+                yield _run_row(report.drop, report=_encoded(report))
 
     return run
 
 
-def _run(columns: list[pa.ChunkedArray], entry: TableEntry, place: int | None, sample_bytes: int) -> pa.RecordBatch:
+def _run(columns: list[pa.ChunkedArray], entry: TableEntry, drop: int | None, sample_bytes: int) -> pa.RecordBatch:
     rows = _sorted(columns, entry)
     keys = Keys(rows, entry)
     count = min(rows.num_rows, max(1, rows.nbytes // sample_bytes))
-    body = _packed(rows)
-    sample = Sample(
-        [keys.at((2 * number + 1) * rows.num_rows // (2 * count)) for number in range(count)],
-        max(rows.nbytes, 1) / count,
-        len(body),
-    )
-    return pa.record_batch(
-        [
-            pa.array([place], pa.int32()),
-            pa.nulls(1, pa.binary()),
-            pa.array([sample.encode()], pa.binary()),
-            pa.array([body], pa.binary()),
-        ],
-        ["place", "report", "sample", "run"],
-    )
+    body = ipc_bytes(rows, "lz4")
+    some = [keys.at((2 * number + 1) * rows.num_rows // (2 * count)) for number in range(count)]
+    return _run_row(drop, sample=Sample(some, max(rows.nbytes, 1) / count, len(body)).encode(), run=body)
+
+
+def _run_row(
+    drop: int | None, *, report: bytes | None = None, sample: bytes | None = None, run: bytes | None = None
+) -> pa.RecordBatch:
+    bodies = [pa.array([body], pa.binary()) for body in (report, sample, run)]
+    return pa.record_batch([pa.array([drop], pa.int32()), *bodies], ["number", "report", "sample", "run"])
 
 
 PIECES = "lane INT, range INT, rows BINARY"
@@ -363,14 +339,17 @@ def cut_runs(entry: bytes, ranges: Ranges, lanes: tuple[int, ...]) -> Callable[[
 
     def run(batches: Batches) -> Batches:
         table = msgspec.json.decode(entry, type=TableEntry)
-        for body in _bodies(batches, 0):
-            rows = _unpacked(body)
+        for body in (body for batch in batches for body in batch.column(0)):
+            rows = _unpacked(body.as_buffer())
             cuts = Keys(rows, table).cuts(ranges.bounds)
             yield pa.record_batch(
                 [
                     pa.array([lanes[ranges.parts[number]] for number, _, _ in cuts], pa.int32()),
                     pa.array([number for number, _, _ in cuts], pa.int32()),
-                    pa.array([_packed(rows.slice(start, end - start)) for _, start, end in cuts], pa.binary()),
+                    pa.array(
+                        [ipc_bytes(rows.slice(start, end - start), "lz4") for _, start, end in cuts],
+                        pa.binary(),
+                    ),
                 ],
                 ["lane", "range", "rows"],
             )
@@ -392,8 +371,8 @@ def write_ranges(task: LoadTask) -> Callable[[Batches], Batches]:
 def _merged(pieces: Iterable[tuple[int, int, pa.Table]], entry: TableEntry) -> Batches:
     """Yields the rows of one range after the other, each in order.
 
-    Of a range that is far larger than it should be, because very many rows have the same key, so much as there is
-    room for is put in order at a time.
+    If very many rows have the same key, a range is far larger than planned: then as many rows as fit are sorted at a
+    time.
     """
     for _, of_range in groupby(pieces, key=lambda piece: piece[1]):
         tables: list[pa.Table] = []
@@ -419,13 +398,6 @@ def _sorted(columns: list[pa.ChunkedArray], entry: TableEntry) -> pa.Table:
     return pa.table(columns, schema)
 
 
-def _packed(rows: pa.Table) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, rows.schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as writer:
-        writer.write_table(rows)
-    return bytes(sink.getvalue())
-
-
 def _unpacked(body: pa.Buffer) -> pa.Table:
     return pa.ipc.open_stream(body).read_all()
 
@@ -433,11 +405,6 @@ def _unpacked(body: pa.Buffer) -> pa.Table:
 def _numbers(batches: Batches) -> Iterator[int]:
     for batch in batches:
         yield from batch.column(0).to_pylist()
-
-
-def _bodies(batches: Batches, column: int) -> Iterator[pa.Buffer]:
-    for batch in batches:
-        yield from (body.as_buffer() for body in batch.column(column))
 
 
 def _pieces(batches: Batches) -> Iterator[tuple[int, int, pa.Table]]:

@@ -1,12 +1,11 @@
 """Spark's own scans over the files of a table, from which deleted rows are filtered.
 
-Python only plans. What Spark runs is its vectorised Parquet reader; files without deletes are read as any Parquet is.
-Of files with deletes, those in which the same tombstones count are read together, some dozens at a time. Deleted
-positions are ONE array of bits for all of them, looked up by a row's place in its file; which tombstone counts is known
-before, as that is a matter of whole files (``applied_through``). So most scans ask nothing of a row but its own values
-and its place.
+Python only plans, and Spark's vectorised Parquet reader reads. Files without deletes are read as any Parquet is. Files
+with deletes are read together, some dozens at a time, if the same tombstones apply to them. Their deleted positions are
+ONE array of bits, in which a row is looked up by its position in its file. Which tombstones apply is known for whole
+files (``applied_through``), so most scans need only a row's own values and its position.
 
-Files that may lack columns, or have them under other names, are read by field ids, where what they lack is NULL.
+Files that may lack columns, or have them under other names, are read by field ids; columns that they lack are NULL.
 """
 
 from __future__ import annotations
@@ -33,10 +32,17 @@ from dolmen.rows.scan.scan import Scan, plan_of, reader_of
 from dolmen.rows.scan.scan_deletes import Deletes
 from dolmen.spark.file_tasks import FILE, ROW
 from dolmen.spark.origin import Origin
-from dolmen.spark.read.deleted_bits import SOURCES, ByFile, RowIndex, is_deleted
-from dolmen.spark.read.spark_parquet import FIELD_ID, check_sizes, read_parquet
+from dolmen.spark.read.spark_parquet import (
+    FIELD_ID,
+    SOURCES,
+    FileValues,
+    RowIndex,
+    check_sizes,
+    is_deleted,
+    read_parquet,
+)
 from dolmen.spark.read.spark_predicates import Unsupported, to_column
-from dolmen.spark.spark_types import carried, is_own, quoted, spark_schema, to_frame
+from dolmen.spark.spark_types import is_own, quote, spark_arrow_type, spark_schema, to_frame
 
 FILES_TOGETHER = 48
 """Files with deletes in one scan: more make its filter slow, fewer make more scans."""
@@ -48,10 +54,9 @@ MOST_KEYS = 1_000_000
 """More deleted keys than this are not sent to all executors."""
 MOST_BITS = 1 << 30
 """The most positions, 128 MB of them, that are sent with one scan."""
-
 _NOTHING = "__nothing"
-"""A column that no file has and no row shows. Only where there is a column to leave out does Spark also leave out what
-nobody asks of ``_metadata``, which it puts together row by row."""
+"""A column that no file has and no frame shows. Spark builds ``_metadata`` row by row, and leaves out its unused fields
+only if it has a column of the file to leave out, too."""
 
 
 def native_frames(
@@ -84,14 +89,15 @@ class _Native:
 
     def frames(self) -> tuple[list[DataFrame], list[FilePlan]]:
         """See ``native_frames``."""
-        plan, frames, rest = self._plan, list[DataFrame](), list[FilePlan]()
-        adopted = [file for file in plan.files if is_adopted(file.file.path)]
-        rest += adopted  # others wrote them: what Spark makes of their types and names may be something else
-        known = [file for file in plan.files if not is_adopted(file.file.path)]
-        check_sizes(self._root, (file.file for file in known))
+        plan, frames = self._plan, list[DataFrame]()
+        # Others wrote adopted files: Spark may understand their types and names differently.
+        rest = [file for file in plan.files if is_adopted(file.file.path)]
+        own = [file for file in plan.files if not is_adopted(file.file.path)]
+        check_sizes(self._root, (file.file for file in own))
         plain, others = list[FilePlan](), list[FilePlan]()
-        for file in known:
+        for file in own:
             (others if file.tombstones or file.file.vector or self._with_ts else plain).append(file)
+        # Without a condition for the rows to show there is no frame at all.
         try:
             where = None if plan.where is None else to_column(plan.where, self._column)
             for some in _by_age(plain, self._is_older):
@@ -101,6 +107,7 @@ class _Native:
                     frames.append(self._shown(some, [] if where is None else [where]))
         except Unsupported:
             return [], list(plan.files)
+        # Without one for the deletes of some files, dolmen reads just these.
         for some in (alike for age in _by_age(others, self._is_older) for alike in _together(age)):
             try:
                 frame = self._without_deleted(some, where)
@@ -126,53 +133,56 @@ class _Native:
     def _without_deleted(self, files: Sequence[FilePlan], where: Column | None) -> DataFrame:
         if self._deletes is None:
             self._deletes = self._reader.deletes()
-        deletes, by_file = self._deletes, ByFile(files)
+        deletes, values = self._deletes, FileValues(files)
         tombstones = {t.blob: t for file in files for t in file.where_tombstones}
         lookups = list(dict.fromkeys(lookup for file in files for lookup in deletes.tests_of(file).lookups))
         if len(tombstones) > MOST_PREDICATES:
             raise Unsupported("too many unresolved predicates")
         shown = [] if where is None else [where]
+        # Deleted positions come first: a bit of one array costs less than a predicate.
         if positions := self._reader.vectors(files):
-            shown.append(~is_deleted(self._spark, positions, by_file, self._row.name))
+            shown.append(~is_deleted(self._spark, positions, values, self._row.name))
             if self._with_positions:
-                # Whoever asked for positions may drop them again. Spark refuses to read a row's index beside a
-                # ``_metadata`` of which nothing is read any more, since it prunes that only by what is read of it.
+                # A caller that asked for positions may drop them again. Spark prunes ``_metadata`` only by the fields
+                # that are read, and refuses to read a row's index next to a ``_metadata`` of which nothing is read.
                 shown.append(F.col(FILE) != "")
         through = [file.file.applied_through for file in files]
+        # A predicate is evaluated in all rows, unless it was already applied to some of the files.
         for blob, tombstone in tombstones.items():
             hidden = F.coalesce(to_column(deletes.predicates[blob], self._column), F.lit(False))
             if max(through) >= tombstone.ts:
-                hidden &= F.expr(by_file.sql([applied < tombstone.ts for applied in through], "boolean"))
+                hidden &= F.expr(values.sql([applied < tombstone.ts for applied in through], "boolean"))
             shown.append(~hidden)
+        # Keys are anti joins with broadcast frames, one for each set of columns.
         joins, most = [], MOST_KEYS
         for lookup in lookups:
             arrays, ts = lookup.keys(min(through))
             most -= len(ts)
             if most < 0:
                 raise Unsupported("too many unresolved keys")
-            joins.append(self._keys(lookup.columns, arrays, ts, by_file, through))
+            joins.append(self._keys(lookup.columns, arrays, ts, values, through))
+        # An erasure may name columns of later versions, which these files lack.
         ids = self._ids.union(*(t.columns for t in tombstones.values()), *(lookup.columns for lookup in lookups))
-        # an erasure may name columns of later versions
         may_lack = self._is_older(files[0]) or not ids <= self._by_id.keys()
         if may_lack and not self._has_values(files, ids):
             raise Unsupported("columns with other values than the files have")
-        return self._shown(files, shown, joins, ids, by_file, with_row=bool(positions))
+        return self._shown(files, shown, joins, ids, values, with_row=bool(positions))
 
     def _keys(
         self,
         ids: tuple[int, ...],
         arrays: Sequence[pa.Array],
         ts: npt.NDArray[np.int64],
-        by_file: ByFile,
+        values: FileValues,
         through: Sequence[int],
     ) -> tuple[DataFrame, Column]:
         """The deleted keys, with the condition of their join."""
-        names = [f"__key_{place}" for place in range(len(arrays))]
-        keys = dict(zip(names, (array.cast(carried(array.type)) for array in arrays), strict=True))
+        names = [f"__key_{index}" for index in range(len(arrays))]
+        keys = dict(zip(names, (array.cast(spark_arrow_type(array.type)) for array in arrays), strict=True))
         same = reduce(Column.__and__, (self._column(id_) == F.col(name) for id_, name in zip(ids, names, strict=True)))
         if len(ts) and ts.min() <= max(through):
             keys["__key_ts"] = pa.array(ts)
-            same &= F.expr(f"__key_ts > {by_file.sql(through, 'bigint')}")
+            same &= F.expr(f"__key_ts > {values.sql(through, 'bigint')}")
         return F.broadcast(to_frame(self._spark, pa.table(keys))), same
 
     def _shown(
@@ -181,85 +191,92 @@ class _Native:
         conditions: Sequence[Column],
         joins: Sequence[tuple[DataFrame, Column]] = (),
         ids: Iterable[int] = (),
-        by_file: ByFile | None = None,
+        values: FileValues | None = None,
         *,
         with_row: bool = False,
     ) -> DataFrame:
-        """The output's columns of these files' rows, less the rows that meet not all conditions or one of the joins.
+        """The output's columns of the rows that meet all conditions and none of the joins.
 
         Args:
-            ids: columns that conditions and joins need beside those of the scan itself.
-            by_file: what they ask of files.
-            with_row: they ask for positions.
+            ids: columns that conditions and joins need besides those of the scan itself.
+            values: values of files that they need.
+            with_row: they need positions.
         """
-        by_file = by_file or ByFile(files)
+        values = values or FileValues(files)
         shown = [
-            F.expr(self._commit_ts(by_file)).alias(COMMIT_TS) if field.name == COMMIT_TS else F.col(quoted(field.name))
+            F.expr(self._commit_ts(values)).alias(COMMIT_TS) if field.name == COMMIT_TS else F.col(quote(field.name))
             for field in self._plan.output
         ]
         if self._with_positions:
             shown += [F.col(FILE), F.col(self._row.name).alias(ROW)]
-            by_file.used.add(FILE)
-        told = [f"{SOURCES[name]} AS {name}" for name in sorted(by_file.used)]
-        frame = self._read(files, self._ids.union(ids), told, with_row=with_row or self._with_positions)
+            values.used.add(FILE)
+        metadata = [f"{SOURCES[name]} AS {name}" for name in sorted(values.used)]
+        frame = self._read(files, self._ids.union(ids), metadata, with_row=with_row or self._with_positions)
+        # Conditions before joins: Spark moves them to the scan, and the joins get fewer rows.
         if conditions:
             frame = frame.where(reduce(Column.__and__, conditions))
         for keys, same in joins:
             frame = frame.join(keys, same, "left_anti")
         return frame.select(*shown)
 
-    def _commit_ts(self, by_file: ByFile) -> str:
-        timestamps = [file.file.row_ts for file in by_file.files]
-        own = by_file.sql(timestamps, "bigint")
+    def _commit_ts(self, values: FileValues) -> str:
+        timestamps = [file.file.row_ts for file in values.files]
+        own = values.sql(timestamps, "bigint")
         return f"coalesce({own}, {COMMIT_TS})" if None in timestamps else own
 
-    def _read(self, files: Sequence[FilePlan], ids: Collection[int], told: list[str], *, with_row: bool) -> DataFrame:
-        """The columns ``ids`` and, of ``_metadata``, ``told`` and the row's position."""
+    def _read(
+        self, files: Sequence[FilePlan], ids: Collection[int], metadata: list[str], *, with_row: bool
+    ) -> DataFrame:
+        """The columns ``ids``, and those of ``metadata`` and the row's position."""
         fields = [field for id_, field in self._by_id.items() if id_ in ids and field.name != COMMIT_TS]
         if own := [field.name for field in fields if is_own(field.name)]:
             raise Unsupported(f"a column has the name {own[0]}")
-        gone = [self._field(id_) for id_ in ids if id_ not in self._by_id]
-        by_id = bool(gone) or self._is_older(files[0])
-        fields += [msgspec.structs.replace(field, name=self._name(field.id)) for field in gone]
+        # Dropped columns, which only deletes name, are found by their ids.
+        dropped = [self._field(id_) for id_ in ids if id_ not in self._by_id]
+        by_id = bool(dropped) or self._is_older(files[0])
+        fields += [msgspec.structs.replace(field, name=self._name(field.id)) for field in dropped]
+        # Files of many commits have the timestamp of each row; those of one commit have it in their entry.
         if self._with_ts and any(file.file.row_ts is None for file in files):
             fields.append(Field(id=COMMIT_TS_ID, name=COMMIT_TS, type="int64"))
         try:
-            known = self._origin.mark(spark_schema(fields))
+            named = self._origin.mark(spark_schema(fields))
         except SchemaError as error:  # a column that only predicates name
             raise Unsupported(str(error)) from None
-        schema = _with_ids(known, fields) if by_id else s.StructType(list(known.fields))
+        schema = _with_ids(named, fields) if by_id else s.StructType(list(named.fields))
+        # The position is a column of the file if Spark's reader can fill it, and else part of the metadata.
         if with_row and self._row.is_stored:
             schema.add(self._row.name, "long")
         elif with_row:
-            told = [*told, f"_metadata.row_index AS {self._row.name}"]
-        if told:
+            metadata = [*metadata, f"_metadata.row_index AS {self._row.name}"]
+        # Spark prunes ``_metadata`` only if it prunes a column of the file: see _NOTHING.
+        if metadata:
             schema.add(_NOTHING, "long")
         frame = read_parquet(self._spark, schema, self._root, [file.file for file in files], by_id=by_id)
-        shown = [F.expr(each) for each in told]
+        shown = [F.expr(each) for each in metadata]
         if not by_id:
             return frame.select("*", *shown) if shown else frame
-        named = [
+        # Columns that were found by id get their names, and the marks of their origin, back.
+        renamed = [
             F.col(stored.name).alias(field.name, metadata=field.metadata)
-            for stored, field in zip(schema.fields, known.fields, strict=False)
+            for stored, field in zip(schema.fields, named.fields, strict=False)
         ]
-        others = [F.col(name) for name in schema.names[len(named) :]]
-        return frame.select(*named, *others, *shown)
+        return frame.select(*renamed, *(F.col(name) for name in schema.names[len(renamed) :]), *shown)
 
     def _field(self, id_: int) -> Field:
-        """A column by its id, also one that is gone and that only deletes name."""
+        """A column by its id, also a dropped one that only deletes name."""
         return self._by_id.get(id_) or self._plan.entry.schema.by_id[id_]
 
     def _name(self, id_: int) -> str:
         return self._by_id[id_].name if id_ in self._by_id else f"__dropped_{id_}"
 
     def _column(self, id_: int) -> Column:
-        return F.col(quoted(self._name(id_)))
+        return F.col(quote(self._name(id_)))
 
 
 def _with_ids(schema: s.StructType, fields: Sequence[Field]) -> s.StructType:
-    """The columns under names that no file has, to be found by id.
+    """The columns under names that no file has, so that they are found by id alone.
 
-    Spark leaves out row groups by the statistics of the column that has a name in the file: that may be another one.
+    Spark skips row groups by the statistics of the file's column of the same name, which may be another column.
     """
     return s.StructType(
         [
@@ -283,10 +300,10 @@ def _together(files: Collection[FilePlan]) -> Iterator[list[FilePlan]]:
     for file in files:
         kinds[file.file.vector is not None, bisect_right(ts, file.file.applied_through)].append(file)
     for alike in kinds.values() if len(kinds) <= MOST_STAGES else [list(files)]:
-        yield from _portions(alike)
+        yield from _batches(alike)
 
 
-def _portions(files: Sequence[FilePlan]) -> Iterator[list[FilePlan]]:
+def _batches(files: Sequence[FilePlan]) -> Iterator[list[FilePlan]]:
     some: list[FilePlan] = []
     bits = 0
     for file in files:

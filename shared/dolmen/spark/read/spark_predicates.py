@@ -1,9 +1,9 @@
 """Turns a dolmen predicate into a Spark column with the same truth for every row.
 
-Literals are moved to the column's own type, as evaluation on Arrow does (``predicate.evaluate``), so that Spark
-casts nothing and its Parquet reader can skip row groups. Spark agrees with dolmen on NaN (equal to itself, greatest),
-on -0.0 and on strings (by their bytes). Where it does not, or where there is no Spark type to compare in, the
-predicate is ``Unsupported`` and the caller reads another way.
+Literals are moved to the column's own type, as in evaluation on Arrow (``predicate.evaluate``), so Spark casts nothing
+and its Parquet reader can skip row groups. Spark agrees with dolmen on NaN (equal to itself, greatest), on -0.0 and on
+strings (by their bytes). Where it does not, or has no type for the comparison, the predicate is ``Unsupported``, and
+the caller reads another way.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ from dolmen.spark.spark_types import spark_type
 
 FindColumn: TypeAlias = Callable[[int], Column]
 """Returns the Spark column for a column's id."""
-
 _MOST_PIECES = 200
 _EPOCH = datetime(1970, 1, 1)
 _NULL_TRUTH = "CAST(NULL AS BOOLEAN)"
@@ -116,8 +115,8 @@ def _compare_float(op: Op, left: Column, own: pa.DataType, value: float, domain:
 
 
 def _compare_rounded(op: Op, left: Column, own: pa.DataType, value: float, domain: Domain) -> Column:
-    """Integers and decimals beside a float, compared as the floats next to them, but without a cast."""
-    if not abs(value) < 2e38:  # beyond all of them, or NaN
+    """Compares integers or decimals with a float, as the floats next to them, but without a cast."""
+    if not abs(value) < 2e38:  # beyond all numbers of these types, or NaN
         return _constant_unless_null(left, order(0.0, value) in HOLDS[op])
     least, greatest, inclusive = rounds_to(value, domain)
     if op in ("=", "<>"):
@@ -145,10 +144,10 @@ def _constant_unless_null(left: Column, truth: bool) -> Column:
 
 
 def literal_of(raw: Any, own: pa.DataType) -> Column:
-    """The value at a place of a type's grid, as Spark's literal of that type.
+    """A value of a type's grid, as Spark's literal of that type.
 
     Raises:
-        Unsupported: Spark can't write it down.
+        Unsupported: Spark has no such literal.
     """
     t = pa.types
     if t.is_uint64(own):
@@ -182,7 +181,7 @@ def _in(p: In, column: FindColumn) -> Column:
 def _any(parts: list[Column]) -> Column:
     """OR as a balanced tree: a chain of thousands would exhaust Spark's stack."""
     while len(parts) > 1:
-        parts = [reduce(or_, parts[place : place + 2]) for place in range(0, len(parts), 2)]
+        parts = [reduce(or_, parts[index : index + 2]) for index in range(0, len(parts), 2)]
     return parts[0]
 
 
@@ -201,8 +200,9 @@ def _like(p: Like, column: FindColumn) -> Column:
 
 
 def _regex(runs: Sequence[Sequence[str | bool]]) -> str:
-    """A pattern for Java, which tries again: a run between two ``%`` is taken at its first place and never elsewhere,
-    or a text of letters alone would take it for ever."""
+    """A pattern for Java. A run between two ``%`` matches only where it first occurs: tried at each later position, a
+    long
+    text would take too long."""
     first, *others = ("".join(_quoted(piece) if isinstance(piece, str) else "." for piece in run) for run in runs)
     if not others:
         return rf"(?s)\A{first}\z"

@@ -1,4 +1,8 @@
-"""Reads a table into Spark: natively where Spark can, and by dolmen itself where it can't, with the same rows."""
+"""Reads a table into Spark: natively where possible, else by dolmen itself in Python workers, with the same rows.
+
+Two readers are needed because Spark's own is several times faster, but lacks types and conditions, and S3 without
+hadoop-aws. Both read the files that one plan selected.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,7 @@ from dolmen.format.schema import COMMIT_TS
 from dolmen.predicate import Where
 from dolmen.rows.scan.plan import FilePlan
 from dolmen.rows.scan.scan import plan_of
-from dolmen.spark import checks as given
+from dolmen.spark import checks
 from dolmen.spark.checks import spark_paths
 from dolmen.spark.file_tasks import FILE, ROW, ReadTask, read_files
 from dolmen.spark.origin import Origin
@@ -37,7 +41,7 @@ def to_spark(
     native: bool = True,
     spark: SparkSession | None = None,
 ) -> DataFrame:
-    """The rows of one version of a table, the same that ``table.scan`` gives.
+    """The rows of one version of a table, the same as those of ``table.scan``.
 
     Args:
         table: of a database, of ``at(...)``; a DataFrame shows the version that was the newest when it was made.
@@ -45,19 +49,19 @@ def to_spark(
         where: only rows for which this is TRUE.
         with_commit_ts: add the column ``_commit_ts``.
         with_positions: add the columns ``__file`` and ``__row``: the name of each row's file, and its position there.
-        native: False = read everything by dolmen itself, in Python workers; so it is in Spark Connect in any case.
+        native: False = dolmen itself reads everything, in Python workers, as it always does in Spark Connect.
         spark: the session; the active one by default.
 
     Raises:
-        PredicateError, SchemaError: as ``scan`` does; also for a column of a type that Spark does not have.
+        PredicateError, SchemaError: as ``scan`` does; also if Spark lacks the type of a column.
     """
-    given.readable(table)
+    checks.readable(table)
     native = arguments.flag("native", native)
     with_positions = arguments.flag("with_positions", with_positions)
-    spark = given.any_session(active_session() if spark is None else spark)
-    if given.is_remote(spark):
+    spark = checks.any_session(active_session() if spark is None else spark)
+    if checks.is_remote(spark):
         if with_positions:
-            given.session(spark)
+            checks.session(spark)
         return read_remotely(spark, table, columns, where, with_commit_ts=with_commit_ts)
     scan = table.scan(columns, where, with_commit_ts=with_commit_ts)
     plan = plan_of(scan)

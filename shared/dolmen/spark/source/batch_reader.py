@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 import pyarrow as pa
 from pyspark.sql import types as s
-from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from dolmen.base.runtime import shared_runtime
 from dolmen.base.units import MIB
@@ -18,14 +18,15 @@ from dolmen.commit.context import Context
 from dolmen.commit.head import Head
 from dolmen.entries.segments.erasures_in_force import with_erasures
 from dolmen.errors import CorruptionError, ObjectNotFoundError
-from dolmen.format.schema import COMMIT_TS, Schema
-from dolmen.predicate import Predicate, parse
-from dolmen.predicate.bind import conjunction
+from dolmen.format.schema import COMMIT_TS, Field, Schema, is_nested
+from dolmen.predicate import Predicate, bind, parse
+from dolmen.predicate.constants import NULL, Domain, Op, Value, domain_of
+from dolmen.predicate.foreign import ConditionReader, Connective, UnsupportedConditionError
+from dolmen.predicate.mapping import from_python
 from dolmen.rows.scan.scan import Scan, plan_of, scan_files
-from dolmen.spark.failures import marking_dolmen_errors
-from dolmen.spark.source.source import SourceTable
-from dolmen.spark.source.source_options import READ, Options
-from dolmen.spark.spark_types import carried_schema, handed_schema
+from dolmen.spark.failures import mark_dolmen_errors
+from dolmen.spark.source.source import READ, Options, SourceTable
+from dolmen.spark.spark_types import spark_arrow_schema, worker_schema
 from dolmen.store.url import open_store
 from dolmen.transactions.snapshot import PinnedTable
 
@@ -35,6 +36,11 @@ FILE_BYTES = 4 * MIB
 """The cost of opening a file, in bytes read, so that one task does not get many small files."""
 PARTITIONS = 64
 """Partitions are smaller than ``PARTITION_BYTES`` until there are this many tasks."""
+_OPS: dict[str, Op] = {
+    "EqualTo": "=", "GreaterThan": ">", "GreaterThanOrEqual": ">=", "LessThan": "<", "LessThanOrEqual": "<=",
+}  # fmt: skip
+_PATTERNS = {"StringStartsWith": "{}%", "StringEndsWith": "%{}", "StringContains": "%{}%"}
+_ESCAPE = "\\"
 
 
 @dataclass(frozen=True)
@@ -50,9 +56,9 @@ class SharedScan:
 
     def read(self, paths: Iterable[str]) -> Iterator[pa.RecordBatch]:
         """Yields the rows of some of its files, in Spark's types."""
-        with marking_dolmen_errors():
+        with mark_dolmen_errors():
             scan = scan_files(self.scan(), set(paths))
-            schema = carried_schema(scan.schema)
+            schema = spark_arrow_schema(scan.schema)
             for batch in scan.to_batches():
                 yield batch.cast(schema).select(self.table.columns)
 
@@ -72,7 +78,7 @@ def _scan(shared: SharedScan) -> Scan:
     manifest = msgspec.structs.replace(manifest, tables=tables)
     stored = [name for name in table.columns if name != COMMIT_TS]
     core = PinnedTable(Context(store, runtime, head), table.table, manifest)
-    # Of the hidden column alone the scan needs another beside it, which is not handed on.
+    # The scan can not read the hidden column alone: it reads another one, which is not returned.
     columns = stored or [table.schema.fields[0].name]
     return core.scan(columns, shared.where, with_commit_ts=COMMIT_TS in table.columns)
 
@@ -84,29 +90,87 @@ class FilesPartition(InputPartition):  # type: ignore[misc]
     paths: tuple[str, ...]
 
 
-class Portion(Protocol):
-    """Anything that is read by one task, with its size."""
+class Sized(Protocol):
+    """A part of a read that goes to one task."""
 
     @property
     def size(self) -> int:
         """Bytes to read."""
 
 
-P = TypeVar("P", bound=Portion)
+Part = TypeVar("Part", bound=Sized)
 
 
-def groups_of(portions: Sequence[P]) -> list[tuple[P, ...]]:
-    """Groups files, or other portions, that are read together, in their order."""
-    most = min(PARTITION_BYTES, max(FILE_BYTES, sum(each.size + FILE_BYTES for each in portions) // PARTITIONS))
-    groups: list[tuple[P, ...]] = []
-    some, size = list[P](), 0
-    for each in portions:
-        if some and size + each.size + FILE_BYTES > most:
-            groups.append(tuple(some))
-            some, size = [], 0
-        some.append(each)
-        size += each.size + FILE_BYTES
-    return [*groups, tuple(some)] if some else groups
+def groups_of(parts: Sequence[Part]) -> list[tuple[Part, ...]]:
+    """Groups files, or other parts, that are read together, in their order."""
+    most = min(PARTITION_BYTES, max(FILE_BYTES, sum(part.size + FILE_BYTES for part in parts) // PARTITIONS))
+    groups: list[tuple[Part, ...]] = []
+    group, size = list[Part](), 0
+    for part in parts:
+        if group and size + part.size + FILE_BYTES > most:
+            groups.append(tuple(group))
+            group, size = [], 0
+        group.append(part)
+        size += part.size + FILE_BYTES
+    return [*groups, tuple(group)] if group else groups
+
+
+class _FilterReader(ConditionReader[Any]):
+    """Reads the filters that Spark pushes, whose values Spark has cast to their columns' own types.
+
+    Filters that Spark and dolmen understand differently are left to Spark: IN over floats, which Spark compares by
+    their bits, and everything about nested columns.
+    """
+
+    def __init__(self, schema: Schema) -> None:
+        self._schema = schema
+
+    def connective(self, node: Any) -> tuple[Connective, Sequence[Any]] | None:
+        """See ``ConditionReader``. Spark pushes each conjunct by itself, and no OR."""
+        return ("not", [node.child]) if type(node).__name__ == "Not" else None
+
+    def atom(self, node: Any) -> Predicate:
+        """See ``ConditionReader``."""
+        if not isinstance(node, Filter) or len(node.attribute) != 1:
+            raise UnsupportedConditionError
+        field = self._schema.field(node.attribute[0])
+        if is_nested(field.arrow_type):
+            raise UnsupportedConditionError
+        match type(node).__name__:
+            case "IsNull":
+                return bind.is_null(field)
+            case "IsNotNull":
+                return bind.negation(bind.is_null(field))
+            case name if name in _PATTERNS:
+                escaped = "".join(_ESCAPE + c if c in "%_" + _ESCAPE else c for c in node.value)
+                return bind.like(field, Value(Domain.TEXT, _PATTERNS[name].format(escaped)), _ESCAPE, False)
+            case "In" if not pa.types.is_floating(field.arrow_type):
+                return bind.one_of(field, [_value(each, field) for each in node.value])
+            case "EqualNullSafe":
+                return bind.negation(bind.distinct_from(field, _value(node.value, field)))
+            case name if name in _OPS:
+                return bind.compare(_OPS[name], field, _value(node.value, field))
+        raise UnsupportedConditionError
+
+
+def _value(value: Any, field: Field) -> Value:
+    """Spark's value as a constant of the column's own domain."""
+    if value is None:
+        return NULL
+    domain = domain_of(field.arrow_type)
+    if isinstance(value, float) and domain is not None and domain.is_float:  # the exact number, also of a float32
+        return Value(Domain.FLOAT64, value)
+    if isinstance(value, float):
+        raise UnsupportedConditionError
+    found = from_python(bytes(value) if isinstance(value, bytearray) else value)
+    if found.kind is not domain:
+        raise UnsupportedConditionError
+    return found
+
+
+def to_predicate(pushed: Filter, schema: Schema) -> Predicate | None:
+    """The predicate of a filter that Spark pushes; None if Spark must evaluate it."""
+    return _FilterReader(schema).find(pushed)
 
 
 class BatchReader(DataSourceReader):  # type: ignore[misc]
@@ -114,11 +178,11 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]
 
     Args:
         where: only rows for which this is TRUE.
-        handed: the Arrow types of the result, NULLs allowed where Spark allows them: from 4.3 on it insists.
+        arrow_schema: of the result, with NULLs allowed where Spark allows them: Spark 4.3 requires that.
     """
 
-    def __init__(self, table: SourceTable, where: Predicate | None, handed: pa.Schema) -> None:
-        self.table, self.where, self.handed = table, where, handed
+    def __init__(self, table: SourceTable, where: Predicate | None, arrow_schema: pa.Schema) -> None:
+        self.table, self.where, self.arrow_schema = table, where, arrow_schema
 
     @property
     def shared(self) -> SharedScan:
@@ -127,7 +191,7 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]
 
     def partitions(self) -> Sequence[InputPartition]:
         """A partition for each group of files that statistics do not rule out; there may be none."""
-        with marking_dolmen_errors():
+        with mark_dolmen_errors():
             files = [file.file for file in plan_of(self.shared.scan()).files]
         return [FilesPartition(tuple(file.path for file in some)) for some in groups_of(files)]
 
@@ -135,36 +199,29 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]
         """Yields the rows of one partition. If there is none, Spark makes an empty one of its own."""
         if not isinstance(partition, FilesPartition):
             return iter(())
-        return (batch.cast(self.handed) for batch in self.shared.read(partition.paths))
+        return (batch.cast(self.arrow_schema) for batch in self.shared.read(partition.paths))
 
 
 class PushingReader(BatchReader):
     """The same, with Spark's filters pushed: option ``push_filters``; docs/spark-sql.md says when that is wrong."""
 
-    def pushFilters(self, filters: list[object]) -> Iterable[object]:  # noqa: N802 - Spark's name
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
         """Takes filters that dolmen evaluates exactly as Spark does, and leaves the others to Spark."""
-        from dolmen.spark.source.source_options import to_predicate
-
-        taken, left = [] if self.where is None else [self.where], []
-        for each in filters:
-            predicate = to_predicate(each, self.table.schema)
-            if predicate is None:
-                left.append(each)
-            else:
-                taken.append(predicate)
-        if taken:
-            self.where = conjunction(taken)
-        return left
+        found = [(each, to_predicate(each, self.table.schema)) for each in filters]
+        taken = [self.where, *(predicate for _, predicate in found)]
+        if exact := [predicate for predicate in taken if predicate is not None]:
+            self.where = bind.conjunction(exact)
+        return [each for each, predicate in found if predicate is None]
 
 
 def reader(table: SourceTable, schema: s.StructType, options: Mapping[str, str]) -> DataSourceReader:
     """Makes the reader of a table. Raises SchemaError, PredicateError."""
     given = Options.of(options, READ)
     kind = PushingReader if given.flag("push_filters") else BatchReader
-    return kind(table.with_schema(schema), bound(given, table.schema), handed_schema(schema))
+    return kind(table.with_schema(schema), parse_where(given, table.schema), worker_schema(schema))
 
 
-def bound(given: Options, schema: Schema) -> Predicate | None:
+def parse_where(given: Options, schema: Schema) -> Predicate | None:
     """The option ``where``, bound to a table's columns. Raises PredicateError."""
     text = given.text("where")
     # Which moment "now" is, is settled here, for all workers.

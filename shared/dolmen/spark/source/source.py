@@ -1,15 +1,18 @@
 """``format("dolmen")``: tables for Spark's own readers and writers, SQL and streams, by its Python data source API.
 
-Spark makes the source in a Python process of its planner, asks it for the schema there, and sends it on to others.
-What is read is settled at the first of these steps: ``pin`` looks at one version, and everything later goes by that
-version's manifest. Rows are read and written by dolmen itself in Python workers, so that S3 needs no ``hadoop-aws``;
-where that is there, ``to_spark`` reads natively and faster.
+Spark makes the source in a Python process of its planner, asks it for the schema there, and sends it to others. The
+first of these steps decides what is read: ``source_table`` reads one version, and everything later uses that version's
+manifest. dolmen itself reads and writes the rows in Python workers, so S3 needs no ``hadoop-aws``; where that is
+installed, ``to_spark`` reads natively and faster.
+
+``Options`` checks the options of a read or write before anything is read.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 
 from pyspark.sql import types as s
 
@@ -23,9 +26,145 @@ from dolmen.format.erasures import Erasure
 from dolmen.format.manifest import Manifest
 from dolmen.format.schema import COMMIT_TS, COMMIT_TS_FIELD, Field, Schema
 from dolmen.spark.origin import Origin
-from dolmen.spark.source.source_options import PINS, READ, Options
 from dolmen.spark.spark_types import spark_schema
 from dolmen.transactions.snapshot import microseconds
+
+READ = (
+    "table", "version", "timestamp", "tag", "version_as_of", "timestamp_as_of", "columns", "where", "with_commit_ts",
+    "push_filters",
+)  # fmt: skip
+VERSION_OPTIONS = ("version", "timestamp", "tag", "version_as_of", "timestamp_as_of")
+"""The options that name a version."""
+CHANGES_READ = ("table", "changes", "since", "until", "net", "columns", "where")
+WRITE = ("table", "request", "since", "force", "merge_schema", "operation")
+STREAM_READ = (
+    "table", "columns", "where", "with_commit_ts", "starting_version", "starting_timestamp", "max_versions_per_trigger",
+    "ignore_deletes",
+)  # fmt: skip
+CHANGES_STREAM_READ = (
+    "table", "changes", "net", "columns", "where", "starting_version", "starting_timestamp",
+    "max_versions_per_trigger", "cursor",
+)  # fmt: skip
+STREAM_WRITE = ("table", "merge_schema", "operation")
+_TRUTHS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+_SPARK_OPTIONS = frozenset({
+    "checkpointlocation", "collation", "comment", "external", "ismanagedlocation", "location", "mergeschema",
+    "outputmode", "owner", "paths", "provider", "queryname",
+})  # fmt: skip
+"""Options that Spark itself, or its catalog, adds."""
+
+
+def reads_changes(options: Mapping[str, str]) -> bool:
+    """Whether the option ``changes`` asks for the change feed. Raises InputError."""
+    return Options(_given(options), ()).flag("changes")
+
+
+def _given(options: Mapping[str, str]) -> dict[str, str]:
+    return {name.lower().replace("_", ""): value for name, value in options.items()}
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of one read or write.
+
+    Args:
+        given: values by name, as their author wrote them in lower case.
+        known: names that mean something here; underscores in them may be left out, so that ``startingVersion`` is one.
+    """
+
+    given: Mapping[str, str]
+    known: Collection[str]
+
+    @classmethod
+    def of(cls, options: Mapping[str, str], known: Collection[str]) -> Options:
+        """Checks the names.
+
+        Raises:
+            InputError: an option that does not exist here, or no database.
+        """
+        given = _given(options)
+        names = {name.replace("_", "") for name in known} | {"path", "url"}
+        unknown = sorted(name for name in given if name not in names | _SPARK_OPTIONS and "." not in name)
+        if unknown:
+            there = ", ".join(sorted({"path", *known}))
+            raise InputError(f'format("dolmen") has no option {unknown[0]!r} here; there are: {there}')
+        return cls(given, known)
+
+    @property
+    def url(self) -> str:
+        """URL of the database. Raises InputError if there is none, or two."""
+        path, url = self.given.get("path"), self.given.get("url")
+        if path and url and path != url:
+            raise InputError(f"the options path and url name two databases, {path!r} and {url!r}: give one")
+        if not (path or url):
+            raise InputError(
+                'format("dolmen") needs the database: .load("s3://bucket/database"), or option "path". Of a table by '
+                "CREATE TABLE ... USING dolmen, Spark hands no options on: use CREATE TEMPORARY VIEW ... USING dolmen"
+            )
+        found = str(path or url)
+        # Spark's catalog writes paths as Hadoop does.
+        return f"file://{found[5:]}" if found.startswith("file:/") and not found.startswith("file://") else found
+
+    @property
+    def table(self) -> str:
+        """The table's name. Raises InputError if there is none."""
+        name = self.text("table")
+        if not name:
+            raise InputError('format("dolmen") needs the table: .option("table", "name")')
+        return name
+
+    @property
+    def columns(self) -> list[str] | None:
+        """The names of the columns to read, from a list with commas; None = all."""
+        text = self.text("columns")
+        return [name.strip() for name in text.split(",")] if text else None
+
+    def text(self, name: str) -> str | None:
+        """The option's value; None if it was not given."""
+        return self.given.get(name.replace("_", ""))
+
+    def flag(self, name: str) -> bool:
+        """The option as a boolean; False by default. Raises InputError."""
+        text = self.text(name) or "false"
+        if text.lower() not in _TRUTHS:
+            raise InputError(f"option {name!r} is {text!r}: true or false")
+        return _TRUTHS[text.lower()]
+
+    def number(self, name: str, least: int = 1) -> int | None:
+        """A whole number of at least ``least``. Raises InputError."""
+        text = self.text(name)
+        if text is None:
+            return None
+        try:
+            value = int(text)
+        except ValueError:
+            value = least - 1
+        if value < least:
+            raise InputError(f"option {name!r} is {text!r}: a whole number of at least {least}")
+        return value
+
+    def version_or_time(self, name: str) -> str | int | None:
+        """A version by its number, or a time as ISO 8601 text, as ``Table.changes`` takes them."""
+        text = self.text(name)
+        return int(text) if text and text.isdecimal() else text
+
+    def zoned_moment(self, name: str) -> datetime | None:
+        """A time with its offset from UTC. Raises InputError: the zone of the session is not known to a source."""
+        text = self.text(name)
+        if text is None:
+            return None
+        try:
+            found = datetime.fromisoformat(text.strip())
+        except ValueError:
+            raise InputError(f"option {name!r} is {text!r}: write it as in '2026-11-21T10:00:00Z'") from None
+        if found.tzinfo is None:
+            raise InputError(f"option {name!r} is {text!r}: say which zone is meant, as in '2026-11-21T10:00:00Z'")
+        return found
+
+    def moment(self, name: str) -> str | int | None:
+        """A time as ``Database.at`` takes it: ISO 8601 text, or microseconds since the epoch."""
+        text = self.text(name)
+        return int(text) if text and text.lstrip("-").isdecimal() else text
 
 
 @dataclass(frozen=True)
@@ -33,15 +172,11 @@ class SourceTable:
     """A table in the version that is read, as processes send it to each other.
 
     Args:
-        url: of the database.
-        table: its name.
-        uuid: which it has, whatever tables of that name there were or will be.
-        version: the version.
-        manifest: key of its manifest, by which workers find all else.
-        schema: of the table in that version.
+        uuid: of the table, whatever tables of that name exist in other versions.
+        manifest: key of the version's manifest, by which workers find all else.
         columns: names of the result's columns, in order; ``_commit_ts`` may be among them.
-        erased_through: timestamp of the youngest erasure that is younger than the version; 0 if none is.
-        erasures: all of these, whose rows the version does not show any more.
+        erased_through: timestamp of the youngest erasure that is younger than the version; 0 if there is none.
+        erasures: all erasures that are younger, whose rows the version no longer shows.
     """
 
     url: str
@@ -59,79 +194,68 @@ class SourceTable:
         return COMMIT_TS_FIELD if name == COMMIT_TS else self.schema.field(name)
 
     def spark_schema(self) -> s.StructType:
-        """The columns as Spark's types, marked with their origin.
-
-        Raises:
-            SchemaError: Spark does not have a column's type.
-        """
+        """The columns as Spark's types, marked with their origin. Raises SchemaError: Spark lacks a column's type."""
         return Origin(self.uuid, self.version).mark(spark_schema(self.column(name) for name in self.columns))
 
     def with_schema(self, schema: s.StructType) -> SourceTable:
-        """The same table with the columns of a schema that the user, or Spark, asks for.
-
-        Raises:
-            SchemaError: a column that the table does not have, or has in another type.
-        """
-        check_types(self.table, schema, spark_schema(self.column(wanted.name) for wanted in schema.fields))
+        """The same table with the columns of a schema that the user, or Spark, gives. Raises SchemaError."""
+        check_types(self.table, schema, spark_schema(self.column(field.name) for field in schema.fields))
         return replace(self, columns=tuple(field.name for field in schema.fields))
 
 
-def check_types(table: str, wanted: s.StructType, own: s.StructType) -> None:
-    """Raises SchemaError if columns are wanted in other types than they have."""
-    for asked, there in zip(wanted.fields, own.fields, strict=True):
-        if there.dataType.simpleString() != asked.dataType.simpleString():
+def check_types(table: str, requested: s.StructType, own: s.StructType) -> None:
+    """Raises SchemaError if columns are requested in other types than they have."""
+    for column, stored in zip(requested.fields, own.fields, strict=True):
+        kind, wrong = stored.dataType.simpleString(), column.dataType.simpleString()
+        if kind != wrong:
             raise SchemaError(
-                f"column {asked.name!r} of table {table!r} is {there.dataType.simpleString()}, "
-                f"and not {asked.dataType.simpleString()}: read it so, and cast it"
+                f"column {column.name!r} of table {table!r} is {kind}, and not {wrong}: read it so, and cast it"
             )
 
 
-def pin(options: Mapping[str, str], known: Collection[str] = READ) -> SourceTable:
-    """Pins the version that the options name, the newest by default.
+def columns_of(given: Options, schema: Schema) -> list[str]:
+    """The columns that the options name, all by default. Raises InputError: one is named twice."""
+    names = given.columns or [field.name for field in schema.fields]
+    if given.flag("with_commit_ts"):
+        names = [*names, COMMIT_TS]
+    if len(set(names)) < len(names):
+        raise InputError(f"option 'columns' names one twice: {', '.join(names)}")
+    return names
+
+
+def source_table(options: Mapping[str, str], known: Collection[str] = READ) -> SourceTable:
+    """The table in the version that the options name, the newest by default.
 
     Raises:
-        InputError: options that are not there, or contradict each other.
+        InputError: unknown options, or options that contradict each other.
         NotFoundError: no such database, table or version.
     """
     given = Options.of(options, known)
     database = open_database(given.url)
-    return pin_table(database, snapshot(database, given), given)
+    return table_at(database, snapshot(database, given), given)
 
 
-def pin_table(database: Database, manifest: Manifest, given: Options) -> SourceTable:
+def table_at(database: Database, manifest: Manifest, given: Options) -> SourceTable:
     """The table that the options name, in one version. Raises TableNotFoundError, SchemaError, InputError."""
     entry = context_of(database).segments.whole(manifest.table(given.table))
-    schema = entry.schema
-    columns = given.columns or [field.name for field in schema.fields]
-    if given.flag("with_commit_ts"):
-        columns = [*columns, COMMIT_TS]
-    if len(set(columns)) < len(columns):
-        raise InputError(f"option 'columns' names one twice: {', '.join(columns)}")
+    columns = tuple(columns_of(given, entry.schema))
     head = context_of(database).head
     newest = (head.cached or head.refresh()).manifest
     with context_of(database).reading(newest.version):
         erasures = erasures_of(newest, context_of(database).segments, after=manifest.commit_ts)
-    table = SourceTable(
-        database.url,
-        given.table,
-        entry.uuid,
-        manifest.version,
-        manifest.key,
-        schema,
-        tuple(columns),
-        erasures[-1].ts if erasures else 0,
-        erasures,
-    )
+    version = manifest.version, manifest.key, entry.schema, columns
+    through = erasures[-1].ts if erasures else 0
+    table = SourceTable(database.url, given.table, entry.uuid, *version, through, erasures)
     for name in columns:
         table.column(name)
     return table
 
 
 def snapshot(database: Database, given: Options) -> Manifest:
-    """The manifest of the version that the options ``PINS`` name; the newest by default."""
-    if len(pins := [name for name in PINS if given.text(name) is not None]) > 1:
-        raise InputError(f"the options {' and '.join(pins)} say two things: give one")
-    version = given.number("version_as_of" if "version_as_of" in pins else "version")
+    """The manifest of the version that the options ``VERSION_OPTIONS`` name; the newest by default."""
+    if len(named := [name for name in VERSION_OPTIONS if given.text(name) is not None]) > 1:
+        raise InputError(f"the options {' and '.join(named)} say two things: give one")
+    version = given.number("version_as_of" if "version_as_of" in named else "version")
     moment = given.zoned_moment("timestamp_as_of") or given.moment("timestamp")
     tag = given.text("tag")
     head = context_of(database).head

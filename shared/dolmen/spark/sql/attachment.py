@@ -1,7 +1,4 @@
-"""Shows the tables of a database as temporary views of a Spark session.
-
-Temporary views that live as long as one statement is analysed.
-"""
+"""Shows the tables of a database as temporary views of a Spark session, and makes views for single statements."""
 
 from __future__ import annotations
 
@@ -22,17 +19,15 @@ from dolmen.base.arguments import short_repr
 from dolmen.commit.context import context_of
 from dolmen.errors import InputError, SchemaError, TableNotFoundError
 from dolmen.format.manifest import Manifest, TableEntry
-from dolmen.spark import checks as given
+from dolmen.spark import checks
 from dolmen.spark.checks import is_remote
 from dolmen.spark.failures import raising_dolmen_errors
 from dolmen.spark.origin import Origin, origins_of
-from dolmen.spark.read.to_frame import active_session, to_spark
-from dolmen.spark.spark_types import quoted
+from dolmen.spark.read.to_frame import to_spark
+from dolmen.spark.spark_types import quote
 from dolmen.transactions.snapshot import Snapshot
 
 _PREFIX = re.compile(r"[A-Za-z0-9_]{0,64}")
-
-
 _log = logging.getLogger("dolmen")
 
 
@@ -41,14 +36,14 @@ class Attachments:
     """The databases that are attached to one session.
 
     Args:
-        lock: held while views are made and statements are analysed, so that each sees one version.
+        lock: taken while views are made and statements are analysed, so that each statement sees one version.
     """
 
     lock: RLock = field(default_factory=RLock)
     all: list[Attachment] = field(default_factory=list)
 
     def find(self, view: str, *, case_sensitive: bool) -> tuple[Attachment, str] | None:
-        """The attachment that has a view of this name, and the table that it shows."""
+        """The attachment with a view of this name, and the table that the view shows."""
         for attachment in self.all:
             for table in attachment.tables():
                 name = attachment.view(table)
@@ -63,7 +58,7 @@ _ATTACHED: dict[str, Attachments] = {}
 
 def attachments_of(spark: SparkSession) -> Attachments:
     """The attachments of a session."""
-    own = spark.session_id if given.is_remote(spark) else spark._jsparkSession.sessionUUID()
+    own = spark.session_id if checks.is_remote(spark) else spark._jsparkSession.sessionUUID()
     return _ATTACHED.setdefault(own, Attachments())
 
 
@@ -80,7 +75,7 @@ class Attachment:
 
     def __init__(self, spark: SparkSession, database: Database, prefix: str, tables: Sequence[str] | None) -> None:
         self.spark, self.database, self.prefix = spark, database, prefix
-        self._wanted = None if tables is None else frozenset(tables)
+        self._selected = None if tables is None else frozenset(tables)
         self._shown: dict[str, _ShownTable] = {}
         self._left_out: dict[str, TableEntry] = {}
         self._is_attached = True
@@ -94,16 +89,16 @@ class Attachment:
         return self.prefix + table
 
     def origins(self) -> dict[Origin, str]:
-        """The names of the tables that are shown, by what their views show."""
+        """The names of the tables, by the versions that their views show."""
         return {shown.origin: table for table, shown in self._shown.items()}
 
     def refresh(self) -> int:
-        """Makes the views show the newest version: of tables that were changed, made or dropped. Returns the version.
+        """Makes the views show the newest version, and returns it. Views of unchanged tables stay as they are.
 
-        Sends one GET, and one more if there is a newer version. A view whose table has not changed stays as it is.
+        Sends one GET, and another one if there is a newer version.
 
         Raises:
-            InputError: a new table has the name of a view or table that Spark has; or this was detached.
+            InputError: Spark has a table or view with the name of a new table; or the attachment was detached.
         """
         with attachments_of(self.spark).lock:
             self._check()
@@ -112,13 +107,13 @@ class Attachment:
         return manifest.version
 
     def show(self, manifest: Manifest) -> None:
-        """Makes the views show a version. The caller holds the session's lock."""
+        """Makes the views show a version. The caller has taken the session's lock."""
         snapshot = Snapshot(context_of(self.database), manifest)
-        wanted = {name: manifest.tables[name] for name in snapshot.tables() if self._wants(name)}
-        for name in [name for name in self._shown if name not in wanted]:
+        selected = {n: manifest.tables[n] for n in snapshot.tables() if self._selected is None or n in self._selected}
+        for name in [name for name in self._shown if name not in selected]:
             self._drop(name)
-        self._left_out = {name: entry for name, entry in self._left_out.items() if name in wanted}
-        for name, entry in wanted.items():
+        self._left_out = {name: entry for name, entry in self._left_out.items() if name in selected}
+        for name, entry in selected.items():
             shown = self._shown.get(name)
             is_kept = shown is not None and shown.origin.version >= manifest.horizon
             if (is_kept and shown is not None and shown.entry == entry) or self._left_out.get(name) == entry:
@@ -126,16 +121,13 @@ class Attachment:
             self._make(name, entry, snapshot)
 
     def detach(self) -> None:
-        """Drops the views. Frames that were made of them stay. Calling it twice does no harm."""
+        """Drops the views. Frames that were made of them stay. Calling this twice does no harm."""
         attached = attachments_of(self.spark)
         with attached.lock:
             for name in self.tables():
                 self._drop(name)
             attached.all = [each for each in attached.all if each is not self]
             self._is_attached = False
-
-    def _wants(self, name: str) -> bool:
-        return self._wanted is None or name in self._wanted
 
     def _check(self) -> None:
         if not self._is_attached:
@@ -145,28 +137,28 @@ class Attachment:
         view = self.view(name)
         if name in self._shown:
             self._check_own(name)
-        elif name not in self._left_out and self.spark.catalog.tableExists(quoted(view)):
+        elif name not in self._left_out and self.spark.catalog.tableExists(quote(view)):
             raise InputError(f"Spark has a table or view {view!r} already: attach with another prefix=, or drop it")
         try:
-            frame = frame_of(self.spark, self.database, snapshot, name)
-        except SchemaError as error:  # a type that Spark does not have
+            frame = to_spark(snapshot.table(name), spark=self.spark)
+        except SchemaError as error:  # Spark lacks the type of a column
             self._drop(name)
             self._left_out[name] = entry
             _log.warning("table %s has no view: %s", name, error)
             return
         self._left_out.pop(name, None)
-        frame.createOrReplaceTempView(quoted(view))
+        frame.createOrReplaceTempView(quote(view))
         self._shown[name] = _ShownTable(entry, Origin(entry.uuid, snapshot.version))
 
     def _check_own(self, name: str) -> None:
-        """Raises InputError if somebody has put another view in the place of a table's."""
+        """Raises InputError if another view has replaced that of a table."""
         if not self._is_own(name):
             view = self.view(name)
             raise InputError(f"the view {view!r} is not the one of table {name!r} any more: drop it, and attach again")
 
     def _is_own(self, name: str) -> bool:
         try:
-            schema = self.spark.table(quoted(self.view(name))).schema
+            schema = self.spark.table(quote(self.view(name))).schema
         except AnalysisException:  # it was dropped
             return True
         return origins_of(schema) == {self._shown[name].origin}
@@ -186,19 +178,19 @@ def attach(
 ) -> Attachment:
     """Makes a temporary view of each table of a database, for SQL.
 
-    ``dolmen.spark.sql`` makes views show the newest version before each statement. For ``spark.sql`` itself, call
+    ``dolmen.spark.sql`` makes the views show the newest version before each statement. For ``spark.sql`` itself, call
     ``refresh()``: a view shows the version at which it was made.
 
     Args:
-        prefix: begins the names of the views, where several databases are attached, or Spark has tables of their names.
-        tables: the tables to show; by default all, also those that are made later.
+        prefix: begins the names of the views, if several databases are attached, or Spark has tables of these names.
+        tables: the tables to show; by default all, also those that are created later.
 
     Raises:
-        InputError: Spark has a table or view of such a name; or the database is attached to this session so already.
-        TableNotFoundError: there is no such table.
+        InputError: Spark has a table or view of such a name; or the database is already attached with this prefix.
+        TableNotFoundError: a table does not exist.
     """
-    given.any_session(spark)
-    given.database(database)
+    checks.any_session(spark)
+    checks.database(database)
     if not isinstance(prefix, str) or not _PREFIX.fullmatch(prefix):
         raise InputError(f"prefix={short_repr(prefix)}: up to 64 letters, digits and _")
     names = None if tables is None else arguments.names("tables", tables)
@@ -220,29 +212,15 @@ def attach(
 
 def detach(spark: SparkSession, database: Database | None = None) -> None:
     """Drops the views of a database, or of all that are attached to a session."""
-    for each in list(attachments_of(given.any_session(spark)).all):
+    for each in list(attachments_of(checks.any_session(spark)).all):
         if database is None or each.database.url == database.url:
             each.detach()
 
 
-def frame_of(spark: SparkSession, database: Database, snapshot: Snapshot, table: str) -> DataFrame:
-    """A table of a version as a frame."""
-    return to_spark(snapshot.table(table), spark=spark)
-
-
-def session_of(spark: SparkSession | None) -> SparkSession:
-    """The session that was given, or the active one. Raises InputError."""
-    return active_session() if spark is None else given.any_session(spark)
-
-
 Args: TypeAlias = Mapping[str, Any] | Sequence[Any] | None
 """The values of a statement's parameters, as ``spark.sql`` takes them."""
-
-
 VIEW = "__dolmen_view_"
-"""Begins their names."""
-
-
+"""Begins the names of the views of statements."""
 _numbers = count()
 
 
@@ -261,7 +239,7 @@ class Views:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if is_remote(self.spark):  # there, a frame is analysed when it is used: its views stay as long as the session
+        if is_remote(self.spark):  # it analyses a frame when it is used: views stay as long as the session
             return
         for name in self._names:
             self.spark.catalog.dropTempView(name)
@@ -274,14 +252,7 @@ class Views:
         return name
 
     def run(self, sql: str, what: str) -> DataFrame:
-        """Analyses a query.
-
-        Args:
-            what: the piece of the user's SQL that it was made for.
-
-        Raises:
-            InputError: Spark refuses it.
-        """
+        """Analyses a query that was made for a piece of the user's SQL. Raises InputError: Spark refuses it."""
         try:
             with raising_dolmen_errors():
                 return self.spark.sql(sql, self.args) if self.args else self.spark.sql(sql)

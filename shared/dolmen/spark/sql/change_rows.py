@@ -1,56 +1,40 @@
-"""The common parts of DELETE, UPDATE and MERGE: target, columns, claims of what is read, and the job that writes.
+"""DELETE and UPDATE of SQL, and the parts that MERGE shares with them.
 
-DELETE and UPDATE: Spark evaluates the condition and the new values, and dolmen hides and writes rows.
-
-Checks that UPDATE and MERGE leave alone what no update may change: the primary key, and the order of changes (CDC).
-
-Spark has analysed the new values by then. A value is no other one if it is the column itself, or a column of the source
-that ``ON`` wants equal to it.
+Spark evaluates the condition and the new values, and dolmen hides and writes rows (``write.row_actions``). Values get
+the types of their columns as Spark casts them when it stores them. The commit depends on all tables that were read.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-import msgspec
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
+from pyspark.sql import types as s
 
 from dolmen.base.cached import cached_property
-from dolmen.commit.statements.row_changes import DeletePositions, Write
-from dolmen.errors import InputError, SchemaError
+from dolmen.errors import InputError, RowError, SchemaError
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Field
 from dolmen.predicate import Constant, Predicate
+from dolmen.predicate.foreign import ForeignCondition
+from dolmen.spark.failures import mark_of
 from dolmen.spark.file_tasks import FILE, ROW
-from dolmen.spark.merge.frame_source import ACTION, Action, MergeTask, matched_twice, write_merged
-from dolmen.spark.merge.spark_merge import add_written, positions_by_path
 from dolmen.spark.origin import origins_read
 from dolmen.spark.read.to_frame import to_spark
-from dolmen.spark.spark_types import is_own, quoted, spark_schema
-from dolmen.spark.sql.agreement import StoreCasts, agreed_predicate, wider_predicate
+from dolmen.spark.spark_types import is_own, quote, spark_schema, spark_type
 from dolmen.spark.sql.attachment import Attachment, Views
+from dolmen.spark.sql.catalyst import check_single_rows, find_shown_columns, read_condition
 from dolmen.spark.sql.statement import DeleteStatement, SqlStatement, Target, UpdateStatement
-from dolmen.spark.write.from_frame import begin_uploads, collect_keeping_alive, without_files
-from dolmen.spark.write.task_reports import REPORT, Reported
+from dolmen.spark.write.row_actions import ACTION, Action, apply_actions
 from dolmen.transactions.merge.clauses import check_updatable
 from dolmen.transactions.transaction import Transaction, unit_of
-
-_PLAIN = {"Project", "Filter", "SubqueryAlias", "View", "Join"}
-"""Nodes of a plan under which each row of the target stays one row."""
 
 
 @dataclass(frozen=True)
 class RowChange:
-    """A change of rows on one version of a table.
-
-    Args:
-        table: its name in the database.
-        views: of the statement.
-        statement: read, with views in place of older versions.
-    """
+    """A change of rows on one version of a table. The statement has views in place of older versions."""
 
     transaction: Transaction
     attachment: Attachment
@@ -83,19 +67,19 @@ class RowChange:
         return find_field(self.entry.schema.fields, name, self.table, case_sensitive=self.case_sensitive)
 
     def empty(self) -> str:
-        """A view of the target's columns without a row, for what is only analysed."""
+        """A view of the target's columns without a row, for queries that are only analysed."""
         schema = spark_schema(self.fields).add(FILE, "string").add(ROW, "long")
         return self.views.make(self.views.spark.createDataFrame([], schema))
 
     def rows(self, where: Predicate | None, *, whole: bool) -> str:
-        """A view of the target's rows with their positions. What is read is claimed.
+        """A view of the target's rows with their positions. The commit depends on the rows that are read.
 
         Args:
             where: TRUE for all rows that may change.
-            whole: all columns are needed, as rows are written anew.
+            whole: all columns are needed, because rows are written again.
 
         Raises:
-            SchemaError: a column that Spark does not have, or has for its own.
+            SchemaError: Spark lacks the type of a column, or uses its name itself.
         """
         fields = self.entry.schema.fields if whole else self.fields
         columns = [field.name for field in fields if not is_own(field.name)]
@@ -108,20 +92,18 @@ class RowChange:
 
     def from_target(self, view: str) -> str:
         """The view under the name by which expressions know the target."""
-        return f"`{view}` AS {quoted(self.target.alias)}"
+        return f"`{view}` AS {quote(self.target.alias)}"
 
     def own(self, name: str) -> str:
         """A column of the target in SQL."""
-        return f"{quoted(self.target.alias)}.{quoted(name)}"
+        return f"{quote(self.target.alias)}.{quote(name)}"
 
     def select(self, shown: str, source: str, what: str, where: str | None = None) -> DataFrame:
-        """Analyses a query of one of these, with the statement's WITH before it.
+        """Analyses a query with the statement's WITH before it.
 
         Args:
-            shown: expressions.
-            source: what stands behind FROM.
-            what: the piece of the user's SQL that it is made for.
-            where: a condition.
+            source: the text after FROM.
+            what: the piece of the user's SQL that the query is made for.
 
         Raises:
             InputError: Spark refuses it.
@@ -132,24 +114,18 @@ class RowChange:
         return self.views.run("\n".join(lines), what)
 
     def check(self, analysed: DataFrame, what: str) -> None:
-        """Claims the tables that a frame reads, and checks that it gives each row of the target once.
+        """Checks that a frame gives each row of the target once, and depends on the tables that it reads.
 
         Args:
-            analysed: over ``empty``, so that the target itself is not among what it reads, unless in a subquery.
+            analysed: over ``empty``, so it reads the target itself only in subqueries.
 
         Raises:
             InputError: an aggregate, a window or a generator.
         """
-        node: Any = analysed._jdf.queryExecution().analyzed()
-        kind = str(node.getClass().getSimpleName())
-        while kind in ("WithCTE", "Project", "Filter"):
-            node = node.plan() if kind == "WithCTE" else node.child()
-            kind = str(node.getClass().getSimpleName())
-        if kind not in _PLAIN:
-            raise InputError(f"{what}: {kind.lower()}s are not for single rows: put them into a subquery")
-        self.claim(analysed)
+        check_single_rows(analysed, what)
+        self.depend_on(analysed)
 
-    def claim(self, frame: DataFrame) -> None:
+    def depend_on(self, frame: DataFrame) -> None:
         """Makes the commit valid only if the tables that a frame reads in the newest version have not changed."""
         current = self.attachment.origins()
         for origin in origins_read(frame):
@@ -157,32 +133,8 @@ class RowChange:
                 unit_of(self.transaction).claim(current[origin], None)
 
     def write(self, rows: DataFrame, actions: Sequence[Action], *, once: bool, new: bool = False) -> None:
-        """Runs the job, and adds what it did to the transaction.
-
-        Args:
-            rows: with their actions, positions and values.
-            once: it is an error when one row of the target goes twice.
-            new: rows that replace none must have primary keys that no other row has.
-
-        Raises:
-            DuplicateKeyError: one has not.
-        """
-        transaction, entry = self.transaction, self.entry
-        url, txid = begin_uploads(transaction)
-        encoded = msgspec.json.encode(without_files(entry))
-        task = MergeTask(
-            url, self.table, encoded, txid, (), tuple(actions), keys=False, positions=True, once=once, new=new
-        )
-        reported = Reported.of(collect_keeping_alive(transaction, rows.mapInArrow(write_merged(task), REPORT)))
-        if once and reported.again:
-            raise matched_twice()
-        if reported.positions:
-            positions = positions_by_path(transaction, entry, reported.positions)
-            unit_of(transaction).add(DeletePositions.of(self.table, entry.uuid, positions, self.request))
-        if reported.files:
-            files = tuple(reported.files)
-            written = Write(self.table, entry.uuid, files, (), self.request, schema=entry.schema)
-            add_written(transaction, entry, written, reported, new=new)
+        """Runs the job of the actions, and adds the changes to the transaction. See ``apply_actions``."""
+        apply_actions(self.transaction, self.table, rows, actions, once=once, new=new, request=self.request)
 
 
 def find_field(fields: Sequence[Field], name: str, table: str, *, case_sensitive: bool) -> Field:
@@ -203,58 +155,117 @@ def check_updates(
     given: Sequence[str] = (),
     equal: Collection[tuple[Field, str]] = (),
 ) -> None:
-    """Checks new values of columns.
+    """Checks that no update changes the primary key, or the order of changes (CDC).
+
+    A value stays the same if it is the column itself, or a column of the source that ``ON`` wants equal to it.
 
     Args:
-        analysed: a query that shows the values first, over the target's view and then, if there is one, the source's.
-        fields: their columns.
+        analysed: a query that shows the values first, over the target's view and, in a MERGE, the source's after it.
+        fields: the columns of the values.
         given: names of the source's columns.
-        equal: columns of the target, each with one of the source that has the same value.
+        equal: columns of the target, each with a column of the source that has the same value.
 
     Raises:
-        SchemaError: a column that no update may change may get another value.
+        SchemaError: such a column may get another value.
     """
-    shown = _shown_places(analysed, len(fields))
-    first = len(change.fields) + 2  # the view of the target has places of rows, too: see RowChange.empty
+    shown = find_shown_columns(analysed, len(fields))
+    first = len(change.fields) + 2  # after these the target's view has a row's file and position: RowChange.empty
     columns: dict[int, Field | str] = {**dict(enumerate(change.fields)), **dict(enumerate(given, first))}
-    for field, place in zip(fields, shown, strict=True):
-        column = None if place is None else columns.get(place)
+    for field, index in zip(fields, shown, strict=True):
+        column = None if index is None else columns.get(index)
         if column != field and (field, column) not in equal:
             check_updatable(change.entry, field)
 
 
-def _shown_places(analysed: DataFrame, count: int) -> list[int | None]:
-    """For each of the first expressions of a SELECT, the place of the column that it is; None if it is none."""
-    node: Any = analysed._jdf.queryExecution().analyzed()
-    while node.getClass().getSimpleName() == "WithCTE":
-        node = node.plan()
-    output, shown = node.child().output(), node.projectList()
-    places = {output.apply(place).exprId().id(): place for place in range(output.size())}
-    found: list[int | None] = []
-    for number in range(count):
-        value = shown.apply(number).child()  # of its alias
-        is_column = value.getClass().getSimpleName() == "AttributeReference"
-        found.append(places.get(value.exprId().id()) if is_column else None)
-    return found
+_POLICY = "spark.sql.storeAssignmentPolicy"
+_DAYS = s.DateType, s.TimestampType, s.TimestampNTZType
+
+
+class StoreCasts:
+    """Casts by Spark's ANSI policy, whether ``spark.sql.ansi.enabled`` is on or not.
+
+    Types that it does not store are refused, and values that do not fit fail the job.
+    """
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._policy = (spark.conf.get(_POLICY, None) or "ANSI").upper()
+
+    def column(self, frame: DataFrame, name: str, field: Field, what: str) -> Column:
+        """A frame's column, which a piece of SQL gave, in the type of a table's column.
+
+        Raises:
+            SchemaError: Spark or dolmen does not store values of its type in such a column.
+        """
+        own, target = frame.schema[name].dataType, spark_type(field.arrow_type)
+        column = F.col(quote(name))
+        if own.simpleString() == target.simpleString() or isinstance(own, s.NullType):
+            return column.cast(target)
+        said = f"{what}: a value of type {own.simpleString()} for column {field.name!r} of {target.simpleString()}"
+        if self._policy != "ANSI":
+            raise InputError(f"{said}: with {_POLICY}={self._policy} write the cast yourself")
+        if _fits(own, target):
+            return column.cast(target)
+        nested = s.ArrayType, s.MapType, s.StructType, s.VariantType
+        if isinstance(own, nested) or isinstance(target, nested) or not can_store(own, target):
+            raise SchemaError(f"{said}: cast it")
+        fitting = column.try_cast(target)
+        reason = f"a value does not fit {target.simpleString()}"
+        misfit = F.raise_error(F.lit(mark_of(RowError(reason, column=field.name))))
+        return F.when(column.isNotNull() & fitting.isNull(), misfit).otherwise(fitting)
+
+
+def _fits(own: s.DataType, target: s.DataType) -> bool:
+    """Whether all values in a list, map or struct fit, because only literals are cast."""
+    if isinstance(own, s.ArrayType) and isinstance(target, s.ArrayType):
+        pairs = [(own.elementType, target.elementType)]
+    elif isinstance(own, s.MapType) and isinstance(target, s.MapType):
+        pairs = [(own.keyType, target.keyType), (own.valueType, target.valueType)]
+    elif isinstance(own, s.StructType) and isinstance(target, s.StructType) and own.names == target.names:
+        pairs = [(field.dataType, other.dataType) for field, other in zip(own, target, strict=True)]
+    else:
+        return False
+    return all(_fits(*pair) or _is_literal_of(*pair) for pair in pairs)
+
+
+def _is_literal_of(own: s.DataType, target: s.DataType) -> bool:
+    """Whether all values of a flat type fit another one: NULL, integers in wider types, decimals as floats."""
+    if own == target or isinstance(own, s.NullType):
+        return True
+    integers = [s.ByteType, s.ShortType, s.IntegerType, s.LongType]
+    if type(own) in integers and type(target) in integers:
+        return integers.index(type(own)) < integers.index(type(target))
+    return (
+        isinstance(own, (s.IntegralType, s.DecimalType))
+        and isinstance(target, s.FractionalType)
+        and not isinstance(target, s.DecimalType)
+    )
+
+
+def can_store(own: s.DataType, target: s.DataType) -> bool:
+    """Whether Spark's ANSI policy stores flat values of another type in a column, as Spark's own
+    ``Cast.canANSIStoreAssign`` says, which a session of Spark Connect can't be asked for."""
+    if isinstance(target, s.StringType):
+        return isinstance(own, (s.AtomicType, s.CalendarIntervalType))
+    if isinstance(own, _DAYS) and isinstance(target, _DAYS):
+        return True
+    return isinstance(own, s.NumericType) and isinstance(target, s.NumericType)
 
 
 def delete_rows(change: RowChange, statement: DeleteStatement) -> None:
-    """Adds a delete to a transaction: a predicate, where dolmen and Spark agree on what it means, else positions.
+    """Adds a delete to a transaction: by a predicate that means the same as the condition, or else by positions.
 
     Raises:
         InputError: Spark refuses the condition.
     """
-    predicate: Predicate | None = Constant(True)
-    wider: Predicate | None = None
+    condition = ForeignCondition(Constant(True), is_exact=True)
     if statement.where is not None:
         analysed = change.select("1", change.from_target(change.empty()), statement.where, statement.where)
         change.check(analysed, statement.where)
-        fields = dict(enumerate(change.fields))
-        predicate, wider = agreed_predicate(analysed, fields), wider_predicate(analysed, fields)
-    if predicate is not None:
-        change.transaction.table(change.table).delete(predicate, request=change.request)
+        condition = read_condition(analysed, dict(enumerate(change.fields)))
+    if condition.predicate is not None and condition.is_exact:
+        change.transaction.table(change.table).delete(condition.predicate, request=change.request)
         return
-    source = change.from_target(change.rows(wider, whole=False))
+    source = change.from_target(change.rows(condition.predicate, whole=False))
     shown = f"CAST(0 AS INT) AS {ACTION}, `{FILE}`, `{ROW}`"
     rows = change.select(shown, source, statement.where or "", statement.where)
     change.write(rows, [Action(True, None)], once=False)
@@ -265,27 +276,27 @@ def update_rows(change: RowChange, statement: UpdateStatement) -> None:
 
     Raises:
         InputError: Spark refuses the condition or a value.
-        SchemaError: a column that is not there, that no update may change, or that can't hold values of this type.
+        SchemaError: a column does not exist, may not be updated, or can't hold values of this type.
     """
-    wanted = [(change.field(name), text) for name, text in statement.values]
-    names = [field.name for field, _ in wanted]
+    updated = [(change.field(name), text) for name, text in statement.values]
+    names = [field.name for field, _ in updated]
     if repeated := [name for name in names if names.count(name) > 1]:
         raise InputError(f"UPDATE sets column {repeated[0]!r} twice")
-    values = ", ".join(f"(\n{text}\n) AS __value_{place}" for place, (_, text) in enumerate(wanted))
+    values = ", ".join(f"(\n{text}\n) AS __value_{index}" for index, (_, text) in enumerate(updated))
     kept = [field.name for field in change.entry.schema.fields if field.name not in names]
-    others = "".join(f", {change.own(name)} AS __value_{place}" for place, name in enumerate(kept, len(wanted)))
+    others = "".join(f", {change.own(name)} AS __value_{index}" for index, name in enumerate(kept, len(updated)))
     what = ", ".join(text for _, text in statement.values)
     analysed = change.select(values, change.from_target(change.empty()), what, statement.where)
     change.check(analysed, what)
-    check_updates(change, analysed, [field for field, _ in wanted])
-    wider = wider_predicate(analysed, dict(enumerate(change.fields)))
-    source = change.from_target(change.rows(wider, whole=True))
+    check_updates(change, analysed, [field for field, _ in updated])
+    condition = read_condition(analysed, dict(enumerate(change.fields)))
+    source = change.from_target(change.rows(condition.predicate, whole=True))
     frame = change.select(f"{values}{others}, `{FILE}`, `{ROW}`", source, what, statement.where)
     casts = StoreCasts(change.views.spark)
     cast = [
-        casts.column(frame, f"__value_{place}", field, text).alias(f"__value_{place}")
-        for place, (field, text) in enumerate(wanted)
+        casts.column(frame, f"__value_{index}", field, text).alias(f"__value_{index}")
+        for index, (field, text) in enumerate(updated)
     ]
-    carried = [F.col(f"__value_{place}") for place in range(len(wanted), len(names) + len(kept))]
+    carried = [F.col(f"__value_{index}") for index in range(len(updated), len(names) + len(kept))]
     rows = frame.select(F.lit(0).cast("int").alias(ACTION), FILE, ROW, *cast, *carried)
-    change.write(rows, [Action(True, tuple((name, place) for place, name in enumerate([*names, *kept])))], once=False)
+    change.write(rows, [Action(True, tuple((name, index) for index, name in enumerate([*names, *kept])))], once=False)

@@ -1,13 +1,16 @@
-"""MERGE: Spark joins target and source by any condition, and chooses the clause of each row."""
+"""MERGE of SQL: Spark joins target and source by any condition, and chooses the clause of each row.
+
+It is planned apart from ``write.spark_merge``, whose source is a frame that is joined by keys and kept over repeated
+attempts: here conditions and values are pieces of the user's SQL, which only a whole query can resolve. Both share how
+a clause is chosen, the job, and the changes (``write.row_actions``).
+"""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeAlias
 
-import pyarrow as pa
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
 
@@ -17,17 +20,20 @@ from dolmen.format.schema import Field
 from dolmen.predicate import Predicate
 from dolmen.spark.failures import mark_of
 from dolmen.spark.file_tasks import FILE, ROW
-from dolmen.spark.merge.frame_source import ACTION, Action, Source, matched_twice
-from dolmen.spark.spark_types import is_own, quoted
-from dolmen.spark.sql.agreement import StoreCasts
-from dolmen.spark.sql.change_rows import RowChange, check_updates
+from dolmen.spark.spark_types import is_own, quote
+from dolmen.spark.sql.catalyst import count_join_conditions, find_equal_columns
+from dolmen.spark.sql.change_rows import RowChange, StoreCasts, check_updates
 from dolmen.spark.sql.statement import MergeClause, MergeStatement
+from dolmen.spark.write.frame_source import Source
+from dolmen.spark.write.row_actions import ACTION, Action, action_sql, join_kind, matched_twice_error
 
 _BOTH = "__matched"
 """Whether a row has both a target row and a source row."""
-_DIGITS = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 19}
-"""Types of whole numbers, with the most digits of their values."""
 _ORDER = ("matched", "not matched", "not matched by source")
+
+
+Plan: TypeAlias = list[tuple[MergeClause, list[tuple[Field, str]] | None]]
+"""Each clause with the row that it writes, if it writes one: expressions by column."""
 
 
 def merge_matching(change: RowChange, statement: MergeStatement) -> None:
@@ -35,13 +41,13 @@ def merge_matching(change: RowChange, statement: MergeStatement) -> None:
 
     Raises:
         InputError: Spark refuses a piece of it, or several source rows match one target row.
-        SchemaError: a column that is not there, or that can't hold values of this type.
+        SchemaError: a column does not exist, or can't hold values of this type.
     """
-    _Matching(change, statement).run()
+    _SqlMerge(change, statement).run()
 
 
 @dataclass(frozen=True)
-class _Matching:
+class _SqlMerge:
     change: RowChange
     statement: MergeStatement
 
@@ -51,7 +57,7 @@ class _Matching:
             raise InputError("a MERGE takes named parameters alone: write :name, and give args a mapping")
         self._check_reachable()
         source = self.change.select("*", self.statement.source, self.statement.source)
-        self.change.claim(source)
+        self.change.depend_on(source)
         if own := [name for name in source.columns if is_own(name)]:
             raise SchemaError(f"column {own[0]!r} of the source has a name that merges use themselves: rename it")
         source = source.persist()  # it is read for its keys, and again for the join
@@ -72,28 +78,28 @@ class _Matching:
         by_source = self._of_kind("not matched by source")
         keys = None if by_source else self._keys(analysed, source)
         where = None if keys is None else keys.predicate
-        plan = self._actions(source.columns)
+        plan = self._plan(source.columns)
         new = bool(self._of_kind("not matched") and change.entry.primary_key) and not self._inserts_keys(keys, plan)
-        equal = _equal_columns(analysed, dict(enumerate(change.fields)), source.columns, may_cast=True)
+        equal = find_equal_columns(analysed, dict(enumerate(change.fields)), source.columns, may_cast=True)
         self._check_updates(plan, given, empty, equal, source.columns)
         change.check(self._rows(given, empty, plan), self.statement.on)
         frame = self._rows(given, change.rows(where, whole=needs_target), plan)
         once = bool(self._of_kind("matched")) and not self._deletes_only
         if once and any(clause.when is not None for clause in self._of_kind("matched")[-1:]):
             again = F.sum(F.when(F.col(_BOTH), 1)).over(Window.partitionBy(FILE, ROW)) > 1
-            fails = F.raise_error(F.lit(mark_of(matched_twice()))).cast("int")
+            fails = F.raise_error(F.lit(mark_of(matched_twice_error()))).cast("int")
             frame = frame.withColumn(ACTION, F.when(again, fails).otherwise(F.col(ACTION)))
         casts = StoreCasts(views.spark)
         values = [
-            casts.column(frame, f"__value_{place}", field, text).alias(f"__value_{place}")
-            for place, (field, text, _) in enumerate(self._values(plan))
+            casts.column(frame, f"__value_{index}", field, text).alias(f"__value_{index}")
+            for index, (field, text, _) in enumerate(self._values(plan))
         ]
         rows = frame.where(F.col(ACTION).isNotNull()).select(ACTION, FILE, ROW, *values)
-        places = iter(range(len(values)))
+        numbers = iter(range(len(values)))
         actions = [
             Action(
                 clause.kind != "not matched",
-                None if columns is None else tuple((field.name, next(places)) for field, _ in columns),
+                None if columns is None else tuple((field.name, next(numbers)) for field, _ in columns),
             )
             for clause, columns in plan
         ]
@@ -119,7 +125,7 @@ class _Matching:
 
     @property
     def _alias(self) -> str:
-        return quoted(self.statement.source_alias or "__source_rows")
+        return quote(self.statement.source_alias or "__source_rows")
 
     def _source(self, view: str) -> str:
         return f"`{view}` AS {self._alias}"
@@ -134,16 +140,15 @@ class _Matching:
             shown = ", ".join(f"(\n{text}\n)" for text in texts)
             self.change.check(self.change.select(shown, side, ", ".join(texts)), ", ".join(texts))
 
-    def _actions(self, given: Sequence[str]) -> list[tuple[MergeClause, list[tuple[Field, str]] | None]]:
-        """Each clause with the row that it writes: expressions by column."""
-        found: list[tuple[MergeClause, list[tuple[Field, str]] | None]] = []
+    def _plan(self, given: Sequence[str]) -> Plan:
+        found: Plan = []
         fields = self.change.entry.schema.fields
         for clause in self._clauses:
             if clause.action == "delete":
                 found.append((clause, None))
                 continue
             if clause.values is None:
-                values = [(field, f"{self._alias}.{quoted(self._given(field, given))}") for field in fields]
+                values = [(field, f"{self._alias}.{quote(self._given(field, given))}") for field in fields]
             else:
                 values = [(self.change.field(name), text) for name, text in clause.values]
             names = [field.name for field, _ in values]
@@ -155,31 +160,21 @@ class _Matching:
         return found
 
     def _check_updates(
-        self,
-        plan: Sequence[tuple[MergeClause, list[tuple[Field, str]] | None]],
-        given: str,
-        empty: str,
-        equal: Sequence[tuple[Field, str]],
-        columns: Sequence[str],
+        self, plan: Plan, given: str, empty: str, equal: Sequence[tuple[Field, str]], columns: Sequence[str]
     ) -> None:
-        """Checks that no clause gives a row another primary key, or another place in the order of changes.
+        """Checks that no clause changes the primary key of a row, or its position in the order of changes.
 
         Args:
-            plan: see ``_actions``.
             given, empty: the views of source and target.
             equal: columns of the target, each with the source's of the same value.
             columns: names of the source's columns.
-
-        Raises:
-            InputError: an aggregate, a window or a generator.
-            SchemaError: a clause gives a row another key or place.
         """
         own = self.change.from_target(empty)
         for clause, values in plan:
             set_by_user = [(field, text) for field, text in values or () if text != self.change.own(field.name)]
             if clause.action != "update" or not set_by_user:
                 continue
-            shown = ", ".join(f"(\n{text}\n) AS __value_{place}" for place, (_, text) in enumerate(set_by_user))
+            shown = ", ".join(f"(\n{text}\n) AS __value_{index}" for index, (_, text) in enumerate(set_by_user))
             what = ", ".join(text for _, text in set_by_user)
             matched = clause.kind == "matched"
             analysed = self.change.select(shown, f"{own} CROSS JOIN {self._source(given)}" if matched else own, what)
@@ -196,11 +191,11 @@ class _Matching:
         return alike[0]
 
     @staticmethod
-    def _values(plan: Sequence[tuple[MergeClause, list[tuple[Field, str]] | None]]) -> list[tuple[Field, str, int]]:
+    def _values(plan: Plan) -> list[tuple[Field, str, int]]:
         """All values, with the numbers of their clauses."""
         return [(*value, number) for number, (_, values) in enumerate(plan) for value in values or ()]
 
-    def _rows(self, given: str, target: str, plan: Sequence[tuple[MergeClause, Any]]) -> DataFrame:
+    def _rows(self, given: str, target: str, plan: Plan) -> DataFrame:
         """The rows that have an action, or two sides."""
         own, other = self.change.from_target(target), self._source(given)
         here, there = f"{self._alias}.`{Source.HERE}` IS NOT NULL", f"{self.change.own(ROW)} IS NOT NULL"
@@ -210,46 +205,35 @@ class _Matching:
             joined, there = f"{other} LEFT ANTI JOIN {own} {on}", "FALSE"
             where = f"CAST(NULL AS STRING) AS `{FILE}`, CAST(NULL AS BIGINT) AS `{ROW}`"
         else:
-            kind = "FULL" if new and left else "LEFT" if left else "RIGHT" if new else "INNER"
-            joined = f"{own} {kind} JOIN {other} {on}"
+            how = join_kind(matched=bool(matched), not_matched=bool(new), by_source=bool(left))
+            joined = f"{own} {how.upper()} JOIN {other} {on}"
             where = f"{self.change.own(FILE)} AS `{FILE}`, {self.change.own(ROW)} AS `{ROW}`"
-        sides = (f"{there} AND {here}", f"{here} AND NOT ({there})", f"{there} AND NOT ({here})")
-        cases, number = [], 0
-        for side, clauses in zip(sides, (matched, new, left), strict=True):
-            if clauses:
-                inner = []
-                for clause in clauses:
-                    inner.append(f"WHEN (\n{clause.when or 'TRUE'}\n) THEN {number}")
-                    number += 1
-                cases.append(f"WHEN {side} THEN CASE {' '.join(inner)} END")
-        action = f"CAST(CASE {' '.join(cases)} END AS INT) AS {ACTION}"
+        action = action_sql(here, there, *([clause.when for clause in clauses] for clauses in (matched, new, left)))
         values = [
-            f"CASE WHEN {ACTION} = {number} THEN (\n{text}\n) END AS __value_{place}"
-            for place, (_, text, number) in enumerate(self._values(plan))
+            f"CASE WHEN {ACTION} = {number} THEN (\n{text}\n) END AS __value_{index}"
+            for index, (_, text, number) in enumerate(self._values(plan))
         ]
-        shown = ", ".join([action, f"{sides[0]} AS {_BOTH}", where, *values])
+        shown = ", ".join([f"{action} AS {ACTION}", f"{there} AND {here} AS {_BOTH}", where, *values])
         return self.change.select(shown, joined, self.statement.on)
 
     def _keys(self, analysed: DataFrame, source: DataFrame) -> _Keys | None:
-        """The columns that must be equal for rows to match, with their values in the source; None if there are none."""
-        pairs = _equal_columns(analysed, dict(enumerate(self.change.fields)), source.columns)
+        """The columns that must be equal for rows to match, with their values in the source; None without any."""
+        pairs = find_equal_columns(analysed, dict(enumerate(self.change.fields)), source.columns)
         if not pairs:
             return None
         fields = tuple(field for field, _ in pairs)
-        keys = source.select(*(F.col(quoted(name)).alias(field.name) for field, name in pairs))
+        keys = source.select(*(F.col(quote(name)).alias(field.name) for field, name in pairs))
         nullable = [field.nullable for field in fields]
-        # A column that is not nullable refuses NULL when the row is written; in others it must be seen here.
+        # A column that is not nullable refuses NULL when the row is written; others are counted here.
         summarized = Source(keys if all(nullable) else keys.na.drop(), fields)
         try:
             summary = summarized.summarize()
         finally:
             summarized.close()
-        only = len(_conjuncts(_join_of(analysed))) == len(pairs) and len(set(nullable)) == 1
+        only = count_join_conditions(analysed) == len(pairs) and len(set(nullable)) == 1
         return _Keys(pairs, summary.predicate(fields), only and not (summary.repeated or summary.nulls))
 
-    def _inserts_keys(
-        self, keys: _Keys | None, plan: Sequence[tuple[MergeClause, list[tuple[Field, str]] | None]]
-    ) -> bool:
+    def _inserts_keys(self, keys: _Keys | None, plan: Plan) -> bool:
         """Whether each inserted row has the primary key by which it matches nothing, and which the source has once."""
         if keys is None or not keys.once:
             return False
@@ -282,93 +266,3 @@ class _Keys:
     pairs: Sequence[tuple[Field, str]]
     predicate: Predicate
     once: bool
-
-
-def _equal_columns(
-    analysed: DataFrame, fields: dict[int, Field], given: Sequence[str], *, may_cast: bool = False
-) -> list[tuple[Field, str]]:
-    """Columns of the target with columns of the source that a join's condition wants equal.
-
-    Args:
-        analysed: the join.
-        fields: columns of the target, by place.
-        given: names of the source's columns.
-        may_cast: they may be of two types of whole numbers or decimals, and both NULL; otherwise only pairs of one type
-            are found.
-    """
-    join = _join_of(analysed)
-    if join is None:
-        return []
-    own, other = join.left().output(), join.right().output()
-    left = {own.apply(place).exprId().id(): field for place, field in fields.items()}
-    right = {other.apply(place).exprId().id(): name for place, name in enumerate(given)}
-    found: list[tuple[Field, str]] = []
-    for node in _conjuncts(join):
-        kind = str(node.getClass().getSimpleName())
-        if kind != "EqualTo" and not (may_cast and kind == "EqualNullSafe"):
-            continue
-        sides = [node.left(), node.right()]
-        if may_cast:
-            sides = [_without_widening(side) for side in sides]
-        if any(str(side.getClass().getSimpleName()) != "AttributeReference" for side in sides):
-            continue
-        if may_cast and any(side.dataType().simpleString() in ("float", "double") for side in sides):
-            continue  # a key that is rounded may be equal to another one
-        ids = [side.exprId().id() for side in sides]
-        if ids[0] not in left:
-            ids.reverse()
-        if ids[0] not in left or ids[1] not in right or given.count(right[ids[1]]) > 1:
-            continue
-        field = left[ids[0]]
-        if not pa.types.is_floating(field.arrow_type) and all(field is not known for known, _ in found):
-            found.append((field, right[ids[1]]))
-    return found
-
-
-def _join_of(analysed: DataFrame) -> Any:
-    """The join of an analysed query; None if another node is above it."""
-    node: Any = analysed._jdf.queryExecution().analyzed()
-    while (kind := str(node.getClass().getSimpleName())) != "Join":
-        if kind not in ("Project", "WithCTE"):
-            return None
-        node = node.plan() if kind == "WithCTE" else node.child()
-    return node
-
-
-def _conjuncts(join: Any) -> list[Any]:
-    """The conditions of a join that must all hold."""
-    found, waiting = [], [join.condition().get()]
-    while waiting:
-        node = waiting.pop()
-        if str(node.getClass().getSimpleName()) == "And":
-            waiting += [node.left(), node.right()]
-        else:
-            found.append(node)
-    return found
-
-
-def _without_widening(value: Any) -> Any:
-    """The expression under casts of an exact number to types that have all its values."""
-    inner = value
-    while str(inner.getClass().getSimpleName()) == "Cast":
-        outer_type, type_ = (str(side.dataType().simpleString()) for side in (inner, inner.child()))
-        if not _has_all_values(outer_type, type_):
-            return value
-        inner = inner.child()
-    return inner
-
-
-def _has_all_values(outer: str, inner: str) -> bool:
-    """Whether a type of Spark has all values of another one, where both are exact numbers."""
-    if outer in _DIGITS and inner in _DIGITS:
-        return _DIGITS[outer] >= _DIGITS[inner]
-    decimal, places = _decimal_digits(outer), (_DIGITS[inner], 0) if inner in _DIGITS else _decimal_digits(inner)
-    return decimal is not None and places is not None and decimal[0] >= places[0] and decimal[1] >= places[1]
-
-
-def _decimal_digits(type_: str) -> tuple[int, int] | None:
-    """How many digits a type has before and behind the point. None if it is no decimal."""
-    if found := re.fullmatch(r"decimal\((\d+),(\d+)\)", type_):
-        precision, scale = map(int, found.groups())
-        return precision - scale, scale
-    return None

@@ -15,11 +15,12 @@ from dolmen.errors import InputError, SchemaError
 from dolmen.format.schema import Field
 from dolmen.rows.scan.plan import stored_schema_of
 from dolmen.rows.write.row_digest import content_digest
+from dolmen.spark import checks
 from dolmen.spark.checks import is_remote
+from dolmen.spark.read.to_frame import active_session
 from dolmen.spark.sessions import write_remotely
-from dolmen.spark.sql.agreement import StoreCasts
-from dolmen.spark.sql.attachment import VIEW, Args, Attachment, Attachments, Views, attachments_of, session_of
-from dolmen.spark.sql.change_rows import RowChange, delete_rows, find_field, update_rows
+from dolmen.spark.sql.attachment import VIEW, Args, Attachment, Attachments, Views, attachments_of
+from dolmen.spark.sql.change_rows import RowChange, StoreCasts, delete_rows, find_field, update_rows
 from dolmen.spark.sql.merge_statement import merge_matching
 from dolmen.spark.sql.sql_tokens import with_versions
 from dolmen.spark.sql.statement import (
@@ -30,7 +31,7 @@ from dolmen.spark.sql.statement import (
     kind_of,
     read_statement,
 )
-from dolmen.spark.write.from_frame import append, is_compared, overwrite
+from dolmen.spark.write.from_frame import append, bind_request, overwrite
 from dolmen.transactions.results import Commit
 from dolmen.transactions.transaction import Transaction, unit_of
 
@@ -40,10 +41,9 @@ def sql(
 ) -> DataFrame | Commit:
     """Runs one statement over the tables that are attached to a session (``attach``).
 
-    SELECT, and what else is a query, is Spark's own SQL, over one version of each database; ``VERSION AS OF`` and
-    ``TIMESTAMP AS OF`` behind a table show another one. INSERT, DELETE, UPDATE and MERGE are one commit each. Spark
-    evaluates their expressions, with the session's settings; a DELETE by a condition that means the same to dolmen
-    is three small PUTs.
+    SELECT, or any other query, is Spark's own SQL over one version of each database; ``VERSION AS OF`` and ``TIMESTAMP
+    AS OF`` after a table show another one. INSERT, DELETE, UPDATE and MERGE are one commit each. Spark evaluates their
+    expressions, with the session's settings; a DELETE whose condition means the same to dolmen is three small PUTs.
 
     Args:
         args: values of the parameters ``:name`` or ``?``, as ``spark.sql`` takes them.
@@ -54,15 +54,14 @@ def sql(
         The DataFrame of a query, or the ``Commit`` of a change.
 
     Raises:
-        InputError: a statement that is not understood, or that Spark refuses: it names the piece of SQL. Nothing was
-            changed.
-        SchemaError, RowError: a column that is not there; a value that does not fit.
-        VersionNotFoundError, VersionExpiredError, TagNotFoundError: a version that is not there.
+        InputError: dolmen does not understand the statement, or Spark refuses it: the error names the piece of SQL.
+        SchemaError, RowError: a column does not exist; a value does not fit.
+        VersionNotFoundError, VersionExpiredError, TagNotFoundError: a version does not exist.
         ConflictError: INSERT OVERWRITE: others have changed the table. The other statements start again by themselves.
         PySparkException: Spark's own error, of a query or of an expression in a task.
     """
     text = arguments.text("query", query)
-    session = session_of(spark)
+    session = checks.any_session(active_session() if spark is None else spark)
     if args is not None and not isinstance(args, (Mapping, list, tuple)):
         raise InputError(f"args={short_repr(args)}: give a mapping of names to values, or a list")
     attached = attachments_of(session)
@@ -102,7 +101,7 @@ class _Run:
         frame = self._for_table(frame, stored_schema_of(attachment.database.table(table)).fields, table, does)
         if is_remote(self._spark):
             database, overwrites = attachment.database, does.overwrites
-            since = database.version if overwrites else None  # which the views show
+            since = database.version if overwrites else None  # the version that the views show
             return write_remotely(context_of(database), table, frame, self._request, overwrites=overwrites, since=since)
         write = overwrite if does.overwrites else append
         return write(attachment.database.table(table), frame, request=self._request)
@@ -118,12 +117,8 @@ class _Run:
         return replay(context, lambda transaction: self._change(transaction, attachment, table), operation).commit
 
     def _change(self, transaction: Transaction, attachment: Attachment, table: str) -> None:
-        if self._request is not None:
-            applied = transaction.has_applied(self._request)
-            compared = not applied or is_compared(transaction, self._request)
-            transaction.bind(self._request, self._digest() if compared else "")
-            if applied:
-                return
+        if bind_request(transaction, self._request, self._digest):
+            return
         with self._attached.lock, self._views() as views:
             self._refresh(attachment)
             attachment.show(unit_of(transaction).base)
@@ -155,20 +150,16 @@ class _Run:
         found = [find_field(fields, name, table, case_sensitive=self._case_sensitive) for name in names]
         if repeated := [field.name for field in found if found.count(field) > 1]:
             raise SchemaError(f"INSERT names column {repeated[0]!r} twice")
-        places = [f"__value_{place}" for place in range(len(found))]
-        placed = frame.toDF(*places)
-        casts = StoreCasts(self._spark)
-        what = "INSERT"
-        return placed.select(
-            *(
-                casts.column(placed, place, field, what).alias(field.name)
-                for place, field in zip(places, found, strict=True)
-            )
+        own = [f"__value_{index}" for index in range(len(found))]
+        numbered, casts = frame.toDF(*own), StoreCasts(self._spark)
+        columns = zip(own, found, strict=True)
+        return numbered.select(
+            *(casts.column(numbered, name, field, "INSERT").alias(field.name) for name, field in columns)
         )
 
     def _find(self, target: str) -> tuple[Attachment, str]:
         """The table that a statement changes. Raises InputError."""
-        for _ in range(2):  # it may be new
+        for _ in range(2):  # the table may be new
             if found := self._attached.find(target, case_sensitive=self._case_sensitive):
                 return found
             self._refresh()
@@ -186,7 +177,7 @@ class _Run:
         return with_versions(self._text, self._attached, views, case_sensitive=self._case_sensitive)
 
     def _digest(self) -> str:
-        """The digest of a request: of the statement's text and its parameters."""
+        """The digest of the request's content: the statement's text and its parameters."""
         if isinstance(self._args, Mapping):
             given: list[Any] = [[name, repr(value)] for name, value in sorted(self._args.items())]
         else:

@@ -1,9 +1,9 @@
-"""Cuts a statement into tokens as Spark's own lexer does, so that its parts can be handed to Spark as they stand.
+"""Cuts a statement into tokens as Spark's own lexer does, so that its parts go to Spark unchanged.
 
-Nothing is understood here of expressions: a part of a statement is a piece of its author's text, which Spark evaluates.
-The rules are those of Spark's grammar, ``SqlBaseLexer.g4``: https://github.com/apache/spark/tree/v4.1.0/sql/api
+Expressions are not parsed: each is a piece of its author's text, which Spark evaluates. The rules are those of Spark's
+grammar, ``SqlBaseLexer.g4``: https://github.com/apache/spark/tree/v4.1.0/sql/api
 
-``table VERSION AS OF ...`` and ``table TIMESTAMP AS OF ...``: views of these versions in a statement's text.
+``table VERSION AS OF ...`` and ``table TIMESTAMP AS OF ...`` are replaced by views of these versions.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from pyspark.sql import Row
 
 from dolmen.base.arguments import short_repr
 from dolmen.errors import InputError
-from dolmen.spark.sql.attachment import Attachment, Attachments, Views, frame_of
+from dolmen.spark.read.to_frame import to_spark
+from dolmen.spark.spark_types import quote
+from dolmen.spark.sql.attachment import Attachment, Attachments, Views
 from dolmen.transactions.snapshot import Snapshot
 
 _TOKEN = re.compile(
@@ -31,8 +33,6 @@ _TOKEN = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
-
-
 _OPEN, _CLOSED = {"(": ")", "[": "]"}, {")", "]"}
 
 
@@ -42,9 +42,8 @@ class Token:
 
     Args:
         kind: "word", "quoted" (a name in backticks), "text" (a literal in quotes), "number" or "sign".
-        text: as it stands in the statement.
         start, end: its first character, and the one after its last.
-        depth: the parentheses and brackets that are open around it, of itself not counted.
+        depth: the number of parentheses and brackets that are open around it.
     """
 
     kind: str
@@ -55,12 +54,12 @@ class Token:
 
     @property
     def upper(self) -> str:
-        """A keyword, in capitals; "" for what can't be one, as a name in backticks or a literal."""
+        """A keyword, in capitals; "" for a name in backticks, or a literal."""
         return self.text.upper() if self.kind in ("word", "sign") else ""
 
     @property
     def name(self) -> str | None:
-        """The name that it stands for; None if it is no name."""
+        """The name that it means; None if it is no name."""
         if self.kind == "quoted":
             return self.text[1:-1].replace("``", "`")
         return self.text if self.kind == "word" else None
@@ -70,7 +69,7 @@ def tokenize(sql: str) -> list[Token]:
     """The tokens of a text, without comments and spaces.
 
     Raises:
-        InputError: a quote, a comment or a parenthesis is left open, or closed without one that is open.
+        InputError: a quote, a comment or a parenthesis is left open, or closes nothing.
     """
     found: list[Token] = []
     expected: list[str] = []
@@ -97,7 +96,7 @@ def tokenize(sql: str) -> list[Token]:
 
 
 def _comment_end(sql: str, start: int) -> int:
-    """The end of a comment in ``/* */``; others may stand in it."""
+    """The end of a comment in ``/* */``, which may contain others."""
     depth, at = 0, start
     while at < len(sql):
         if sql.startswith("/*", at):
@@ -116,34 +115,29 @@ def _near(sql: str, at: int) -> str:
 
 
 class SqlReader:
-    """Goes through the tokens of one statement.
-
-    Args:
-        sql: its text.
-        tokens: what is to be read of it.
-    """
+    """Reads the tokens of one statement, one after the other."""
 
     def __init__(self, sql: str, tokens: Sequence[Token]) -> None:
         self.sql, self._tokens, self._at = sql, tokens, 0
 
     @property
     def is_done(self) -> bool:
-        """Whether nothing is left."""
+        """Whether all tokens were read."""
         return self._at >= len(self._tokens)
 
     def peek(self, ahead: int = 0) -> Token | None:
-        """The next token, or one behind it; None at the end."""
-        place = self._at + ahead
-        return self._tokens[place] if place < len(self._tokens) else None
+        """The next token, or a later one; None at the end."""
+        index = self._at + ahead
+        return self._tokens[index] if index < len(self._tokens) else None
 
     def word(self, ahead: int = 0) -> str:
-        """The next token as a keyword; "" at the end, and for what can't be one."""
+        """The next token as a keyword; "" at the end, and for other tokens."""
         token = self.peek(ahead)
         return "" if token is None else token.upper
 
     def take(self, *words: str) -> bool:
         """Goes past these keywords if they come next, all of them."""
-        if not all(self.word(place) == word for place, word in enumerate(words)):
+        if not all(self.word(ahead) == word for ahead, word in enumerate(words)):
             return False
         self._at += len(words)
         return True
@@ -170,8 +164,9 @@ class SqlReader:
         return token.name
 
     def until(self, *words: str) -> str:
-        """Goes to the first of these keywords outside of parentheses and of CASE, or to the end; returns what stands
-        before it, as it stands. Raises InputError if nothing does."""
+        """Goes to the first of these keywords outside of parentheses and CASE, or to the end, and returns the text
+        before
+        it. Raises InputError if there is none."""
         first = self.peek()
         cases = 0
         while (token := self.peek()) is not None and first is not None:
@@ -188,7 +183,7 @@ class SqlReader:
         return self.since(first)
 
     def group(self) -> list[Token]:
-        """Goes past a pair of parentheses, and returns the tokens in it. Raises InputError if none comes."""
+        """Goes past a pair of parentheses, and returns the tokens in it. Raises InputError if there is none."""
         self.expect("(")
         start = self._at
         depth = self._tokens[start - 1].depth
@@ -199,12 +194,12 @@ class SqlReader:
         return inside
 
     def rest(self) -> str:
-        """All that is left, as it stands. Raises InputError if nothing is."""
+        """The text of all remaining tokens. Raises InputError if there is none."""
         first, self._at = self.peek(), len(self._tokens)
         return self.since(first)
 
     def error(self, reason: str) -> InputError:
-        """An error about the place that is reached."""
+        """An error about the next token."""
         token = self.peek()
         where = "at its end" if token is None else f"at character {token.start}, {_near(self.sql, token.start)}"
         return InputError(f"can't read the statement {where}: {reason}")
@@ -215,7 +210,7 @@ class SqlReader:
         return before == "." or self.word(1) == "."
 
     def since(self, first: Token | None) -> str:
-        """The text from a token to the last one that was read, as it stands. Raises InputError if that is nothing."""
+        """The text from a token to the last one that was read. Raises InputError if there is none."""
         last = self._tokens[self._at - 1] if self._at else None
         if first is None or last is None or last.end <= first.start:
             raise self.error("an expression is expected")
@@ -223,11 +218,7 @@ class SqlReader:
 
 
 _VERSION, _TIME = ("VERSION", "SYSTEM_VERSION"), ("TIMESTAMP", "SYSTEM_TIME")
-
-
 _OPERATORS = {"+", "-", "*", "/", "%", "||", "|", "&", "^", "::", ".", "[", "("}
-
-
 _NO_ALIAS = {
     "ANTI", "CLUSTER", "CROSS", "DISTRIBUTE", "EXCEPT", "FULL", "GROUP", "HAVING", "INNER", "INTERSECT", "JOIN",
     "LATERAL", "LEFT", "LIMIT", "MINUS", "NATURAL", "OFFSET", "ON", "ORDER", "PIVOT", "RIGHT", "SELECT", "SEMI", "SORT",
@@ -235,26 +226,16 @@ _NO_ALIAS = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class _Place:
-    """A table with a version in a text: ``start`` and ``end`` are characters."""
-
-    start: int
-    end: int
-    view: str
-    alias: str
-
-
 def with_versions(sql: str, attached: Attachments, views: Views, *, case_sensitive: bool) -> str:
-    """The text with views in place of tables that have a version; all else is as it was.
+    """The text with views in place of tables that have a version.
 
     Raises:
-        InputError: a version that can't be read.
-        VersionNotFoundError, VersionExpiredError, TagNotFoundError, TableNotFoundError: it is not there.
+        InputError: a version can't be read.
+        VersionNotFoundError, VersionExpiredError, TagNotFoundError, TableNotFoundError: it does not exist.
     """
     tokens = tokenize(sql)
     reader = SqlReader(sql, tokens)
-    places = list[_Place]()
+    replaced: list[tuple[int, int, str]] = []  # first character, end, and the new text
     while not reader.is_done:
         token = reader.next()
         after_dot = token.start > 0 and _before(tokens, token).endswith(".")
@@ -276,23 +257,23 @@ def with_versions(sql: str, attached: Attachments, views: Views, *, case_sensiti
         if not by_version and then is not None and then.upper in _OPERATORS | {"AT"}:
             raise reader.error("put the time in parentheses")
         has_alias = then is not None and then.name is not None and then.upper not in _NO_ALIAS
-        view = views.make(frame_of(views.spark, attachment.database, snapshot, table))
-        alias = "" if has_alias else " AS `" + token.name.replace("`", "``") + "`"
+        view = views.make(to_spark(snapshot.table(table), spark=views.spark))
+        alias = "" if has_alias else f" AS {quote(token.name)}"
         end = reader.since(first)
         assert first is not None
-        places.append(_Place(token.start, first.start + len(end), view, alias))
-    for place in reversed(places):
-        sql = f"{sql[: place.start]}`{place.view}`{place.alias}{sql[place.end :]}"
+        replaced.append((token.start, first.start + len(end), f"`{view}`{alias}"))
+    for start, stop, text in reversed(replaced):
+        sql = f"{sql[:start]}{text}{sql[stop:]}"
     return sql
 
 
 def _before(tokens: list[Token], token: Token) -> str:
-    place = tokens.index(token)
-    return tokens[place - 1].text if place else ""
+    index = tokens.index(token)
+    return tokens[index - 1].text if index else ""
 
 
 def _travels(reader: SqlReader) -> bool:
-    """Whether what comes next names a version, and not, say, a column ``version`` in ``SELECT version AS of``."""
+    """Whether the next tokens name a version, and not a column as in ``SELECT version AS of``."""
     ahead = 1 if reader.word() == "FOR" else 0
     if reader.word(ahead) not in _VERSION + _TIME or (reader.word(ahead + 1), reader.word(ahead + 2)) != ("AS", "OF"):
         return False
@@ -323,16 +304,14 @@ def _at_time(reader: SqlReader, attachment: Attachment, views: Views) -> Snapsho
     first = reader.peek()
     _go_past_time(reader)
     while reader.word() in ("+", "-") and reader.word(1) == "INTERVAL":
-        reader.next()
-        reader.next()
-        reader.next()
-        reader.next()
+        for _ in range(4):  # the sign, INTERVAL, number and unit
+            reader.next()
     text = reader.since(first)
-    args = views.args if isinstance(views.args, Mapping) else None  # of a list, which one?
+    args = views.args if isinstance(views.args, Mapping) else None  # a list does not say which
     if args is None and "?" in text:
         raise reader.error("a time takes named parameters (:name) alone")
-    asked = f"SELECT unix_micros(CAST((\n{text}\n) AS TIMESTAMP)) AS at"
-    row: Row | None = Views(views.spark, args).run(asked, text).first()
+    query = f"SELECT unix_micros(CAST((\n{text}\n) AS TIMESTAMP)) AS at"
+    row: Row | None = Views(views.spark, args).run(query, text).first()
     if row is None or row["at"] is None:
         raise InputError(f"TIMESTAMP AS OF {short_repr(text)} is no time")
     return attachment.database.at(timestamp=int(row["at"]))
@@ -361,7 +340,7 @@ def _go_past_time(reader: SqlReader) -> None:
 
 
 def _check_no_cte(sql: str, tokens: list[Token], name: str) -> None:
-    """Raises InputError if a WITH may give this name to a query of its own."""
+    """Raises InputError if a WITH may give this name to one of its queries."""
     for token, second, third in zip(tokens, tokens[1:], tokens[2:], strict=False):
         is_same = token.name is not None and token.name.lower() == name.lower()
         if is_same and second.upper == "AS" and third.text == "(":

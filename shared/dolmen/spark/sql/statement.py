@@ -16,12 +16,7 @@ _AFTER_TARGET = {"SET", "WHERE", "USING"}
 
 @dataclass(frozen=True)
 class Target:
-    """The table that a statement changes.
-
-    Args:
-        name: as it is written.
-        alias: by which expressions name it; the name itself where there is no other.
-    """
+    """The table that a statement changes, by its name and by the alias in expressions, which may be the name."""
 
     name: str
     alias: str
@@ -37,8 +32,7 @@ class InsertStatement:
     """INSERT.
 
     Args:
-        query: the rows.
-        columns: that they are for; None = all, in order.
+        columns: of the query's rows; None = all, in order.
         by_name: the query's columns are matched by their names.
         overwrites: the rows replace all others.
     """
@@ -52,7 +46,7 @@ class InsertStatement:
 
 @dataclass(frozen=True)
 class DeleteStatement:
-    """DELETE; ``where`` is None if all rows go."""
+    """DELETE; ``where`` is None for all rows."""
 
     target: Target
     where: str | None
@@ -60,7 +54,7 @@ class DeleteStatement:
 
 @dataclass(frozen=True)
 class UpdateStatement:
-    """UPDATE: new values by column; ``where`` is None if all rows change."""
+    """UPDATE: new values by column; ``where`` is None for all rows."""
 
     target: Target
     values: tuple[tuple[str, str], ...]
@@ -90,8 +84,7 @@ class MergeStatement:
 
     Args:
         source: a name or a query in parentheses.
-        source_alias: by which expressions name it; None where there is none.
-        on: the condition.
+        source_alias: its name in expressions, if there is one.
     """
 
     target: Target
@@ -109,12 +102,7 @@ ChangingStatement: TypeAlias = InsertStatement | DeleteStatement | UpdateStateme
 
 @dataclass(frozen=True)
 class SqlStatement:
-    """A statement.
-
-    Args:
-        sql: its text.
-        ctes: the WITH before the statement, as it stands; "" if there is none, and for queries.
-    """
+    """A statement, and the text of the WITH before it; "" if there is none, and for queries."""
 
     sql: str
     ctes: str
@@ -124,10 +112,10 @@ class SqlStatement:
 def kind_of(sql: str) -> tuple[Kind, str]:
     """The kind of a statement, and the name of the table that it changes, which is "" for a query.
 
-    Only the beginning is read: what follows may hold versions of tables, for which views stand later.
+    Only the beginning is read: the rest may have versions of tables, which are replaced later.
 
     Raises:
-        InputError: there is no statement, or several, or one of a kind that is not understood.
+        InputError: there is no statement, or several, or its kind is unknown.
     """
     reader, _, word = _begin(sql)
     if word == "INSERT":
@@ -144,7 +132,7 @@ def read_statement(sql: str) -> SqlStatement:
     """Reads one statement.
 
     Raises:
-        InputError: there is none or several, or it is none of those that are understood.
+        InputError: there is no statement, or several, or it can't be read.
     """
     reader, ctes, word = _begin(sql)
     if word == "QUERY":
@@ -162,7 +150,7 @@ def read_statement(sql: str) -> SqlStatement:
 
 
 def _begin(sql: str) -> tuple[SqlReader, str, Kind]:
-    """A reader behind the first keyword of a statement, the WITH before that, and its kind."""
+    """A reader after the first keyword of a statement, the WITH before that, and its kind."""
     tokens = tokenize(sql)
     while tokens and tokens[-1].text == ";":
         tokens.pop()
@@ -170,7 +158,7 @@ def _begin(sql: str) -> tuple[SqlReader, str, Kind]:
         raise InputError("there is no statement")
     if second := next((token for token in tokens if token.text == ";"), None):
         raise InputError(
-            f"more stands behind the semicolon at character {second.start}: give one statement at a time, as each is "
+            f"there is more after the semicolon at character {second.start}: give one statement at a time: each is "
             "a commit of its own"
         )
     reader = SqlReader(sql[: tokens[-1].end], tokens)

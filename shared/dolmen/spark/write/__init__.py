@@ -1,5 +1,5 @@
-"""Writes a DataFrame into a table: tasks write data files, and the driver makes one commit of them.
+"""Writes a DataFrame into a table, or merges it: tasks write data files, and the driver makes one commit of them.
 
 It imports what ``dolmen.spark`` may import. Begin with ``dolmen.spark.write.from_frame``, then
-``dolmen.spark.write.key_tombstones``.
+``dolmen.spark.write.key_tombstones`` and ``dolmen.spark.write.spark_merge``.
 """

@@ -1,15 +1,14 @@
 """Writes a DataFrame into a table: tasks write data files, and the driver makes ONE commit of their reports.
 
-A task that is repeated, speculative or killed leaves files that no commit names, and nothing else: which files count
-is decided by the rows that Spark hands to the driver, one set for each partition. All of them are named by the job's
-intent, so that what a dead job left is found and removed.
+A repeated, speculative or killed task leaves files that no commit names, and nothing else: Spark hands the driver one
+report for each partition, and only files in these reports count. The job's intent names all files, so collection finds
+and removes those of a dead job.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from enum import Enum
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -24,31 +23,28 @@ from dolmen.commit.statements.row_changes import Overwrite, Write
 from dolmen.commit.statements.statement import Statement
 from dolmen.commit.uploads import MAX_KEYS
 from dolmen.errors import InputError, SchemaError
-from dolmen.format.entries import DataFile
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Field
 from dolmen.predicate import Where
 from dolmen.rows.write.conform import plan_conform
 from dolmen.rows.write.row_digest import content_digest
-from dolmen.spark import checks as given
+from dolmen.spark import checks
 from dolmen.spark.checks import worker_url
 from dolmen.spark.failures import FAILURES, dolmen_error, raising_dolmen_errors
-from dolmen.spark.file_tasks import WRITTEN, WriteTask, map_in_tasks, write_files
+from dolmen.spark.file_tasks import RowsTask, map_in_tasks, report_task
 from dolmen.spark.origin import Reliance, entry_then
 from dolmen.spark.sessions import is_remote_frame, write_remotely
-from dolmen.spark.spark_types import handed_schema
-from dolmen.spark.write.key_tombstones import (
-    KeyedTask,
-    as_given,
-    check_not_null,
+from dolmen.spark.spark_types import worker_schema
+from dolmen.spark.write.frame_columns import (
+    add_new_columns,
+    check_columns,
     key_columns,
-    only,
-    spell,
-    tombstones,
-    write_keyed,
+    match_names,
+    schema_of,
+    uncollated_column,
 )
-from dolmen.spark.write.new_columns import add_new_columns, check_columns
-from dolmen.spark.write.task_reports import REPORT, Reported, RowSums
+from dolmen.spark.write.key_tombstones import check_not_null, tombstones
+from dolmen.spark.write.task_reports import REPORT, DigestMode, Reported
 from dolmen.transactions.results import Commit
 from dolmen.transactions.row_statements import delete_keys, key_fields, keys_content, take_keys
 from dolmen.transactions.snapshot import pin
@@ -65,17 +61,16 @@ def append(table: Table, frame: DataFrame, *, merge_schema: bool = False, reques
 
     Args:
         frame: columns by name, in any order; values are cast only where nothing is lost.
-        merge_schema: add columns that the table does not have, before, in a commit of their own.
+        merge_schema: first add columns that the table does not have, in a commit of their own.
         request: an id under which this is applied once, however often it is tried.
 
     Raises:
         SchemaError: the columns do not match the table's; raised before a task begins.
-        RowError: a value does not fit; nothing is visible then, as with all that is raised here.
+        RowError: a value does not fit. Nothing is visible after any of these errors.
         ConflictError, ...: as ``Table.append`` does.
-        PySparkException: a task failed by something that is not of dolmen, as what the frame is made by.
+        PySparkException: a task failed for a reason outside dolmen, such as the frame's own expressions.
     """
-
-    given.table(table)
+    checks.table(table)
     if is_remote_frame(frame):
         merge_schema = arguments.flag("merge_schema", merge_schema)
         return write_remotely(
@@ -83,16 +78,17 @@ def append(table: Table, frame: DataFrame, *, merge_schema: bool = False, reques
         )
     check_frame(frame)
     _merge_schema(table, frame, request, merge_schema)
-    return _append(table, frame, request, Asked.of(request))
+    return _append(table, frame, request, DigestMode.of(request))
 
 
-def _append(table: Table, frame: DataFrame, request: str | None, asked: Asked) -> Commit:
-    def statement(transaction: Transaction, entry: TableEntry, asked: Asked) -> Made:
-        files, sums = write_frame(transaction, table.name, frame, asked)
+def _append(table: Table, frame: DataFrame, request: str | None, digest: DigestMode) -> Commit:
+    def statement(transaction: Transaction, entry: TableEntry, digest: DigestMode) -> Made:
+        written = write_frame(transaction, table.name, frame, digest)
+        files = tuple(written.files)
         made = Write(table.name, entry.uuid, files, request=request, schema=entry.schema) if files else None
-        return made, [None, sums.content()]
+        return made, [None, written.sums.content()]
 
-    return _commit(table, "append", request, statement, asked)
+    return _commit(table, "append", request, statement, digest)
 
 
 def overwrite(
@@ -106,51 +102,51 @@ def overwrite(
 ) -> Commit:
     """Replaces all rows of a table by those of a DataFrame. See ``append``.
 
-    What others have added or deleted meanwhile is a conflict: after the oldest version that the frame reads of the
-    table itself, wherever in its plan; and if it reads none, after the newest version that this ``table`` has seen when
-    the job begins.
-
-    Of a frame of Spark Connect the plan can't be seen: its columns tell the versions, and where all of them were
+    It conflicts with rows that others have added or deleted after the oldest version that the frame reads of the table
+    itself, anywhere in its plan; or, if it reads none, after the newest version that this ``table`` has seen when the
+    job begins. A frame of Spark Connect does not show its plan: its columns name the versions, and if all of them were
     computed, ``since`` or ``force`` is needed.
 
     Args:
-        since: the version that rows of the frame were made from in a way that Spark's plan does not show, as by pandas.
-        force: replace what others have added or deleted, too.
+        since: the version that the rows were made from, if Spark's plan does not show it, as with pandas.
+        force: also replace rows that others have added since.
         merge_schema: as for ``append``.
 
     Raises:
-        ConflictError: others have added or deleted rows; make the frame anew and repeat.
-        VersionNotFoundError, VersionExpiredError: there is no version ``since``, or no more.
+        ConflictError: others have added or deleted rows; make the frame again, and repeat.
+        VersionNotFoundError, VersionExpiredError: the version ``since`` does not exist, or has expired.
     """
-    given.table(table)
+    checks.table(table)
     reliance = Reliance.of(since, force)
     if is_remote_frame(frame):
         merge_schema = arguments.flag("merge_schema", merge_schema)
+        since, force = reliance.since, reliance.force
         return write_remotely(
             context_of(table),
             table.name,
             frame,
             request,
             overwrites=True,
-            since=reliance.since,
-            force=reliance.force,
+            since=since,
+            force=force,
             merge_schema=merge_schema,
         )
     check_frame(frame)
-    seen = UnitOfWork(context_of(table), "overwrite").base  # before a commit of columns, which looks at newer versions
+    seen = UnitOfWork(context_of(table), "overwrite").base  # before a commit of columns, which reads newer versions
     _merge_schema(table, frame, request, merge_schema)
 
-    def statement(transaction: Transaction, entry: TableEntry, asked: Asked) -> Made:
-        if asked is Asked.ONLY:
-            return None, [None, write_frame(transaction, table.name, frame, asked)[1].content()]
+    def statement(transaction: Transaction, entry: TableEntry, digest: DigestMode) -> Made:
+        if digest is DigestMode.ALONE:
+            return None, [None, write_frame(transaction, table.name, frame, digest).sums.content()]
         oldest = reliance.oldest(frame, entry.uuid)
         base = seen if oldest is None else pin(context_of(table), oldest, None).manifest
         own = entry_then(base, table.name, entry.uuid)
-        files, sums = write_frame(transaction, table.name, frame, asked)
+        written = write_frame(transaction, table.name, frame, digest)
+        files = tuple(written.files)
         made = Overwrite(table.name, entry.uuid, own.epoch, base.commit_ts, files, force, request, entry.schema)
-        return made, [None, sums.content()]
+        return made, [None, written.sums.content()]
 
-    return _commit(table, "overwrite", request, statement, Asked.of(request), refresh=False)
+    return _commit(table, "overwrite", request, statement, DigestMode.of(request), refresh=False)
 
 
 def upsert(
@@ -163,33 +159,28 @@ def upsert(
     merge_schema: bool = False,
     request: str | None = None,
 ) -> Commit:
-    """Adds the rows of a DataFrame in place of all older rows with their keys, in one commit. Reads nothing of the
-    table, so it meets no conflict; unless the frame itself is read of this table, which others have changed since.
-    There may be any number of keys.
+    """Adds the rows of a DataFrame in place of all older rows with their keys, in one commit.
+
+    It reads nothing of the table, so it conflicts with nothing, unless the frame itself was read from this table and
+    others have changed that since. There may be any number of keys.
 
     Args:
-        frame: as for ``append``; each key at most once, as a DataFrame has no order by which the last could win.
+        frame: as for ``append``; each key at most once, because a DataFrame has no order by which the last could win.
         on: the key's columns; the primary key by default.
-        since: the version that rows of the frame were made from in a way that Spark's plan does not show, as by pandas.
-        force: replace rows that others have changed after the frame was read, too.
-        merge_schema: as for ``append``.
-        request: an id under which this is applied once, however often it is tried.
+        since, merge_schema, request: as for ``overwrite`` and ``append``.
+        force: also replace rows that others have changed after the frame was read.
 
     Raises:
-        InputError: a key stands there twice; or there is nothing to go by.
+        InputError: a key occurs twice; or there is no key.
         RowError: a NULL in a key, or a value that does not fit.
         SchemaError: the columns do not match the table's, or can't be a key; raised before a task begins.
-        ConflictError: others have added or deleted rows after the oldest version that the frame reads of this table;
-            make the frame anew and repeat.
-        VersionNotFoundError, VersionExpiredError: that version is not there, or no more.
-        PySparkException, ...: as for ``append``.
+        ConflictError, VersionNotFoundError, VersionExpiredError, ...: as for ``overwrite``.
     """
-
-    given.table(table)
+    checks.table(table)
     check_frame(frame)
     reliance = Reliance.of(since, force)
     _merge_schema(table, frame, request, merge_schema)
-    return _upsert(table, frame, on, request, Asked.of(request), reliance)
+    return _upsert(table, frame, on, request, DigestMode.of(request), reliance)
 
 
 def _upsert(
@@ -197,17 +188,17 @@ def _upsert(
     frame: DataFrame,
     on: str | Sequence[str] | None,
     request: str | None,
-    asked: Asked,
+    digest: DigestMode,
     reliance: Reliance,
 ) -> Commit:
-    def statement(transaction: Transaction, entry: TableEntry, asked: Asked) -> Made:
-        fields, spelled = key_fields(entry, on), spell(frame, entry.schema)
-        check_columns(spelled.schema, entry)
-        if asked is not Asked.ONLY:
-            reliance.state(transaction, table.name, frame)
-        keys = key_columns(spelled, fields)
-        together = spelled if asked is Asked.ONLY else spelled.repartition(*keys).sortWithinPartitions(*keys)
-        reported = write_keys(transaction, table.name, together, fields, asked, rows=True)
+    def statement(transaction: Transaction, entry: TableEntry, digest: DigestMode) -> Made:
+        fields, named = key_fields(entry, on), match_names(frame, entry.schema)
+        check_columns(named.schema, entry)
+        if digest is not DigestMode.ALONE:
+            reliance.add_to(transaction, table.name, frame)
+        keys = key_columns(named, fields)
+        together = named if digest is DigestMode.ALONE else named.repartition(*keys).sortWithinPartitions(*keys)
+        reported = write_frame(transaction, table.name, together, digest, fields)
         content = [sorted(field.name for field in fields), reported.sums.content()]
         if not reported.files:
             return None, content
@@ -215,7 +206,7 @@ def _upsert(
         made = Write(table.name, entry.uuid, tuple(reported.files), hidden, request, schema=entry.schema)
         return made, content
 
-    return _commit(table, "upsert", request, statement, asked)
+    return _commit(table, "upsert", request, statement, digest)
 
 
 def apply_batch(
@@ -227,13 +218,13 @@ def apply_batch(
     *,
     merge_schema: bool = False,
 ) -> Commit:
-    """Writes a batch of a stream once. Its id stands for its content: when a query does its last batch again, the rows
-    may be others (a time, a random number), and that is no error."""
+    """Writes a batch of a stream once. When a query repeats its last batch, the rows may differ (a time, a random
+    number), and that is no error: the request id alone says that it is the same batch."""
     _merge_schema(table, frame, request, merge_schema)
     if mode == "upsert":
-        # A batch is what it is, whatever has happened to the table meanwhile: a query could not go on otherwise.
-        return _upsert(table, frame, on, request, Asked.NOT, Reliance.of(None, force=True))
-    return _append(table, frame, request, Asked.NOT)
+        # A query could not go on if changes of the table were conflicts with its batch.
+        return _upsert(table, frame, on, request, DigestMode.NONE, Reliance.of(None, force=True))
+    return _append(table, frame, request, DigestMode.NONE)
 
 
 def delete(
@@ -247,8 +238,7 @@ def delete(
 ) -> Commit:
     """Deletes rows: those for which a predicate is TRUE, or those with one of the keys in a DataFrame.
 
-    Reads nothing of the table, so it meets no conflict; unless the frame itself is read of this table, which others
-    have changed since. A predicate runs no job: it is ``Table.delete``.
+    It conflicts as ``upsert`` does. A predicate runs no job: it is ``Table.delete``.
 
     Args:
         what: SQL text or a mapping; or a DataFrame with the columns of the key and no others, of any number of rows.
@@ -263,7 +253,7 @@ def delete(
         RowError: a NULL in a key.
         PySparkException: as for ``append``.
     """
-    given.table(table)
+    checks.table(table)
     if not isinstance(what, DataFrame):
         if on is not None:
             raise InputError("on=... goes with a DataFrame of keys: a predicate names its columns itself")
@@ -274,87 +264,62 @@ def delete(
     check_frame(frame)
     reliance = Reliance.of(since, force)
 
-    def statement(transaction: Transaction, entry: TableEntry, asked: Asked) -> Made:
-        unit = unit_of(transaction)
-        fields, spelled = key_fields(entry, on), spell(frame, entry.schema)
-        plan_conform(handed_schema(spelled.schema), only(fields))
-        key_columns(spelled, fields)  # refuses what is of another kind
-        if asked is not Asked.ONLY:
-            reliance.state(transaction, table.name, frame)
-        keyed = spelled.select(*(as_given(spelled, field) for field in fields))
+    def statement(transaction: Transaction, entry: TableEntry, digest: DigestMode) -> Made:
+        fields, named = key_fields(entry, on), match_names(frame, entry.schema)
+        plan_conform(worker_schema(named.schema), schema_of(fields))
+        key_columns(named, fields)  # refuses columns of other kinds
+        if digest is not DigestMode.ALONE:
+            reliance.add_to(transaction, table.name, frame)
+        keyed = named.select(*(uncollated_column(named, field) for field in fields))
         with raising_dolmen_errors():
             few = keyed.limit(MAX_KEYS + 1).toArrow()
         if few.num_rows <= MAX_KEYS:  # a job that collects them costs less than one that writes
             check_not_null(few, fields)
             keys = take_keys(entry, few, [field.name for field in fields])
             content = keys_content(entry, keys)
-            if asked is Asked.ONLY:
+            if digest is DigestMode.ALONE:
                 return None, content
-            made = delete_keys(unit.uploads, table.name, entry, keys, request)
+            made = delete_keys(unit_of(transaction).uploads, table.name, entry, keys, request)
             return made if made.tombstones else None, content
-        reported = write_keys(transaction, table.name, keyed.distinct(), fields, asked, rows=False)
+        reported = write_frame(transaction, table.name, keyed.distinct(), digest, fields, has_rows=False)
         content = ["keys", sorted(field.name for field in fields), reported.sums.content()]
-        if asked is Asked.ONLY:
+        if digest is DigestMode.ALONE:
             return None, content
-        hidden = tombstones(unit.uploads, table.name, entry.uuid, reported, fields)
+        hidden = tombstones(unit_of(transaction).uploads, table.name, entry.uuid, reported, fields)
         return Write(table.name, entry.uuid, (), hidden, request, schema=entry.schema), content
 
-    return _commit(table, "delete", request, statement, Asked.of(request))
-
-
-class Asked(Enum):
-    """Whether a write makes up a digest of its rows, by which a request is told from another under its id."""
-
-    NOT = "no"
-    TOO = "beside writing"
-    ONLY = "and writes nothing: the request was applied before"
-
-    @classmethod
-    def of(cls, request: str | None) -> Asked:
-        """The kind of digest that a request needs."""
-        return cls.NOT if request is None else cls.TOO
+    return _commit(table, "delete", request, statement, DigestMode.of(request))
 
 
 def write_frame(
-    transaction: Transaction, name: str, frame: DataFrame, asked: Asked
-) -> tuple[tuple[DataFile, ...], RowSums]:
-    """Writes the rows of a DataFrame into data files of a table, under the transaction's intent; commits nothing.
+    transaction: Transaction,
+    name: str,
+    frame: DataFrame,
+    digest: DigestMode,
+    key: tuple[Field, ...] = (),
+    *,
+    has_rows: bool = True,
+) -> Reported:
+    """Writes rows into data files, and keys into tombstones, under the transaction's intent; commits nothing.
+
+    Args:
+        frame: rows of the table; with a ``key`` all rows of a key are in one partition, in order.
+        key: the columns by whose values older rows are hidden.
+        has_rows: False = the frame has keys alone.
 
     Raises:
         SchemaError: the columns do not match the table's; raised before a task begins.
         PySparkException: a task failed.
     """
-    unit = unit_of(transaction)
-    entry = unit.entry(name)
-    check_columns(frame.schema, entry)
-    only_sum = asked is Asked.ONLY
-    url, txid = (worker_url(unit.context.store), "") if only_sum else begin_uploads(transaction)
-    task = WriteTask(url, name, msgspec.json.encode(without_files(entry)), txid)
-    job = map_in_tasks(frame, write_files(task, with_sums=asked is Asked.TOO, only_sum=only_sum), WRITTEN)
-    rows = collect_rows(job) if only_sum else collect_keeping_alive(transaction, job)
-    files = tuple(msgspec.json.decode(row.entry, type=DataFile) for row in rows if row.entry is not None)
-    return files, RowSums.of(row.sums for row in rows if row.sums is not None)
-
-
-def write_keys(
-    transaction: Transaction, name: str, frame: DataFrame, fields: tuple[Field, ...], asked: Asked, *, rows: bool
-) -> Reported:
-    """Writes keys, and rows if these are rows, under the transaction's intent; commits nothing.
-
-    Args:
-        frame: each key in one partition, in order, if these are rows.
-        fields: the key's columns.
-    """
-    unit = unit_of(transaction)
-    only_sum = asked is Asked.ONLY
-    url, txid = (worker_url(unit.context.store), "") if only_sum else begin_uploads(transaction)
-    key, entry = (
-        tuple(field.id for field in fields),
-        msgspec.json.encode(without_files(unit.entry(name))),
-    )
-    task = KeyedTask(url, name, entry, txid, key, rows, asked is not Asked.NOT, only_sum)
-    job = map_in_tasks(frame, write_keyed(task), REPORT)
-    return Reported.of(collect_rows(job) if only_sum else collect_keeping_alive(transaction, job))
+    entry = unit_of(transaction).entry(name)
+    if not key:
+        check_columns(frame.schema, entry)
+    is_alone = digest is DigestMode.ALONE
+    url, txid = (worker_url(unit_of(transaction).context.store), "") if is_alone else begin_uploads(transaction)
+    ids = tuple(field.id for field in key)
+    task = RowsTask(url, name, msgspec.json.encode(without_files(entry)), txid, ids, has_rows, digest)
+    job = map_in_tasks(frame, report_task(task), REPORT)
+    return Reported.of(collect_rows(job) if is_alone else collect_keeping_alive(transaction, job))
 
 
 def collect_rows(job: DataFrame) -> list[Row]:
@@ -365,7 +330,7 @@ def collect_rows(job: DataFrame) -> list[Row]:
 
 
 def begin_uploads(transaction: Transaction) -> tuple[str, str]:
-    """Begins the uploads of workers. Returns the database's URL for them, and the txid by which they name objects.
+    """Begins the uploads of workers. Returns the database's URL for them, and the txid of their names.
 
     Raises:
         InputError: they can't reach the database.
@@ -377,11 +342,11 @@ def begin_uploads(transaction: Transaction) -> tuple[str, str]:
 
 
 def collect_keeping_alive(transaction: Transaction, job: DataFrame) -> list[Row]:
-    """Runs a job of tasks that upload objects, and collects their reports. Keeps the intent alive meanwhile.
+    """Runs a job of tasks that upload objects, and collects their reports, while it keeps the intent alive.
 
     Raises:
         Error: of dolmen, raised in a task (``failures.mark_errors``).
-        PySparkException, Py4JJavaError: something else failed there.
+        PySparkException, Py4JJavaError: a task failed for another reason.
     """
     unit = unit_of(transaction)
     spark, intent = job.sparkSession.sparkContext, unit.intent()
@@ -401,19 +366,19 @@ def collect_keeping_alive(transaction: Transaction, job: DataFrame) -> list[Row]
         if error := dolmen_error(failure):
             raise error from failure
         raise
-    except BaseException:  # interrupted, or without a heartbeat: what it would still write is of no use
+    except BaseException:  # interrupted, or without a heartbeat: nothing will commit what the job still writes
         spark.cancelJobsWithTag(tag)
         raise
     return rows
 
 
 def without_files(entry: TableEntry) -> TableEntry:
-    """A table's entry without files and deletes, of which there may be many: enough for tasks that write."""
+    """A table's entry without its files and deletes, which may be many: tasks that write need no more."""
     return msgspec.structs.replace(entry, files=(), tombstones=(), segments=(), overlays=(), removed=())
 
 
 def check_frame(frame: object) -> None:
-    """Raises InputError, SchemaError if this is no frame whose rows can be written."""
+    """Raises InputError, SchemaError unless this is a frame whose rows can be written."""
     if not isinstance(frame, DataFrame):
         raise InputError(
             f"a Spark DataFrame is written here, not {type(frame).__name__}: Table.append takes other rows"
@@ -432,7 +397,7 @@ def check_frame(frame: object) -> None:
 
 
 def _merge_schema(table: Table, frame: DataFrame, request: str | None, merge_schema: bool) -> None:
-    """Adds columns that the table does not have, if that is wanted."""
+    """Adds columns that the table does not have, if ``merge_schema`` says so."""
     if arguments.flag("merge_schema", merge_schema):
         add_new_columns(context_of(table), table.name, frame.schema, request)
 
@@ -441,15 +406,16 @@ def _commit(
     table: Table,
     operation: str,
     request: str | None,
-    statement: Callable[[Transaction, TableEntry, Asked], Made],
-    asked: Asked,
+    statement: Callable[[Transaction, TableEntry, DigestMode], Made],
+    digest: DigestMode,
     *,
     refresh: bool = True,
 ) -> Commit:
-    """Commits one statement, made on the newest version, or on the newest that the table has seen.
+    """Commits one statement.
 
     Args:
-        statement: makes it, and says the request's content.
+        statement: makes it, and returns the request's content.
+        refresh: make it on the newest version; else on the newest that the table has seen.
     """
     transaction = Transaction(context_of(table), operation)
     unit = unit_of(transaction)
@@ -458,17 +424,30 @@ def _commit(
     entry = unit.entry(table.name)
     content: list[Any] | None = None
     if not transaction.has_applied(request):
-        made, content = statement(transaction, entry, asked)
+        made, content = statement(transaction, entry, digest)
         if made is not None:
-            unit.add(made)
-    elif asked is Asked.TOO and is_compared(transaction, request):
-        _, content = statement(transaction, entry, Asked.ONLY)
+            unit_of(transaction).add(made)
+    elif digest is DigestMode.WITH_FILES and is_compared(transaction, request):
+        _, content = statement(transaction, entry, DigestMode.ALONE)
     if request is not None:
-        digest = "" if content is None or asked is Asked.NOT else content_digest(operation, table.name, *content)
-        transaction.bind(request, digest)
+        has_digest = content is not None and digest is not DigestMode.NONE
+        transaction.bind(request, content_digest(operation, table.name, *(content or ())) if has_digest else "")
     return transaction.commit()
 
 
 def is_compared(transaction: Transaction, request: str | None) -> bool:
     """Whether a request that was applied before stored a digest of its content."""
     return request is not None and bool(unit_of(transaction).find_applied([request])[request].digest)
+
+
+def bind_request(transaction: Transaction, request: str | None, digest: Callable[[], str]) -> bool:
+    """Makes the commit carry a request id. Returns whether a version contains it already, so nothing is left to do.
+
+    Args:
+        digest: of the request's content; not called where it would be compared with nothing.
+    """
+    if request is None:
+        return False
+    is_applied = transaction.has_applied(request)
+    transaction.bind(request, digest() if not is_applied or is_compared(transaction, request) else "")
+    return is_applied

@@ -1,16 +1,15 @@
-"""The reports of tasks that write to the driver: rows of a kind, a name and a body.
+"""The reports that writing tasks send to the driver: rows of a kind, a name and a body.
 
-A digest of rows in any order, which tasks make each of their own rows: whatever partitions these come in, the sum
-over all tasks is the same. So the content of a request can be told from another's (docs/protocol.md).
-
-Each row gets 64 bits (``dolmen.rows.write.row_digest``), of its values as they fit the table. Summed are these, and a
-second function of them.
+Among them is a digest of rows in any order, by which the content of a request differs from another's
+(docs/protocol.md). Each row has a hash of 64 bits (``dolmen.rows.write.row_digest``) of its values in the table's
+types. A task sums the hashes of its rows, and a second function of them; the total does not depend on partitions.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any
 
 import msgspec
@@ -23,19 +22,25 @@ from dolmen.format.entries import DataFile, KeysTombstone
 from dolmen.rows.write.row_digest import mix, row_hashes
 
 _MASK = (1 << 64) - 1
-
-
 _SECOND = 0xD6E8FEB86659FD93
+
+
+class DigestMode(Enum):
+    """Whether a write sums its rows, for the digest by which a request differs from another with the same id."""
+
+    NONE = "no digest"
+    WITH_FILES = "a digest, and files"
+    ALONE = "a digest and no file: the request was applied before"
+
+    @classmethod
+    def of(cls, request: str | None) -> DigestMode:
+        """The mode in which a request is first applied."""
+        return cls.NONE if request is None else cls.WITH_FILES
 
 
 @dataclass
 class RowSums:
-    """The sums of some rows.
-
-    Args:
-        rows: how many they are.
-        first, second: the sums, modulo 2^64.
-    """
+    """The number of some rows, and two sums of their hashes, modulo 2^64."""
 
     rows: int = 0
     first: int = 0
@@ -49,7 +54,7 @@ class RowSums:
         self.second = (self.second + int(mix(each ^ np.uint64(_SECOND)).sum(dtype=np.uint64))) & _MASK
 
     def passing(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The same batches, each taken on its way."""
+        """The same batches, each of which is added when it is read."""
         for batch in batches:
             self.add(batch)
             yield batch
@@ -64,7 +69,7 @@ class RowSums:
 
     @classmethod
     def of(cls, encoded: Iterable[bytes]) -> RowSums:
-        """The sum of what tasks have reported."""
+        """The total of the sums that tasks have reported."""
         found = cls()
         for body in encoded:
             rows, first, second = map(int, bytes(body).split())
@@ -75,23 +80,21 @@ class RowSums:
 
 
 REPORT = "kind STRING, name STRING, body BINARY"
-
-
 _SCHEMA = pa.schema([("kind", pa.string()), ("name", pa.string()), ("body", pa.binary())])
 
 
 @dataclass
 class Reported:
-    """All that the tasks of a job have reported, each partition once.
+    """The report of a task, or of all tasks of a job.
 
     Args:
-        files: entries of the data files they wrote.
-        tombstones: entries of the keys they uploaded.
-        keys: lists of keys that were too short to be uploaded each by itself.
+        files: entries of the data files that were written.
+        tombstones: entries of the keys that were uploaded.
+        keys: lists of keys that are too short to upload.
         positions: deleted rows by the name of their data file.
         inserted: primary keys of rows that must be new to the table.
-        again: whether a row stands among the positions more than once.
-        sums: of the rows that were given, for the digest of a request.
+        again: a row is among the positions more than once.
+        sums: of the rows, for the digest of a request.
     """
 
     files: list[DataFile] = field(default_factory=list)
@@ -120,10 +123,10 @@ class Reported:
         return found
 
     def add_positions(self, name: str, positions: BitMap) -> None:
-        """Adds deleted rows of a file, and notes if one of them is there already."""
-        known = self.positions.setdefault(name, BitMap())
-        self.again |= known.intersect(positions)
-        known |= positions
+        """Adds deleted rows of a file, and records whether one of them is a duplicate."""
+        deleted = self.positions.setdefault(name, BitMap())
+        self.again |= deleted.intersect(positions)
+        deleted |= positions
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
         """The rows of a task's report, one batch each."""
@@ -131,8 +134,8 @@ class Reported:
             yield from _batches("sums", [(self.sums.encode(), "")])
         yield from _batches("file", ((msgspec.json.encode(file), "") for file in self.files))
         yield from _batches("tombstone", ((msgspec.json.encode(each), "") for each in self.tombstones))
-        yield from _batches("keys", ((_ipc(keys), "") for keys in self.keys))
-        yield from _batches("inserted", ((_ipc(keys), "") for keys in self.inserted))
+        yield from _batches("keys", ((ipc_bytes(keys), "") for keys in self.keys))
+        yield from _batches("inserted", ((ipc_bytes(keys), "") for keys in self.inserted))
         yield from _batches("positions", ((bits.serialize(), name) for name, bits in self.positions.items()))
 
 
@@ -141,8 +144,9 @@ def _batches(kind: str, bodies: Iterable[tuple[bytes, str]]) -> Iterator[pa.Reco
         yield pa.record_batch([[kind], [name], pa.array([body], pa.binary())], schema=_SCHEMA)
 
 
-def _ipc(keys: pa.Table) -> bytes:
+def ipc_bytes(rows: pa.Table, compression: str | None = None) -> bytes:
+    """A table as an Arrow stream."""
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, keys.schema) as writer:
-        writer.write_table(keys)
+    with pa.ipc.new_stream(sink, rows.schema, options=pa.ipc.IpcWriteOptions(compression=compression)) as writer:
+        writer.write_table(rows)
     return bytes(sink.getvalue())

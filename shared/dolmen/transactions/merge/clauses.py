@@ -15,7 +15,7 @@ from dolmen.format.schema import Field, Schema, own_names, same_names
 
 Values: TypeAlias = Mapping[str, str | None]
 """SQL expressions over ``target.<column>`` and ``source.<column>``, by column of the table: DuckDB's SQL in
-``Table.merge``, Spark's in ``dolmen.spark.merge``. None is NULL."""
+``Table.merge``, Spark's in ``dolmen.spark.write.spark_merge``. None is NULL."""
 
 
 @dataclass(frozen=True)

@@ -20,11 +20,12 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dolmen.errors import InputError, PredicateError, SchemaError
+from dolmen.errors import InputError
 from dolmen.format.schema import Field, Schema, is_nested
 from dolmen.format.types import type_of
 from dolmen.predicate import Predicate, bind
 from dolmen.predicate.constants import Op, Value, domain_of, nearest_float32
+from dolmen.predicate.foreign import ConditionReader, Connective, UnsupportedConditionError
 from dolmen.rows.scan.explain import RowSource
 
 if TYPE_CHECKING:
@@ -152,10 +153,6 @@ def to_polars(rows: pa.Table) -> pl.DataFrame:
 _ReadLiteral: TypeAlias = Callable[[Any, Field], Any]
 
 
-class _UnsupportedError(Exception):
-    """There is no predicate that surely says the same."""
-
-
 class NarrowScan(Protocol):
     """Makes a scan of some columns, of the rows that fulfil one more condition, up to a limit."""
 
@@ -202,72 +199,64 @@ def predicate_of(condition: pl.Expr, stored: Schema) -> Predicate | None:
         tree = json.loads(condition.meta.serialize(format="json"))
     except (polars.exceptions.PolarsError, ValueError):  # functions of Python, for one, can't be written
         return None
-    understood = []
-    for part in _conjuncts(tree):
-        try:
-            understood.append(_predicate(part, stored))
-        except (_UnsupportedError, PredicateError, SchemaError, KeyError, TypeError, ValueError, pa.ArrowException):
-            continue  # of another shape than known
-    return bind.conjunction(understood) if understood else None
+    return _ExpressionReader(stored).read(tree).predicate
 
 
-def _conjuncts(node: Any) -> Iterator[Any]:
-    if isinstance(node, dict) and node.keys() == {"BinaryExpr"} and node["BinaryExpr"].get("op") == "And":
-        yield from _conjuncts(node["BinaryExpr"]["left"])
-        yield from _conjuncts(node["BinaryExpr"]["right"])
-    else:
-        yield node
+class _ExpressionReader(ConditionReader[Any]):
+    """Reads the nodes of Polars's expressions, as JSON."""
 
+    misfits = (InputError, KeyError, TypeError, ValueError, pa.ArrowException)  # nodes may have an unknown shape
 
-def _predicate(node: Any, stored: Schema) -> Predicate:
-    """The predicate that is TRUE, FALSE or NULL where the expression is."""
-    ((kind, inner),) = node.items()
-    if kind == "Column":
-        return bind.truth(_field(node, stored))
-    if kind == "BinaryExpr":
-        left, op, right = inner["left"], inner["op"], inner["right"]
-        if op == "And":
-            return bind.conjunction([_predicate(left, stored), _predicate(right, stored)])
-        if op == "Or":
-            return bind.disjunction([_predicate(left, stored), _predicate(right, stored)])
-        if op not in _COMPARISONS:
-            raise _UnsupportedError
-        if "Column" in left:
-            field = _field(left, stored)
-            return bind.compare(_COMPARISONS[op], field, _value(right, field))
-        field = _field(right, stored)
-        return bind.compare(_COMPARISONS[op], _value(left, field), field)
-    if kind != "Function" or inner["function"].keys() != {"Boolean"}:
-        raise _UnsupportedError
-    return _function(inner["function"]["Boolean"], inner["input"], stored)
+    def __init__(self, stored: Schema) -> None:
+        self._stored = stored
 
+    def connective(self, node: Any) -> tuple[Connective, Sequence[Any]] | None:
+        """See ``ConditionReader``."""
+        match node:
+            case {"BinaryExpr": {"op": "And" | "Or" as op, "left": left, "right": right}}:
+                return ("and" if op == "And" else "or"), [left, right]
+            case {"Function": {"function": {"Boolean": "Not"}, "input": [operand]}}:
+                return "not", [operand]
+        return None
 
-def _function(name: Any, inputs: list[Any], stored: Schema) -> Predicate:
-    if name == "Not":
-        return bind.negation(_predicate(inputs[0], stored))
-    field = _field(inputs[0], stored)
-    match name:
-        case "IsNull":
-            return bind.is_null(field)
-        case "IsNotNull":
-            return bind.negation(bind.is_null(field))
-        case "IsNan":
-            domain = domain_of(field.arrow_type)
-            return bind.compare("=", field, Value(domain, float("nan")))
-        case {"IsBetween": {"closed": closed}}:
-            least, greatest = _BETWEEN[closed]
-            low, high = (_value(bound, field) for bound in inputs[1:])
-            return bind.conjunction([bind.compare(least, field, low), bind.compare(greatest, field, high)])
-        case {"IsIn": {"nulls_equal": False}}:
-            return bind.one_of(field, _members(inputs[1], field))
-    raise _UnsupportedError
+    def atom(self, node: Any) -> Predicate:
+        """See ``ConditionReader``."""
+        match node:
+            case {"Column": _}:
+                return bind.truth(self._field(node))
+            case {"BinaryExpr": {"op": op, "left": left, "right": right}} if op in _COMPARISONS:
+                if "Column" in left:
+                    field = self._field(left)
+                    return bind.compare(_COMPARISONS[op], field, _value(right, field))
+                field = self._field(right)
+                return bind.compare(_COMPARISONS[op], _value(left, field), field)
+            case {"Function": {"function": {"Boolean": name}, "input": inputs}}:
+                return self._function(name, inputs)
+        raise UnsupportedConditionError
 
+    def _function(self, name: Any, inputs: list[Any]) -> Predicate:
+        field = self._field(inputs[0])
+        match name:
+            case "IsNull":
+                return bind.is_null(field)
+            case "IsNotNull":
+                return bind.negation(bind.is_null(field))
+            case "IsNan":
+                domain = domain_of(field.arrow_type)
+                return bind.compare("=", field, Value(domain, float("nan")))
+            case {"IsBetween": {"closed": closed}}:
+                least, greatest = _BETWEEN[closed]
+                low, high = (_value(bound, field) for bound in inputs[1:])
+                return bind.conjunction([bind.compare(least, field, low), bind.compare(greatest, field, high)])
+            case {"IsIn": {"nulls_equal": False}}:
+                return bind.one_of(field, _members(inputs[1], field))
+        raise UnsupportedConditionError
 
-def _field(node: Any, stored: Schema) -> Field:
-    field = stored.field(node["Column"])
-    if is_nested(field.arrow_type):
-        raise _UnsupportedError
-    return field
+    def _field(self, node: Any) -> Field:
+        field = self._stored.field(node["Column"])
+        if is_nested(field.arrow_type):
+            raise UnsupportedConditionError
+        return field
 
 
 def _members(node: Any, field: Field) -> list[Value]:
@@ -278,7 +267,7 @@ def _members(node: Any, field: Field) -> list[Value]:
     column = column.cast(pa.string()) if texts else column
     exact = pa.types.is_integer(column.type) or pa.types.is_string(column.type)
     if column.type != field.arrow_type or not exact or column.null_count:
-        raise _UnsupportedError
+        raise UnsupportedConditionError
     domain = domain_of(column.type)
     assert domain is not None
     return [Value(domain, value) for value in column.to_pylist()]
@@ -289,14 +278,14 @@ def _value(node: Any, field: Field) -> Value:
     ((kind, value),) = node["Literal"]["Scalar"].items()
     found, domain = type_of(field.arrow_type), domain_of(field.arrow_type)
     if found is None or domain is None or found.polars != kind:
-        raise _UnsupportedError
+        raise UnsupportedConditionError
     return Value(domain, LITERALS[kind](value, field))
 
 
 def _typed(requested: type) -> _ReadLiteral:
     def read(value: Any, field: Field) -> Any:
         if type(value) is not requested:
-            raise _UnsupportedError
+            raise UnsupportedConditionError
         return value
 
     return read
@@ -309,20 +298,20 @@ def _decimal(value: Any, field: Field) -> Decimal:
 
 def _float(value: Any, field: Field) -> float:
     if not isinstance(value, (int, float)):
-        raise _UnsupportedError
+        raise UnsupportedConditionError
     return float(value)
 
 
 def _time(value: Any, field: Field) -> int:
     if type(value) is not int or value % 1000:  # nanoseconds
-        raise _UnsupportedError
+        raise UnsupportedConditionError
     return value // 1000
 
 
 def _timestamp(value: Any, field: Field) -> Any:
     number, unit, zone = value
     if unit != "Microseconds" or (zone is None) != (field.arrow_type.tz is None):
-        raise _UnsupportedError
+        raise UnsupportedConditionError
     return number
 
 

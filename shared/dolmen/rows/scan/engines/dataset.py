@@ -33,11 +33,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from dolmen.errors import Error, InputError
+from dolmen.errors import Error
 from dolmen.format.schema import Field, Schema, is_nested
 from dolmen.format.types import to_plain
 from dolmen.predicate import Constant, Not, Predicate, bind
 from dolmen.predicate.constants import Domain, Op, Value, domain_of
+from dolmen.predicate.foreign import ConditionReader, Connective, UnsupportedConditionError
 from dolmen.rows.scan.engines.dataframes import optional
 from dolmen.rows.scan.explain import RowSource
 
@@ -116,23 +117,19 @@ _Node: TypeAlias = _Column | _Call | pa.Scalar
 _Step: TypeAlias = tuple[str, str]
 
 
-class _UnsupportedFilterError(Exception):
-    """There is no predicate that surely says the same."""
-
-
 @dataclass(frozen=True)
 class Filter:
     """The predicate and the columns of an Arrow expression.
 
     Args:
-        columns: names of the columns that it reads; None if they are unknown.
-        predicate: a condition that all rows fulfil for which the expression is TRUE.
-        whole: whether all rows that fulfil it are such rows: the expression need not be evaluated then.
+        columns: names of the columns that it reads; None if that is unknown.
+        predicate: TRUE for every row for which the expression is TRUE.
+        is_exact: the predicate is TRUE for these rows only, so the expression need not be evaluated.
     """
 
     columns: frozenset[str] | None
     predicate: Predicate | None
-    whole: bool
+    is_exact: bool
 
 
 def read_filter(expression: pc.Expression, schema: Schema, *, boxed: bool = False) -> Filter:
@@ -147,15 +144,10 @@ def read_filter(expression: pc.Expression, schema: Schema, *, boxed: bool = Fals
     """
     try:
         node = _out_of_boxes(_tree(expression)) if boxed else _tree(expression)
-    except (_UnsupportedFilterError, pa.ArrowException):
+    except (UnsupportedConditionError, pa.ArrowException):
         return Filter(None, None, False)
-    understood, whole = [], True
-    for conjunct in _conjuncts(node):
-        try:
-            understood.append(_predicate(conjunct, schema))
-        except (_UnsupportedFilterError, InputError):
-            whole = False
-    return Filter(frozenset(_columns(node)), bind.conjunction(understood) if understood else None, whole)
+    found = _FilterReader(schema).read(node)
+    return Filter(frozenset(_columns(node)), found.predicate, found.is_exact)
 
 
 def _tree(expression: pc.Expression) -> _Node:
@@ -172,7 +164,7 @@ def _out_of_boxes(node: _Node) -> _Node:
     if not isinstance(node, _Column):
         return node
     if len(node.path) < 2:
-        raise _UnsupportedFilterError
+        raise UnsupportedConditionError
     return _Column(node.path[:1])
 
 
@@ -197,11 +189,11 @@ def _read(steps: Iterator[_Step], batch: pa.RecordBatch) -> _Node:
             function, arguments, options = open_calls.pop()
             node = _Call(function, _flat(function, arguments), options[0] if options else None)
         else:
-            raise _UnsupportedFilterError
+            raise UnsupportedConditionError
         if not open_calls:
             return node
         open_calls[-1][1].append(node)
-    raise _UnsupportedFilterError
+    raise UnsupportedConditionError
 
 
 def _flat(function: str, arguments: list[_Node]) -> tuple[_Node, ...]:
@@ -256,80 +248,82 @@ def _columns(node: _Node) -> Iterator[str]:
             yield from _columns(argument)
 
 
-def _conjuncts(node: _Node) -> tuple[_Node, ...]:
-    return node.arguments if _is(node, "and_kleene") else (node,)
+_CONNECTIVES: dict[str, Connective] = {"and_kleene": "and", "or_kleene": "or", "invert": "not"}
 
 
-def _predicate(node: _Node, schema: Schema) -> Predicate:
-    """The predicate that is TRUE, FALSE or NULL where the expression is."""
-    if isinstance(node, pa.Scalar) and pa.types.is_boolean(node.type):
-        return Constant(node.as_py())
-    if isinstance(node, _Column):
-        return bind.truth(_field(node, schema))
-    if not isinstance(node, _Call):
-        raise _UnsupportedFilterError
-    arguments = node.arguments
-    match node.function:
-        case "and_kleene":
-            return bind.conjunction([_predicate(argument, schema) for argument in arguments])
-        case "or_kleene":
-            return bind.disjunction([_predicate(argument, schema) for argument in arguments])
-        case "invert":
-            return bind.negation(_predicate(arguments[0], schema))
-        case "is_null" if node.options is None or not node.options["nan_is_null"].as_py():
-            return bind.is_null(_field(arguments[0], schema))
-        case "is_valid":
-            return bind.negation(bind.is_null(_field(arguments[0], schema)))
-        case "is_nan":
-            field = _field(arguments[0], schema)
-            nan = pa.scalar(float("nan"), field.arrow_type)
-            return bind.compare("=", field, _value(nan, field))
-        case "is_in":  # FALSE, rather than NULL, for NULL
-            field = _field(arguments[0], schema)
-            return bind.conjunction([_one_of(node, field), Not(bind.is_null(field))])
-        case "if_else":
-            return _in_where_valid(arguments, schema)
-        case function if function in _COMPARISONS and len(arguments) == 2:
-            return _compare(_COMPARISONS[function], *arguments, schema)
-    raise _UnsupportedFilterError
+class _FilterReader(ConditionReader[_Node]):
+    """Reads the nodes of Arrow expressions that DuckDB writes."""
 
+    def __init__(self, schema: Schema) -> None:
+        self._schema = schema
 
-def _compare(op: Op, left: _Node, right: _Node, schema: Schema) -> Predicate:
-    if isinstance(left, pa.Scalar) and isinstance(right, _Column):
-        field = _field(right, schema)
-        return bind.compare(op, _value(left, field), field)
-    field = _field(left, schema)
-    if not isinstance(right, pa.Scalar):
-        raise _UnsupportedFilterError
-    return bind.compare(op, field, _value(right, field))
+    def connective(self, node: _Node) -> tuple[Connective, Sequence[_Node]] | None:
+        """See ``ConditionReader``."""
+        if not isinstance(node, _Call) or node.function not in _CONNECTIVES:
+            return None
+        return _CONNECTIVES[node.function], node.arguments
 
+    def atom(self, node: _Node) -> Predicate:
+        """See ``ConditionReader``."""
+        if isinstance(node, pa.Scalar) and pa.types.is_boolean(node.type):
+            return Constant(node.as_py())
+        if isinstance(node, _Column):
+            return bind.truth(self._field(node))
+        if not isinstance(node, _Call):
+            raise UnsupportedConditionError
+        arguments = node.arguments
+        match node.function:
+            case "is_null" if node.options is None or not node.options["nan_is_null"].as_py():
+                return bind.is_null(self._field(arguments[0]))
+            case "is_valid":
+                return bind.negation(bind.is_null(self._field(arguments[0])))
+            case "is_nan":
+                field = self._field(arguments[0])
+                nan = pa.scalar(float("nan"), field.arrow_type)
+                return bind.compare("=", field, _value(nan, field))
+            case "is_in":  # FALSE, rather than NULL, for NULL
+                field = self._field(arguments[0])
+                return bind.conjunction([_one_of(node, field), Not(bind.is_null(field))])
+            case "if_else":
+                return self._in_where_valid(arguments)
+            case function if function in _COMPARISONS and len(arguments) == 2:
+                return self._compare(_COMPARISONS[function], *arguments)
+        raise UnsupportedConditionError
 
-def _in_where_valid(arguments: tuple[_Node, ...], schema: Schema) -> Predicate:
-    """SQL's IN: ``if_else(is_valid(x), is_in(x, ...), NULL)``."""
-    match arguments:
-        case (
-            _Call("is_valid", (_Column() as tested,)),
-            _Call("is_in", (_Column() as column,)) as members,
-            pa.Scalar() as otherwise,
-        ) if tested == column and not otherwise.is_valid:
-            return _one_of(members, _field(column, schema))
-    raise _UnsupportedFilterError
+    def _compare(self, op: Op, left: _Node, right: _Node) -> Predicate:
+        if isinstance(left, pa.Scalar):
+            field = self._field(right)
+            return bind.compare(op, _value(left, field), field)
+        field = self._field(left)
+        if not isinstance(right, pa.Scalar):
+            raise UnsupportedConditionError
+        return bind.compare(op, field, _value(right, field))
+
+    def _in_where_valid(self, arguments: tuple[_Node, ...]) -> Predicate:
+        """SQL's IN: ``if_else(is_valid(x), is_in(x, ...), NULL)``."""
+        match arguments:
+            case (
+                _Call("is_valid", (_Column() as tested,)),
+                _Call("is_in", (_Column() as column,)) as members,
+                pa.Scalar() as otherwise,
+            ) if tested == column and not otherwise.is_valid:
+                return _one_of(members, self._field(column))
+        raise UnsupportedConditionError
+
+    def _field(self, node: _Node) -> Field:
+        if not isinstance(node, _Column) or len(node.path) > 1:
+            raise UnsupportedConditionError
+        field = self._schema.field(node.path[0])
+        if is_nested(field.arrow_type):
+            raise UnsupportedConditionError
+        return field
 
 
 def _one_of(node: _Call, field: Field) -> Predicate:
     members = node.options["value_set"].values
     if members is None or members.null_count:
-        raise _UnsupportedFilterError
+        raise UnsupportedConditionError
     return bind.one_of(field, [_value(member, field) for member in members])
-
-
-def _field(node: _Node, schema: Schema) -> Field:
-    if not isinstance(node, _Column) or len(node.path) > 1:
-        raise _UnsupportedFilterError
-    field = schema.field(node.path[0])
-    if is_nested(field.arrow_type):
-        raise _UnsupportedFilterError
-    return field
 
 
 def _value(scalar: pa.Scalar, field: Field) -> Value:
@@ -343,7 +337,7 @@ def _value(scalar: pa.Scalar, field: Field) -> Value:
         and (domain in (Domain.TEXT, Domain.BYTES, Domain.EXACT) or own == pa.timestamp("us", getattr(own, "tz", None)))
     )
     if not alike or domain is None or not scalar.is_valid:
-        raise _UnsupportedFilterError
+        raise UnsupportedConditionError
     return Value(domain, to_plain(pa.array([scalar], own))[0])
 
 
@@ -391,8 +385,8 @@ class ScanDataset(ds.Dataset):  # type: ignore[misc]  # pyarrow is untyped
         asked = (
             Filter(frozenset(), None, True) if filter is None else read_filter(filter, self._stored, boxed=self._boxed)
         )
-        rest = None if asked.whole else filter
-        tested = set() if asked.whole else set(self.schema.names if asked.columns is None else asked.columns)
+        rest = None if asked.is_exact else filter
+        tested = set() if asked.is_exact else set(self.schema.names if asked.columns is None else asked.columns)
         extra = [name for name in self.schema.names if name in tested and name not in requested]
         scan = self._narrow([*requested, *extra], asked.predicate)
         if self.rehearsed is not None:

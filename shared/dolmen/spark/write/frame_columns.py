@@ -1,13 +1,17 @@
-"""Columns that a DataFrame has and its table does not: refused, or added (``merge_schema``) before rows are written.
+"""The columns of a DataFrame and of its table: checked, named alike, or added to the table (``merge_schema``).
 
-Columns that are wider in the DataFrame become as wide in the table, too. Columns are changed in a commit of their own:
-tasks write under the columns that the table has by then. Whoever repeats a write, or makes the same one at the same
-time, finds them there and changes nothing.
+Columns that the table lacks are refused, or added before rows are written; columns that are wider in the DataFrame
+become as wide in the table. That is a commit of its own, and tasks write under the table's columns after it. A repeated
+write, or the same write at the same time, finds the columns and changes nothing.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pyarrow as pa
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
 from pyspark.sql import types as s
 
 from dolmen.commit.context import Context
@@ -16,9 +20,9 @@ from dolmen.errors import ConflictError, SchemaError
 from dolmen.format.column_history import narrowing
 from dolmen.format.evolution import AddColumn, SchemaChange, WidenColumn
 from dolmen.format.manifest import TableEntry
-from dolmen.format.schema import Schema, own_names, same_names
+from dolmen.format.schema import Field, Schema, own_names, same_names
 from dolmen.rows.write.conform import plan_conform
-from dolmen.spark.spark_types import handed_schema
+from dolmen.spark.spark_types import quote, spark_type, worker_schema
 from dolmen.store.base import attempts
 from dolmen.transactions.transaction import Transaction, unit_of
 
@@ -38,13 +42,13 @@ def check_columns(schema: s.StructType, entry: TableEntry) -> None:
             'To add new columns of the DataFrame, give merge_schema=True, or option("mergeSchema", True) with '
             'format("dolmen")'
         )
-    plan_conform(handed_schema(schema), entry.schema)
+    plan_conform(worker_schema(schema), entry.schema)
 
 
 def add_new_columns(context: Context, table: str, schema: s.StructType, request: str | None) -> None:
     """Adds the columns of a DataFrame that a table does not have, at its end, in one commit. NULL is allowed in them.
 
-    Columns of the table get the wider types that they have in the DataFrame, where files need not be written anew
+    Columns of the table get the wider types that they have in the DataFrame, where no file need be rewritten
     (``Table.widen_column``). The others keep theirs, and values that do not fit are errors, row by row.
 
     Args:
@@ -80,12 +84,12 @@ def _changes(schema: s.StructType, entry: TableEntry) -> tuple[SchemaChange, ...
     """The changes of a table's columns by which a DataFrame's rows fit."""
     if alike := same_names(schema.names):
         raise SchemaError(f"columns {alike[0]!r} and {alike[1]!r} differ in case only: rename one, or drop it")
-    types = handed_schema(schema)
+    types = worker_schema(schema)
     types = pa.schema(
         [field.with_name(name) for field, name in zip(types, own_names(types.names, entry.schema), strict=True)]
     )
     added = [AddColumn(name, types.field(name).type, is_path=False) for name in _unknown(schema, entry.schema)]
-    if entry.sequences is not None:  # deletes are remembered by values of the types of now
+    if entry.sequences is not None:  # its deletes are remembered by values of the present types
         return tuple(added)
     widened = [
         WidenColumn(field.name, types.field(field.name).type)
@@ -104,3 +108,55 @@ def _unknown(schema: s.StructType, own: Schema) -> list[str]:
     return [
         name for name, spelled in zip(schema.names, own_names(schema.names, own), strict=True) if spelled not in there
     ]
+
+
+def match_names(frame: DataFrame, schema: Schema) -> DataFrame:
+    """The DataFrame with the names that its columns have in the table, which differ in case at most.
+
+    Raises:
+        SchemaError: two of its columns are one of the table's.
+    """
+    names = own_names(frame.columns, schema)
+    if names == frame.columns:
+        return frame
+    if len(set(names)) < len(names) and (alike := same_names(frame.columns)):
+        raise SchemaError(
+            f"columns {alike[0]!r} and {alike[1]!r} of the DataFrame differ in case only: rename one, or drop it"
+        )
+    return frame.toDF(*names)
+
+
+def key_columns(frame: DataFrame, fields: Iterable[Field]) -> list[Column]:
+    """The key's columns in Spark's types for the table's columns: equal keys are equal in these.
+
+    Raises:
+        SchemaError: a column is of another kind than the table's, so that Spark might compare otherwise than dolmen.
+    """
+    return [_key_column(frame, field) for field in fields]
+
+
+def _key_column(frame: DataFrame, field: Field) -> Column:
+    if field.name not in frame.columns:
+        raise SchemaError(f"the DataFrame has no column {field.name!r}, which is part of the key")
+    own, target = frame.schema[field.name].dataType, spark_type(field.arrow_type)
+    numbers = s.IntegralType, s.DecimalType
+    alike = type(own) is type(target) or (isinstance(own, numbers) and isinstance(target, numbers))
+    if not alike:
+        raise SchemaError(
+            f"column {field.name!r}: a key of type {own.simpleString()} for one of {target.simpleString()}: cast it"
+        )
+    column = F.col(quote(field.name))
+    return column if own == target else column.try_cast(target)  # the write finds values that do not fit
+
+
+def uncollated_column(frame: DataFrame, field: Field) -> Column:
+    """A key's column in its own type, but for text, of which a collation might take unequal keys for equal."""
+    column = F.col(quote(field.name))
+    given = frame.schema[field.name].dataType
+    return column.cast("string").alias(field.name) if isinstance(given, s.StringType) else column
+
+
+def schema_of(fields: Iterable[Field]) -> Schema:
+    """A schema of some columns of a table."""
+    fields = tuple(fields)
+    return Schema(fields=fields, next_id=max(field.id for field in fields) + 1)

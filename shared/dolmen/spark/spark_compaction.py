@@ -1,11 +1,9 @@
 """Compaction on Spark: the core's plan and the core's rewriting, many groups at once, each in a task of its own.
 
-Tasks read a snapshot and write files under the job's intent; the driver commits what they report, as it comes, by the
-core's rules: a group whose files others have changed meanwhile is dropped and tried again in halves. So a task that
-fails, or a job that is killed, costs the groups that were under way. Of a table with a sort key, all files that overlap
-can be made one sorted whole instead (``recluster``).
-
-Clustering a table anew: files that overlap are sorted as a whole by Spark, and cut into files that don't.
+Tasks read a snapshot and write files under the job's intent. The driver commits their results as they come, by the
+core's rules: a group whose files others have changed is dropped, and tried again in halves. So a failed task, or a
+killed job, costs only the groups that were running. For a table with a sort key, Spark can instead sort all overlapping
+files as a whole, and cut them into files that do not overlap (``recluster``).
 """
 
 from __future__ import annotations
@@ -31,17 +29,17 @@ from dolmen.maintenance.compact.compaction_plan import CompactionOptions, Compac
 from dolmen.maintenance.compact.rewrite import Rewritten, TableVersion
 from dolmen.maintenance.erasures.progress import rewrite_through
 from dolmen.rows.scan.scan import Scan, scan_files
-from dolmen.spark import checks as given
-from dolmen.spark.compact.group_jobs import (
+from dolmen.spark import checks
+from dolmen.spark.file_tasks import map_in_tasks, run_numbered
+from dolmen.spark.group_jobs import (
     REWRITTEN,
     CompactionRun,
     CompactionTask,
     Job,
     Work,
-    rewrite_groups,
+    rewrite_numbered,
     write_sorted,
 )
-from dolmen.spark.file_tasks import map_in_tasks
 from dolmen.spark.read.to_frame import to_spark
 from dolmen.spark.spark_types import spark_schema
 from dolmen.spark.write.from_frame import without_files
@@ -59,7 +57,7 @@ def can_recluster(entry: TableEntry) -> bool:
     return True
 
 
-def reclustering(spark: SparkSession, context: Context) -> Work:
+def recluster_work(spark: SparkSession, context: Context) -> Work:
     """The work of jobs that sort each group as a whole."""
 
     def work(task: CompactionTask, job: Job) -> Sequence[Rewritten]:
@@ -86,7 +84,7 @@ def _recluster(
     """Writes the live rows of some files in order.
 
     Raises:
-        AssertionError: other rows were written than there are.
+        AssertionError: the rows that were written are not those of the files.
     """
     row_ts, entry = version.commit_ts_of(inputs)
     table = _SomeFiles(context, version.name, version.manifest, inputs)
@@ -106,7 +104,7 @@ def _sorted(frame: DataFrame, entry: TableEntry, partitions: int) -> DataFrame:
 
 
 def _check(table: _SomeFiles, version: TableVersion, inputs: Sequence[DataFile], written: int) -> None:
-    """Checks that Spark has written as many rows as dolmen counts: by entries alone if no delete is unresolved."""
+    """Checks that Spark has written all rows, which are counted by entries alone if no delete is unresolved."""
     plans = [plan for file in inputs if (plan := version.unresolved.plan(file)) is not None]
     counted = sum(plan.file.live_rows for plan in plans if not plan.tombstones)
     uncertain = {plan.file.path for plan in plans if plan.tombstones}
@@ -138,26 +136,26 @@ def compact(
     """Rewrites small and mostly deleted files of tables into full ones, where that pays. See ``Database.compact``.
 
     Args:
-        tables: names; all by default. One after the other, the groups of each at once.
-        recluster: of tables with a sort key rewrite all files that overlap, however large, sorted as a whole by Spark
-            and in one commit for each table.
-        options: sizes; the tables' own by default. Of a table without a sort key groups are made smaller than
-            ``group_bytes``, down to two full files, if there would be fewer than tasks run at once.
+        tables: names; all by default. They are compacted one after the other, the groups of each at once.
+        recluster: for tables with a sort key, rewrite all overlapping files, however large, sorted as a whole by Spark,
+            in one commit for each table.
+        options: sizes; the tables' own by default. Without a sort key, groups are made smaller than ``group_bytes``,
+            down to two full files, if there would be fewer groups than tasks that run at once.
         dry_run: only plan.
-        deadline: asked before groups are begun; True = what is under way is committed, the rest left for later.
-        progress: called after each commit with the table's name and what was done so far.
+        deadline: called before groups are begun; True = commit the running ones, and leave the rest for later.
+        progress: called after each commit with the table's name and the result so far.
 
     Returns:
-        by table, what was planned and done. Safe at any time, beside anything; changes nothing that a reader sees.
+        the plan and the result of each table. Safe at any time; readers see no change.
 
     Raises:
         TableNotFoundError: no such table.
         InputError: Spark's workers can't reach the database.
-        StaleWriterError: it took so long that its objects may have been collected: begin anew.
-        PySparkException: a task failed, again and again. Groups that were done by then are committed.
+        StaleWriterError: it took so long that its objects may have been collected: begin again.
+        PySparkException: a task failed repeatedly. Groups that were finished before are committed.
     """
-    given.session(spark)
-    context = context_of(given.database(database))
+    checks.session(spark)
+    context = context_of(checks.database(database))
     recluster, dry_run = arguments.flag("recluster", recluster), arguments.flag("dry_run", dry_run)
     if not (options is None or isinstance(options, CompactionOptions)):
         raise InputError(f"options={arguments.short_repr(options)}: give CompactionOptions")
@@ -170,17 +168,8 @@ def compact(
         planning = _Planning(spark, context, name, options or CompactionOptions(), recluster=recluster)
         found[name] = done = Compacted(planning.plan, finished=dry_run or not planning.plan.groups)
         if not done.finished:
-            run = CompactionRun(
-                spark,
-                context,
-                name,
-                planning.entry,
-                planning.options,
-                planning.target,
-                done,
-                deadline,
-                partial(progress, name),
-            )
+            plan = planning.entry, planning.options, planning.target
+            run = CompactionRun(spark, context, name, *plan, done, deadline, partial(progress, name))
             run.all_groups(planning.work, planning.groups_a_job)
     return found
 
@@ -199,7 +188,7 @@ class _Planning:
             self.entry, self.target = version.entry, target_file_bytes(version.entry, options)
             whole = recluster and can_recluster(version.entry)
             self.plan = self._whole(version) if whole else self._parts(version)
-        self.work: Work = reclustering(spark, context) if whole else rewriting(spark)
+        self.work: Work = recluster_work(spark, context) if whole else rewrite_work(spark)
         self.groups_a_job = 1 if whole else -(-self._parallelism // 2)
 
     def _plan(self, version: TableVersion, options: CompactionOptions) -> CompactionPlan:
@@ -207,7 +196,7 @@ class _Planning:
         return plan_compaction(self._name, version.entry, version.files, self.target, options, version.dead(), due)
 
     def _parts(self, version: TableVersion) -> CompactionPlan:
-        """The core's plan, cut finer if more could be done at once."""
+        """The core's plan, with smaller groups if more tasks could run at once."""
         plan = self._plan(version, self.options)
         total = sum(group.bytes_out for group in plan.groups)
         finer = max(2 * self.target, -(-total // self._parallelism))
@@ -216,7 +205,7 @@ class _Planning:
         return self._plan(version, replace(self.options, group_bytes=finer))
 
     def _whole(self, version: TableVersion) -> CompactionPlan:
-        """All files that any merging would make better, as one group."""
+        """All files that any merging would improve, as one group."""
         self.options = replace(self.options, growth=1, group_bytes=_UNLIMITED)
         plan = self._plan(version, self.options)
         if not plan.groups:
@@ -232,17 +221,12 @@ class _Planning:
         return replace(plan, groups=(one,))
 
 
-def rewriting(spark: SparkSession) -> Work:
+def rewrite_work(spark: SparkSession) -> Work:
     """The work of jobs whose tasks rewrite one group each, as the core does."""
 
     def work(task: CompactionTask, job: Job) -> Sequence[Rewritten]:
         groups = [tuple(file.uuid for file in inputs) for inputs in job.groups]
-        places = spark.range(0, len(groups), 1, len(groups))
-        rows = sorted(places.mapInArrow(rewrite_groups(task, groups), REWRITTEN).collect())
-        if [row.place for row in rows] != list(range(len(groups))):
-            raise AssertionError(
-                f"{len(groups)} groups were given to tasks, {len(rows)} came back: nothing was committed"
-            )
+        rows = run_numbered(spark, len(groups), rewrite_numbered(task, groups), REWRITTEN)
         return [
             Rewritten(tuple(msgspec.json.decode(row.files, type=list[DataFile])), row.spilled_bytes, row.copied_bytes)
             for row in rows

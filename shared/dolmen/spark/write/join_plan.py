@@ -16,8 +16,9 @@ from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import COMMIT_TS, Field
 from dolmen.rows.write.conform import plan_conform
 from dolmen.spark.file_tasks import FILE, ROW
-from dolmen.spark.merge.frame_source import ACTION, Action, Source, SourceSummary, computed_casts
-from dolmen.spark.spark_types import handed_schema, quoted, spark_schema
+from dolmen.spark.spark_types import quote, spark_schema, worker_schema
+from dolmen.spark.write.frame_source import Source, SourceSummary
+from dolmen.spark.write.row_actions import ACTION, Action, action_sql, casts_of_computed, join_kind
 from dolmen.transactions.merge.clauses import Clause, Clauses, Delete, Insert, Update
 
 _COUNTS, _FIRST = "__counts", "__first"
@@ -34,7 +35,7 @@ class MergePlan:
         given: names of the source's columns.
 
     Raises:
-        SchemaError: a clause names a column that the table has not, or sets the primary key, or the source has a column
+        SchemaError: a clause names a column that the table lacks, or sets the primary key; or the source has a column
             that nothing names.
     """
 
@@ -68,8 +69,8 @@ class MergePlan:
                     raise InputError(f"when={clause.when!r} is no condition: it is of type {kind.simpleString()}")
             values = self._values(clause)
             if values is not None:
-                finds = computed_casts(self._computed(values))
-                plan_conform(handed_schema(self._typed(within, values)), self.entry.schema, finds=finds)
+                finds = casts_of_computed(self._computed(values))
+                plan_conform(worker_schema(self._typed(within, values)), self.entry.schema, finds=finds)
 
     def needed(self) -> list[str]:
         """The table's columns to read: those joined on and those in expressions, or all if some keep their values."""
@@ -81,7 +82,7 @@ class MergePlan:
         return [name for name in names if name in keys or self.clauses.name(name)]
 
     def actions(self) -> tuple[Action, ...]:
-        """The actions of tasks, by the number of the clause."""
+        """The actions, by the number of the clause."""
         found = []
         for clause in self.clauses.all:
             values = self._values(clause)
@@ -90,18 +91,18 @@ class MergePlan:
             )
             computed = frozenset(self._computed(values or {}))
             found.append(Action(not isinstance(clause, Insert), columns, computed))
-        if self._keeps_one:
-            found.append(Action(True, None))  # the older rows of a key go with the one that counts
+        if self.keeps_one:
+            found.append(Action(True, None))  # the older rows of a key are hidden with the one that counts
         return tuple(found)
 
     def rows(self, target: DataFrame, source: Source, summary: SourceSummary) -> DataFrame:
         """All rows that have an action, for tasks.
 
         Args:
-            target: the columns ``needed``, with positions, and the commit timestamp if ``needs_commit_ts``.
+            target: the columns ``needed``, with positions, and the commit timestamp if it ``keeps_one``.
         """
         keys = [F.col(f"source.{name}") for name in source.keys]
-        own = [F.col(f"target.{quoted(field.name)}") for field in self.fields]
+        own = [F.col(f"target.{quote(field.name)}") for field in self.fields]
         left, right = self._sifted(target, source, summary).alias("target"), source.frame.alias("source")
         joined = self._joined(left, right, source.matches(own, keys))
         if self._target_is_there:
@@ -112,14 +113,14 @@ class MergePlan:
             keys = [F.coalesce(key, other) for key, other in zip(keys, own, strict=True)]
         named = [key.alias(name) for key, name in zip(keys, source.keys, strict=True)]
         acted = joined.withColumn(ACTION, self._action())
-        if self._keeps_one:
+        if self.keeps_one:
             acted = self._with_one_row_of_a_key(acted, keys)
         acted = acted.where(F.col(ACTION).isNotNull())
         return acted.select(ACTION, *where, *named, *self._columns()).hint("rebalance", *source.keys)
 
     @cached_property
     def _texts(self) -> dict[tuple[str, str], int]:
-        """All expressions, by the column that gets their value, with their places among the values."""
+        """All expressions, by the column that gets their value, with the numbers of their values."""
         found: dict[tuple[str, str], int] = {}
         for clause in self.clauses.all:
             for item in (self._values(clause) or {}).items():
@@ -143,17 +144,12 @@ class MergePlan:
         return [name for name, text in values.items() if text not in self._own]
 
     @property
-    def needs_commit_ts(self) -> bool:
-        """Whether the target's rows must come with their commit timestamp."""
-        return self._keeps_one
-
-    @property
-    def _keeps_one(self) -> bool:
-        """Whether several rows of one primary key, as ``append`` may make them, count as the one committed last."""
+    def keeps_one(self) -> bool:
+        """Whether several rows of one primary key, which ``append`` may make, count as the one committed last."""
         return self._target_is_there and {field.id for field in self.fields} == set(self.entry.primary_key)
 
     def _with_one_row_of_a_key(self, acted: DataFrame, keys: Sequence[Column]) -> DataFrame:
-        """The action of the row of each key that was committed last. If it has one, the other rows go."""
+        """The action of the row of each key that was committed last. If it has one, the other rows are hidden."""
         place = [F.col(f"target.{name}") for name in (COMMIT_TS, FILE, ROW)]
         by_key, by_row = Window.partitionBy(*keys), Window.partitionBy(*keys, *place[1:])
         counts = F.dense_rank().over(by_key.orderBy(*(column.desc_nulls_last() for column in place))) == 1
@@ -168,38 +164,31 @@ class MergePlan:
         return bool(self.clauses.matched or self.clauses.by_source)
 
     def _joined(self, target: DataFrame, source: DataFrame, matches: Column) -> DataFrame:
-        if not self._target_is_there:
-            return source.join(target, matches, "left_anti")
-        if self.clauses.by_source:
-            return target.join(source, matches, "full" if self.clauses.not_matched else "left")
-        return target.join(source, matches, "right" if self.clauses.not_matched else "inner")
+        matched, not_matched, by_source = map(bool, self._kinds)
+        sides = (target, source) if self._target_is_there else (source, target)
+        how = join_kind(matched=matched, not_matched=not_matched, by_source=by_source)
+        return sides[0].join(sides[1], matches, how)
 
     def _sifted(self, target: DataFrame, source: Source, summary: SourceSummary) -> DataFrame:
-        """The target without most rows that match nothing, so that joining it with the source moves few."""
+        """The target without most of the rows that match nothing, so that the join moves few."""
         if self.clauses.by_source or summary.rows > MOST_BROADCAST or (summary.listed and len(self.fields) == 1):
             return target
         names = [f"_{name}" for name in source.keys]
         keys = source.frame.select(*(F.col(name).alias(other) for name, other in zip(source.keys, names, strict=True)))
-        own = [F.col(quoted(field.name)) for field in self.fields]
+        own = [F.col(quote(field.name)) for field in self.fields]
         return target.join(F.broadcast(keys), source.matches(own, [F.col(name) for name in names]), "left_semi")
+
+    @property
+    def _kinds(self) -> tuple[Sequence[Clause], ...]:
+        return self.clauses.matched, self.clauses.not_matched, self.clauses.by_source
 
     def _action(self) -> Column:
         """The number of the clause that applies to a row; NULL if none does."""
-        in_source: Column = F.lit(True)
-        in_target: Column = F.lit(False)
+        in_source, in_target = "TRUE", "FALSE"
         if self._target_is_there:
-            in_source, in_target = F.col(f"source.{Source.HERE}").isNotNull(), F.col(f"target.{ROW}").isNotNull()
-        kinds = (
-            (self.clauses.matched, in_target & in_source),
-            (self.clauses.not_matched, in_source & ~in_target),
-            (self.clauses.by_source, in_target & ~in_source),
-        )
-        pairs = [(clause, here) for clauses, here in kinds for clause in clauses]
-        chosen: Column = F.lit(None).cast("int")
-        for number, (clause, here) in reversed(list(enumerate(pairs))):
-            condition = here if clause.when is None else here & F.expr(f"({clause.when})")
-            chosen = F.when(condition, F.lit(number)).otherwise(chosen)
-        return chosen
+            in_source, in_target = f"source.{Source.HERE} IS NOT NULL", f"target.{ROW} IS NOT NULL"
+        kinds = ([clause.when for clause in clauses] for clauses in self._kinds)
+        return F.expr(action_sql(in_source, in_target, *kinds))
 
     def _columns(self) -> list[Column]:
         """The values of all clauses. An expression is evaluated only in rows of its own clauses."""
@@ -214,7 +203,7 @@ class MergePlan:
         return columns
 
     def _expression(self, text: str) -> Column:
-        """Makes a column of an expression. Column names are not parsed: a session may take quoted ones for patterns."""
+        """The column of an expression. Column names are not parsed: a session may read quoted ones as patterns."""
         return F.col(text) if text in self._own else F.expr(f"({text})")
 
     @cached_property
@@ -227,7 +216,7 @@ class MergePlan:
         try:
             return frame.select(*(self._expression(text).alias(name) for name, text in texts.items())).schema
         except (AnalysisException, ParseException) as error:
-            if len(texts) > 1:  # which one?
+            if len(texts) > 1:  # find the one that Spark refuses
                 for name, text in texts.items():
                     self._typed(frame, {name: text})
                 raise
@@ -236,4 +225,4 @@ class MergePlan:
 
 
 def _column(side: str, name: str) -> str:
-    return f"{side}.{quoted(name)}"
+    return f"{side}.{quote(name)}"

@@ -1,16 +1,16 @@
 """``readStream`` with ``option("changes", True)``: all changes of a table, a micro-batch for some versions at a time.
 
-A batch is the feed between two versions, and is the same whenever it is done again. A query's columns are those that
-the table had when its frame was made: older versions are shown in them, and a later change of columns ends the query.
+A batch is the feed between two versions, and is the same when it is repeated. A query has the columns that the table
+had when its frame was made. Older versions are shown in them, and a later change of columns ends the query.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-import pyarrow as pa
 from pyspark.sql import types as s
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
@@ -22,16 +22,15 @@ from dolmen.errors import ConflictError, SchemaError, VersionExpiredError
 from dolmen.format.manifest import EMPTY, Manifest, TableEntry
 from dolmen.format.schema import Field
 from dolmen.predicate import columns
-from dolmen.spark.failures import marking_dolmen_errors
+from dolmen.spark.failures import mark_dolmen_errors
 from dolmen.spark.origin import origins_of
-from dolmen.spark.source.feed_reader import ADDED, FeedPartition, SourceFeed, feed_partitions
-from dolmen.spark.source.source_options import CHANGES_STREAM_READ, reads_changes
-from dolmen.spark.spark_types import handed_schema
-from dolmen.spark.stream.table_stream import Offset, TableStreamReader
+from dolmen.spark.source.feed_reader import ADDED, SourceFeed, feed_partitions
+from dolmen.spark.source.source import CHANGES_STREAM_READ, reads_changes
+from dolmen.spark.source.table_stream import Offset, TableStreamReader
 from dolmen.transactions.snapshot import microseconds
 
 _IDLE = timedelta(hours=1)
-"""A cursor moves this often where other tables' commits make versions and this table does not change."""
+"""A cursor moves this often when only other tables change."""
 
 
 class FeedStreamReader(TableStreamReader):
@@ -49,32 +48,32 @@ class FeedStreamReader(TableStreamReader):
         self._cursor: ChangeCursor | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Workers get a copy that opens nothing: their partitions hold all that they need."""
+        """Workers get a copy without open handles: their partitions have all that they need."""
         return {**super().__getstate__(), "_feed": None, "_cursor": None}
 
-    @marking_dolmen_errors()
+    @mark_dolmen_errors()
     def latestOffset(self, start: dict[str, Any] | None = None, limit: object = None) -> dict[str, Any]:  # noqa: N802
-        """See ``TableStreamReader``. Where nothing has changed for long, the cursor moves on, too."""
-        begin = Offset.from_json(start) if start else self._come_to or self._from()
-        cursor = self._place(begin)
+        """See ``TableStreamReader``. If nothing has changed for long, the cursor moves, too."""
+        begin = Offset.from_json(start) if start else self._reached or self._from()
+        cursor = self._cursor_at(begin)
         end: dict[str, Any] = super().latestOffset(begin.to_json(), limit)
         if cursor is not None and end == begin.to_json() and self._is_idle(cursor):
-            newest = self._newest()  # Spark asks for a next batch only when all before it are done
+            newest = self._newest()  # Spark begins a batch only when all batches before it are done
             if not self._changed(newest, begin):
                 cursor.reset(newest.version)
         return end
 
-    @marking_dolmen_errors()
+    @mark_dolmen_errors()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Plans the parts of the feed of one batch, from metadata.
 
         Raises:
             ConflictError: the table was dropped and created again; or another query uses the same cursor.
-            SchemaError: the table's columns have changed after the frame of this query was made.
-            VersionExpiredError: versions of which the query has not seen the changes have expired.
+            SchemaError: the table's columns have changed since the frame of this query was made.
+            VersionExpiredError: versions whose changes the query has not seen have expired.
         """
         first, last = Offset.from_json(start), Offset.from_json(end)
-        self._come_to = last
+        self._reached = last
         if first == last:
             return []
         until = self._manifest(last.version)
@@ -84,18 +83,13 @@ class FeedStreamReader(TableStreamReader):
         self._check_columns(feed, entry, last.version)
         is_whole = not first.table
         if is_whole:
-            feed = feed.as_net()
+            feed = replace(feed, net=True)
         since = EMPTY if is_whole else self._since(first)
-        if (cursor := self._place(first)) is not None:
+        if (cursor := self._cursor_at(first)) is not None:
             self._check_cursor(cursor, first)
         return feed_partitions(feed, feed.parts(context_of(self._database), since, until))
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yields the rows of one partition."""
-        assert isinstance(partition, FeedPartition)
-        return partition.read(handed_schema(self._schema))
-
-    @marking_dolmen_errors()
+    @mark_dolmen_errors()
     def commit(self, end: dict[str, Any]) -> None:
         """Moves the cursor to the end of a batch that is done.
 
@@ -103,12 +97,12 @@ class FeedStreamReader(TableStreamReader):
             ConflictError: another query uses the same cursor.
         """
         done = Offset.from_json(end)
-        cursor = self._place(done)
+        cursor = self._cursor_at(done)
         if cursor is not None and done.version > cursor.version:
             cursor.reset(done.version)
 
     def _source_feed(self) -> SourceFeed:
-        """The feed with the columns of the version that the query's frame was made of, or of now where it has none."""
+        """The feed with the columns of the version in the query's frame, or of the newest version if it has none."""
         if self._feed is None:
             versions = {origin.version for origin in origins_of(self._schema)}
             manifest = self._manifest(versions.pop()) if len(versions) == 1 else self._newest()
@@ -123,7 +117,7 @@ class FeedStreamReader(TableStreamReader):
                 f"table {table!r} was dropped and created again since version {min(version, feed.version)}: "
                 "begin a new query, with a new checkpoint"
             )
-        if version <= feed.version:  # an older version is shown in the columns of the later one
+        if version <= feed.version:  # an older version is shown in the later columns
             return
         are_chosen = self._given.columns is not None or not origins_of(self._schema)
         tested = frozenset() if feed.where is None else columns(feed.where)
@@ -138,10 +132,10 @@ class FeedStreamReader(TableStreamReader):
             )
 
     def _since(self, first: Offset) -> Manifest:
-        """The version after which a batch begins; or a later one between which and it the table has not changed.
+        """The version after which a batch begins, or a later one if the table has not changed between them.
 
         Raises:
-            VersionExpiredError: the changes after it may not be known any more.
+            VersionExpiredError: changes after it may have expired.
         """
         if not first.version:
             return EMPTY
@@ -160,7 +154,7 @@ class FeedStreamReader(TableStreamReader):
         )
 
     def _first(self) -> Offset:
-        """The offset before all rows, after the version before the first to be read, or after all that there is."""
+        """The offset before all rows, before the first version to read, or after the newest version."""
         version, moment = self._given.text("starting_version"), self._given.moment("starting_timestamp")
         if version is None and moment is None:
             return Offset(0, 0)
@@ -179,13 +173,13 @@ class FeedStreamReader(TableStreamReader):
         return Offset(before.version, before.commit_ts, entry.uuid, before.tables[there].epoch if there else 0)
 
     def _end(self, begin: Offset, newest: Manifest) -> Offset:
-        """See ``TableStreamReader``. The rows of a query's beginning are one version's, and that is the newest."""
+        """See ``TableStreamReader``. A query begins with the rows of one version: the newest."""
         if begin.table:
             return super()._end(begin, newest)
         return Offset.of(newest, self._entry(newest)) if self._changed(newest, begin) else begin
 
-    def _place(self, offset: Offset) -> ChangeCursor | None:
-        """The cursor that the options name. It is made where there is none, at an offset, or now for all rows."""
+    def _cursor_at(self, offset: Offset) -> ChangeCursor | None:
+        """The cursor that the options name. If it does not exist, it is made at an offset, or at the newest version."""
         name = self._given.text("cursor")
         if name is not None and self._cursor is None:
             start = max(offset.version, self._newest().horizon) if offset.table else None
@@ -193,7 +187,7 @@ class FeedStreamReader(TableStreamReader):
         return self._cursor
 
     def _check_cursor(self, cursor: ChangeCursor, first: Offset) -> None:
-        """Raises ConflictError if the cursor does not keep what comes after an offset."""
+        """Raises ConflictError if the cursor does not keep the versions after an offset."""
         if not first.table or cursor.version <= first.version:
             return
         manifest = self._manifest(cursor.version)
@@ -204,13 +198,13 @@ class FeedStreamReader(TableStreamReader):
             )
 
     def _is_idle(self, cursor: ChangeCursor) -> bool:
-        """Whether the cursor has stood still for long."""
+        """Whether the cursor has not moved for long."""
         now = utc(context_of(self._database).store.clock.now_us)
         return now - cursor.moved_at >= _IDLE
 
 
 def _shape(field: Field) -> tuple[object, ...]:
-    """All of a column that a query's schema depends on."""
+    """The attributes of a column that a query's schema depends on."""
     return field.name, field.type, field.nullable, field.added_ts
 
 

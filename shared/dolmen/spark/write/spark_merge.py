@@ -1,49 +1,38 @@
 """MERGE: joins the rows of a DataFrame with those of a table, and changes the table in one commit.
 
-Target rows that change are hidden and written anew, all others stay as they are in their files. What was read is
-claimed, so that a commit which may have changed it makes the merge start again on the newest version.
+Target rows that change are hidden and written again; all others stay in their files. The commit depends on the rows
+that were read, so a commit that may have changed these makes the merge start again on the newest version.
+
+SQL's MERGE (``sql.merge_statement``) is planned apart: its conditions are pieces of SQL over any source. How a clause
+is chosen, the job and the changes are the same (``row_actions``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 
-import msgspec
-from pyroaring import BitMap
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
 
 from dolmen.api.autocommit import replay
 from dolmen.api.table import Table
 from dolmen.commit.context import context_of
-from dolmen.commit.statements.row_changes import DeletePositions, Write
-from dolmen.entries.segments.live import LiveFiles
 from dolmen.errors import RowError, SchemaError
-from dolmen.format.entries import KeysTombstone
-from dolmen.format.layout import uuid_of
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Field
 from dolmen.rows.write.row_digest import content_digest
-from dolmen.spark import checks as given
-from dolmen.spark.merge.frame_source import MergeTask, Source, matched_twice, write_merged
-from dolmen.spark.merge.join_plan import MergePlan
+from dolmen.spark import checks
 from dolmen.spark.origin import Reliance
 from dolmen.spark.read.to_frame import to_spark
-from dolmen.spark.spark_types import is_own, quoted
-from dolmen.spark.write.from_frame import (
-    begin_uploads,
-    check_frame,
-    collect_keeping_alive,
-    delete,
-    is_compared,
-    upsert,
-    without_files,
-)
-from dolmen.spark.write.key_tombstones import spell, tombstones, twice
-from dolmen.spark.write.task_reports import REPORT, Reported
-from dolmen.transactions.insertion import add_inserts
+from dolmen.spark.spark_types import is_own, quote
+from dolmen.spark.write.frame_columns import match_names
+from dolmen.spark.write.frame_source import Source
+from dolmen.spark.write.from_frame import bind_request, check_frame, delete, upsert
+from dolmen.spark.write.join_plan import MergePlan
+from dolmen.spark.write.key_tombstones import duplicate_key_error
+from dolmen.spark.write.row_actions import apply_actions
 from dolmen.transactions.merge.clauses import Clauses, WhenMatched, WhenNotMatched, WhenNotMatchedBySource
 from dolmen.transactions.results import Commit
 from dolmen.transactions.row_statements import key_fields
@@ -65,16 +54,16 @@ def merge(
     """Updates, deletes and inserts rows of a table by those of a DataFrame, in one commit (SQL's MERGE).
 
     A row of the table (``target``) and one of the DataFrame (``source``) match when the columns ``on`` are equal in
-    both; NULL equals nothing. Of the clauses for a row the first one whose condition is TRUE happens to it.
-    Expressions are Spark's SQL over ``target.<column>`` and ``source.<column>``.
+    both; NULL equals nothing. The first clause whose condition is TRUE applies to a row. Expressions are Spark's SQL
+    over ``target.<column>`` and ``source.<column>``.
 
-    It reads the columns it needs of the rows whose keys are within the source's, and is repeated by itself when
-    others meanwhile delete rows of the table or add some that may match. ``on`` the primary key, with all columns
-    updated and inserted, it is an ``upsert``, which reads nothing. A primary key is one row: of several with
-    one key, which ``append`` may have made, the one that was committed last counts, and if it changes the others go.
+    It reads the columns it needs, of rows whose keys are within the source's, and repeats itself when others delete
+    rows of the table, or add rows that may match. ``on`` the primary key, with all columns updated and inserted, it is
+    an ``upsert``, which reads nothing. A primary key is one row: where ``append`` has made several, the one that was
+    committed last counts, and if it changes the others are deleted.
 
     Args:
-        frame: evaluated once. Columns that the table does not have may stand there for expressions to use.
+        frame: evaluated once. It may have columns that the table lacks, for expressions.
         on: columns of both.
         when_matched: "update" gives the target row all values that the source has; a mapping of columns to expressions
             changes just these; "delete"; ``Update(values, when=...)`` and ``Delete(when=...)`` have conditions; a list
@@ -83,26 +72,26 @@ def merge(
             list, or None.
         when_not_matched_by_source: for target rows without a source row: "delete", a mapping, ``Update``, ``Delete``, a
             list, or None. Anything but None reads the whole table.
-        since, force: as for ``upsert``: the source is evaluated once, and so can't be made anew for a newer version.
+        since, force: as for ``upsert``: the source is evaluated once, and so can't be made again for a newer version.
         request: an id under which this is applied once, however often it is tried.
 
     Raises:
         InputError: several source rows match one target row; no clause; an expression that Spark refuses.
         SchemaError: columns or types do not match the table's, or an update sets a column of the primary key that is
             not among ``on``; raised before a task begins.
-        RowError: a value does not fit; or a NULL in ``on`` where that is the primary key.
+        RowError: a value does not fit; or ``on`` is the primary key, and has a NULL.
         DuplicateKeyError: a row that it inserts would have a primary key that another row has.
         ConflictError: others have added or deleted rows after the oldest version that the DataFrame reads of this
             table; or they changed what the merge itself read, a hundred times in a row.
-        PySparkException: a task failed by something that is not of dolmen.
+        PySparkException: a task failed for a reason outside dolmen.
     """
-    given.table(table)
+    checks.table(table)
     check_frame(frame)
     reliance = Reliance.of(since, force)
     clauses = Clauses.of(when_matched, when_not_matched, when_not_matched_by_source)
     entry = context_of(table).segments.whole(context_of(table).head.refresh().manifest.table(table.name))
     fields, clauses = key_fields(entry, on), clauses.named_as(entry.schema)
-    frame = spell(frame, entry.schema)
+    frame = match_names(frame, entry.schema)
     names = [field.name for field in fields]
     if missing := [name for name in names if name not in frame.columns]:
         raise SchemaError(f"the DataFrame has no column {missing[0]!r}, which the merge goes by")
@@ -140,21 +129,17 @@ class _Merging:
         entry = unit_of(transaction).entry(self.table)
         fields = key_fields(entry, self.on)
         plan = MergePlan(self.clauses, entry, fields, self.frame.columns)
-        applied = transaction.has_applied(self.request)
-        if not applied:
+        if not transaction.has_applied(self.request):
             plan.check(self.frame)
-            self.reliance.state(transaction, self.table, self.frame)
-        if self.request is not None:
-            compared = not applied or is_compared(transaction, self.request)
-            transaction.bind(self.request, self._digest() if compared else "")
-        if applied:
+            self.reliance.add_to(transaction, self.table, self.frame)
+        if bind_request(transaction, self.request, self._digest):
             return
         summary = self.source.summarize()
         if self.clauses.not_matched and _is_primary(fields, entry):
             if summary.nulls:
                 raise RowError("NULL in the primary key: it equals nothing", column=self.on[0])
             if summary.repeated:
-                raise twice(self.on)
+                raise duplicate_key_error(self.on)
         if summary.rows == 0 and not self.clauses.by_source:
             return
         where = None if self.clauses.by_source else summary.predicate(fields)
@@ -162,94 +147,33 @@ class _Merging:
             transaction.table(self.table),
             plan.needed(),
             where,
-            with_commit_ts=plan.needs_commit_ts,
+            with_commit_ts=plan.keeps_one,
             with_positions=True,
             spark=self.frame.sparkSession,
         )
         rows = plan.rows(target, self.source, summary)
-        url, txid = begin_uploads(transaction)
-        by_keys = self.clauses.takes_all_matched
-        once = summary.repeated and not self.clauses.deletes_only
-        task = MergeTask(
-            url,
+        apply_actions(
+            transaction,
             self.table,
-            msgspec.json.encode(without_files(entry)),
-            txid,
-            key=tuple(field.id for field in fields),
-            actions=plan.actions(),
-            keys=by_keys,
-            positions=once or not by_keys,
-            once=once,
+            rows,
+            plan.actions(),
+            key=fields if self.clauses.takes_all_matched else (),
+            once=summary.repeated and not self.clauses.deletes_only,
             new=self.clauses.may_insert_twice(entry, self.on),
+            request=self.request,
         )
-        reported = Reported.of(collect_keeping_alive(transaction, rows.mapInArrow(write_merged(task), REPORT)))
-        if once and reported.again:
-            raise matched_twice()
-        self._state(transaction, entry, fields, reported, by_keys=by_keys, new=task.new)
 
     def _digest(self) -> str:
-        """The digest of the request: of the source's rows, and of the clauses."""
+        """The digest of the request's content: the source's rows, and the clauses."""
         sums = self.source.sums().content()
         return content_digest("merge", self.table, sorted(self.on), *self.clauses.content(), sums)
-
-    def _state(
-        self,
-        transaction: Transaction,
-        entry: TableEntry,
-        fields: tuple[Field, ...],
-        reported: Reported,
-        *,
-        by_keys: bool,
-        new: bool,
-    ) -> None:
-        """Adds what tasks have reported to the transaction."""
-        unit = unit_of(transaction)
-        hidden: tuple[KeysTombstone, ...] = ()
-        if by_keys:
-            hidden = tombstones(unit.uploads, self.table, entry.uuid, reported, fields)
-        elif reported.positions:
-            positions = positions_by_path(transaction, entry, reported.positions)
-            unit.add(DeletePositions.of(self.table, entry.uuid, positions, self.request))
-        if hidden and new:
-            unit.add(Write(self.table, entry.uuid, (), hidden, self.request, schema=entry.schema))
-            hidden = ()
-        if reported.files or hidden:
-            files = tuple(reported.files)
-            written = Write(self.table, entry.uuid, files, hidden, self.request, schema=entry.schema)
-            add_written(transaction, entry, written, reported, new=new)
-
-
-def add_written(transaction: Transaction, entry: TableEntry, written: Write, reported: Reported, *, new: bool) -> None:
-    """Adds rows that tasks have written.
-
-    Args:
-        new: whether those that replace none must have primary keys that no other row has.
-
-    Raises:
-        DuplicateKeyError: one has not.
-    """
-    if new:
-        add_inserts(
-            unit_of(transaction), entry, written, (batch for keys in reported.inserted for batch in keys.to_batches())
-        )
-    else:
-        unit_of(transaction).add(written)
 
 
 def _without_nulls(frame: DataFrame, names: Sequence[str]) -> DataFrame:
     """The rows whose keys can match."""
-    columns = [F.col(quoted(name)) for name in names]
+    columns = [F.col(quote(name)) for name in names]
     return frame.select(*columns).where(reduce(Column.__and__, (column.isNotNull() for column in columns)))
 
 
 def _is_primary(fields: Sequence[Field], entry: TableEntry) -> bool:
     return {field.id for field in fields} == set(entry.primary_key)
-
-
-def positions_by_path(
-    transaction: Transaction, entry: TableEntry, positions: Mapping[str, BitMap]
-) -> dict[str, BitMap]:
-    """Positions by the path of their file; Spark gives only the end of its name."""
-    uuids = {name: uuid_of(name) for name in positions}
-    live = LiveFiles.of(entry, unit_of(transaction).context.segments).find(list(uuids.values()))
-    return {live[uuids[name]].path: bits for name, bits in positions.items()}

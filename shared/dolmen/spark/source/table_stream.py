@@ -1,9 +1,7 @@
-"""``readStream.format("dolmen")``: what is appended to a table, a micro-batch for some versions at a time.
+"""``readStream.format("dolmen")``: the rows that are appended to a table, a micro-batch for some versions at a time.
 
-A batch is made of the rows that its end version has, and that were committed after its start: a row that was appended
-and deleted within one batch is not in it, and one that compaction has moved meanwhile is in it once.
-
-Offsets of streams that read a table: a query's position in the table's history.
+A batch has the rows of its end version that were committed after its start: not a row that was appended and deleted
+within the batch, and a row that compaction has moved only once. An offset is a query's position in the history.
 """
 
 from __future__ import annotations
@@ -27,11 +25,10 @@ from dolmen.format.entries import DataFile
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.schema import COMMIT_TS
 from dolmen.rows.scan.scan import plan_of
-from dolmen.spark.failures import marking_dolmen_errors
-from dolmen.spark.source.batch_reader import SharedScan, bound, groups_of
-from dolmen.spark.source.source import SourceTable, pin_table
-from dolmen.spark.source.source_options import STREAM_READ, Options
-from dolmen.spark.spark_types import handed_schema
+from dolmen.spark.failures import mark_dolmen_errors
+from dolmen.spark.source.batch_reader import SharedScan, groups_of, parse_where
+from dolmen.spark.source.source import STREAM_READ, Options, SourceTable, table_at
+from dolmen.spark.spark_types import worker_schema
 from dolmen.transactions.snapshot import microseconds
 
 
@@ -39,14 +36,14 @@ from dolmen.transactions.snapshot import microseconds
 class Offset:
     """The state of the table in one version, as a checkpoint keeps it.
 
-    Rows have their commit timestamps for ever, through compaction too: what was appended between two offsets is what
-    the later version holds of timestamps between theirs. So only the later one must still be there.
+    Rows keep their commit timestamps, through compaction too: the rows that were appended between two offsets are those
+    of the later version with timestamps between theirs. So only the later version must still exist.
 
     Args:
         version: of the database; 0 = before the first one.
         commit_ts: the greatest timestamp that a row of it can have.
-        table: uuid of the table; "" where no version was looked at.
-        epoch: version in which the table was last overwritten; 0 where no version was looked at.
+        table: uuid of the table; "" if no version was read.
+        epoch: version in which the table was last overwritten; 0 if no version was read.
     """
 
     version: int
@@ -72,13 +69,13 @@ class Offset:
         return asdict(self)
 
     def check(self, name: str, entry: TableEntry, end: Offset, *, ignore_deletes: bool) -> None:
-        """Checks that a stream at this offset may go on to a later version.
+        """Checks that a stream at this offset may continue to a later version.
 
         Args:
             entry: the table in the version ``end``.
 
         Raises:
-            ConflictError: rows that it has read are no longer there, and nobody has said that this does not matter.
+            ConflictError: rows that it has read were deleted, and ``ignore_deletes`` is off.
         """
         if not self.table:
             return
@@ -103,19 +100,19 @@ class Offset:
 
 try:
     from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
-except ImportError:  # before Spark 4.2, which then asks once for the latest offset, and ends there
+except ImportError:  # before Spark 4.2, which reads the latest offset once, and ends there
 
     class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
-        """A stand-in for Spark's marker that ``prepareForTriggerAvailableNow`` exists."""
+        """Replaces Spark's marker that ``prepareForTriggerAvailableNow`` exists."""
 
 
 _UNSETTLED = "give startingVersion=latest to begin after it, or a time more than 20 minutes ago"
-"""Options for a query that is to begin at a time close to now."""
+"""Options for a query that begins close to the present time."""
 
 
 @dataclass(frozen=True)
 class RangePartition(InputPartition):  # type: ignore[misc]
-    """Files, of which the rows that were committed within (after, until] are read.
+    """Files whose rows were partly committed within (after, until]; these rows are read.
 
     Args:
         scan: with ``_commit_ts`` among its columns.
@@ -128,13 +125,13 @@ class RangePartition(InputPartition):  # type: ignore[misc]
     after: int
     until: int
 
-    def read(self) -> Iterator[pa.RecordBatch]:
-        """Yields these rows."""
+    def read(self, arrow_schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """Yields these rows in the types that Spark takes."""
         for batch in self.scan.read(self.paths):
             ts = batch.column(COMMIT_TS)
             rows = batch.filter(pc.and_(pc.greater(ts, self.after), pc.less_equal(ts, self.until)))
             if rows.num_rows:
-                yield rows.select(self.names)
+                yield rows.select(self.names).cast(arrow_schema)
 
 
 class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
@@ -156,47 +153,47 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
             raise InputError("the options startingVersion and startingTimestamp say two things: give one")
         self._opened: Database | None = None
         self._begin: Offset | None = None
-        self._come_to: Offset | None = None
+        self._reached: Offset | None = None
         self._target: Manifest | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Workers get a copy that opens nothing: their partitions hold all that they need."""
+        """Workers get a copy without open handles: their partitions have all that they need."""
         return {**self.__dict__, "_opened": None}
 
-    @marking_dolmen_errors()
+    @mark_dolmen_errors()
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's names, here and below
         """The offset at which a query without a checkpoint begins: before all rows, or where the options say."""
         return self._from().to_json()
 
-    @marking_dolmen_errors()
+    @mark_dolmen_errors()
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Sets the newest version as the end of the query (Spark 4.2 and later)."""
         self._target = self._newest()
 
-    @marking_dolmen_errors()
+    @mark_dolmen_errors()
     def latestOffset(self, start: dict[str, Any] | None = None, limit: object = None) -> dict[str, Any]:  # noqa: N802
-        """The end of the next batch: where the table has changed, and at most ``maxVersionsPerTrigger`` versions on.
+        """The end of the next batch: a version with changes, at most ``maxVersionsPerTrigger`` after the start.
 
         Args:
-            start: where it begins; up to Spark 4.1 not told, but known from the calls before.
-            limit: Spark's, of which only "all there is" comes, as none other is asked for.
+            start: where the batch begins; Spark 4.1 and older do not pass it, so earlier calls tell it.
+            limit: Spark's; always "all", because the reader offers no other.
         """
-        begin = Offset.from_json(start) if start else self._come_to or self._from()
+        begin = Offset.from_json(start) if start else self._reached or self._from()
         newest = self._target or self._newest()
         end = self._end(begin, newest)
-        self._come_to = end
+        self._reached = end
         return end.to_json()
 
-    @marking_dolmen_errors()
+    @mark_dolmen_errors()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Groups the files that hold rows of a batch.
+        """Groups the files that contain rows of a batch.
 
         Raises:
-            ConflictError: rows were deleted since, and that is not to be ignored.
-            VersionExpiredError: the batch was planned so long ago that its end is not kept any more.
+            ConflictError: rows were deleted since, and ``ignore_deletes`` is off.
+            VersionExpiredError: the batch was planned so long ago that its end has expired.
         """
         first, last = Offset.from_json(start), Offset.from_json(end)
-        self._come_to = last
+        self._reached = last
         if first == last:
             return []
         manifest = self._manifest(last.version)
@@ -204,25 +201,21 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
         first.check(table.table, entry, last, ignore_deletes=self._ignore_deletes)
         names = table.columns
         columns = names if COMMIT_TS in names else (*names, COMMIT_TS)
-        scan = SharedScan(replace(table, columns=columns), bound(self._given, table.schema))
-        files = [
-            plan.file for plan in plan_of(scan.scan()).files if _may_hold(plan.file, first.commit_ts, last.commit_ts)
-        ]
-        return [
-            RangePartition(scan, names, tuple(file.path for file in some), first.commit_ts, last.commit_ts)
-            for some in groups_of(files)
-        ]
+        scan = SharedScan(replace(table, columns=columns), parse_where(self._given, table.schema))
+        bounds = first.commit_ts, last.commit_ts
+        files = [plan.file for plan in plan_of(scan.scan()).files if _may_contain(plan.file, *bounds)]
+        return [RangePartition(scan, names, tuple(file.path for file in some), *bounds) for some in groups_of(files)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yields the rows of one partition."""
-        handed = handed_schema(self._schema)
-        return (batch.cast(handed) for batch in partition.read())
+        rows: Iterator[pa.RecordBatch] = partition.read(worker_schema(self._schema))
+        return rows
 
     def commit(self, end: dict[str, Any]) -> None:
         """Does nothing: the reader keeps nothing for past batches."""
 
     def stop(self) -> None:
-        """Does nothing: the reader holds nothing that must be released."""
+        """Does nothing: the reader has no resources to release."""
 
     @property
     def _database(self) -> Database:
@@ -254,10 +247,10 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
             return segments.whole(manifest.table(self._given.table))
 
     def _table(self, manifest: Manifest) -> tuple[SourceTable, TableEntry]:
-        return pin_table(self._database, manifest, self._given).with_schema(self._schema), self._entry(manifest)
+        return table_at(self._database, manifest, self._given).with_schema(self._schema), self._entry(manifest)
 
     def _from(self) -> Offset:
-        """The offset at which a new query begins: "latest" must stay the same between two calls."""
+        """The offset at which a new query begins: "latest" must not change between two calls."""
         self._begin = self._begin or self._first()
         return self._begin
 
@@ -279,7 +272,7 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
             manifest = manifest_at_version(context.head, newest, number)  # raises when it has expired
             if number == 1:
                 return Offset(0, 0)
-            # The version before it may have expired: what it was is told by the history.
+            # The version before it may have expired: the history still has its timestamp.
             before = commit_of(context.head, manifest, number - 1)
         if before is None:
             raise VersionExpiredError(f"version {number - 1} is not in the history of version {number} any more")
@@ -289,15 +282,15 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
     def _end(self, begin: Offset, newest: Manifest) -> Offset:
         """The newest version, or the last that the limit allows; ``begin`` if the table has not changed since.
 
-        Other tables' commits make versions too: they begin no batch, as else a query that writes to another table of
-        the same database would wake itself for ever.
+        Other tables' commits make versions too. They begin no batch, or a query that writes to another table of the
+        same database would start itself again without end.
         """
         if newest.version <= begin.version or not self._changed(newest, begin):
             return begin
         if self._most is None:
             return Offset.of(newest, self._entry(newest))
         version = begin.version
-        horizon = newest.horizon - 1  # those before it can't be read: the first batch takes them together
+        horizon = newest.horizon - 1  # older versions can't be read: the first batch takes them together
         while True:
             version = min(max(version, horizon) + self._most, newest.version)
             manifest = newest if version == newest.version else self._manifest(version)
@@ -316,7 +309,7 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
         )
 
 
-def _may_hold(file: DataFile, after: int, until: int) -> bool:
-    """Whether a file may hold rows that were committed within (after, until]."""
+def _may_contain(file: DataFile, after: int, until: int) -> bool:
+    """Whether a file may contain rows that were committed within (after, until]."""
     least, greatest = (file.row_ts, file.row_ts) if file.row_ts is not None else file.row_ts_bounds or (0, until)
     return greatest > after and least <= until

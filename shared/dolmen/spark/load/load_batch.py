@@ -1,11 +1,11 @@
-"""One portion of a load: some files of one table, read and written by tasks, in ONE commit.
+"""One batch of a load: files of one table that tasks read and write, in ONE commit.
 
-``dolmen.ingest.drops.ingest_drops`` decides which files are to be read, commits them, and disposes of them; here is how
-Spark reads them. The rows of many files stand mixed in the data files, so if another process has ingested one of them
-meanwhile, or has replaced the table, the commit is refused, and the portion is made again without them.
+``dolmen.ingest.drops.ingest_drops`` decides which files are read, commits them, and disposes of them; this module is
+how Spark reads them. A data file has rows of many files. So if another process has ingested one of them, or has
+replaced the table, the commit is refused, and the batch is made again without that file.
 
-A file that its task could not read is left out of the commit, and ingested by the core afterwards, alone. The core
-finds out once more what is wrong with it, and rejects it with the same report as ever (or finds that it can be read).
+A file that its task cannot read is left out of the commit. Afterwards the core ingests it alone: it finds again what is
+wrong with the file, and rejects it with the usual report, or can read it.
 """
 
 from __future__ import annotations
@@ -61,21 +61,20 @@ from dolmen.transactions.transaction import Transaction, unit_of
 from dolmen.transactions.unit_of_work import leaves_out_erased
 
 HELD_BYTES = 32 * MIB
-"""The most bytes of a file's rows that a task holds back until it has seen the file's end."""
+"""The most bytes of a file's rows that a task keeps until it has seen the file's end."""
 SAMPLE_BYTES = MIB
 """Bytes of sorted rows for each sampled key, or an eighth of a data file if that is less."""
 LEAST_GROUP_BYTES, MOST_GROUP_BYTES = 16 * MIB, 256 * MIB
 """The bytes of files that a task reads, at least and at most; or one larger file."""
-
 _STORED_AS = 0.6
 """Bytes of Parquet for a byte of a run, roughly: the plan's number of files depends on it."""
 _BLOBS_AT_ONCE = 4
-"""Runs, or pieces of them, that a worker gets at once; they are megabytes each."""
+"""Runs, or pieces of them, that a worker gets at once; each has megabytes."""
 
 
 @dataclass(frozen=True)
-class PortionResult:
-    """The result of a portion: an outcome for each drop but those that are left to the core, and the commit."""
+class BatchResult:
+    """The result of a batch: outcomes of drops, the drops that are left to the core, and the commit."""
 
     outcomes: list[DropOutcome]
     left: list[Drop]
@@ -83,12 +82,12 @@ class PortionResult:
 
 
 def is_loaded_by_tasks(settings: IngestSettings) -> bool:
-    """Whether files of a table are read by tasks: where order does not matter, and bad rows are not kept aside."""
+    """Whether tasks read the files of a table: order does not matter, and bad rows are not kept."""
     return settings.mode == "append" and settings.on_bad_row == "reject_file"
 
 
-class PortionLoader:
-    """Loads portions into tables of one database.
+class BatchLoader:
+    """Loads batches into tables of one database.
 
     Args:
         max_file_bytes: the most bytes of one unpacked file; None = the default of ``ReadOptions``.
@@ -109,13 +108,13 @@ class PortionLoader:
         self._database, self._landing = database, landing
         self._max_file_bytes, self._notify = max_file_bytes, notify
 
-    def load(self, table: str, drops: Sequence[Drop]) -> PortionResult:
+    def load(self, table: str, drops: Sequence[Drop]) -> BatchResult:
         """Loads files into a table, which ``is_loaded_by_tasks``.
 
         Raises:
             UnknownOutcomeError: the commit may have landed; repeated, each file is still loaded once.
             StoreUnavailableError, AccessDeniedError: the database, or a file, can't be reached.
-            PySparkException, Py4JJavaError: a job failed. Nothing was committed then, as after all that is raised.
+            PySparkException, Py4JJavaError: a job failed. No error leaves a commit.
         """
         worker_url(context_of(self._database).store)
         ingested = ingest_drops(
@@ -136,23 +135,23 @@ class PortionLoader:
                 raise error
             else:
                 outcomes.append(outcome)
-        return PortionResult(outcomes, left, ingested.commit)
+        return BatchResult(outcomes, left, ingested.commit)
 
     def _read_all(self, table: str, transaction: Transaction, ingestions: Sequence[DropIngestion]) -> list[str]:
         """Adds the rows of all files that tasks can read; returns the ids of these."""
         work = _Work(self._spark, transaction, table, ingestions[0])
-        # The core takes those from which rows must be left out that were erased since they were dropped.
+        # The core takes files with rows that were erased since the files were dropped.
         every = leaves_out_erased(unit_of(transaction).entry(table))
         to_read = [
             each for each in ingestions if ErasedRows.of(transaction, table, each.drop.dropped_us, every=every) is None
         ]
-        while to_read:  # again without those that turned out bad behind rows that were handed on
+        while to_read:  # again without files that turned out bad after some of their rows were written
             self._notify(f"{table}: {len(to_read):,} files, {megabytes_text(sum(each.drop.size for each in to_read))}")
             written = work.write([each.drop for each in to_read])
-            whole = [place for place in range(len(to_read)) if written.reports[place].whole]
-            for place in whole:
-                to_read[place].counts = RowCounts(appended=written.reports[place].rows)
-            to_read = [to_read[place] for place in whole]
+            whole = [number for number in range(len(to_read)) if written.reports[number].is_whole]
+            for number in whole:
+                to_read[number].counts = RowCounts(appended=written.reports[number].rows)
+            to_read = [to_read[number] for number in whole]
             if written.is_clean:
                 break
         ids = [each.drop.id for each in to_read]
@@ -166,13 +165,13 @@ class PortionLoader:
 
 
 def _is_for_the_core(error: Exception | None) -> bool:
-    """Whether an error is of a table that has changed again and again. The core ingests the files, or says why not."""
+    """Whether the table changed again and again. The core ingests the files then, or says why not."""
     return isinstance(error, BASE_CHANGED) and not isinstance(error, AppliedIdError)
 
 
 @dataclass(frozen=True)
 class _Written:
-    """The result of tasks: data files, a report on each drop by its place, and whether ``files`` can be used."""
+    """The result of tasks: data files, reports by the number of the drop, and whether ``files`` can be used."""
 
     files: tuple[DataFile, ...]
     reports: dict[int, FileReport]
@@ -204,7 +203,7 @@ class _Work:
         return self._in_order(read) if self._is_sorted else self._as_they_come(read)
 
     def add_to(self, transaction: Transaction, ids: Sequence[str], files: tuple[DataFile, ...]) -> None:
-        """Adds what was read of these drops. The commit is refused if the table's files are to be read otherwise."""
+        """Adds the rows of these drops. The commit is refused if the way to read the table's files has changed."""
         unit = unit_of(transaction)
         unit.add(Expect(self._table, self._uuid, self._properties, INGEST_PROPERTIES, ids[0], self._schema))
         if files:
@@ -212,17 +211,18 @@ class _Work:
 
     def _as_they_come(self, read: ReadDrops) -> _Written:
         task = self._task(self._file_bytes)
-        rows = self._collect_keeping_alive(self._groups(read).mapInArrow(mark_errors(write_read(read, task)), WRITTEN))
+        job = self._groups(read).mapInArrow(mark_errors(write_read(read, task)), WRITTEN)
+        rows = collect_keeping_alive(self._transaction, job)
         reports = _file_reports(rows)
-        return _Written(_files(rows), reports, all(each.whole or not each.rows for each in reports.values()))
+        return _Written(_files(rows), reports, all(each.is_whole or not each.rows for each in reports.values()))
 
     def _in_order(self, read: ReadDrops) -> _Written:
         made = read_runs(read, min(SAMPLE_BYTES, self._file_bytes // 8))
         runs = self._groups(read).mapInArrow(mark_errors(made), RUNS).persist(StorageLevel.DISK_ONLY)
         try:
             reports = _file_reports(collect_rows(runs.where("report IS NOT NULL").select("report")))
-            bad = [place for place, each in reports.items() if not each.whole]
-            good = runs.where(F.col("run").isNotNull() & (F.col("place").isNull() | ~F.col("place").isin(bad)))
+            bad = [number for number, each in reports.items() if not each.is_whole]
+            good = runs.where(F.col("run").isNotNull() & (F.col("number").isNull() | ~F.col("number").isin(bad)))
             samples = [Sample.decode(row.sample) for row in good.select("sample").collect()]
             if not samples:
                 return _Written((), reports, True)
@@ -231,10 +231,11 @@ class _Work:
             cut = good.select("run").mapInArrow(mark_errors(cut_runs(self._entry, ranges, self._lanes(parts))), PIECES)
             lanes = cut.repartition(parts, "lane").sortWithinPartitions("lane", "range")
             task = self._task(2 * self._file_bytes)  # a range is a file, if it is somewhat larger too
-            files = _files(self._collect_keeping_alive(lanes.mapInArrow(mark_errors(write_ranges(task)), WRITTEN)))
+            job = lanes.mapInArrow(mark_errors(write_ranges(task)), WRITTEN)
+            files = _files(collect_keeping_alive(self._transaction, job))
         finally:
             runs.unpersist()
-        rows, expected = sum(file.rows for file in files), sum(each.rows for each in reports.values() if each.whole)
+        rows, expected = sum(file.rows for file in files), sum(each.rows for each in reports.values() if each.is_whole)
         if rows != expected:  # runs were lost with a machine, and a file has changed before it was read again
             raise ConflictError(f"table {self._table!r}: {expected:,} rows were read first, and {rows:,} later")
         return _Written(files, reports, True)
@@ -266,21 +267,18 @@ class _Work:
         unit.begin_upload()
         return LoadTask(url, self._table, self._entry, unit.intent().txid, file_bytes)
 
-    def _collect_keeping_alive(self, job: DataFrame) -> list[Row]:
-        return collect_keeping_alive(self._transaction, job)
-
 
 def _groups(drops: Sequence[Drop], tasks: int) -> tuple[tuple[int, ...], ...]:
-    """Groups the places of neighbouring drops, so that there are about twice as many groups as ``tasks``."""
+    """Groups the numbers of neighbouring drops, about two groups for each of ``tasks``."""
     total = sum(drop.size for drop in drops)
     most = min(MOST_GROUP_BYTES, max(LEAST_GROUP_BYTES, total // (2 * tasks)))
-    places = iter(range(len(drops)))
-    return tuple(tuple(islice(places, len(group))) for group in group_drops(drops, len(drops), most))
+    numbers = iter(range(len(drops)))
+    return tuple(tuple(islice(numbers, len(group))) for group in group_drops(drops, len(drops), most))
 
 
 def _file_reports(rows: Sequence[Row]) -> dict[int, FileReport]:
     reports = (msgspec.json.decode(row.report, type=FileReport) for row in rows if row.report is not None)
-    return {report.place: report for report in reports}
+    return {report.drop: report for report in reports}
 
 
 def _files(rows: Sequence[Row]) -> tuple[DataFile, ...]:

@@ -1,0 +1,288 @@
+"""Reads queries that Spark has analysed: what a condition means, which columns a join wants equal, what SELECT shows.
+
+In an analysed plan the names are resolved and the casts are written out, so nothing of a text's meaning is guessed:
+time zones, settings and the types of literals are in the tree. A condition becomes a predicate only where both surely
+mean the same for every row: a closed list of nodes over columns, which may be cast to a type that keeps every number,
+and values of the column's own type. A value is the result of Spark's own evaluation of a part without columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+
+from dolmen.errors import InputError
+from dolmen.format.schema import Field, is_nested
+from dolmen.predicate import Constant, Predicate, bind
+from dolmen.predicate.constants import NULL, Domain, Op, Value, domain_of
+from dolmen.predicate.foreign import ConditionReader, Connective, ForeignCondition, UnsupportedConditionError
+from dolmen.spark.failures import Py4JError
+
+_OPS: dict[str, Op] = {
+    "EqualTo": "=", "GreaterThan": ">", "GreaterThanOrEqual": ">=", "LessThan": "<", "LessThanOrEqual": "<=",
+}  # fmt: skip
+_DOMAINS = {
+    "boolean": Domain.BOOLEAN, "tinyint": Domain.EXACT, "smallint": Domain.EXACT, "int": Domain.EXACT,
+    "bigint": Domain.EXACT, "float": Domain.FLOAT32, "double": Domain.FLOAT64, "string": Domain.TEXT,
+    "binary": Domain.BYTES, "date": Domain.DATE, "timestamp": Domain.ZONED, "timestamp_ntz": Domain.NAIVE,
+}  # fmt: skip
+_DIGITS = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 19}
+"""Types of whole numbers, with the most digits of their values."""
+_ROW_BY_ROW = {"Project", "Filter", "SubqueryAlias", "View", "Join"}
+"""Nodes under which each row of the target stays one row."""
+MOST_NODES = 400
+"""A condition of more nodes is left to Spark: each costs a call of the JVM."""
+
+
+def kind_of_node(node: Any) -> str:
+    """The name of a node's class."""
+    return str(node.getClass().getSimpleName())
+
+
+def read_condition(filtered: DataFrame, fields: Mapping[int, Field]) -> ForeignCondition:
+    """Reads the condition of ``SELECT ... FROM table WHERE condition``.
+
+    Args:
+        filtered: that query, analysed.
+        fields: columns of the table, by their index in it.
+    """
+    plan = filtered._jdf.queryExecution().analyzed()
+    if kind_of_node(plan) != "Project" or kind_of_node(plan.child()) != "Filter":
+        return ForeignCondition(None, is_exact=False)
+    output = plan.child().output()
+    by_id = {output.apply(index).exprId().id(): field for index, field in fields.items()}
+    return _CatalystReader(by_id).read(plan.child().condition())
+
+
+class _CatalystReader(ConditionReader[Any]):
+    """Reads the expressions of Spark's plans.
+
+    Args:
+        fields: columns of the table by the id that the plan gives them.
+    """
+
+    misfits = (InputError, Py4JError, PySparkException)  # the last two: Spark can't evaluate a value
+
+    def __init__(self, fields: Mapping[int, Field]) -> None:
+        self._fields, self._left = fields, MOST_NODES
+        self._common: dict[str, Any] = {}
+
+    def connective(self, node: Any) -> tuple[Connective, Sequence[Any]] | None:
+        """See ``ConditionReader``."""
+        match kind_of_node(node):
+            case "And" | "Or" as kind:
+                return ("and" if kind == "And" else "or"), [node.left(), node.right()]
+            case "Not":
+                return "not", [node.child()]
+        return None
+
+    def predicate(self, node: Any) -> Predicate:
+        """See ``ConditionReader``."""
+        self._spend(1)
+        return super().predicate(node)
+
+    def atom(self, node: Any) -> Predicate:
+        """See ``ConditionReader``."""
+        match kind_of_node(node):
+            case "IsNull":
+                return bind.is_null(self._bare(node.child()))
+            case "IsNotNull":
+                return bind.negation(bind.is_null(self._bare(node.child())))
+            case "Between":
+                return self.predicate(node.replacement())
+            case "With":
+                defined = node.defs()
+                for index in range(defined.size()):
+                    self._common[defined.apply(index).id().toString()] = defined.apply(index).child()
+                return self.predicate(node.child())
+            case "In":
+                return self._in(node)
+            case "AttributeReference":
+                return bind.truth(self._bare(node))
+            case "EqualNullSafe":
+                return bind.negation(bind.distinct_from(*self._sides(node)))
+            case kind if kind in _OPS:
+                return bind.compare(_OPS[kind], *self._sides(node))
+        if node.foldable() and node.dataType().simpleString() in ("boolean", "void"):
+            return Constant(node.eval(None))
+        raise UnsupportedConditionError
+
+    def _spend(self, nodes: int) -> None:
+        self._left -= nodes
+        if self._left < 0:
+            raise UnsupportedConditionError
+
+    def _sides(self, node: Any) -> tuple[Field | Value, Field | Value]:
+        """The sides of a comparison: a column and a value, in either order."""
+        left, right = node.left(), node.right()
+        if left.foldable():
+            field = self._column(right)
+            return self._value(left, field), field
+        field = self._column(left)
+        return field, self._value(right, field)
+
+    def _in(self, node: Any) -> Predicate:
+        field = self._column(node.value())
+        if pa.types.is_floating(field.arrow_type):  # Spark compares these by their bits
+            raise UnsupportedConditionError
+        values = node.list()
+        self._spend(values.size())
+        return bind.one_of(field, [self._value(values.apply(index), field) for index in range(values.size())])
+
+    def _bare(self, node: Any) -> Field:
+        """A column by itself."""
+        if kind_of_node(node) == "CommonExpressionRef":
+            node = self._common.get(node.id().toString(), node)
+        if kind_of_node(node) != "AttributeReference":
+            raise UnsupportedConditionError
+        field = self._fields.get(node.exprId().id())
+        if field is None or is_nested(field.arrow_type):
+            raise UnsupportedConditionError
+        return field
+
+    def _column(self, node: Any) -> Field:
+        """A column by itself, or in a cast to a wider exact type."""
+        if kind_of_node(node) != "Cast":
+            return self._bare(node)
+        field = self._bare(node.child())
+        if not _is_widening(node):
+            raise UnsupportedConditionError
+        return field
+
+    def _value(self, node: Any, field: Field) -> Value:
+        if not node.foldable():
+            raise UnsupportedConditionError
+        kind = node.dataType().simpleString()
+        value = node.eval(None)
+        if value is None:
+            return NULL
+        is_decimal = kind.startswith("decimal(")
+        domain = Domain.EXACT if is_decimal else _DOMAINS.get(kind)
+        if domain is None or domain is not domain_of(field.arrow_type):
+            raise UnsupportedConditionError
+        if domain is Domain.TEXT:
+            return Value(domain, value.toString())
+        if is_decimal:
+            return Value(domain, value.toJavaBigDecimal())
+        if domain.is_float:  # the exact number, also of a float32
+            return Value(Domain.FLOAT64, float(value))
+        return Value(domain, bytes(value) if domain is Domain.BYTES else value)
+
+
+def _is_widening(cast: Any) -> bool:
+    """Whether a cast takes an exact number to a type that has all values of its own."""
+    own, wide = (_digits(node.dataType().simpleString()) for node in (cast.child(), cast))
+    return own is not None and wide is not None and own[0] <= wide[0] and own[1] <= wide[1]
+
+
+def _digits(kind: str) -> tuple[int, int] | None:
+    """The digits that an exact type has before and after the point; None for another type."""
+    if kind in _DIGITS:
+        return _DIGITS[kind], 0
+    if not kind.startswith("decimal("):
+        return None
+    precision, scale = map(int, kind[8:-1].split(","))
+    return precision - scale, scale
+
+
+def find_equal_columns(
+    analysed: DataFrame, fields: Mapping[int, Field], given: Sequence[str], *, may_cast: bool = False
+) -> list[tuple[Field, str]]:
+    """Columns of the target with columns of the source that a join's condition wants equal.
+
+    Args:
+        analysed: the join.
+        fields: columns of the target, by their index in it.
+        given: names of the source's columns.
+        may_cast: also pairs of two types of whole numbers or decimals, and pairs that may both be NULL.
+    """
+    join = _join_of(analysed)
+    if join is None:
+        return []
+    own, other = join.left().output(), join.right().output()
+    left = {own.apply(index).exprId().id(): field for index, field in fields.items()}
+    right = {other.apply(index).exprId().id(): name for index, name in enumerate(given)}
+    found: list[tuple[Field, str]] = []
+    for node in _conjuncts(join.condition().get()):
+        kind = kind_of_node(node)
+        if kind != "EqualTo" and not (may_cast and kind == "EqualNullSafe"):
+            continue
+        sides = [node.left(), node.right()]
+        if may_cast:
+            sides = [_without_widening(side) for side in sides]
+        if any(kind_of_node(side) != "AttributeReference" for side in sides):
+            continue
+        if may_cast and any(side.dataType().simpleString() in ("float", "double") for side in sides):
+            continue  # a key that is rounded may be equal to another one
+        ids = [side.exprId().id() for side in sides]
+        if ids[0] not in left:
+            ids.reverse()
+        if ids[0] not in left or ids[1] not in right or given.count(right[ids[1]]) > 1:
+            continue
+        field = left[ids[0]]
+        if not pa.types.is_floating(field.arrow_type) and all(field is not one for one, _ in found):
+            found.append((field, right[ids[1]]))
+    return found
+
+
+def count_join_conditions(analysed: DataFrame) -> int:
+    """The number of conditions of a join that must all be TRUE."""
+    return len(list(_conjuncts(_join_of(analysed).condition().get())))
+
+
+def _join_of(analysed: DataFrame) -> Any:
+    """The join of an analysed query; None if another node is above it."""
+    node = analysed._jdf.queryExecution().analyzed()
+    while (kind := kind_of_node(node)) != "Join":
+        if kind not in ("Project", "WithCTE"):
+            return None
+        node = _inner(node)
+    return node
+
+
+def _inner(node: Any) -> Any:
+    return node.plan() if kind_of_node(node) == "WithCTE" else node.child()
+
+
+def _conjuncts(node: Any) -> Iterator[Any]:
+    waiting = [node]
+    while waiting:
+        node = waiting.pop()
+        if kind_of_node(node) == "And":
+            waiting += [node.left(), node.right()]
+        else:
+            yield node
+
+
+def _without_widening(value: Any) -> Any:
+    """The expression under casts of an exact number to types that have all its values."""
+    inner = value
+    while kind_of_node(inner) == "Cast":
+        if not _is_widening(inner):
+            return value
+        inner = inner.child()
+    return inner
+
+
+def find_shown_columns(analysed: DataFrame, count: int) -> list[int | None]:
+    """For each of the first expressions of a SELECT, the index of the column that it is; None if it is computed."""
+    node = analysed._jdf.queryExecution().analyzed()
+    while kind_of_node(node) == "WithCTE":
+        node = node.plan()
+    output, shown = node.child().output(), node.projectList()
+    indexes = {output.apply(index).exprId().id(): index for index in range(output.size())}
+    values = [shown.apply(number).child() for number in range(count)]  # of their aliases
+    return [indexes.get(v.exprId().id()) if kind_of_node(v) == "AttributeReference" else None for v in values]
+
+
+def check_single_rows(analysed: DataFrame, what: str) -> None:
+    """Raises InputError if a query has an aggregate, a window or a generator, so rows of the target do not stay one."""
+    node = analysed._jdf.queryExecution().analyzed()
+    while kind_of_node(node) in ("WithCTE", "Project", "Filter"):
+        node = _inner(node)
+    if (kind := kind_of_node(node)) not in _ROW_BY_ROW:
+        raise InputError(f"{what}: {kind.lower()}s are not for single rows: put them into a subquery")
