@@ -21,6 +21,7 @@ from dolmen.commit.context import context_of
 from dolmen.errors import InputError, SchemaError
 from dolmen.format.schema import is_nested
 from dolmen.predicate import Where
+from dolmen.spark import checks
 from dolmen.spark.checks import is_on_class_path
 from dolmen.spark.failures import Py4JJavaError
 from dolmen.spark.read.to_frame import active_session, to_spark
