@@ -301,8 +301,8 @@ COMMITS: tuple[Mutation, ...] = (
         "a read is compared with the version before the group",
         "a change is applied as if those before it in its group were committed: its reads must hold after them, too",
         "commit/draft.py",
-        "            commit_ts=commit_ts,\n            tables=dict(self.tables),\n",
-        "            tables=dict(self.tables),\n",
+        "            commit_ts=commit_ts,\n            applied=(*self.base.applied, *applied),\n",
+        "            applied=(*self.base.applied, *applied),\n",
     ),
     mutation(
         "a request is looked for in the version before the group",
