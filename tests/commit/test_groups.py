@@ -7,8 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
+from dolmen.base.retry import POINTER_PUT
 from dolmen.commit.group import MOST_CHANGES, Committed, Member
-from dolmen.commit.loop import _RESENDS, Leader, commit
+from dolmen.commit.loop import Leader, commit
 from dolmen.commit.statements.background import SetProperties
 from dolmen.commit.statements.tables import CreateTable, DropTable
 from dolmen.errors import (
@@ -220,7 +221,7 @@ def test_a_lost_answer_is_read_back_for_all(world: World, writer: Writer) -> Non
 
 
 def test_a_group_that_may_have_landed_is_unknown_to_all_of_it(world: World, writer: Writer) -> None:
-    writer.store.script += [lose_the_request] * (_RESENDS + 1)
+    writer.store.script += [lose_the_request] * (POINTER_PUT.tries + 1)
     outcomes = appends(world, writer, "a", "b")
     assert [type(each) for each in outcomes] == [UnknownOutcomeError] * 2
     assert outcomes[0] is not outcomes[1]
@@ -230,7 +231,7 @@ def test_a_group_that_may_have_landed_is_unknown_to_all_of_it(world: World, writ
 
 
 def test_a_group_that_lands_late_is_found_in_the_history_by_the_id_in_the_errors(world: World, writer: Writer) -> None:
-    writer.store.script += [land_late, *[lose_the_request] * _RESENDS]
+    writer.store.script += [land_late, *[lose_the_request] * POINTER_PUT.tries]
     outcomes = appends(world, writer, "a", "b")
     writer.store.land()
     assert [each.commit_id for each in outcomes if isinstance(each, UnknownOutcomeError)] == [

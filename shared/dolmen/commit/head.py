@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
+from dolmen.base.retry import POINTER_READ, attempts
 from dolmen.base.runtime import Instant, Runtime
 from dolmen.base.units import DAY_US, SECOND_US
 from dolmen.commit.group import CommitQueue
@@ -134,14 +135,14 @@ class Head:
         return base
 
     def _read(self) -> Base:
-        for last in (False, False, True):
+        for attempt in attempts(self.runtime, POINTER_READ):
             look = self.look()
             if look is None:
                 return self._remember(Base(EMPTY, None, self.store.clock.now_us), self.runtime.monotonic())
             try:
                 return self.follow(look)
             except ObjectNotFoundError:  # collected between the two reads, so the pointer must have moved
-                if last:
+                if attempt.is_last:
                     raise CorruptionError(POINTER, f"it names {look.pointer.manifest}, which is missing") from None
         raise AssertionError("unreachable")
 

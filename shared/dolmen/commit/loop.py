@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from dolmen.base.retry import POINTER_PUT, attempts
 from dolmen.commit.change import Change, Effects, make_version
 from dolmen.commit.draft import Draft
 from dolmen.commit.group import MOST_CHANGES, Committed, Member, copy_error
@@ -16,9 +17,10 @@ from dolmen.errors import CorruptionError, Error, StoreUnavailableError, Unknown
 from dolmen.format.layout import POINTER
 from dolmen.format.manifest import Manifest
 from dolmen.format.pointer import Pointer
-from dolmen.store.base import Stored, Unknown, attempts
+from dolmen.store.base import Stored, Unknown
 
-_RESENDS, _MOST_UNSTAMPED = 8, 100
+_MOST_UNSTAMPED = 100
+"""Attempts of one commit that could not be dated. Each one reads the pointer, which shows the server's clock."""
 
 
 def commit(head: Head, change: Change, uploads: PendingUploads) -> Committed:
@@ -273,8 +275,8 @@ def _swing(head: Head, base: Base, manifest: Manifest, stamp: Stamp) -> str | No
     """
     pointer = Pointer(manifest.version, manifest.key, manifest.commit_id).encode()
     unknown, refusal = "", "the store answers that it changed, and shows that it did not"
-    for number in attempts(head.runtime, _RESENDS):
-        if number and not head.may_send(stamp):
+    for attempt in attempts(head.runtime, POINTER_PUT):
+        if attempt.number and not head.may_send(stamp):
             break
         try:
             outcome = head.store.put(POINTER, pointer, if_match=base.etag)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
+from dolmen.base.retry import PUBLICATION, attempts
 from dolmen.commit.context import Context
 from dolmen.commit.statements.background import without_index
 from dolmen.entries.segments.erasures_in_force import erasures_of, reaches
@@ -29,11 +30,9 @@ from dolmen.iceberg.publication_directory import PREFIX, Newest, PublicationDire
 from dolmen.iceberg.published_versions import pin_version, pins_of, unpin_versions
 from dolmen.iceberg.schemas import FormatVersion, PublishedSchema, keeps_types
 from dolmen.rows.scan.plan import html, text
-from dolmen.store.base import attempts
 
 MOST_SNAPSHOTS = 100
 """The most snapshots of a publication; the oldest are dropped."""
-_RACES = 20
 
 
 @dataclass(frozen=True, repr=False)
@@ -137,7 +136,7 @@ def publish(
             and the next publication registers it.
     """
     catalog = GlueCatalog.of(context.store.url, glue)
-    for _ in attempts(context.runtime, _RACES):
+    for _ in attempts(context.runtime, PUBLICATION):
         manifest = context.head.refresh().manifest
         try:
             with context.reading(manifest.version):

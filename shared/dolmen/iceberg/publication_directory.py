@@ -12,11 +12,12 @@ import threading
 from dataclasses import dataclass
 from urllib.parse import unquote
 
+from dolmen.base.retry import attempts
 from dolmen.base.runtime import Runtime
 from dolmen.errors import CorruptionError, ObjectNotFoundError, StoreUnavailableError
 from dolmen.format.adopted_files import OWN, AdoptedPath
 from dolmen.iceberg.metadata import TableMetadata
-from dolmen.store.base import FILE, ObjectStore, Stored, attempts, create, scheme_of
+from dolmen.store.base import FILE, ObjectStore, Stored, create, scheme_of
 
 PREFIX = "iceberg/"
 _METADATA = re.compile(r"v([1-9]\d{0,17})\.metadata\.json")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from dolmen.api.database import Database
+from dolmen.base.retry import INGEST_BATCH, attempts
 from dolmen.errors import (
     AppliedIdError,
     ConflictError,
@@ -17,9 +18,6 @@ from dolmen.errors import (
 )
 from dolmen.transactions.results import Commit
 from dolmen.transactions.transaction import Transaction
-
-MAX_ROUNDS = 5
-"""The most times that a batch is built: it is built again when its base is no longer the newest version."""
 
 Decision = Literal["apply", "reject", "settle"]
 """The decision on a request: apply its statements, reject it for ever, or settle it without a commit."""
@@ -104,7 +102,7 @@ def apply_together(
         leaders.setdefault(request.id, request)
     settled: dict[str, RequestOutcome] = {}
     commit = transaction = None
-    for last_round in (*[False] * (MAX_ROUNDS - 1), True):
+    for attempt in attempts(database.runtime, INGEST_BATCH):
         waiting = [request for request in leaders.values() if request.id not in settled]
         added: dict[str, Decision] = {}
         try:
@@ -117,7 +115,7 @@ def apply_together(
             if added:
                 commit = transaction.commit()
         except Exception as error:  # noqa: BLE001 - reported with every request that stood in the commit
-            if last_round or not isinstance(error, BASE_CHANGED):
+            if attempt.is_last or not isinstance(error, BASE_CHANGED):
                 failed = RequestOutcome("failed", error=error)
                 settled = {**{request.id: failed for request in waiting}, **settled}
                 break

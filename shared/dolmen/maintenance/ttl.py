@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import msgspec
 import pyarrow as pa
 
+from dolmen.base.retry import EXPIRY, attempts
 from dolmen.base.units import DAY_US, HOUR_US, MINUTE_US, SECOND_US
 from dolmen.commit.context import Context
 from dolmen.commit.statements.background import SetProperties
@@ -33,7 +34,6 @@ from dolmen.transactions.transaction import Transaction
 EXPIRED = "ttl_expired"
 """The property that remembers the last expiry of a table."""
 
-_ROUNDS = 5
 _STEPS_US = (DAY_US, HOUR_US, MINUTE_US, SECOND_US)
 _STEPS_PER_AGE = 50
 
@@ -87,11 +87,11 @@ def expire_rows(
         tables: their names; None for all.
         deadline: True = stop looking at tables; what was found is committed.
     """
-    for last in (*[False] * (_ROUNDS - 1), True):
+    for attempt in attempts(context.runtime, EXPIRY):
         try:
             return _expire(context, tables, deadline)
         except (ConflictError, NotFoundError):  # a table was dropped, or its ttl set, since it was looked at
-            if last:
+            if attempt.is_last:
                 raise
     raise AssertionError("unreachable")
 

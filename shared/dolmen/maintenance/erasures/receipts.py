@@ -8,6 +8,7 @@ from functools import partial
 
 import msgspec
 
+from dolmen.base.retry import RECEIPT, attempts
 from dolmen.base.runtime import Runtime
 from dolmen.commit.context import Context
 from dolmen.errors import CorruptionError, ObjectNotFoundError, StoreUnavailableError
@@ -16,9 +17,7 @@ from dolmen.format.manifest import Manifest
 from dolmen.format.pointer import FORMAT_VERSION
 from dolmen.format.receipts import HeldFile, Receipt, receipt_key, receipt_of
 from dolmen.maintenance.erasures.progress import ErasureWork
-from dolmen.store.base import Object, ObjectStore, Stored, attempts
-
-_TRIES = 10
+from dolmen.store.base import Object, ObjectStore, Stored
 
 
 def load_receipt(store: ObjectStore, id_: str) -> Receipt | None:
@@ -44,7 +43,7 @@ def update_receipt(
         StoreUnavailableError: it cannot be known whether it was written.
     """
     key = receipt_key(id_)
-    for _ in attempts(runtime, _TRIES):
+    for _ in attempts(runtime, RECEIPT):
         found = _get(store, key)
         before = Receipt.decode(found.body, key) if found else None
         after = change(before)

@@ -16,6 +16,7 @@ from functools import partial
 from html import escape
 
 from dolmen.base.cached import cached_property
+from dolmen.base.retry import FENCE, attempts
 from dolmen.commit.context import Context
 from dolmen.commit.loop import submit
 from dolmen.commit.statements.background import CollectionProgress, MoveFence
@@ -44,7 +45,6 @@ from dolmen.maintenance.gc.mark import KeySet, Marker, mark
 from dolmen.maintenance.gc.publications import PublicationSweep
 from dolmen.maintenance.gc.release import Release
 from dolmen.maintenance.gc.sweep import Sweep, sweepable
-from dolmen.store.base import attempts
 
 REASONS: dict[str, str] = {
     "released": "dropped by expired versions",
@@ -137,10 +137,6 @@ def _amount_text(amount: Amount) -> str:
     return f"{amount.objects:,}" + (f" ({amount.bytes:,} bytes)" if amount.bytes else "")
 
 
-_FENCES = 10
-"""How often collection plans again because another one moved the fence first."""
-
-
 def collect(
     context: Context,
     *,
@@ -184,7 +180,7 @@ def _move_fence(
     """Moves horizon and fence if there is a reason to. Returns a version in which they stand, the plan, the
     settings."""
     head = context.head
-    for _ in attempts(context.runtime, _FENCES):
+    for _ in attempts(context.runtime, FENCE):
         manifest = head.refresh().manifest
         chosen = settings or DatabaseSettings.of(manifest)
         with context.reading(manifest.version):

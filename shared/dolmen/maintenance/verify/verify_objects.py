@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyroaring import BitMap
 
+from dolmen.base.retry import PUBLICATION_CHECK, attempts
 from dolmen.base.runtime import Runtime
 from dolmen.commit.context import Context
 from dolmen.commit.versions import manifest_at_version
@@ -286,10 +287,6 @@ def _prefix(key: str) -> str:
     return key.partition("/")[0] + "/"
 
 
-_TRIES = 5
-"""How often a publication is looked at, while others publish."""
-
-
 def check_publications(context: Context, newest: Manifest, log: FindingLog) -> None:
     """Checks the newest publication of each table that has one. Makes no request where nothing is published.
 
@@ -301,7 +298,7 @@ def check_publications(context: Context, newest: Manifest, log: FindingLog) -> N
     for uuid in sorted(published_tables(newest)):
         manifest = newest
         directory = PublicationDirectory(context.store, context.runtime, uuid)
-        for _ in range(_TRIES):
+        for _ in attempts(context.runtime, PUBLICATION_CHECK):
             name = manifest.name_of(uuid)
             if name is None:
                 break  # dropped: the next collection deletes the publication

@@ -10,6 +10,7 @@ from __future__ import annotations
 import pyarrow as pa
 from pyspark.sql import types as s
 
+from dolmen.base.retry import NEW_COLUMNS, attempts
 from dolmen.commit.context import Context
 from dolmen.commit.statements.tables import AlterTable
 from dolmen.errors import ConflictError, SchemaError
@@ -19,10 +20,7 @@ from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Schema, own_names, same_names
 from dolmen.rows.write.conform import plan_conform
 from dolmen.spark.spark_types import handed_schema
-from dolmen.store.base import attempts
 from dolmen.transactions.transaction import Transaction
-
-_TRIES = 20
 
 
 def check_columns(schema: s.StructType, entry: TableEntry) -> None:
@@ -55,7 +53,7 @@ def add_new_columns(context: Context, table: str, schema: s.StructType, request:
         ConflictError: others change the columns again and again.
     """
     conflict: ConflictError | None = None
-    for _ in attempts(context.runtime, _TRIES):
+    for _ in attempts(context.runtime, NEW_COLUMNS):
         transaction = Transaction(context, "alter")
         transaction.refresh()
         if transaction.has_applied(request):
