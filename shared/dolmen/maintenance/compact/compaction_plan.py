@@ -25,6 +25,7 @@ from dolmen.base.units import MIB
 from dolmen.entries.segments.judging import column_bounds
 from dolmen.format.entries import TEXT_LIMIT, DataFile
 from dolmen.format.manifest import TableEntry
+from dolmen.format.properties import ROW_GROUP_BYTES
 from dolmen.rows.scan.plan import html, text
 from dolmen.rows.scan.read.byte_ranges import GAP_BYTES
 
@@ -67,7 +68,7 @@ class CompactionOptions:
     memory_bytes: int = 24 * MIB
     directory: str | None = None
     run_bytes: int = 8 * MIB
-    row_group_bytes: int | None = None
+    row_group_bytes: int = ROW_GROUP_BYTES
     splice_bytes: int = 16 * MIB
 
 

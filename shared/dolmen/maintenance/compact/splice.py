@@ -33,7 +33,7 @@ from dolmen.maintenance.compact.sort import Unit
 from dolmen.rows.scan.read.byte_ranges import missing_file_error
 from dolmen.rows.scan.read.footers import DataFileFooter, check_footer
 from dolmen.rows.scan.read.row_groups import OpenFile, RowGroup
-from dolmen.rows.write.encodings import DEFAULT, WRITTEN_CODECS, Leaf, leaves
+from dolmen.rows.write.encodings import WRITTEN_CODECS, Leaf, leaves
 from dolmen.rows.write.parquet_object import (
     BLOOM_FALSE_POSITIVES,
     MAX_GROUP_ROWS,
@@ -136,7 +136,7 @@ class Spliceable:
     def _is_large(self, row_group: pq.RowGroupMetaData, chunks: list[pq.ColumnChunkMetaData], size: int) -> bool:
         """Whether it is about as large as one that would be written: by its bytes, its rows, or its bytes in memory."""
         rows = row_group.num_rows
-        if size * _SHARE >= (self._options.row_group_bytes or DEFAULT.row_group_bytes):
+        if size * _SHARE >= self._options.row_group_bytes:
             return True
         if rows * _SHARE >= MAX_GROUP_ROWS:
             return True
@@ -319,7 +319,7 @@ class Splicing:
     def _chosen(self, pieces: list[_Piece]) -> list[_Piece]:
         """The same pieces, of which those are copied where that pays, and leaves no small row group between them."""
         pieces = list(pieces)
-        small = (self._options.row_group_bytes or DEFAULT.row_group_bytes) // 2
+        small = self._options.row_group_bytes // 2
         while True:
             given_up: set[int] = set()
             first = 0
