@@ -168,7 +168,7 @@ def _publish(
     Args:
         seconds: no publication is begun with less time left.
     """
-    from dolmen.iceberg.erased_tables import publish_erasures  # imports fastavro
+    from dolmen.iceberg.published_versions import publish_erasures  # imports fastavro
 
     done = publish_erasures(
         database.context,

@@ -11,7 +11,8 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from dolmen.maintenance.health.concerns import count_text, power_text, range_text, share_text, size_text, time_text
+from dolmen.base.units import count_text
+from dolmen.maintenance.health.concerns import power_text, range_text, share_text, size_text, time_text
 from dolmen.maintenance.health.health import Health
 from dolmen.maintenance.health.page.page import POLICY, STYLE, draw_page
 from support.healths import HOSTILE, SECRET, busy_health, busy_place, hostile

@@ -279,7 +279,7 @@ COMMITS: tuple[Mutation, ...] = (
     mutation(
         "a table is created over another",
         "of two who create a table by the same name one gets TableExistsError",
-        "commit/statements/tables.py",
+        "commit/statements/catalog.py",
         'as its epoch."""\n        if self.name in draft.tables:',
         'as its epoch."""\n        if not self.name:',
     ),
@@ -336,10 +336,10 @@ COMMITS: tuple[Mutation, ...] = (
         "a group that lost is reported as committed to all but its leader",
         "the outcome of the pointer's PUT is that of all changes in the version",
         "commit/loop.py",
-        "            self._under_way = []\n            joined",
+        "            self._attempted = []\n            queued",
         "            for each, done in list(zip(group, effects, strict=False))[1:]:\n"
         "                self._queue.settle(each.member, Committed(manifest, {}, 1, done, each.change))\n"
-        "            self._under_way = []\n            joined",
+        "            self._attempted = []\n            queued",
     ),
     mutation(
         "a writer writes to whatever table has the name by now",

@@ -52,14 +52,14 @@ ERASURES: tuple[Mutation, ...] = (
     mutation(
         "the names that columns lose are forgotten",
         "a schema records the names that its columns had",
-        "commit/statements/tables.py",
+        "commit/statements/catalog.py",
         "            schema = record_names(entry.schema, changed.schema, ts)\n",
         "            schema = msgspec.structs.replace(record_names(entry.schema, changed.schema, ts), former=())\n",
     ),
     mutation(
         "late drops land on an erasure that they were not held against",
         "a commit of late rows depends on the erasures that were known to it",
-        "commit/statements/claims.py",
+        "commit/statements/statement.py",
         "            if erasure.is_later_than(self.dropped_us) and reaches(erasure, entry):\n",
         "            if erasure.is_later_than(self.dropped_us) and not reaches(erasure, entry):\n",
     ),

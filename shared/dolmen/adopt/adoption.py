@@ -16,7 +16,7 @@ from dolmen.adopt.facts import FileFacts, FileShape, read_facts, reasons
 from dolmen.adopt.iceberg_table import IcebergSource, find_iceberg
 from dolmen.adopt.locations import HIDDEN, FilePlace, parse_place
 from dolmen.base import arguments
-from dolmen.commit.statements.tables import AdoptTable
+from dolmen.commit.statements.catalog import AdoptTable
 from dolmen.errors import AdoptionError, Error, SchemaError
 from dolmen.format.entries import DataFile
 from dolmen.format.layout import check_table_name

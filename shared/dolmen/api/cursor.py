@@ -12,7 +12,7 @@ from dolmen.base import arguments
 from dolmen.base.retry import CURSOR_OPENING, attempts
 from dolmen.base.units import duration_text, parse_duration, utc
 from dolmen.commit.context import Context
-from dolmen.commit.statements.tags_and_cursors import PutCursor
+from dolmen.commit.statements.catalog import PutCursor
 from dolmen.errors import ConflictError, TagNotFoundError, VersionExpiredError
 from dolmen.format.manifest import Manifest
 from dolmen.format.pointer import Cursor, check_tag_name

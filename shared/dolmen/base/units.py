@@ -59,6 +59,11 @@ def duration_text(duration_us: int) -> str:
     return next((f"{duration_us // unit_us:,}{name}" for name, unit_us in units if duration_us >= unit_us), "0s")
 
 
+def count_text(count: int, one: str, more: str = "") -> str:
+    """A number of things: ``1 file``, ``2 files``."""
+    return f"{count:,} {one if count == 1 else more or one + 's'}"
+
+
 def megabytes_text(size_bytes: int) -> str:
     """A size as progress shows it: ``1,234.5 MB``, of a million bytes each."""
     return f"{size_bytes / 1e6:,.1f} MB"

@@ -15,11 +15,11 @@ from dolmen.format.manifest import (
     HISTORY_LENGTH,
     AppliedId,
     Counts,
-    Deed,
     HistoryEntry,
     Manifest,
     Released,
     Segment,
+    TableEffect,
     TableEntry,
 )
 from dolmen.format.pointer import FORMAT_VERSION, Cursor, Tag
@@ -160,7 +160,7 @@ class Draft:
         return msgspec.structs.replace(self.base, tables=self.tables).table(name)
 
     def require(self, features: Iterable[str]) -> None:
-        """Notes features that readers must support from now on. They stay, as older versions can be restored."""
+        """Records features that readers must support from now on. They stay, because older versions can be restored."""
         self.features = tuple(sorted({*self.features, *features}))
 
     def release(self, objects: Iterable[str]) -> None:
@@ -206,7 +206,7 @@ class Draft:
         commit_ts: int,
         created_at: int,
         applied: tuple[AppliedId, ...],
-        did: tuple[Deed, ...] = (),
+        did: tuple[TableEffect, ...] = (),
         did_more: int = 0,
         message: str = "",
     ) -> Manifest:

@@ -180,7 +180,7 @@ class TableSettings:
         iceberg: the version of Iceberg in which it is published: v2 or v3; None = it is not published.
         iceberg_snapshots: which published versions readers can travel to: newest or kept.
         index: whether rows are found by their primary key through an index.
-        subject: name of the column that says whom a row is about; None = rows are about nobody.
+        subject: name of the column that says whom a row is about; None = rows are about no one.
         leave_out_erased: whether rows that match an erasure in force are left out when rows are written.
         key_filter_bits: bits of the Bloom filters of new data files for each key.
     """
@@ -221,7 +221,7 @@ class DatabaseSettings:
 
     @property
     def listed_us(self) -> int:
-        """How long erasures are remembered, and held against late drops, as their deadline comes first."""
+        """How long erasures are remembered and applied to late drops: their deadline comes first."""
         return min(self.erasure_memory_us, self.erase_within_us)
 
 

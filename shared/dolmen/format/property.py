@@ -21,7 +21,7 @@ class Property:
         parse: reads a value. Raises InputError, which says what is allowed.
         help: one line for people.
         also: what a value may be beside text and a whole number: ``bool`` or ``list``.
-        refuse: raises InputError for a value, as ``parse`` returns it, that a stored setting may have, but a new one may not.
+        refuse: raises InputError for a value, as ``parse`` returns it, that only older settings may have.
         attribute: the name of its value in a class of settings, where it differs from ``name``.
     """
 

@@ -17,7 +17,7 @@ from dolmen.base.retry import EXPIRY, attempts
 from dolmen.base.units import DAY_US, HOUR_US, MINUTE_US, SECOND_US
 from dolmen.commit.context import Context
 from dolmen.commit.statements.background import SetProperties
-from dolmen.commit.statements.claims import Expect
+from dolmen.commit.statements.statement import Expect
 from dolmen.entries.segments.judging import known_bounds
 from dolmen.entries.segments.live import LiveFiles
 from dolmen.errors import ConflictError, Error, NotFoundError

@@ -15,7 +15,7 @@ import pyarrow as pa
 from dolmen.api.database import Database
 from dolmen.base.runtime import Runtime
 from dolmen.base.units import MIB
-from dolmen.commit.statements.claims import Expect
+from dolmen.commit.statements.statement import Expect
 from dolmen.errors import (
     ConflictError,
     Error,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 
-from dolmen.base.units import DAY_US, HOUR_US, LAST_US, duration_text, utc
+from dolmen.base.units import DAY_US, HOUR_US, LAST_US, count_text, duration_text, utc
 from dolmen.maintenance.health.health import LEVELS, Concern, Health, KeptCursor, QueuePlace, RejectsPlace, TableHealth
 
 _UNITS = ("bytes", "KB", "MB", "GB", "TB", "PB", "EB")
@@ -35,11 +35,6 @@ def range_text(first: int, end: int) -> str:
     """From 2**first to 2**end bytes: ``16 – 32 KB``."""
     least, greatest = power_text(first), power_text(end)
     return f"{least.partition(' ')[0] if least.partition(' ')[2] == greatest.partition(' ')[2] else least} – {greatest}"
-
-
-def count_text(count: int, one: str, more: str = "") -> str:
-    """A number of things: ``1 file``, ``2 files``."""
-    return f"{count:,} {one if count == 1 else more or one + 's'}"
 
 
 def time_text(at_us: int) -> str:

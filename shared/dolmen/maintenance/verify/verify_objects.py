@@ -23,8 +23,8 @@ from dolmen.commit.versions import manifest_at_version
 from dolmen.errors import CorruptionError, NotFoundError, ObjectNotFoundError
 from dolmen.format.layout import parse_manifest_key
 from dolmen.format.manifest import Manifest
-from dolmen.iceberg.delete_encodings import vector_in
-from dolmen.iceberg.groups import FileGroups
+from dolmen.iceberg.delete_files import vector_in
+from dolmen.iceberg.file_groups import FileGroups
 from dolmen.iceberg.manifests import FileEntry, ManifestBody, decode_manifest_list
 from dolmen.iceberg.metadata import TableMetadata
 from dolmen.iceberg.publication_directory import Newest, PublicationDirectory
@@ -290,7 +290,8 @@ def _prefix(key: str) -> str:
 def check_publications(context: Context, newest: Manifest, log: FindingLog) -> None:
     """Checks the newest publication of each table that has one. Makes no request where nothing is published.
 
-    Others may publish, drop and collect meanwhile, so a finding counts only if the publication is still the newest.
+    Others may publish, drop and collect during the check, so a finding counts only if the publication is still the
+    newest.
 
     Args:
         newest: the newest version.

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyroaring import BitMap
 
-from dolmen.format.vectors import from_mask
+from dolmen.format.delete_object import vector_of_mask
 from dolmen.predicate import Predicate
 from dolmen.rows.scan.hide.row_masks import column_of, row_mask, to_arrow
 from dolmen.rows.scan.plan import plan
@@ -45,7 +45,7 @@ def _positions(group: RowGroup, columns: RowGroupColumns) -> tuple[str, BitMap]:
     everything = BitMap(range(group.first, group.first + group.rows))
     if group.tests:
         keep = row_mask(group, columns.read(group.tests))
-        return path, everything if keep is None else from_mask(keep, group.first)
+        return path, everything if keep is None else vector_of_mask(keep, group.first)
     return path, everything - group.file.vector if group.file.vector else everything
 
 

@@ -29,7 +29,7 @@ from dolmen.maintenance import never
 from dolmen.maintenance.compact.compaction import Compacted, target_file_bytes
 from dolmen.maintenance.compact.compaction_plan import CompactionOptions, CompactionPlan, PlannedGroup, plan_compaction
 from dolmen.maintenance.compact.rewrite import Rewritten, TableVersion
-from dolmen.maintenance.erasures.progress import rewrite_through
+from dolmen.maintenance.erasures.erasure_work import rewrite_through
 from dolmen.rows.scan.scan import Scan
 from dolmen.spark import checks as given
 from dolmen.spark.compact.group_jobs import (

@@ -12,7 +12,7 @@ from pyspark.sql import types as s
 
 from dolmen.base.retry import NEW_COLUMNS, attempts
 from dolmen.commit.context import Context
-from dolmen.commit.statements.tables import AlterTable
+from dolmen.commit.statements.catalog import AlterTable
 from dolmen.errors import ConflictError, SchemaError
 from dolmen.format.column_history import narrowing
 from dolmen.format.evolution import AddColumn, SchemaChange, WidenColumn

@@ -5,8 +5,8 @@ The style sheet of the page: light and dark by the reader's settings, from a pho
 
 from __future__ import annotations
 
-from dolmen.base.units import duration_text
-from dolmen.maintenance.health.concerns import ago_text, count_text, share_text, size_text, time_text
+from dolmen.base.units import count_text, duration_text
+from dolmen.maintenance.health.concerns import ago_text, share_text, size_text, time_text
 from dolmen.maintenance.health.health import Concern, Health, Level
 from dolmen.maintenance.health.page.charts import Html, element
 from dolmen.maintenance.health.page.sections import background, erasures, pipeline, unknown, versions
@@ -202,7 +202,7 @@ def draw_page(health: Health, *, link_to_itself: bool = False) -> str:
     """The page of a health: one HTML document that needs nothing else, and holds names and numbers only.
 
     Args:
-        link_to_itself: whether it has a link that looks again, as a server answers it.
+        link_to_itself: whether it has a link that reloads the page, because a server answers it.
     """
     head = element(
         "head",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dolmen.base.units import duration_text
-from dolmen.maintenance.health.concerns import count_text, share_text, size_text
+from dolmen.base.units import count_text, duration_text
+from dolmen.maintenance.health.concerns import share_text, size_text
 from dolmen.maintenance.health.health import DeleteCost, Health, SortOverlap, TableHealth
 from dolmen.maintenance.health.page.charts import (
     GridColumn,
@@ -124,7 +124,9 @@ def _small_files(table: TableHealth) -> Html:
 def _overlap(overlap: SortOverlap, name: str) -> Iterator[Html]:
     if not overlap.depths:
         reason = "too many to compare" if overlap.files else "their bounds are not known"
-        yield element("p", f"Not drawn: {overlap.files + overlap.unknown:,} files, {reason}.", class_="small-print")
+        yield element(
+            "p", f"Not drawn: {count_text(overlap.files + overlap.unknown, 'file')}, {reason}.", class_="small-print"
+        )
         return
     yield overlap_chart(overlap, name)
     yield element(
@@ -135,7 +137,7 @@ def _overlap(overlap: SortOverlap, name: str) -> Iterator[Html]:
         element("span", element("span", class_="key line-key", aria_hidden="true"), f"mean: {overlap.mean:,.1f}"),
         class_="legend",
     )
-    unknown = f" {overlap.unknown:,} files without known bounds come on top." if overlap.unknown else ""
+    unknown = f" {count_text(overlap.unknown, 'file')} without known bounds come on top." if overlap.unknown else ""
     yield element(
         "p",
         "So many files a filter reads for one value of ",

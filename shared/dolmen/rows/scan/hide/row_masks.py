@@ -11,9 +11,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dolmen.errors import CorruptionError
+from dolmen.format.delete_object import keep_mask
 from dolmen.format.nesting import has_same_fields, nested_values
 from dolmen.format.schema import COMMIT_TS_ID, Field, is_nested
-from dolmen.format.vectors import keep_mask
 from dolmen.predicate import Predicate, matches
 from dolmen.predicate.any_of import Conjunction, any_of
 from dolmen.predicate.ast import all_columns

@@ -19,8 +19,7 @@ from dolmen.commit.context import Context
 from dolmen.entries.segments.judging import inline_predicate
 from dolmen.entries.segments.tombstone_judge import Suspects
 from dolmen.errors import CorruptionError, PredicateError
-from dolmen.format import vectors
-from dolmen.format.delete_object import check_blob
+from dolmen.format.delete_object import check_blob, decode_vector
 from dolmen.format.entries import Blob, DataFile, KeysTombstone, Tombstone, Vector, WhereTombstone
 from dolmen.format.keys import all_inline_keys, decode_keys, decode_keys_in_parts
 from dolmen.format.schema import Schema
@@ -189,7 +188,7 @@ class VectorReader:
     def _decode(self, wanted: list[tuple[DataFile, Vector]], body: bytes) -> dict[str, BitMap]:
         found: dict[str, BitMap] = {}
         for file, vector in wanted:
-            bitmap = vectors.decode(body, vector, file.rows)
+            bitmap = decode_vector(body, vector, file.rows)
             self.context.cache.put(cache_key(vector), bitmap, vector.length)
             found[file.path] = bitmap
         return found

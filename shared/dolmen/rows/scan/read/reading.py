@@ -20,9 +20,9 @@ from pyroaring import BitMap
 from dolmen.base.units import MIB
 from dolmen.commit.context import Context
 from dolmen.errors import CorruptionError, ObjectChangedError, ObjectNotFoundError
+from dolmen.format.delete_object import vector_of_mask
 from dolmen.format.entries import DataFile
 from dolmen.format.schema import Schema
-from dolmen.format.vectors import from_mask
 from dolmen.rows.scan.by_key.filter_choice import FilterChoice, FilterUse
 from dolmen.rows.scan.by_key.indexed import IndexedRows, indexed_rows
 from dolmen.rows.scan.hide.row_masks import live_mask, with_hidden
@@ -430,7 +430,7 @@ def hidden_rows(group: RowGroup, columns: RowGroupColumns) -> tuple[str, BitMap]
     if not group.tests:
         return path, BitMap()
     keep = live_mask(group, columns.read(group.tests))
-    return path, BitMap() if keep is None else from_mask(~keep, group.first)
+    return path, BitMap() if keep is None else vector_of_mask(~keep, group.first)
 
 
 def whole_groups(file: OpenFile, some: Sequence[RowGroup]) -> BitMap:
