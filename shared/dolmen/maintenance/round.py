@@ -34,8 +34,8 @@ from dolmen.errors import InputError, TableNotFoundError
 from dolmen.format.layout import check_table_name
 from dolmen.format.manifest import TableEntry
 from dolmen.format.properties import TableSettings
+from dolmen.iceberg.erased_tables import asks_for_publication
 from dolmen.iceberg.publication import publish
-from dolmen.iceberg.published_versions import asks_for_publication
 from dolmen.maintenance.compact.compaction import compact
 from dolmen.maintenance.deadline import Deadline
 from dolmen.maintenance.erasures.status import ErasureStatus, status_of

@@ -16,7 +16,7 @@ from dolmen.errors import ErasureNotFoundError, InputError
 from dolmen.format.erasures import Erasure, erasure_id
 from dolmen.format.keys import Keys
 from dolmen.format.manifest import Manifest
-from dolmen.iceberg.published_versions import ErasurePublications, publish_erasures
+from dolmen.iceberg.erased_tables import ErasurePublications, publish_erasures
 from dolmen.predicate import Where
 from dolmen.rows.write.row_digest import content_digest
 from dolmen.transactions import row_statements

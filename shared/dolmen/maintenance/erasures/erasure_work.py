@@ -1,4 +1,4 @@
-"""What collection does next for erasures, by the newest manifest and the receipts.
+"""The next work of collection for erasures, by the newest manifest and the receipts.
 
 An erasure passes these steps, each by a commit of collection:
 

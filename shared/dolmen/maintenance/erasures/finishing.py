@@ -25,8 +25,8 @@ from dolmen.format.erasures import MOST_OUTSIDE, HeldFile, LeavingErasures, Outs
 from dolmen.format.layout import parse_manifest_key, uuid_of
 from dolmen.format.manifest import Manifest
 from dolmen.format.pointer import FORMAT_VERSION
+from dolmen.iceberg.erased_tables import asks_for_publication
 from dolmen.iceberg.publication_directory import PREFIX
-from dolmen.iceberg.published_versions import asks_for_publication
 from dolmen.maintenance.erasures.erasure_work import load_receipt, update_receipt
 from dolmen.maintenance.gc.gc_plan import KnownIntent
 from dolmen.maintenance.gc.mark import KeySet, released_since

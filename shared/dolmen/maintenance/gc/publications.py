@@ -9,11 +9,11 @@ from dolmen.commit.context import Context
 from dolmen.errors import CorruptionError
 from dolmen.format.manifest import Manifest
 from dolmen.format.properties import DatabaseSettings
+from dolmen.iceberg.erased_tables import asks_for_publication
 from dolmen.iceberg.metadata import TableMetadata
 from dolmen.iceberg.publication_directory import PREFIX, Newest, PublicationDirectory
 from dolmen.iceberg.published_versions import (
     add_objects,
-    asks_for_publication,
     pins_of,
     published_tables,
     published_tables_of,
