@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dolmen.format.adopted_files import is_adopted
-from dolmen.maintenance.gc.deleting import ObjectEraser
+from dolmen.maintenance.gc.deletion import ObjectDeleter
 from dolmen.maintenance.gc.mark import needed_keys
 from dolmen.store.memory import MemoryBucket, MemoryStore, shared_bucket
 from support.aging import Place
@@ -77,7 +77,7 @@ def test_the_one_place_that_deletes_refuses_adopted_files() -> None:
     path = f"adopted/ids/own/a/{'0' * 32}.parquet"
     for key in (path, "a", "b"):
         bucket.objects[key] = bucket.objects.get("") or (MemoryStore(bucket).put(key, b"x") and bucket.objects[key])
-    eraser = ObjectEraser(MemoryStore(bucket))
+    eraser = ObjectDeleter(MemoryStore(bucket))
     assert eraser.erase("released", [path, "b"]) == set()
     assert bucket.objects.keys() == {path, "a"}
     assert eraser.deleted["released"].objects == 1

@@ -133,7 +133,7 @@ def test_readers_leave_out_what_they_do_not_know(db: Database, table: dolmen.Tab
 def test_what_people_look_at_is_short(db: Database, table: dolmen.Table) -> None:
     table.append(people(1, 2))
     table.delete("name = 'x' AND id = 1")
-    assert repr(db.stats()).startswith("<Debts of version 3, 1 tables: 1 unresolved deletes; manifest of ")
+    assert repr(db.stats()).startswith("<Debts of version 3, 1 table: 1 unresolved delete; manifest of ")
     done = repr(db.maintain())
     assert done.startswith("<Round:\n  <Done ")
     assert "resolve people" in done

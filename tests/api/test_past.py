@@ -13,7 +13,7 @@ import pytest
 import dolmen
 from dolmen.api.database import Database
 from dolmen.commit.context import context_of
-from dolmen.commit.statements.tags_and_cursors import PutTag
+from dolmen.commit.statements.catalog import PutTag
 from dolmen.errors import (
     AppliedIdError,
     ConflictError,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dolmen.commit.statements.tables import CreateTable, DropTable
+from dolmen.commit.statements.catalog import CreateTable, DropTable
 from dolmen.errors import (
     ConflictError,
     CorruptionError,
@@ -13,7 +13,7 @@ from dolmen.errors import (
     TableExistsError,
     TableNotFoundError,
 )
-from dolmen.format import vectors
+from dolmen.format.delete_object import decode_vector
 from dolmen.format.layout import manifest_key
 from dolmen.format.manifest import TableEntry
 from dolmen.format.pointer import Tag
@@ -179,7 +179,7 @@ def bitmap(world: World, name: str) -> list[int]:
     if entry.vector is None:
         return []
     body = world.bucket.objects[entry.vector.object].body
-    return list(vectors.decode(body[entry.vector.offset :][: entry.vector.length], entry.vector, entry.rows))
+    return list(decode_vector(body[entry.vector.offset :][: entry.vector.length], entry.vector, entry.rows))
 
 
 def test_concurrent_deletes_by_position_of_one_file_merge(world: World) -> None:

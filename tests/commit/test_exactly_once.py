@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from dolmen.commit.loop import _RESENDS
+from dolmen.base.retry import POINTER_PUT
 from dolmen.commit.statements.row_changes import Write
 from dolmen.errors import AppliedIdError, ConflictError, UnknownOutcomeError
 from support.commit_world import (
@@ -135,7 +135,7 @@ def test_a_request_that_has_nothing_to_do_is_remembered_all_the_same(world: Worl
 def test_a_first_attempt_that_lands_late_is_not_applied_again_by_the_second_delivery(world: World) -> None:
     first, second = world.writer(), world.writer()
     entry = table(world)
-    first.store.script += [land_late] + [lose_the_request] * (_RESENDS - 1)
+    first.store.script += [land_late] + [lose_the_request] * (POINTER_PUT.tries - 1)
     with pytest.raises(UnknownOutcomeError):
         first.commit(append(entry, "a", request="r"), applied={"r": "d"})
     second.head.refresh()
@@ -148,7 +148,7 @@ def test_a_first_attempt_that_lands_late_is_not_applied_again_by_the_second_deli
 def test_the_second_delivery_shuts_out_a_first_attempt_that_is_still_under_way(world: World) -> None:
     first, second = world.writer(), world.writer()
     entry = table(world)
-    first.store.script += [land_late] + [lose_the_request] * (_RESENDS - 1)
+    first.store.script += [land_late] + [lose_the_request] * (POINTER_PUT.tries - 1)
     with pytest.raises(UnknownOutcomeError):
         first.commit(append(entry, "a", request="r"), applied={"r": "d"})
     second.commit(append(entry, "a2", request="r"), applied={"r": "d"})

@@ -7,10 +7,11 @@ from collections.abc import Callable
 
 import pytest
 
+from dolmen.base.retry import POINTER_PUT
 from dolmen.commit.group import MOST_CHANGES, Committed, Member
-from dolmen.commit.loop import _RESENDS, Leader, commit
+from dolmen.commit.loop import Leader, commit
 from dolmen.commit.statements.background import SetProperties
-from dolmen.commit.statements.tables import CreateTable, DropTable
+from dolmen.commit.statements.catalog import CreateTable, DropTable
 from dolmen.errors import (
     AppliedIdError,
     ConflictError,
@@ -22,7 +23,7 @@ from dolmen.errors import (
     TableNotFoundError,
     UnknownOutcomeError,
 )
-from dolmen.format import vectors
+from dolmen.format.delete_object import decode_vector
 from dolmen.format.layout import POINTER
 from dolmen.format.manifest import Counts, TableEntry
 from dolmen.store.base import PutOutcome
@@ -220,7 +221,7 @@ def test_a_lost_answer_is_read_back_for_all(world: World, writer: Writer) -> Non
 
 
 def test_a_group_that_may_have_landed_is_unknown_to_all_of_it(world: World, writer: Writer) -> None:
-    writer.store.script += [lose_the_request] * (_RESENDS + 1)
+    writer.store.script += [lose_the_request] * (POINTER_PUT.tries + 1)
     outcomes = appends(world, writer, "a", "b")
     assert [type(each) for each in outcomes] == [UnknownOutcomeError] * 2
     assert outcomes[0] is not outcomes[1]
@@ -230,7 +231,7 @@ def test_a_group_that_may_have_landed_is_unknown_to_all_of_it(world: World, writ
 
 
 def test_a_group_that_lands_late_is_found_in_the_history_by_the_id_in_the_errors(world: World, writer: Writer) -> None:
-    writer.store.script += [land_late, *[lose_the_request] * _RESENDS]
+    writer.store.script += [land_late, *[lose_the_request] * POINTER_PUT.tries]
     outcomes = appends(world, writer, "a", "b")
     writer.store.land()
     assert [each.commit_id for each in outcomes if isinstance(each, UnknownOutcomeError)] == [
@@ -323,7 +324,7 @@ def test_deletes_of_positions_in_one_file_are_merged(world: World, writer: Write
     [file] = table(world).files
     assert file.vector is not None
     body = world.bucket.objects[file.vector.object].body[file.vector.offset :][: file.vector.length]
-    assert list(vectors.decode(body, file.vector, file.rows)) == [1, 3, 7]
+    assert list(decode_vector(body, file.vector, file.rows)) == [1, 3, 7]
     assert world.newest.counts.rows_deleted == 3
     assert [each.entry.counts.rows_deleted for each in outcomes if isinstance(each, Committed) and each.entry] == [
         1,
@@ -340,7 +341,7 @@ def test_deletes_of_positions_are_merged_anew_after_a_lost_race(world: World, wr
     [file] = table(world).files
     assert file.vector is not None
     body = world.bucket.objects[file.vector.object].body[file.vector.offset :][: file.vector.length]
-    assert list(vectors.decode(body, file.vector, file.rows)) == [1, 5, 7]
+    assert list(decode_vector(body, file.vector, file.rows)) == [1, 5, 7]
 
 
 def test_background_work_goes_alone_and_makes_no_version_without_need(world: World, writer: Writer) -> None:
@@ -469,7 +470,7 @@ def test_threads_that_commit_at_the_same_time_all_commit(world: World, writer: W
     def join_all() -> None:
         for thread in threads:
             thread.start()
-        while writer.head.queue.joined < 16:
+        while writer.head.queue.last_number < 16:
             threading.Event().wait(0.001)
 
     writer.store.script.append(meanwhile(join_all))

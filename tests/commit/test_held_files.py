@@ -340,7 +340,7 @@ def test_who_comes_while_another_leads_uploads_at_once(bucket: MemoryBucket) -> 
     thread = threading.Thread(target=lambda: db.table("t").append(rows(2)))
     thread.start()
     for _ in range(10_000):
-        if queue.joined == first.number + 1:
+        if queue.last_number == first.number + 1:
             break
         time.sleep(0.001)
     assert len(data_keys(bucket)) == known + 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dolmen.commit.loop import _RESENDS
+from dolmen.base.retry import POINTER_PUT
 from dolmen.errors import UnknownOutcomeError
 from dolmen.format.layout import POINTER
 from dolmen.format.pointer import Pointer
@@ -30,7 +30,7 @@ def test_no_two_pointers_ever_share_an_etag(world: World) -> None:
 
 def test_a_late_pointer_of_an_old_version_never_lands_again(world: World) -> None:
     writer, other = world.writer(), world.writer()
-    writer.store.script += [land_late] + [lose_the_request] * (_RESENDS - 1)
+    writer.store.script += [land_late] + [lose_the_request] * (POINTER_PUT.tries - 1)
     with pytest.raises(UnknownOutcomeError):
         writer.commit(append(table(world), "a"))
     for number in range(3):

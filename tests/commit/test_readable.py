@@ -14,7 +14,7 @@ from dolmen.base.runtime import Runtime
 from dolmen.commit.change import Change
 from dolmen.commit.head import Head
 from dolmen.commit.statements.background import SetProperties
-from dolmen.commit.statements.tables import CreateTable
+from dolmen.commit.statements.catalog import CreateTable
 from dolmen.errors import CorruptionError, InputError
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Field, Schema

@@ -13,8 +13,8 @@ from msgspec.structs import replace as replace_struct
 
 import dolmen
 from dolmen.commit.root_budget import MOST_JOINED
+from dolmen.commit.statements.catalog import DropTable
 from dolmen.commit.statements.row_changes import Write
-from dolmen.commit.statements.tables import DropTable
 from dolmen.commit.versions import commits, manifest_at_time, manifest_at_version
 from dolmen.entries.segments.live import LiveFiles, tombstones_of
 from dolmen.errors import AppliedIdError, ConflictError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dolmen.commit.loop import _RESENDS
+from dolmen.base.retry import POINTER_PUT
 from dolmen.entries.segments.live import LiveFiles
 from dolmen.errors import AccessDeniedError, StoreUnavailableError, UnknownOutcomeError
 from dolmen.format.layout import POINTER
@@ -80,7 +80,7 @@ def test_a_409_means_that_nothing_landed_and_is_tried_again(world: World) -> Non
     writer = world.writer()
     writer.store.script += [refuse_409, refuse_409]
     assert writer.commit(append(table(world), "a")).manifest is not None
-    writer.store.script += [refuse_409] * _RESENDS
+    writer.store.script += [refuse_409] * POINTER_PUT.tries
     with pytest.raises(StoreUnavailableError):
         writer.commit(append(table(world), "b"))
     assert paths(table(world)) == ["a"]
@@ -88,7 +88,7 @@ def test_a_409_means_that_nothing_landed_and_is_tried_again(world: World) -> Non
 
 def test_a_commit_without_any_answer_is_unknown_and_may_still_land(world: World) -> None:
     writer = world.writer()
-    writer.store.script += [land_late] + [lose_the_request] * (_RESENDS - 1)
+    writer.store.script += [land_late] + [lose_the_request] * (POINTER_PUT.tries - 1)
     with pytest.raises(UnknownOutcomeError) as caught:
         writer.commit(append(table(world), "a"))
     assert paths(table(world)) == []
@@ -99,7 +99,7 @@ def test_a_commit_without_any_answer_is_unknown_and_may_still_land(world: World)
 
 def test_nothing_is_cleaned_up_after_an_unknown_outcome(world: World) -> None:
     writer = world.writer()
-    writer.store.script += [lose_the_request] * _RESENDS
+    writer.store.script += [lose_the_request] * POINTER_PUT.tries
     before = set(world.bucket.objects)
     with pytest.raises(UnknownOutcomeError):
         writer.commit(append(table(world), "a"))
@@ -125,7 +125,7 @@ def test_an_error_of_the_first_put_is_raised_as_it_is(world: World) -> None:
 
 def test_a_409_after_an_unknown_put_does_not_make_it_known(world: World) -> None:
     writer = world.writer()
-    writer.store.script += [land_late] + [refuse_409] * (_RESENDS - 1)
+    writer.store.script += [land_late] + [refuse_409] * (POINTER_PUT.tries - 1)
     with pytest.raises(UnknownOutcomeError):
         writer.commit(append(table(world), "a"))
 

@@ -9,9 +9,9 @@ from pyroaring import BitMap
 from dolmen.commit.group import Committed
 from dolmen.commit.loop import submit
 from dolmen.commit.statements.background import CollectionProgress, Compact, Group, MoveFence, Resolve, SetProperties
+from dolmen.commit.statements.catalog import DropTable
 from dolmen.commit.statements.row_changes import Overwrite
 from dolmen.commit.statements.statement import Statement
-from dolmen.commit.statements.tables import DropTable
 from dolmen.errors import ConflictError
 from dolmen.format.entries import DataFile
 from dolmen.format.manifest import TableEntry

@@ -12,7 +12,7 @@ from dolmen.base.units import DAY_US
 from dolmen.format.erasures import Erasure
 from dolmen.format.manifest import EMPTY
 from dolmen.format.properties import DatabaseSettings
-from dolmen.maintenance.erasures.progress import expire_at, rewrite_at
+from dolmen.maintenance.erasures.erasure_work import expire_at, rewrite_at
 from support.quick_command import quick_command
 
 PAGE = (Path(__file__).parents[2] / "docs" / "erasure.md").read_text()

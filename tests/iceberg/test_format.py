@@ -19,7 +19,7 @@ from dolmen.errors import CorruptionError
 from dolmen.format.entries import ColumnStats, DataFile, column_stats
 from dolmen.format.schema import Field, Schema
 from dolmen.format.types import TYPES, Plain
-from dolmen.iceberg.delete_encodings import position_delete_file, puffin_file, vector_blob
+from dolmen.iceberg.delete_files import position_delete_file, puffin_file, vector_blob
 from dolmen.iceberg.manifests import (
     FileEntry,
     ManifestBody,

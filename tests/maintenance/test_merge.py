@@ -11,8 +11,8 @@ from pyroaring import BitMap
 from dolmen.commit.context import Context
 from dolmen.commit.loop import submit
 from dolmen.commit.statements.background import Compact, Group, Resolve
+from dolmen.commit.statements.catalog import DropTable
 from dolmen.commit.statements.row_changes import Overwrite
-from dolmen.commit.statements.tables import DropTable
 from dolmen.commit.versions import commits
 from dolmen.entries.segments.live import LiveFiles, tombstones_of
 from dolmen.format.entries import DataFile

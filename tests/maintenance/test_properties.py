@@ -85,7 +85,6 @@ def test_without_settings_the_defaults_hold() -> None:
 
 
 def test_each_setting_reaches_its_own_field() -> None:
-    """One after the other: that the order of the registry is that of the fields."""
     for name in DATABASE_PROPERTIES:
         value = {"keep_versions": "7", "root_bytes": "64KB"}.get(name, "3d")
         found = DatabaseSettings.of(msgspec.structs.replace(EMPTY, properties={name: value}))

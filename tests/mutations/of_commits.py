@@ -279,7 +279,7 @@ COMMITS: tuple[Mutation, ...] = (
     mutation(
         "a table is created over another",
         "if two processes create a table of the same name, one gets TableExistsError",
-        "commit/statements/tables.py",
+        "commit/statements/catalog.py",
         'as its epoch."""\n        if self.name in draft.tables:',
         'as its epoch."""\n        if not self.name:',
     ),
@@ -301,8 +301,8 @@ COMMITS: tuple[Mutation, ...] = (
         "a read is compared with the version before the group",
         "a change is applied as if those before it in its group were committed: its reads must hold after them, too",
         "commit/draft.py",
-        "            commit_ts=commit_ts,\n            tables=dict(self.tables),\n",
-        "            tables=dict(self.tables),\n",
+        "            commit_ts=commit_ts,\n            applied=(*self.base.applied, *applied),\n",
+        "            applied=(*self.base.applied, *applied),\n",
     ),
     mutation(
         "a request is searched only in the version before the group",
@@ -336,10 +336,10 @@ COMMITS: tuple[Mutation, ...] = (
         "a group that lost is reported as committed to all but its leader",
         "the outcome of the pointer's PUT is that of all changes in the version",
         "commit/loop.py",
-        "            self._under_way = []\n            joined",
+        "            self._attempted = []\n            queued",
         "            for each, done in list(zip(group, effects, strict=False))[1:]:\n"
         "                self._queue.settle(each.member, Committed(manifest, {}, 1, done, each.change))\n"
-        "            self._under_way = []\n            joined",
+        "            self._attempted = []\n            queued",
     ),
     mutation(
         "a writer writes to the table that has the name now",

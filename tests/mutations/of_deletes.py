@@ -96,7 +96,7 @@ DELETES: tuple[Mutation, ...] = (
         "positions are counted after filtering",
         "positions are physical: (row group, row in it), never counted after a filter",
         "rows/scan/scan.py",
-        "        return path, everything if keep is None else from_mask(keep, group.first)\n",
+        "        return path, everything if keep is None else vector_of_mask(keep, group.first)\n",
         "        return path, everything if keep is None else BitMap(range(group.first, group.first + int(keep.sum())))\n",
     ),
     mutation(

@@ -52,14 +52,14 @@ ERASURES: tuple[Mutation, ...] = (
     mutation(
         "former column names are forgotten",
         "a schema records the names that its columns had",
-        "commit/statements/tables.py",
+        "commit/statements/catalog.py",
         "            schema = record_names(entry.schema, changed.schema, ts)\n",
         "            schema = msgspec.structs.replace(record_names(entry.schema, changed.schema, ts), former=())\n",
     ),
     mutation(
         "late drops land after an erasure that was not applied to them",
         "a commit of late rows depends on the erasures that were applied to them",
-        "commit/statements/claims.py",
+        "commit/statements/statement.py",
         "            if erasure.is_later_than(self.dropped_us) and reaches(erasure, entry):\n",
         "            if erasure.is_later_than(self.dropped_us) and not reaches(erasure, entry):\n",
     ),

@@ -17,14 +17,14 @@ PAST: tuple[Mutation, ...] = (
     mutation(
         "the manifest of a tagged version goes with those around it",
         "manifests before the horizon go, but for those that tags name",
-        "maintenance/gc/release.py",
+        "maintenance/gc/deletion.py",
         "            if parsed is None or info.key in tagged:\n",
         "            if parsed is None:\n",
     ),
     mutation(
         "a version that has expired is tagged",
         "a tag lands on a version in which the tagged one is kept",
-        "commit/statements/tags_and_cursors.py",
+        "commit/statements/catalog.py",
         "        draft.check_kept(self.value.version)\n",
         "",
     ),

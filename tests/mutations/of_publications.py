@@ -24,7 +24,7 @@ PUBLICATIONS: tuple[Mutation, ...] = (
     mutation(
         "the number of hidden rows does not count in a manifest of deletes",
         "the identity of delete files is their data files with the numbers of their hidden rows",
-        "iceberg/groups.py",
+        "iceberg/file_groups.py",
         'f"{uuid}:{count}" for uuid, count in self.deleted.items()',
         "self.deleted",
     ),
@@ -52,14 +52,14 @@ PUBLICATIONS: tuple[Mutation, ...] = (
     mutation(
         "manifests are the same for any files of a segment",
         "the identity of a manifest of a segment includes the indexes of its files",
-        "iceberg/groups.py",
+        "iceberg/file_groups.py",
         'b"" if self.segment is None else self.places.tobytes()',
         'b""',
     ),
     mutation(
         "rows that only tombstones hide are shown",
         "rows that only tombstones hide are found and published as deleted",
-        "iceberg/groups.py",
+        "iceberg/file_groups.py",
         "            elif plan.tombstones:\n",
         "            elif plan.tombstones and not plan.file.rows:\n",
     ),

@@ -60,8 +60,8 @@ STORES: tuple[Mutation, ...] = (
         "a refused pointer PUT is sent again however long that took",
         "a pointer PUT is signed within 4 minutes of the Date it is stamped with, each time it is sent",
         "store/s3/bucket_store.py",
-        "            if attempt and if_match is not None and self.runtime.monotonic() - began > RESEND_SECONDS:\n",
-        "            if attempt and if_match is not None and self.runtime.monotonic() < began:\n",
+        "            if attempt.number and if_match is not None and self.runtime.monotonic() - began > RESEND_SECONDS:\n",
+        "            if attempt.number and if_match is not None and self.runtime.monotonic() < began:\n",
     ),
     Mutation(
         "manifests are named by their version and put over each other",

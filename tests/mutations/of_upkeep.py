@@ -158,15 +158,15 @@ UPKEEP: tuple[Mutation, ...] = (
         "versions are freed before the commit that lets them expire",
         "one commit moves the horizon, and the objects to delete are computed from that commit's manifest",
         "maintenance/gc/collection.py",
-        "        self._through = freeable(manifest, settings, self._now_us)\n",
+        "        self._through = last_deletable_version(manifest, settings, self._now_us)\n",
         "        self._through = max(\n"
-        "            freeable(manifest, settings, self._now_us), next_horizon(context.head, manifest, settings, self._now_us)\n"
+        "            last_deletable_version(manifest, settings, self._now_us), next_horizon(context.head, manifest, settings, self._now_us)\n"
         "        )\n",
     ),
     mutation(
         "released objects are deleted although they are needed",
         "a released object is deleted only if it is not in the full reference set of the current version",
-        "maintenance/gc/release.py",
+        "maintenance/gc/deletion.py",
         "zip(keys, held.tolist(), strict=True) if not needed)\n",
         "zip(keys, held.tolist(), strict=True))\n",
     ),
@@ -224,7 +224,7 @@ UPKEEP: tuple[Mutation, ...] = (
     mutation(
         "manifests are deleted before their readers finish",
         "expired manifests are deleted last: those before the horizon whose grace is over",
-        "maintenance/gc/release.py",
+        "maintenance/gc/deletion.py",
         "            if parsed[0] >= self._through:\n                break\n",
         "            if parsed[0] >= self._manifest.horizon + 1:\n                break\n",
     ),

@@ -12,8 +12,7 @@ import pytest
 
 from dolmen.commit.statements.row_changes import Write
 from dolmen.entries.segments.live import LiveFiles
-from dolmen.format import xxhash64
-from dolmen.format.bloom_filters import decode, false_positives, hashes_in_file, maybe_mask
+from dolmen.format.bloom_filters import decode, false_positives, hashes_in_file, maybe_mask, xxhash64
 from dolmen.format.entries import DataFile
 from dolmen.rows.scan.scan import Scan, reader_of
 from dolmen.store.cache import ObjectCache
@@ -72,7 +71,7 @@ def fetched(world: World, scan: Scan) -> tuple[int, int]:
     ],
 )
 def test_hashes_are_those_of_the_specification(text: bytes, expected: int) -> None:
-    assert xxhash64.hashes(np.frombuffer(text, np.uint8).reshape(1, -1)).tolist() == [expected]
+    assert xxhash64(np.frombuffer(text, np.uint8).reshape(1, -1)).tolist() == [expected]
 
 
 KINDS: dict[str, tuple[pa.DataType, list[Any]]] = {

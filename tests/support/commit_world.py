@@ -17,9 +17,9 @@ from dolmen.commit.group import Committed
 from dolmen.commit.head import Head
 from dolmen.commit.loop import commit, submit
 from dolmen.commit.statements.background import SetProperties
+from dolmen.commit.statements.catalog import CreateTable
 from dolmen.commit.statements.row_changes import Claim, DeletePositions, Write
 from dolmen.commit.statements.statement import Statement
-from dolmen.commit.statements.tables import CreateTable
 from dolmen.commit.uploads import PendingUploads
 from dolmen.errors import AccessDeniedError, StoreUnavailableError
 from dolmen.format.entries import Blob, DataFile, WhereTombstone

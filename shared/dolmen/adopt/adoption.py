@@ -24,7 +24,7 @@ from dolmen.adopt.candidate_file import (
 from dolmen.adopt.columns import AdoptedColumns, AdoptionRefusals, FilesOfShape, columns_of_files, ids_by_name
 from dolmen.adopt.iceberg_table import IcebergSource, find_iceberg
 from dolmen.base import arguments
-from dolmen.commit.statements.tables import AdoptTable
+from dolmen.commit.statements.catalog import AdoptTable
 from dolmen.errors import AdoptionError, Error, SchemaError
 from dolmen.format.entries import DataFile
 from dolmen.format.layout import check_table_name

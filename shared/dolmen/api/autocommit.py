@@ -13,22 +13,19 @@ import numpy as np
 import pyarrow as pa
 
 from dolmen.base import arguments
+from dolmen.base.retry import AUTOCOMMIT, TRANSACTION, attempts
 from dolmen.commit.change import find_applied
 from dolmen.commit.context import Context
-from dolmen.commit.statements.claims import ColumnsMovedError, ErasedMeanwhileError
+from dolmen.commit.statements.statement import ColumnsMovedError, ErasedMeanwhileError
 from dolmen.commit.versions import manifest_at_version
 from dolmen.errors import AppliedIdError, ConflictError, Error, InputError, NotFoundError, VersionExpiredError
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.schema import Schema
-from dolmen.store.base import attempts
 from dolmen.transactions.results import Commit
 from dolmen.transactions.transaction import Transaction, unit_of
 from dolmen.transactions.transaction_table import TransactionTable
 
 T = TypeVar("T")
-
-
-_REPLAYS = 100
 
 
 @dataclass(frozen=True)
@@ -48,7 +45,7 @@ def replay(
 ) -> Replayed[T]:
     """Runs ``function`` in transactions on ever newer versions until one commits."""
     conflict: Error
-    for _ in attempts(context.runtime, _REPLAYS):
+    for _ in attempts(context.runtime, TRANSACTION):
         transaction = Transaction(context, operation, message=message, newest=True)
         try:
             value = function(transaction)
@@ -62,9 +59,6 @@ def replay(
         except ConflictError as error:
             conflict = error
     raise conflict
-
-
-_ROUNDS = 10
 
 
 @dataclass(frozen=True)
@@ -118,18 +112,20 @@ class Autocommit:
         Raises:
             ConflictError: columns have changed, and the data can be read only once; or the table is another one now.
         """
-        for left in reversed(range(_ROUNDS)):
+        for attempt in attempts(self.context.runtime, AUTOCOMMIT):
             transaction = Transaction(self.context, self.operation, message=self.message)
             unit = unit_of(transaction)
             try:
                 return self._commit(transaction)
             except ErasedMeanwhileError:
-                if not (left and _is_repeatable(self.data)):
+                if attempt.is_last or not _is_repeatable(self.data):
                     raise
             except (InputError, ColumnsMovedError) as error:
                 if (commit := self._applied_before(error)) is not None:
                     return commit
-                if isinstance(error, AppliedIdError) or not (self._has_new_columns(unit.base, error) and left):
+                if isinstance(error, AppliedIdError) or not self._has_new_columns(unit.base, error):
+                    raise
+                if attempt.is_last:
                     raise
                 if not _is_repeatable(self.data):
                     raise ConflictError(

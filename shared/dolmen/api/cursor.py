@@ -9,20 +9,19 @@ import pyarrow as pa
 
 from dolmen.api.table import Table
 from dolmen.base import arguments
+from dolmen.base.retry import CURSOR_OPENING, attempts
 from dolmen.base.units import duration_text, parse_duration, utc
 from dolmen.commit.context import Context
-from dolmen.commit.statements.tags_and_cursors import PutCursor
+from dolmen.commit.statements.catalog import PutCursor
 from dolmen.errors import ConflictError, TagNotFoundError, VersionExpiredError
 from dolmen.format.manifest import Manifest
 from dolmen.format.pointer import Cursor, check_tag_name
 from dolmen.predicate import Parameters, Where
-from dolmen.store.base import attempts
 from dolmen.transactions.results import Commit
 from dolmen.transactions.snapshot import manifest_at
 from dolmen.transactions.transaction import Transaction, unit_of
 
 DEFAULT_AGE = "30d"
-_OPENINGS = 10
 
 
 class ChangeCursor:
@@ -175,7 +174,7 @@ def open_cursor(
     """Opens a cursor; makes it if there is none and ``create`` is True. See ``Database.cursor``."""
     check_tag_name(name, "cursor")
     age_us = parse_duration(DEFAULT_AGE if age is None else age)
-    for _ in attempts(context.runtime, _OPENINGS):
+    for _ in attempts(context.runtime, CURSOR_OPENING):
         base = context.head.refresh()
         there = base.manifest.cursors.get(name)
         if there is not None:

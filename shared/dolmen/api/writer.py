@@ -13,11 +13,12 @@ from typing import Any, Self
 import pyarrow as pa
 
 from dolmen.base import arguments
+from dolmen.base.retry import WRITER_BATCH, attempts
 from dolmen.base.units import MIB
 from dolmen.commit.context import Context
 from dolmen.commit.group import copy_error
-from dolmen.commit.statements.claims import ExpectErasures
 from dolmen.commit.statements.row_changes import Write
+from dolmen.commit.statements.statement import ExpectErasures
 from dolmen.errors import (
     AppliedIdError,
     ConflictError,
@@ -44,7 +45,6 @@ _DELETE_BYTES = 1_024
 """Bytes that a delete counts for at least."""
 _MOST_KEYS = 100_000
 """The most keys of several calls that become one delete."""
-_REPLAYS = 10
 _MOST_FAILED = 1_000
 
 
@@ -407,7 +407,7 @@ class BufferedWriter:
 
     def _commit_calls(self, calls: Sequence[_BufferedCall]) -> list[Commit | BaseException]:
         """Makes one commit of calls, without those whose requests were applied before."""
-        for last in (*[False] * _REPLAYS, True):
+        for attempt in attempts(self._context.runtime, WRITER_BATCH):
             transaction = Transaction(self._context, "write")
             unit = unit_of(transaction)
             known = unit.find_applied([call.request for call in calls if call.request is not None])
@@ -419,7 +419,7 @@ class BufferedWriter:
                     self._state(transaction, statement)
                 commit = transaction.commit()
             except (ConflictError, AppliedIdError, StaleWriterError):
-                if last:
+                if attempt.is_last:
                     raise
                 self._context.head.refresh()  # what others have applied meanwhile is left out
                 continue

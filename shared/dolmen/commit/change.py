@@ -22,17 +22,24 @@ import pyarrow as pa
 from dolmen.base import arguments
 from dolmen.commit.draft import Draft
 from dolmen.commit.statements.background import Compact, MergeSegments, PutIndexParts, Resolve, SetProperties
-from dolmen.commit.statements.claims import ColumnsClaim, NamesClaim
+from dolmen.commit.statements.catalog import (
+    AdoptTable,
+    AlterTable,
+    CreateTable,
+    DropTable,
+    DropTag,
+    PutCursor,
+    PutTag,
+    RenameTable,
+)
 from dolmen.commit.statements.erasures import Erase
 from dolmen.commit.statements.restore import CloneTable, Restore
 from dolmen.commit.statements.row_changes import Claim, DeletePositions, InsertRows, Overwrite, Write
-from dolmen.commit.statements.statement import Statement, is_prepared
-from dolmen.commit.statements.tables import AdoptTable, AlterTable, CreateTable, DropTable, RenameTable
-from dolmen.commit.statements.tags_and_cursors import DropTag, PutCursor, PutTag
+from dolmen.commit.statements.statement import ColumnsClaim, NamesClaim, Statement, is_prepared
 from dolmen.commit.uploads import PendingUploads
 from dolmen.entries.segments.segment_reader import SegmentReader
 from dolmen.errors import AppliedIdError, ConflictError, InputError, StaleWriterError
-from dolmen.format.manifest import AppliedId, Counts, Deed, Manifest
+from dolmen.format.manifest import AppliedId, Counts, Manifest, TableEffect
 
 
 def find_applied(manifest: Manifest, ids: Collection[str], segments: SegmentReader) -> dict[str, AppliedId]:
@@ -91,80 +98,80 @@ def _canonical(value: Any) -> Any:
     raise InputError(f"keys are {type(value).__name__}: with a request id, give them as a list or an Arrow table")
 
 
-MOST_DEEDS = 4
+MOST_EFFECTS = 4
 
 
 MOST_NAMES = 4
 
 
 MOST_CHARACTERS = 64
-"""The most deeds in a commit, names in a deed, and characters in a name. A manifest holds 64 commits, so further
-deeds and names are only counted, and a longer name is cut."""
+"""The most effects in a commit, names in an effect, and characters in a name. A manifest holds 64 commits, so further
+effects and names are only counted, and a longer name is cut."""
 
 
-def deed_of(statement: Statement, draft: Draft) -> Deed | None:
-    """Describes a statement; None for background work that is of no interest. A deed of the database has the table "".
+def effect_of(statement: Statement, draft: Draft) -> TableEffect | None:
+    """Describes a statement; None for background work of no interest. An effect on the database has the table "".
 
     Args:
         draft: the draft after the statement was applied.
     """
     match statement:
         case AdoptTable():
-            return Deed(statement.name, "adopt")
+            return TableEffect(statement.name, "adopt")
         case CreateTable():
-            return Deed(statement.name, "create")
+            return TableEffect(statement.name, "create")
         case DropTable():
-            return Deed(statement.name, "drop")
+            return TableEffect(statement.name, "drop")
         case RenameTable(to=to):
-            return Deed(statement.name, "rename", (to,))
+            return TableEffect(statement.name, "rename", (to,))
         case Overwrite():
-            return Deed(statement.name, "overwrite")
+            return TableEffect(statement.name, "overwrite")
         case Write(files=files, tombstones=tombstones) if files or tombstones:
             ids = dict.fromkeys(id_ for tombstone in tombstones for id_ in tombstone.columns)
             what = ("upsert" if files else "delete") if tombstones else "append"
-            return Deed(statement.name, what, _names(statement, list(ids), draft))
+            return TableEffect(statement.name, what, _names(statement, list(ids), draft))
         case InsertRows():
-            return Deed(statement.name, "insert")
+            return TableEffect(statement.name, "insert")
         case DeletePositions(vectors=vectors) if vectors:
-            return Deed(statement.name, "delete", _names(statement, statement.columns, draft))
+            return TableEffect(statement.name, "delete", _names(statement, statement.columns, draft))
         case Erase(name=None):
-            return Deed("", "forget")
+            return TableEffect("", "forget")
         case Erase(tombstone=tombstone) if tombstone is not None:
-            return Deed(statement.name or "", "erase", _names(statement, tombstone.columns, draft))
+            return TableEffect(statement.name or "", "erase", _names(statement, tombstone.columns, draft))
         case Restore():
-            return Deed(statement.name or "", "restore", (f"version {statement.version}",))
+            return TableEffect(statement.name or "", "restore", (f"version {statement.version}",))
         case CloneTable():
-            return Deed(statement.name, "clone", (f"version {statement.version}",))
+            return TableEffect(statement.name, "clone", (f"version {statement.version}",))
         case PutTag():
-            return Deed("", "tag", (statement.tag, f"version {statement.value.version}"))
+            return TableEffect("", "tag", (statement.tag, f"version {statement.value.version}"))
         case DropTag():
-            return Deed("", "drop tag", (statement.tag,))
+            return TableEffect("", "drop tag", (statement.tag,))
         case PutCursor():
-            return Deed("", "cursor", (statement.cursor,))
+            return TableEffect("", "cursor", (statement.cursor,))
         case AlterTable(changes=changes):
-            return Deed(statement.name, "alter", tuple(name for change in changes for name in change.columns))
+            return TableEffect(statement.name, "alter", tuple(name for change in changes for name in change.columns))
         case SetProperties():
-            return Deed(statement.name or "", "set", tuple(statement.changes))
+            return TableEffect(statement.name or "", "set", tuple(statement.changes))
         case Resolve():
-            return Deed(statement.name, "resolve")
+            return TableEffect(statement.name, "resolve")
         case Compact(fitting=fitting) if fitting:
-            return Deed(statement.name, "compact")
+            return TableEffect(statement.name, "compact")
         case MergeSegments():
-            return Deed(statement.name or "", "merge")
+            return TableEffect(statement.name or "", "merge")
         case PutIndexParts():
-            return Deed(statement.name, "index")
+            return TableEffect(statement.name, "index")
     return None
 
 
-def summarize(deeds: Iterable[Deed]) -> tuple[tuple[Deed, ...], int]:
-    """Returns at most ``MOST_DEEDS`` different deeds for the manifest, and how many more there were."""
-    once = list(dict.fromkeys(deeds))
-    return tuple(map(_short, once[:MOST_DEEDS])), max(0, len(once) - MOST_DEEDS)
+def summarize(effects: Iterable[TableEffect]) -> tuple[tuple[TableEffect, ...], int]:
+    """Returns at most ``MOST_EFFECTS`` different effects for the manifest, and how many more there were."""
+    once = list(dict.fromkeys(effects))
+    return tuple(map(_short, once[:MOST_EFFECTS])), max(0, len(once) - MOST_EFFECTS)
 
 
-def _short(deed: Deed) -> Deed:
-    over = tuple(name if len(name) <= MOST_CHARACTERS else f"{name[: MOST_CHARACTERS - 3]}..." for name in deed.over)
-    return Deed(deed.table, deed.what, over[:MOST_NAMES], max(0, len(over) - MOST_NAMES))
+def _short(effect: TableEffect) -> TableEffect:
+    over = tuple(name if len(name) <= MOST_CHARACTERS else f"{name[: MOST_CHARACTERS - 3]}..." for name in effect.over)
+    return TableEffect(effect.table, effect.what, over[:MOST_NAMES], max(0, len(over) - MOST_NAMES))
 
 
 def _names(statement: Statement, ids: Sequence[int], draft: Draft) -> tuple[str, ...]:
@@ -191,7 +198,7 @@ class Change:
         txid: the intent under which its objects were uploaded, if any.
         message: the author's message for ``history``.
         excluded: ids of requests that exclude this change: it is refused if a version has applied one of them.
-        upkeep: whether this is background work, which makes no version when others have left nothing to do.
+        upkeep: whether this is background work, which makes no version when nothing is left to do.
     """
 
     commit_id: str
@@ -301,13 +308,13 @@ class Change:
         self._check_fence(draft.base)
         for claim in self.claims:
             claim.check(draft)
-        deeds: list[Deed] = []
+        effects: list[TableEffect] = []
         for index, statement in enumerate(self.statements):
             statement.apply(draft, first_ts + index)
-            if (deed := deed_of(statement, draft)) is not None:
-                deeds.append(deed)
+            if (effect := effect_of(statement, draft)) is not None:
+                effects.append(effect)
         applied = tuple(AppliedId(id_, digest, draft.version) for id_, digest in self.applied.items())
-        return Effects(first_ts + max(len(self.statements) - 1, 0), draft.counts, tuple(deeds), applied)
+        return Effects(first_ts + max(len(self.statements) - 1, 0), draft.counts, tuple(effects), applied)
 
     def _check_fence(self, base: Manifest) -> None:
         if self.txid is not None and self.txid in base.revoked_intents:
@@ -320,17 +327,17 @@ class Change:
 
 @dataclass(frozen=True)
 class Effects:
-    """The effects of one change on a version, which may have those of others beside them.
+    """The effects of one change on a version, which may contain those of others too.
 
     Args:
         commit_ts: the timestamp of its last statement.
-        counts, deeds: its own, without those of others.
+        counts, on_tables: its own, without those of others.
         applied: the requests that it applied.
     """
 
     commit_ts: int
     counts: Counts
-    deeds: tuple[Deed, ...]
+    on_tables: tuple[TableEffect, ...]
     applied: tuple[AppliedId, ...]
 
 
@@ -361,7 +368,7 @@ def make_version(
         first_ts = effects[-1].commit_ts + 1
     if changes[0].upkeep and not draft.has_changes:
         return None, effects
-    did, did_more = summarize(deed for each in effects for deed in each.deeds)
+    did, did_more = summarize(effect for each in effects for effect in each.on_tables)
     draft.counts = sum((each.counts for each in effects), Counts())
     words = {change.operation for change in changes}
     manifest = draft.finish(

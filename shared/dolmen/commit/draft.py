@@ -15,14 +15,35 @@ from dolmen.format.manifest import (
     HISTORY_LENGTH,
     AppliedId,
     Counts,
-    Deed,
     HistoryEntry,
     Manifest,
     Released,
     Segment,
+    TableEffect,
     TableEntry,
 )
 from dolmen.format.pointer import FORMAT_VERSION, Cursor, Tag
+
+CARRIED: dict[str, str] = {
+    "tables": "tables",
+    "properties": "properties",
+    "tags": "tags",
+    "cursors": "cursors",
+    "erasures": "erasures",
+    "rewritten": "rewritten",
+    "leaving": "leaving",
+    "segments": "own_segments",
+    "features": "features",
+    "released": "released",
+    "orphan_cutoff": "orphan_cutoff",
+    "horizon": "horizon",
+    "freed": "freed",
+    "swept": "swept",
+}
+"""The members of a manifest that pass from version to version until a statement changes them, each with the name of the
+draft's attribute. ``Draft.finish`` makes all others for each version."""
+
+MEMBERS = frozenset(Manifest.__struct_fields__)
 
 
 class Draft:
@@ -36,24 +57,30 @@ class Draft:
     ``committed`` is the version before, without what others do in this one.
     """
 
+    tables: dict[str, TableEntry]
+    properties: dict[str, Any]
+    tags: dict[str, Tag]
+    cursors: dict[str, Cursor]
+    erasures: tuple[Erasure, ...]
+    rewritten: tuple[RewrittenErasures, ...]
+    leaving: tuple[LeavingErasures, ...]
+    own_segments: tuple[Segment, ...]
+    features: tuple[str, ...]
+    released: tuple[Released, ...]
+    orphan_cutoff: int
+    horizon: int
+    freed: int
+    swept: int
+
     def __init__(self, base: Manifest, segments: SegmentReader) -> None:
         self.base, self.segments = base, segments
         self.committed = base
+        for member, attribute in CARRIED.items():
+            setattr(self, attribute, getattr(base, member))
         self.tables = dict(base.tables)
         self.counts = Counts()
         self.data_change = False
-        self.horizon, self.orphan_cutoff = base.horizon, base.orphan_cutoff
         self.revoked: tuple[str, ...] = ()
-        self.freed, self.swept = base.freed, base.swept
-        self.properties: dict[str, Any] = base.properties
-        self.own_segments = base.segments
-        self.released = base.released
-        self.features = base.features
-        self.tags: dict[str, Tag] = base.tags
-        self.cursors: dict[str, Cursor] = base.cursors
-        self.erasures: tuple[Erasure, ...] = base.erasures
-        self.rewritten: tuple[RewrittenErasures, ...] = base.rewritten
-        self.leaving: tuple[LeavingErasures, ...] = base.leaving
         self._objects: set[str] = set()
         self._trees: dict[str, Segment] = {}
         self._manifests: set[str] = set()
@@ -78,16 +105,8 @@ class Draft:
         other.base = msgspec.structs.replace(
             self.base,
             commit_ts=commit_ts,
-            tables=dict(self.tables),
             applied=(*self.base.applied, *applied),
-            properties=self.properties,
-            segments=self.own_segments,
-            features=self.features,
-            tags=self.tags,
-            cursors=self.cursors,
-            erasures=self.erasures,
-            rewritten=self.rewritten,
-            leaving=self.leaving,
+            **{**self._carried(), "tables": dict(self.tables)},
         )
         return other
 
@@ -99,18 +118,15 @@ class Draft:
     @property
     def has_changes(self) -> bool:
         """Whether it differs from its base."""
-        own = (self.horizon, self.orphan_cutoff, self.freed, self.swept, self.properties, self.own_segments)
-        base = self.base
-        was = (base.horizon, base.orphan_cutoff, base.freed, base.swept, base.properties, base.segments)
         return (
-            own != was
-            or (self.tags, self.cursors, self.erasures, self.leaving, self.rewritten)
-            != (base.tags, base.cursors, base.erasures, base.leaving, base.rewritten)
-            or bool(self.revoked or self._objects or self._trees)
-            or self.released is not base.released
-            or self.tables.keys() != base.tables.keys()
-            or any(entry is not base.tables[name] for name, entry in self.tables.items())
+            bool(self.revoked or self._objects or self._trees)
+            or self.tables.keys() != self.base.tables.keys()
+            or any(entry is not self.base.tables[name] for name, entry in self.tables.items())
+            or any(value != getattr(self.base, name) for name, value in self._carried().items() if name != "tables")
         )
+
+    def _carried(self) -> dict[str, Any]:
+        return {member: getattr(self, attribute) for member, attribute in CARRIED.items()}
 
     def table(self, name: str, uuid: str) -> TableEntry:
         """The table as the statements so far have left it, with an idle table's section loaded.
@@ -144,7 +160,7 @@ class Draft:
         return msgspec.structs.replace(self.base, tables=self.tables).table(name)
 
     def require(self, features: Iterable[str]) -> None:
-        """Notes features that readers must support from now on. They stay, as older versions can be restored."""
+        """Records features that readers must support from now on. They stay, because older versions can be restored."""
         self.features = tuple(sorted({*self.features, *features}))
 
     def release(self, objects: Iterable[str]) -> None:
@@ -190,11 +206,11 @@ class Draft:
         commit_ts: int,
         created_at: int,
         applied: tuple[AppliedId, ...],
-        did: tuple[Deed, ...] = (),
+        did: tuple[TableEffect, ...] = (),
         did_more: int = 0,
         message: str = "",
     ) -> Manifest:
-        """Makes the next manifest. Fields that it does not change are copied from the base."""
+        """Makes the next manifest."""
         base = self.committed
         for name, entry in base.tables.items():
             if entry.section and self.tables.get(name) is not entry:
@@ -204,40 +220,28 @@ class Draft:
             manifests = tuple(sorted(self._manifests))
             own = Released(self.version, tuple(sorted(self._objects)), tuple(self._trees.values()), manifests)
             released = (*released, own)
-        return msgspec.structs.replace(
-            base,
-            format_version=FORMAT_VERSION,
-            version=self.version,
-            attempt=attempt,
-            previous=base.key if base.version else None,
-            commit_id=commit_id,
-            commit_ts=commit_ts,
-            created_at=created_at,
-            operation=operation,
-            counts=self.counts,
-            did=did,
-            did_more=did_more,
-            message=message,
-            data_change=self.data_change,
-            tables=self.tables,
-            history=self._history(),
-            applied=(*base.applied, *applied),
-            released=released,
-            horizon=self.horizon,
-            horizon_at=created_at if self.horizon != base.horizon else base.horizon_at,
-            orphan_cutoff=self.orphan_cutoff,
-            revoked_intents=self._revoked_intents(created_at),
-            freed=self.freed,
-            swept=self.swept,
-            properties=self.properties,
-            segments=self.own_segments,
-            features=self.features,
-            tags=self.tags,
-            cursors=self.cursors,
-            erasures=self.erasures,
-            rewritten=self._still_rewritten(),
-            leaving=self.leaving,
-        )
+        made = {
+            "format_version": FORMAT_VERSION,
+            "version": self.version,
+            "attempt": attempt,
+            "previous": base.key if base.version else None,
+            "commit_id": commit_id,
+            "commit_ts": commit_ts,
+            "created_at": created_at,
+            "operation": operation,
+            "counts": self.counts,
+            "did": did,
+            "did_more": did_more,
+            "message": message,
+            "data_change": self.data_change,
+            "history": self._history(),
+            "applied": (*base.applied, *applied),
+            "horizon_at": created_at if self.horizon != base.horizon else base.horizon_at,
+            "revoked_intents": self._revoked_intents(created_at),
+        }
+        members = {**self._carried(), **made, "released": released, "rewritten": self._still_rewritten()}
+        assert members.keys() == MEMBERS, f"in CARRIED or made here: {sorted(members.keys() ^ MEMBERS)}"
+        return Manifest(**members)
 
     def _still_rewritten(self) -> tuple[RewrittenErasures, ...]:
         """The notes on erasures of which no file holds rows, without those that a restored or cloned table refutes."""

@@ -1,7 +1,7 @@
 """Groups: the changes that wait for the pointer at the same time in one process, which become one version together.
 
-There is no thread for this. The first change that waits leads: it commits itself and all that have joined by then.
-Then the next one that still waits leads.
+There is no thread for this. The first change that waits leads: it commits itself and all that are queued by then. Then
+the next one that still waits leads.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Committed:
         entry = self.manifest.as_history()
         if self.effects is None or self.change is None:
             return entry
-        did, did_more = summarize(self.effects.deeds)
+        did, did_more = summarize(self.effects.on_tables)
         return msgspec.structs.replace(
             entry,
             commit_ts=self.effects.commit_ts,
@@ -64,11 +64,11 @@ class Committed:
 
 @dataclass(eq=False)
 class Member:
-    """A change that waits for a version, and what has become of it.
+    """A change that waits for a version, and its outcome.
 
     Args:
         signal: set when there is an outcome, or when this change leads.
-        number: its place among all changes of the process.
+        number: its number among all changes of the process, in the order in which they were queued.
         already: requests of it that committed versions had applied.
         tries: how often the pointer was put for it.
     """
@@ -90,7 +90,7 @@ class Member:
 
 
 class CommitQueue:
-    """The changes of one process that wait for a version, in the order in which they came; the first one leads."""
+    """The changes of one process that wait for a version, in the order of their numbers; the first one leads."""
 
     def __init__(self) -> None:
         self._begin()
@@ -99,25 +99,25 @@ class CommitQueue:
         self._lock, self._process = threading.Lock(), os.getpid()
         self._waiting: list[Member] = []
         self._leader: Member | None = None
-        self._joined = 0
+        self._last_number = 0
 
     @property
-    def joined(self) -> int:
-        """The number of the last change that has joined."""
-        return self._joined
+    def last_number(self) -> int:
+        """The number of the last change that was queued."""
+        return self._last_number
 
     @property
     def is_busy(self) -> bool:
-        """Whether somebody leads."""
+        """Whether a change leads."""
         return self._leader is not None and self._process == os.getpid()
 
     def join(self, member: Member) -> bool:
         """Adds a change. Returns whether it leads now; otherwise its signal will be set."""
         if self._process != os.getpid():
-            self._begin()  # threads do not survive a fork: nobody leads here
+            self._begin()  # threads do not survive a fork: this process has no leader
         with self._lock:
-            self._joined += 1
-            member.number = self._joined
+            self._last_number += 1
+            member.number = self._last_number
             self._waiting.append(member)
             if self._leader is not None:
                 return False
@@ -127,8 +127,8 @@ class CommitQueue:
     def first(self, most: int) -> list[Member]:
         """The first changes that can become one version together, at most ``most``.
 
-        Background work goes alone, as it makes no version if it has nothing to do. So does a change that would make the
-        message too long.
+        Background work goes alone, because it makes no version if it has nothing to do. So does a change that would
+        make the message too long.
         """
         with self._lock:
             waiting = list(self._waiting)
@@ -171,7 +171,7 @@ class CommitQueue:
 
 
 def copy_error(error: Error) -> Error:
-    """An equal error for another thread, as raising an error changes it."""
+    """An equal error for another thread, because raising an error changes it."""
     if isinstance(error, UnknownOutcomeError):
         copied: Error = UnknownOutcomeError(error.commit_id, error.reason)
     else:

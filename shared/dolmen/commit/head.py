@@ -2,12 +2,12 @@
 
 Turns: a writer that has lost again asks to be the next to commit.
 
-Whoever has just committed knows the newest version without a request. Others must read it first, so against a writer
-that commits without a pause they would lose for ever. A writer that has lost twice therefore replaces the pointer by
-one that names the same version, and a turn. That makes no version. Attempts that are under way fail by it, as the ETag
-that they depend on is gone, and who reads it waits until the version changes, or as long as the turn says.
+A process that has just committed knows the newest version without a request. Others must read it first, so they would
+always lose against a writer that commits continuously. A writer that has lost twice therefore replaces the pointer by
+one that names the same version, and a turn. That makes no version. Running attempts fail, because the ETag that they
+depend on has changed. A process that reads the turn waits until the version changes, or as long as the turn says.
 
-Nothing depends on the waiting but fairness: a commit is a compare-and-swap, whosever turn it is.
+Only fairness depends on this waiting: a commit is a compare-and-swap, whichever writer has the turn.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
+from dolmen.base.retry import POINTER_READ, attempts
 from dolmen.base.runtime import Instant, Runtime
 from dolmen.base.units import DAY_US, SECOND_US
 from dolmen.commit.group import CommitQueue
@@ -58,10 +59,11 @@ class Base:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """The pointer, as one answer showed it.
+    """The pointer, as one response showed it.
 
     Args:
-        date_us: the server's clock in that answer. A later one would not do, as reading the manifest may take long.
+        date_us: the server's clock in that response. A later time would be too late, because reading the manifest
+            takes long.
         at: when it came, by ``runtime.monotonic``.
     """
 
@@ -72,7 +74,7 @@ class Look:
 
     @property
     def turn(self) -> Turn | None:
-        """The turn of the writer that commits next; None if nobody asked for one."""
+        """The turn of the writer that commits next; None if no writer asked for one."""
         return self.pointer.turn or None
 
 
@@ -140,14 +142,14 @@ class Head:
         return base
 
     def _read(self) -> Base:
-        for last in (False, False, True):
+        for attempt in attempts(self.runtime, POINTER_READ):
             look = self.look()
             if look is None:
                 return self._remember(Base(EMPTY, None, self.store.clock.now_us), self.runtime.monotonic())
             try:
                 return self.follow(look)
             except ObjectNotFoundError:  # collected between the two reads, so the pointer must have moved
-                if last:
+                if attempt.is_last:
                     raise CorruptionError(POINTER, f"it names {look.pointer.manifest}, which is missing") from None
         raise AssertionError("unreachable")
 
@@ -173,7 +175,7 @@ class Head:
         """Reads the manifest that the pointer names, if it is not the one that is known: at most 1 GET.
 
         Raises:
-            ObjectNotFoundError: it is missing. Look again: the version may have expired meanwhile.
+            ObjectNotFoundError: it is missing. Look again: the version may have expired in the meantime.
             CorruptionError: it is damaged.
             UnsupportedFormatError: a newer dolmen wrote it.
         """
@@ -198,7 +200,7 @@ class Head:
         """Checks, when there is no pointer, that nothing was ever committed: one request.
 
         Returns:
-            ``base``, or a version that others have committed meanwhile.
+            ``base``, or a version that others have committed in the meantime.
 
         Raises:
             CorruptionError: there are manifests of later versions, so the pointer existed and is lost.
@@ -362,7 +364,7 @@ def await_turn(head: Head, losses: int, seconds: float) -> Base:
         look = head.look()  # another writer came first, or the answer was lost
     try:
         return head.refresh() if look is None else head.follow(look)
-    except ObjectNotFoundError:  # the version has expired meanwhile
+    except ObjectNotFoundError:  # the version has expired in the meantime
         return head.refresh()
 
 

@@ -109,8 +109,8 @@ class Intent:
         """Notes that the job's commit has landed, so that collection does not take the job for dead.
 
         Call it only after a commit that is known to have landed. After an unknown or failed commit, collection needs
-        the intent to find the job's objects. Errors of the store are ignored, as they would hide the commit: without
-        the ``done`` object the txid is revoked in time, which does no harm.
+        the intent to find the job's objects. Errors of the store are ignored, because they would hide the commit:
+        without the ``done`` object the txid is revoked in time, which does no harm.
         """
         heartbeat = self._heartbeat()
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from dolmen.base.retry import POINTER_PUT, attempts
 from dolmen.commit.change import Change, Effects, make_version
 from dolmen.commit.draft import Draft
 from dolmen.commit.group import MOST_CHANGES, Committed, Member, copy_error
@@ -16,13 +17,14 @@ from dolmen.errors import CorruptionError, Error, StoreUnavailableError, Unknown
 from dolmen.format.layout import POINTER
 from dolmen.format.manifest import Manifest
 from dolmen.format.pointer import Pointer
-from dolmen.store.base import Stored, Unknown, attempts
+from dolmen.store.base import Stored, Unknown
 
-_RESENDS, _MOST_UNSTAMPED = 8, 100
+_MOST_UNSTAMPED = 100
+"""Attempts of one commit that could not be dated. Each one reads the pointer, which shows the server's clock."""
 
 
 def commit(head: Head, change: Change, uploads: PendingUploads) -> Committed:
-    """Makes ``change`` the next version, alone or with others of this process that wait for the pointer meanwhile.
+    """Makes ``change`` the next version, alone or with others of this process that wait for the pointer.
 
     Raises:
         ConflictError, TableExistsError, ...: raised by the change's statements on the newest version.
@@ -73,8 +75,8 @@ def submit(
 
 
 @dataclass
-class _Fitted:
-    """A change that is fitted to the version so far.
+class _AdaptedChange:
+    """A change, adapted to the base and to the changes before it in the same version.
 
     Args:
         found: its requests that were applied before, some perhaps by a change of the same version.
@@ -85,19 +87,19 @@ class _Fitted:
     found: dict[str, int]
 
     @property
-    def is_left(self) -> bool:
-        """Whether anything of it is left to apply."""
+    def has_work(self) -> bool:
+        """Whether the version must contain it: some of its requests, or its statements, were not applied before."""
         return not self.found or bool(self.change.applied or self.change.statements)
 
 
 class Leader:
-    """Commits the changes that wait, together, until its own is settled."""
+    """Commits the changes that wait, together, until this thread's own is settled."""
 
     def __init__(self, head: Head, own: Member) -> None:
         self._head, self._runtime, self._queue, self._own = head, head.runtime, head.queue, own
         self._most, self._unstamped = MOST_CHANGES, 0
-        self._read_for = 0  # the base was read after this change had joined, so its errors are no old base's
-        self._under_way: list[Member] = []
+        self._base_covers = 0  # changes up to this number were queued before the base was read: their errors are final
+        self._attempted: list[Member] = []
         self._sent = ""  # the commit id of a pointer that may have landed
 
     def lead(self) -> None:
@@ -107,11 +109,11 @@ class Leader:
             while self._own.outcome is None:
                 self._attempt()
         except Error as error:
-            for member in self._under_way or self._queue.all():
+            for member in self._attempted or self._queue.all():
                 self._queue.settle(member, error if member is self._own else copy_error(error))
-            self._under_way = []
+            self._attempted = []
         finally:
-            for member in self._under_way:
+            for member in self._attempted:
                 self._queue.settle(member, self._interruption())
 
     def _interruption(self) -> Error:
@@ -133,22 +135,25 @@ class Leader:
             self._base = head.check_new(self._base)
 
     def _refresh(self) -> None:
-        joined = self._queue.joined
-        self._base, self._read_for = self._head.refresh(), joined
+        queued = self._queue.last_number
+        self._base, self._base_covers = self._head.refresh(), queued
 
     def _attempt(self) -> None:
-        """Makes the next version of what waits, and tries to commit it."""
+        """Makes the next version of the changes that wait, and tries to commit it."""
         head, base, began = self._head, self._base, self._runtime.monotonic()
-        group = self._fit()
+        # Adapt first: it may settle this thread's change, or read a newer base. Then there is nothing to commit yet.
+        group = self._adapt()
         if not group:
             return
-        applied = [each for each in group if each.is_left]
+        applied = [each for each in group if each.has_work]
+        # Each change records its first upload before the manifest is made: the fence refuses the version by this time.
         for each in applied:
             if each.member.uploads.has_objects:
-                self._note_upload(each)
+                self._record_upload(each)
         own = applied[0]
         commit_id = own.change.commit_id if len(applied) == 1 else self._runtime.uuid()
         try:
+            # The stamp first: it dates the version, and the pointer may be sent only while it is young (``may_send``).
             stamp = head.stamp(base.manifest)
             if stamp is None:
                 self._unstamped += 1
@@ -162,7 +167,8 @@ class Leader:
             if made is None:
                 self._queue.settle(own.member, Committed(None, own.member.already, own.member.tries))
                 return
-            manifest = own.member.uploads.root_budget.fit(made, base.manifest, upkeep=own.change.upkeep)
+            manifest = own.member.uploads.root_budget.spill_from(made, base.manifest, upkeep=own.change.upkeep)
+            # The spill precedes the encoding. Decoding what was encoded proves that readers can read this version.
             manifest, body = manifest.as_read()
         except Error as error:
             if len(applied) > 1:
@@ -170,94 +176,101 @@ class Leader:
             elif self._is_final(own.member, error):
                 self._queue.settle(own.member, error)
             return
-        self._under_way = [each.member for each in group]
+        # From here on an interruption concerns the whole group. All objects are stored before the pointer names them.
+        self._attempted = [each.member for each in group]
         own.member.uploads.upload(manifest.key, body, [each.member.uploads for each in applied[1:]])
         if head.may_send(stamp):
-            for member in self._under_way:
+            for member in self._attempted:
                 member.tries += 1
+            # Between these two lines the outcome is unknown: an interrupted thread reports it for all changes.
             self._sent = commit_id
             etag = _swing(head, base, manifest, stamp)
             self._sent = ""
             if etag is not None:
+                # The head advances first, so that a thread that wakes up finds its own version.
                 head.advance(Base(manifest, etag))
-                self._settle(group, manifest, effects)
+                self._finish(group, manifest, effects)
                 return
-            self._under_way = []
-            joined = self._queue.joined
+            # Lost. The next base is the newest version for changes that are queued by now: then their errors are final.
+            self._attempted = []
+            queued = self._queue.last_number
             self._base = await_turn(head, self._own.tries, self._runtime.monotonic() - began)
-            self._read_for = joined
+            self._base_covers = queued
             return
-        self._under_way = []
+        self._attempted = []
         if head.seconds_since(stamp) > STAMP_SECONDS:  # else the last answer has the time
             self._refresh()
 
-    def _fit(self) -> list[_Fitted]:
-        """Fits the changes that wait to the base, each to what those before it make of it.
+    def _adapt(self) -> list[_AdaptedChange]:
+        """Adapts the changes that wait to the base, each to the effects of those before it.
 
-        An error of a change behind others may be due to those, which are not committed yet. So that change waits for
-        the next version, where it comes first.
+        A change may fail because of the changes before it, which are not committed yet. So a change that fails behind
+        others waits for the next version, where it comes first.
 
         Returns:
-            Those that fit, first that of this thread. None if that is settled, or the base was read anew.
+            The changes of the next version, that of this thread first. None if that is settled, or if the base was
+            read again.
         """
         base, segments = self._base.manifest, self._head.segments
-        members, draft, fitted = self._queue.first(self._most), Draft(base, segments), list[_Fitted]()
+        members, draft, adapted = self._queue.first(self._most), Draft(base, segments), list[_AdaptedChange]()
         for member in members:
             try:
+                # Requests that are applied already leave the change before anything is compared with the base.
                 found = member.change.already_applied(draft.base, segments)
                 change = member.change.without(set(found))
-                each = _Fitted(member, change, member.already | found)
-                if each.is_left:
-                    if change.is_prepared:  # it may read the rows of those before it
-                        for other in fitted:
-                            if other.is_left and other.member.uploads.files:
-                                self._note_upload(other)
+                each = _AdaptedChange(member, change, member.already | found)
+                if each.has_work:
+                    if change.is_prepared:  # it may read rows of the changes before it: their files must be stored
+                        for other in adapted:
+                            if other.has_work and other.member.uploads.files:
+                                self._record_upload(other)
                                 other.member.uploads.upload_files()
-                    member.uploads.beside = [other.member.uploads for other in fitted]
+                    member.uploads.beside = [other.member.uploads for other in adapted]
                     each.change = change = change.prepare(draft, member.uploads)
-                    if len(members) > 1:
+                    if len(members) > 1:  # applied to a copy: an error must leave no trace in the draft of the others
                         tried = draft.copy()
                         effects = change.apply(tried, draft.base.commit_ts + 1)
                         draft = tried.following(effects.commit_ts, effects.applied)
             except Error as error:
-                if fitted:
+                if adapted:  # perhaps an error because of these: it waits for the next version
                     continue
                 if self._is_final(member, error):
                     self._queue.settle(member, error)
                 return []
+            # A request applied by this very version may be lost with it. One of the base stays applied.
             if all(version <= base.version for version in found.values()):
                 member.already, member.change = each.found, change  # true whatever becomes of this attempt
-                if not each.is_left:
+                if not each.has_work:
                     self._queue.settle(member, Committed(None, member.already, member.tries))
                     if member is self._own:
                         return []
                     continue
-            fitted.append(each)
-        return fitted
+            adapted.append(each)
+        return adapted
 
-    def _note_upload(self, each: _Fitted) -> None:
-        """Notes that objects of a change are about to be uploaded."""
+    def _record_upload(self, each: _AdaptedChange) -> None:
+        """Records that objects of a change are about to be uploaded."""
         now_us = self._head.store.clock.now_us
         each.change = each.change.with_first_upload(now_us)
         each.member.change = each.member.change.with_first_upload(now_us)
 
     def _is_final(self, member: Member, error: Error) -> bool:
-        """Whether an error is final, as the base is the newest version. Otherwise reads the newest one."""
-        base, is_fresh = self._base.manifest, member.number <= self._read_for
+        """Whether an error is final, because the base is the newest version. Otherwise reads the newest one."""
+        base, is_fresh = self._base.manifest, member.number <= self._base_covers
         gone = isinstance(error, CorruptionError) and error.is_missing
         if is_fresh and not gone:
             return True
         self._refresh()  # an error on a cached base proves nothing
-        # An object that is missing is damage, unless the base expired while the change was fitted to it.
+        # An object that is missing is damage, unless the base expired while the change was adapted to it.
         return is_fresh and base.version >= self._base.manifest.horizon
 
-    def _settle(self, group: list[_Fitted], manifest: Manifest, effects: list[Effects]) -> None:
-        """Ends the waiting of changes that have become a version."""
+    def _finish(self, group: list[_AdaptedChange], manifest: Manifest, effects: list[Effects]) -> None:
+        """Settles changes that have become a version."""
         rest = iter(effects)
-        self._under_way = []
+        self._attempted = []
         for each in group:
             member = each.member
-            if not each.is_left:
+            if not each.has_work:
                 outcome = Committed(None, each.found, member.tries)
             elif len(effects) == 1:
                 outcome = Committed(manifest, each.found, member.tries)
@@ -273,8 +286,8 @@ def _swing(head: Head, base: Base, manifest: Manifest, stamp: Stamp) -> str | No
     """
     pointer = Pointer(manifest.version, manifest.key, manifest.commit_id).encode()
     unknown, refusal = "", "the store answers that it changed, and shows that it did not"
-    for number in attempts(head.runtime, _RESENDS):
-        if number and not head.may_send(stamp):
+    for attempt in attempts(head.runtime, POINTER_PUT):
+        if attempt.number and not head.may_send(stamp):
             break
         try:
             outcome = head.store.put(POINTER, pointer, if_match=base.etag)

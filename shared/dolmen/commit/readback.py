@@ -32,7 +32,7 @@ def read_back(head: Head, base: Base, commit_id: str) -> Readback:
         if newest.etag == base.etag:
             return Readback.UNMOVED
         if newest.manifest.version == base.manifest.version:
-            return Readback.TURN  # the ETag that the attempt depends on is gone for ever
+            return Readback.TURN  # the ETag that the attempt depends on will never come back
         found = _commit_id_of(head, newest.manifest, base.manifest.version + 1)
     except Error:
         return Readback.UNKNOWN

@@ -28,7 +28,7 @@ from dolmen.format.segments import encode_checked
 
 LEAST_HISTORY = 8
 """The fewest earlier commits that are moved into a segment. Collection commits too: if each commit of a crowded root
-wrote a segment, which a later commit collects, an idle database would go on committing for ever."""
+wrote a segment, which a later commit collects, an idle database would never stop committing."""
 
 
 LEAST_WORN = 16
@@ -246,7 +246,7 @@ def spill(
     if reader is not None and (last := _joinable(base, manifest, tail)) is not None:
         try:
             entries, joined = [*_entries(reader, last, tail), *entries], last
-        except Error:  # it stays as it is: a commit need not read it, and whoever needs it will meet the error
+        except Error:  # it stays as it is: a commit need not read it, and its readers will meet the error
             entries, joined = tail.entries, None
     segment, body = encode_checked(kind, entries, segment_key(kind, new_uuid()), tail.schema)
     if kind == "history":
@@ -274,12 +274,12 @@ class RootBudget:
         return self._spill if self._uploaded_us is None else None
 
     def mark_uploaded(self, now_us: int) -> None:
-        """Notes when the spill was uploaded, in microseconds by the server's clock."""
+        """Records when the spill was uploaded, in microseconds by the server's clock."""
         if self.waiting:
             self._uploaded_us = now_us
 
-    def fit(self, manifest: Manifest, base: Manifest, *, upkeep: bool = False) -> Manifest:
-        """``manifest`` within the root's budget, as far as one segment can bring it there.
+    def spill_from(self, manifest: Manifest, base: Manifest, *, upkeep: bool = False) -> Manifest:
+        """``manifest`` with at most one tail in a segment, so that it is within the root's budget if that suffices.
 
         A segment that was uploaded for a lost attempt is used again if it still fits; otherwise it becomes an orphan.
 
@@ -287,37 +287,41 @@ class RootBudget:
             upkeep: whether this is background work. It moves nothing early, and takes in no segment: what its own
                 commits release would have to be collected, so that an idle database would go on committing.
         """
-        steady = not upkeep and not has_own_root_bytes(manifest)
-        tail = _leaving(base, manifest, steady)
+        may_move_early = not upkeep and not has_own_root_bytes(manifest)
+        tail = _tail_to_move(base, manifest, may_move_early)
         if tail is None:
             return manifest
+        # The fence first: a segment of a lost attempt that is older may be collected already.
         if self._uploaded_us is not None and self._uploaded_us <= base.orphan_cutoff:
-            self._spill = None  # it may have been collected
-        fitted = self._spill.apply(manifest) if self._spill else None
-        if fitted is None:
-            reader = self._segments if steady else None
+            self._spill = None
+        # Then reuse: the segment of a lost attempt serves if its entries are still inline and equal.
+        reduced = self._spill.apply(manifest) if self._spill else None
+        if reduced is None:  # otherwise a new segment, which is uploaded with the manifest
+            reader = self._segments if may_move_early else None
             self._spill, self._uploaded_us = spill(base, manifest, tail, self._runtime.uuid, reader), None
-            fitted = self._spill.apply(manifest)
-        return fitted or manifest
+            reduced = self._spill.apply(manifest)
+        return reduced or manifest
 
 
-def _leaving(base: Manifest, manifest: Manifest, steady: bool) -> Tail | None:
-    """The tail that is to leave: the largest of a root above its budget, or the one that has cost most.
+def _tail_to_move(base: Manifest, manifest: Manifest, may_move_early: bool) -> Tail | None:
+    """The tail to move into a segment: the largest of a root above its budget, or else the one that has cost most.
 
     Args:
-        steady: whether a tail leaves a root within its budget at all.
+        may_move_early: whether a tail may move although the root is within its budget.
     """
     budget = root_bytes(manifest)
+    # Above the budget size alone decides, and the commit's own files may move as well.
     if len(manifest.encode()) > budget:
         own = new_files(base, manifest, budget)
         found = [*tails(base, manifest, HISTORY_LENGTH), idle_tables(base, manifest), *own]
         size, largest = max(((tail.size_bytes, tail) for tail in found), key=lambda item: item[0])
         return largest if size >= budget // LEAST_PART else None
-    if not steady:
+    if not may_move_early:
         return None
+    # Within the budget a tail moves once its repeated upload has cost as much as the PUT of a segment.
     times, found = [entry.commit_ts for entry in manifest.history], [*tails(base, manifest, SHORT_HISTORY)]
-    spent, dearest = max(((tail.spent_bytes(manifest, times), tail) for tail in found), key=lambda item: item[0])
-    return dearest if spent >= PUT_BYTES else None
+    spent, most_expensive = max(((tail.spent_bytes(manifest, times), tail) for tail in found), key=lambda item: item[0])
+    return most_expensive if spent >= PUT_BYTES else None
 
 
 def _joinable(base: Manifest, manifest: Manifest, tail: Tail) -> Segment | None:
@@ -361,16 +365,20 @@ def _drop_front(entries: Entries, taken: Entries) -> tuple[Any, ...] | None:
 
 
 def _replace_idle_tables(manifest: Manifest, entries: Entries, section: Segment) -> Manifest | None:
-    """The manifest with stubs in place of idle tables' entries; None unless all of these are unchanged."""
-    wanted = {entry.uuid: entry for entry in entries}
-    stubs = {name: _stub(entry, section) for name, entry in manifest.tables.items() if wanted.get(entry.uuid) == entry}
-    if len(stubs) < len(wanted):
+    """The manifest with references in place of idle tables' entries; None unless all of these are unchanged."""
+    idle = {entry.uuid: entry for entry in entries}
+    references = {
+        name: _reference_entry(entry, section)
+        for name, entry in manifest.tables.items()
+        if idle.get(entry.uuid) == entry
+    }
+    if len(references) < len(idle):
         return None
-    return msgspec.structs.replace(manifest, tables={**manifest.tables, **stubs})
+    return msgspec.structs.replace(manifest, tables={**manifest.tables, **references})
 
 
-def _stub(entry: TableEntry, section: Segment) -> TableEntry:
-    """The stub that stays in the root for an idle table."""
+def _reference_entry(entry: TableEntry, section: Segment) -> TableEntry:
+    """The entry that stays in the root for an idle table, and names the section with the whole one."""
     return TableEntry(
         uuid=entry.uuid,
         epoch=entry.epoch,

@@ -18,8 +18,7 @@ from dolmen.base.units import MIB
 from dolmen.commit.root_budget import RootBudget
 from dolmen.entries.segments.segment_reader import SegmentReader, read_blob
 from dolmen.errors import CorruptionError, LimitError, ObjectNotFoundError
-from dolmen.format import vectors
-from dolmen.format.delete_object import TombstoneObject, check_blob, read_footer
+from dolmen.format.delete_object import TombstoneObject, check_blob, decode_vector, read_footer
 from dolmen.format.entries import Blob, KeysTombstone, Tombstone, Vector, WhereTombstone
 from dolmen.format.keys import Keys, add_keys, keys_from_arrow
 from dolmen.format.layout import tombstone_key
@@ -30,11 +29,11 @@ from dolmen.predicate import Predicate, as_keys, check_evaluates, columns, to_bu
 from dolmen.store.base import Buffer, ObjectStore, StreamedOutput, create
 
 MOST_HELD_BYTES = MIB
-"""The most bytes of data files that one commit holds in memory. A larger file is uploaded while it is written."""
+"""The most bytes of data files that one commit buffers in memory. A larger file is uploaded while it is written."""
 
 
 class HeldFiles:
-    """The data files of one commit that are written but not uploaded yet. Nobody can read them."""
+    """The data files of one commit that are written but not uploaded yet. Readers can't see them."""
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
@@ -50,32 +49,32 @@ class HeldFiles:
 
     @property
     def bodies(self) -> Mapping[str, bytes]:
-        """The bodies that are held, by key."""
+        """The buffered bodies, by key."""
         return self._bodies
 
     @property
     def room_bytes(self) -> int:
-        """How many bytes more may be held."""
+        """How many more bytes may be buffered."""
         return self._most_bytes - sum(map(len, self._bodies.values()))
 
     def open(self, key: str) -> StreamedOutput:
-        """An object to write a data file into. Its ``commit`` uploads the file, or holds it if there is room."""
+        """An object to write a data file into. Its ``commit`` uploads the file, or buffers it if there is room."""
         return HeldOutput(self, self._store, key) if self.room_bytes > 0 else self._store.open_output(key)
 
     def hold(self, key: str, body: bytes) -> None:
-        """Holds a file."""
+        """Buffers a file."""
         self._bodies[key] = body
 
     def release(self) -> None:
-        """Holds no file any more, as all are in the store."""
+        """Forgets all files, because they are in the store."""
         self._bodies.clear()
 
 
 class HeldOutput:
-    """Collects the bytes of a file to be held. When they become too many, it streams them like any other.
+    """Collects the bytes of a file to be buffered. When they become too many, it streams them like any other.
 
     Args:
-        files: where they are held.
+        files: receives the complete file.
     """
 
     def __init__(self, files: HeldFiles, store: ObjectStore, key: str) -> None:
@@ -95,7 +94,7 @@ class HeldOutput:
         return memoryview(data).nbytes
 
     def commit(self) -> int:
-        """See ``StreamedOutput.commit``. What is held is not visible yet."""
+        """See ``StreamedOutput.commit``. A buffered file is not visible yet."""
         if self._stream is not None:
             return self._stream.commit()
         size = len(self._body)
@@ -117,7 +116,7 @@ class HeldOutput:
 
 
 class PendingUploads:
-    """Holds a commit's ``.del`` objects, one per table, and small data files, until they go up with the manifest.
+    """Buffers a commit's ``.del`` objects, one per table, and small data files, and uploads them with the manifest.
 
     Args:
         segments: reads entries that have left the manifest.
@@ -177,7 +176,7 @@ class PendingUploads:
                 raise CorruptionError(
                     vector.object, "the object is missing; it holds a deletion vector that the table needs"
                 ) from error
-        return vectors.decode(body, vector, rows)
+        return decode_vector(body, vector, rows)
 
     @property
     def has_objects(self) -> bool:

@@ -179,7 +179,7 @@ _PER_SECOND = {"milliseconds": 1_000, "microseconds": 1_000_000}
 
 
 def julian_leaves(metadata: pq.FileMetaData) -> set[int]:
-    """The Parquet columns of a file that hold such days or times, or may, as no statistics say that they do not.
+    """The Parquet columns of a file that contain such days or times, or may contain some (without statistics).
 
     Those of type INT96, of which there are no statistics, are not looked at.
     """

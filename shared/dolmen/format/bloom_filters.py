@@ -1,6 +1,6 @@
 """Parquet's Bloom filters of column chunks: what is in one, and the hashes that it is asked for.
 
-A filter stands where its column chunk's metadata says: a header in Thrift's compact protocol, then the blocks of a
+A filter is where its column chunk's metadata says: a header in Thrift's compact protocol, then the blocks of a
 split-block filter (``format.bloom``). A value's hash is the XXH64 of its plain encoding, without the length in front of
 texts. Source: https://github.com/apache/parquet-format/blob/master/BloomFilter.md.
 
@@ -11,6 +11,10 @@ Bytes: blocks of 32 bytes, each 8 little-endian 32-bit words, as in Parquet's fi
 here are wrong about one in a hundred. An id's hash h is the 8-byte BLAKE2b of its UTF-8, as a little-endian number; a
 Parquet value's is its XXH64. Its block is ``((h >> 32) * blocks) >> 32``; in word i of that
 it sets, or asks for, bit ``((h & 0xffffffff) * SALT[i] mod 2^32) >> 27``.
+
+XXH64 with seed 0 of many byte strings at once: the hash of Parquet's Bloom filters.
+
+Source: https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md, section XXH64.
 """
 
 from __future__ import annotations
@@ -23,8 +27,6 @@ from math import exp
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-
-from dolmen.format import xxhash64
 
 _SALT = np.array(
     [0x47B6137B, 0x44974D91, 0x8824AD5B, 0xA2B7289D, 0x705495C7, 0x2DF1424B, 0x9EFC4947, 0x5C6BFB31], np.uint32
@@ -176,7 +178,7 @@ def _plain_hashes(values: pa.Array) -> Hashes:
     else:
         numbers = _numbers(values.view(pa.int32() if width == 32 else pa.int64()))
     words = np.ascontiguousarray(numbers.astype(f"<i{width // 8}" if numbers.dtype.kind == "i" else f"<u{width // 8}"))
-    return xxhash64.hashes(words.view(np.uint8).reshape(len(words), width // 8))
+    return xxhash64(words.view(np.uint8).reshape(len(words), width // 8))
 
 
 def _text_hashes(values: pa.Array) -> Hashes:
@@ -190,5 +192,69 @@ def _text_hashes(values: pa.Array) -> Hashes:
     starts, lengths = ends[:-1].astype(np.int64), np.diff(ends)
     for length in np.unique(lengths).tolist():
         rows = np.flatnonzero(lengths == length)
-        found[rows] = xxhash64.hashes(data[starts[rows, None] + np.arange(length)].reshape(len(rows), length))
+        found[rows] = xxhash64(data[starts[rows, None] + np.arange(length)].reshape(len(rows), length))
     return found
+
+
+_P1 = np.uint64(0x9E3779B185EBCA87)
+_P2 = np.uint64(0xC2B2AE3D27D4EB4F)
+_P3 = np.uint64(0x165667B19E3779F9)
+_P4 = np.uint64(0x85EBCA77C2B2AE63)
+_P5 = np.uint64(0x27D4EB2F165667C5)
+_STRIPE_BYTES = 32
+
+Words = npt.NDArray[np.uint64]
+
+
+def xxhash64(texts: npt.NDArray[np.uint8]) -> Words:
+    """The hash of each row of a matrix of bytes: texts of equal length."""
+    count, length = texts.shape
+    texts = np.ascontiguousarray(texts)
+    stripes = length // _STRIPE_BYTES * _STRIPE_BYTES
+    with np.errstate(over="ignore"):  # all arithmetic is modulo 2^64
+        found = _stripes(texts[:, :stripes]) if stripes else np.full(count, _P5)
+        found = found + np.uint64(length)
+        place = stripes
+        for place in range(stripes, length - 7, 8):
+            found = _rotated(found ^ _round(np.zeros(count, np.uint64), _words(texts, place, "<u8")), 27) * _P1 + _P4
+        place = stripes + (length - stripes) // 8 * 8
+        if length - place >= 4:
+            found = _rotated(found ^ _words(texts, place, "<u4") * _P1, 23) * _P2 + _P3
+            place += 4
+        for byte in range(place, length):
+            found = _rotated(found ^ texts[:, byte].astype(np.uint64) * _P5, 11) * _P1
+        return _avalanche(found)
+
+
+def _stripes(texts: npt.NDArray[np.uint8]) -> Words:
+    """The state after all whole stripes."""
+    count, length = texts.shape
+    lanes = [np.full(count, start) for start in (_P1 + _P2, _P2, np.uint64(0), np.uint64(0) - _P1)]
+    for place in range(0, length, _STRIPE_BYTES):
+        lanes = [_round(lane, _words(texts, place + 8 * at, "<u8")) for at, lane in enumerate(lanes)]
+    found = sum(
+        (_rotated(lane, by) for lane, by in zip(lanes, (1, 7, 12, 18), strict=True)), np.zeros(count, np.uint64)
+    )
+    for lane in lanes:
+        found = (found ^ _round(np.zeros(count, np.uint64), lane)) * _P1 + _P4
+    return found
+
+
+def _words(texts: npt.NDArray[np.uint8], place: int, kind: str) -> Words:
+    """The little-endian number at one place of each row."""
+    width = np.dtype(kind).itemsize
+    return np.ascontiguousarray(texts[:, place : place + width]).view(kind)[:, 0].astype(np.uint64)
+
+
+def _round(lane: Words, word: Words) -> Words:
+    return _rotated(lane + word * _P2, 31) * _P1
+
+
+def _rotated(words: Words, by: int) -> Words:
+    return (words << np.uint64(by)) | (words >> np.uint64(64 - by))
+
+
+def _avalanche(words: Words) -> Words:
+    words = (words ^ (words >> np.uint64(33))) * _P2
+    words = (words ^ (words >> np.uint64(29))) * _P3
+    return words ^ (words >> np.uint64(32))

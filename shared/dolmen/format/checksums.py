@@ -35,7 +35,7 @@ def crc32(data: bytes | bytearray | memoryview, state: int = 0) -> int:
     """CRC-32 of ``data`` as an unsigned 32-bit integer.
 
     Args:
-        state: CRC-32 of what stands before it.
+        state: CRC-32 of the bytes before it.
     """
     return zlib.crc32(data, state)
 
@@ -142,7 +142,7 @@ def _times_one(factor: int, value: int) -> int:
 def prepare(*types: Any) -> None:
     """Builds msgspec's decoders of these types while their module is imported, when only one thread runs.
 
-    Otherwise msgspec makes it when a type is first read, and a thread that reads the same type meanwhile finds it half
+    Otherwise msgspec makes it when a type is first read, and another thread that reads the same type finds it half
     made: the process dies of a segmentation fault (msgspec 0.22, ``json_decode_struct_map_inner``).
     """
     for each in types:

@@ -340,7 +340,7 @@ class SpliceSource:
 
     @classmethod
     def parse(cls, key: str, etag: str, body: bytes, start: int, footer_start: int) -> Self | None:
-        """Reads all that stands behind the column chunks.
+        """Reads everything behind the column chunks.
 
         Args:
             body: from ``start`` to the end of the file; the footer in it has been compared with the entry.

@@ -133,7 +133,7 @@ def widened_files(files: tuple[DataFile, ...], before: Schema | None, now: Schem
     """Entries of files that were written under other columns, with their statistics in the form of these.
 
     Args:
-        before: the columns then; None if they are those of now.
+        before: the columns at that time; None if they are the present ones.
     """
     changes = changed_forms(before, now) if before is not None else {}
     if not changes:

@@ -47,7 +47,7 @@ class AddColumn:
 
     Args:
         type: an Arrow type that can be stored.
-        default: JSON form of the value in rows of now and, as long as nobody changes that, of rows that come without.
+        default: JSON form of the value in existing rows and, until it is changed, in new rows without one.
         is_path: whether a name with points may be the path of a field inside a column, and not a column's own name.
             It is not in the repr, by which it is known what a request asks for.
     """
@@ -263,7 +263,7 @@ class MakeNullable:
 
 @dataclass(frozen=True, slots=True)
 class SetDefault:
-    """Changes the value of new rows that come without the column; rows of now keep theirs."""
+    """Changes the value of new rows that come without the column; existing rows keep theirs."""
 
     name: str
     default: Json
@@ -318,7 +318,7 @@ class SetComment:
 
 @dataclass(frozen=True, slots=True)
 class SetSortKey:
-    """Sorts rows by other columns from now on; files of now are sorted so when they are compacted."""
+    """Sorts rows by other columns from now on. Compaction sorts existing files so."""
 
     columns: tuple[str, ...]
 

@@ -22,7 +22,7 @@ class FileFormat:
         endings: of the names of such files, in lower case.
         is_text: whether files are lines of text, which may be compressed as a whole when they are written, and do not
             hold maps.
-        delimiter: what stands between the fields of a line, unless an option says otherwise; None where there are none.
+        delimiter: the text between the fields of a line, unless an option says otherwise; None where there is none.
         is_written: whether dolmen writes such files; all are read.
         aliases: more names that the command line takes for it.
     """

@@ -21,7 +21,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import pyarrow as pa
 
@@ -30,7 +30,7 @@ from dolmen.base.units import parse_duration
 from dolmen.errors import InputError, SchemaError
 from dolmen.format.file_formats import FORMATS, FileKind
 from dolmen.format.manifest import TableEntry
-from dolmen.format.property import Property, count, name, one_of, truth, value_of, words
+from dolmen.format.property import Property, count, name, one_of, read_settings, truth, words
 from dolmen.format.schema import Schema, is_nested
 
 MAX_LENGTH = 200
@@ -384,7 +384,7 @@ class IngestSettings:
     @classmethod
     def read(cls, properties: Mapping[str, Any]) -> IngestSettings:
         """The settings that properties say. Raises InputError, also when one is missing that another needs."""
-        values = {known: value_of(property_, properties) for known, property_ in INGEST_PROPERTIES.items()}
+        values = read_settings(INGEST_PROPERTIES, properties)
         own = {known.removeprefix("ingest_"): value for known, value in values.items() if known.startswith("ingest_")}
         older = own.pop("on_extra")
         own["new_columns"] = own["new_columns"] or older
@@ -398,12 +398,12 @@ class IngestSettings:
         return cls(
             **own,
             cdc=CdcSettings(
-                cast(EnvelopeKind, values["cdc_envelope"]),
-                values["cdc_sequence"],
-                values["cdc_sequence_from"] or (),
-                values["cdc_operation"],
-                values["cdc_memory"],
-                values["cdc_unavailable_value"],
+                envelope=values["cdc_envelope"],
+                sequence=values["cdc_sequence"],
+                sequence_from=values["cdc_sequence_from"] or (),
+                operation=values["cdc_operation"],
+                memory_us=values["cdc_memory"],
+                unavailable_value=values["cdc_unavailable_value"],
             ),
         )
 

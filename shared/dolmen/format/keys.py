@@ -90,7 +90,7 @@ def _shared_bytes(one: bytes, other: bytes) -> int:
 
 
 def _prefixes(values: pa.Array, skipped: int) -> npt.NDArray[np.uint64]:
-    """The first bytes of each text behind ``skipped`` ones, as a big-endian number; zeros stand behind its end."""
+    """The first bytes of each text behind ``skipped`` ones, as a big-endian number; zeros follow its end."""
     _, places, text = values.buffers()
     found = np.zeros((len(values), _PREFIX_BYTES), np.uint8)
     if text is not None and text.size:
@@ -164,7 +164,7 @@ def key_tuples(data: pa.Table, columns: tuple[Field, ...]) -> pa.Table:
 
 
 def distinct_keys(tuples: pa.Table) -> tuple[Keys, Places]:
-    """The keys among tuples (see ``key_tuples``), and the place at which each stands last."""
+    """The keys among tuples (see ``key_tuples``), and the last index of each."""
     if tuples.num_rows < 2:
         return tuples, np.arange(tuples.num_rows)  # most requests are for one
     order = order_of(tuples)

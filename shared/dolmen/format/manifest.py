@@ -46,7 +46,7 @@ FEATURES = frozenset({PREDICATE_EXPRESSIONS, COLUMN_DEFAULTS, WIDENED_COLUMNS, T
 class Counts(msgspec.Struct, frozen=True, omit_defaults=True):
     """The numbers of one commit. ``rows_deleted`` counts only deletes by position, which are exact.
 
-    ``groups_dropped`` = groups of a compaction that others changed meanwhile; ``files_resolved`` = files whose pair a
+    ``groups_dropped`` = groups of a compaction that others changed; ``files_resolved`` = files whose pair a
     resolution replaced.
     """
 
@@ -64,7 +64,7 @@ class Counts(msgspec.Struct, frozen=True, omit_defaults=True):
         return Counts(*(a + b for a, b in pairs))
 
 
-class Deed(msgspec.Struct, frozen=True, omit_defaults=True):
+class TableEffect(msgspec.Struct, frozen=True, omit_defaults=True):
     """The effect of a commit on one table, without the values of any row.
 
     Args:
@@ -96,7 +96,7 @@ class HistoryEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     created_at: int
     operation: str
     counts: Counts = Counts()
-    did: tuple[Deed, ...] = ()
+    did: tuple[TableEffect, ...] = ()
     did_more: int = 0
     message: str = ""
 
@@ -131,7 +131,7 @@ class Segment(msgspec.Struct, frozen=True, omit_defaults=True):
         count: number of entries.
         least, greatest: of files the least and greatest commit timestamp of a row; of tombstones and overlays of
             ``ts`` and ``applied_through``, of erasures of ``ts``; of applied ids, released and history of the version.
-        least_applied_through: of files, as they stand in the object.
+        least_applied_through: of files, as the object has it.
         resolved_through: of files: each one's ``applied_through`` is at least this.
         rows, bytes, deleted: of files: physical rows, size, and positions in vectors, all together.
         stats: of files: bounds by column id over all of them; a column that is absent here is unknown.
@@ -172,7 +172,7 @@ class Released(msgspec.Struct, frozen=True, omit_defaults=True):
     Args:
         objects: each alone: a merged-away segment is released without what it names.
         trees: segments released with all that they name, as a dropped table's are.
-        manifests: manifests released with all that their versions need, as they had expired and lost their tag.
+        manifests: manifests released with all that their versions need, because they had expired and lost their tag.
     """
 
     version: int
@@ -321,7 +321,7 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     created_at: int
     operation: str
     counts: Counts = Counts()
-    did: tuple[Deed, ...] = ()
+    did: tuple[TableEffect, ...] = ()
     did_more: int = 0
     message: str = ""
     data_change: bool = True

@@ -219,7 +219,7 @@ def nested_values(array: pa.Array, own: pa.DataType, wanted: pa.DataType) -> pa.
 
     Args:
         own: the array's type, whose fields have ids.
-        wanted: the type of now, whose fields have ids; what is in both is as wide or wider there.
+        wanted: the present type, whose fields have ids; fields in both are as wide or wider there.
     """
     if pa.types.is_struct(wanted):
         return _struct_values(array, own, wanted)

@@ -1,6 +1,6 @@
 """Places of the pages of column chunks, with a checksum for each, so that single pages can be read.
 
-The block stands at the beginning of what an entry calls ``footer``, before the checksums of column chunks::
+The block is at the beginning of an entry's ``footer``, before the checksums of column chunks::
 
     length of the numbers    uint32, little endian: decompressed
     length of the frame      uint32, little endian
@@ -133,7 +133,7 @@ class ChunkSums:
 
     Args:
         states: of all column chunks, row groups in order.
-        end: of all that stands before the footer.
+        end: of everything before the footer.
         place: first byte of the footer.
         before: bytes of the footer before the block, which say where pages are.
     """
@@ -178,7 +178,7 @@ class ChunkSums:
             None if the file was written without.
 
         Raises:
-            CorruptionError: something else stands there.
+            CorruptionError: there is something else.
         """
         length, _ = _LENGTH.unpack_from(footer, len(footer) - _LENGTH.size)
         size = len(footer) - _LENGTH.size - length
@@ -306,7 +306,7 @@ class PagePlaces:
         """Reads a block.
 
         Args:
-            block: all that stands between the beginning of ``footer`` and the checksums of column chunks.
+            block: everything between the beginning of ``footer`` and the checksums of column chunks.
             chunks: how many the file has.
 
         Returns:

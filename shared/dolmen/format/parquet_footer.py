@@ -1,7 +1,7 @@
-"""Footers of Parquet files taken apart and put together anew, for row groups that move to another place.
+"""Takes footers of Parquet files apart and builds new ones, for row groups that move to another file.
 
 A row group says where its column chunks, its Bloom filters and its page index are, by the bytes of the file. Where it
-moves, these places are written anew, and nothing else. Source: parquet.thrift of
+moves, these offsets are rewritten, and nothing else. Source: parquet.thrift of
 https://github.com/apache/parquet-format, whose numbers of fields stand here.
 
 Thrift's compact protocol, as far as single pages, row groups and the footers of Parquet need it.
@@ -123,7 +123,7 @@ def _end(body: bytes, at: int, kind: int) -> int:
     if kind == STRUCT:
         while head := body[at]:
             at += 1
-            if head <= 0x0F:  # the field's number stands by itself
+            if head <= 0x0F:  # the field's number is a varint of its own
                 while body[at] > 0x7F:
                     at += 1
                 at += 1
@@ -202,7 +202,7 @@ class EmptyFooter:
 
 
 class ThriftStruct:
-    """A struct whose fields can be replaced: what nobody knows stays as it is.
+    """A struct whose fields can be replaced. Unknown fields stay as they are.
 
     Args:
         body: holds it.
@@ -360,7 +360,7 @@ class MovedGroup:
 
 
 def move_groups(groups: Sequence[MovedGroup], start: int) -> tuple[bytes, list[bytes]]:
-    """Puts together what stands behind the column chunks of several files' row groups, which are of one file now.
+    """Joins the bytes behind the column chunks of several files' row groups, which become one file.
 
     Args:
         groups: in the order of their column chunks.

@@ -33,7 +33,7 @@ class Pointer(msgspec.Struct, frozen=True):
     """Names the newest manifest. Holds version and commit id, or a turn's, so no two pointers are ever equal (no ABA).
 
     Args:
-        turn: who commits next; left out if nobody asked for it.
+        turn: who commits next; left out if no writer asked for one.
     """
 
     version: int
@@ -105,7 +105,7 @@ class Tag(msgspec.Struct, frozen=True, omit_defaults=True):
 
     Args:
         version: the number of the version.
-        manifest: key of its manifest, as histories forget expired versions.
+        manifest: key of its manifest, because histories forget expired versions.
         created_at: that of the version.
         until: time from which collection may remove the tag, in microseconds; 0 = never.
     """

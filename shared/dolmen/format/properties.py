@@ -16,9 +16,27 @@ from dolmen.base.units import GIB, KIB, MIB, parse_duration
 from dolmen.errors import InputError, SchemaError
 from dolmen.format.ingest_properties import INGEST_PROPERTIES, IngestSettings
 from dolmen.format.manifest import Manifest, TableEntry
-from dolmen.format.property import Property, check_properties, count, name, one_of, sized, truth, value_of
+from dolmen.format.property import (
+    Property,
+    check_properties,
+    count,
+    name,
+    one_of,
+    read_settings,
+    sized,
+    truth,
+    value_of,
+)
 from dolmen.format.schema import Schema
 from dolmen.format.types import can_be_key, short_type
+
+COMPACTED_FILE_BYTES = "256MB"
+"""The default size of a full file: compaction leaves files of this size alone, and writes files of it."""
+WRITTEN_FILE_BYTES = 384 * MIB
+"""The size at which a write begins the next file. It is half again as large, so that compaction leaves files of a large
+write alone by default."""
+ROW_GROUP_BYTES = 4 * MIB
+"""The planned size of a compressed row group, in bytes. ``rows/write/parquet_object`` has the limits in rows."""
 
 
 class TimeToLive(NamedTuple):
@@ -55,7 +73,7 @@ _OWN = {
         ),
         Property(
             "target_file_bytes",
-            "256MB",
+            COMPACTED_FILE_BYTES,
             sized(4 * KIB, 4 * GIB),
             "size of a full data file; smaller ones are compacted",
         ),
@@ -99,33 +117,54 @@ TABLE_PROPERTIES = {**_OWN, **INGEST_PROPERTIES}
 DATABASE_PROPERTIES = {
     known.name: known
     for known in (
-        Property("retention", "30d", parse_duration, "versions younger than this are kept"),
+        Property("retention", "30d", parse_duration, "versions younger than this are kept", attribute="retention_us"),
         Property("keep_versions", 1000, count, "this many of the newest versions are kept, whatever their age"),
-        Property("reader_grace", "1h", parse_duration, "a running scan may read an expired version for this long"),
+        Property(
+            "reader_grace",
+            "1h",
+            parse_duration,
+            "a running scan may read an expired version for this long",
+            attribute="reader_grace_us",
+        ),
         Property(
             "orphan_age",
             "7d",
             parse_duration,
             "objects that no version names are removed at this age; a job must commit within it. Below a day is for "
             "tests, below 15m (for which S3 takes a signature) it is unsafe",
+            attribute="orphan_age_us",
         ),
-        Property("intent_timeout", "1h", parse_duration, "a long job without a heartbeat for this long counts as dead"),
+        Property(
+            "intent_timeout",
+            "1h",
+            parse_duration,
+            "a long job without a heartbeat for this long counts as dead",
+            attribute="intent_timeout_us",
+        ),
         Property(
             "applied_retention",
             "35d",
             parse_duration,
             "ids of applied events and requests are kept for this long: longer than queues keep their dead letters",
+            attribute="applied_retention_us",
         ),
         Property(
             "root_bytes", "256KB", sized(4 * KIB, 16 * MIB), "budget of a manifest; entries beyond it are spilled"
         ),
-        Property("erase_within", "30d", parse_duration, "rows that are erased leave the disk within this time"),
+        Property(
+            "erase_within",
+            "30d",
+            parse_duration,
+            "rows that are erased leave the disk within this time",
+            attribute="erase_within_us",
+        ),
         Property(
             "erasure_memory",
             "14d",
             parse_duration,
             "files dropped before an erasure, and ingested up to this time after it, bring no erased row back: longer "
             "than queues and their dead letters keep anything; erase_within ends it earlier",
+            attribute="erasure_memory_us",
         ),
     )
 }
@@ -141,7 +180,7 @@ class TableSettings:
         iceberg: the version of Iceberg in which it is published: v2 or v3; None = it is not published.
         iceberg_snapshots: which published versions readers can travel to: newest or kept.
         index: whether rows are found by their primary key through an index.
-        subject: name of the column that says whom a row is about; None = rows are about nobody.
+        subject: name of the column that says whom a row is about; None = rows are about no one.
         leave_out_erased: whether rows that match an erasure in force are left out when rows are written.
         key_filter_bits: bits of the Bloom filters of new data files for each key.
     """
@@ -158,7 +197,7 @@ class TableSettings:
     @classmethod
     def of(cls, entry: TableEntry) -> TableSettings:
         """The settings of a table's entry. Raises InputError when it holds a value that can't be read."""
-        return cls(*(value_of(known, entry.properties) for known in _OWN.values()))
+        return cls(**read_settings(_OWN, entry.properties))
 
 
 @dataclass(frozen=True)
@@ -178,11 +217,11 @@ class DatabaseSettings:
     @classmethod
     def of(cls, manifest: Manifest) -> DatabaseSettings:
         """The settings of a version. Raises InputError when it holds a value that can't be read."""
-        return cls(*(value_of(known, manifest.properties) for known in DATABASE_PROPERTIES.values()))
+        return cls(**read_settings(DATABASE_PROPERTIES, manifest.properties))
 
     @property
     def listed_us(self) -> int:
-        """How long erasures are remembered, and held against late drops, as their deadline comes first."""
+        """How long erasures are remembered and applied to late drops: their deadline comes first."""
         return min(self.erasure_memory_us, self.erase_within_us)
 
 

@@ -21,7 +21,8 @@ class Property:
         parse: reads a value. Raises InputError, which says what is allowed.
         help: one line for people.
         also: what a value may be beside text and a whole number: ``bool`` or ``list``.
-        refuse: raises InputError for a value, as ``parse`` returns it, that may stand in a table but is not set anew.
+        refuse: raises InputError for a value, as ``parse`` returns it, that only older settings may have.
+        attribute: the name of its value in a class of settings, where it differs from ``name``.
     """
 
     name: str
@@ -30,6 +31,7 @@ class Property:
     help: str
     also: type | None = None
     refuse: Callable[[Any], object] | None = None
+    attribute: str = ""
 
 
 def sized(least: int, most: int) -> Callable[[Any], int]:
@@ -101,6 +103,11 @@ def value_of(known: Property, properties: Mapping[str, Any]) -> Any:
     """The parsed value of a property, or its default where it is not set. Raises InputError."""
     value = properties.get(known.name, known.default)
     return None if value is None else _read(known, value)
+
+
+def read_settings(known: Mapping[str, Property], properties: Mapping[str, Any]) -> dict[str, Any]:
+    """The parsed values of all properties, by the name of their attribute in a class of settings. Raises InputError."""
+    return {each.attribute or each.name: value_of(each, properties) for each in known.values()}
 
 
 def _read(known: Property, value: Any, *, anew: bool = False) -> Any:

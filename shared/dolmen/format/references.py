@@ -1,7 +1,7 @@
 """The one registry of all fields that hold references: what a version needs, field by field.
 
-Collection must not forget a kind of object, so each field of each struct of the format stands here: as the key of an
-object, as something that holds references inside, or as neither. A field that nobody has classified fails a test.
+Collection must not forget a kind of object, so each field of each struct of the format is listed here: as the key of an
+object, as something that holds references inside, or as neither. An unclassified field fails a test.
 What segments hold is reached by reading them (maintenance/gc/mark.py).
 """
 
@@ -19,13 +19,13 @@ from dolmen.format.erasures import ErasedTable, Erasure, LeavingErasures, Rewrit
 from dolmen.format.manifest import (
     AppliedId,
     Counts,
-    Deed,
     HistoryEntry,
     Manifest,
     Mark,
     Released,
     Segment,
     Sequences,
+    TableEffect,
     TableEntry,
 )
 from dolmen.format.pointer import Cursor, Tag
@@ -58,7 +58,7 @@ RELEASED: dict[type, tuple[str, ...]] = {Manifest: ("released",), Released: ("ob
 """Fields that name objects of OLDER versions: the work list of collection, no need of this version."""
 
 TAGGED: dict[type, tuple[str, ...]] = {Manifest: ("tags",), Tag: ("manifest",)}
-"""Fields that keep OLDER versions alive: the mark reads the newest version's, and nobody those of older ones."""
+"""Fields that keep OLDER versions alive: the mark reads those of the newest version only."""
 
 WITHOUT: dict[type, tuple[str, ...]] = {
     AppliedId: ("id", "digest", "version"),
@@ -66,7 +66,7 @@ WITHOUT: dict[type, tuple[str, ...]] = {
     ColumnStats: ("min", "max", "nulls", "nans"),
     Counts: Counts.__struct_fields__,
     Cursor: Cursor.__struct_fields__,
-    Deed: Deed.__struct_fields__,
+    TableEffect: TableEffect.__struct_fields__,
     DataFile: ("size", "rows", "footer", "row_ts", "row_ts_bounds", "applied_through", "stats", "erasing", "filters"),
     ErasedTable: ("uuid", "columns"),
     Erasure: (

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from dolmen.base.retry import GLUE_REGISTRATION, attempts
 from dolmen.base.runtime import Runtime
 from dolmen.errors import (
     ConflictError,
@@ -25,7 +26,7 @@ from dolmen.errors import (
 )
 from dolmen.iceberg.metadata import TableMetadata
 from dolmen.iceberg.publication_directory import PublicationDirectory
-from dolmen.store.base import S3, attempts, scheme_of
+from dolmen.store.base import S3, scheme_of
 from dolmen.store.s3.aws_service import AwsService
 
 VARIABLE = "DOLMEN_GLUE_DATABASE"
@@ -34,7 +35,6 @@ _DATABASE = re.compile(r"[a-z0-9_]{1,255}")
 _TYPE, _VERSION = "table_type", "dolmen.version"
 _LOCATION, _PREVIOUS = "metadata_location", "previous_metadata_location"
 _CONFIG = {"retries": {"mode": "standard", "total_max_attempts": 3}, "connect_timeout": 3, "read_timeout": 10}
-_RACES = 20
 _LONGEST_TEXT = 255
 _KEPT = ("Description", "Owner", "Retention", "PartitionKeys")
 """The members that an update gives back unchanged: Glue removes all that an update does not name."""
@@ -91,7 +91,7 @@ class GlueCatalog:
             AccessDeniedError, StoreUnavailableError, ConflictError: Glue refuses. The next publication registers it.
         """
         service = _service(self.database)
-        for _ in attempts(runtime, _RACES):
+        for _ in attempts(runtime, GLUE_REGISTRATION):
             known = self._get(service, table)
             entry = _Registration(table, directory, number, metadata)
             try:

@@ -38,7 +38,7 @@ class Metrics:
     Args:
         values: number of values, NULL and NaN included.
         nulls: number of NULLs.
-        nans: number of NaNs. It is absent where there are any, as readers then lose rows for ``x > bound``.
+        nans: number of NaNs. It is absent where there are any, because readers then lose rows for ``x > bound``.
         lower, upper: serialised bounds, without NULL.
     """
 
@@ -55,7 +55,7 @@ def metrics(file: DataFile, columns: Mapping[int, Field]) -> Metrics:
     DuckDB and Spark lose rows of ``x > 1`` in a file with NaN if there is an upper bound, or a count of NaN: NaN is
     greater than each number for them, and outside of the bounds. So neither is given for a column with NaN, or
     with an unknown number of them. A lower bound of 0.0 is written as -0.0, which is less than 0.0 for some readers.
-    Bounds of ``fixed[n]`` that were cut are left out, as they have another length than the type.
+    Bounds of ``fixed[n]`` that were cut are left out, because they have another length than the type.
     """
     found = Metrics()
     for id_, column in columns.items():
@@ -88,7 +88,7 @@ def _add(found: Metrics, id_: int, known: Bounds, rows: int, arrow_type: pa.Data
 
 
 def single_value(value: Plain, arrow_type: pa.DataType) -> bytes | None:
-    """A value as bytes; None for no value, and for one that does not fit the type, as bounds that were cut do."""
+    """A value as bytes; None for no value, and for one that does not fit the type, such as a bound that was cut."""
     if value is None:
         return None
     if isinstance(value, str):

@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
+from dolmen.base.retry import PUBLICATION, attempts
+from dolmen.base.units import count_text
 from dolmen.commit.context import Context
 from dolmen.commit.statements.background import without_index
 from dolmen.entries.segments.erasures_in_force import erasures_of, reaches
@@ -20,20 +22,17 @@ from dolmen.errors import ConflictError, CorruptionError, VersionExpiredError
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.properties import DatabaseSettings, TableSettings
 from dolmen.iceberg.delete_files import DeletesWriter, write_deletes
+from dolmen.iceberg.file_groups import FileGroup, FileGroups
 from dolmen.iceberg.glue import GlueCatalog
-from dolmen.iceberg.groups import FileGroup, FileGroups
-from dolmen.iceberg.manifest_writing import BaseManifests, ManifestWriter
 from dolmen.iceberg.manifests import FileEntry, ManifestFile, decode_manifest_list, encode_manifest_list, metrics
 from dolmen.iceberg.metadata import PublishedSnapshot, TableMetadata
-from dolmen.iceberg.publication_directory import PREFIX, Newest, PublicationDirectory
+from dolmen.iceberg.publication_directory import PREFIX, BaseManifests, ManifestWriter, Newest, PublicationDirectory
 from dolmen.iceberg.published_versions import pin_version, pins_of, unpin_versions
 from dolmen.iceberg.schemas import FormatVersion, PublishedSchema, keeps_types
 from dolmen.rows.scan.plan import FactSheet
-from dolmen.store.base import attempts
 
 MOST_SNAPSHOTS = 100
 """The most snapshots of a publication; the oldest are dropped."""
-_RACES = 20
 
 
 @dataclass(frozen=True, repr=False)
@@ -90,10 +89,10 @@ class IcebergPublication(FactSheet):
         facts = [("to publish" if is_tried else "published", what), ("metadata", self.metadata_location or "none yet")]
         if not is_tried:
             facts += [
-                ("files", f"{self.files:,} with {self.rows:,} rows"),
+                ("files", f"{self.files:,} with {count_text(self.rows, 'row')}"),
                 ("delete files", f"{self.delete_files:,} with {self.deleted_rows:,} positions"),
                 ("snapshots", f"{self.snapshots:,}"),
-                ("written", f"{self.objects:,} objects, {self.bytes:,} bytes"),
+                ("written", f"{count_text(self.objects, 'object')}, {self.bytes:,} bytes"),
             ]
         if self.glue:
             facts.append(("Glue", self.glue))
@@ -126,12 +125,12 @@ def publish(
         LimitError: there are more such bytes. When the deletes are resolved there are fewer.
         ConflictError: others published again and again.
         CorruptionError: an object of the table is damaged or missing. One of the last publication is not needed: then
-            the table is published anew.
+            the whole table is published again.
         NotFoundError, TableExistsError, AccessDeniedError, StoreUnavailableError: of Glue. The metadata is there then,
             and the next publication registers it.
     """
     catalog = GlueCatalog.of(context.store.url, glue)
-    for _ in attempts(context.runtime, _RACES):
+    for _ in attempts(context.runtime, PUBLICATION):
         manifest = context.head.refresh().manifest
         try:
             with context.reading(manifest.version):
@@ -183,7 +182,7 @@ class _Publisher:
         self._next_row_id = 0
 
     def run(self, anew: bool, dry_run: bool, lookup_bytes: int | None) -> IcebergPublication | None:
-        """Publishes. Returns None if others published meanwhile."""
+        """Publishes. Returns None if another publisher was faster."""
         newest = self._directory.newest(thorough=anew)
         own = self._own(newest.metadata)
         if anew and own is not None and own.current.version > self._manifest.version:
@@ -243,7 +242,7 @@ class _Publisher:
         )
 
     def _end(self, newest: Newest, number: int, metadata: TableMetadata, pins: dict[int, str]) -> str:
-        """Does what follows a publication, as far as it is not done: the hint, Glue, and the pins of earlier versions.
+        """Does the rest of a publication that is not done yet: the hint, Glue, and the pins of earlier versions.
 
         These pins go last: until then the version that Glue names is whole. Returns the table's name in Glue.
         """
@@ -312,7 +311,7 @@ class _Publisher:
         """Manifests that may be carried over.
 
         There are none after a restore, which may show rows again that were hidden, and none if a column has another
-        type, as the bounds in old manifests are of the old one.
+        type, because the bounds in old manifests are of the old one.
         """
         if (
             metadata is None

@@ -1,11 +1,7 @@
-"""Pins: tags of the database that keep the versions that are published.
+"""The versions that publications show: which there are, what keeps them, and how far they are behind.
 
-A version is pinned before it is published, and the pin of the version before it goes afterwards. So at no point can
-collection delete what the newest publication names.
-
-How far a publication is behind its table, as the newest manifest alone tells.
-
-The objects of publications: what each metadata needs, and which publications are from before a version.
+A reserved tag (a pin) keeps a published version. A version is pinned before it is published, and the pin of the version
+before it is removed afterwards, so that collection never deletes an object that the newest publication names.
 """
 
 from __future__ import annotations
@@ -17,7 +13,7 @@ from dolmen.base.units import SECOND_US
 from dolmen.commit.context import Context
 from dolmen.commit.draft import Draft
 from dolmen.commit.loop import submit
-from dolmen.commit.statements.tags_and_cursors import PutTag
+from dolmen.commit.statements.catalog import PutTag
 from dolmen.errors import CorruptionError
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.pointer import RESERVED_TAGS, Tag

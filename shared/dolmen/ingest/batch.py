@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from dolmen.api.database import Database
+from dolmen.base.retry import INGEST_BATCH, attempts
+from dolmen.commit.context import context_of
 from dolmen.errors import (
     AppliedIdError,
     ConflictError,
@@ -17,9 +19,6 @@ from dolmen.errors import (
 )
 from dolmen.transactions.results import Commit
 from dolmen.transactions.transaction import Transaction, unit_of
-
-MAX_ROUNDS = 5
-"""The most times that a batch is built: it is built again when its base is no longer the newest version."""
 
 Decision = Literal["apply", "reject", "finish"]
 """The decision on a request: apply its statements, reject it permanently, or finish it without a commit."""
@@ -104,7 +103,7 @@ def apply_together(
         leaders.setdefault(request.id, request)
     outcomes: dict[str, RequestOutcome] = {}
     commit = transaction = None
-    for last_round in (*[False] * (MAX_ROUNDS - 1), True):
+    for attempt in attempts(context_of(database).runtime, INGEST_BATCH):
         waiting = [request for request in leaders.values() if request.id not in outcomes]
         added: dict[str, Decision] = {}
         try:
@@ -117,7 +116,7 @@ def apply_together(
             if added:
                 commit = transaction.commit()
         except Exception as error:  # noqa: BLE001 - reported with every request of the commit
-            if last_round or not isinstance(error, BASE_CHANGED):
+            if attempt.is_last or not isinstance(error, BASE_CHANGED):
                 failed = RequestOutcome("failed", error=error)
                 outcomes = {**{request.id: failed for request in waiting}, **outcomes}
                 break

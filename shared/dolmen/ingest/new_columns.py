@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 from pyarrow import types as t
 
-from dolmen.commit.statements.tables import AlterTable
+from dolmen.commit.statements.catalog import AlterTable
 from dolmen.errors import InputError, LimitError, SchemaError
 from dolmen.format.column_history import narrowing
 from dolmen.format.evolution import AddColumn, WidenColumn

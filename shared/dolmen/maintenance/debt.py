@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from dolmen.base.units import count_text
 from dolmen.commit.context import Context
 from dolmen.entries.segments.live import LiveFiles, tombstones_of
 from dolmen.format.entries import DataFile, Tombstone, WhereTombstone
@@ -49,7 +50,7 @@ class TableDebt:
         where_tombstones, keys_tombstones: tombstones by kind; without ``exact`` only those in the manifest.
         tombstone_bytes: size of the tombstones' records; without ``exact`` only of those in the manifest.
         keys: number of keys in the keys tombstones counted above.
-        unresolved_files: files that resolution must look at, as younger deletes may hide rows of them.
+        unresolved_files: files that resolution must read, because younger deletes may hide rows of them.
         oldest_unresolved_ts: timestamp of the oldest unresolved delete; None if there is none.
         oldest_unresolved_age_us: its age at the newest commit, in microseconds; None if there is none.
         small_files, small_bytes: number and size of files below half the target size.
@@ -164,15 +165,15 @@ class Debts:
         return max((table.publication_lag_us or 0 for table in self.tables.values()), default=0)
 
     def __repr__(self) -> str:
-        what = {
-            "unresolved deletes": self.total("tombstones"),
-            "files fewer when compacted": self.total("files_saved"),
-            "dead rows": self.total("dead_rows"),
-            "released objects": self.released_objects,
-        }
-        told = ", ".join(f"{count:,} {name}" for name, count in what.items() if count) or "nothing to do"
+        backlog = (
+            (self.total("tombstones"), "unresolved delete", ""),
+            (self.total("files_saved"), "file fewer when compacted", "files fewer when compacted"),
+            (self.total("dead_rows"), "dead row", ""),
+            (self.released_objects, "released object", ""),
+        )
+        told = ", ".join(count_text(*each) for each in backlog if each[0]) or "nothing to do"
         size = f"manifest of {self.manifest_bytes:,} bytes of {self.manifest_budget:,}"
-        return f"<Debts of version {self.version}, {len(self.tables):,} tables: {told}; {size}>"
+        return f"<Debts of version {self.version}, {count_text(len(self.tables), 'table')}: {told}; {size}>"
 
     def to_dict(self) -> dict[str, Any]:
         """These figures for JSON."""

@@ -227,7 +227,7 @@ class IndexVersion:
 
 
 def index_reader(context: Context) -> IndexReader:
-    """A reader with a cache of its own: whoever builds parts reads each page once."""
+    """A reader with a cache of its own: building parts reads each page once."""
     return IndexReader(context.store, context.runtime, ObjectCache(_CACHE_BYTES))
 
 

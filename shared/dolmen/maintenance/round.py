@@ -1,6 +1,7 @@
 """One round of maintenance, as the compact function runs it at each call and ``make up`` every minute.
 
-The order is expire, resolve, compact, index, merge, publish, as each step leaves less work for the next. Tables take
+The order is expire, resolve, compact, index, merge, publish, because each step leaves less work for the next. Tables
+take
 turns: the one with most work goes first, each gets a share of the time, and time that a table does not need goes to
 others.
 
@@ -233,7 +234,7 @@ class _Rounder:
         return result
 
     def _is_dropped(self, table: str | None) -> bool:
-        """Whether a step failed because its table was dropped meanwhile."""
+        """Whether a step failed because its table was dropped."""
         cached = self._context.head.cached
         return table is not None and cached is not None and table not in cached.manifest.tables
 

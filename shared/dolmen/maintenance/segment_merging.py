@@ -25,7 +25,7 @@ from dolmen.format.manifest import Manifest, Segment, SegmentKind, TableEntry
 from dolmen.format.schema import Schema
 from dolmen.format.segments import encode_checked
 from dolmen.maintenance import never
-from dolmen.maintenance.erasures.progress import rewrite_through
+from dolmen.maintenance.erasures.erasure_work import rewrite_through
 from dolmen.store.base import create
 
 FAN_IN = 4

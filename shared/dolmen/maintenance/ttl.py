@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 import msgspec
 import pyarrow as pa
 
+from dolmen.base.retry import EXPIRY, attempts
 from dolmen.base.units import DAY_US, HOUR_US, MINUTE_US, SECOND_US
 from dolmen.commit.context import Context
 from dolmen.commit.statements.background import SetProperties
-from dolmen.commit.statements.claims import Expect
+from dolmen.commit.statements.statement import Expect
 from dolmen.entries.segments.live import LiveFiles
 from dolmen.entries.segments.row_bounds import may_hold_matches
 from dolmen.errors import ConflictError, Error, NotFoundError
@@ -33,7 +34,6 @@ from dolmen.transactions.transaction import Transaction, unit_of
 EXPIRED = "ttl_expired"
 """The property that remembers the last expiry of a table."""
 
-_ROUNDS = 5
 _STEPS_US = (DAY_US, HOUR_US, MINUTE_US, SECOND_US)
 _STEPS_PER_AGE = 50
 
@@ -87,11 +87,11 @@ def expire_rows(
         tables: their names; None for all.
         deadline: True = stop looking at tables; what was found is committed.
     """
-    for last in (*[False] * (_ROUNDS - 1), True):
+    for attempt in attempts(context.runtime, EXPIRY):
         try:
             return _expire(context, tables, deadline)
         except (ConflictError, NotFoundError):  # a table was dropped, or its ttl set, since it was looked at
-            if last:
+            if attempt.is_last:
                 raise
     raise AssertionError("unreachable")
 

@@ -27,7 +27,7 @@ from dolmen.maintenance import never
 from dolmen.maintenance.compact.compaction import Compacted, target_file_bytes
 from dolmen.maintenance.compact.compaction_plan import CompactionOptions, CompactionPlan, PlannedGroup, plan_compaction
 from dolmen.maintenance.compact.rewrite import Rewritten, TableVersion
-from dolmen.maintenance.erasures.progress import rewrite_through
+from dolmen.maintenance.erasures.erasure_work import rewrite_through
 from dolmen.rows.scan.scan import Scan, scan_files
 from dolmen.spark import checks
 from dolmen.spark.file_tasks import map_in_tasks, run_numbered

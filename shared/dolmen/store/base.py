@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO, Protocol, Self, TypeAlias, runtime_checkable
 
+from dolmen.base.retry import attempts
 from dolmen.base.runtime import Runtime
 from dolmen.base.units import MIB
 from dolmen.errors import CorruptionError, InputError, ObjectNotFoundError, StoreUnavailableError
@@ -275,20 +276,6 @@ def check_key(key: str) -> str:
     if len(key.encode("utf-8", "surrogatepass")) > MAX_KEY_BYTES:
         raise InputError(f"key {key[:40]!r}... is longer than {MAX_KEY_BYTES} bytes")
     return key
-
-
-def attempts(
-    runtime: Runtime, limit: int = 6, *, base_seconds: float = 0.05, cap_seconds: float = 2.0
-) -> Iterator[int]:
-    """Counts attempts from 0 to ``limit`` - 1, and sleeps a jittered, doubling, capped time between them.
-
-    The jitter is "full": uniform between nothing and the cap of that attempt, which spreads competing writers best
-    (aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter).
-    """
-    for attempt in range(limit):
-        if attempt:
-            runtime.sleep(runtime.random.uniform(0, min(cap_seconds, base_seconds * 2**attempt)))
-        yield attempt
 
 
 def create(store: ObjectStore, key: str, body: Buffer, runtime: Runtime) -> None:

@@ -12,6 +12,7 @@ from typing import BinaryIO, Self
 from urllib.parse import quote
 
 from dolmen.base.cached import cached_property
+from dolmen.base.retry import DIRECTORY, attempts
 from dolmen.base.runtime import Runtime, shared_runtime
 from dolmen.base.units import SECOND_US
 from dolmen.errors import (
@@ -48,7 +49,6 @@ CONTENT_ETAG_BYTES = 4096
 _ASIDE = ".dolmen-expiring-"
 
 #: How often a put makes a directory that a concurrent delete removes again for being empty.
-_DIRECTORY_ATTEMPTS = 100
 
 
 class LocalStore:
@@ -124,7 +124,7 @@ class LocalStore:
         """Gives a finished temporary file its name, unless the name is taken."""
         temporary.finish(self.runtime.clock_us() * 1_000)
         directory, name = os.path.split(self._path(key))
-        for _ in range(_DIRECTORY_ATTEMPTS):
+        for _ in attempts(self.runtime, DIRECTORY):
             with suppress(FileNotFoundError), made_directory(directory) as directory_fd:
                 try:
                     os.link(temporary.path, name, dst_dir_fd=directory_fd)

@@ -8,7 +8,7 @@ from datetime import datetime
 from html import escape
 
 from dolmen.base.units import utc
-from dolmen.format.manifest import Counts, Deed, HistoryEntry
+from dolmen.format.manifest import Counts, HistoryEntry, TableEffect
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Commit:
     commit_id: str
     operation: str
     counts: Counts
-    did: tuple[Deed, ...] = ()
+    did: tuple[TableEffect, ...] = ()
     did_more: int = 0
     message: str = ""
     requests: tuple[str, ...] = ()

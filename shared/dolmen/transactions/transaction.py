@@ -14,7 +14,7 @@ import pyarrow as pa
 from dolmen.base import arguments
 from dolmen.commit.context import Context
 from dolmen.commit.statements.background import SetProperties
-from dolmen.commit.statements.tables import CreateTable, DropTable, RenameTable
+from dolmen.commit.statements.catalog import CreateTable, DropTable, RenameTable
 from dolmen.errors import InputError, SchemaError, TableNotFoundError
 from dolmen.format.layout import check_table_name
 from dolmen.format.manifest import Manifest, TableEntry

@@ -12,10 +12,9 @@ import pyarrow as pa
 from dolmen.base import arguments
 from dolmen.commit.change import is_raw_digest
 from dolmen.commit.statements.background import SetProperties
-from dolmen.commit.statements.claims import ExpectErasures
+from dolmen.commit.statements.catalog import AlterTable
 from dolmen.commit.statements.row_changes import DeletePositions, Overwrite
-from dolmen.commit.statements.statement import Statement
-from dolmen.commit.statements.tables import AlterTable
+from dolmen.commit.statements.statement import ExpectErasures, Statement
 from dolmen.errors import InputError
 from dolmen.format.evolution import (
     AddColumn,

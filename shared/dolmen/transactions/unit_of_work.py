@@ -16,9 +16,8 @@ from dolmen.commit.group import Committed
 from dolmen.commit.head import STAMP_SECONDS
 from dolmen.commit.intent import Intent
 from dolmen.commit.loop import commit as commit_change
-from dolmen.commit.statements.claims import ColumnsClaim, NamesClaim
 from dolmen.commit.statements.row_changes import Claim, InsertRows
-from dolmen.commit.statements.statement import Statement, is_prepared
+from dolmen.commit.statements.statement import ColumnsClaim, NamesClaim, Statement, is_prepared
 from dolmen.commit.uploads import PendingUploads
 from dolmen.entries.segments.erasures_in_force import erasures_of
 from dolmen.entries.segments.row_bounds import may_hold_matches

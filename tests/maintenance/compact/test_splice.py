@@ -24,6 +24,7 @@ from dolmen.base.runtime import Runtime
 from dolmen.commit.context import context_of
 from dolmen.errors import CorruptionError
 from dolmen.format.entries import DataFile
+from dolmen.format.properties import ROW_GROUP_BYTES
 from dolmen.maintenance.compact.compaction import Compacted, CompactionOptions, compact
 from dolmen.store.counting import CountingStore
 from dolmen.store.memory import MemoryBucket, MemoryStore
@@ -227,7 +228,7 @@ def test_files_with_narrower_types_are_encoded_anew() -> None:
 
 
 def test_small_row_groups_are_encoded_together() -> None:
-    check_encoded(deleted_from(world()), replace(SPLICE, row_group_bytes=None))
+    check_encoded(deleted_from(world()), replace(SPLICE, row_group_bytes=ROW_GROUP_BYTES))
 
 
 def test_a_row_group_between_copied_ones_is_not_left_small() -> None:
@@ -272,7 +273,7 @@ def test_tables_with_an_index_and_files_of_such_times_are_encoded_anew() -> None
     check_encoded(indexed)
     indexed.db.table("t").delete("id = 35", mode="positions")
     indexed.db.table("t").set(index=False)
-    check_encoded(indexed, replace(SPLICE, row_group_bytes=None))  # their row groups are small
+    check_encoded(indexed, replace(SPLICE, row_group_bytes=ROW_GROUP_BYTES))  # their row groups are small
 
 
 def test_floats_with_nan_are_encoded_anew_as_nobody_has_counted_them() -> None:
@@ -448,7 +449,10 @@ def test_it_reads_footers_and_deleted_rows_row_groups_and_writes_no_more_than_th
 def test_a_table_without_a_large_file_costs_no_request_more() -> None:
     plain, spliced = world(10, files=4), world(10, files=4)
     counts = []
-    for found, options in ((plain, replace(ENCODE, row_group_bytes=None)), (spliced, CompactionOptions(growth=1))):
+    for found, options in (
+        (plain, replace(ENCODE, row_group_bytes=ROW_GROUP_BYTES)),
+        (spliced, CompactionOptions(growth=1)),
+    ):
         assert isinstance(found.store, CountingStore)
         found.store.reset()
         run(found, options)

@@ -17,8 +17,8 @@ from dolmen.commit.head import Head
 from dolmen.commit.loop import submit
 from dolmen.entries.segments.live import LiveFiles
 from dolmen.errors import CorruptionError, InputError, NotFoundError
+from dolmen.format.erasures import Outside, Receipt, receipt_key
 from dolmen.format.manifest import Segment, TableEntry
-from dolmen.format.receipts import Outside, Receipt, receipt_key
 from dolmen.maintenance.compact.compaction import CompactionOptions, compact
 from dolmen.maintenance.erasures.status import figures_of
 from dolmen.maintenance.gc.collection import collect
@@ -169,7 +169,7 @@ def test_a_receipt_tells_what_lies_in_places_outside(tmp_path: Path) -> None:
         Outside(landing.as_uri(), 1, len(MARKER), 1_000_000_000_000_000),
         Outside(empty, 0),
     )
-    assert f"{landing.as_uri()} 1 objects, {len(MARKER)} bytes since 2001-09-09 01:46:40 UTC" in repr(
+    assert f"{landing.as_uri()} 1 object, {len(MARKER)} bytes since 2001-09-09 01:46:40 UTC" in repr(
         place.db.receipt(erased.id)
     )
     assert sorted(path.name for path in landing.iterdir()) == ["early.csv", "late.csv"]

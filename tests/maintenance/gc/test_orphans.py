@@ -15,7 +15,7 @@ import pytest
 from dolmen.api.database import Database
 from dolmen.errors import StaleWriterError
 from dolmen.maintenance.gc.collection import collect
-from dolmen.maintenance.gc.deleting import directories, hour_of, hour_prefix
+from dolmen.maintenance.gc.deletion import directories, hour_of, hour_prefix
 from dolmen.maintenance.gc.mark import KeySet
 from dolmen.maintenance.gc.sweep import sweepable
 from dolmen.store.counting import CountingStore

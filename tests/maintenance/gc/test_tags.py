@@ -8,7 +8,7 @@ from itertools import count
 import pytest
 
 from dolmen.commit.loop import submit
-from dolmen.commit.statements.tags_and_cursors import PutCursor
+from dolmen.commit.statements.catalog import PutCursor
 from dolmen.entries.segments.live import LiveFiles
 from dolmen.entries.segments.segment_reader import SegmentReader
 from dolmen.errors import ConflictError, CorruptionError, TagNotFoundError, VersionExpiredError

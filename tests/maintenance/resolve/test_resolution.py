@@ -13,7 +13,7 @@ import pytest
 
 from dolmen.api.database import Database
 from dolmen.base.runtime import Runtime
-from dolmen.format import vectors
+from dolmen.format.delete_object import decode_vector
 from dolmen.format.manifest import Counts
 from dolmen.maintenance.resolve import resolution
 from dolmen.maintenance.resolve.resolution import Resolved, resolve
@@ -60,7 +60,7 @@ def positions(found: World) -> dict[str, set[int]]:
         if file.vector:
             end = file.vector.offset + file.vector.length
             body = found.store.get(file.vector.object, (file.vector.offset, end)).body
-            read[file.uuid] = set(vectors.decode(body, file.vector, file.rows))
+            read[file.uuid] = set(decode_vector(body, file.vector, file.rows))
     return read
 
 

@@ -1,6 +1,6 @@
 """Statements of background work: they change how data is stored, and never what a reader sees.
 
-Each leaves out whatever others have made unnecessary meanwhile, and none makes a writer's commit fail.
+Each leaves out the work that other commits have made unnecessary, and none makes a writer's commit fail.
 
 The statement that adds and replaces parts of a table's index, and what removes them all.
 """
@@ -35,7 +35,7 @@ class Resolve:
         epoch: the table's epoch in the snapshot; in another epoch there is nothing to do.
         through: ``commit_ts`` of the snapshot.
         positions: by path, the rows that tombstones up to ``through`` match; an empty bitmap for a file without
-            matches. Files that were replaced meanwhile are left out.
+            matches. Files that others replaced are left out.
         segments: keys of segments whose live files are all resolved up to ``through``, by ``positions`` or because no
             tombstone matches.
         gather: paths of files whose vectors move into this commit's ``.del`` object even if they do not change.
@@ -153,8 +153,8 @@ class Compact:
     """Replaces files by rewritten ones.
 
     A group is dropped if one of its inputs is gone or has another pair (``applied_through``, vector) than before;
-    otherwise rows deleted meanwhile would come back. A tombstone that was committed meanwhile still hides rows of the
-    outputs, as their ``applied_through`` is the snapshot's ``commit_ts``.
+    otherwise rows that others deleted would come back. A tombstone that was committed concurrently still hides rows of
+    the outputs, because their ``applied_through`` is the snapshot's ``commit_ts``.
 
     Args:
         schema: the table's columns in the snapshot, under which the outputs were written.
@@ -294,7 +294,7 @@ class SetProperties:
         """Changes these settings only; changes that others made to other settings stay.
 
         Raises:
-            ConflictError: a column that they name was changed meanwhile, or they do not go with other settings now.
+            ConflictError: a column that they name has changed, or they contradict other settings now.
         """
         if self.name is None:
             draft.properties = self._apply_to(draft.properties)
@@ -335,7 +335,7 @@ class MoveFence:
             retention finds what it covers. None: they do not matter.
         now_us: the time of the plan: tags that have come to their end are removed, and cursors that last hold the
             horizon where they are.
-        forced: versions before this one expire in any case, with their tags, as erased rows must leave the disk.
+        forced: versions before this one expire in any case, with their tags, because erased rows must leave the disk.
     """
 
     seen: tuple[int, int]

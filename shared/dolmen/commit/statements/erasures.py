@@ -1,6 +1,6 @@
 """Statements that lead erasures from hidden to gone. None changes what a reader sees.
 
-Each looks at the version on which it lands, so whatever was restored or tagged meanwhile is taken into account.
+Each is applied to the version on which it lands, so it takes concurrent restores and tags into account.
 
 The statement that erases rows: a delete that also holds for older versions, late drops, clones and the disk.
 
@@ -66,7 +66,7 @@ class ForgetErasures:
         through: timestamp of the last erasure that may go: receipts of all up to it are written.
         now_us: the server's clock.
         listed_us: how long an erasure is held against late drops, in microseconds.
-        left_at: a time by the server's clock after which nobody uploads what an older manifest says.
+        left_at: a time by the server's clock after which no process uploads data of an older manifest.
     """
 
     through: int
@@ -248,7 +248,7 @@ class Erase:
         tombstone: names the rows of the one table.
         schema: the table's columns when the tombstone was made.
         subject: JSON forms of the values that stand for who is forgotten.
-        dropped: whether it may be that no table of now can have these values.
+        dropped: whether it is allowed that no present table can have these values.
         digest: digest of the request's content, if there is a request.
         within_us: the time within which its rows leave the disk, in microseconds; None = as the database is set.
         tables: the deletes, as ``prepare`` has made them.
@@ -272,7 +272,7 @@ class Erase:
         """Makes the deletes for the tables that there are now. What was made before for a table is taken again.
 
         Raises:
-            ConflictError: a column of the delete was dropped meanwhile.
+            ConflictError: a column of the delete was dropped in the meantime.
             InputError: a table's subject can have none of the values, or a value is none of any table's.
         """
         made = {erased.uuid: erased for erased in self.tables}
@@ -343,7 +343,7 @@ class Erase:
                 )
             known += fitting
             if any(fields.get(uuid) == field for uuid in entry.lineage[1:]):
-                continue  # what is erased in the table that it was cloned from is erased here
+                continue  # erased by the delete in the table that it was cloned from
             before = made.get(entry.uuid)
             if before is not None and before.columns == (field,):
                 yield before

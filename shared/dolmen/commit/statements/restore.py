@@ -36,12 +36,12 @@ from dolmen.predicate import Predicate
 
 @dataclass(frozen=True)
 class SubjectDeletes:
-    """Deletes of what was erased since an earlier version, in tables of then that the erasures do not name.
+    """Deletes of rows that were erased since an earlier version, in its tables that the erasures do not name.
 
     Args:
         made: tombstones of who was forgotten, that are recorded for this commit, by uuid of the table and id of the
             erasure; None where no row can match.
-        keys: deletes from memories of deleted keys (CDC), which may be others than those of now; likewise.
+        keys: deletes from memories of deleted keys (CDC), which may differ from the present ones; likewise.
         prepared_on: key of the base that they were made for.
     """
 
@@ -55,8 +55,8 @@ class SubjectDeletes:
         """Records what another base needs beside those that there are.
 
         Args:
-            tables: whole entries of then, by the name that each gets.
-            then_ts: commit timestamp of then.
+            tables: whole entries of that version, by the name that each gets.
+            then_ts: commit timestamp of that version.
         """
         made, keys = dict(self.made), dict(self.keys)
 
@@ -81,7 +81,7 @@ class SubjectDeletes:
         return SubjectDeletes(made, keys, draft.base.key)
 
     def hide(self, tables: Mapping[str, TableEntry], then_ts: int, draft: Draft) -> dict[str, TableEntry]:
-        """The entries of then with the deletes of all erasures since."""
+        """The entries of that version with the deletes of all erasures since."""
         assert self.prepared_on == draft.base.key, "deletes were made for another version"
         erasures = draft.erasures_after(then_ts)
 
@@ -117,9 +117,9 @@ class Restore:
     Args:
         name: the table; None for all tables of the database.
         uuid: its uuid; "" for all.
-        version: the version of then.
+        version: the earlier version.
         then_ts: its commit timestamp.
-        tables: whole entries of then, by the name that each gets.
+        tables: whole entries of that version, by the name that each gets.
         present: whether the table must still be there under its name, and not have been dropped.
         erased: hides what was erased since.
     """
@@ -138,7 +138,7 @@ class Restore:
         return replace(self, erased=self.erased.prepare(self.tables, self.then_ts, draft, uploads))
 
     def apply(self, draft: Draft, ts: int) -> None:
-        """Puts the entries of then under a new epoch.
+        """Puts the entries of that version under a new epoch.
 
         Raises:
             VersionExpiredError: the version has expired.
@@ -166,7 +166,7 @@ class Restore:
         draft.data_change = True
 
     def _replaced(self, draft: Draft) -> list[str]:
-        """Names of the tables of now that go, or come back as they were."""
+        """Names of the present tables that are deleted or replaced."""
         if self.name is None:
             return list(draft.tables)
         uuids = {entry.uuid for entry in self.tables.values()}
@@ -250,7 +250,7 @@ def _cloned(entry: TableEntry, uuid: str) -> TableEntry:
 
 
 def _under_new_epoch(entry: TableEntry, draft: Draft, ts: int) -> TableEntry:
-    """The entry as this commit makes it: whoever has read the table before must look again.
+    """The entry as this commit makes it. Changes that read the table before conflict with it.
 
     It has no index, which may hold keys of rows that were erased since.
     """

@@ -92,7 +92,7 @@ class DeletePositions:
     Args:
         positions: the positions to delete, by path of the data file; empty if no row was found.
         vectors: by path, the file's effective entry when the vector was made, and the vector. ``prepare`` makes them,
-            and makes them again for files whose vector was replaced meanwhile (vectors merge by OR).
+            and makes them again for files whose vector others replaced (vectors merge by OR).
         columns: ids of the columns by which rows were looked up, for the history.
         epoch: the table's epoch in the version in which rows were looked up; 0 = it did not exist there.
     """
@@ -244,10 +244,10 @@ def with_older_columns(
     """The table's entry when it takes files at ``ts`` that were written under other columns, and theirs.
 
     Args:
-        schema: the columns then; None for files that have all columns of now.
+        schema: the columns at that time; None for files that have all present columns.
 
     Raises:
-        ConflictError: what the files hold does not fit the columns of now.
+        ConflictError: the files' content does not fit the present columns.
     """
     now = entry.schema
     if schema is None or schema is now or (schema.fields, schema.next_id) == (now.fields, now.next_id):
@@ -269,7 +269,7 @@ def _file_count(entry: TableEntry) -> int:
 
 @dataclass(frozen=True)
 class Claim:
-    """A read of a transaction: its commit is valid only if nobody has changed the answer since.
+    """A read of a transaction: its commit is valid only if the result is still the same.
 
     Args:
         base_ts: ``commit_ts`` of the version that was read.

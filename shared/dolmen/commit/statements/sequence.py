@@ -40,7 +40,7 @@ def all_above(entry: TableEntry, field: Field, least: Any) -> bool:
 
 
 def forgettable(sequences: Sequences | None, before_us: int) -> Json:
-    """The sequence up to which deletes can be forgotten, as they were committed before a time; None if there is
+    """The sequence up to which deletes can be forgotten, because they were committed before a time; None if there is
     none."""
     old = [mark.greatest for mark in sequences.marks if mark.ts <= before_us] if sequences else []
     return old[-1] if old else None

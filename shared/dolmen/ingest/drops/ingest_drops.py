@@ -16,6 +16,7 @@ from dataclasses import replace
 from typing import Any
 
 from dolmen.api.database import Database
+from dolmen.base.retry import RetryPolicy, attempts
 from dolmen.commit.context import context_of
 from dolmen.errors import Error
 from dolmen.format.ingest_properties import IngestSettings, LandingPolicy
@@ -24,7 +25,6 @@ from dolmen.ingest.batch import BatchRequest, Decision, apply_together
 from dolmen.ingest.drops.drop_ingestion import DropIngestion
 from dolmen.ingest.drops.drop_outcomes import DropOutcome, IngestResult
 from dolmen.ingest.landing import Landing, apply_landing_policy
-from dolmen.store.base import attempts
 from dolmen.transactions.transaction import Transaction, unit_of
 
 
@@ -89,10 +89,10 @@ def ingest_with_retries(
     Yields the result of each try, without the failures that are tried again. See ``ingest_drops`` for the options.
     """
     left = list(drops)
-    for attempt in attempts(context_of(database).runtime, tries, cap_seconds=10.0):
+    for attempt in attempts(context_of(database).runtime, RetryPolicy(tries, cap_seconds=10.0)):
         ingested = ingest_drops(database, landing, left, **options)
         failed = [outcome.drop for outcome in ingested.outcomes if outcome.status == "failed"]
-        if not failed or attempt == tries - 1:
+        if not failed or attempt.is_last:
             yield ingested
             return
         finished = [outcome for outcome in ingested.outcomes if outcome.status != "failed"]

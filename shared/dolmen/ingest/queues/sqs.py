@@ -15,12 +15,12 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from dolmen.base.cached import cached_property
+from dolmen.base.retry import REQUEST, RetryPolicy, attempts
 from dolmen.base.runtime import Runtime, shared_runtime
 from dolmen.base.units import MIB
 from dolmen.errors import AccessDeniedError, Error, InputError, LimitError, NotFoundError, StoreUnavailableError
 from dolmen.ingest.queues.directory_queue import DirectoryQueue
 from dolmen.ingest.queues.queue import OutgoingMessage, Queue, QueueDepth, check_sizes
-from dolmen.store.base import attempts
 from dolmen.store.s3.aws_service import AwsService
 
 MAX_SQS_BYTES = MIB
@@ -70,7 +70,7 @@ class SqsQueue:
         for batch in _batches(messages, self.max_bytes):
             left = {str(number): message for number, message in enumerate(batch)}
             refused: dict[str, Any] = {}
-            for _ in attempts(self._runtime, 2 if self._expedited else 6):
+            for _ in attempts(self._runtime, RetryPolicy(2) if self._expedited else REQUEST):
                 entries = [_entry(number, message) for number, message in left.items()]
                 answer = self._ask("send_message_batch", Entries=entries)
                 refused = {entry["Id"]: entry for entry in answer.get("Failed", ())}

@@ -41,6 +41,7 @@ from tempfile import SpooledTemporaryFile
 from types import TracebackType
 from typing import Any, Self
 
+from dolmen.base.retry import attempts
 from dolmen.base.runtime import Runtime
 from dolmen.base.units import MIB, utc
 from dolmen.errors import CorruptionError, Error, InputError, ObjectChangedError, RowError, StoreUnavailableError
@@ -50,7 +51,7 @@ from dolmen.ingest.formats.reader_options import BadRow
 from dolmen.ingest.formats.source_file import ByteStream, Format, SourceFile
 from dolmen.ingest.formats.text.text_blocks import blocks
 from dolmen.ingest.landing import Landing, LandingPath, etag_of_drop, exists
-from dolmen.store.base import MAX_KEY_BYTES, ObjectStore, Unknown, attempts
+from dolmen.store.base import MAX_KEY_BYTES, ObjectStore, Unknown
 
 ERROR_SUFFIX = ".error.json"
 

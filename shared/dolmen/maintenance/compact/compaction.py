@@ -1,9 +1,9 @@
 """Compaction: rewrites files that make scans slow, while others write, delete and read.
 
 Each planned group is read in the version that is the newest when its turn comes, and committed by itself, so a stop
-loses one group at most. The commit decides what others' changes mean. A tombstone that was committed meanwhile still
-hides rows of the new files, as their ``applied_through`` is the snapshot's. If a file got another deletion vector or is
-gone, the group is dropped, and tried again in two halves. So a file that others change again and again costs the
+loses one group at most. The commit judges the changes of others. A tombstone that was committed concurrently still
+hides rows of the new files, because their ``applied_through`` is the snapshot's. If a file got another deletion vector
+or is gone, the group is dropped, and tried again in two halves. So a file that others change again and again costs the
 rewriting of ever fewer others, and files that are left alone get compacted, however often others commit.
 
 The groups of a compaction that are not done yet, here or on Spark.
@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from dolmen.base.units import count_text
 from dolmen.commit.context import Context
 from dolmen.commit.intent import Intent
 from dolmen.commit.loop import submit
@@ -24,7 +25,7 @@ from dolmen.format.properties import TableSettings
 from dolmen.maintenance import never
 from dolmen.maintenance.compact.compaction_plan import CompactionOptions, CompactionPlan, PlannedGroup, plan_compaction
 from dolmen.maintenance.compact.rewrite import GroupRewriter, TableVersion
-from dolmen.maintenance.erasures.progress import rewrite_through
+from dolmen.maintenance.erasures.erasure_work import rewrite_through
 from dolmen.rows.scan.plan import FactSheet
 
 _TRIES_ALONE = 2
@@ -45,7 +46,7 @@ class PendingGroup:
 
 
 class PendingGroups:
-    """The queue of groups. Groups whose files were changed meanwhile come back in halves.
+    """The queue of groups. Groups whose files others changed come back in halves.
 
     So a file that others change again and again costs the rewriting of ever fewer others.
     """
@@ -88,7 +89,7 @@ class Compacted(FactSheet):
         rows: rows in the new files.
         rows_deleted: deleted rows that the new files no longer contain.
         spilled_bytes: bytes that were sorted in the temporary directory.
-        bytes_copied: bytes of row groups without deleted rows that were copied as they are, not encoded anew.
+        bytes_copied: bytes of row groups without deleted rows that were copied as they are, not encoded again.
         commits: number of versions made.
         finished: False when it stopped early: call it again.
     """
@@ -123,11 +124,11 @@ class Compacted(FactSheet):
         dropped = f"; {self.dropped:,} changed by others meanwhile" if self.dropped else ""
         return [
             *self.plan.facts(),
-            ("done", f"{self.groups:,} groups in {self.commits:,} commits{dropped}"),
+            ("done", f"{count_text(self.groups, 'group')} in {count_text(self.commits, 'commit')}{dropped}"),
             (
                 "rewritten",
-                f"{self.files_in:,} files, {self.bytes_in:,} bytes -> {self.files_out:,} files, "
-                f"{self.bytes_out:,} bytes",
+                f"{count_text(self.files_in, 'file')}, {self.bytes_in:,} bytes -> "
+                f"{count_text(self.files_out, 'file')}, {self.bytes_out:,} bytes",
             ),
             *([("copied", f"{self.bytes_copied:,} bytes as they are")] if self.bytes_copied else []),
             ("rows", f"{self.rows:,} kept, {self.rows_deleted:,} deleted ones gone"),

@@ -21,10 +21,11 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from dolmen.base.units import MIB
+from dolmen.base.units import MIB, count_text
 from dolmen.entries.segments.row_bounds import column_bounds
 from dolmen.format.entries import TEXT_LIMIT, DataFile
 from dolmen.format.manifest import TableEntry
+from dolmen.format.properties import ROW_GROUP_BYTES
 from dolmen.rows.scan.plan import FactSheet
 from dolmen.rows.scan.read.byte_ranges import GAP_BYTES
 
@@ -51,13 +52,13 @@ class CompactionOptions:
         target_file_bytes: size of a full file; None for the table's property.
         growth: the output of a merge must be at least this many times as large as its largest input file (or run).
         deleted_share: a file is rewritten when more than this share of its rows is deleted by position.
-        group_bytes: about how much is rewritten at once, and lost when others change one of the files meanwhile.
+        group_bytes: about how much is rewritten at once, and lost when others change one of the files.
         memory_bytes: size of the rows that are sorted at once, as Arrow. Peak memory is several times that.
         directory: for rows that do not fit into memory; the system's temporary directory by default.
-        run_bytes: see ``WriteOptions``; less than there, as much else is in memory, and rows come sorted.
+        run_bytes: see ``WriteOptions``; less than there, because much else is in memory, and rows come sorted.
         row_group_bytes: see ``WriteOptions``.
         splice_bytes: row groups without deleted rows are copied as they are, where so many bytes of them follow upon
-            each other in one file; 0: none is, all rows are decoded and encoded anew.
+            each other in one file; 0: none is, all rows are decoded and encoded again.
     """
 
     target_file_bytes: int | None = None
@@ -67,7 +68,7 @@ class CompactionOptions:
     memory_bytes: int = 24 * MIB
     directory: str | None = None
     run_bytes: int = 8 * MIB
-    row_group_bytes: int | None = None
+    row_group_bytes: int = ROW_GROUP_BYTES
     splice_bytes: int = 16 * MIB
 
 
@@ -111,10 +112,11 @@ class PlannedGroup:
         saved = [
             (self.requests_saved, f"{self.requests_saved:,} requests"),
             (self.deleted_bytes, f"{self.deleted_bytes:,} bytes of deleted rows"),
-            (self.overlap - 1, f"up to {self.overlap:,} files read for one value of the sort key"),
+            (self.overlap - 1, f"up to {count_text(self.overlap, 'file')} read for one value of the sort key"),
         ]
         return (
-            f"{len(self.inputs):,} files, {self.bytes_in:,} bytes -> about {self.files_out:,} files, "
+            f"{count_text(len(self.inputs), 'file')}, {self.bytes_in:,} bytes -> about "
+            f"{count_text(self.files_out, 'file')}, "
             f"{self.bytes_out:,} bytes; saves each scan {', '.join(words for count, words in saved if count)}"
         )
 
@@ -145,9 +147,9 @@ class CompactionPlan(FactSheet):
     def facts(self) -> list[tuple[str, str]]:
         """The lines that ``repr`` shows, as pairs of name and value."""
         return [
-            ("compact", f"{self.table}: {self.files:,} files, {self.bytes:,} bytes"),
+            ("compact", f"{self.table}: {count_text(self.files, 'file')}, {self.bytes:,} bytes"),
             *((group.reason, str(group)) for group in self.groups),
-            *(("left alone", f"{count:,} files: {reason}") for reason, count in self.left.items()),
+            *(("left alone", f"{count_text(count, 'file')}: {reason}") for reason, count in self.left.items()),
             *([] if self.groups else [("to do", "nothing")]),
         ]
 

@@ -89,7 +89,7 @@ def write_options(options: CompactionOptions, target_file_bytes: int) -> WriteOp
         DEFAULT,
         target_file_bytes=target_file_bytes,
         run_bytes=options.run_bytes,
-        row_group_bytes=options.row_group_bytes or DEFAULT.row_group_bytes,
+        row_group_bytes=options.row_group_bytes,
     )
 
 

@@ -3,9 +3,9 @@
 A row group is copied where all of its rows are live, it is no smaller than one that would be written, the file has
 exactly the columns of the output, no key of other files lies within its range of the sort key, and so many bytes of
 such row groups follow upon each other in one file that copying costs less than reading, decoding, encoding and writing
-them. All of this is decided from entries and footers. What is not certain is encoded anew.
+them. All of this is decided from entries and footers. Uncertain row groups are encoded again.
 
-Which row groups can stand in a new file as they are: those that would be written alike, as far as readers see.
+Which row groups can be copied to a new file: those that would be written in the same way, as far as readers see.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from dolmen.maintenance.compact.sort import Unit
 from dolmen.rows.scan.read.byte_ranges import missing_file_error
 from dolmen.rows.scan.read.footers import DataFileFooter, check_footer
 from dolmen.rows.scan.read.row_groups import OpenFile, RowGroup
-from dolmen.rows.write.encodings import DEFAULT, WRITTEN_CODECS, Leaf, leaves
+from dolmen.rows.write.encodings import WRITTEN_CODECS, Leaf, leaves
 from dolmen.rows.write.parquet_object import (
     BLOOM_FALSE_POSITIVES,
     MAX_GROUP_ROWS,
@@ -77,7 +77,7 @@ class Spliceable:
         self._files: dict[str, bool] = {}
 
     def group(self, group: RowGroup) -> CopiedGroup | None:
-        """A row group as it can be copied; None if it has to be encoded anew."""
+        """A row group as it can be copied; None if it has to be encoded again."""
         if group.gone or group.tests or not self._file_fits(group.file):
             return None
         footer = group.file.footer
@@ -136,7 +136,7 @@ class Spliceable:
     def _is_large(self, row_group: pq.RowGroupMetaData, chunks: list[pq.ColumnChunkMetaData], size: int) -> bool:
         """Whether it is about as large as one that would be written: by its bytes, its rows, or its bytes in memory."""
         rows = row_group.num_rows
-        if size * _SHARE >= (self._options.row_group_bytes or DEFAULT.row_group_bytes):
+        if size * _SHARE >= self._options.row_group_bytes:
             return True
         if rows * _SHARE >= MAX_GROUP_ROWS:
             return True
@@ -197,7 +197,7 @@ def _extent(group: RowGroup, field: Field) -> Extent | None:
 
 
 Segments: TypeAlias = list[CopiedGroups | list[Unit]]
-"""The parts of an output in order: row groups that are copied, and units that are encoded anew."""
+"""The parts of an output in order: row groups that are copied, and units that are encoded again."""
 
 
 _Key: TypeAlias = tuple[tuple[Any, ...], ...]
@@ -319,7 +319,7 @@ class Splicing:
     def _chosen(self, pieces: list[_Piece]) -> list[_Piece]:
         """The same pieces, of which those are copied where that pays, and leaves no small row group between them."""
         pieces = list(pieces)
-        small = (self._options.row_group_bytes or DEFAULT.row_group_bytes) // 2
+        small = self._options.row_group_bytes // 2
         while True:
             given_up: set[int] = set()
             first = 0
@@ -346,7 +346,7 @@ class Splicing:
         return _key_range([column_bounds(part.file, by_id[id_]) for id_ in self._entry.sort_key], part.file.rows)
 
     def _fetch(self, file: OpenFile) -> tuple[OpenFile, SpliceSource | None]:
-        """Fetches what stands behind the column chunks of a file. None if its row groups cannot be copied."""
+        """Fetches the bytes behind the column chunks of a file. None if its row groups cannot be copied."""
         entry, footer = file.file, file.footer
         assert footer.sums is not None
         start = footer.sums.behind_chunks(footer.metadata).start
@@ -381,7 +381,7 @@ def _key_range(known: Sequence[Bounds], rows: int) -> tuple[_Key, _Key] | None:
     """The least and the greatest key that rows may have; None if nothing is known of the first column.
 
     It goes up to the first column that has more than one value: what is known of the columns behind it says nothing
-    about the order of rows. A bound that does not go through all columns stands for all keys that begin like it, so
+    about the order of rows. A bound that does not cover all columns means all keys that begin with it, so
     that two units which only touch there count as overlapping.
     """
     low: list[tuple[Any, ...]] = []

@@ -13,19 +13,26 @@ from typing import Any
 
 import msgspec
 
-from dolmen.base.units import utc
+from dolmen.base.units import count_text, utc
 from dolmen.commit.context import Context
 from dolmen.entries.segments.erasures_in_force import erasures_of, least_held
 from dolmen.entries.segments.segment_reader import SegmentReader
 from dolmen.errors import InputError, NotFoundError, ObjectNotFoundError
-from dolmen.format.erasures import Erasure, LeavingErasures
+from dolmen.format.erasures import (
+    MOST_OUTSIDE,
+    RECEIPT_PREFIX,
+    Erasure,
+    LeavingErasures,
+    Outside,
+    Receipt,
+    State,
+    parse_receipt_key,
+)
 from dolmen.format.layout import parse_manifest_key
 from dolmen.format.manifest import Manifest
 from dolmen.format.pointer import FORMAT_VERSION
 from dolmen.format.properties import DatabaseSettings
-from dolmen.format.receipts import MOST_OUTSIDE, PREFIX, Outside, Receipt, State, parse_receipt_key, receipt_of
-from dolmen.maintenance.erasures.progress import expire_at, rewrite_at, rewritten_through
-from dolmen.maintenance.erasures.receipts import load_receipt
+from dolmen.maintenance.erasures.erasure_work import expire_at, load_receipt, receipt_of, rewrite_at, rewritten_through
 from dolmen.rows.scan.plan import FactSheet
 from dolmen.rows.scan.read.byte_ranges import data_object
 
@@ -36,8 +43,8 @@ class ErasureStatus(FactSheet):
 
     Args:
         receipt: its receipt, or what the manifest knows where there is none yet.
-        state: ``hidden``: nobody sees its rows. ``rewritten``: no file of the newest version holds them. ``gone``: no
-            object of the database does.
+        state: ``hidden``: no version shows its rows. ``rewritten``: no file of the newest version holds them.
+            ``gone``: no object of the database does.
         next_step: what comes next, in words; "" if nothing does.
         next_at: when that happens at the latest, in microseconds; 0 if it depends on other things.
     """
@@ -55,11 +62,11 @@ class ErasureStatus(FactSheet):
     def facts(self) -> list[tuple[str, str]]:
         """The lines that ``repr`` shows, as pairs of name and value."""
         receipt = self.receipt
-        tables = [
-            f"{each.name or each.uuid} ({', '.join(each.columns)}{f', {each.keys:,} keys' if each.keys else ''})"
-            for each in receipt.tables
-        ]
-        rows = sum(file.rows or 0 for file in receipt.files)
+        tables = []
+        for each in receipt.tables:
+            details = [*each.columns, count_text(each.keys, "key")] if each.keys else each.columns
+            tables.append(f"{each.name or each.uuid} ({', '.join(details)})")
+        counted = f"{count_text(sum(file.rows or 0 for file in receipt.files), 'row')} counted"
         told = [
             ("erasure", receipt.id),
             ("state", self.state),
@@ -67,7 +74,10 @@ class ErasureStatus(FactSheet):
             ("due", _time(receipt.due_at)),
             ("tables", "; ".join(tables)),
             ("hidden since", f"version {receipt.version:,}" if receipt.version else ""),
-            ("files with its rows", f"{len(receipt.files):,}, {rows:,} rows counted" if receipt.files else ""),
+            (
+                "files with its rows",
+                f"{len(receipt.files):,}, {counted}" if receipt.files else "",
+            ),
             ("tags removed", ", ".join(receipt.tags)),
             ("rewritten", f"version {receipt.rewritten_version:,}" if receipt.rewritten_version else ""),
             ("gone", _time(receipt.gone_at)),
@@ -84,7 +94,7 @@ class ErasureStatus(FactSheet):
         if receipt.noncurrent is None:
             return "not known: see whether the bucket keeps older versions of objects"
         kept = receipt.noncurrent
-        return f"{kept.objects:,} older versions of objects, {kept.bytes:,} bytes, when it was gone"
+        return f"{count_text(kept.objects, 'older version')} of objects, {kept.bytes:,} bytes, when it was gone"
 
     def to_dict(self) -> dict[str, Any]:
         """These facts for JSON."""
@@ -103,7 +113,7 @@ def list_statuses(context: Context, *, gone: bool = False) -> list[ErasureStatus
     if not gone:
         return pending
     known = {status.id for status in pending}
-    ids = (parse_receipt_key(info.key) for info in context.store.list(PREFIX))
+    ids = (parse_receipt_key(info.key) for info in context.store.list(RECEIPT_PREFIX))
     closed = [_of_receipt(context, id_) for id_ in ids if id_ is not None and id_ not in known]
     closed.sort(key=lambda status: (status.receipt.requested_at, status.id))
     return closed + pending
@@ -116,7 +126,7 @@ def status_of(context: Context, id_: str) -> ErasureStatus:
         NotFoundError: there is neither an erasure nor a receipt of this id.
         CorruptionError: its receipt is damaged.
     """
-    if not isinstance(id_, str) or parse_receipt_key(f"{PREFIX}{id_}.json") is None:
+    if not isinstance(id_, str) or parse_receipt_key(f"{RECEIPT_PREFIX}{id_}.json") is None:
         raise InputError("the id of an erasure is 32 hexadecimal digits")
     manifest = context.head.refresh().manifest
     for status in pending_statuses(context, manifest, (id_,)):
@@ -213,7 +223,7 @@ def _place(place: Outside) -> str:
         return f"{place.url} could not be listed"
     most = "at least " if place.objects == MOST_OUTSIDE else ""
     since = f" since {_time(place.oldest_at)}" if place.objects else ""
-    return f"{place.url} {most}{place.objects:,} objects, {place.bytes:,} bytes{since}"
+    return f"{place.url} {most}{count_text(place.objects, 'object')}, {place.bytes:,} bytes{since}"
 
 
 def _time(at_us: int) -> str:

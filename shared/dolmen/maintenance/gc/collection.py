@@ -16,6 +16,8 @@ from functools import partial
 from html import escape
 
 from dolmen.base.cached import cached_property
+from dolmen.base.retry import FENCE, attempts
+from dolmen.base.units import count_text
 from dolmen.commit.context import Context
 from dolmen.commit.loop import submit
 from dolmen.commit.statements.background import CollectionProgress, MoveFence
@@ -26,25 +28,22 @@ from dolmen.format.manifest import Manifest
 from dolmen.format.properties import DatabaseSettings
 from dolmen.iceberg.published_versions import publications_before, published_tables
 from dolmen.maintenance import never
-from dolmen.maintenance.erasures.closing import Closing
-from dolmen.maintenance.erasures.progress import erasure_work
-from dolmen.maintenance.erasures.receipts import describe_erasures
+from dolmen.maintenance.erasures.erasure_work import describe_erasures, erasure_work
+from dolmen.maintenance.erasures.finishing import ReceiptFinisher
 from dolmen.maintenance.erasures.status import ErasureFigures, figures_of
-from dolmen.maintenance.gc.deleting import Amount, ObjectEraser
+from dolmen.maintenance.gc.deletion import Amount, ObjectDeleter, Release
 from dolmen.maintenance.gc.gc_plan import (
     OPERATION,
     CollectionPlan,
     clear_intent,
     finished_intents,
-    freeable,
+    last_deletable_version,
     next_horizon,
     plan,
 )
 from dolmen.maintenance.gc.mark import KeySet, Marker, mark
 from dolmen.maintenance.gc.publications import PublicationSweep
-from dolmen.maintenance.gc.release import Release
 from dolmen.maintenance.gc.sweep import Sweep, sweepable
-from dolmen.store.base import attempts
 
 REASONS: dict[str, str] = {
     "released": "dropped by expired versions",
@@ -67,7 +66,7 @@ class Collected:
         versions_expired: number of versions that expired; their objects go once ``reader_grace`` is over.
         deleted: objects and bytes by reason (``REASONS``). Objects that versions released are not measured; their bytes
             count as 0.
-        revoked: txids of jobs that were taken for dead.
+        revoked: txids of jobs that counted as dead.
         waiting: orphans that are too young to delete, including those of commits under way; None if none were listed.
         errors: reasons by key of objects that could not be deleted, or of receipts that could not be written; the next
             run tries them again.
@@ -102,43 +101,40 @@ class Collected:
     @property
     def facts(self) -> list[tuple[str, str]]:
         """The lines that ``repr`` shows, as pairs of name and value."""
-        told = [("oldest version kept", f"{max(self.horizon, 1):,}")] if self.version else []
+        lines = [("oldest version kept", f"{max(self.horizon, 1):,}")] if self.version else []
         if self.versions_expired:
-            told.append(("versions expired", f"{self.versions_expired:,}"))
+            lines.append(("versions expired", f"{self.versions_expired:,}"))
         for reason, words in REASONS.items():
             if amount := self.deleted.get(reason):
-                told.append((words, _amount_text(amount)))
+                lines.append((words, _amount_text(amount)))
         if self.revoked:
-            told.append(("dead jobs revoked", f"{len(self.revoked):,}"))
+            lines.append(("dead jobs revoked", f"{len(self.revoked):,}"))
         if self.waiting and self.waiting.objects:
-            told.append(("orphans too young to go", _amount_text(self.waiting)))
+            lines.append(("orphans too young to go", _amount_text(self.waiting)))
         if self.erasures_gone:
-            told.append(("erasures gone from the disk", f"{self.erasures_gone:,}"))
+            lines.append(("erasures gone from the disk", f"{self.erasures_gone:,}"))
         if self.errors:
-            told.append(
+            lines.append(
                 ("not deleted", f"{len(self.errors):,}, {min(self.errors)} first: {self.errors[min(self.errors)]}")
             )
         if not self.finished:
-            told.append(("finished", "no: the next run goes on"))
-        return told
+            lines.append(("finished", "no: the next run goes on"))
+        return lines
 
     def __repr__(self) -> str:
         head = "would delete" if self.dry_run else "deleted"
         facts = "".join(f", {name} {value}" for name, value in self.facts)
-        return f"<Collected: {head} {self.objects:,} objects{facts}>"
+        return f"<Collected: {head} {count_text(self.objects, 'object')}{facts}>"
 
     def _repr_html_(self) -> str:
-        head = f"<b>{'would delete' if self.dry_run else 'deleted'} {self.objects:,} objects</b>"
+        verb = "would delete" if self.dry_run else "deleted"
+        head = f"<b>{verb} {count_text(self.objects, 'object')}</b>"
         rows = "".join(f"<tr><td>{escape(name)}</td><td>{escape(value)}</td></tr>" for name, value in self.facts)
         return f"<div>{head}<table>{rows}</table></div>"
 
 
 def _amount_text(amount: Amount) -> str:
     return f"{amount.objects:,}" + (f" ({amount.bytes:,} bytes)" if amount.bytes else "")
-
-
-_FENCES = 10
-"""How often collection plans again because another one moved the fence first."""
 
 
 def collect(
@@ -161,7 +157,7 @@ def collect(
         settings: retention settings; by default those of the database.
         full: look for orphans among all objects, including those that earlier runs have looked at.
         marker: finds the objects to keep; it is called with a version at or after the fence.
-        outside: URLs of places whose objects receipts of erasures tell.
+        outside: URLs outside the database, whose objects the receipts of erasures count.
 
     Raises:
         ConflictError: other collections moved the fence again and again.
@@ -181,18 +177,19 @@ def collect(
 def _move_fence(
     context: Context, settings: DatabaseSettings | None, *, full: bool, dry_run: bool
 ) -> tuple[Manifest, CollectionPlan, DatabaseSettings]:
-    """Moves horizon and fence if there is a reason to. Returns a version in which they stand, the plan, the
-    settings."""
+    """Moves horizon and fence if there is a reason to. Returns a version with both, the plan, the settings."""
     head = context.head
-    for _ in attempts(context.runtime, _FENCES):
+    for _ in attempts(context.runtime, FENCE):
         manifest = head.refresh().manifest
         chosen = settings or DatabaseSettings.of(manifest)
         with context.reading(manifest.version):
             planned = plan(head, manifest, chosen, full=full)
+        # The fence must not move unless a commit is needed: each commit makes attempts of others lose.
         if dry_run or manifest.version == 0 or not planned.moves:
             return manifest, planned, chosen
         seen = (manifest.horizon, manifest.orphan_cutoff)
         work = planned.erasures
+        # Receipts before the commit, which removes the erasures that they describe from the manifest.
         describe_erasures(context, manifest, work)
         fence = MoveFence(
             seen,
@@ -235,16 +232,16 @@ class _Collection:
         dry_run: bool,
         full: bool,
     ) -> None:
-        self._held_to = settings if own else None
+        self._own_settings = settings if own else None
         self._context, self._settings, self._manifest, self._planned = context, settings, manifest, planned
         self._deadline, self._marker, self._dry_run, self._full = deadline, marker, dry_run, full
-        self._eraser = ObjectEraser(context.store, dry_run=dry_run)
+        self._deleter = ObjectDeleter(context.store, dry_run=dry_run)
         self._now_us = max(planned.now_us, manifest.created_at)
-        self._through = freeable(manifest, settings, self._now_us)
+        self._through = last_deletable_version(manifest, settings, self._now_us)
         self._freed, self._swept = manifest.freed, manifest.swept
         self._listed = False
         self._waiting: Amount | None = None
-        self._closed: frozenset[str] = frozenset()
+        self._gone: frozenset[str] = frozenset()
         self._outside = outside
 
     @cached_property
@@ -255,20 +252,28 @@ class _Collection:
     def run(self) -> Collected:
         """Deletes, records the progress, and lets the next versions expire."""
         finished = (
-            self._clear_intents() and self._release() and self._sweep() and self._sweep_publications() and self._close()
+            # Intents first: they name the objects of dead jobs, which a sweep would find only days later.
+            self._clear_intents()
+            # Released objects before orphans: the sweep must not take what the work list still names.
+            and self._release()
+            and self._sweep()
+            and self._sweep_publications()
+            # Receipts last: they say that all of this is done.
+            and self._finish_receipts()
         )
+        # Also after a deadline: the next run continues from what is recorded. It may let the next versions expire.
         newest = self._record()
         horizon = max(newest.horizon, self._planned.horizon if self._dry_run else 0)
         return Collected(
             version=newest.version,
             horizon=horizon,
             versions_expired=max(0, horizon - max(self._planned.horizon_before, 1)),
-            deleted=self._eraser.deleted,
+            deleted=self._deleter.deleted,
             revoked=self._planned.revoke,
             waiting=self._waiting,
-            errors=self._eraser.errors,
+            errors=self._deleter.errors,
             erasures=figures_of(newest, self._context.segments, self._now_us),
-            erasures_gone=len(self._closed),
+            erasures_gone=len(self._gone),
             finished=finished,
             dry_run=self._dry_run,
         )
@@ -277,7 +282,9 @@ class _Collection:
         for intent in finished_intents(self._planned.intents, self._manifest):
             if self._deadline():
                 return False
-            clear_intent(self._context.store, self._eraser, intent, self._manifest, None if intent.done else self._kept)
+            clear_intent(
+                self._context.store, self._deleter, intent, self._manifest, None if intent.done else self._kept
+            )
         return True
 
     def _release(self) -> bool:
@@ -287,7 +294,7 @@ class _Collection:
             return False
         context = self._context
         release = Release(
-            context.store, context.segments, self._eraser, self._manifest, self._kept, self._through, self._deadline
+            context.store, context.segments, self._deleter, self._manifest, self._kept, self._through, self._deadline
         )
         progress = release.run()
         self._freed, self._listed = progress.freed, progress.complete
@@ -304,7 +311,7 @@ class _Collection:
             kept = self._marker(self._manifest, self._context.segments, self._freed)
         sweep = Sweep(
             self._context.head,
-            self._eraser,
+            self._deleter,
             self._manifest,
             kept,
             sweepable(cutoff),
@@ -321,7 +328,7 @@ class _Collection:
     def _publications(self) -> PublicationSweep:
         return PublicationSweep(
             self._context,
-            self._eraser,
+            self._deleter,
             self._context.head.refresh().manifest if published_tables(self._manifest) else self._manifest,
             self._settings,
             self._now_us,
@@ -330,13 +337,13 @@ class _Collection:
             dry_run=self._dry_run,
         )
 
-    def _close(self) -> bool:
-        """Writes the receipts of erasures of which nothing is left."""
+    def _finish_receipts(self) -> bool:
+        """Writes the receipts of erasures whose rows are all gone."""
         if self._dry_run:
             return True
         planned = self._planned
         freed = min(self._freed, self._through)
-        closing = Closing(
+        finisher = ReceiptFinisher(
             self._context,
             self._manifest,
             planned.intents,
@@ -348,9 +355,9 @@ class _Collection:
             lambda: self._kept,
             self._outside,
         )
-        complete = closing.run()
-        self._closed = frozenset(closing.closed)
-        self._eraser.errors.update(closing.errors)
+        complete = finisher.run()
+        self._gone = frozenset(finisher.finished)
+        self._deleter.errors.update(finisher.errors)
         return complete
 
     def _record(self) -> Manifest:
@@ -361,8 +368,8 @@ class _Collection:
         statements: list[Statement] = []
         if self._freed > manifest.freed or self._swept > manifest.swept:
             statements.append(CollectionProgress(self._freed, self._swept))
-        if self._closed:
-            statements.append(CloseErasures(self._closed))
+        if self._gone:
+            statements.append(CloseErasures(self._gone))
         if self._listed and self._through == manifest.horizon:
             now_us = self._planned.now_us
             horizon = next_horizon(head, manifest, self._settings, now_us)
@@ -371,7 +378,12 @@ class _Collection:
                 describe_erasures(self._context, manifest, replace(work, forgets=()))
                 seen = (manifest.horizon, manifest.orphan_cutoff)
                 fence = MoveFence(
-                    seen, horizon, manifest.orphan_cutoff, settings=self._held_to, now_us=now_us, forced=work.forced
+                    seen,
+                    horizon,
+                    manifest.orphan_cutoff,
+                    settings=self._own_settings,
+                    now_us=now_us,
+                    forced=work.forced,
                 )
                 try:
                     return submit(head, OPERATION, [*statements, fence]).manifest or head.refresh().manifest

@@ -14,14 +14,14 @@ from dolmen.commit.intent import PREFIX, Heartbeat, parse_intent_key
 from dolmen.errors import CorruptionError, ObjectNotFoundError, UnsupportedFormatError
 from dolmen.format.manifest import HistoryEntry, Manifest
 from dolmen.format.properties import DatabaseSettings
-from dolmen.maintenance.erasures.progress import ErasureWork, erasure_work
-from dolmen.maintenance.gc.deleting import ObjectEraser, directories, hour_floor, hour_prefix
+from dolmen.maintenance.erasures.erasure_work import ErasureWork, erasure_work
+from dolmen.maintenance.gc.deletion import ObjectDeleter, directories, hour_floor, hour_prefix
 from dolmen.maintenance.gc.mark import KeySet
 from dolmen.maintenance.gc.sweep import has_come_of_age, sweepable
 from dolmen.store.base import ObjectInfo, ObjectStore
 
 SLACK_US = HOUR_US
-"""An object counts as older than a moment only if it is older by this much, as clocks of servers differ."""
+"""An object counts as older than a moment only if it is older by this much, because clocks of servers differ."""
 
 
 @dataclass
@@ -78,7 +78,7 @@ def finished_intents(known: dict[str, KnownIntent], manifest: Manifest) -> list[
 
 
 def clear_intent(
-    store: ObjectStore, eraser: ObjectEraser, intent: KnownIntent, manifest: Manifest, kept: KeySet | None
+    store: ObjectStore, deleter: ObjectDeleter, intent: KnownIntent, manifest: Manifest, kept: KeySet | None
 ) -> None:
     """Deletes the objects of a revoked job, and then its intent.
 
@@ -93,10 +93,10 @@ def clear_intent(
         left = [info for info in _objects_of(store, intent, before_us) if info.last_modified_us < before_us]
         held = kept.holds([info.key for info in left])
         gone = [info for info, needed in zip(left, held.tolist(), strict=True) if not needed]
-        failed = eraser.erase("revoked", [info.key for info in gone], [info.size for info in gone])
+        failed = deleter.erase("revoked", [info.key for info in gone], [info.size for info in gone])
     if not failed:  # otherwise the next run needs the intent to find them
         infos = sorted(intent.objects, key=lambda info: info.key)  # "done" comes last
-        eraser.erase("intents", [info.key for info in infos], [info.size for info in infos])
+        deleter.erase("intents", [info.key for info in infos], [info.size for info in infos])
 
 
 def _objects_of(store: ObjectStore, intent: KnownIntent, until_us: int) -> Iterator[ObjectInfo]:
@@ -160,16 +160,20 @@ def plan(head: Head, manifest: Manifest, settings: DatabaseSettings, *, full: bo
     """Plans a collection on a version that was just read."""
     now_us = head.server_now(manifest)
     known = intents(head.store)
-    # Objects of versions that expired before are deleted first, so that their readers' grace does not begin anew.
-    horizon = next_horizon(head, manifest, settings, now_us) if is_freed(manifest) else manifest.horizon
+    # Objects of expired versions are deleted first, so that the grace of their readers does not begin again.
+    horizon = next_horizon(head, manifest, settings, now_us) if has_deleted_expired(manifest) else manifest.horizon
     erasures = erasure_work(manifest, head.segments, settings, now_us, horizon)
-    if not is_freed(manifest):
+    if not has_deleted_expired(manifest):
         erasures = erasures.without_expiry()
     orphan_cutoff = max(manifest.orphan_cutoff, now_us - settings.orphan_age_us)
     revoke = dead_jobs(known, manifest, now_us - settings.intent_timeout_us)
     applied_before = now_us - settings.applied_retention_us
     forgets = any(segment.created_at < applied_before for segment in manifest.segments_of("applied"))
-    sweep = full or _leaves(manifest, orphan_cutoff) or has_come_of_age(head, manifest, sweepable(orphan_cutoff))
+    sweep = (
+        full
+        or _has_erased_orphans(manifest, orphan_cutoff)
+        or has_come_of_age(head, manifest, sweepable(orphan_cutoff))
+    )
     ends = any(0 < tag.until <= now_us for tag in manifest.tags.values())
     moves = horizon > manifest.horizon or bool(revoke) or forgets or sweep or ends or erasures.moves(manifest.horizon)
     return CollectionPlan(
@@ -177,17 +181,17 @@ def plan(head: Head, manifest: Manifest, settings: DatabaseSettings, *, full: bo
     )
 
 
-def _leaves(manifest: Manifest, orphan_cutoff: int) -> bool:
-    """Whether orphans must be looked for because they may hold rows of an erasure."""
+def _has_erased_orphans(manifest: Manifest, orphan_cutoff: int) -> bool:
+    """Whether orphans must be searched for because they may contain rows of an erasure."""
     return any(manifest.swept < each.left_at <= sweepable(orphan_cutoff) for each in manifest.leaving)
 
 
-def is_freed(manifest: Manifest) -> bool:
+def has_deleted_expired(manifest: Manifest) -> bool:
     """Whether the objects of all expired versions are deleted."""
     return manifest.freed >= manifest.horizon
 
 
-def freeable(manifest: Manifest, settings: DatabaseSettings, now_us: int) -> int:
+def last_deletable_version(manifest: Manifest, settings: DatabaseSettings, now_us: int) -> int:
     """The version up to which objects may be deleted: the horizon, once readers of older versions had time to end."""
     over = manifest.horizon_at + settings.reader_grace_us <= now_us
     return manifest.horizon if over else min(manifest.freed, manifest.horizon)
@@ -197,7 +201,7 @@ def next_horizon(head: Head, manifest: Manifest, settings: DatabaseSettings, now
     """The oldest version to keep; the present horizon when moving it is not worth a commit.
 
     A version is kept if it was the newest at some time within the retention, if it is among the newest
-    ``keep_versions``, or if it is not older than the place of a cursor that lasts. A tag keeps its version alone.
+    ``keep_versions``, or if a cursor still needs it. A tag keeps its version alone.
     """
     horizon = manifest.horizon
     held = (cursor.version for cursor in manifest.cursors.values() if cursor.holds(now_us))
@@ -227,7 +231,7 @@ def _last(history: Sequence[HistoryEntry], time_us: int) -> int:
 
 
 def _worth_it(head: Head, manifest: Manifest, horizon: int, oldest_kept: int) -> bool:
-    """Whether more than collection's own commits would expire. Otherwise an idle database would commit for ever."""
+    """Whether more than collection's own commits would expire. Else an idle database would never stop committing."""
     if any(segment.greatest > horizon and segment.least <= oldest_kept for segment in manifest.segments_of("released")):
         return True
     if any(horizon < entry.version <= oldest_kept for entry in manifest.released):

@@ -183,7 +183,7 @@ def tagged_keys(key: str, reader: SegmentReader) -> Iterator[str]:
     """Keys of the manifest of an expired version that a tag keeps, and of all that the version needs.
 
     Raises:
-        CorruptionError: the manifest is missing or damaged, so nobody knows what the tag keeps; or another commit has
+        CorruptionError: the manifest is missing or damaged, so it is unknown what the tag keeps; or another commit has
             dropped the tag, and another collection has deleted the manifest.
     """
     yield key

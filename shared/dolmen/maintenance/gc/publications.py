@@ -19,7 +19,7 @@ from dolmen.iceberg.published_versions import (
     published_tables_of,
     unpin_versions,
 )
-from dolmen.maintenance.gc.deleting import ObjectEraser
+from dolmen.maintenance.gc.deletion import ObjectDeleter
 from dolmen.maintenance.gc.gc_plan import newest_at
 from dolmen.store.base import ObjectInfo
 
@@ -46,7 +46,7 @@ class PublicationSweep:
     def __init__(
         self,
         context: Context,
-        eraser: ObjectEraser,
+        deleter: ObjectDeleter,
         manifest: Manifest,
         settings: DatabaseSettings,
         now_us: int,
@@ -55,7 +55,7 @@ class PublicationSweep:
         full: bool,
         dry_run: bool,
     ) -> None:
-        self._context, self._eraser, self._manifest, self._settings = context, eraser, manifest, settings
+        self._context, self._deleter, self._manifest, self._settings = context, deleter, manifest, settings
         self._now_us, self._deadline, self._full, self._dry_run = now_us, deadline, full, dry_run
 
     def run(self) -> bool:
@@ -69,7 +69,7 @@ class PublicationSweep:
                 try:
                     self._sweep(table)
                 except CorruptionError as error:
-                    self._eraser.errors[error.key] = f"{error.reason}: publish the table anew"
+                    self._deleter.errors[error.key] = f"{error.reason}: publish the table anew"
             else:
                 self._sweep_dropped(table)
         return True
@@ -77,7 +77,7 @@ class PublicationSweep:
     def _sweep_abandoned(self, directory: PublicationDirectory, found: Sequence[ObjectInfo]) -> None:
         """Deletes the metadata first, and in a later round all else.
 
-        Who publishes meanwhile pins a version before looking for metadata. So what is seen of it here is a pin, or it
+        A concurrent publisher pins a version before it looks for metadata. So this run sees its pin, or the publisher
         finds no metadata that names what is deleted.
         """
         documents, others = _divide(info for info in found if info.last_modified_us < self._before_us)
@@ -125,7 +125,7 @@ class PublicationSweep:
         """Deletes the metadata, its newest last; once none is left, what is old enough; and then removes the pins.
 
         The publisher of a version that had the table may still be under way, and create metadata whenever it likes
-        before ``orphan_age`` has passed. What it then names must be there, as the table may be restored.
+        before ``orphan_age`` has passed. The objects that it names must be there, because the table may be restored.
         """
         directory = PublicationDirectory(self._context.store, self._context.runtime, table)
         pins = pins_of(self._manifest, table)
@@ -145,11 +145,11 @@ class PublicationSweep:
             unpin_versions(self._context, table, max(pins) + 1)  # no others: the table may be there again
 
     def _is_there_again(self, table: str) -> bool:
-        """Whether the table has been restored meanwhile."""
+        """Whether the table has been restored since."""
         return any(entry.uuid == table for entry in self._context.head.refresh().manifest.tables.values())
 
     def _are_settled(self, pins: dict[int, str]) -> bool:
-        """Whether nobody still publishes one of these versions, as it has not been the newest since ``orphan_age``."""
+        """Whether no process still publishes one of these versions: none was the newest since ``orphan_age``."""
         newest = newest_at(self._context.head, self._manifest, self._before_us)
         if newest:
             return max(pins) < newest
@@ -205,7 +205,7 @@ class PublicationSweep:
         return needed
 
     def _erase(self, found: Sequence[ObjectInfo]) -> bool:
-        return bool(self._eraser.erase(REASON, [info.key for info in found], [info.size for info in found]))
+        return bool(self._deleter.erase(REASON, [info.key for info in found], [info.size for info in found]))
 
 
 def _divide(found: Iterable[ObjectInfo]) -> tuple[list[ObjectInfo], list[ObjectInfo]]:

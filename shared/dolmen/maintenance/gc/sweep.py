@@ -15,7 +15,7 @@ from dolmen.commit.head import Head
 from dolmen.commit.versions import commits
 from dolmen.format.layout import manifest_key, parse_manifest_key
 from dolmen.format.manifest import Manifest
-from dolmen.maintenance.gc.deleting import BATCH, Amount, ObjectEraser, directories, hour_floor, hour_of, hour_prefix
+from dolmen.maintenance.gc.deletion import BATCH, Amount, ObjectDeleter, directories, hour_floor, hour_of, hour_prefix
 from dolmen.maintenance.gc.mark import KeySet
 from dolmen.store.base import ObjectInfo, ObjectStore
 
@@ -37,7 +37,7 @@ def has_come_of_age(head: Head, manifest: Manifest, before_us: int) -> bool:
     """Whether a sweep has anything to look at: objects older than ``before_us``, and younger than the last sweep.
 
     Costs a request or two for each table, whatever it holds. If nothing was written since, it also lists the hours
-    before the last sweep, as names may be older than their objects.
+    before the last sweep, because names may be older than their objects.
     """
     since_us, store = manifest.swept, head.store
     if before_us <= since_us:
@@ -88,7 +88,7 @@ class Sweep:
     def __init__(
         self,
         head: Head,
-        eraser: ObjectEraser,
+        deleter: ObjectDeleter,
         manifest: Manifest,
         kept: KeySet,
         before_us: int,
@@ -96,7 +96,7 @@ class Sweep:
         *,
         full: bool = False,
     ) -> None:
-        self._head, self._store, self._eraser, self._manifest = head, head.store, eraser, manifest
+        self._head, self._store, self._deleter, self._manifest = head, head.store, deleter, manifest
         self._kept, self._before_us, self._deadline = kept, before_us, deadline
         self._from_us = 0 if full else max(0, manifest.swept - MARGIN_US)
         self._waiting = Amount()
@@ -137,7 +137,7 @@ class Sweep:
         self._waiting += Amount(len(young), sum(young))
         if not old:
             return
-        failed = self._eraser.erase("orphans", [info.key for _, info in old], [info.size for _, info in old])
+        failed = self._deleter.erase("orphans", [info.key for _, info in old], [info.size for _, info in old])
         hours = [hour for hour, info in old if info.key in failed]
         if hours:
             self._failed_us = min(hours + ([] if self._failed_us is None else [self._failed_us]))
@@ -172,7 +172,7 @@ def _losers(head: Head, manifest: Manifest, since_us: int) -> Iterator[ObjectInf
     oldest = manifest.version
     for entry in commits(head, manifest):
         if entry.version < oldest - 1:
-            break  # without its history nobody knows which attempt won
+            break  # without its history it is unknown which attempt won
         winners.append(entry.manifest)
         oldest = entry.version
         if entry.created_at < since_us - SLACK_US:

@@ -67,7 +67,7 @@ class BoundsCollector:
         taken = [end if len(places) == len(end) else end.take(pa.array(places)) for end in (least, greatest)]
         try:
             self._add(*(widened_ends(end, self._field.arrow_type).cast(self._type) for end in taken))
-        except pa.ArrowException:  # bounds of another type, as only a damaged segment has
+        except pa.ArrowException:  # bounds of another type, which only a damaged segment has
             self._unknown += len(places)
 
     def add_files(self, files: Iterable[DataFile]) -> None:

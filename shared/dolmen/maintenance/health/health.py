@@ -285,7 +285,7 @@ class QueuePlace:
 
 @dataclass(frozen=True)
 class Pipeline:
-    """Places beside the database, which does not know them, so that whoever asks has to name them.
+    """URLs outside the database, which does not know them: the caller names them.
 
     Args:
         rejects: the place of rejected files; None if none was named.

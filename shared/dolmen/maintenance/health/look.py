@@ -24,8 +24,8 @@ from dolmen.format.pointer import RESERVED_TAGS
 from dolmen.format.properties import DatabaseSettings, TableSettings
 from dolmen.maintenance.compact.compaction_plan import CompactionOptions, PlannedGroup, plan_compaction
 from dolmen.maintenance.debt import Debts, TableDebt, debts_of
-from dolmen.maintenance.erasures.progress import rewrite_through
-from dolmen.maintenance.gc.gc_plan import freeable, next_horizon
+from dolmen.maintenance.erasures.erasure_work import rewrite_through
+from dolmen.maintenance.gc.gc_plan import last_deletable_version, next_horizon
 from dolmen.maintenance.health.concerns import concerns_of, size_text
 from dolmen.maintenance.health.file_figures import FilesSurvey, pending_erasures
 from dolmen.maintenance.health.health import (
@@ -77,7 +77,7 @@ def plan_collection(context: Context, manifest: Manifest, now_us: int) -> Iterat
     expiring = max(0, next_horizon(context.head, manifest, settings, now_us) - horizon) if manifest.version else 0
     if expiring:
         yield PlannedWork("gc", None, f"let {count_text(expiring, 'version')} expire", "dolmen gc")
-    until = freeable(manifest, settings, now_us)
+    until = last_deletable_version(manifest, settings, now_us)
     waiting = [entry for entry in manifest.released if manifest.freed < entry.version <= manifest.horizon]
     objects = sum(len(entry.objects) for entry in waiting)
     trees = sum(len(entry.trees) for entry in waiting)

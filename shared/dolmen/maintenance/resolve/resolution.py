@@ -27,7 +27,7 @@ from dolmen.format.entries import DataFile, Tombstone
 from dolmen.format.erasures import Erasure
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.maintenance import never
-from dolmen.maintenance.erasures.receipts import note_held_files
+from dolmen.maintenance.erasures.erasure_work import note_held_files
 from dolmen.maintenance.resolve.unresolved import ErasureMatches, Unresolved, gather_vectors
 from dolmen.rows.scan.by_key.key_access import FilterChoice, IndexedDeletes
 from dolmen.rows.scan.plan import FactSheet, FilePlan

@@ -45,9 +45,7 @@ def newest_manifest(context: Context, log: FindingLog) -> Manifest | None:
         manifest = read_manifest(context, pointer.manifest, pointer.version, own, hint=True)
         if manifest is not None or pointer == missed:
             break
-        missed = (
-            pointer  # tried again if the pointer has moved, as that version may have expired between the two requests
-        )
+        missed = pointer  # tried again if the pointer has moved: that version may have expired between the two requests
     log.count("manifests")
     log.merge(own)
     if manifest and (manifest.version, manifest.commit_id) != (pointer.version, pointer.commit_id):
@@ -245,7 +243,7 @@ class KeptContents:
     _deletes: DeleteObjects = field(default_factory=DeleteObjects)
 
     def leave(self, view: TableContents) -> None:
-        """Leaves out what a table of the checked version needs, as it is checked there."""
+        """Leaves out the objects that a table of the checked version needs: they are checked there."""
         for file in view.files():
             self.seen.add((file.path, 0))
             if file.vector:
@@ -310,7 +308,7 @@ def check_intents(context: Context, log: FindingLog) -> None:
         log.count("intents")
         try:
             heartbeat = Heartbeat.decode(store.get(info.key).body, info.key)
-        except ObjectNotFoundError:  # the job has ended meanwhile
+        except ObjectNotFoundError:  # the job has ended in the meantime
             continue
         except UnsupportedFormatError as error:
             log.add("newer-format", info.key, str(error))

@@ -13,7 +13,7 @@ class Kind:
     """A kind of finding.
 
     Args:
-        name: stable, as scripts and tests use it.
+        name: stable, because scripts and tests use it.
         severity: "error" if something cannot be read, or is read wrong; "warning" if it only costs money or trust.
         meaning: the promise that is broken.
         repair: what to do.

@@ -283,7 +283,7 @@ class _Verification:
         if self._deep:
             self._kept.take_segments(self._context, manifest, self._log)
         for name, root in manifest.tables.items():
-            # A digest instead of the entry, as a table is the same in most versions.
+            # A digest instead of the entry, because a table is the same in most versions.
             if self._unseen(hashlib.blake2b(msgspec.msgpack.encode(root), digest_size=16).digest()):
                 view = TableContents(self._context, name, root, manifest, self._log)
                 # A segment only ever loses files, so the first version that has it needs the most of them.

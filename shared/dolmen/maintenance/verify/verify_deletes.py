@@ -13,9 +13,8 @@ import pyarrow.compute as pc
 from dolmen.base.units import MIB
 from dolmen.commit.context import Context
 from dolmen.errors import CorruptionError, Error, ObjectNotFoundError, UnsupportedFormatError
-from dolmen.format import vectors
 from dolmen.format.checksums import crc32
-from dolmen.format.delete_object import BlobInfo, TombstoneFooter, check_blob, read_footer
+from dolmen.format.delete_object import BlobInfo, TombstoneFooter, check_blob, decode_vector, read_footer
 from dolmen.format.entries import Blob, DataFile, KeysTombstone, Tombstone, Vector
 from dolmen.format.keys import Keys, decode_keys, decode_keys_in_parts, inline_keys, plain_values
 from dolmen.format.manifest import TableEntry
@@ -136,7 +135,7 @@ def _check_object(body: BinaryIO, one: DeleteObject, log: FindingLog) -> None:
         info = blobs.get(vector.offset)
         reason = ""
         try:
-            vectors.decode(_piece(body, vector), vector, rows)
+            decode_vector(_piece(body, vector), vector, rows)
         except CorruptionError as error:
             reason = f"file {file}: {error.reason}"
         if info and info.file != file:

@@ -17,11 +17,10 @@ from dolmen.entries.segments.erasures_in_force import erasures_of, tables_of
 from dolmen.entries.segments.live import LiveFiles, tombstones_of
 from dolmen.errors import CorruptionError, SchemaError
 from dolmen.format.entries import Bounds, DataFile, Tombstone, bounds
-from dolmen.format.erasures import ErasedTable, Erasure
+from dolmen.format.erasures import RECEIPT_PREFIX, ErasedTable, Erasure, Receipt, parse_receipt_key, receipt_key
 from dolmen.format.manifest import AppliedId, Manifest, TableEntry
-from dolmen.format.receipts import PREFIX, Receipt, parse_receipt_key, receipt_key
 from dolmen.format.schema import Field, is_nested
-from dolmen.maintenance.erasures.receipts import load_receipt
+from dolmen.maintenance.erasures.erasure_work import load_receipt
 from dolmen.maintenance.resolve.unresolved import ErasureMatches
 from dolmen.maintenance.verify.verify_report import FindingLog
 
@@ -201,7 +200,7 @@ def check_erasures(context: Context, newest: Manifest, log: FindingLog, *, deep:
     by_id = {erasure.id: erasure for erasure in listed}
     ids = {*by_id, *(id_ for entry in newest.leaving for id_ in entry.ids)}
     if deep:
-        ids |= {id_ for info in context.store.list(PREFIX) if (id_ := parse_receipt_key(info.key)) is not None}
+        ids |= {id_ for info in context.store.list(RECEIPT_PREFIX) if (id_ := parse_receipt_key(info.key)) is not None}
     for id_ in sorted(ids):
         try:
             receipt = load_receipt(context.store, id_)

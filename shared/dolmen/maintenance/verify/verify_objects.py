@@ -16,14 +16,15 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyroaring import BitMap
 
+from dolmen.base.retry import PUBLICATION_CHECK, attempts
 from dolmen.base.runtime import Runtime
 from dolmen.commit.context import Context
 from dolmen.commit.versions import manifest_at_version
 from dolmen.errors import CorruptionError, NotFoundError, ObjectNotFoundError
 from dolmen.format.layout import parse_manifest_key
 from dolmen.format.manifest import Manifest
-from dolmen.iceberg.delete_encodings import vector_in
-from dolmen.iceberg.groups import FileGroups
+from dolmen.iceberg.delete_files import vector_in
+from dolmen.iceberg.file_groups import FileGroups
 from dolmen.iceberg.manifests import FileEntry, ManifestBody, decode_manifest_list
 from dolmen.iceberg.metadata import TableMetadata
 from dolmen.iceberg.publication_directory import Newest, PublicationDirectory
@@ -286,14 +287,11 @@ def _prefix(key: str) -> str:
     return key.partition("/")[0] + "/"
 
 
-_TRIES = 5
-"""How often a publication is looked at, while others publish."""
-
-
 def check_publications(context: Context, newest: Manifest, log: FindingLog) -> None:
     """Checks the newest publication of each table that has one. Makes no request where nothing is published.
 
-    Others may publish, drop and collect meanwhile, so a finding counts only if the publication is still the newest.
+    Others may publish, drop and collect during the check, so a finding counts only if the publication is still the
+    newest.
 
     Args:
         newest: the newest version.
@@ -301,7 +299,7 @@ def check_publications(context: Context, newest: Manifest, log: FindingLog) -> N
     for uuid in sorted(published_tables(newest)):
         manifest = newest
         directory = PublicationDirectory(context.store, context.runtime, uuid)
-        for _ in range(_TRIES):
+        for _ in attempts(context.runtime, PUBLICATION_CHECK):
             name = manifest.name_of(uuid)
             if name is None:
                 break  # dropped: the next collection deletes the publication

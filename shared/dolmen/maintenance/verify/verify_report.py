@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import Any, TypeAlias
 
+from dolmen.base.units import count_text
 from dolmen.maintenance.verify.kinds import KINDS, Kind
 
 MOST_FINDINGS = 1_000
@@ -52,7 +53,7 @@ class Finding:
         """The rows, table and versions affected, in words."""
         told = []
         if self.rows:
-            told.append(f"{self.rows:,} rows")
+            told.append(count_text(self.rows, "row"))
         if self.table:
             told.append(f"table {self.table}")
         if self.versions:
@@ -140,7 +141,7 @@ class VerifyReport:
         facts = [
             ("verified", f"{self.url}, version {self.version}{', data read' if self.deep else ''}"),
             ("looked at", seen or "nothing"),
-            ("orphans", f"{lost.objects:,} objects, {lost.bytes:,} bytes" if lost.objects else ""),
+            ("orphans", f"{count_text(lost.objects, 'object')}, {lost.bytes:,} bytes" if lost.objects else ""),
             ("found", self._found()),
         ]
         return [(name, value) for name, value in facts if value]

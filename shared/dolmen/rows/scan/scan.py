@@ -14,8 +14,8 @@ from pyroaring import BitMap
 
 from dolmen.errors import InputError
 from dolmen.format.arrow_arrays import to_boolean_array
+from dolmen.format.delete_object import vector_of_mask
 from dolmen.format.schema import COMMIT_TS
-from dolmen.format.vectors import from_mask
 from dolmen.predicate import Predicate, bind
 from dolmen.rows.scan import plan as planning
 from dolmen.rows.scan.engines.dataframes import optional, to_pandas, to_polars
@@ -387,7 +387,7 @@ def _positions(group: RowGroup, columns: RowGroupColumns) -> tuple[str, BitMap]:
     everything = BitMap(range(group.first, group.first + group.rows))
     if group.tests:
         keep = row_mask(group, columns.read(group.tests))
-        return path, everything if keep is None else from_mask(keep, group.first)
+        return path, everything if keep is None else vector_of_mask(keep, group.first)
     return path, everything - group.file.vector if group.file.vector else everything
 
 

@@ -18,9 +18,8 @@ from dolmen.commit.context import Context
 from dolmen.entries.segments.row_bounds import RowBounds, inline_predicate, undecided
 from dolmen.entries.segments.segment_reader import fetch_deletes
 from dolmen.errors import CorruptionError, PredicateError
-from dolmen.format import vectors
 from dolmen.format.checksums import crc32
-from dolmen.format.delete_object import check_blob
+from dolmen.format.delete_object import check_blob, decode_vector
 from dolmen.format.entries import Blob, DataFile, KeysTombstone, Tombstone, Vector, WhereTombstone
 from dolmen.format.keys import all_inline_keys, decode_keys, decode_keys_in_parts
 from dolmen.format.schema import Schema
@@ -325,7 +324,7 @@ class VectorReader:
     def _decode(self, files: list[tuple[DataFile, Vector]], body: bytes) -> dict[str, BitMap]:
         found: dict[str, BitMap] = {}
         for file, vector in files:
-            bitmap = vectors.decode(body, vector, file.rows)
+            bitmap = decode_vector(body, vector, file.rows)
             self.context.cache.put(cache_key(vector), bitmap, vector.length)
             found[file.path] = bitmap
         return found

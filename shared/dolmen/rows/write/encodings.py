@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dolmen.base.units import MIB
+from dolmen.format.properties import ROW_GROUP_BYTES, WRITTEN_FILE_BYTES
 from dolmen.format.schema import is_nested
 
 SAMPLE_ROWS = 8192
@@ -218,10 +219,10 @@ class WriteOptions:
         compression_level: of ZSTD. Level 1 takes half the time of level 3, for files 3 % larger on random text.
     """
 
-    target_file_bytes: int = 384 * MIB
+    target_file_bytes: int = WRITTEN_FILE_BYTES
     run_bytes: int = 16 * MIB
     run_rows: int = 1 << 20
-    row_group_bytes: int = 4 * MIB
+    row_group_bytes: int = ROW_GROUP_BYTES
     compression_level: int = 1
 
 

@@ -14,8 +14,9 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
 from pyspark.sql import types as s
 
+from dolmen.base.retry import NEW_COLUMNS, attempts
 from dolmen.commit.context import Context
-from dolmen.commit.statements.tables import AlterTable
+from dolmen.commit.statements.catalog import AlterTable
 from dolmen.errors import ConflictError, SchemaError
 from dolmen.format.column_history import narrowing
 from dolmen.format.evolution import AddColumn, SchemaChange, WidenColumn
@@ -23,10 +24,7 @@ from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Field, Schema, own_names, same_names
 from dolmen.rows.write.conform import plan_conform
 from dolmen.spark.spark_types import quote, spark_type, worker_schema
-from dolmen.store.base import attempts
 from dolmen.transactions.transaction import Transaction, unit_of
-
-_TRIES = 20
 
 
 def check_columns(schema: s.StructType, entry: TableEntry) -> None:
@@ -59,7 +57,7 @@ def add_new_columns(context: Context, table: str, schema: s.StructType, request:
         ConflictError: others change the columns again and again.
     """
     conflict: ConflictError | None = None
-    for _ in attempts(context.runtime, _TRIES):
+    for _ in attempts(context.runtime, NEW_COLUMNS):
         transaction = Transaction(context, "alter")
         unit = unit_of(transaction)
         if transaction.has_applied(request):

@@ -10,6 +10,7 @@ from typing import Any, BinaryIO
 from botocore.exceptions import BotoCoreError, ClientError
 
 from dolmen.base.cached import cached_property
+from dolmen.base.retry import READ, attempts
 from dolmen.base.runtime import Runtime, shared_runtime
 from dolmen.base.units import SECOND_US
 from dolmen.errors import AccessDeniedError, InputError, ObjectChangedError, StoreUnavailableError
@@ -23,7 +24,6 @@ from dolmen.store.base import (
     PutOutcome,
     Stored,
     Unknown,
-    attempts,
 )
 from dolmen.store.clock import ServerClock
 from dolmen.store.input import open_pinned
@@ -39,7 +39,6 @@ from dolmen.store.s3.failures import (
 )
 from dolmen.store.s3.reads import read_body
 from dolmen.store.s3.upload import (
-    CREATE_ATTEMPTS,
     FEW_PART_BYTES,
     FEW_THRESHOLD_BYTES,
     LEAST_PART_BYTES,
@@ -57,7 +56,6 @@ LIST_PAGE = 1000
 
 
 #: How often a request that may be repeated freely is sent: about 5 seconds of waiting in all.
-READ_ATTEMPTS = 8
 
 
 _CONDITIONS = {"IfMatch", "CopySourceIfMatch"}
@@ -159,13 +157,13 @@ class S3Store:
         else:
             request["IfMatch"] = if_match
         reason, began = "", self.runtime.monotonic()
-        for attempt in attempts(self.runtime, CREATE_ATTEMPTS):
-            if attempt and if_match is not None and self.runtime.monotonic() - began > RESEND_SECONDS:
+        for attempt in attempts(self.runtime):
+            if attempt.number and if_match is not None and self.runtime.monotonic() - began > RESEND_SECONDS:
                 break
             try:
                 return Stored(self.connection.client.put_object(**request)["ETag"])
             except (BotoCoreError, ClientError) as error:
-                if attempt == CREATE_ATTEMPTS - 1 and denied_in_passing(error):
+                if attempt.is_last and denied_in_passing(error):
                     raise translated(error, self.bucket, key) from error
                 match verdict(error):
                     case PutVerdict.PRECONDITION:
@@ -305,14 +303,14 @@ class S3Store:
             RangeEndedError: the range begins after the object's end.
             Error: as ``s3_errors.translated`` says; StoreUnavailableError when no attempt was answered.
         """
-        for attempt in attempts(self.runtime, READ_ATTEMPTS):
+        for attempt in attempts(self.runtime, READ):
             try:
                 answer = self.connection.send(operation, request)
                 if "Body" in answer:
                     answer["Body"] = read_body(answer, request.get("Range"))
                 return answer
             except (BotoCoreError, ClientError) as error:
-                if attempt == READ_ATTEMPTS - 1 or verdict(error) in (PutVerdict.REFUSED, PutVerdict.PRECONDITION):
+                if attempt.is_last or verdict(error) in (PutVerdict.REFUSED, PutVerdict.PRECONDITION):
                     conditional, version = bool(request.keys() & _CONDITIONS), request.get("VersionId")
                     raise translated(error, self.bucket, key, conditional=conditional, version=version) from error
         raise AssertionError("the last attempt returns or raises")

@@ -11,6 +11,7 @@ from typing import Any, Protocol, Self
 
 from botocore.exceptions import BotoCoreError, ClientError
 
+from dolmen.base.retry import attempts
 from dolmen.base.runtime import Runtime
 from dolmen.base.units import MIB
 from dolmen.errors import (
@@ -22,12 +23,11 @@ from dolmen.errors import (
     ObjectNotFoundError,
     StoreUnavailableError,
 )
-from dolmen.store.base import Buffer, ObjectStore, attempts, check_range, create, read_range
+from dolmen.store.base import Buffer, ObjectStore, check_range, create, read_range
 from dolmen.store.s3.clients import Connection
 from dolmen.store.s3.failures import PutVerdict, denied_in_passing, describe, translated, upload_is_gone, verdict
 
 #: How often an object's creation is asked for, as long as each answer says that nothing has landed.
-CREATE_ATTEMPTS = 6
 
 #: An upload up to this size is one PutObject.
 THRESHOLD_BYTES = 16 * MIB
@@ -245,7 +245,7 @@ class S3Output:
         From the first unclear answer on nothing is cleaned up: the object may be there, or come yet.
         """
         unclear, reason = False, ""
-        for attempt in attempts(self._store.runtime, CREATE_ATTEMPTS):
+        for attempt in attempts(self._store.runtime):
             try:
                 self._store.connection.client.complete_multipart_upload(
                     **self._upload or {}, MultipartUpload={"Parts": self._parts}, IfNoneMatch="*"
@@ -263,7 +263,7 @@ class S3Output:
                     return
                 if found is PutVerdict.PRECONDITION:
                     raise CorruptionError(self._key, "another object stands under this name") from error
-                if found is PutVerdict.REFUSED or (attempt == CREATE_ATTEMPTS - 1 and denied_in_passing(error)):
+                if found is PutVerdict.REFUSED or (attempt.is_last and denied_in_passing(error)):
                     raise translated(error, self._store.bucket, self._key) from error
         raise StoreUnavailableError(f"{self._store.url}: {self._key!r} was not uploaded: {reason}")
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 
+from dolmen.base.units import count_text
 from dolmen.maintenance.health.concerns import power_text, range_text, share_text
 from dolmen.maintenance.health.health import FileSizes, KeptVersions, SortOverlap
 
@@ -28,7 +29,7 @@ def element(name: str, /, *children: object, **attributes: object) -> Html:
 
     Args:
         children: ``Html`` as it is, and anything else as escaped text; None is left out.
-        attributes: names end in ``_`` where Python reserves them, and ``_`` inside stands for ``-``. None and False
+        attributes: names end in ``_`` where Python reserves them, and ``_`` inside becomes ``-``. None and False
             leave an attribute out, and True gives it no value.
     """
     shown = "".join(_attribute(name, value) for name, value in attributes.items())
@@ -68,7 +69,7 @@ _WIDTH, _HEIGHT = 1_000, 100
 
 
 def meter(part: float, whole: float, kind: str = "") -> Html:
-    """A bar that is full to a share. Decoration: the same stands beside it in words.
+    """A bar that is full to a share. Decoration: the text beside it says the same.
 
     Args:
         kind: class of its colour.
@@ -129,8 +130,8 @@ def overlap_chart(overlap: SortOverlap, name: str) -> Html:
     greatest = outline(most for _, most in parts)
     mean = outline(mean for mean, _ in parts)
     description = (
-        f"Over the range of the sort key, from the least to the greatest, up to {overlap.deepest:,} files share a "
-        f"place, and {overlap.mean:,.1f} on average."
+        "Over the range of the sort key, from the least to the greatest, up to "
+        f"{count_text(overlap.deepest, 'file')} share a value, and {overlap.mean:,.1f} on average."
     )
     drawing = element(
         "svg",

@@ -202,7 +202,7 @@ def draw_page(health: Health, *, link_to_itself: bool = False) -> str:
     """The page of a health: one HTML document that needs nothing else, and holds names and numbers only.
 
     Args:
-        link_to_itself: whether it has a link that looks again, as a server answers it.
+        link_to_itself: whether it has a link that reloads the page, because a server answers it.
     """
     head = element(
         "head",

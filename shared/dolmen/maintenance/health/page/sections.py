@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dolmen.base.units import duration_text
+from dolmen.base.units import count_text, duration_text
 from dolmen.maintenance.health.concerns import ago_text, time_text
 from dolmen.maintenance.health.health import Health, PendingErasure, Pipeline, QueuePlace, RejectsPlace
 from dolmen.maintenance.health.page.charts import GridColumn, Html, element, grid, join, meter, version_strip
@@ -206,7 +206,7 @@ def _last_runs(health: Health) -> Html | None:
         if work.upkeep:
             last.setdefault(work.operation, work.at)
     if not last:
-        told = f"None of the last {len(health.past):,} commits is background work."
+        told = f"None of the last {count_text(len(health.past), 'commit')} is background work."
     else:
         runs = ", ".join(f"{operation} {ago_text(at, health.looked_at)}" for operation, at in last.items())
         told = f"Last commits of background work: {runs}. A round that finds nothing to do makes no commit."
@@ -243,7 +243,7 @@ def _files(added: int, removed: int) -> str:
 
 
 def unknown(health: Health) -> Html:
-    """A list of things that the page does not know, so that nobody takes its silence for good news."""
+    """A list of things that the page does not know, so that its silence is not taken for good news."""
     told: list[tuple[str, str]] = [
         ("Whether every object is there and intact: ", "dolmen verify"),
         ("Uploads that no commit names (orphans), which take space until a collection: ", "dolmen gc --dry-run"),

@@ -124,7 +124,9 @@ def _small_files(table: TableHealth) -> Html:
 def _overlap(overlap: SortOverlap, name: str) -> Iterator[Html]:
     if not overlap.depths:
         reason = "too many to compare" if overlap.files else "their bounds are not known"
-        yield element("p", f"Not drawn: {overlap.files + overlap.unknown:,} files, {reason}.", class_="small-print")
+        yield element(
+            "p", f"Not drawn: {count_text(overlap.files + overlap.unknown, 'file')}, {reason}.", class_="small-print"
+        )
         return
     yield overlap_chart(overlap, name)
     yield element(
@@ -135,7 +137,7 @@ def _overlap(overlap: SortOverlap, name: str) -> Iterator[Html]:
         element("span", element("span", class_="key line-key", aria_hidden="true"), f"mean: {overlap.mean:,.1f}"),
         class_="legend",
     )
-    unknown = f" {overlap.unknown:,} files without known bounds come on top." if overlap.unknown else ""
+    unknown = f" {count_text(overlap.unknown, 'file')} without known bounds come on top." if overlap.unknown else ""
     yield element(
         "p",
         "So many files a filter reads for one value of ",

@@ -19,10 +19,10 @@ from dolmen.base.units import MIB
 from dolmen.commit.context import Context
 from dolmen.errors import CorruptionError, ObjectChangedError, ObjectNotFoundError
 from dolmen.format.arrow_arrays import one_array
+from dolmen.format.delete_object import vector_of_mask
 from dolmen.format.entries import DataFile
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.schema import Field, Schema
-from dolmen.format.vectors import from_mask
 from dolmen.rows.scan.by_key.key_access import FilterChoice, FilterUse, IndexedRows, indexed_rows
 from dolmen.rows.scan.plan import FilePlan, Pending, ScanPlan
 from dolmen.rows.scan.read.byte_ranges import (
@@ -410,7 +410,7 @@ def hidden_rows(group: RowGroup, columns: RowGroupColumns) -> tuple[str, BitMap]
     if not group.tests:
         return path, BitMap()
     keep = live_mask(group, columns.read(group.tests))
-    return path, BitMap() if keep is None else from_mask(~keep, group.first)
+    return path, BitMap() if keep is None else vector_of_mask(~keep, group.first)
 
 
 def whole_groups(file: OpenFile, some: Sequence[RowGroup]) -> BitMap:

@@ -1,28 +1,38 @@
-"""The state of all erasures by the newest manifest: what collection has to do for them next.
+"""The next work of collection for erasures, by the newest manifest and the receipts.
 
 An erasure passes these steps, each by a commit of collection:
 
-1. no file of the newest version holds its rows any more: that version is noted (``Manifest.rewritten``);
-2. versions before that one expire: by their age, or at the latest when the time comes that ``expire_at`` tells;
-3. the erasure leaves the list (``Manifest.leaving``), as no version needs it, and it holds values;
-4. versions before this one expire, too, and what they needed is deleted: it is gone.
+1. No file of the newest version contains its rows any more. ``Manifest.rewritten`` records that version.
+2. Versions before that one expire: by their age, or at ``expire_at`` at the latest.
+3. The erasure moves from the list to ``Manifest.leaving``: no version needs it, and it contains values.
+4. Versions before this one expire too, and the objects that only they needed are deleted. Its receipt says "gone".
 
-Deadlines of an erasure: when its rows are rewritten, and when versions that hold them expire, at the latest.
+A receipt is replaced by compare-and-swap, so the facts of several writers all stay.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 
+import msgspec
+
+from dolmen.base.retry import RECEIPT, attempts
+from dolmen.base.runtime import Runtime
 from dolmen.base.units import DAY_US, HOUR_US
 from dolmen.commit.context import Context
 from dolmen.commit.statements.erasures import ForgetErasures, NoteRewritten, WakeTables, forgettable
 from dolmen.commit.statements.statement import Statement
 from dolmen.entries.segments.erasures_in_force import erasures_of, least_held, stale_sections
 from dolmen.entries.segments.segment_reader import SegmentReader
-from dolmen.format.erasures import Erasure
+from dolmen.errors import CorruptionError, ObjectNotFoundError, StoreUnavailableError
+from dolmen.format.erasures import ErasedFrom, Erasure, HeldFile, Receipt, receipt_key
 from dolmen.format.manifest import Manifest
+from dolmen.format.pointer import FORMAT_VERSION
 from dolmen.format.properties import DatabaseSettings
+from dolmen.store.base import Object, ObjectStore, Stored
 
 _SPARE_US = 3 * DAY_US
 """Time for rounds that come late, or fail."""
@@ -160,3 +170,145 @@ def _least_version(manifest: Manifest, listed: tuple[Erasure, ...], settings: Da
     due = [each.ts for each in listed if expire_at(each, settings) <= now_us]
     versions = [min((note.version for note in manifest.rewritten if note.through >= ts), default=0) for ts in due]
     return max(versions, default=0)
+
+
+def receipt_of(erasure: Erasure, manifest: Manifest) -> Receipt:
+    """The receipt of an erasure that is just hidden.
+
+    Args:
+        manifest: any version since; it knows the tables' names.
+    """
+    tables = tuple(
+        ErasedFrom(
+            uuid=each.uuid,
+            name=manifest.name_of(each.uuid) or "",
+            columns=tuple(field.name for field in each.columns),
+            keys=getattr(each.tombstone, "count", 0),
+        )
+        for each in erasure.tables
+    )
+    return Receipt(
+        format_version=FORMAT_VERSION,
+        id=erasure.id,
+        ts=erasure.ts,
+        version=erasure.version,
+        requested_at=erasure.requested_at,
+        due_at=erasure.due_at,
+        tables=tables,
+    )
+
+
+def load_receipt(store: ObjectStore, id_: str) -> Receipt | None:
+    """The receipt of an erasure; None if it is not written yet.
+
+    Raises:
+        CorruptionError: it is damaged.
+    """
+    found = _get(store, receipt_key(id_))
+    return Receipt.decode(found.body, receipt_key(id_)) if found else None
+
+
+def update_receipt(
+    store: ObjectStore, runtime: Runtime, id_: str, change: Callable[[Receipt | None], Receipt]
+) -> Receipt:
+    """Adds facts to a receipt, safely beside other writers. Nothing is written if it has them.
+
+    Args:
+        change: makes the new receipt of the present one, or of None. It may be called several times.
+
+    Raises:
+        CorruptionError: the receipt is damaged: it is left as it is.
+        StoreUnavailableError: it cannot be known whether it was written.
+    """
+    key = receipt_key(id_)
+    for _ in attempts(runtime, RECEIPT):
+        found = _get(store, key)
+        before = Receipt.decode(found.body, key) if found else None
+        after = change(before)
+        if after == before:
+            return after
+        outcome = store.put(key, after.encode(), if_match=found.etag if found else None)
+        if isinstance(outcome, Stored):
+            return after
+    raise StoreUnavailableError(f"cannot write {key!r} in {store.url}: others write it, or no answer comes")
+
+
+def note_held_files(
+    store: ObjectStore,
+    runtime: Runtime,
+    manifest: Manifest,
+    held: Sequence[tuple[Erasure, Mapping[str, int | None]]],
+) -> None:
+    """Notes which files hold rows of erasures. It must be called before these files may be replaced.
+
+    Args:
+        held: erasures, each with the number of its rows by path of the file; None if they were not counted.
+    """
+
+    def write(item: tuple[Erasure, Mapping[str, int | None]]) -> None:
+        erasure, rows_of = item
+
+        def with_files(receipt: Receipt | None) -> Receipt:
+            receipt = receipt or receipt_of(erasure, manifest)
+            if receipt.gone_at:
+                return receipt
+            known = {file.path for file in receipt.files}
+            files = [HeldFile(path, rows) for path, rows in sorted(rows_of.items()) if path not in known]
+            return msgspec.structs.replace(receipt, files=(*receipt.files, *files)) if files else receipt
+
+        with suppress(CorruptionError):  # the last step of the erasure reports it, and deletes continue
+            update_receipt(store, runtime, erasure.id, with_files)
+
+    for _ in runtime.map(write, held):
+        pass
+
+
+def describe_erasures(context: Context, manifest: Manifest, work: ErasureWork) -> None:
+    """Writes the receipts of erasures that leave the manifest's list, which knows them best, and of lost tags.
+
+    Args:
+        work: what the next commit of collection does. It is done again until it lands, so all that is noted here
+            becomes true.
+    """
+    notes = sorted(manifest.rewritten, key=lambda note: note.version)
+    forgets = {erasure.id for erasure in work.forgets}
+
+    def write(erasure: Erasure) -> None:
+        note = next((note for note in notes if note.through >= erasure.ts), None)
+        first = note.version if note else 0
+        tags = tuple(name for name in work.tags if manifest.tags[name].version < first)
+
+        def described(receipt: Receipt | None) -> Receipt:
+            receipt = receipt or receipt_of(erasure, manifest)
+            if receipt.gone_at:
+                return receipt
+            receipt = _with_tags(erasure.id, tags, receipt)
+            if erasure.id not in forgets:
+                return receipt
+            rewritten_at = receipt.rewritten_at if receipt.rewritten_version == first else work.now_us
+            return msgspec.structs.replace(receipt, rewritten_version=first, rewritten_at=rewritten_at)
+
+        with suppress(CorruptionError):
+            update_receipt(context.store, context.runtime, erasure.id, described)
+
+    wanted = work.listed if work.tags else work.forgets
+    for _ in context.runtime.map(write, wanted):
+        pass
+    for entry in manifest.leaving if work.tags else ():
+        for id_ in entry.ids:
+            tags = tuple(name for name in work.tags if manifest.tags[name].version < entry.version)
+            with suppress(CorruptionError):
+                update_receipt(context.store, context.runtime, id_, partial(_with_tags, id_, tags))
+
+
+def _with_tags(id_: str, tags: Sequence[str], receipt: Receipt | None) -> Receipt:
+    """A receipt that names these lost tags, too."""
+    receipt = receipt or Receipt(format_version=FORMAT_VERSION, id=id_)
+    return msgspec.structs.replace(receipt, tags=(*receipt.tags, *(name for name in tags if name not in receipt.tags)))
+
+
+def _get(store: ObjectStore, key: str) -> Object | None:
+    try:
+        return store.get(key)
+    except ObjectNotFoundError:
+        return None

@@ -1,10 +1,10 @@
 """The last step of an erasure: its receipt says that no object of the database holds its rows any more.
 
-The receipt is written after the objects were deleted, and before the manifest forgets that it has to be written. So a
-crash at any point neither makes a receipt say it too early, nor lets one be forgotten.
+The receipt is written after the objects were deleted, and before the manifest forgets the erasure. So after a crash at
+any point no receipt says "gone" too early, and none is missing.
 
-Counts what neither the database nor its collection reaches: what a bucket with versioning keeps of deleted objects,
-and what lies in other places, such as those of dropped and of rejected files.
+The receipt also counts objects that collection does not reach: the older versions that a bucket with versioning keeps
+of deleted objects, and objects outside the database, such as dropped and rejected files.
 """
 
 from __future__ import annotations
@@ -21,14 +21,13 @@ from dolmen.entries.segments.erasures_in_force import SUBJECT
 from dolmen.entries.segments.live import LiveFiles
 from dolmen.errors import AccessDeniedError, CorruptionError, Error, ObjectNotFoundError
 from dolmen.format.adopted_files import is_adopted
-from dolmen.format.erasures import LeavingErasures
+from dolmen.format.erasures import MOST_OUTSIDE, HeldFile, LeavingErasures, Outside, Receipt, Remains, receipt_key
 from dolmen.format.layout import parse_manifest_key, uuid_of
 from dolmen.format.manifest import Manifest
 from dolmen.format.pointer import FORMAT_VERSION
-from dolmen.format.receipts import MOST_OUTSIDE, HeldFile, Outside, Receipt, Remains, receipt_key
 from dolmen.iceberg.erased_tables import asks_for_publication
 from dolmen.iceberg.publication_directory import PREFIX
-from dolmen.maintenance.erasures.receipts import load_receipt, update_receipt
+from dolmen.maintenance.erasures.erasure_work import load_receipt, update_receipt
 from dolmen.maintenance.gc.gc_plan import KnownIntent
 from dolmen.maintenance.gc.mark import KeySet, released_since
 from dolmen.rows.scan.read.byte_ranges import data_object
@@ -77,10 +76,10 @@ class _Versions:
 
 
 def outside_remains(urls: Sequence[str], before_us: int, runtime: Runtime) -> tuple[Outside, ...]:
-    """The objects at places outside the database. A place that can't be listed is told as such, and hinders nothing.
+    """Counts the objects at URLs outside the database. One that can't be listed is reported as such.
 
     Args:
-        urls: the places, as stores are named.
+        urls: URLs of stores.
         before_us: only objects that were last modified before this time, in microseconds.
     """
     return tuple(_at(url, before_us, runtime) for url in urls)
@@ -104,19 +103,19 @@ def _sum(infos: Iterable[ObjectInfo]) -> Remains:
     return Remains(objects, size, oldest)
 
 
-class Closing:
+class ReceiptFinisher:
     """Writes the receipts that may say "gone" now.
 
     Args:
-        manifest: the version that a collection goes by.
-        intents: all intents that there are.
+        manifest: the version that the collection works on.
+        intents: all intents.
         now_us: the server's clock.
         freed: all that was released up to this version is deleted.
         swept: orphans last modified before this time are deleted.
         published_before: finds the publications that may hold values of versions before one, by the table's uuid, and
             whether only another publication replaces them.
         kept: finds the objects that versions which can be read need.
-        outside: URLs of places outside the database whose objects the receipts tell.
+        outside: URLs outside the database, whose objects the receipts count.
     """
 
     def __init__(
@@ -136,7 +135,7 @@ class Closing:
         self._freed, self._swept, self._deadline = freed, swept, deadline
         self._published_before, self._kept, self._outside = published_before, kept, outside
         self._noncurrent: Remains | None = None
-        self.closed: list[str] = []
+        self.finished: list[str] = []
         self.errors: dict[str, str] = {}
 
     def run(self) -> bool:
@@ -148,23 +147,26 @@ class Closing:
             for id_ in entry.ids:
                 if self._deadline():
                     return False
-                self._close(entry, id_)
+                self._finish(entry, id_)
         return True
 
     def _is_gone(self, entry: LeavingErasures) -> bool:
-        """Whether all that any version before ``entry.version`` needed is deleted, and all that none needed."""
+        """True once every orphan, and every object that only versions before ``entry.version`` need, is deleted."""
         manifest = self._manifest
+        # Released objects and orphans: both up to the first version without the erasure.
         if min(manifest.horizon, self._freed) < entry.version or self._swept < entry.left_at:
             return False
+        # A tag may keep an older version, and so may one that was dropped whose objects are still to be deleted.
         if any(tag.version < entry.version for tag in manifest.tags.values()):
             return False
         for released in released_since(manifest, self._context.segments, self._freed):
             for key in released.manifests:
                 if (parse_manifest_key(key) or (0, ""))[0] < entry.version:
-                    return False  # what a tag kept that was dropped since
-        # A job may still upload files that it made of an older version. None can be committed.
+                    return False
+        # A job that began earlier may still upload files with the rows of an older version, if only as orphans.
         if any(not intent.done and intent.first_us <= entry.left_at for intent in self._intents.values()):
             return False
+        # Publications last: finding them reads each one's metadata.
         published = self._published_before(entry.version)
         for uuid, is_newest in published.items():
             name = manifest.name_of(uuid)
@@ -172,24 +174,26 @@ class Closing:
                 self.errors[f"{PREFIX}{uuid}/"] = f"it holds rows of an erasure until table {name!r} is published again"
         return not published
 
-    def _close(self, entry: LeavingErasures, id_: str) -> None:
-        """Writes one receipt, once it is sure that none of the files that held rows is there."""
+    def _finish(self, entry: LeavingErasures, id_: str) -> None:
+        """Writes one receipt, once none of the files that contained rows is left."""
         store = self._context.store
         try:
             receipt = load_receipt(store, id_)
+            # The files are looked for before the receipt is written: what it says must be true at that time.
             there: list[HeldFile] = []
             if receipt is not None and not receipt.gone_at:
                 there = [file for file in receipt.files if not self._is_absent(file)]
-            if receipt is not None and there and not self._may_close(receipt, there):
+            if receipt is not None and there and not self._is_none_left(receipt, there):
                 return
             paths = frozenset(file.path for file in there)
-            update_receipt(store, self._context.runtime, id_, lambda receipt: self._closed(receipt, entry, id_, paths))
+            add_gone = partial(self._with_gone, entry=entry, id_=id_, there=paths)
+            update_receipt(store, self._context.runtime, id_, add_gone)
         except CorruptionError as error:
             self.errors[receipt_key(id_)] = error.reason
             return
-        self.closed.append(id_)
+        self.finished.append(id_)
 
-    def _may_close(self, receipt: Receipt, there: list[HeldFile]) -> bool:
+    def _is_none_left(self, receipt: Receipt, there: list[HeldFile]) -> bool:
         """Whether none of the files that are still there holds rows of the erasure; notes whose files they are."""
         shared = self._shared(receipt, there)
         if any(file.shared != shared.get(file.path, ()) for file in there):
@@ -197,8 +201,8 @@ class Closing:
             update_receipt(self._context.store, self._context.runtime, receipt.id, note)
         if shared:
             return False
-        # Of a file whose rows nobody counted, as all were deleted, only its bounds spoke. If a restore has brought it
-        # back, its rows were tested since, and none is an erased one: it would not be there.
+        # If all rows of a file were deleted, they were not counted, and its bounds alone put it on the list. If a
+        # restore brought it back, its rows were tested then, and none of them is an erased one.
         held = [file.path for file in there if file.rows is not None or is_adopted(file.path)]
         for path in held:
             if is_adopted(path):
@@ -218,7 +222,7 @@ class Closing:
                 continue
             for uuid in LiveFiles.of(entry, self._context.segments).find(paths.keys()):
                 file = paths[uuid]
-                # A table with a subject that came back was reached: who was forgotten, was forgotten in it, too.
+                # A restored table with a subject is reached by the erasure: its subject was forgotten there too.
                 if file.rows is not None or SUBJECT not in entry.properties:
                     found[file.path] = tuple(sorted({*found.get(file.path, ()), entry.uuid}))
         return found
@@ -234,7 +238,7 @@ class Closing:
                 raise
         return False
 
-    def _closed(self, receipt: Receipt | None, entry: LeavingErasures, id_: str, there: frozenset[str]) -> Receipt:
+    def _with_gone(self, receipt: Receipt | None, entry: LeavingErasures, id_: str, there: frozenset[str]) -> Receipt:
         receipt = receipt or Receipt(format_version=FORMAT_VERSION, id=id_)
         if receipt.gone_at:
             return receipt
