@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import dolmen
-from dolmen.api.database import Database
+from dolmen import Database
 from dolmen.commit.context import context_of
 from dolmen.errors import AdoptionError, InputError
 from support.iceberg_readers import READERS, IcebergReaders

@@ -14,7 +14,7 @@ import pytest
 from pyarrow.parquet import encryption
 
 import dolmen
-from dolmen.api.database import Database
+from dolmen import Database
 from dolmen.commit.context import context_of
 from dolmen.errors import AdoptionError, CorruptionError, Error, InputError
 from dolmen.format.adopted_files import AdoptedPath

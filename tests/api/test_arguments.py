@@ -19,7 +19,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dolmen.api.database import Database
+from dolmen import Database
 from dolmen.api.database import open as open_database
 from dolmen.base.runtime import Runtime
 from dolmen.errors import Error

@@ -10,8 +10,7 @@ import pyarrow as pa
 import pytest
 
 import dolmen
-from dolmen.api.database import Database
-from dolmen.api.table import Table
+from dolmen import Commit, Database, Table, Transaction
 from dolmen.base.runtime import Runtime
 from dolmen.errors import ConflictError, InputError
 from dolmen.ingest.announcements import Drop
@@ -19,8 +18,6 @@ from dolmen.ingest.drops.ingest_drops import ingest_drops
 from dolmen.ingest.landing import Landing
 from dolmen.store.counting import CountingStore
 from dolmen.store.memory import MemoryBucket, MemoryStore
-from dolmen.transactions.results import Commit
-from dolmen.transactions.transaction import Transaction
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("who", pa.string())])
 RAW = pa.table({"id": [1, 2, 3], "who": ["ada", "bob", "ada"]}, SCHEMA)

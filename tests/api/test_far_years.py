@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dolmen.api.database import Database
+from dolmen import Database
 from dolmen.base.runtime import Runtime
 from dolmen.errors import DuplicateKeyError, InputError
 from dolmen.store import MemoryBucket, MemoryStore

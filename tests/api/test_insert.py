@@ -11,8 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dolmen.api.database import Database
-from dolmen.api.table import Table
+from dolmen import Database, Table
 from dolmen.base.runtime import Runtime
 from dolmen.entries.index import sorting
 from dolmen.entries.index.sorting import KeyRuns

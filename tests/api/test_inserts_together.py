@@ -8,11 +8,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dolmen.api.database import Database
+from dolmen import Database, Transaction
 from dolmen.commit.group import Committed, Member
 from dolmen.commit.loop import Leader
 from dolmen.errors import DuplicateKeyError, Error
-from dolmen.transactions.transaction import Transaction, unit_of
+from dolmen.transactions.transaction import unit_of
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("who", pa.string())])
 

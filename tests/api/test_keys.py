@@ -15,8 +15,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from dolmen.api.database import Database
-from dolmen.api.table import Table
+from dolmen import Database, Table
 from dolmen.base.runtime import Runtime
 from dolmen.errors import Error, InputError, RowError
 from dolmen.store import MemoryBucket, MemoryStore

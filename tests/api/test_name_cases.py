@@ -10,9 +10,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from dolmen import Expression
-from dolmen.api.database import Database
-from dolmen.api.table import Table
+from dolmen import Database, Expression, Table
 from dolmen.base.runtime import Runtime
 from dolmen.errors import InputError, SchemaError
 from dolmen.store import MemoryBucket, MemoryStore

@@ -7,9 +7,8 @@ from collections.abc import Callable
 import pyarrow as pa
 import pytest
 
-from dolmen.api.database import Database
+from dolmen import Database, Transaction
 from dolmen.errors import ConflictError, TableNotFoundError
-from dolmen.transactions.transaction import Transaction
 from support.people import SCHEMA, people
 
 Read = Callable[[Transaction], object]

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 import dolmen
-from dolmen.api.database import Database
+from dolmen import Database, Transaction
 from dolmen.base.runtime import Runtime
 from dolmen.commit.context import context_of
 from dolmen.errors import (
@@ -25,7 +25,6 @@ from dolmen.maintenance.round import maintain
 from dolmen.store.counting import CountingStore
 from dolmen.store.memory import MemoryBucket
 from dolmen.transactions.reading import ReadableTable
-from dolmen.transactions.transaction import Transaction
 from support.aging import DEFAULTS, Place, rows
 from support.aging import SCHEMA as NUMBERS
 from support.changes import Change, Feed, File

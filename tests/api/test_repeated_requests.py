@@ -11,9 +11,8 @@ import pyarrow as pa
 import pytest
 
 import dolmen
-from dolmen.api.table import Table
+from dolmen import Commit, Table
 from dolmen.errors import AppliedIdError, SchemaError
-from dolmen.transactions.results import Commit
 
 REPEATED: dict[str, Callable[[Table, str], Commit]] = {
     "append": lambda table, id: table.append([{"id": 9, "f": 0.5, "day": date(2026, 1, 1)}], request=id),

@@ -11,11 +11,10 @@ import pyarrow as pa
 import pytest
 
 import dolmen
-from dolmen.api.database import Database
+from dolmen import Commit, Database
 from dolmen.commit.change import digest_of
 from dolmen.errors import AppliedIdError, ConflictError, InputError, TableNotFoundError
 from dolmen.store.counting import CountingStore
-from dolmen.transactions.results import Commit
 from support.people import SCHEMA, people
 
 Way: TypeAlias = Callable[[Database, Callable[[Any], object]], object]

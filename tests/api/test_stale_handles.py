@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import dolmen
-from dolmen.api.table import Table
+from dolmen import Table
 from dolmen.declaration import Declaration, plan
 from dolmen.errors import ConflictError, InputError, SchemaError
 

@@ -6,10 +6,9 @@ import pyarrow as pa
 import pytest
 
 import dolmen
-from dolmen.api.database import Database
+from dolmen import Database, Transaction
 from dolmen.errors import AppliedIdError, ConflictError, InputError, SchemaError, TableNotFoundError
 from dolmen.store.counting import CountingStore
-from dolmen.transactions.transaction import Transaction
 from support.people import SCHEMA, people
 
 

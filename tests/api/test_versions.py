@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 import dolmen
-from dolmen.api.database import Database
+from dolmen import Database
 from dolmen.errors import DatabaseNotFoundError, InputError, UnsettledTimestampError, VersionNotFoundError
 from support.people import people
 

@@ -9,8 +9,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from dolmen.api.database import Database
-from dolmen.api.table import Table
+from dolmen import Database, Table
 from dolmen.base.runtime import Runtime
 from dolmen.errors import (
     AppliedIdError,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from dolmen.api.database import Database
+from dolmen import Database, Transaction
 from dolmen.errors import InputError, InvalidNameError, RowError, SchemaError
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Field
@@ -14,7 +14,7 @@ from dolmen.ingest.cdc import deleted_keys
 from dolmen.ingest.cdc.apply_changes import ChangeCounts
 from dolmen.store.counting import CountingStore
 from dolmen.store.memory import MemoryStore
-from dolmen.transactions.transaction import Transaction, unit_of
+from dolmen.transactions.transaction import unit_of
 from support.aging import DAY_US
 from support.changes import COLUMNS, Change, Feed, File
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dolmen.api.database import Database
+from dolmen import Database
 from dolmen.commit.statements.sequence import Advance, all_above, forgettable
 from dolmen.errors import ConflictError, SchemaError
 from dolmen.format.manifest import Mark, Sequences

@@ -14,13 +14,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dolmen.api.database import Database
+from dolmen import Database, Transaction
 from dolmen.errors import InputError, RowError
 from dolmen.ingest.batch import BatchRequest, Decision
 from dolmen.ingest.cdc.apply_changes import ChangeCounts
 from dolmen.store.counting import CountingStore
 from dolmen.store.memory import MemoryStore
-from dolmen.transactions.transaction import Transaction
 from support.changes import Feed
 from support.source_table import PLACEHOLDER, SourceTable, body
 

@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from dolmen.api.database import Database
+from dolmen import Database, Transaction
 from dolmen.ingest.batch import BatchRequest, Decision
 from dolmen.store.memory import MemoryStore
-from dolmen.transactions.transaction import Transaction
 from support.aging import DAY_US
 from support.changes import Change, Feed, File, cut, history, model
 from support.crashing_store import Countdown, Crash, CrashingStore

@@ -6,10 +6,9 @@ from collections import Counter
 
 import pyarrow as pa
 
-from dolmen.api.database import Database
+from dolmen import Commit, Database
 from dolmen.base.runtime import Runtime
 from dolmen.store.memory import MemoryBucket, MemoryStore
-from dolmen.transactions.results import Commit
 from dolmen_simulator.interleavings.groups import commit_together
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.int64())])

@@ -7,8 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dolmen.api.database import Database
-from dolmen.api.table import Table
+from dolmen import Database, Table
 from dolmen.commit.context import context_of
 from dolmen.commit.statements.row_changes import Write
 from dolmen.commit.versions import manifest_at_version

@@ -9,7 +9,7 @@ from itertools import count, pairwise
 import pyarrow as pa
 import pytest
 
-from dolmen.api.database import Database
+from dolmen import Database
 from dolmen.base.runtime import Runtime
 from dolmen.commit.head import STAMP_SECONDS
 from dolmen.commit.versions import manifest_at_time

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from bench.round_trips import TimedRuntime, Timeline, TimelineStore
 
-from dolmen.api.database import Database
+from dolmen import Database, Transaction
 from dolmen.base.runtime import Runtime
 from dolmen.commit.context import context_of
 from dolmen.commit.group import Committed, Member
@@ -21,7 +21,7 @@ from dolmen.commit.uploads import MOST_HELD_BYTES, HeldFiles
 from dolmen.errors import AccessDeniedError, DuplicateKeyError, Error, StoreUnavailableError, TableNotFoundError
 from dolmen.format.layout import POINTER
 from dolmen.store.memory import MemoryBucket, MemoryStore
-from dolmen.transactions.transaction import Transaction, unit_of
+from dolmen.transactions.transaction import unit_of
 from support.commit_world import (
     Behaviour,
     Perform,

@@ -11,7 +11,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from dolmen.api.database import Database
+from dolmen import Database
 from dolmen.base.runtime import Runtime
 from dolmen.base.units import KIB
 from dolmen.commit.change import Change

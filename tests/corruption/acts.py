@@ -17,7 +17,7 @@ from functools import cache
 import pyarrow as pa
 
 from corruption.worlds import World, few_rows, rows_of_many_types
-from dolmen.api.database import Database
+from dolmen import Database
 from dolmen.base.runtime import Runtime
 from dolmen.commit.context import context_of
 from dolmen.maintenance.compact.compaction import compact

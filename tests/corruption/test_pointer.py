@@ -10,7 +10,7 @@ import pytest
 from corruption.acts import all_rows, healthy, opened, rows_of
 from corruption.damages import by_kind
 from corruption.worlds import World, kept, kinds, spilled
-from dolmen.api.database import Database
+from dolmen import Database
 from dolmen.base.runtime import Runtime
 from dolmen.commit.context import context_of
 from dolmen.errors import CorruptionError, DatabaseNotFoundError

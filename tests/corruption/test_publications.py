@@ -9,7 +9,7 @@ from functools import cache
 import pyarrow as pa
 import pytest
 
-from dolmen.api.database import Database
+from dolmen import Database
 from dolmen.commit.context import context_of
 from dolmen.errors import CorruptionError
 from dolmen.iceberg.publication_directory import PREFIX

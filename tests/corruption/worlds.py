@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from dolmen.api.database import Database
+from dolmen import Database
 from dolmen.commit.context import context_of
 from dolmen.commit.intent import Intent
 from dolmen.commit.statements.row_changes import Write

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pytest
 
 import dolmen
-from dolmen.api.database import Database
+from dolmen import Database
 from support.ministack import boto3_client
 
 ROOT = Path(__file__).parents[2]

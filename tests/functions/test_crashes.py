@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dolmen.api.database import Database
+from dolmen import Database
 from dolmen.base.runtime import Runtime
 from dolmen.service.functions.function_settings import FunctionResources
 from dolmen.store.url import open_store

@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 import pyarrow as pa
 import pytest
 
+from dolmen import Transaction
 from dolmen.commit.context import context_of
 from dolmen.ingest.announcements import MAX_TABLE_TRIES
-from dolmen.transactions.transaction import Transaction
 from support.event_builders import created, notification, s3_record, sqs_event
 from support.functions import World
 from support.ministack import boto3_client

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 
 import dolmen
+from dolmen import Transaction
 from dolmen.ingest.drops import drop_ingestion
 from dolmen.ingest.late import ErasedRows
-from dolmen.transactions.transaction import Transaction
 from support.functions import SCHEMA, World
 from support.local_once import local_once
 

@@ -9,12 +9,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dolmen.api.database import Database
+from dolmen import Database, Transaction
 from dolmen.errors import StoreUnavailableError, VersionExpiredError
 from dolmen.ingest.announcements import MAX_TABLE_TRIES
 from dolmen.ingest.drops import drop_ingestion
 from dolmen.transactions import unit_of_work
-from dolmen.transactions.transaction import Transaction
 from support.event_builders import notification, sqs_event
 from support.functions import World, load
 

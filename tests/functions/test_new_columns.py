@@ -14,7 +14,7 @@ import pyarrow.feather as feather
 import pyarrow.parquet as pq
 import pytest
 
-from dolmen.api.database import Database
+from dolmen import Database
 from dolmen.base.runtime import Runtime
 from dolmen.ingest.announcements import read_drops, read_messages
 from dolmen.ingest.drops.ingest_drops import ingest_drops

@@ -7,9 +7,8 @@ import random
 
 import pytest
 
-from dolmen.api.database import Database
+from dolmen import Database, Transaction
 from dolmen.ingest.announcements import MAX_TABLE_TRIES
-from dolmen.transactions.transaction import Transaction
 from support.event_builders import notification, sqs_event
 from support.functions import World, load
 from support.proxy import Proxy

@@ -10,7 +10,7 @@ import random
 
 import pytest
 
-from dolmen.api.database import Database
+from dolmen import Database
 from dolmen.store.memory import MemoryBucket
 from dolmen_simulator.simulation import simulate
 from support.aging import Place

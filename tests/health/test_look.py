@@ -10,7 +10,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from dolmen.api.database import Database
+from dolmen import Database
 from dolmen.base.runtime import Runtime
 from dolmen.entries.segments.live import LiveFiles, tombstones_of
 from dolmen.errors import CorruptionError, InputError

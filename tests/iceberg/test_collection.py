@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from dolmen.api.table import Table
+from dolmen import Table
 from dolmen.commit.context import context_of
 from dolmen.errors import CorruptionError, InvalidNameError
 from dolmen.format.pointer import RESERVED_TAGS

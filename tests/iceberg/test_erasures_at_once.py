@@ -9,8 +9,7 @@ import pyarrow as pa
 import pytest
 
 import dolmen
-from dolmen.api.database import Database
-from dolmen.api.table import Table
+from dolmen import Database, Table
 from dolmen.base.runtime import Runtime
 from dolmen.cli.commands import command_line
 from dolmen.commit.context import context_of

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 import dolmen
-from dolmen.api.database import Database
+from dolmen import Database
 from dolmen.commit.context import context_of
 from dolmen.errors import (
     InputError,

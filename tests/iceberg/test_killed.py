@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import dolmen
-from dolmen.api.database import Database
+from dolmen import Database
 from dolmen.commit.context import context_of
 from dolmen.format.pointer import RESERVED_TAGS
 from dolmen.iceberg.publication_directory import PublicationDirectory

@@ -13,7 +13,7 @@ import pyspark
 import pytest
 
 import dolmen
-from dolmen.api.table import Table
+from dolmen import Table
 from dolmen.commit.context import context_of
 from dolmen.errors import InputError
 from support import spark_iceberg

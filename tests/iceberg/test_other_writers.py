@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 import dolmen
-from dolmen.api.database import Database
+from dolmen import Database
 from dolmen.iceberg.publication import IcebergPublication
 from support import spark_iceberg
 from support.iceberg_readers import IcebergReaders

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import dolmen
-from dolmen.api.database import Database
+from dolmen import Database
 from dolmen.base.runtime import Runtime
 from dolmen.cli.commands import command_line
 from dolmen.commit.context import context_of

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 import dolmen
-from dolmen.api.database import Database
+from dolmen import Database
 from dolmen.commit.context import context_of
 from dolmen.iceberg.metadata import TableMetadata
 from dolmen.maintenance.verify.verify_objects import check_publications

@@ -15,7 +15,7 @@ from hashlib import md5
 import pyarrow as pa
 import pytest
 
-from dolmen.api.database import Database
+from dolmen import Database
 from dolmen.base.runtime import Runtime
 from dolmen.commit.context import context_of
 from dolmen.commit.statements.statement import Expect

@@ -12,11 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.errors import HypothesisException
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from dolmen.api.database import Database
-from dolmen.api.table import Table
+from dolmen import Commit, Database, Table, Transaction
 from dolmen.errors import ConflictError, TableExistsError, TableNotFoundError, VersionExpiredError
-from dolmen.transactions.results import Commit
-from dolmen.transactions.transaction import Transaction
 from machine import columns
 from machine.model import Landed, Row, State, Statement, TableState, told
 from machine.places import LocalPlace, Place

@@ -8,7 +8,7 @@ import tempfile
 from typing import Protocol
 
 import dolmen
-from dolmen.api.database import Database
+from dolmen import Database
 from dolmen.base.runtime import Runtime
 from machine.columns import START_US
 

@@ -9,8 +9,8 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import consumes, multiple, precondition, rule
 
+from dolmen import Transaction
 from dolmen.errors import ConflictError, StaleWriterError, TableNotFoundError, VersionExpiredError
-from dolmen.transactions.transaction import Transaction
 from machine import model
 from machine.base import HANDLES, Ground, transactions
 from machine.conditions import Condition, conditions

@@ -8,7 +8,7 @@ from dataclasses import replace
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
-from dolmen.api.database import Database
+from dolmen import Database
 from dolmen.commit.context import context_of
 from machine.base import HANDLES, SELDOM, Ground
 from machine.model import Row, Statement, TableState

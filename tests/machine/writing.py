@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import multiple, precondition, rule
 
 import dolmen
+from dolmen import Commit
 from dolmen.errors import AppliedIdError, ConflictError, DuplicateKeyError, RowError
-from dolmen.transactions.results import Commit
 from machine import columns, model
 from machine.base import HANDLES, Ground, requests
 from machine.conditions import conditions

@@ -8,14 +8,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dolmen.api.database import Database
-from dolmen.api.table import Table
+from dolmen import Database, Table, Transaction
 from dolmen.base.runtime import Runtime
 from dolmen.commit.statements.background import SetProperties
 from dolmen.format.properties import TimeToLive
 from dolmen.maintenance.ttl import Expired, cutoff_of, expire_rows
 from dolmen.store.memory import MemoryBucket, MemoryStore
-from dolmen.transactions.transaction import Transaction, unit_of
+from dolmen.transactions.transaction import unit_of
 
 NOW = datetime(2026, 11, 21, 13, 45, 30, tzinfo=UTC)
 DAY_US = 86_400_000_000

@@ -9,7 +9,7 @@ import uuid
 import numpy as np
 import pyarrow as pa
 
-from dolmen.api.database import Database
+from dolmen import Database
 from dolmen.base.runtime import Runtime
 from dolmen.maintenance.resolve.resolution import Resolved
 from dolmen.store import MemoryBucket, MemoryStore

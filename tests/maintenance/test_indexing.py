@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dolmen.api.database import Database
+from dolmen import Database
 from dolmen.commit.context import context_of
 from dolmen.commit.loop import submit
 from dolmen.commit.statements.background import PutIndexParts

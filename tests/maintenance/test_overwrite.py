@@ -5,8 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from dolmen.api.database import Database
-from dolmen.api.table import Table
+from dolmen import Database, Table
 from dolmen.errors import ConflictError
 
 

@@ -10,8 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from dolmen import Delete, Expression, Insert, Update
-from dolmen.api.database import Database
+from dolmen import Database, Delete, Expression, Insert, Update
 from dolmen.base.runtime import Runtime
 from dolmen.store.memory import MemoryBucket, MemoryStore
 from support.oracle import connect_oracle

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 import dolmen
+from dolmen import Delete, Insert, Update
 from dolmen.errors import InputError, SchemaError
-from dolmen.transactions.merge.clauses import Clauses, Delete, Insert, Update
+from dolmen.transactions.merge.clauses import Clauses
 
 
 def test_words_mappings_and_lists_are_clauses() -> None:

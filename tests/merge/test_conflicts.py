@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 import dolmen
-from dolmen import Delete, Expression, Update
-from dolmen.api.database import Database, Table
+from dolmen import Database, Delete, Expression, Update
+from dolmen.api.database import Table
 from dolmen.base.runtime import Runtime
 from dolmen.errors import ConflictError, TableNotFoundError, UnknownOutcomeError
 from dolmen.store.memory import MemoryBucket, MemoryStore

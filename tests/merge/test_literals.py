@@ -10,8 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dolmen import Expression, Insert
-from dolmen.api.database import Database, Table
+from dolmen import Database, Expression, Insert
+from dolmen.api.database import Table
 from dolmen.base.runtime import Runtime
 from dolmen.errors import Error, RowError, SchemaError
 from dolmen.store.memory import MemoryBucket, MemoryStore

@@ -9,8 +9,8 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from dolmen import Delete, Insert, Update
-from dolmen.api.database import Database, Table
+from dolmen import Database, Delete, Insert, Update
+from dolmen.api.database import Table
 from dolmen.commit.context import context_of
 from dolmen.errors import AppliedIdError, DuplicateKeyError, InputError, LimitError, RowError, SchemaError
 from dolmen.transactions.merge import merge as merging

@@ -7,8 +7,8 @@ from collections import Counter
 import pyarrow as pa
 import pytest
 
-from dolmen import Expression
-from dolmen.api.database import Database, Table
+from dolmen import Database, Expression
+from dolmen.api.database import Table
 from dolmen.base.runtime import Runtime
 from dolmen.store.memory import MemoryBucket
 from support.commit_world import ScriptedStore, meanwhile

@@ -9,12 +9,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dolmen import Expression
-from dolmen.api.database import Database, Table
+from dolmen import Commit, Database, Expression
+from dolmen.api.database import Table
 from dolmen.base.runtime import Runtime
 from dolmen.store.counting import CountingStore
 from dolmen.store.memory import MemoryBucket, MemoryStore
-from dolmen.transactions.results import Commit
 
 FILES = 1_000
 SCHEMA = pa.schema([("id", pa.int64()), ("n", pa.int64()), ("text", pa.string())])

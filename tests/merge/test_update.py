@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 import dolmen
-from dolmen import Expression
-from dolmen.api.database import Database, Table
+from dolmen import Database, Expression
+from dolmen.api.database import Table
 from dolmen.errors import AppliedIdError, InputError, PredicateError, RowError, SchemaError
 
 SCHEMA = pa.schema(

@@ -15,7 +15,7 @@ from typing import Any
 import duckdb
 import pytest
 
-from dolmen.api.database import Database
+from dolmen import Database
 from dolmen.base.runtime import Runtime, shared_runtime
 from dolmen.store.clock import DatedAnswer, ServerClock
 from dolmen.store.s3.bucket_store import S3Store

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 import pytest
 from botocore.config import Config
 
-from dolmen.api.database import Database
+from dolmen import Database
 from dolmen.api.database import open as open_database
 from support.built import ROOT, built_stack, find_sam
 from support.deployed import ARCHITECTURE, wait

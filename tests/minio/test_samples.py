@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 import yaml
 
-from dolmen.api.database import Database
+from dolmen import Database
 from dolmen.api.database import open as open_database
 from support.functions import SCHEMA
 from support.ministack import AWS_ENVIRONMENT, boto3_client, endpoint_environment

@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from dolmen.api.database import Database
+from dolmen import Database
 from dolmen.api.database import open as open_database
 from support.functions import SCHEMA
 from support.ministack import endpoint_environment

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dolmen.api.database import Database
+from dolmen import Database
 from support.event_builders import s3_record, sqs_event
 from support.history import ids, operations
 from support.landing import drop

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from dolmen.api.database import Database
+from dolmen import Database
 from support.event_builders import notification, s3_record, sqs_event
 from support.handlers import Handlers
 from support.history import ids, operations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from dolmen.api.database import Database
+from dolmen import Database
 from support.event_builders import sqs_event
 from support.history import ids
 from support.landing import drop

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from dolmen.api.database import Database
+from dolmen import Database
 from support.history import ids, newest, operations
 from support.rie import Start
 from support.samples import EVENT_ROWS, INGESTED, LEFT, SCHEDULED, USER_ROWS, sample, sample_files

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dolmen.api.database import Database
+from dolmen import Database
 from support.event_builders import notification, s3_record, sqs_event
 from support.ministack import boto3_client
 from support.rie import Emulator, Start

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from dolmen.api.database import Database
+from dolmen import Database
 from support.built import FUNCTIONS, run_as_deployed
 from support.event_builders import sqs_event
 from support.landing import drop

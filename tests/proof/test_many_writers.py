@@ -11,7 +11,7 @@ from multiprocessing.connection import Connection
 import pytest
 
 import dolmen
-from dolmen.api.database import Database
+from dolmen import Database
 from dolmen.base.runtime import shared_runtime
 from dolmen.store.counting import CountingStore
 from dolmen.store.url import open_store

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dolmen.api.database import Database
+from dolmen import Database
 from dolmen.base.runtime import Runtime
 from dolmen.store import MemoryBucket, MemoryStore
 from dolmen.store.counting import CountingStore

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from dolmen.api.database import Database
+from dolmen import Database
 from dolmen.base.runtime import Runtime
 from dolmen.entries.segments.live import LiveFiles, tombstones_of
 from dolmen.entries.segments.row_bounds import RowBounds, key_bounds, may_hold_keys

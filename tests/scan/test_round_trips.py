@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from bench.round_trips import TimedRuntime, Timeline, TimelineStore
 
-from dolmen.api.database import Database
+from dolmen import Database
 from dolmen.base.runtime import Runtime
 from dolmen.commit.context import context_of
 from dolmen.rows.scan.read.byte_ranges import GAP_BYTES

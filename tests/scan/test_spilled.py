@@ -10,6 +10,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
+from dolmen import Snapshot
 from dolmen.base.runtime import Runtime
 from dolmen.commit.context import Context
 from dolmen.entries.segments.live import LiveFiles
@@ -22,7 +23,6 @@ from dolmen.format.types import to_plain
 from dolmen.rows.scan.plan import FilePlan
 from dolmen.rows.scan.scan import matching_positions, plan_of
 from dolmen.store.cache import ObjectCache
-from dolmen.transactions.snapshot import Snapshot
 from support.random_entries import random_file
 from support.random_predicates import random_predicate
 from support.random_tables import random_table

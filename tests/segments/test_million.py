@@ -8,7 +8,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from dolmen.api.database import Database
+from dolmen import Database
 from dolmen.base.runtime import Runtime
 from dolmen.entries.segments.live import LiveFiles
 from dolmen.entries.segments.segment_reader import SegmentReader

@@ -10,12 +10,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from dolmen.api.database import Database
+from dolmen import Commit, Database
 from dolmen.base.runtime import Runtime
 from dolmen.format.layout import POINTER
 from dolmen.store.base import Buffer, Deleted, PutOutcome, Stored
 from dolmen.store.memory import MemoryBucket, MemoryStore
-from dolmen.transactions.results import Commit
 from dolmen_simulator.actors.writers import arrow
 from dolmen_simulator.judge import model
 from dolmen_simulator.judge.ledger import CommitLedger

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
+from dolmen import Commit
 from dolmen.errors import ConflictError, TableNotFoundError, UnknownOutcomeError
-from dolmen.transactions.results import Commit
 from dolmen_simulator.actors.writers import arrow
 from dolmen_simulator.judge import model
 from dolmen_simulator.judge.model import OperationRun, Row

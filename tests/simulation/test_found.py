@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator, Sequence
 import pyarrow as pa
 import pytest
 
-from dolmen.api.database import Database
+from dolmen import Database, Transaction
 from dolmen.base.runtime import Runtime
 from dolmen.errors import TableNotFoundError, UnsettledTimestampError
 from dolmen.maintenance.gc.collection import collect
 from dolmen.store.base import Buffer, Deleted, ObjectInfo, PutOutcome
 from dolmen.store.memory import MemoryBucket, MemoryStore
-from dolmen.transactions.transaction import Transaction, unit_of
+from dolmen.transactions.transaction import unit_of
 from simulation.interrupted import Interrupted
 
 SCHEMA = pa.schema([("k", pa.int64())])

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from dolmen.api.database import Database
+from dolmen import Database, Transaction
 from dolmen.base.runtime import Runtime
 from dolmen.errors import StoreUnavailableError, VersionExpiredError
 from dolmen.ingest.drops.drop_ingestion import upsert_in_batches
 from dolmen.maintenance.gc.collection import collect
 from dolmen.maintenance.resolve.resolution import resolve
 from dolmen.store.memory import MemoryBucket, MemoryStore
-from dolmen.transactions.transaction import Transaction, unit_of
+from dolmen.transactions.transaction import unit_of
 from simulation.interrupted import Interrupted
 
 SCHEMA = pa.schema([("k", pa.int64())])

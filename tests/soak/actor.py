@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-from dolmen.api.database import Database
+from dolmen import Database
 from dolmen.errors import RetryableError, UnknownOutcomeError
 from soak.journal import Journal, Steps
 from soak.world import World

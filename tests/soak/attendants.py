@@ -7,11 +7,11 @@ import random
 import signal
 import time
 
+from dolmen import Snapshot
 from dolmen.commit.context import context_of
 from dolmen.errors import RetryableError, UnknownOutcomeError, VersionExpiredError
 from dolmen.maintenance.gc.mark import needed_keys
 from dolmen.service.local import LocalEvent, run_local
-from dolmen.transactions.snapshot import Snapshot
 from soak import judge
 from soak.actor import Actor
 from soak.journal import journals

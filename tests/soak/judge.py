@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from dolmen.transactions.snapshot import Snapshot
+from dolmen import Snapshot
 from soak.journal import Entry, Steps
 from soak.world import COUNTER_IDS
 

@@ -9,8 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from dolmen.transactions.results import Commit
-from dolmen.transactions.transaction import Transaction
+from dolmen import Commit, Transaction
 from soak.actor import Actor, Stepping
 from soak.attendants import Drain, Keeper, Pipeline, Reader
 from soak.world import COUNTER_IDS, World

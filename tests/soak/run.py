@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from dolmen.api.database import Database
+from dolmen import Database
 from soak import judge, leftovers
 from soak.chaos import SCHEDULE, SERVER, Blow, kind_of, plan
 from soak.journal import Steps, journals, read

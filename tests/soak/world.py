@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 
 import dolmen
-from dolmen.api.database import Database
+from dolmen import Database
 from dolmen.service.local import LocalLayout
 
 ROOT = Path(__file__).parents[2]

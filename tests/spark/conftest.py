@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import datasource
 
 import dolmen
-from dolmen.api.database import Database
+from dolmen import Database
 
 collect_ignore = [] if hasattr(datasource, "Filter") else ["source/test_filters.py"]
 

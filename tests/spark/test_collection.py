@@ -15,7 +15,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 import dolmen
-from dolmen.api.database import Database
+from dolmen import Database
 from dolmen.commit.context import context_of
 from dolmen.errors import CorruptionError, InputError, VersionExpiredError
 from dolmen.maintenance.gc.collection import collect

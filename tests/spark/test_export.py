@@ -16,7 +16,8 @@ import pytest
 from jobs.export import main as export_main
 from pyspark.sql import SparkSession
 
-from dolmen.api.database import Database, Table
+from dolmen import Database
+from dolmen.api.database import Table
 from dolmen.cli.exit_codes import run_job
 from dolmen.errors import InputError, PredicateError, SchemaError
 from dolmen.ingest.formats.formats import SourceFile, detect, read

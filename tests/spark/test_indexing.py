@@ -15,7 +15,7 @@ from jobs.compact import main as compact_main
 from pyspark.sql import SparkSession
 
 import dolmen
-from dolmen.api.database import Database
+from dolmen import Database
 from dolmen.cli.exit_codes import run_job
 from dolmen.commit.context import context_of
 from dolmen.errors import CorruptionError, InputError, TableNotFoundError

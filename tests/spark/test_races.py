@@ -21,7 +21,7 @@ from pyspark import inheritable_thread_target
 from pyspark.sql import DataFrame, SparkSession
 
 import dolmen
-from dolmen.api.database import Database
+from dolmen import Commit, Database
 from dolmen.base.runtime import shared_runtime
 from dolmen.errors import ConflictError
 from dolmen.spark.read.to_frame import to_spark
@@ -29,7 +29,6 @@ from dolmen.spark.spark_compaction import compact
 from dolmen.spark.write.from_frame import append, delete, overwrite, upsert
 from dolmen.spark.write.spark_merge import merge
 from dolmen.store.url import open_store
-from dolmen.transactions.results import Commit
 from support.spark_races import Meeting, MeetingStore
 
 SEED = int(os.environ.get("DOLMEN_TEST_SEED", "0")) or random.randrange(1, 2**32)

@@ -9,14 +9,14 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
 
-from dolmen.api.database import Database, Table
+from dolmen import Database, Delete, Update
+from dolmen.api.database import Table
 from dolmen.commit.context import context_of
 from dolmen.errors import AppliedIdError
 from dolmen.spark.failures import raising_dolmen_errors
 from dolmen.spark.write import from_frame as writing
 from dolmen.spark.write.from_frame import append, delete, overwrite, upsert
 from dolmen.spark.write.spark_merge import merge
-from dolmen.transactions.merge.clauses import Delete, Update
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("x", pa.float64()), ("s", pa.string())])
 

@@ -13,7 +13,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from dolmen.api.database import Database
+from dolmen import Database
 from dolmen.errors import CorruptionError
 from dolmen.ingest.drops.announce_files import DropSource
 from dolmen.rows.scan.scan import plan_of

@@ -19,7 +19,7 @@ from jobs.gc import main as gc_main
 from pyspark.sql import SparkSession
 
 import dolmen
-from dolmen.api.database import Database
+from dolmen import Database
 from dolmen.cli.exit_codes import run_job
 from dolmen.rows.scan.scan import plan_of
 from support.killed_streams import Kill

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import dolmen
-from dolmen.api.database import Database
+from dolmen import Database
 from dolmen.commit.context import context_of
 from dolmen.rows.scan.scan import plan_of
 from support.spark import SparkProcess

@@ -23,7 +23,7 @@ import pyarrow as pa
 import pytest
 
 import dolmen
-from dolmen.api.database import Database
+from dolmen import Database
 from dolmen.base.runtime import Runtime
 from dolmen.rows.scan.by_key import key_access
 from dolmen.rows.scan.by_key.key_access import FilterUse

@@ -11,13 +11,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from dolmen.api.database import Database
+from dolmen import Database, Transaction
 from dolmen.format.ingest_properties import IngestSettings
 from dolmen.ingest.batch import BatchRequest, BatchResult, Decision, apply_together
 from dolmen.ingest.cdc.apply_changes import ChangeCounts, ingest_changes
 from dolmen.ingest.formats.formats import ReadOptions, SourceFile, detect
 from dolmen.ingest.formats.reader_options import BadRow
-from dolmen.transactions.transaction import Transaction, unit_of
+from dolmen.transactions.transaction import unit_of
 from support.aging import Place
 
 COLUMNS = pa.schema([("id", pa.int64()), ("v", pa.string()), ("seq", pa.int64())])

@@ -14,9 +14,8 @@ from pyspark.sql import SparkSession
 
 import dolmen
 import dolmen.spark as engine
-from dolmen.api.database import Database
+from dolmen import Commit, Database
 from dolmen.errors import Error
-from dolmen.transactions.results import Commit
 
 NO_JAVA = "/nowhere"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dolmen.api.database import Database
+from dolmen import Database
 from dolmen.commit.change import Change
 from dolmen.commit.context import context_of
 from dolmen.commit.loop import commit

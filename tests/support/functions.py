@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from dolmen.api.database import Database
+from dolmen import Database
 from dolmen.base.runtime import Runtime
 from dolmen.service.functions.deliveries import DeliveryQueues
 from dolmen.service.functions.function_settings import FunctionResources, FunctionSettings

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dolmen.api.database import Database
+from dolmen import Database
 from support.second_reader import columns_of, load_reader, rows_of
 
 FOLDER = Path(__file__).parents[1] / "golden"

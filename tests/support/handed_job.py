@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dolmen.api.database import Database
+from dolmen import Database
 from dolmen.ingest.drops.ingest_drops import ingest_drops
 from dolmen.ingest.landing import Landing
 from dolmen.service.handover.handover_records import HandoverRecords

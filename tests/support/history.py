@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dolmen.api.database import Database
+from dolmen import Database
 
 
 def ids(database: Database, table: str = "events") -> list[int]:

@@ -16,12 +16,11 @@ from typing import Any, TextIO
 import pyarrow as pa
 
 import dolmen
-from dolmen.api.database import Database
+from dolmen import Database, Transaction
 from dolmen.commit.statements.row_changes import Claim
 from dolmen.errors import ConflictError, RetryableError, UnknownOutcomeError, VersionExpiredError
 from dolmen.format.schema import COMMIT_TS
 from dolmen.transactions.reading import ReadableTable
-from dolmen.transactions.transaction import Transaction
 from support.porcupine import RecordedTransaction, Step
 
 PAIR = pa.schema([pa.field("key", pa.int64(), nullable=False), ("balance", pa.int64()), ("call", pa.string())])

@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from dolmen.api.database import Database
+from dolmen import Database
 
 PATH = Path(__file__).parents[2] / "examples" / "reader.py"
 

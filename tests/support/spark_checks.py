@@ -17,10 +17,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
 
 import dolmen
+from dolmen import Commit
 from dolmen.commit.context import context_of
 from dolmen.spark import to_spark
 from dolmen.spark.write.from_frame import append, delete, overwrite, upsert
-from dolmen.transactions.results import Commit
 
 NATIVE = "FileScan parquet"
 BY_WORKERS = "MapInArrow"

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from dolmen.api.database import Database
+from dolmen import Database
 from dolmen.base.runtime import Runtime
 from dolmen.commit.context import Context
 from dolmen.commit.head import Head

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import dolmen
-from dolmen.api.table import Table
+from dolmen import Table
 from dolmen.errors import Error, SchemaError
 from dolmen.format.schema import Schema
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 import dolmen
-from dolmen.api.table import Table
+from dolmen import Table
 from dolmen.errors import InputError, RowError, SchemaError
 from dolmen.rows.write.validity import first_invalid
 

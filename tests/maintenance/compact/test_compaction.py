@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import dolmen
-from dolmen.api.database import Database
+from dolmen import Database
 from dolmen.base.runtime import Runtime
 from dolmen.commit.loop import submit
 from dolmen.commit.statements.background import MoveFence

@@ -11,7 +11,7 @@ from pathlib import Path
 import duckdb
 import pyarrow as pa
 
-from dolmen.api.database import Database
+from dolmen import Database
 from dolmen.base.runtime import Runtime
 from dolmen.maintenance.compact.compaction import CompactionOptions, compact
 from dolmen.maintenance.resolve.resolution import resolve

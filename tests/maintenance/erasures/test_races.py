@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dolmen.api.database import Database
+from dolmen import Database
 from dolmen.errors import Error, VersionExpiredError
 from dolmen.format.erasures import Receipt
 from dolmen.maintenance.gc.collection import collect

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dolmen.api.database import Database
+from dolmen import Database
 from dolmen.commit.intent import Intent
 from dolmen.errors import StoreUnavailableError, UnknownOutcomeError
 from dolmen.maintenance.gc.collection import collect

@@ -8,7 +8,7 @@ from functools import partial
 import pyarrow as pa
 import pytest
 
-from dolmen.api.database import Database
+from dolmen import Database
 from dolmen.commit.intent import BEAT_SECONDS, Heartbeat, Intent, parse_intent_key
 from dolmen.commit.loop import submit
 from dolmen.commit.statements.background import MoveFence

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from dolmen.api.database import Database
+from dolmen import Database
 from dolmen.errors import StaleWriterError
 from dolmen.maintenance.gc.collection import collect
 from dolmen.maintenance.gc.deletion import directories, hour_of, hour_prefix

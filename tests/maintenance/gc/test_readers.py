@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 
-from dolmen.api.database import Database
+from dolmen import Database, Snapshot
 from dolmen.errors import CorruptionError, VersionExpiredError
 from dolmen.maintenance.gc.collection import collect
 from dolmen.store.local_store import LocalStore
-from dolmen.transactions.snapshot import Snapshot
 from support.aging import EAGER, SCHEMA, Place, busy, rows
 from support.stores import RUNTIME
 

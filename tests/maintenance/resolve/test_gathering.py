@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 import dolmen
-from dolmen.api.database import Database
+from dolmen import Database
 from dolmen.base.runtime import Runtime
 from dolmen.entries.segments.live import LiveFiles
 from dolmen.maintenance.resolve.resolution import resolve

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 import dolmen
-from dolmen.api.database import Database
+from dolmen import Database
 from dolmen.base.runtime import Runtime
 from dolmen.format.entries import KeysTombstone, WhereTombstone
 from dolmen.rows.write import runs

@@ -7,7 +7,7 @@ import time
 import pyarrow as pa
 import pytest
 
-from dolmen.api.database import Database
+from dolmen import Database
 from dolmen.base.runtime import Runtime
 from dolmen.format.checksums import crc32
 from dolmen.format.entries import ColumnStats, DataFile

@@ -9,7 +9,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from dolmen.api.database import Database
+from dolmen import Database
 from dolmen.base.runtime import Runtime
 from dolmen.entries.segments.live import LiveFiles
 from dolmen.format.entries import ColumnStats

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from dolmen.api.database import Database
+from dolmen import Database
 from dolmen.base.runtime import Runtime
 from dolmen.maintenance.segment_merging import merge_segments
 from dolmen.store.memory import MemoryBucket, MemoryStore

@@ -19,7 +19,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 import dolmen
-from dolmen.api.database import Database, Table
+from dolmen import Database
+from dolmen.api.database import Table
 from dolmen.commit.context import context_of
 from dolmen.errors import CorruptionError, InputError, TableNotFoundError
 from dolmen.maintenance.compact import compaction as core

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from dolmen.api.database import Database
+from dolmen import Database
 from support import connect_client
 from support.spark import SparkProcess
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import dolmen
-from dolmen.transactions.results import Commit
+from dolmen import Commit
 from support import connect_client
 from support.spark import SparkProcess
 

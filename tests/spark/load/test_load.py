@@ -16,7 +16,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 import dolmen
-from dolmen.api.database import Database, Table
+from dolmen import Database
+from dolmen.api.database import Table
 from dolmen.errors import InputError
 from dolmen.ingest.announcements import Drop
 from dolmen.ingest.drops.announce_files import DropSource

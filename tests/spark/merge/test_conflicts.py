@@ -11,11 +11,11 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import dolmen
-from dolmen.api.database import Database, Table
+from dolmen import Database, Delete, Update
+from dolmen.api.database import Table
 from dolmen.commit.context import context_of
 from dolmen.errors import TableNotFoundError
 from dolmen.spark.write.spark_merge import merge
-from dolmen.transactions.merge.clauses import Delete, Update
 
 pytestmark = pytest.mark.slow
 

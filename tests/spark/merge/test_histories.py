@@ -15,9 +15,10 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import dolmen
+from dolmen import Delete, Insert, Update
 from dolmen.spark.write.from_frame import delete, upsert
 from dolmen.spark.write.spark_merge import merge
-from dolmen.transactions.merge.clauses import Clauses, Delete, Insert, Update
+from dolmen.transactions.merge.clauses import Clauses
 
 SEED = int(os.environ.get("DOLMEN_TEST_SEED", "0")) or random.randrange(1, 2**32)
 HISTORIES, STEPS = (12, 25) if os.environ.get("DOLMEN_LONG") else (1, 7)

@@ -10,10 +10,10 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
 
-from dolmen.api.database import Database, Table
+from dolmen import Database, Delete, Insert, Update
+from dolmen.api.database import Table
 from dolmen.errors import DuplicateKeyError, InputError, RowError, SchemaError
 from dolmen.spark.write.spark_merge import merge
-from dolmen.transactions.merge.clauses import Delete, Insert, Update
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string()), ("n", pa.int32()), ("u", pa.uint64())])
 

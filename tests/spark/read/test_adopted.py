@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import dolmen
-from dolmen.api.database import Database
+from dolmen import Database
 from dolmen.errors import AdoptionError
 from dolmen.ingest.drops.announce_files import DropSource
 from dolmen.maintenance.compact.compaction import CompactionOptions

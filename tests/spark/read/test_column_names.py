@@ -11,7 +11,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 import dolmen
-from dolmen.api.database import Database, Table
+from dolmen import Database
+from dolmen.api.database import Table
 from dolmen.commit.context import context_of
 from dolmen.errors import SchemaError
 from dolmen.spark.read.to_frame import to_spark

@@ -12,7 +12,8 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from dolmen.api.database import Database, Table
+from dolmen import Database
+from dolmen.api.database import Table
 from dolmen.errors import CorruptionError, Error, PredicateError, SchemaError
 from dolmen.rows.scan.scan import plan_of
 from dolmen.spark.failures import raising_dolmen_errors

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from dolmen.api.database import Database
+from dolmen import Database
 from dolmen.spark.read.to_frame import to_spark
 from dolmen.spark.write.from_frame import append, delete, upsert
 from dolmen.spark.write.spark_merge import merge

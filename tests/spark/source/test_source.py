@@ -12,7 +12,8 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from dolmen.api.database import Database, Table
+from dolmen import Database
+from dolmen.api.database import Table
 from dolmen.format.entries import DataFile
 from dolmen.rows.scan.scan import plan_of
 from dolmen.spark.source.batch_reader import groups_of

@@ -9,7 +9,8 @@ import pytest
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
-from dolmen.api.database import Database, Table
+from dolmen import Database
+from dolmen.api.database import Table
 from dolmen.errors import ConflictError, InputError
 from dolmen.spark.failures import raising_dolmen_errors
 from dolmen.spark.sessions import register

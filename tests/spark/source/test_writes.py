@@ -15,7 +15,8 @@ from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users w
 from pyspark.sql.types import LongType, StructField, StructType
 
 import dolmen
-from dolmen.api.database import Database, Table
+from dolmen import Database
+from dolmen.api.database import Table
 from dolmen.base.runtime import Runtime
 from dolmen.commit.context import context_of
 from dolmen.commit.intent import parse_intent_key

@@ -21,7 +21,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 import dolmen
-from dolmen.api.database import Database
+from dolmen import Database
 from dolmen.errors import InputError
 from dolmen.rows.scan.plan import stored_schema_of
 from dolmen.spark import attach, sql

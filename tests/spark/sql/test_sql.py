@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import dolmen
-from dolmen.api.database import Database
+from dolmen import Commit, Database
 from dolmen.base.runtime import Runtime
 from dolmen.errors import (
     AppliedIdError,
@@ -27,7 +27,6 @@ from dolmen.spark.sql.attachment import Attachment
 from dolmen.spark.sql.change_rows import RowChange
 from dolmen.store.counting import CountingStore
 from dolmen.store.url import open_store
-from dolmen.transactions.results import Commit
 from support.changes import COLUMNS, Change, Feed, File
 
 pytestmark = pytest.mark.usefixtures("attached")

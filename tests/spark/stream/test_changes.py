@@ -15,7 +15,8 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import dolmen
-from dolmen.api.database import Database, Table
+from dolmen import Database
+from dolmen.api.database import Table
 from dolmen.errors import ConflictError, InputError, SchemaError, VersionExpiredError
 from dolmen.spark.failures import raising_dolmen_errors
 from dolmen.spark.origin import origins_of

@@ -15,7 +15,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import DataStreamWriter
 
 import dolmen
-from dolmen.api.database import Database, Table
+from dolmen import Database
+from dolmen.api.database import Table
 from dolmen.commit.context import context_of
 from dolmen.errors import ConflictError, InputError, UnsettledTimestampError, VersionExpiredError
 from dolmen.format.schema import COMMIT_TS

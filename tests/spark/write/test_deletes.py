@@ -9,7 +9,8 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
 
-from dolmen.api.database import Database, Table
+from dolmen import Database
+from dolmen.api.database import Table
 from dolmen.commit.uploads import MAX_KEYS
 from dolmen.errors import InputError, PredicateError, RowError, SchemaError
 from dolmen.spark.write.from_frame import delete

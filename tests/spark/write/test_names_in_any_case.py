@@ -9,7 +9,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from dolmen.api.database import Database, Table
+from dolmen import Database
+from dolmen.api.database import Table
 from dolmen.commit.context import context_of
 from dolmen.errors import SchemaError
 from dolmen.spark import append, delete, merge, overwrite, upsert

@@ -11,7 +11,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as s
 
 import dolmen
-from dolmen.api.database import Database, Table
+from dolmen import Database
+from dolmen.api.database import Table
 from dolmen.commit.context import context_of
 from dolmen.errors import ConflictError, Error, InputError, RowError, SchemaError
 from dolmen.spark import append, batches_into, overwrite, raising_dolmen_errors, upsert

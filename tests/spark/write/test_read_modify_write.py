@@ -11,12 +11,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
 
 import dolmen
-from dolmen.api.database import Database, Table
+from dolmen import Commit, Database
+from dolmen.api.database import Table
 from dolmen.errors import ConflictError, InputError, VersionNotFoundError
 from dolmen.spark.read.to_frame import to_spark
 from dolmen.spark.write.from_frame import apply_batch, delete, upsert
 from dolmen.spark.write.spark_merge import merge
-from dolmen.transactions.results import Commit
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("n", pa.int64())])
 

@@ -13,7 +13,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
 
 import dolmen
-from dolmen.api.database import Database, Table
+from dolmen import Database
+from dolmen.api.database import Table
 from dolmen.errors import ConflictError, InputError, RowError, SchemaError
 from dolmen.spark.read.to_frame import to_spark
 from dolmen.spark.spark_export import export

@@ -17,7 +17,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
 
 import dolmen
-from dolmen.api.database import Database, Table
+from dolmen import Database, Transaction
+from dolmen.api.database import Table
 from dolmen.base.runtime import Runtime
 from dolmen.commit.context import context_of
 from dolmen.commit.intent import Intent
@@ -30,7 +31,7 @@ from dolmen.spark.write import from_frame as writing
 from dolmen.spark.write.from_frame import append, begin_uploads, collect_keeping_alive, without_files
 from dolmen.spark.write.key_tombstones import tombstones
 from dolmen.spark.write.task_reports import REPORT, Reported
-from dolmen.transactions.transaction import Transaction, unit_of
+from dolmen.transactions.transaction import unit_of
 
 HOUR_US = 3_600_000_000
 SCHEMA = pa.schema([("id", pa.int64()), ("x", pa.float64())])
