@@ -2,7 +2,7 @@
 
 ``open`` a database by URL; everything else is a method of ``Database`` or ``Table``. Errors are in ``dolmen.errors``.
 This module has what users hold, and nothing that needs an extra. Each name is imported when it is first used, so that
-``import dolmen`` takes no time, and whoever needs one part of the package imports that part alone.
+``import dolmen`` takes no time, and a program that needs one part of the package imports only that part.
 Begin with ``dolmen.api.database`` and ``dolmen.api.table``, then read ``dolmen.transactions.transaction``.
 ARCHITECTURE.md has the map.
 """

@@ -65,8 +65,8 @@ def replay(
 class Autocommit:
     """One statement on one table.
 
-    If its request was applied before, and columns have changed since so that it does not fit, its content is compared
-    by the columns of then.
+    If its request was applied before, and the statement no longer fits the columns, its content is compared by the
+    columns of the version that applied it.
 
     Args:
         context: the database's.
@@ -146,7 +146,7 @@ class Autocommit:
             return transaction.commit()
 
     def _applied_before(self, error: Error) -> Commit | None:
-        """The outcome of a request that does not fit the columns of now, if it was applied to those of another version.
+        """The outcome of a request that does not fit the present columns, if an earlier version applied it.
 
         Raises:
             AppliedIdError: another request was applied under its id.

@@ -442,7 +442,7 @@ class Database(MaintainableDatabase):
             return ErasureResult.of(id_, transaction.commit(), self._context)
 
     def erasures(self) -> list[ListedErasure]:
-        """The erasures that older versions, late drops or the disk must still heed, oldest first.
+        """The erasures that still apply to older versions, late drops or the disk, oldest first.
 
         Examples:
             >>> erased = people.erase("id = 2")
@@ -512,8 +512,8 @@ class Database(MaintainableDatabase):
     ) -> Commit:
         """Makes tables what they were in an earlier version, in one commit that copies and deletes nothing.
 
-        Rows, columns, names and settings are those of then. Tables that were dropped since come back. Settings of the
-        database, tags, and the memory of applied requests stay as they are.
+        Rows, columns, names and settings become those of that version. Tables that were dropped since come back.
+        Settings of the database, tags, and the memory of applied requests stay as they are.
 
         Args:
             version, timestamp, tag: the version; see ``at``.

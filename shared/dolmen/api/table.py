@@ -72,7 +72,8 @@ class Table(KeyedTable):
     ) -> Commit:
         """Makes this table what it was in an earlier version, in one commit that copies and deletes nothing.
 
-        Rows, columns and settings are those of then; its name stays. ``Database.restore`` brings back dropped tables.
+        Rows, columns and settings become those of that version; its name stays. ``Database.restore`` brings back
+        dropped tables.
 
         Args:
             version, timestamp, tag: the version; see ``Database.at``.
@@ -211,8 +212,8 @@ class Table(KeyedTable):
 
         Args:
             max_rows: begins a commit when so many rows wait.
-            max_seconds: begins a commit when the first call has waited so long. Whoever waits for an acknowledgement
-                does not wait for this.
+            max_seconds: begins a commit when the first call has waited this long. A call that waits for its
+                acknowledgement starts a commit at once.
             max_bytes: rows that may be held in memory; beyond that, calls wait for commits.
 
         Raises:
@@ -555,11 +556,11 @@ class Table(KeyedTable):
         request: str | None = None,
         message: str | None = None,
     ) -> Commit:
-        """Adds a column, in one commit that touches no file. Rows of now have ``default`` in it.
+        """Adds a column, in one commit that touches no file. Existing rows get ``default``.
 
         Args:
             name: any, but not that of another column; or the path of a field inside a column, such as
-                ``address.country``, which is NULL in rows of now. All calls that change columns but ``set_default``,
+                ``address.country``, which is NULL in existing rows. All calls that change columns but ``set_default``,
                 ``reorder``, ``comment`` and ``set_sort_key`` take such paths.
             type: see ``Database.create_table``.
             default: a value of the type, also for rows to come that are written without the column; None is NULL.
@@ -649,7 +650,7 @@ class Table(KeyedTable):
 
         Args:
             type: a longer integer of the same sign, double for float, a decimal of more digits and the same scale, or
-                a timestamp without zone for date. Older versions show the type of then.
+                a timestamp without zone for date. Older versions keep their type.
             request, message: as for ``append``.
 
         Raises:
@@ -667,7 +668,7 @@ class Table(KeyedTable):
         )
 
     def set_default(self, name: str, default: Any, *, request: str | None = None, message: str | None = None) -> Commit:
-        """Changes the value of rows to come that are written without a column; rows of now keep theirs.
+        """Changes the value of future rows that are written without a column; existing rows keep theirs.
 
         Args:
             default: a value of the column's type; None is NULL.
@@ -722,7 +723,7 @@ class Table(KeyedTable):
     def set_sort_key(
         self, columns: str | Sequence[str] | None, *, request: str | None = None, message: str | None = None
     ) -> Commit:
-        """Sorts new files by other columns. Files of now are sorted when they are compacted.
+        """Sorts new files by other columns. Existing files are sorted when they are compacted.
 
         Args:
             columns: names; None sorts by nothing.

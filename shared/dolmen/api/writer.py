@@ -59,7 +59,7 @@ class Acknowledgement(Future[Commit]):
         """The commit. Its counts are those of all calls that were committed together.
 
         Args:
-            timeout: seconds to wait; for ever by default.
+            timeout: seconds to wait; without limit by default.
 
         Raises:
             TimeoutError: it was not committed within this time; it goes on.
@@ -506,14 +506,14 @@ def _have_same_keys(one: _BufferedCall, other: _BufferedCall) -> bool:
 
 
 def _find_columns(then: Schema, ids: Iterable[int], entry: TableEntry, base_ts: int) -> list[str]:
-    """Finds columns of older ones in a table, by what they are and not by their names of then.
+    """Finds columns of an older schema in a table, by identity and not by name.
 
     Args:
         then: the older columns.
         base_ts: ``commit_ts`` of the version that the table is read in.
 
     Returns:
-        Their names of now.
+        Their present names.
 
     Raises:
         SchemaError: one is gone.

@@ -135,7 +135,8 @@ def alter(
     drop: Annotated[Texts, typer.Option(help="COLUMN: drop it; older versions keep it.")] = None,
     add: Annotated[Texts, typer.Option(help="'COLUMN TYPE [NOT NULL]': add a column at the end.")] = None,
     default: Annotated[
-        Texts, typer.Option(help="COLUMN=VALUE: of rows without the column; those of now, too, if it is added here.")
+        Texts,
+        typer.Option(help="COLUMN=VALUE: for rows without the column; also for existing rows if it is added here."),
     ] = None,
     nullable: Annotated[Texts, typer.Option(help="COLUMN: allow NULL in it.")] = None,
     widen: Annotated[Texts, typer.Option(help="COLUMN=TYPE: a type that has all values of its own.")] = None,

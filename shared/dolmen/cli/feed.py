@@ -141,13 +141,13 @@ def _new_commits(
         if now.partition("/")[0] != known.partition("/")[0]:
             raise TableNotFoundError(
                 f"another table has the name since a version after {seen}: go on with --since {seen}, which shows all "
-                "rows of the table of now as inserts. --until, with a version that has the table before, shows the "
+                "rows of the present table as inserts. --until, with a version that has the table before, shows the "
                 "last changes of that one"
             )
         if now != known:
             raise SchemaError(
                 f"the table has other columns since a version after {seen}: go on with --since {seen}, which shows "
-                "the columns of now"
+                "the present columns"
             )
         rows = ask(seen, newest)
         seen = newest

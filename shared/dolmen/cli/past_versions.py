@@ -20,7 +20,7 @@ _TIME = "%Y-%m-%d %H:%M:%S"
 
 
 def _complete_tables(context: typer.Context, incomplete: str) -> list[str]:
-    """Names of tables of now and, where a tag is named, of its version."""
+    """Names of the present tables and, where a tag is named, of those in its version."""
     tag = context.params.get("tag")
     return complete(context, incomplete, lambda db: {*db.tables(), *(db.at(tag=tag).tables() if tag else ())})
 

@@ -77,7 +77,7 @@ class AddColumn:
             return dataclasses.replace(self, name=own, is_path=False).apply(entry, ts)
         if not self.nullable and self.default is None:
             raise SchemaError(
-                f"column {self.name!r} is not nullable and has no default, so rows of now would have no value in it: "
+                f"column {self.name!r} is not nullable and has no default, so existing rows would have no value in it: "
                 "give a default"
             )
         field, next_id = number_field(pa.field(self.name, self.type, self.nullable), schema.next_id)
@@ -94,7 +94,7 @@ class AddColumn:
     def _apply_inside(self, place: NestedPlace, entry: TableEntry, ts: int) -> TableEntry:
         if not self.nullable or self.default is not None:
             raise SchemaError(
-                f"field {self.name!r} is inside of a column: it is NULL in rows of now, and has no default"
+                f"field {self.name!r} is inside of a column: it is NULL in existing rows, and has no default"
             )
         if self.comment:
             raise SchemaError(f"field {self.name!r} is inside of a column: only columns have comments")

@@ -306,7 +306,7 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
         segments: older entries of history, applied ids, released and erasures, oldest first.
         tags: versions kept under a name.
         cursors: places of readers of changes, by name.
-        erasures: deletes that older versions, late drops and the disk must still heed, oldest first.
+        erasures: deletes that still apply to older versions, late drops and the disk, oldest first.
         rewritten: versions from which on no file holds rows of listed erasures, oldest first.
         leaving: erasures that are not listed any more, and whose rows are not known to be gone from the disk.
         features: what a reader must understand beyond ``format_version``.

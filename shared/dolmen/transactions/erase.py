@@ -81,7 +81,7 @@ class ErasedColumns:
 
 @dataclass(frozen=True)
 class ListedErasure:
-    """An erasure that older versions, late drops and the disk must still heed. It never tells a value.
+    """An erasure that still applies to older versions, late drops and the disk. It contains no value.
 
     Args:
         id: 32 hexadecimal digits.

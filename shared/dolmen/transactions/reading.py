@@ -81,7 +81,7 @@ class ReadableTable:
         return self._names(self._entry.sort_key)
 
     def identity(self, columns: Sequence[str] | None = None) -> str:
-        """A short text that says which table this is and which columns it has, for whoever keeps a copy of the rows.
+        """A short text that identifies the table and its columns, for programs that keep a copy of the rows.
 
         It is another one in a version in which another table has the name, or in which a column was added, dropped,
         renamed, moved, or got another type; also if one was dropped and another one added under its name. As long as

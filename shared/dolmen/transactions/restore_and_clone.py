@@ -155,7 +155,7 @@ def _other_way(entry: TableEntry, entries: Mapping[str, TableEntry]) -> str:
     for name, owner in entries.items():
         if owner.sequences is not None and owner.sequences.memory == entry.uuid:
             return f"it holds the deleted keys of {name!r}, and comes back with that: restore {name!r} alone"
-    return "rename or drop it first, or clone the one of then under another name"
+    return "rename or drop it first, or clone the earlier one under another name"
 
 
 def clone_table(unit: UnitOfWork, source: str, name: str, moment: Moment, request: str | None) -> None:

@@ -125,7 +125,7 @@ def find_version(
 ) -> tuple[Manifest, bool]:
     """The manifest of one version as it is stored, and whether no commit under way can be dated before it.
 
-    Whoever reads rows takes ``pin``, which leaves out what was erased since.
+    To read rows, call ``pin``, which leaves out rows that were erased since.
 
     Args:
         base: the newest version, just read.

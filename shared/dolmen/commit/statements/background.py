@@ -331,8 +331,8 @@ class MoveFence:
         seen: the horizon and orphan_cutoff of the plan; ConflictError if another fence came first.
         revoke: txids of jobs that count as dead.
         applied_before: segments of request ids are forgotten if all their ids were applied before this time.
-        settings: the settings of the plan; ConflictError if others hold now, so that whoever has just prolonged the
-            retention finds what it covers. None: they do not matter.
+        settings: the settings of the plan; ConflictError if they have changed, so that a retention that was just
+            prolonged keeps what it covers. None: they do not matter.
         now_us: the time of the plan: tags that have come to their end are removed, and cursors that last hold the
             horizon where they are.
         forced: versions before this one expire in any case, with their tags, because erased rows must leave the disk.

@@ -71,8 +71,8 @@ _DIGITS = r"^[0-9]{1,18}$"
 def find_forms(source: SourceFile, paths: Iterable[str]) -> dict[str, Form]:
     """How a file writes what stands at these paths: by its first event that has it, or by its schema.
 
-    Nothing is said of a path that none of the file's first megabyte has, or of a file that cannot be read: whoever
-    reads it finds out what is wrong.
+    A path that does not occur in the first megabyte of the file is left out. So is a file that cannot be read: the
+    reader reports why.
     """
     wanted = {path: path.split(".") for path in paths}
     try:

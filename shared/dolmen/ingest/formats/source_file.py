@@ -169,7 +169,7 @@ class SourceFile:
     """A file that rows are read from.
 
     Args:
-        open: opens the file from its beginning, each time it is called; whoever calls closes what it returns.
+        open: opens the file from its beginning, each time it is called; the caller closes the result.
         format: what its content is, and how it is compressed.
         name: what errors call the file.
         options: how to read it, and the limits of what it may unpack to.

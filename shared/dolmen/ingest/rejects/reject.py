@@ -25,8 +25,8 @@ is no text. Of rows that have none the whole file is copied too, to ``<name>-<di
 
 Both are written BEFORE the commit that takes the good rows in: whatever happens in between, nothing is lost, and the
 event comes again. The digest is of the drop and of these rows, so that the same event leaves one copy. If the table
-changed between two deliveries of one event, so that other rows are bad, there are two, and the report says by which
-version of the database rows were judged.
+changes between two deliveries of one event, other rows may be bad, and then there are two copies. Each report names
+the version of the database by which its rows were judged.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ from dolmen.maintenance.erasures.erasure_work import rewrite_through
 from dolmen.rows.scan.plan import FactSheet
 
 _TRIES_ALONE = 2
-"""How often a single file is tried. Whoever changed it that often is likely to go on."""
+"""How often a single file is tried. A writer that has changed it that often is likely to change it again."""
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ ODD_KEYS = (
 )
 
 _LISTS = (
-    "gc and ingest list objects: some would be missed, and stay for ever or never come in. Reads and commits don't list"
+    "gc and ingest list objects: some would be missed, and never be deleted or ingested. Reads and commits don't list"
 )
 _SIGNED_US = 15 * MINUTE_US
 

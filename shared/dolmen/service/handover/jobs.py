@@ -130,7 +130,7 @@ def ensure_running(service: JobService, job: SparkJob, now_us: int) -> EnsureRes
     for run in reversed(runs):
         if run.alive:
             return EnsureResult("alive", run.id)
-    # Without a last run there is the day: a service need not remember tokens for ever, nor be asked about all of them.
+    # Without a last run the day is used: a service need not remember tokens for longer, nor be asked about all of them.
     before = runs[-1].id if runs else utc(now_us).date().isoformat()
     for _ in range(_MOST_LINKS):
         wait_us = _wait_us(runs, now_us)

@@ -196,7 +196,7 @@ class LocalHealthPage:
         self._database = Database(open_store(layout.database, runtime), runtime)
 
     def draw(self) -> str:
-        """The page of now. Raises CorruptionError, StoreUnavailableError and others, as ``Database.health``."""
+        """The current page. Raises CorruptionError, StoreUnavailableError and others, as ``Database.health``."""
         return draw_page(self._database.health(self._pipeline()), link_to_itself=True)
 
     def _pipeline(self) -> Pipeline:

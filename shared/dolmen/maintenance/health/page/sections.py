@@ -55,8 +55,7 @@ def _tags(health: Health) -> Html | None:
         GridColumn("kept until", "time"),
     )
     rows = [
-        (tag.name, f"{tag.version:,}", time_text(tag.created_at), time_text(tag.until) or "for ever")
-        for tag in kept.tags
+        (tag.name, f"{tag.version:,}", time_text(tag.created_at), time_text(tag.until) or "no end") for tag in kept.tags
     ]
     return grid(_with_rest("Tags", kept.tags_left_out), columns, rows) if rows else None
 

@@ -282,8 +282,8 @@ def changed_file_error(store: ObjectStore, file: DataFile, table: str, reason: s
     if found.adopted:
         return CorruptionError(
             found.label,
-            f"it was changed since table {table!r} adopted it ({reason}): put the file of then back, or drop the table "
-            "and adopt the files anew",
+            f"it was changed since table {table!r} adopted it ({reason}): put the adopted file back, or drop the table "
+            "and adopt the files again",
         )
     return CorruptionError(file.path, reason)
 
