@@ -27,7 +27,7 @@ def between(run: Callable[[], Any]) -> BatchRequest:
     def state(transaction: Transaction) -> Decision:
         if left:
             left.pop()()
-        return "settle"
+        return "finish"
 
     return BatchRequest(f"between {id(left)}", "", state)
 
