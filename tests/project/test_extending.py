@@ -61,7 +61,7 @@ STORE_CODE = ("store/", "ingest/announcements.py", "format/adopted_files.py")
 """The code that a list for a store names: it may know the kinds of stores apart."""
 AWS_CODE = {"iceberg/glue.py": "Glue is a service of AWS, and publishes databases in S3 alone"}
 DIRECTORY_CODE = {
-    "adopt/locations.py": "a plain path, or a URL of Hadoop's, is one of this machine",
+    "adopt/candidate_file.py": "a plain path, or a URL of Hadoop's, is one of this machine",
     "ingest/drops/announce_files.py": "a directory is named by its path too",
     "service/local/layout.py": "the local pipeline watches a directory",
     "service/check_store/check_site.py": "a directory is removed as a whole, with the folders made for it",

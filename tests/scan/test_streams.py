@@ -125,7 +125,7 @@ def test_an_empty_table_is_an_empty_stream() -> None:
 
 def test_plans_and_explanations_are_worth_reading(world: World) -> None:
     scan = world.scan(["id"], where="id > 300 and kind = 'view'", limit=7)
-    for shown in (repr(scan.plan), repr(scan), repr(scan.explain())):
+    for shown in (repr(plan_of(scan)), repr(scan), repr(scan.explain())):
         for words in ("t, version", "1 of 2", "pruned 1", "id > 300", "limit"):
             assert words in shown
     assert "requests" in repr(scan.explain())

@@ -117,9 +117,9 @@ def test_an_upserted_file_ends_if_another_delivery_has_applied_it_meanwhile() ->
         upsert_in_batches(transaction.table("t"), rows.to_reader(max_chunksize=1), "file", max_rows=1)
 
     late = open_database(bucket).transaction()
-    assert not late.find_applied(["file"])
+    assert not unit_of(late).find_applied(["file"])
     db.run(delivered)
-    late.refresh()
+    unit_of(late).refresh()
     delivered(late)
     assert late.commit().already == {"file": db.version}
     assert db.table("t").count() == 3

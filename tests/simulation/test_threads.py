@@ -65,11 +65,11 @@ def test_a_call_that_is_told_of_the_others_is_found(monkeypatch: pytest.MonkeyPa
 
 
 def test_changes_of_one_version_that_are_told_otherwise_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    settle = Leader._settle
+    settle = Leader._finish
 
     def exchanged(self: Leader, group: list[Any], manifest: Any, effects: list[Any]) -> None:
         settle(self, group, manifest, effects[::-1])
 
-    monkeypatch.setattr(Leader, "_settle", exchanged)
+    monkeypatch.setattr(Leader, "_finish", exchanged)
     with pytest.raises(HistoryError):
         counts_of(range(10), 800, "calm")

@@ -15,7 +15,7 @@ try:
     from dolmen.spark.failures import raising_dolmen_errors
     from dolmen.spark.load.load import load
     from dolmen.spark.read.to_frame import to_spark
-    from dolmen.spark.sessions import register
+    from dolmen.spark.source.register import register
     from dolmen.spark.source.table_writers import batches_into
     from dolmen.spark.spark_compaction import compact
     from dolmen.spark.spark_export import export

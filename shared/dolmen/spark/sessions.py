@@ -22,7 +22,7 @@ from dolmen.errors import RetryableError
 from dolmen.format.schema import COMMIT_TS
 from dolmen.predicate import Where, to_sql
 from dolmen.rows.scan.scan import plan_of
-from dolmen.spark.checks import any_session, is_remote, worker_url
+from dolmen.spark.checks import worker_url
 from dolmen.spark.failures import raising_dolmen_errors
 from dolmen.spark.spark_types import quote, spark_schema
 from dolmen.transactions.reading import ReadableTable
@@ -154,26 +154,3 @@ def write_remotely(
 def is_remote_frame(frame: object) -> bool:
     """Whether this is a frame of a session of Spark Connect."""
     return isinstance(frame, DataFrame) and not hasattr(frame, "_jdf")
-
-
-def register(spark: SparkSession) -> None:
-    """Makes sure that a session knows ``format("dolmen")``; usually Spark finds it by itself.
-
-    Spark does not find it if dolmen was installed after the session began, as in a notebook. Calling this twice does no
-    harm. It also lets Spark push filters into Python data sources (``spark.sql.python.filterPushdown.enabled``), which
-    the option ``push_filters`` needs; without that option none is pushed.
-    """
-    from pyspark_dolmen import DefaultSource
-
-    any_session(spark)
-    # A session of Spark Connect does not say which formats it knows; there, registering again replaces.
-    if is_remote(spark) or not _knows(spark):
-        spark.dataSource.register(DefaultSource)
-    if spark.version >= "4.1":
-        spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
-
-
-def _knows(spark: SparkSession) -> bool:
-    from pyspark_dolmen import DefaultSource
-
-    return bool(spark._jsparkSession.sessionState().dataSourceManager().dataSourceExists(DefaultSource.name()))

@@ -13,7 +13,7 @@ from dolmen import Database
 from dolmen.api.database import Table
 from dolmen.errors import ConflictError, InputError
 from dolmen.spark.failures import raising_dolmen_errors
-from dolmen.spark.sessions import register
+from dolmen.spark.source.register import register
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("s", pa.string())])
 

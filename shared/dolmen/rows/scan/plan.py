@@ -32,14 +32,14 @@ Reason: TypeAlias = Literal["filter", "deleted", "limit"]
 _WORDS: dict[Reason, str] = {"filter": "statistics", "deleted": "deletes of all rows", "limit": "the limit"}
 
 
-class StoredTable(Protocol):
+class SchemaSource(Protocol):
     """A table of one version, as a user holds it."""
 
     @property
     def _stored_schema(self) -> Schema: ...
 
 
-def stored_schema_of(table: StoredTable) -> Schema:
+def stored_schema_of(table: SchemaSource) -> Schema:
     """The columns of a table with their ids and stored types, as predicates are bound to them."""
     return table._stored_schema
 

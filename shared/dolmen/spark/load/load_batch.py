@@ -73,7 +73,7 @@ _BLOBS_AT_ONCE = 4
 
 
 @dataclass(frozen=True)
-class BatchResult:
+class LoadedBatch:
     """The result of a batch: outcomes of drops, the drops that are left to the core, and the commit."""
 
     outcomes: list[DropOutcome]
@@ -108,7 +108,7 @@ class BatchLoader:
         self._database, self._landing = database, landing
         self._max_file_bytes, self._notify = max_file_bytes, notify
 
-    def load(self, table: str, drops: Sequence[Drop]) -> BatchResult:
+    def load(self, table: str, drops: Sequence[Drop]) -> LoadedBatch:
         """Loads files into a table, which ``is_loaded_by_tasks``.
 
         Raises:
@@ -135,7 +135,7 @@ class BatchLoader:
                 raise error
             else:
                 outcomes.append(outcome)
-        return BatchResult(outcomes, left, ingested.commit)
+        return LoadedBatch(outcomes, left, ingested.commit)
 
     def _read_all(self, table: str, transaction: Transaction, ingestions: Sequence[DropIngestion]) -> list[str]:
         """Adds the rows of all files that tasks can read; returns the ids of these."""

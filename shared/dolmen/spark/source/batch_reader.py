@@ -115,7 +115,7 @@ def groups_of(parts: Sequence[Part]) -> list[tuple[Part, ...]]:
     return [*groups, tuple(group)] if group else groups
 
 
-class _FilterReader(ConditionReader[Any]):
+class _PushedFilterReader(ConditionReader[Any]):
     """Reads the filters that Spark pushes, whose values Spark has cast to their columns' own types.
 
     Filters that Spark and dolmen understand differently are left to Spark: IN over floats, which Spark compares by
@@ -170,7 +170,7 @@ def _value(value: Any, field: Field) -> Value:
 
 def to_predicate(pushed: Filter, schema: Schema) -> Predicate | None:
     """The predicate of a filter that Spark pushes; None if Spark must evaluate it."""
-    return _FilterReader(schema).find(pushed)
+    return _PushedFilterReader(schema).find(pushed)
 
 
 class BatchReader(DataSourceReader):  # type: ignore[misc]

@@ -28,7 +28,7 @@ from dolmen.rows.scan.engines.dataframes import optional, to_pandas, to_polars
 from dolmen.rows.scan.engines.dataset import ScanDataset
 from dolmen.rows.scan.engines.sandbox import open_sandbox, reject_functions
 from dolmen.rows.scan.explain import RowSource
-from dolmen.rows.scan.plan import StoredTable, stored_schema_of
+from dolmen.rows.scan.plan import SchemaSource, stored_schema_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -54,7 +54,7 @@ _AS_OF = re.compile(r"\b(version|timestamp|system_time)\s+as\s+of\b", re.IGNOREC
 _NO_FILES = re.compile(r"disabled by configuration|configuration has been locked")
 
 
-class TableSource(StoredTable, Protocol):
+class TableSource(SchemaSource, Protocol):
     """A table of one version."""
 
     @property
