@@ -89,6 +89,7 @@ def test_the_databases_hold_every_kind_of_object_and_all_of_them_are_read() -> N
         assert read >= set(by_kind(world)), f"{world.name}: nobody reads {set(by_kind(world)) - read}"
 
 
+@pytest.mark.slow
 def test_acts_are_the_same_each_time() -> None:
     """Else an act that reads no damaged byte could not be left out."""
     for build in (kinds, kept, spilled):

@@ -19,6 +19,7 @@ def counted() -> Measured:
     return measure()
 
 
+@pytest.mark.slow
 def test_every_figure_of_the_page_follows_from_counted_requests(counted: Measured) -> None:
     assert page(counted) == PAGE.read_text(), "write it anew: make cost"
 

@@ -50,6 +50,7 @@ def test_files_are_ingested_when_the_queue_never_says_how_many_wait(
     assert metrics(capsys, "QueueErrors") == [1]
 
 
+@pytest.mark.slow
 def test_large_files_are_noted_when_no_job_can_be_asked_for(
     handing: Handing, hole: BlackHole, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -73,6 +74,7 @@ def test_a_function_that_has_too_little_time_left_leaves_the_job_to_the_schedule
     assert "compact" in world.log_entries("job not started")[0]["reason"]
 
 
+@pytest.mark.slow
 def test_a_round_asks_a_service_that_never_answers_once(
     handing: Handing, hole: BlackHole, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -259,6 +259,7 @@ def test_no_order_and_no_fault_shows_what_must_never_happen(capsys: pytest.Captu
     assert {count.pair for count in counts} == set(names)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["create/create", "append/append"])
 def test_the_faults_left_out_in_quick_mode_come_to_no_other_end(name: str) -> None:
     ends = []

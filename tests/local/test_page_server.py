@@ -123,6 +123,7 @@ def test_nothing_can_be_written(server: PageServer, layout: LocalLayout, method:
     assert dolmen.open(layout.database).refresh() == before
 
 
+@pytest.mark.slow
 def test_browsers_that_open_connections_and_say_nothing_stop_nobody(server: PageServer) -> None:
     silent: list[socket.socket] = []
     for count in (4, 30, 100):
@@ -164,6 +165,7 @@ def test_a_port_that_is_taken_or_none_is_refused(server: PageServer) -> None:
             PageServer(lambda: "", port, Runtime())
 
 
+@pytest.mark.slow
 def test_dolmen_local_says_the_address_and_serves_until_it_ends(tmp_path: Path) -> None:
     command = ["local", "--root", str(tmp_path / "local"), "--json", "--compact-every", "0", "--gc-every", "0"]
     source = f"import sys; from dolmen.cli import main; sys.argv[1:] = {command!r}; main()"
