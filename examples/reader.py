@@ -508,6 +508,8 @@ def main() -> None:
     parser.add_argument("table", nargs="?")
     parser.add_argument("--version", type=int, help="a kept version; by default the newest")
     given = parser.parse_args()
+    if not (given.directory / "_latest_manifest").exists():
+        parser.error(f"{given.directory} is not a database: it has no _latest_manifest")
     database = Database(lambda key: (given.directory / key).read_bytes())
     if given.table is None:
         print(*database.tables(given.version), sep="\n")
