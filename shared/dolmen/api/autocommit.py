@@ -89,7 +89,7 @@ class Autocommit:
     holds: bool = False
 
     def replay(self) -> Commit:
-        """Commits it after all that was committed before, made anew until nothing that it read has changed.
+        """Commits it after all that was committed before, made again until nothing that it read has changed.
 
         Raises:
             ConflictError: that did not happen, a hundred times in a row.

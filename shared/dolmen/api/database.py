@@ -92,7 +92,7 @@ class Database(MaintainableDatabase):
         super().__init__(Context(store, runtime, Head(store, runtime, trust_clock=trust_clock)))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Other processes open the database anew, by its URL."""
+        """Other processes open the database by its URL."""
         return _reopen, (portable_url(self._context.store), self._context.head.trust_clock)
 
     def __enter__(self) -> Self:

@@ -780,6 +780,6 @@ class Table(KeyedTable):
         holds: bool = False,
         reads: bool = False,
     ) -> Commit:
-        """Commits one statement; one that reads rows is made anew when these have changed. See ``Autocommit``."""
+        """Commits one statement; one that reads rows is made again when these have changed. See ``Autocommit``."""
         one = Autocommit(self._context, self.name, operation, statement, message, request, data, holds)
         return one.replay() if reads else one.run()

@@ -51,7 +51,7 @@ class ErasureResult:
 
     @classmethod
     def of(cls, id_: str, commit: Commit, context: Context) -> ErasureResult:
-        """The result of a commit of this process, once published tables with such rows are published anew.
+        """The result of a commit of this process, once published tables with such rows are published again.
 
         Without such tables it costs no request. An error of a publication is in the result.
         """

@@ -1,6 +1,6 @@
 """Serves the page about a database's health to browsers of this machine: one address, GET only.
 
-Each request looks at the database anew. Pages of other sites cannot read it: requests whose ``Host`` is not an address
+Each request reads the database again. Pages of other sites cannot read it: requests whose ``Host`` is not an address
 of this machine are refused, as a site that points its name at 127.0.0.1 sends them (DNS rebinding).
 
 The page about the health of a local pipeline: its database, its rejects and its dead letters.

@@ -3,7 +3,7 @@
 GETs after the pattern of one that botocore's client has made of the same bucket.
 
 Where a bucket is, how it is addressed, and what headers a request to it has, is the same for all its objects. botocore
-finds it out anew for each request, which takes most of a request's processor time.
+finds it out again for each request, which takes most of a request's processor time.
 
 AWS Signature Version 4 of a GET, which has no body.
 
@@ -93,7 +93,7 @@ _AUTHORIZATION = re.compile(
 )
 
 
-#: Headers of one request that others don't have: they are made anew, or only name the request to AWS's support.
+#: Headers of one request that others don't have: they are made again, or only name the request to AWS's support.
 _OWN = {
     "authorization",
     "x-amz-date",

@@ -1,4 +1,4 @@
-"""Updates and merges: rows that are read, hidden by their positions, and written anew in the same commit.
+"""Updates and merges: rows that are read, hidden by their positions, and written again in the same commit.
 
 It imports ``dolmen.transactions.unit_of_work``, ``dolmen.transactions.row_statements``, ``dolmen.rows.scan``,
 ``dolmen.rows.write`` and what lies below those.

@@ -1,7 +1,7 @@
 """MERGE: joins a source with a table, and updates, deletes and inserts rows in one commit.
 
 The source is in memory; the target's rows that may have its keys are streamed past it. Rows that change are hidden by
-their positions and written anew, all others stay as they are in their files.
+their positions and written again, all others stay as they are in their files.
 
 The plan of a merge: which columns it reads, and which rows each clause makes.
 """

@@ -1,11 +1,11 @@
 """UPDATE: rows for which a predicate is TRUE get new values, in one commit.
 
-The rows are read, hidden by their positions and written anew; all others stay as they are in their files. What was
+The rows are read, hidden by their positions and written again; all others stay as they are in their files. What was
 read is claimed: the commit is refused if others have deleted rows of the table meanwhile, or added some that may match.
 
 The new values of an update: constants, and SQL expressions over the columns of a row.
 
-Rows that are replaced: hidden by their positions, and written anew, by statements of one commit.
+Rows that are replaced: hidden by their positions, and written again, by statements of one commit.
 
 The one row of each primary key that a merge goes by, in a table where ``append`` has made several of some keys.
 """
