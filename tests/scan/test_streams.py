@@ -141,6 +141,7 @@ def test_a_scan_of_a_large_table_takes_little_memory(tmp_path: Path) -> None:
         from dolmen.commit.statements.row_changes import Write
         from dolmen.base.runtime import Runtime
         from dolmen.store.local_store import LocalStore
+        from dolmen.transactions.transaction import unit_of
         from support.written import events
         from support.tables import World
 

@@ -37,11 +37,11 @@ from dolmen.ingest.queues.queue import Queue
 from dolmen.ingest.queues.sqs import open_queue
 from dolmen.service.functions.deliveries import DeliveryQueues, FunctionLogger, open_queues
 from dolmen.service.handover.emr_serverless import EmrServerless, JobSettings
-from dolmen.service.handover.handover_records import HandoverRecords
 from dolmen.store.url import open_store
 
-if TYPE_CHECKING:  # it imports all of maintenance
+if TYPE_CHECKING:  # they import all of maintenance, and the readers of files
     from dolmen.maintenance.measures import Measures
+    from dolmen.service.handover.handover_records import HandoverRecords
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +133,8 @@ class FunctionResources:
     @cached_property
     def records(self) -> HandoverRecords:
         """The records of drops for jobs. There must be settings for jobs."""
+        from dolmen.service.handover.handover_records import HandoverRecords
+
         assert self.settings.jobs is not None
         return HandoverRecords(open_store(self.settings.jobs.handover_url, context_of(self.database).runtime))
 

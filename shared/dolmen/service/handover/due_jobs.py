@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from dolmen.api.database import Database
 from dolmen.commit.context import Context, context_of
@@ -22,8 +23,10 @@ from dolmen.maintenance.compact.compaction import CompactionPlan, compact
 from dolmen.maintenance.compact.compaction_plan import MOST_FILES, NEXT_PLAN
 from dolmen.maintenance.debt import debts
 from dolmen.service.handover.emr_serverless import JobSettings
-from dolmen.service.handover.handover_records import HandoverRecords, PendingRecords
 from dolmen.service.handover.jobs import JobAttempt, JobService, compact_job, load_job, request_job
+
+if TYPE_CHECKING:  # it imports the readers of files, which the scheduled functions do not need
+    from dolmen.service.handover.handover_records import HandoverRecords, PendingRecords
 
 FILE_BYTES = 1 << 18
 """The time of a file's requests, as bytes that could be compacted in it."""
