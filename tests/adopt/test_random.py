@@ -16,7 +16,7 @@ from support.random_predicates import random_predicate
 from support.random_tables import random_table
 
 SEED = int(os.environ.get("DOLMEN_TEST_SEED", "0")) or random.randrange(1, 2**32)
-LAKES = 60 if os.environ.get("DOLMEN_LONG") else 4
+LAKES = 60 if os.environ.get("DOLMEN_LONG") else 2
 PREDICATES = 20
 
 

@@ -17,6 +17,7 @@ HISTORIES = 4000 if os.environ.get("DOLMEN_LONG") else 30
 TOGETHER = 30
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, HISTORIES, TOGETHER))
 def test_scans_counts_and_sql_show_in_every_version_what_duckdb_says(
     first: int, monkeypatch: pytest.MonkeyPatch

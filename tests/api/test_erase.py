@@ -22,7 +22,7 @@ from dolmen.store.counting import CountingStore
 from dolmen.store.memory import MemoryBucket, MemoryStore
 
 SEED = os.environ.get("DOLMEN_TEST_SEED", "")
-HISTORIES = 60 if os.environ.get("DOLMEN_LONG") else 3
+HISTORIES = 60 if os.environ.get("DOLMEN_LONG") else 2
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("user", pa.int64()), ("x", pa.string())])
 

@@ -26,6 +26,7 @@ CASES: dict[str, tuple[pa.DataType, pa.DataType, list[Any]]] = {
 NO_KEYS = ("floats", True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spilled", [False, True], ids=["inline", "spilled"])
 @pytest.mark.parametrize(
     ("case", "by_keys"), [(case, by_keys) for case in CASES for by_keys in (False, True) if (case, by_keys) != NO_KEYS]

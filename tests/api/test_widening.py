@@ -374,7 +374,7 @@ DRAWS: dict[str, Callable[[random.Random, pa.DataType], Any]] = {
         else datetime(1970, 1, 1 + rng.randrange(9), rng.choice([0, 0, 12]))
     ),
 }
-HISTORIES = 300 if os.environ.get("DOLMEN_LONG") else 6
+HISTORIES = 300 if os.environ.get("DOLMEN_LONG") else 4
 
 
 @pytest.mark.parametrize("number", range(HISTORIES))

@@ -14,7 +14,7 @@ import pytest
 import dolmen
 
 SEED = os.environ["DOLMEN_TEST_SEED"]
-HISTORIES = 120 if os.environ.get("DOLMEN_LONG") else 6
+HISTORIES = 120 if os.environ.get("DOLMEN_LONG") else 3
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("user", pa.int64()), ("x", pa.string())])
 
 

@@ -20,7 +20,7 @@ from dolmen.rows.changes.feed import ChangeFeed, PartReader, parts_of
 from support.feed_history import History, Rows, counted
 
 SEED = os.environ["DOLMEN_TEST_SEED"]
-HISTORIES = 1500 if os.environ.get("DOLMEN_LONG") else 8
+HISTORIES = 1500 if os.environ.get("DOLMEN_LONG") else 4
 STEPS = 22
 
 

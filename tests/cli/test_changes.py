@@ -123,6 +123,7 @@ def replace_column(db: dolmen.Database) -> None:
         tx.table("t").add_column("name", pa.string())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("act", "code", "words", "following"),
     [

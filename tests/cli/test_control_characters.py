@@ -80,6 +80,7 @@ def seen_on_terminal(program: str, folder: Path, *arguments: str) -> str:
     return seen.decode(errors="replace")
 
 
+@pytest.mark.slow
 def test_every_door_for_names_and_values_of_others_is_safe(program: str, tmp_path: Path) -> None:
     landing = tmp_path / "landing" / "t"
     landing.mkdir(parents=True)

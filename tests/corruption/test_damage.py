@@ -100,6 +100,7 @@ def test_acts_are_the_same_each_time() -> None:
             assert (first.outcome, first.after, first.read) == (again.outcome, again.after, again.read)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("build", WORLDS, ids=lambda build: build.__name__)
 def test_each_region_of_each_kind_of_object_is_told_of_by_a_deep_verification(build: object) -> None:
     """One flipped bit in every region of the newest object of each kind that the database needs now."""

@@ -18,7 +18,7 @@ from dolmen.declaration import Declaration, plan
 from dolmen.errors import ConflictError, InputError, SchemaError
 
 SEED = int(os.environ.get("DOLMEN_TEST_SEED", random.SystemRandom().randrange(2**32)))
-PAIRS = 300 if os.environ.get("DOLMEN_LONG") else 40
+PAIRS = 300 if os.environ.get("DOLMEN_LONG") else 20
 TYPES = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT")
 _NUMBERS = count()
 

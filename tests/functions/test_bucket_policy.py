@@ -54,6 +54,7 @@ def writes(requests: list[Request]) -> Iterator[tuple[Request, bool]]:
             yield request, "uploads" not in request.query.split("=")[0] and "partNumber" not in request.query
 
 
+@pytest.mark.slow
 def test_all_requests_of_a_life_pass_and_hardly_anything_is_ever_replaced(s3_world: World, proxy: Proxy) -> None:
     world = s3_world
     world.create()

@@ -64,6 +64,7 @@ def test_a_file_that_kills_its_function_is_given_up_alone(world: World) -> None:
     assert "died 4 times" in letter.attributes["dolmen.reason"]
 
 
+@pytest.mark.slow
 def test_several_killers_in_a_burst_take_nobody_with_them(world: World) -> None:
     world.create()
     killers = frozenset(f"{n}.csv" for n in (3, 4, 60, 130, 199))

@@ -86,6 +86,7 @@ def test_a_file_with_new_columns_adds_them_in_its_own_commit(world: World) -> No
     assert (row["price"], row["paid"], row["at"]) == (1.5, True, datetime(2026, 1, 5, 10, tzinfo=UTC))
 
 
+@pytest.mark.slow
 def test_types_come_from_the_whole_file_and_not_from_its_beginning(world: World) -> None:
     adding(world)
     rows = "".join(f"{number},1,x,{number},7\n" for number in range(60_000))

@@ -403,6 +403,23 @@ def erasures(place: Place) -> None:
 
 
 @case
+def erased_clones(place: Place) -> None:
+    """An erasure by a column that a clone lacks: there its id belongs to a column that was added later."""
+    db = place.db
+    t = db.create_table("t", pa.schema([ID]))
+    t.append({"id": [1, 2]})
+    copy = db.clone("t", "copy")
+    t.add_column("owner", pa.string(), "ann")
+    copy.add_column("city", pa.string(), "ann")
+    db.clone("t", "later_copy")
+    t.append({"id": [3], "owner": ["bob"]})
+    copy.append({"id": [4], "city": ["ann"]})
+    db.tag("before")
+    t.erase("owner = 'ann'")
+    t.erase("owner IS NULL OR id = 4")
+
+
+@case
 def forgotten_subjects(place: Place) -> None:
     """People who are forgotten in all tables with a subject, and in older versions of a table that was dropped."""
     db = place.db

@@ -21,7 +21,7 @@ from support.second_reader import check_versions
 
 LONG = bool(os.environ.get("DOLMEN_LONG"))
 SEED = int(os.environ["DOLMEN_TEST_SEED"])
-SIMULATED, ALTERED, DELETED = (400, 1_000, 400) if LONG else (3, 15, 6)
+SIMULATED, ALTERED, DELETED = (400, 1_000, 400) if LONG else (1, 8, 4)
 STEPS = 2_000
 DELETES = 12
 

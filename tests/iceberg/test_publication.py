@@ -327,6 +327,7 @@ def test_a_publication_after_a_small_commit_makes_few_requests() -> None:
     assert (store.puts, store.gets, store.lists) == (0, 4, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", ["v2", "v3"])
 def test_a_small_commit_to_ten_thousand_files_is_published_in_proportion_to_it(version: str) -> None:
     store = CountingStore(MemoryStore())

@@ -106,6 +106,7 @@ def test_the_cache_is_bounded() -> None:
     assert 0 < index.cache.bytes <= 300_000
 
 
+@pytest.mark.slow
 def test_every_flipped_byte_is_found_or_harmless(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pages, "PAGE_BYTES", 100)
     monkeypatch.setattr(pages, "MOST_ROWS", 8)

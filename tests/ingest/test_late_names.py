@@ -285,6 +285,7 @@ class History:
         )
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(7_200 if HISTORIES > 100 else 600)
 def test_no_erased_row_comes_back_whatever_its_column_was_called(tmp_path: Path) -> None:
     print(f"DOLMEN_TEST_SEED={SEED}")

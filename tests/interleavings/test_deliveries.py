@@ -201,6 +201,7 @@ def ends(deliveries: Pair) -> Counter[tuple[str, ...]]:
     return found
 
 
+@pytest.mark.slow
 def test_a_file_is_not_both_ingested_and_rejected() -> None:
     """At the last try of both."""
     found = ends(pair(creator_may_wait=False, other_may_wait=False))
@@ -236,6 +237,7 @@ def test_a_file_that_waits_is_not_rejected_when_its_table_comes(creator_may_wait
     assert not any("rejected" in end for end in found), "by a delivery that is not the last"
 
 
+@pytest.mark.slow
 def test_a_file_with_a_new_column_is_not_both_ingested_and_rejected() -> None:
     """History 96004042: by one delivery each, while the report of the rejection was on its way."""
     found = ends(columns_pair())

@@ -271,6 +271,7 @@ def test_the_faults_left_out_in_quick_mode_come_to_no_other_end(name: str) -> No
     assert ends[0] == ends[1]
 
 
+@pytest.mark.slow
 def test_each_of_the_two_does_something() -> None:
     """Otherwise there would be nothing to be interleaved."""
     for name, pair in PAIRS.items():

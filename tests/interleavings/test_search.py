@@ -27,6 +27,7 @@ def ends_of(name: str, fault: Fault | None, *, reduced: bool) -> tuple[set[bytes
     return ends, search.executions
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "fault"),
     [

@@ -16,7 +16,7 @@ from dolmen.store.memory import MemoryBucket, MemoryStore
 from support.oracle import connect_oracle
 
 SEED = int(os.environ.get("DOLMEN_TEST_SEED", "0")) or random.randrange(1, 2**32)
-HISTORIES, STEPS = (150, 20) if os.environ.get("DOLMEN_LONG") else (8, 12)
+HISTORIES, STEPS = (150, 20) if os.environ.get("DOLMEN_LONG") else (4, 12)
 
 TYPES: dict[str, tuple[pa.DataType, list[Any]]] = {
     "n": (pa.int32(), [None, -3, 0, 1, 7, 99_999]),

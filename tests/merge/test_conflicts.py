@@ -226,6 +226,7 @@ def test_threads_that_increment_a_counter_lose_nothing(bucket: MemoryBucket, tab
     assert rows(Database(MemoryStore(bucket, Runtime()), Runtime())) == zeros(_3=writers * times)
 
 
+@pytest.mark.slow
 def test_processes_that_increment_a_counter_lose_nothing(tmp_path: Path) -> None:
     url, processes, times = str(tmp_path / "db"), 4, 6
     db = dolmen.open(url)

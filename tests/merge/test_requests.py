@@ -45,6 +45,7 @@ def opened(bucket: MemoryBucket) -> tuple[Table, CountingStore]:
     return table, store
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("files", "act"),
     [
@@ -103,6 +104,7 @@ def test_columns_that_become_constants_are_not_read(db: Database, store: Countin
     assert bytes_read({"text": "x"}) < bytes_read({"n": 1}) / 4
 
 
+@pytest.mark.slow
 def test_rows_of_many_small_files_are_computed_together(bucket_of_many: MemoryBucket) -> None:
     table, _ = opened(bucket_of_many)
     done = table.merge({"id": range(0, 10_000, 5), "n": [1] * 2_000}, "id", {"n": "target.n + source.n"}, None)

@@ -37,7 +37,7 @@ from support.random_tables import FLAT, random_table
 SEED = int(os.environ.get("DOLMEN_TEST_SEED", "0")) or random.randrange(1, 2**32)
 FIXED_SEED = 1
 """The seed of shard 0 is fixed, so that what must hold of all cases together does not depend on luck."""
-CASES, SHARDS = (10_000, 5) if os.environ.get("DOLMEN_LONG") else (360, 3)
+CASES, SHARDS = (10_000, 5) if os.environ.get("DOLMEN_LONG") else (240, 2)
 PER_TABLE = 25
 
 _WIDER = {

@@ -219,7 +219,7 @@ def test_text_that_is_no_utf8_does_not_stop_a_reader() -> None:
 
 
 @pytest.mark.parametrize("pattern", ["_" * MAX_PATTERN, "%a" * (MAX_PATTERN // 2), "a_%" * 3_000, "\u00e4_" * 5_000])
-@pytest.mark.parametrize("word", ["LIKE", "ILIKE"])
+@pytest.mark.parametrize("word", ["LIKE", pytest.param("ILIKE", marks=pytest.mark.slow)])
 def test_a_delete_by_the_longest_pattern_leaves_the_table_readable(pattern: str, word: str) -> None:
     table = dolmen.open(f"memory:///{uuid4()}").create_table("t", pa.schema([("s", pa.string())]))
     table.append({"s": ["a" * MAX_PATTERN, "b", None, ""]})

@@ -17,6 +17,7 @@ SEED = int(os.environ.get("DOLMEN_TEST_SEED", "0")) or random.randrange(1, 2**32
 QUERIES = 10_000 if os.environ.get("DOLMEN_LONG") else 100
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(7_200 if QUERIES > 1_000 else 600)
 def test_pushed_filters_find_the_rows_that_unpushed_ones_find() -> None:
     print(f"DOLMEN_TEST_SEED={SEED}")

@@ -80,6 +80,7 @@ def some_deletes(rng: random.Random, world: World, rows: list[Row], count: int) 
     return [row for row in rows if not any(tuple(row[name] for name in on) in keys for on, keys in gone.items())]
 
 
+@pytest.mark.slow
 def test_thousands_of_deletes_by_keys_of_all_kinds_hide_what_a_plain_model_deletes() -> None:
     print(f"DOLMEN_TEST_SEED={SEED}")
     for round_ in range(ROUNDS):
@@ -259,6 +260,7 @@ def test_a_predicate_that_many_scans_and_files_test_is_parsed_once() -> None:
     assert second["from_json"] == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "form",
     [

@@ -28,6 +28,7 @@ except InputError as error:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("package", "call", "extra"),
     [

@@ -71,6 +71,7 @@ def test_duckdb_relations_give_the_rows_of_the_same_table_in_memory() -> None:
     assert seen["some"] > TABLES
 
 
+@pytest.mark.slow
 def test_lazy_frames_give_the_rows_of_the_same_table_in_memory() -> None:
     print(f"DOLMEN_TEST_SEED={SEED}")
     rng, seen = random.Random(SEED), Counter[str]()

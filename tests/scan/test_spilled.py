@@ -73,6 +73,7 @@ def same_files(plans: tuple[FilePlan, ...], others: tuple[FilePlan, ...]) -> boo
     return [told(plan) for plan in plans] == [told(plan) for plan in others]
 
 
+@pytest.mark.slow
 def test_scans_of_a_spilled_table_are_those_of_the_same_table_before() -> None:
     print(f"DOLMEN_TEST_SEED={SEED}")
     looked_into = pruned = 0

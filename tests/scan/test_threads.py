@@ -79,6 +79,7 @@ def small_files(tmp_path: Path) -> str:
     return str(tmp_path / "db")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wait", [0.0, 0.01])
 def test_files_of_a_near_disk_are_read_by_one_thread_and_of_a_far_one_by_several(
     small_files: str, monkeypatch: pytest.MonkeyPatch, wait: float

@@ -58,6 +58,7 @@ def is_exact(where: Predicate) -> bool:
     return isinstance(where, Compare) or len(where.values) <= 32 or domain_of(own) not in SEARCHED_BY_ENDS
 
 
+@pytest.mark.slow
 def test_the_mask_says_of_each_file_what_the_judge_says_of_it_alone() -> None:
     print(f"DOLMEN_TEST_SEED={SEED}")
     exact = pruned = certain = 0

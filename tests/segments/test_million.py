@@ -43,6 +43,7 @@ def planned(store: CountingStore, manifest: Manifest, text: str, cache: ObjectCa
     return plan(view(store, Runtime(threads=1), cache or ObjectCache(), manifest), where=parse(text, SCHEMA, now_us=0))
 
 
+@pytest.mark.slow
 def test_a_selective_scan_by_a_clustered_column_fetches_few_segments_once(
     million: tuple[CountingStore, Manifest],
 ) -> None:

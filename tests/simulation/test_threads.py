@@ -30,6 +30,7 @@ def test_threads_commit_together() -> None:
     assert counts["threads that died"] == 0
 
 
+@pytest.mark.slow
 def test_a_crash_ends_all_threads_of_a_process() -> None:
     counts = counts_of(range(3), 800, "crashing")
     assert counts["threads that died"] > counts["crash before"] + counts["crash after"] > 5

@@ -133,6 +133,7 @@ def test_what_is_written_does_not_depend_on_what_a_session_is_set_to(
     assert db.verify(deep=True).ok
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("harm", ["missing", "damaged", "shorter"])
 def test_no_setting_makes_rows_of_a_bad_file_vanish(
     harm: str, spark: SparkSession, db: Database, tmp_path: Path

@@ -69,7 +69,7 @@ def chance() -> random.Random:
     return random.Random(seed)
 
 
-ROUNDS = 600 if os.environ.get("DOLMEN_LONG") else 6
+ROUNDS = 600 if os.environ.get("DOLMEN_LONG") else 3
 
 
 def _csv_row(chance: random.Random, bad_share: float) -> bytes:

@@ -223,7 +223,7 @@ CELLS += [
 
 def test_the_inferred_type_holds_every_cell_and_does_not_depend_on_blocks() -> None:
     chance = _seeded()
-    for _ in range(5000 if os.environ.get("DOLMEN_LONG") else 200):
+    for _ in range(5000 if os.environ.get("DOLMEN_LONG") else 100):
         cells = chance.choices(chance.sample(CELLS, k=chance.randint(1, 4)), k=chance.randint(1, 12))
         expected = _csv_type(cells)
         assert _csv_type(cells, chance.choice([1, 9, 30])) == expected
@@ -259,9 +259,10 @@ def _random_value(chance: random.Random, depth: int) -> Any:
     return chance.choice(leaves)  # fmt: skip
 
 
+@pytest.mark.slow
 def test_random_json_is_inferred_alike_in_any_blocks_and_read_without_loss() -> None:
     chance = _seeded()
-    for _ in range(4000 if os.environ.get("DOLMEN_LONG") else 200):
+    for _ in range(4000 if os.environ.get("DOLMEN_LONG") else 100):
         base = [_random_value(chance, 2) for _ in range(chance.randint(1, 3))]
         rows = [{"n": 1, "c": value} for value in chance.choices(base, k=chance.randint(1, 8))]
         expected = _json_schema(rows)

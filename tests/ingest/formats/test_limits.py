@@ -262,6 +262,7 @@ def test_lists_of_rows_that_take_much_memory_together_are_read_in_small_batches(
         assert max(batch.nbytes for batch in batches) < 80 << 20
 
 
+@pytest.mark.slow
 def test_long_lists_of_ordinary_values_are_read() -> None:
     numbers = _avro_rows(_list_of(["null", "long"]), [[5] * 3_000_000])
     zeros = _parquet_rows(pa.array([[0] * 40] * 100_000))

@@ -192,6 +192,7 @@ def _some_json(chance: random.Random, depth: int = 0) -> str:
     return "{" + ", ".join(f'"{name}": {value}' for name, value in zip(names, items, strict=True)) + "}"
 
 
+@pytest.mark.slow
 def test_skipping_keys_line_by_line_and_at_once_agree(monkeypatch: pytest.MonkeyPatch) -> None:
     seed = int(os.environ.get("DOLMEN_TEST_SEED") or random.SystemRandom().randrange(2**32))
     print(f"DOLMEN_TEST_SEED={seed}")

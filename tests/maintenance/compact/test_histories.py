@@ -21,7 +21,7 @@ from support.random_predicates import random_predicate
 from support.random_tables import random_table
 
 SEED = int(os.environ.get("DOLMEN_TEST_SEED", "0")) or random.randrange(1, 2**32)
-HISTORIES = 400 if os.environ.get("DOLMEN_LONG") else 9
+HISTORIES = 400 if os.environ.get("DOLMEN_LONG") else 5
 STEPS = 25
 ROWS = 60
 

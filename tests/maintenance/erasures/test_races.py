@@ -88,6 +88,7 @@ def drop_tag(db: Database) -> None:
     db.drop_tag("golden")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("action", [restore, clone, tag, erase, drop_tag], ids=lambda action: action.__name__)
 @pytest.mark.parametrize("rounds", [0, 1, 2, 4, 6])
 def test_whatever_happens_while_a_collection_is_halted_its_receipts_are_true(

@@ -74,6 +74,7 @@ CASES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_older_versions_are_counted_or_not_known(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     status, body, expected = CASES[case]

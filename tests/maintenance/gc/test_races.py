@@ -140,6 +140,7 @@ def test_collection_may_come_between_any_two_requests_of_a_writer(
         assert refused > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("writer", WRITERS.values(), ids=WRITERS.keys())
 @pytest.mark.parametrize("runs_before", [0, 1])
 def test_a_writer_may_come_between_any_two_requests_of_a_collection(

@@ -109,6 +109,7 @@ def test_a_lost_segment_is_found(db: Damaged, kind: str) -> None:
     assert {found.object for found in findings if found.kind.startswith("segment")} == {key}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", sorted(KINDS))
 def test_a_flipped_bit_in_a_segment_is_found(db: Damaged, kind: str) -> None:
     segment = segments(db, kind)[0]

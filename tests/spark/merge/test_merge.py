@@ -88,6 +88,7 @@ def test_several_rows_of_one_primary_key_are_the_one_that_was_committed_last(
     assert db.verify(deep=True).ok
 
 
+@pytest.mark.slow
 def test_expressions_say_what_columns_become(spark: SparkSession, table: Table) -> None:
     merge(
         table,
@@ -144,6 +145,7 @@ def test_what_is_matched_may_be_deleted_and_that_is_all(spark: SparkSession, tab
     assert rows(table) == before(3)
 
 
+@pytest.mark.slow
 def test_several_source_rows_for_one_row_are_an_error(spark: SparkSession, db: Database, table: Table) -> None:
     version = db.version
     twice = source(spark, (0, "a", 1), (0, "b", 2))

@@ -158,6 +158,7 @@ def test_an_update_writes_what_spark_evaluates(db: Database) -> None:
     assert db.table("t").get(0) == {"id": 0, "s": None, "x": 100.0, "d": None, "at": None}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "statement",
     [
@@ -190,6 +191,7 @@ def test_no_statement_changes_a_primary_key(db: Database, statement: str) -> Non
     assert db.refresh() == version
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "clause",
     [
@@ -208,6 +210,7 @@ def test_a_key_may_be_set_to_what_it_is(db: Database, clause: str) -> None:
     assert (ids(db), db.table("t").get(4)["s"]) == (list(range(10)), "new!")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "statement",
     [
@@ -310,6 +313,7 @@ def test_rows_are_inserted_and_replaced(db: Database) -> None:
     assert ids(db) == [9, 100, 101]
 
 
+@pytest.mark.slow
 def test_a_merge_by_any_condition(db: Database) -> None:
     do("INSERT INTO u VALUES (1, 'one'), (2, 'two'), (20, 'new'), (NULL, 'null')")
     do(

@@ -155,6 +155,7 @@ def test_a_view_that_was_inserted_into_shows_what_it_did_before_and_replaces_not
     assert ids(table) == [*range(6, 19), 101, 101]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("made", ["load", "to_spark", "half computed", "of another session"])
 def test_a_source_that_overwrites_is_told_by_the_columns(
     made: str, spark: SparkSession, db: Database, table: Table

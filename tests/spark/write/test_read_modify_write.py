@@ -134,6 +134,7 @@ def test_rows_that_went_through_something_else_say_their_version(
     assert values(table)[3] == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("write", ["upsert", "merge", "delete"])
 def test_a_request_that_was_applied_is_tried_again_without_a_conflict(
     write: str, spark: SparkSession, table: Table
