@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dolmen.base.retry import POINTER_PUT, attempts
+from dolmen.base.runtime import POINTER_PUT, attempts
 from dolmen.commit.change import Change, Effects, make_version
 from dolmen.commit.draft import Draft
 from dolmen.commit.group import MOST_CHANGES, Committed, Member, copy_error
@@ -14,9 +14,8 @@ from dolmen.commit.readback import Readback, read_back
 from dolmen.commit.statements.statement import Statement
 from dolmen.commit.uploads import PendingUploads
 from dolmen.errors import CorruptionError, Error, StoreUnavailableError, UnknownOutcomeError
-from dolmen.format.layout import POINTER
+from dolmen.format.layout import POINTER, Pointer
 from dolmen.format.manifest import Manifest
-from dolmen.format.pointer import Pointer
 from dolmen.store.base import Stored, Unknown
 
 _MOST_UNSTAMPED = 100

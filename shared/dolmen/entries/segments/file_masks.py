@@ -14,9 +14,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dolmen.base.cached import cached_property
-from dolmen.format.arrow_arrays import to_mask
-from dolmen.format.types import Plain, to_scalar
+from dolmen.base.runtime import cached_property
+from dolmen.format.types import Plain, to_mask, to_scalar
 from dolmen.predicate.ast import Column, In, Predicate
 from dolmen.predicate.constants import Domain, Op, domain_of, fit, grid, join, plain_of
 from dolmen.predicate.prune import Fact, Spread, compare, outcomes, sorted_members
