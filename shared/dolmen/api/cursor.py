@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from dolmen.api.table import Table
 from dolmen.base import arguments
-from dolmen.base.retry import CURSOR_OPENING, attempts
+from dolmen.base.runtime import CURSOR_OPENING, attempts
 from dolmen.base.units import duration_text, parse_duration, utc
 from dolmen.commit.context import Context
 from dolmen.commit.statements.catalog import PutCursor

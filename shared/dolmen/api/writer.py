@@ -13,7 +13,7 @@ from typing import Any, Self
 import pyarrow as pa
 
 from dolmen.base import arguments
-from dolmen.base.retry import WRITER_BATCH, attempts
+from dolmen.base.runtime import WRITER_BATCH, attempts
 from dolmen.base.units import MIB
 from dolmen.commit.context import Context
 from dolmen.commit.group import copy_error

@@ -16,8 +16,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from dolmen.base.retry import POINTER_READ, attempts
-from dolmen.base.runtime import Instant, Runtime
+from dolmen.base.runtime import POINTER_READ, Instant, Runtime, attempts
 from dolmen.base.units import DAY_US, SECOND_US
 from dolmen.commit.group import CommitQueue
 from dolmen.entries.segments.segment_reader import SegmentReader

@@ -27,7 +27,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dolmen.base.cached import cached_property
+from dolmen.base.runtime import cached_property
 from dolmen.base.units import KIB
 from dolmen.errors import CorruptionError
 from dolmen.format.checksums import Numbers, carried, carried_difference, crc32

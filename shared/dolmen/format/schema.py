@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import msgspec
 import pyarrow as pa
 
-from dolmen.base.cached import cached_property
+from dolmen.base.runtime import cached_property
 from dolmen.errors import SchemaError
 from dolmen.format.adopted_files import MappedColumn
 from dolmen.format.checksums import prepare

@@ -18,8 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 
-from dolmen.base.retry import attempts
-from dolmen.base.runtime import Runtime
+from dolmen.base.runtime import Runtime, attempts
 from dolmen.errors import CorruptionError, ObjectNotFoundError, StoreUnavailableError
 from dolmen.format.adopted_files import OWN, AdoptedPath
 from dolmen.iceberg.manifests import Content, FileEntry, ManifestBody, ManifestFile, ManifestTally, encode_manifest

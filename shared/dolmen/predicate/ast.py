@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 import msgspec
 import pyarrow as pa
 
-from dolmen.base.cached import cached_property
+from dolmen.base.runtime import cached_property
 from dolmen.errors import PredicateError, SchemaError
 from dolmen.format.checksums import prepare
 from dolmen.format.schema import type_from_json

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dolmen.base.arguments import short_repr
-from dolmen.base.cached import cached_property
+from dolmen.base.runtime import cached_property
 from dolmen.errors import PredicateError
 from dolmen.format.arrow_arrays import one_array
 

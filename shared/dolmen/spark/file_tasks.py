@@ -17,8 +17,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from dolmen.api.database import open as open_database
-from dolmen.base.cached import cached_property
-from dolmen.base.runtime import Runtime, shared_runtime
+from dolmen.base.runtime import Runtime, cached_property, shared_runtime
 from dolmen.commit.context import Context
 from dolmen.commit.head import Head
 from dolmen.commit.versions import manifest_at_version

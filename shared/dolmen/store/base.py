@@ -12,8 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO, Protocol, Self, TypeAlias, runtime_checkable
 
-from dolmen.base.retry import attempts
-from dolmen.base.runtime import Runtime
+from dolmen.base.runtime import Runtime, attempts
 from dolmen.base.units import MIB
 from dolmen.errors import CorruptionError, InputError, ObjectNotFoundError, StoreUnavailableError
 from dolmen.store.clock import ServerClock

@@ -11,9 +11,7 @@ from contextlib import contextmanager, suppress
 from typing import BinaryIO, Self
 from urllib.parse import quote
 
-from dolmen.base.cached import cached_property
-from dolmen.base.retry import DIRECTORY, attempts
-from dolmen.base.runtime import Runtime, shared_runtime
+from dolmen.base.runtime import DIRECTORY, Runtime, attempts, cached_property, shared_runtime
 from dolmen.base.units import SECOND_US
 from dolmen.errors import (
     AccessDeniedError,

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyroaring import BitMap
 
-from dolmen.base.cached import cached_property
+from dolmen.base.runtime import cached_property
 from dolmen.base.units import KIB
 from dolmen.entries.index.index_parts import IndexReader, OpenPart
 from dolmen.entries.index.key_bytes import KeyEncoding, Keys

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dolmen.base.cached import cached_property
+from dolmen.base.runtime import cached_property
 from dolmen.format.arrow_arrays import to_mask
 from dolmen.format.types import Plain, to_scalar
 from dolmen.predicate.ast import Column, In, Predicate

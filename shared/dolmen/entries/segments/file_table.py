@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from dolmen.base.cached import cached_property
+from dolmen.base.runtime import cached_property
 from dolmen.errors import CorruptionError
 from dolmen.format.arrow_arrays import one_array
 from dolmen.format.column_history import widened_ends

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dolmen.base.cached import cached_property
+from dolmen.base.runtime import cached_property
 from dolmen.entries.segments.file_masks import may_match_mask
 from dolmen.entries.segments.file_table import FileTable, Positions, Uuids
 from dolmen.entries.segments.row_bounds import column_bounds, may_hold_matches

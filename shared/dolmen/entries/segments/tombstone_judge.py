@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dolmen.base.cached import cached_property
+from dolmen.base.runtime import cached_property
 from dolmen.entries.segments.file_masks import Mask, in_range_mask, may_match_mask, verdict_masks
 from dolmen.entries.segments.file_table import Positions
 from dolmen.entries.segments.live import LiveSegment

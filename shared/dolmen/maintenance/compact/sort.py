@@ -23,8 +23,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dolmen.base.cached import cached_property
-from dolmen.base.runtime import Runtime
+from dolmen.base.runtime import Runtime, cached_property
 from dolmen.entries.segments.row_bounds import column_bounds
 from dolmen.format.arrow_arrays import to_boolean_array
 from dolmen.format.entries import Bounds

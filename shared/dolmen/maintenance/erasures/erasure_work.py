@@ -19,8 +19,7 @@ from functools import partial
 
 import msgspec
 
-from dolmen.base.retry import RECEIPT, attempts
-from dolmen.base.runtime import Runtime
+from dolmen.base.runtime import RECEIPT, Runtime, attempts
 from dolmen.base.units import DAY_US, HOUR_US
 from dolmen.commit.context import Context
 from dolmen.commit.statements.erasures import ForgetErasures, NoteRewritten, WakeTables, forgettable

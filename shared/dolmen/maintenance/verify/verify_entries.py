@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
-from dolmen.base.cached import cached_property
+from dolmen.base.runtime import cached_property
 from dolmen.commit.context import Context
 from dolmen.entries.segments.erasures_in_force import erasures_of, tables_of
 from dolmen.entries.segments.live import LiveFiles, tombstones_of

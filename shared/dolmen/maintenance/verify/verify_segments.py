@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from dolmen.base.cached import cached_property
+from dolmen.base.runtime import cached_property
 from dolmen.commit.context import Context
 from dolmen.entries.index.index_parts import IndexReader
 from dolmen.entries.segments.file_table import FileTable

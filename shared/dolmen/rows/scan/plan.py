@@ -13,7 +13,7 @@ from typing import Literal, Protocol, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from dolmen.base.cached import cached_property
+from dolmen.base.runtime import cached_property
 from dolmen.commit.context import Context
 from dolmen.entries.segments.file_masks import always_mask, may_match_mask
 from dolmen.entries.segments.live import LiveFiles, LiveSegment, tombstones_of

@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from pyroaring import BitMap
 
-from dolmen.base.cached import cached_property
-from dolmen.base.runtime import Runtime
+from dolmen.base.runtime import Runtime, cached_property
 from dolmen.base.units import MIB
 from dolmen.commit.context import Context
 from dolmen.entries.segments.row_bounds import RowBounds, inline_predicate, undecided

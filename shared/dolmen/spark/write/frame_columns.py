@@ -14,7 +14,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
 from pyspark.sql import types as s
 
-from dolmen.base.retry import NEW_COLUMNS, attempts
+from dolmen.base.runtime import NEW_COLUMNS, attempts
 from dolmen.commit.context import Context
 from dolmen.commit.statements.catalog import AlterTable
 from dolmen.errors import ConflictError, SchemaError

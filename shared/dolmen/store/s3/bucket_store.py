@@ -9,9 +9,7 @@ from typing import Any, BinaryIO
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from dolmen.base.cached import cached_property
-from dolmen.base.retry import READ, attempts
-from dolmen.base.runtime import Runtime, shared_runtime
+from dolmen.base.runtime import READ, Runtime, attempts, cached_property, shared_runtime
 from dolmen.base.units import SECOND_US
 from dolmen.errors import AccessDeniedError, InputError, ObjectChangedError, StoreUnavailableError
 from dolmen.store.base import (

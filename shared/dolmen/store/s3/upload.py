@@ -11,8 +11,7 @@ from typing import Any, Protocol, Self
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from dolmen.base.retry import attempts
-from dolmen.base.runtime import Runtime
+from dolmen.base.runtime import Runtime, attempts
 from dolmen.base.units import MIB
 from dolmen.errors import (
     AccessDeniedError,

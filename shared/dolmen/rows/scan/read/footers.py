@@ -17,7 +17,7 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dolmen.base.cached import cached_property
+from dolmen.base.runtime import cached_property
 from dolmen.errors import CorruptionError, ObjectNotFoundError, SchemaError
 from dolmen.format.adopted_files import AdoptedPath, ColumnsBy, MappedColumn
 from dolmen.format.checksums import crc32
