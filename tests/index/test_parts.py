@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from typing import Any
+from zlib import crc32
 
 import msgspec
 import numpy as np
@@ -17,7 +18,6 @@ from dolmen.entries.index.index_parts import IndexHead, IndexReader, write_part
 from dolmen.entries.index.key_bytes import KeyEncoding, order
 from dolmen.entries.index.pages import LeafPage
 from dolmen.errors import CorruptionError
-from dolmen.format.checksums import crc32
 from dolmen.format.chunk_locations import ChunkPlaces
 from dolmen.format.manifest import Segment
 from dolmen.format.page_locations import ChunkSums

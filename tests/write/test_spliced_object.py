@@ -14,8 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dolmen.format.checksums import carried, carried_difference
-from dolmen.format.chunk_locations import SpliceSource
+from dolmen.format.chunk_locations import SpliceSource, carried, carried_difference
 from dolmen.format.entries import DataFile
 from dolmen.format.page_locations import ChunkSums, PagePlaces, chunk_place
 from dolmen.format.parquet_footer import FooterParts, ThriftCursor, ThriftStruct

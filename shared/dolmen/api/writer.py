@@ -29,8 +29,8 @@ from dolmen.errors import (
     SchemaError,
     StaleWriterError,
 )
+from dolmen.format.delete_object import Keys
 from dolmen.format.evolution import check_written_under, same_column
-from dolmen.format.keys import Keys
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Schema
 from dolmen.predicate import Parameters, Predicate, Where, columns, with_parameters

@@ -32,10 +32,9 @@ from dolmen.base.arguments import short_repr
 from dolmen.base.units import MIB
 from dolmen.cli.output import errors
 from dolmen.errors import InputError, ObjectNotFoundError, PredicateError
-from dolmen.format.file_formats import FORMATS, FileKind, kind_of
-from dolmen.format.ingest_properties import INGEST_PROPERTIES
+from dolmen.format.ingest_properties import FORMATS, INGEST_PROPERTIES, FileKind, kind_of
 from dolmen.format.manifest import TableEntry
-from dolmen.format.property import value_of
+from dolmen.format.properties import value_of
 from dolmen.format.types import to_array
 from dolmen.ingest.formats.reader_options import ReadOptions
 from dolmen.ingest.formats.source_file import Format, SourceFile

@@ -21,9 +21,8 @@ from dolmen.base.units import DAY_US, SECOND_US
 from dolmen.commit.group import CommitQueue
 from dolmen.entries.segments.segment_reader import SegmentReader
 from dolmen.errors import ClockError, CorruptionError, ObjectNotFoundError, StoreUnavailableError, VersionExpiredError
-from dolmen.format.layout import POINTER, manifest_key
+from dolmen.format.layout import POINTER, Pointer, Turn, manifest_key
 from dolmen.format.manifest import EMPTY, Manifest
-from dolmen.format.pointer import Pointer, Turn
 from dolmen.store.base import ObjectStore, Stored
 from dolmen.store.cache import DiskCache, ObjectCache
 

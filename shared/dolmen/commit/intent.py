@@ -15,8 +15,7 @@ import msgspec
 
 from dolmen.base.runtime import Runtime
 from dolmen.errors import CorruptionError, Error
-from dolmen.format.checksums import prepare, seal, unseal
-from dolmen.format.pointer import FORMAT_VERSION, check_format_version
+from dolmen.format.layout import FORMAT_VERSION, check_format_version, prepare, seal, unseal
 from dolmen.store.base import ObjectStore, create
 
 PREFIX = "intent/"

@@ -14,9 +14,8 @@ from dolmen.commit.readback import Readback, read_back
 from dolmen.commit.statements.statement import Statement
 from dolmen.commit.uploads import PendingUploads
 from dolmen.errors import CorruptionError, Error, StoreUnavailableError, UnknownOutcomeError
-from dolmen.format.layout import POINTER
+from dolmen.format.layout import POINTER, Pointer
 from dolmen.format.manifest import Manifest
-from dolmen.format.pointer import Pointer
 from dolmen.store.base import Stored, Unknown
 
 _MOST_UNSTAMPED = 100

@@ -18,9 +18,16 @@ from dolmen.base.units import MIB
 from dolmen.commit.root_budget import RootBudget
 from dolmen.entries.segments.segment_reader import SegmentReader, read_blob
 from dolmen.errors import CorruptionError, LimitError, ObjectNotFoundError
-from dolmen.format.delete_object import TombstoneObject, check_blob, decode_vector, read_footer
+from dolmen.format.delete_object import (
+    Keys,
+    TombstoneObject,
+    add_keys,
+    check_blob,
+    decode_vector,
+    keys_from_arrow,
+    read_footer,
+)
 from dolmen.format.entries import Blob, KeysTombstone, Tombstone, Vector, WhereTombstone
-from dolmen.format.keys import Keys, add_keys, keys_from_arrow
 from dolmen.format.layout import tombstone_key
 from dolmen.format.manifest import PREDICATE_EXPRESSIONS
 from dolmen.format.schema import Schema

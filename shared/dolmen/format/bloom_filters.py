@@ -32,16 +32,9 @@ _SALT = np.array(
     [0x47B6137B, 0x44974D91, 0x8824AD5B, 0xA2B7289D, 0x705495C7, 0x2DF1424B, 0x9EFC4947, 0x5C6BFB31], np.uint32
 )
 
-
 _BITS_PER_ID = 12
-
-
 _BLOCK_BYTES = 32
-
-
 Blocks = npt.NDArray[np.uint32]
-
-
 Hashes = npt.NDArray[np.uint64]
 
 
@@ -86,12 +79,8 @@ def _bits(hashes: Hashes, blocks: int) -> tuple[npt.NDArray[np.int64], npt.NDArr
 
 _SIZE_FIELD = 0x15
 """Field 1 of the header, an i32: the number of bytes of the blocks."""
-
-
 _ONLY_KINDS = bytes.fromhex("1c1c0000" * 3 + "00")
 """Fields 2 to 4 of the header and its end: blocks, XXH64, no compression. The format has no other kinds."""
-
-
 _BLOCK_BITS, _WORDS, _WORD_BITS = 256, 8, 32
 
 
@@ -202,7 +191,6 @@ _P3 = np.uint64(0x165667B19E3779F9)
 _P4 = np.uint64(0x85EBCA77C2B2AE63)
 _P5 = np.uint64(0x27D4EB2F165667C5)
 _STRIPE_BYTES = 32
-
 Words = npt.NDArray[np.uint64]
 
 

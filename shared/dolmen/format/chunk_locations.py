@@ -21,6 +21,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Self
+from zlib import crc32
 
 import numpy as np
 import numpy.typing as npt
@@ -30,7 +31,6 @@ import pyarrow.parquet as pq
 from dolmen.base.runtime import cached_property
 from dolmen.base.units import KIB
 from dolmen.errors import CorruptionError
-from dolmen.format.checksums import Numbers, carried, carried_difference, crc32
 from dolmen.format.page_locations import ChunkSums, PagePlaces, States, chunk_place
 from dolmen.format.parquet_footer import (
     BINARY,
@@ -49,23 +49,11 @@ from dolmen.format.parquet_footer import (
 
 MOST_GROUP_BYTES = 512 * KIB
 """The most bytes of a row group whose whole column chunks are worth reading for a row."""
-
-
 PHYSICAL_TYPES = ("BOOLEAN", "INT32", "INT64", "INT96", "FLOAT", "DOUBLE", "BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY")
-
-
 CODECS = {"UNCOMPRESSED": 0, "SNAPPY": 1, "GZIP": 2, "ZSTD": 6}
-
-
 _MAGIC = b"PAR1"
-
-
 _CODEC = "ZSTD"
-
-
 _END = 1 << 32
-
-
 ChunkNumbers = npt.NDArray[np.int64]
 
 
@@ -248,9 +236,72 @@ def _empty_file(schema: bytes) -> bytes:
 
 
 PARQUET_MAGIC = b"PAR1"
-
-
 _END_BYTES = 8  # the footer's length, and the magic
+_POLYNOMIAL = 0xEDB88320
+_ONE_BIT = 1 << 31  # x^0
+_BYTE_BITS = 3  # 8 = 2^3
+Numbers = npt.NDArray[np.int64]
+_Words = npt.NDArray[np.uint32]
+
+
+def carried(states: Numbers, distances: Numbers, differences: Numbers) -> Numbers:
+    """The states at some places of pieces of bytes, when these stand behind others than before.
+
+    Args:
+        states: CRC-32 of all bytes up to each place, where its piece stood.
+        distances: of each place, how many bytes of its piece are before it.
+        differences: of the states at the beginning of its piece, there and here, by exclusive or.
+    """
+    shifted = differences.astype(np.uint32)
+    for bit in range(int(distances.max(initial=0)).bit_length()):
+        chosen = (distances >> bit & 1).astype(np.bool_)
+        if chosen.any():
+            shifted[chosen] = _times(_power(bit + _BYTE_BITS), shifted[chosen])
+    return states ^ shifted.astype(np.int64)
+
+
+def carried_difference(difference: int, distance: int) -> int:
+    """The difference of two states, by exclusive or, when both have gone on over the same bytes.
+
+    Args:
+        distance: how many bytes.
+    """
+    for bit in range(distance.bit_length()):
+        if distance >> bit & 1:
+            difference = _times_one(_power(bit + _BYTE_BITS), difference)
+    return difference
+
+
+@lru_cache(maxsize=64)
+def _power(bit: int) -> int:
+    """x^(2^bit)."""
+    if not bit:
+        return _ONE_BIT >> 1
+    half = _power(bit - 1)
+    return _times_one(half, half)
+
+
+def _times(factor: int, values: _Words) -> _Words:
+    """The products of a polynomial and others."""
+    product = np.zeros_like(values)
+    mask = _ONE_BIT
+    while True:
+        if factor & mask:
+            product ^= values
+            if not factor & (mask - 1):
+                return product
+        mask >>= 1
+        values = (values >> np.uint32(1)) ^ (values & np.uint32(1)) * np.uint32(_POLYNOMIAL)
+
+
+def _times_one(factor: int, value: int) -> int:
+    """The same of one other: for few, numpy's calls take longer than this."""
+    product = 0
+    for place in reversed(range(_ONE_BIT.bit_length())):
+        if factor >> place & 1:
+            product ^= value
+        value = (value >> 1) ^ (_POLYNOMIAL if value & 1 else 0)
+    return product
 
 
 @dataclass(frozen=True)

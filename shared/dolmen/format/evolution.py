@@ -7,7 +7,7 @@ entry alone. Pure.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -15,11 +15,26 @@ import msgspec
 import pyarrow as pa
 
 from dolmen.errors import InputError, SchemaError
-from dolmen.format.column_history import has_widened, is_date_to_timestamp, narrowing, widened, widened_entry
+from dolmen.format.column_history import (
+    NestedPath,
+    can_widen,
+    is_date_to_timestamp,
+    is_successor,
+    nested_widening_problem,
+    widen,
+    widen_stats,
+    widening_problem,
+)
 from dolmen.format.manifest import COLUMN_DEFAULTS, WIDENED_COLUMNS, Mark, Sequences, TableEntry
-from dolmen.format.nesting import NestedPlace, check_nested_widening, is_successor
 from dolmen.format.properties import columns_named, sequence_column, with_renamed_column
-from dolmen.format.schema import Field, Schema, check_column_names, is_nested, number_field, storable
+from dolmen.format.schema import (
+    Field,
+    Schema,
+    check_column_names,
+    is_nested,
+    number_field,
+    storable,
+)
 from dolmen.format.types import Json, short_type
 
 MAX_COMMENT = 1_000
@@ -62,7 +77,7 @@ class AddColumn:
     def apply(self, entry: TableEntry, ts: int) -> TableEntry:
         """See SchemaChange."""
         schema = entry.schema
-        place = NestedPlace.of(schema, self.name) if self.is_path else None
+        place = NestedPath.of(schema, self.name) if self.is_path else None
         if place is not None:
             return self._apply_inside(place, entry, ts)
         if self.is_path and "." in self.name:
@@ -91,7 +106,7 @@ class AddColumn:
         )
         return _with_fields(entry, (*schema.fields, added), next_id=next_id, altered_ts=ts)
 
-    def _apply_inside(self, place: NestedPlace, entry: TableEntry, ts: int) -> TableEntry:
+    def _apply_inside(self, place: NestedPath, entry: TableEntry, ts: int) -> TableEntry:
         if not self.nullable or self.default is not None:
             raise SchemaError(
                 f"field {self.name!r} is inside of a column: it is NULL in existing rows, and has no default"
@@ -117,7 +132,7 @@ class DropColumn:
     def apply(self, entry: TableEntry, ts: int) -> TableEntry:
         """See SchemaChange."""
         schema = entry.schema
-        place = NestedPlace.of(schema, self.name)
+        place = NestedPath.of(schema, self.name)
         if place is not None:
             return _with_column(entry, place.change(lambda fields: _without(fields, place.find(fields))), ts)
         field = schema.field(self.name)
@@ -147,7 +162,7 @@ class RenameColumn:
 
     def apply(self, entry: TableEntry, ts: int) -> TableEntry:
         """See SchemaChange."""
-        place = NestedPlace.of(entry.schema, self.name)
+        place = NestedPath.of(entry.schema, self.name)
         if place is not None:
             if "." in self.to:
                 raise SchemaError(
@@ -184,14 +199,14 @@ class WidenColumn:
     def apply(self, entry: TableEntry, ts: int) -> TableEntry:
         """See SchemaChange."""
         wide = storable(self.type)
-        place = NestedPlace.of(entry.schema, self.name)
+        place = NestedPath.of(entry.schema, self.name)
         if place is not None:
             return _with_column(entry, place.replace(lambda field: self._widened_inside(field, wide)), ts)
         field = entry.schema.field(self.name)
         narrow = field.arrow_type
         if narrow == wide:
             raise SchemaError(f"column {self.name!r} has the type {short_type(wide)} already")
-        if reason := narrowing(narrow, wide):
+        if reason := widening_problem(narrow, wide):
             raise SchemaError(
                 f"column {self.name!r} can't change from {short_type(narrow)} to {short_type(wide)}: {reason}"
             )
@@ -200,7 +215,7 @@ class WidenColumn:
                 f"column {self.name!r} identifies or orders changes (CDC), and deletes are remembered by its values, "
                 "so its type can't change"
             )
-        if not has_widened(field.write_default, narrow, wide):
+        if not can_widen(field.write_default, narrow, wide):
             raise SchemaError(
                 f"column {self.name!r} can't become a timestamp: its default is a day before -290308 or after 294247, "
                 "the years that timestamps have: give it another default first"
@@ -215,19 +230,19 @@ class WidenColumn:
             field,
             type=str(wide),
             widened_ts=ts,
-            initial_default=widened(field.initial_default, narrow, wide),
-            write_default=widened(field.write_default, narrow, wide),
+            initial_default=widen(field.initial_default, narrow, wide),
+            write_default=widen(field.write_default, narrow, wide),
         )
         if entry.sequences is not None and field.name == sequence_column(entry.properties):
             entry = msgspec.structs.replace(entry, sequences=_widened_sequences(entry.sequences, narrow, wide))
         entry = _with_fields(entry, _replaced(entry.schema, changed), altered_ts=ts)
-        return widened_entry(entry, {field.id: (narrow, wide)} if is_date_to_timestamp(narrow, wide) else {})
+        return widen_entry(entry, {field.id: (narrow, wide)} if is_date_to_timestamp(narrow, wide) else {})
 
     def _widened_inside(self, field: Field, wide: pa.DataType) -> Field:
         narrow = field.arrow_type
         if narrow == wide:
             raise SchemaError(f"field {self.name!r} has the type {short_type(wide)} already")
-        if reason := check_nested_widening(narrow, wide):
+        if reason := nested_widening_problem(narrow, wide):
             raise SchemaError(
                 f"field {self.name!r} can't change from {short_type(narrow)} to {short_type(wide)}: {reason}"
             )
@@ -247,7 +262,7 @@ class MakeNullable:
 
     def apply(self, entry: TableEntry, ts: int) -> TableEntry:
         """See SchemaChange."""
-        place = NestedPlace.of(entry.schema, self.name)
+        place = NestedPath.of(entry.schema, self.name)
         if place is not None:
             return _with_column(entry, place.replace(lambda field: msgspec.structs.replace(field, nullable=True)), ts)
         field = entry.schema.field(self.name)
@@ -397,6 +412,19 @@ def same_column(schema: Schema, field: Field, base_ts: int) -> Field | None:
     return there if there.added_ts > base_ts or there.added_ts == field.added_ts else None
 
 
+def widen_entry(entry: TableEntry, changes: Mapping[int, tuple[pa.DataType, pa.DataType]]) -> TableEntry:
+    """A table's entry with all statistics in the JSON forms of columns' newer types. See ``widen_stats``."""
+    if not changes:
+        return entry
+    return msgspec.structs.replace(
+        entry,
+        files=tuple(msgspec.structs.replace(file, stats=widen_stats(file.stats, changes)) for file in entry.files),
+        segments=tuple(
+            msgspec.structs.replace(segment, stats=widen_stats(segment.stats, changes)) for segment in entry.segments
+        ),
+    )
+
+
 def _with_fields(
     entry: TableEntry,
     fields: Sequence[Field],
@@ -436,9 +464,9 @@ def _replaced(schema: Schema, changed: Field) -> tuple[Field, ...]:
 def _widened_sequences(sequences: Sequences, narrow: pa.DataType, wide: pa.DataType) -> Sequences:
     return msgspec.structs.replace(
         sequences,
-        greatest=widened(sequences.greatest, narrow, wide),
-        forgotten_through=widened(sequences.forgotten_through, narrow, wide),
-        marks=tuple(Mark(mark.ts, widened(mark.greatest, narrow, wide)) for mark in sequences.marks),
+        greatest=widen(sequences.greatest, narrow, wide),
+        forgotten_through=widen(sequences.forgotten_through, narrow, wide),
+        marks=tuple(Mark(mark.ts, widen(mark.greatest, narrow, wide)) for mark in sequences.marks),
     )
 
 

@@ -47,16 +47,9 @@ from dolmen.errors import CorruptionError
 from dolmen.format.parquet_footer import page_rows
 
 SUMS_MAGIC = b"DSUM"
-
-
 _END = struct.Struct("<I4s")
-
-
 _PAIR = struct.Struct("<II")
-
-
 _LENGTH = struct.Struct("<I4s")
-
 
 Place: TypeAlias = tuple[int, int]
 """First byte of a column chunk, and its length."""
@@ -221,14 +214,8 @@ def _places(metadata: pq.FileMetaData) -> Iterator[Place]:
 
 
 PAGES_MAGIC = b"DPGS"
-
-
 _HEAD = struct.Struct("<II")
-
-
 _MOST_BYTES = 256 * MIB
-
-
 Numbers = npt.NDArray[np.int64]
 
 

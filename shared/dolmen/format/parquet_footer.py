@@ -12,19 +12,16 @@ https://github.com/apache/parquet-format.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Self
 
+import pyarrow.parquet as pq
+
 I32, I64, BINARY, LIST, STRUCT = 5, 6, 8, 9, 12
-
-
 _TRUE, _FALSE, _BYTE, _I16, _DOUBLE, _SET, _MAP = 1, 2, 3, 4, 7, 10, 11
-
-
 _INTEGERS = frozenset({_I16, I32, I64})
-
-
 _DATA_PAGE_TYPE, _DICTIONARY_PAGE_TYPE = 0, 2
 
 
@@ -287,23 +284,11 @@ def page_rows(header: bytes) -> int | None:
 
 
 _FILE_ROWS, _FILE_GROUPS = 3, 4
-
-
 _GROUP_CHUNKS, _GROUP_OFFSET, _GROUP_ORDINAL = 1, 5, 7
-
-
 _CHUNK_OFFSET, _CHUNK_META = 2, 3
-
-
 _OFFSET_INDEX, _OFFSET_INDEX_LENGTH, _COLUMN_INDEX, _COLUMN_INDEX_LENGTH = 4, 5, 6, 7
-
-
 _DATA_PAGE, _INDEX_PAGE, _DICTIONARY_PAGE, _FILTER, _FILTER_LENGTH = 9, 10, 11, 14, 15
-
-
 _INDEX_PAGES, _PAGE_OFFSET = 1, 1
-
-
 _MOST_ORDINAL = 2**15 - 1
 
 
@@ -475,3 +460,57 @@ def _moved_index(body: bytes, by: int) -> bytes:
         pages.append(struct([(_PAGE_OFFSET, I64, integer(place + by))])[:-1] + rest)
     index.fields[_INDEX_PAGES] = LIST, array(STRUCT, pages)
     return index.encode()
+
+
+JULIAN = "it may hold days that Spark counted by the Julian calendar (its LEGACY mode, or a version before 3.0)"
+_VERSION, _LEGACY = b"org.apache.spark.version", b"org.apache.spark.legacyDateTime"
+_COLUMNS = b"org.apache.spark.sql.parquet.row.metadata"
+_FIRST_GREGORIAN_DAY = -141_427  # 1582-10-15, in days since 1970-01-01
+_LAST_SWITCH_SECONDS = -2_208_988_800  # 1900-01-01: from then on all of Spark's zones count alike
+_PER_SECOND = {"milliseconds": 1_000, "microseconds": 1_000_000}
+
+
+def julian_leaves(metadata: pq.FileMetaData) -> set[int]:
+    """The Parquet columns of a file that contain such days or times, or may contain some (without statistics).
+
+    Those of type INT96, of which there are no statistics, are not looked at.
+    """
+    if not _counts_julian(metadata.metadata or {}):
+        return set()
+    return {leaf for leaf in range(metadata.num_columns) if _may_be_before(metadata, leaf)}
+
+
+def _counts_julian(notes: dict[bytes, bytes]) -> bool:
+    version = notes.get(_VERSION)
+    if version is None:
+        return _COLUMNS in notes  # the first versions did not say which they were
+    return _LEGACY in notes or version.partition(b".")[0] in (b"0", b"1", b"2")
+
+
+def _may_be_before(metadata: pq.FileMetaData, leaf: int) -> bool:
+    """Whether a column has a value from before its calendar's switch, or may have one."""
+    first = _first_alike(metadata, leaf)
+    if first is None:
+        return False
+    for group in range(metadata.num_row_groups):
+        chunk = metadata.row_group(group).column(leaf)
+        known = chunk.statistics
+        if not chunk.num_values or (
+            known is not None and known.has_null_count and known.null_count == chunk.num_values
+        ):
+            continue
+        if known is None or not known.has_min_max or known.min_raw < first:
+            return True
+    return False
+
+
+def _first_alike(metadata: pq.FileMetaData, leaf: int) -> int | None:
+    """The first value of a column that both calendars count alike; None if it has no days or times of Spark's."""
+    column = metadata.schema.column(leaf)
+    logical = json.loads(column.logical_type.to_json())
+    if column.physical_type == "INT32" and logical["Type"] == "Date":
+        return _FIRST_GREGORIAN_DAY
+    if column.physical_type != "INT64" or logical["Type"] != "Timestamp" or not logical["isAdjustedToUTC"]:
+        return None
+    per_second = _PER_SECOND.get(logical["timeUnit"])
+    return None if per_second is None else _LAST_SWITCH_SECONDS * per_second

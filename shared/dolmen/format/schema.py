@@ -16,8 +16,7 @@ import pyarrow as pa
 
 from dolmen.base.runtime import cached_property
 from dolmen.errors import SchemaError
-from dolmen.format.adopted_files import MappedColumn
-from dolmen.format.checksums import prepare
+from dolmen.format.layout import prepare
 from dolmen.format.types import (
     DECIMAL,
     FIXED_BINARY,
@@ -39,17 +38,29 @@ COMMIT_TS = "_commit_ts"
 """Name of the hidden last column of files whose rows have different commit timestamps."""
 COMMIT_TS_ID = 2**31 - 1
 """Field id of ``_commit_ts``; ids of users' columns stay below."""
-
 MAX_DEPTH = 32
 """How deeply lists, structs and maps may nest: readers of Parquet take 100 levels, each of these up to three."""
 MAX_LEVELS, MAX_TYPES = 128, 250_000
 """Levels of a type that is looked at, dictionaries, runs and extensions counted, and types that are inside it."""
-
 _UNITS = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
 _FIELD_ID = b"PARQUET:field_id"
 _BY_NAME: dict[str, pa.DataType] = {str(known.stored): known.stored for known in TYPES if known.stored is not None}
 _DECIMAL = re.compile(r"decimal128\((\d+), (-?\d+)\)")
 _FIXED_BINARY = re.compile(r"fixed_size_binary\[(\d+)\]")
+
+
+class MappedColumn(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The id of a column in adopted files that have no field ids, where its name tells which column it is.
+
+    Args:
+        id: the column's id.
+        names: the names that it has in such files.
+        fields: the same for the fields inside it: of a struct, the element of a list, the key and value of a map.
+    """
+
+    id: int
+    names: tuple[str, ...]
+    fields: tuple[MappedColumn, ...] = ()
 
 
 class Field(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -432,19 +443,22 @@ def type_from_json(json: TypeJson) -> pa.DataType:
         if match := _FIXED_BINARY.fullmatch(json):
             return pa.binary(int(match[1]))
     elif len(json) == 1:
-        ((kind, inner),) = json.items()
+        [kind] = json
+        children = [field.to_arrow() for field in child_fields(json)]
         if kind == "list":
-            return pa.list_(_child(inner).to_arrow())
+            return pa.list_(*children)
         if kind == "struct":
-            return pa.struct([_child(field).to_arrow() for field in inner])
+            return pa.struct(children)
         if kind == "map":
-            key, item = map(_child, inner)
-            return pa.map_(key.to_arrow(), item.to_arrow())
+            return pa.map_(*children)
     raise SchemaError(f"unknown stored type {json!r}")
 
 
-def _child(json: Any) -> Field:
-    return json if isinstance(json, Field) else msgspec.convert(json, Field)
+def child_fields(json: TypeJson) -> tuple[Field, ...]:
+    """The fields of a struct, the element of a list, or key and value of a map; none of a type that is not nested."""
+    inner = () if isinstance(json, str) else next(iter(json.values()))
+    children = inner if isinstance(inner, (list, tuple)) else [inner]
+    return tuple(each if isinstance(each, Field) else msgspec.convert(each, Field) for each in children)
 
 
 def field_id(field: pa.Field) -> int | None:
@@ -465,4 +479,4 @@ def is_nested(arrow_type: pa.DataType) -> bool:
     return bool(pa.types.is_nested(arrow_type))
 
 
-prepare(Field)
+prepare(Field, MappedColumn)

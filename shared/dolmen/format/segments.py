@@ -45,6 +45,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Generic, TypeVar, cast
+from zlib import crc32
 
 import msgspec
 import pyarrow as pa
@@ -53,36 +54,32 @@ import pyarrow.parquet as pq
 from dolmen.base.units import GIB
 from dolmen.errors import CorruptionError, SchemaError
 from dolmen.format import bloom_filters
-from dolmen.format.arrow_arrays import one_array
-from dolmen.format.checksums import crc32, prepare, seal, unseal
-from dolmen.format.entries import ColumnStats, DataFile, Overlay, Tombstone, Vector, bounds_of_all, least_erasing
-from dolmen.format.erasures import Erasure
-from dolmen.format.layout import check_reference, parse_manifest_key
-from dolmen.format.manifest import AppliedId, HistoryEntry, Released, Segment, SegmentKind, TableEntry
-from dolmen.format.pointer import FORMAT_VERSION, check_format_version
-from dolmen.format.schema import Schema
-from dolmen.format.types import from_json, to_array, to_json, to_plain, type_of
+from dolmen.format.entries import Bounds, ColumnStats, DataFile, Overlay, Tombstone, Vector, bounds, least_erasing
+from dolmen.format.layout import (
+    FORMAT_VERSION,
+    check_format_version,
+    check_reference,
+    parse_manifest_key,
+    prepare,
+    seal,
+    unseal,
+)
+from dolmen.format.manifest import AppliedId, Erasure, HistoryEntry, Released, Segment, SegmentKind, TableEntry
+from dolmen.format.schema import Schema, is_nested
+from dolmen.format.types import Plain, from_json, one_array, to_array, to_json, to_plain, type_of
 
 ROW_GROUP = 4_096
-
 
 _INTEGERS = (
     "size", "rows", "footer_offset", "footer_length", "footer_crc32", "row_ts", "row_ts_least", "row_ts_greatest",
     "applied_through", "vector_offset", "vector_length", "vector_crc32", "vector_cardinality",
 )  # fmt: skip
 
-
 BASE_COLUMNS: tuple[str, ...] = ("path", "vector_object", "odd", *_INTEGERS)
 """Columns that every segment has."""
-
-
 OPTIONAL_COLUMNS: tuple[str, ...] = ("erasing", "filters")
 """Columns of segments in which an entry has another value of that name than 0."""
-
-
 STATS = ("min", "max", "nulls", "nans")
-
-
 _Odd = dict[int, ColumnStats]
 
 
@@ -280,15 +277,54 @@ def _json(column: pa.Array) -> list[Any]:
 
 prepare(_Odd)
 
-
 _HEAD = struct.Struct("<4sQQ")
-
-
 _MAGIC = b"DSG1"
-
 
 _MOST_BYTES = GIB
 """JSON longer than this is no segment's: guards against a forged length."""
+
+
+def bounds_of_all(entries: Sequence[DataFile], schema: Schema) -> dict[int, ColumnStats]:
+    """Bounds by column id that hold for all of these files; a column that any of them lacks is left out."""
+    known = set(entries[0].stats) & schema.by_id.keys()
+    for entry in entries:
+        known &= entry.stats.keys()
+    found: dict[int, ColumnStats] = {}
+    for id_ in sorted(known):
+        arrow_type = schema.by_id[id_].arrow_type
+        if is_nested(arrow_type):
+            continue
+        try:
+            each = [bounds(entry.stats[id_], arrow_type) for entry in entries]
+            found[id_] = _together(each, [entry.rows for entry in entries])
+        except SchemaError:
+            continue  # not of this type, hence unknown
+    return found
+
+
+def _together(each: Sequence[Bounds], rows: Sequence[int]) -> ColumnStats:
+    valued = [own for own, count in zip(each, rows, strict=True) if not _is_empty(own, count)]
+    return ColumnStats(
+        to_json(_extreme([own.min for own in valued], least=True)),
+        to_json(_extreme([own.max for own in valued], least=False)),
+        _sum([own.nulls for own in each]),
+        _sum([own.nans for own in each]),
+    )
+
+
+def _is_empty(own: Bounds, rows: int) -> bool:
+    """Whether it is certain that there is no value but NULL and NaN."""
+    return own.nulls is not None and own.nans is not None and own.nulls + own.nans >= rows
+
+
+def _extreme(ends: Sequence[Plain], *, least: bool) -> Plain:
+    if not ends or None in ends:
+        return None
+    return min(ends) if least else max(ends)  # type: ignore[type-var]
+
+
+def _sum(counts: Sequence[int | None]) -> int | None:
+    return None if None in counts else sum(counts)  # type: ignore[arg-type]
 
 
 E = TypeVar("E")

@@ -37,22 +37,39 @@ from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from typing import Any, Literal, TypeAlias
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from dolmen.errors import SchemaError
 
+Mask = npt.NDArray[np.bool_]
+"""One byte for each row."""
+
+
+def one_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """The values of a column as one array; copies only if there are several chunks."""
+    if not isinstance(column, pa.ChunkedArray):
+        return column
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
+def to_mask(array: Any) -> Mask:
+    """The mask of a Boolean array, or chunked array, without NULLs."""
+    mask: Mask = array.to_numpy(zero_copy_only=False) if isinstance(array, pa.Array) else array.to_numpy()
+    return mask
+
+
+def to_boolean_array(mask: Mask) -> pa.BooleanArray:
+    """The Boolean array of a mask, several times faster than ``pa.array``."""
+    bits = pa.py_buffer(np.packbits(mask, bitorder="little"))
+    return pa.Array.from_buffers(pa.bool_(), len(mask), [None, bits])
+
+
 TextKind = Literal["string", "bool", "integer", "float", "decimal", "date", "time", "timestamp", "base64", "json"]
-
-
 JsonKind = Literal["bare", "float", "string", "quoted", "array", "object"]
-
-
 CodesKind = Literal["integer", "decimal", "fixed", "variable"]
-
-
 _SHOWN_CHARACTERS = 200
-
-
 _PACKED, _BYTES = "DELTA_BINARY_PACKED", "DELTA_BYTE_ARRAY"
 
 
@@ -129,13 +146,11 @@ BOOL = ColumnType(
     sql="BOOLEAN", sql_tokens=("BOOLEAN",), avro=(("boolean", None, ""),), spark="boolean", polars="Boolean",
 )  # fmt: skip
 
-
 FLOAT = ColumnType(
     name="float", stored=pa.float32(), ids=(pa.float32().id,), plain=float, domain="FLOAT32", family="number",
     text="float", json="float", widest=pa.float64(),
     sql="FLOAT", sql_tokens=("FLOAT",), avro=(("float", None, ""),), spark="float", polars="Float32",
 )  # fmt: skip
-
 
 DOUBLE = ColumnType(
     name="double", stored=pa.float64(), ids=(pa.float64().id,), plain=float, domain="FLOAT64", family="number",
@@ -143,13 +158,11 @@ DOUBLE = ColumnType(
     sql="DOUBLE", sql_tokens=("DOUBLE",), avro=(("double", None, ""),), spark="double", polars="Float64",
 )  # fmt: skip
 
-
 DECIMAL = ColumnType(
     name="decimal", stored=None,
     ids=(pa.decimal32(1).id, pa.decimal64(1).id, pa.decimal128(1).id, pa.decimal256(1).id),
     plain=Decimal, domain="EXACT", family="number", text="decimal", json="quoted", codes="decimal", polars="Decimal",
 )  # fmt: skip
-
 
 STRING = ColumnType(
     name="string", stored=pa.string(), ids=(pa.string().id, pa.large_string().id, pa.string_view().id),
@@ -159,7 +172,6 @@ STRING = ColumnType(
     avro=(("string", None, ""),), spark="string", polars="String",
 )  # fmt: skip
 
-
 BINARY = ColumnType(
     name="binary", stored=pa.binary(), ids=(pa.binary().id, pa.large_binary().id, pa.binary_view().id),
     plain=bytes, domain="BYTES", family="bytes",
@@ -167,12 +179,10 @@ BINARY = ColumnType(
     sql="BLOB", sql_tokens=("VARBINARY", "BLOB"), avro=(("bytes", None, ""),), spark="binary", polars="Binary",
 )  # fmt: skip
 
-
 FIXED_BINARY = ColumnType(
     name="fixed_size_binary", stored=None, ids=(pa.binary(1).id,), plain=bytes, domain="BYTES", family="bytes",
     text="base64", json="quoted", codes="fixed", bounds=pa.binary(), spark="binary", spark_carrier=pa.binary(),
 )  # fmt: skip
-
 
 DATE = ColumnType(
     name="date", stored=pa.date32(), ids=(pa.date32().id, pa.date64().id), plain=int, domain="DATE", family="date",
@@ -180,13 +190,11 @@ DATE = ColumnType(
     sql="DATE", sql_tokens=("DATE",), avro=(("int", "date", ""),), spark="date", polars="Date",
 )  # fmt: skip
 
-
 TIME = ColumnType(
     name="time", stored=pa.time64("us"), ids=(pa.time32("s").id, pa.time64("us").id), plain=int, domain="TIME",
     family="time", text="time", json="quoted", codes="integer", key_encoding=_PACKED, integers=pa.int64(),
     sql="TIME", sql_tokens=("TIME",), avro=(("int", "time-millis", "ms"), ("long", "time-micros", "us")), polars="Time",
 )  # fmt: skip
-
 
 TIMESTAMP = ColumnType(
     name="timestamp", stored=pa.timestamp("us"), ids=(pa.timestamp("us").id,), plain=int, domain="NAIVE",
@@ -201,7 +209,6 @@ TIMESTAMP = ColumnType(
     spark="timestamp_ntz", polars="Datetime",
 )  # fmt: skip
 
-
 TIMESTAMP_ZONED = ColumnType(
     name="timestamp with zone", stored=pa.timestamp("us", tz="UTC"), ids=(pa.timestamp("us").id,), plain=int,
     domain="ZONED", family="timestamp",
@@ -215,18 +222,13 @@ TIMESTAMP_ZONED = ColumnType(
     spark="timestamp", polars="Datetime",
 )  # fmt: skip
 
-
 LIST = ColumnType(
     name="list", stored=None,
     ids=(pa.list_(pa.bool_()).id, pa.large_list(pa.bool_()).id, pa.list_(pa.bool_(), 1).id), text="json", json="array",
 )  # fmt: skip
 
-
 STRUCT = ColumnType(name="struct", stored=None, ids=(pa.struct([]).id,), text="json", json="object")
-
-
 MAP = ColumnType(name="map", stored=None, ids=(pa.map_(pa.bool_(), pa.bool_()).id,))
-
 
 TYPES: tuple[ColumnType, ...] = (
     BOOL,
@@ -254,10 +256,7 @@ TYPES: tuple[ColumnType, ...] = (
 )
 """All of them, in the order in which messages list them."""
 
-
 _BY_ID = {id_: found for found in TYPES for id_ in found.ids}
-
-
 _TIMESTAMP_ID = pa.timestamp("us").id
 
 
@@ -304,11 +303,7 @@ def is_bytes(arrow_type: pa.DataType) -> bool:
 
 
 Plain: TypeAlias = bool | int | float | str | bytes | Decimal | None
-
-
 Json: TypeAlias = bool | int | float | str | None
-
-
 _NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 

@@ -28,12 +28,12 @@ from dolmen.entries.index.sorting import EntrySorter, large_blocks, merge, renum
 from dolmen.entries.index.table_index import encoding_of
 from dolmen.entries.segments.erasures_in_force import erasure_timestamps
 from dolmen.entries.segments.live import LiveFiles, tombstones_of
-from dolmen.format.arrow_arrays import to_mask
 from dolmen.format.chunk_locations import ChunkPlaces
 from dolmen.format.entries import DataFile
 from dolmen.format.layout import segment_key
 from dolmen.format.manifest import Manifest, Segment, TableEntry
 from dolmen.format.properties import has_index
+from dolmen.format.types import to_mask
 from dolmen.maintenance import never
 from dolmen.rows.scan.plan import FilePlan
 from dolmen.rows.scan.read.reading import PlanReader, RowGroupColumns

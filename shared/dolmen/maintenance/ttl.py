@@ -21,8 +21,8 @@ from dolmen.commit.statements.statement import Expect
 from dolmen.entries.segments.live import LiveFiles
 from dolmen.entries.segments.row_bounds import may_hold_matches
 from dolmen.errors import ConflictError, Error, NotFoundError
-from dolmen.format.checksums import prepare
 from dolmen.format.entries import DataFile
+from dolmen.format.layout import prepare
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.properties import TableSettings, TimeToLive, check_ttl_column
 from dolmen.maintenance import never

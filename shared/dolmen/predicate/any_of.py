@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dolmen.base.runtime import cached_property
-from dolmen.format.arrow_arrays import to_mask
+from dolmen.format.types import to_mask
 from dolmen.predicate.ast import (
     And,
     Compare,

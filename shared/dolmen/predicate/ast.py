@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from dolmen.base.runtime import cached_property
 from dolmen.errors import PredicateError, SchemaError
-from dolmen.format.checksums import prepare
+from dolmen.format.layout import prepare
 from dolmen.format.schema import type_from_json
 from dolmen.format.types import Json, Plain
 from dolmen.format.types import from_json as value_from_json

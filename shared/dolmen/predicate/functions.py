@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from dolmen.base.units import DAY_US, HOUR_US, MINUTE_US
 from dolmen.errors import PredicateError
-from dolmen.format.arrow_arrays import one_array, to_mask
+from dolmen.format.types import one_array, to_mask
 from dolmen.predicate import like
 from dolmen.predicate.constants import MAX_DIGITS, Domain, domain_of, grid, join, plain_of
 from dolmen.predicate.temporal import civil_from_days

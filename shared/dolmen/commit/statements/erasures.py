@@ -30,9 +30,16 @@ from dolmen.entries.segments.erasures_in_force import (
 )
 from dolmen.errors import ConflictError, InputError
 from dolmen.format.entries import KeysTombstone, Tombstone
-from dolmen.format.erasures import ErasedTable, Erasure, LeavingErasures, RewrittenErasures
 from dolmen.format.evolution import same_column
-from dolmen.format.manifest import ERASURES, Counts, TableEntry
+from dolmen.format.manifest import (
+    ERASURES,
+    Counts,
+    ErasedTable,
+    Erasure,
+    LeavingErasures,
+    RewrittenErasures,
+    TableEntry,
+)
 from dolmen.format.properties import erase_within_us
 from dolmen.format.schema import Field, Schema
 from dolmen.format.types import Json

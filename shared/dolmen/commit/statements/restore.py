@@ -28,9 +28,8 @@ from dolmen.entries.segments.erasures_in_force import (
 from dolmen.errors import TableExistsError
 from dolmen.format.column_history import record_names
 from dolmen.format.entries import Tombstone
-from dolmen.format.erasures import ErasedTable, Erasure
 from dolmen.format.layout import check_table_name, memory_name
-from dolmen.format.manifest import Counts, TableEntry
+from dolmen.format.manifest import Counts, ErasedTable, Erasure, TableEntry
 from dolmen.predicate import Predicate
 
 

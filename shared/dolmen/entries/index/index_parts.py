@@ -24,6 +24,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from zlib import crc32
 
 import msgspec
 import pyarrow as pa
@@ -34,10 +35,9 @@ from dolmen.entries.index.key_bytes import KeyEncoding
 from dolmen.entries.index.pages import InnerPage, LeafPage, Page, PageRef, Tree, TreeWriter, decode_page
 from dolmen.entries.segments.segment_reader import FetchTally
 from dolmen.errors import CorruptionError, ObjectNotFoundError
-from dolmen.format.checksums import crc32, prepare, seal, unseal
 from dolmen.format.chunk_locations import ChunkPlaces
+from dolmen.format.layout import FORMAT_VERSION, check_format_version, prepare, seal, unseal
 from dolmen.format.manifest import Segment
-from dolmen.format.pointer import FORMAT_VERSION, check_format_version
 from dolmen.store.base import ObjectOutput, ObjectStore
 from dolmen.store.cache import ObjectCache
 

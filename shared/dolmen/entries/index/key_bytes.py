@@ -20,7 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dolmen.errors import InputError
-from dolmen.format.keys import order_by_heads
+from dolmen.format.delete_object import order_by_heads
 from dolmen.format.types import BOOL, DECIMAL, FIXED_BINARY, can_be_key, type_of
 
 Keys: TypeAlias = npt.NDArray[Any]

@@ -19,6 +19,7 @@ import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, TypeAlias
+from zlib import crc32
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +27,6 @@ import pyarrow as pa
 
 from dolmen.entries.index import key_bytes
 from dolmen.entries.index.key_bytes import LONGEST, Keys, as_matrix, as_strings, from_matrix, no_keys
-from dolmen.format.checksums import crc32
 
 PAGE_BYTES = 1 << 16
 """A page holds at most so many bytes before compression, by the measure of ``leaf_rows`` and ``inner_rows``."""

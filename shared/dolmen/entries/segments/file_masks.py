@@ -15,8 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dolmen.base.runtime import cached_property
-from dolmen.format.arrow_arrays import to_mask
-from dolmen.format.types import Plain, to_scalar
+from dolmen.format.types import Plain, to_mask, to_scalar
 from dolmen.predicate.ast import Column, In, Predicate
 from dolmen.predicate.constants import Domain, Op, domain_of, fit, grid, join, plain_of
 from dolmen.predicate.prune import Fact, Spread, compare, outcomes, sorted_members

@@ -16,12 +16,12 @@ import pyarrow.parquet as pq
 
 from dolmen.base.runtime import cached_property
 from dolmen.errors import CorruptionError
-from dolmen.format.arrow_arrays import one_array
-from dolmen.format.column_history import widened_ends
+from dolmen.format.column_history import widen_bounds
 from dolmen.format.entries import DataFile
 from dolmen.format.layout import check_reference, uuid_of
 from dolmen.format.manifest import Segment
 from dolmen.format.segments import BASE_COLUMNS, OPTIONAL_COLUMNS, stats_columns, stats_ids, to_entries
+from dolmen.format.types import one_array
 
 Codes = npt.NDArray[np.uint64]
 _LENGTH = 32
@@ -271,7 +271,7 @@ def _widened(table: pa.Table, types: Mapping[int, pa.DataType]) -> pa.Table:
     for id_ in types.keys() & set(stats_ids(table.column_names)):
         for name in stats_columns(id_)[:2]:
             ends = one_array(table[name])
-            changed = widened_ends(ends, types[id_])
+            changed = widen_bounds(ends, types[id_])
             if changed is not ends:
                 table = table.set_column(table.column_names.index(name), name, changed)
     return table

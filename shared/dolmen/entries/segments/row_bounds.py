@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from dolmen.format.column_history import widened
+from dolmen.format.column_history import widen
 from dolmen.format.entries import Bounds, DataFile, KeysTombstone, Tombstone, bounds, constant_bounds
 from dolmen.format.manifest import Segment
 from dolmen.format.schema import Field, Schema, type_from_json
@@ -128,7 +128,7 @@ def key_bounds(tombstone: KeysTombstone, schema: Schema) -> KeyBounds:
     for id_, name, (least, greatest) in zip(tombstone.columns, tombstone.types, tombstone.bounds, strict=True):
         bound = type_from_json(name)
         wide = schema.widened_types.get(id_, bound)
-        found[id_] = (widened(from_json(least, bound), bound, wide), widened(from_json(greatest, bound), bound, wide))
+        found[id_] = (widen(from_json(least, bound), bound, wide), widen(from_json(greatest, bound), bound, wide))
     return found
 
 

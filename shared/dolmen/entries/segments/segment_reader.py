@@ -16,8 +16,7 @@ from dolmen.errors import CorruptionError, ObjectNotFoundError
 from dolmen.format import bloom_filters
 from dolmen.format.delete_object import check_blob
 from dolmen.format.entries import Blob, Overlay, Tombstone
-from dolmen.format.erasures import Erasure
-from dolmen.format.manifest import AppliedId, HistoryEntry, Manifest, Released, Segment, TableEntry
+from dolmen.format.manifest import AppliedId, Erasure, HistoryEntry, Manifest, Released, Segment, TableEntry
 from dolmen.format.segments import check, check_bloom, decode
 from dolmen.store.base import ObjectStore
 from dolmen.store.cache import CacheKey, ObjectCache

@@ -20,9 +20,9 @@ from dolmen.entries.segments.file_masks import Mask, in_range_mask, may_match_ma
 from dolmen.entries.segments.file_table import Positions
 from dolmen.entries.segments.live import LiveSegment
 from dolmen.entries.segments.row_bounds import RowBounds, inline_predicate, undecided
-from dolmen.format.column_history import widened
+from dolmen.format.column_history import widen
+from dolmen.format.delete_object import plain_values
 from dolmen.format.entries import Blob, Bounds, DataFile, KeysTombstone, Tombstone, WhereTombstone
-from dolmen.format.keys import plain_values
 from dolmen.format.manifest import Segment
 from dolmen.format.schema import Schema, type_from_json
 from dolmen.format.types import Plain
@@ -80,7 +80,7 @@ class KeyRanges:
             plain = [plain_values([pair[end] for pair in pairs], bound) for end in (0, 1)]
             wide = types.get(id_, bound)
             if wide != bound:
-                plain = [[widened(value, bound, wide) for value in values] for values in plain]
+                plain = [[widen(value, bound, wide) for value in values] for values in plain]
             ends[id_] = _KeyEnds.of(*plain)
         ts = np.array([tombstone.ts for tombstone in tombstones], np.int64)
         return cls(tombstones, np.array(indexes, np.int64), ts, ends)

@@ -27,9 +27,9 @@ from dolmen.commit.statements.statement import Statement
 from dolmen.entries.segments.erasures_in_force import erasures_of, least_held, stale_sections
 from dolmen.entries.segments.segment_reader import SegmentReader
 from dolmen.errors import CorruptionError, ObjectNotFoundError, StoreUnavailableError
-from dolmen.format.erasures import ErasedFrom, Erasure, HeldFile, Receipt, receipt_key
-from dolmen.format.manifest import Manifest
-from dolmen.format.pointer import FORMAT_VERSION
+from dolmen.format.erasures import ErasedFrom, HeldFile, Receipt, receipt_key
+from dolmen.format.layout import FORMAT_VERSION
+from dolmen.format.manifest import Erasure, Manifest
 from dolmen.format.properties import DatabaseSettings
 from dolmen.store.base import Object, ObjectStore, Stored
 

@@ -20,11 +20,9 @@ from dolmen.commit.context import Context
 from dolmen.entries.segments.erasures_in_force import SUBJECT
 from dolmen.entries.segments.live import LiveFiles
 from dolmen.errors import AccessDeniedError, CorruptionError, Error, ObjectNotFoundError
-from dolmen.format.adopted_files import is_adopted
-from dolmen.format.erasures import MOST_OUTSIDE, HeldFile, LeavingErasures, Outside, Receipt, Remains, receipt_key
-from dolmen.format.layout import parse_manifest_key, uuid_of
-from dolmen.format.manifest import Manifest
-from dolmen.format.pointer import FORMAT_VERSION
+from dolmen.format.erasures import MOST_OUTSIDE, HeldFile, Outside, Receipt, Remains, receipt_key
+from dolmen.format.layout import FORMAT_VERSION, is_adopted, parse_manifest_key, uuid_of
+from dolmen.format.manifest import LeavingErasures, Manifest
 from dolmen.iceberg.erased_tables import asks_for_publication
 from dolmen.iceberg.publication_directory import PREFIX
 from dolmen.maintenance.erasures.erasure_work import load_receipt, update_receipt

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
+from zlib import crc32
 
 import msgspec
 import pyarrow as pa
@@ -14,7 +15,6 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from dolmen.base.units import KIB, MIB
-from dolmen.format.checksums import crc32
 from dolmen.format.entries import ColumnStats, DataFile
 from dolmen.format.manifest import TableEntry
 from dolmen.format.page_locations import ChunkSums, PagePlaces

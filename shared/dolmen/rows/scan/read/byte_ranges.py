@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from dolmen.base.units import KIB, MIB
 from dolmen.errors import CorruptionError, Error, InputError
-from dolmen.format.adopted_files import OWN, AdoptedPath, is_adopted
 from dolmen.format.entries import DataFile
+from dolmen.format.layout import OWN_SCHEME, AdoptedPath, is_adopted
 from dolmen.format.page_locations import Place, States
 from dolmen.store.base import ObjectStore, scheme_of
 
@@ -239,7 +239,7 @@ def data_object(store: ObjectStore, path: str) -> DataObject:
     adopted = AdoptedPath.parse(path)
     if adopted is None:
         raise CorruptionError(path, "it is no path of an adopted file")
-    if adopted.scheme == OWN:
+    if adopted.scheme == OWN_SCHEME:
         return DataObject(store, adopted.key, adopted)
     kind = scheme_of(store.url)
     if kind is None or kind.name != adopted.scheme:

@@ -13,19 +13,19 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import NamedTuple
+from zlib import crc32
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dolmen.base.runtime import cached_property
 from dolmen.errors import CorruptionError, ObjectNotFoundError, SchemaError
-from dolmen.format.adopted_files import AdoptedPath, ColumnsBy, MappedColumn
-from dolmen.format.checksums import crc32
 from dolmen.format.chunk_locations import ChunkPlaces
-from dolmen.format.column_history import widened
+from dolmen.format.column_history import widen
 from dolmen.format.entries import UNKNOWN, Bounds, DataFile, constant_bounds
+from dolmen.format.layout import AdoptedPath, ColumnsBy
 from dolmen.format.page_locations import ChunkSums, PagePlaces, chunk_place
-from dolmen.format.schema import Field, field_id, is_nested, storable
+from dolmen.format.schema import Field, MappedColumn, field_id, is_nested, storable
 from dolmen.format.types import Plain
 from dolmen.rows.scan.read.byte_ranges import GAP_BYTES, Range, changed_file_error, data_object, missing_file_error
 from dolmen.store.base import ObjectStore
@@ -284,7 +284,7 @@ class DataFileFooter:
         if statistics.has_min_max:
             least, greatest = _ends(statistics, column)
             if column.type != field.arrow_type:
-                least, greatest = (widened(end, column.type, field.arrow_type) for end in (least, greatest))
+                least, greatest = (widen(end, column.type, field.arrow_type) for end in (least, greatest))
         return Bounds(least, greatest, nulls, nans)
 
 
