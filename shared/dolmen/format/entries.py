@@ -1,12 +1,8 @@
-"""Entries of a manifest: what it says of each data file, deletion vector and tombstone.
+"""Entries of a manifest: data files, deletion vectors and tombstones, with statistics of columns.
 
 All timestamps (``row_ts``, ``applied_through``, ``ts``) are commit timestamps: int64 microseconds, strictly
-increasing per database. Entries made by a writer before its commit hold ``UNSTAMPED``; applying the change stamps
-them, so that uploaded objects never hold a timestamp and a rebase changes none of them.
-
-Column statistics: from exact minima and maxima to what an entry stores, and back to bounds in plain values.
-
-Bounds over many data files, for the root: what prunes a whole segment before it is fetched.
+increasing per database. Entries made by a writer before its commit have ``UNSTAMPED``; applying the change stamps
+them, so that uploaded objects never contain a timestamp and a rebase changes none of them.
 """
 
 from __future__ import annotations
@@ -28,7 +24,7 @@ class ColumnStats(msgspec.Struct, frozen=True, array_like=True, omit_defaults=Tr
     """Bounds of one column in one data file, as ``[min, max, nulls, nans]``.
 
     Args:
-        min: least value in JSON form (format/values.py), or a lower bound of it; None = unknown or no value.
+        min: least value in JSON form (format/types.py), or a lower bound of it; None = unknown or no value.
         max: greatest value or an upper bound of it. NaN is in neither; -0.0 is stored as 0.0 and equals it.
         nulls: how many values are NULL; None = unknown.
         nans: how many values are NaN; None = unknown; 0 for types without NaN.
@@ -43,7 +39,7 @@ class ColumnStats(msgspec.Struct, frozen=True, array_like=True, omit_defaults=Tr
 class Blob(msgspec.Struct, frozen=True, gc=False):
     """A byte range of a ``.del`` object, with the CRC-32 of these bytes.
 
-    Not tracked by the cycle collector, as little as ``KeysTombstone``: there may be tens of thousands, and no cycles.
+    The cycle collector does not track it, nor ``KeysTombstone``: there may be tens of thousands, and no cycles.
     """
 
     object: str
@@ -76,13 +72,13 @@ class DataFile(msgspec.Struct, frozen=True, omit_defaults=True):
             (length and magic), which reach to the end of the file.
         row_ts: commit timestamp of all its rows, or None when the file has the column ``_commit_ts``.
         row_ts_bounds: (least, greatest) commit timestamp of its rows when ``row_ts`` is None.
-        applied_through: tombstones with a timestamp <= this have nothing to say about the file any more.
-        vector: rows already gone, by position.
+        applied_through: tombstones with a timestamp <= this do not apply to the file any more.
+        vector: deleted rows, by position.
         stats: bounds by column id; a column that is absent here is unknown.
         erasing: timestamp of the earliest erasure that matched rows which the file still physically holds, hidden by
             its vector; 0 = there is none. It is replaced together with ``applied_through`` and ``vector``.
-        filters: first byte of its Bloom filters, which stand behind all column chunks; 0 = it has none, or their place
-            is only in its footer.
+        filters: first byte of its Bloom filters, after all column chunks; 0 = it has none, or only its footer has their
+            offset.
     """
 
     path: str
@@ -104,7 +100,7 @@ class DataFile(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def greatest_row_ts(self) -> int:
-        """Commit timestamp of its youngest row."""
+        """Commit timestamp of its newest row."""
         return self.row_ts if self.row_ts is not None else (self.row_ts_bounds or (0, 0))[1]
 
     @property
@@ -114,11 +110,11 @@ class DataFile(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def live_rows(self) -> int:
-        """Rows that the vector leaves; tombstones not counted."""
+        """Rows that the vector does not delete; tombstones are not applied."""
         return self.rows - (self.vector.cardinality if self.vector else 0)
 
     def stamped(self, ts: int) -> DataFile:
-        """A fresh file's entry as its statement's timestamp makes it."""
+        """A new file's entry with its statement's timestamp."""
         return msgspec.structs.replace(self, row_ts=ts, applied_through=ts)
 
     def newer_pair(self, applied_through: int, vector: Vector | None) -> bool:
@@ -197,10 +193,9 @@ TEXT_LIMIT = 16
 
 
 class Bounds(NamedTuple):
-    """The facts known about a column's values in one file.
+    """Bounds of a column's values in one file, and counts; None = unknown.
 
-    ``min`` <= every value <= ``max`` (plain values; None = unknown, or no value at all when ``nulls`` says so);
-    NaN lies outside both and is counted by ``nans``. A count of None is unknown.
+    ``min`` <= every value <= ``max`` (plain values; None also without any value). NaN is outside both.
     """
 
     min: Plain = None
@@ -217,11 +212,13 @@ def column_stats(least: Plain, greatest: Plain, nulls: int | None, nans: int | N
 
     Args:
         least, greatest: exact minimum and maximum without NULL and NaN; None = no value or unknown.
-        nulls, nans: exact counts, or None if unknown.
+        nulls, nans: exact counts; None = unknown.
     """
     if isinstance(least, float) and (math.isnan(least) or math.isnan(float(greatest or 0))):
         raise AssertionError("NaN is in neither minimum nor maximum")
-    return ColumnStats(_normal(_cut(least)), _normal(_cut_up(greatest)), nulls, nans)
+    cut_least = least[:TEXT_LIMIT] if isinstance(least, (str, bytes)) else least
+    least, greatest = (0.0 if end == 0 and isinstance(end, float) else end for end in (cut_least, _cut_up(greatest)))
+    return ColumnStats(to_json(least), to_json(greatest), nulls, nans)
 
 
 def bounds(stats: ColumnStats | None, arrow_type: pa.DataType) -> Bounds:
@@ -232,21 +229,13 @@ def bounds(stats: ColumnStats | None, arrow_type: pa.DataType) -> Bounds:
 
 
 def constant_bounds(json: Json, arrow_type: pa.DataType, rows: int) -> Bounds:
-    """The bounds of one value, in JSON form, in so many rows."""
+    """The bounds of a column with one value, in JSON form, in all of its rows."""
     if json is None:
         return Bounds(nulls=rows, nans=0)
     value = from_json(json, arrow_type)
     if isinstance(value, float) and math.isnan(value):
         return Bounds(nulls=0, nans=rows)
     return Bounds(value, value, 0, 0)
-
-
-def _normal(value: Plain) -> bool | int | float | str | None:
-    return to_json(0.0 if isinstance(value, float) and value == 0 else value)
-
-
-def _cut(value: Plain) -> Plain:
-    return value[:TEXT_LIMIT] if isinstance(value, (str, bytes)) else value
 
 
 def _cut_up(value: Plain) -> Plain:

@@ -1,7 +1,7 @@
 """Table schemas: columns with ids, and the translation between Arrow types and what is stored.
 
-A column is known by its id, never by its name or place: ids are given out once per table and never reused. Every
-Arrow type has ONE stored form (``storable``); a type without one is refused when the table is created.
+A column is its id, not its name or position: ids are used once per table. Every Arrow type has ONE stored form
+(``storable``); a type without one is refused when the table is created.
 """
 
 from __future__ import annotations
@@ -67,17 +67,15 @@ class Field(msgspec.Struct, frozen=True, omit_defaults=True):
     """A column, or a child of a nested one.
 
     Args:
-        id: never given out twice in a table.
+        id: never used twice in a table.
         name: may change.
         type: the stored form of its Arrow type.
         nullable: whether it may be NULL.
-        comment: what people say of it.
-        added_ts: timestamp of the statement that added it to a table with files; 0 = it came with the table. Every row
-            of an older timestamp has ``initial_default`` in it.
-        initial_default: JSON form of that value; it never changes.
+        added_ts: timestamp of the statement that added it to a table with files; 0 = it came with the table.
+        initial_default: JSON form of its value in all rows older than ``added_ts``; it never changes.
         write_default: JSON form of the value of new rows that come without the column.
-        widened_ts: timestamp of the last statement that gave it a wider type, or changed the fields inside it; 0 = it
-            has the type that it came with. Files may have a narrower one, or other fields.
+        widened_ts: timestamp of the last statement that widened its type, or changed the fields inside it; 0 = there
+            was none. Older files have a narrower type, or other fields.
     """
 
     id: int
@@ -111,8 +109,7 @@ class FormerName(msgspec.Struct, frozen=True):
     """A name that a column had.
 
     Args:
-        id: the column, which may be gone.
-        name: its name.
+        id: the column, which may be dropped.
         until_ts: timestamp of the statement that took the name away: a rename, a drop or a restore.
     """
 
@@ -126,16 +123,16 @@ class Schema(msgspec.Struct, frozen=True, omit_defaults=True, dict=True):
 
     Args:
         fields: in the order in which scans return them.
-        next_id: the first id never given out.
-        dropped: columns that are gone but still named by a tombstone.
+        next_id: the first id never used.
+        dropped: dropped columns that a tombstone still names.
         altered_ts: files with a row of this timestamp, or of an older one, may lack columns, or have them under other
             names.
         mapping: the columns of adopted files without field ids; it never changes.
-        former: names that columns had, in the order in which they lost them (``column_names``).
+        former: names that columns had, in the order in which they lost them.
         named_since: timestamp from which on ``former`` is complete; None if it was never recorded.
-        placed_since: timestamp of the last statement that moved a column to another place; 0 = there was none.
-        narrower: columns that an older version shows with a narrower type than that of ``fields``, by which deletes
-            since are applied to it. It is for reading only, and never stored.
+        placed_since: timestamp of the last statement that changed the order of columns; 0 = there was none.
+        narrower: for reading only, never stored: the columns that an older version shows with a narrower type than that
+            of ``fields``, by which later deletes apply to it.
     """
 
     fields: tuple[Field, ...]
@@ -158,14 +155,10 @@ class Schema(msgspec.Struct, frozen=True, omit_defaults=True, dict=True):
         if len(schema) == 0:
             raise SchemaError("a table needs at least one column")
         with readable_names():
-            return cls._numbered(schema)
-
-    @classmethod
-    def _numbered(cls, schema: pa.Schema) -> Schema:
-        check_column_names([field.name for field in schema])
-        ids = iter(range(1, COMMIT_TS_ID))
-        fields = tuple(_number(field, ids) for field in schema)
-        return cls(fields=fields, next_id=next(ids))
+            check_column_names([field.name for field in schema])
+            ids = iter(range(1, COMMIT_TS_ID))
+            fields = tuple(_number(field, ids) for field in schema)
+            return cls(fields=fields, next_id=next(ids))
 
     @cached_property
     def arrow(self) -> pa.Schema:
@@ -191,11 +184,8 @@ class Schema(msgspec.Struct, frozen=True, omit_defaults=True, dict=True):
     @cached_property
     def widened_types(self) -> dict[int, pa.DataType]:
         """The types of columns that had a narrower one, by id; not of nested ones, which have no bounds."""
-        return {
-            id_: field.arrow_type
-            for id_, field in self.by_id.items()
-            if field.widened_ts and not is_nested(field.arrow_type)
-        }
+        types = {id_: field.arrow_type for id_, field in self.by_id.items() if field.widened_ts}
+        return {id_: arrow_type for id_, arrow_type in types.items() if not is_nested(arrow_type)}
 
     def field(self, name: str) -> Field:
         """The column of this name, in whatever case. Raises SchemaError with the names there are."""
@@ -245,11 +235,11 @@ def readable_names() -> Iterator[None]:
 
 def same_names(names: Iterable[str]) -> tuple[str, str] | None:
     """The first two names that SQL cannot tell apart because it ignores case; None if there are none."""
-    seen: dict[str, str] = {}
+    by_lower: dict[str, str] = {}
     for name in names:
-        if name.lower() in seen:
-            return seen[name.lower()], name
-        seen[name.lower()] = name
+        if name.lower() in by_lower:
+            return by_lower[name.lower()], name
+        by_lower[name.lower()] = name
     return None
 
 
@@ -258,15 +248,15 @@ def own_names(names: Iterable[str], fields: Schema | Iterable[Field | pa.Field |
 
     Old tables may have names that differ in case only: there, the exact name counts.
     """
-    given = fields.fields if isinstance(fields, Schema) else fields
-    known: list[str] = [field if isinstance(field, str) else field.name for field in given]
-    own = {name.lower(): name for name in reversed(known)} | {name: name for name in known}
+    columns = fields.fields if isinstance(fields, Schema) else fields
+    spelt: list[str] = [field if isinstance(field, str) else field.name for field in columns]
+    own = {name.lower(): name for name in reversed(spelt)} | {name: name for name in spelt}
     return [own.get(name, own.get(name.lower(), name)) for name in names]
 
 
 def _check_names(what: str, names: Iterable[str]) -> None:
-    if alike := same_names(names):
-        first, second = alike
+    if pair := same_names(names):
+        first, second = pair
         if first == second:
             raise SchemaError(f"{what} {first!r} is there twice")
         raise SchemaError(f"{what}s {first!r} and {second!r} differ in case only, which SQL does not see: rename one")
@@ -288,16 +278,16 @@ def storable(arrow_type: pa.DataType) -> pa.DataType:
     Idempotent.
 
     Raises:
-        SchemaError: there is none: null, float16, durations, intervals, unions, views of lists, structs without
-            fields or with one twice, decimals over 38 digits or of a scale outside of these, binaries of width 0,
-            what is nested too deeply. It says what to do instead.
+        SchemaError: there is none: for null, float16, durations, intervals, unions, views of lists, structs without
+            fields or with one twice, decimals over 38 digits or of a scale outside of these, binaries of width 0, types
+            that are nested too deeply. It says what to do instead.
     """
     check_nesting(arrow_type)
     return _storable(arrow_type, MAX_DEPTH)
 
 
 def check_nesting(arrow_type: pa.DataType) -> None:
-    """Looks at the types inside a type without recursion, for code that recurses into them.
+    """Checks the types inside a type without recursion, for code that recurses into them.
 
     Raises:
         SchemaError: they nest more deeply than any type that can be stored, or are too many.
@@ -351,7 +341,7 @@ def plain_type(arrow_type: pa.DataType) -> pa.DataType:
 def _storable_decimal(arrow_type: pa.DataType, depth: int) -> pa.DataType:
     if arrow_type.precision > 38 or not 0 <= arrow_type.scale <= arrow_type.precision:
         raise SchemaError(
-            f"type {short_type(arrow_type)} cannot be stored: a decimal has 1 to 38 digits, of which 0 to all stand "
+            f"type {short_type(arrow_type)} cannot be stored: a decimal has 1 to 38 digits, of which 0 to all are "
             "after the point; cast it to such a one"
         )
     return pa.decimal128(arrow_type.precision, arrow_type.scale)
@@ -394,7 +384,7 @@ def _instead(arrow_type: pa.DataType) -> str:
     """Advice for a type that cannot be stored."""
     t = pa.types
     if t.is_null(arrow_type):
-        return "nothing but NULL tells no type; cast it to the type of the values to come"
+        return "NULL alone has no type; cast it to the type of the values to come"
     if t.is_float16(arrow_type):
         return "cast it to float32, which holds all its values"
     if t.is_duration(arrow_type):

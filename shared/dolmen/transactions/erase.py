@@ -14,8 +14,8 @@ from dolmen.commit.statements.erasures import Erase
 from dolmen.entries.segments.erasures_in_force import erasures_of, reaches
 from dolmen.errors import ErasureNotFoundError, InputError
 from dolmen.format.delete_object import Keys
-from dolmen.format.erasures import erasure_id
 from dolmen.format.manifest import Erasure, Manifest
+from dolmen.format.receipts import erasure_id
 from dolmen.iceberg.erased_tables import ErasurePublications, publish_erasures
 from dolmen.predicate import Where
 from dolmen.rows.write.row_digest import content_digest

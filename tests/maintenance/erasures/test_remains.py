@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from dolmen.base.runtime import Runtime
-from dolmen.format.erasures import Remains
+from dolmen.format.receipts import Remains
 from dolmen.maintenance.erasures.finishing import noncurrent_remains, outside_remains
 from dolmen.store.url import open_store
 

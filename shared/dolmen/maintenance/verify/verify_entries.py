@@ -17,8 +17,8 @@ from dolmen.entries.segments.erasures_in_force import erasures_of, tables_of
 from dolmen.entries.segments.live import LiveFiles, tombstones_of
 from dolmen.errors import CorruptionError, SchemaError
 from dolmen.format.entries import Bounds, DataFile, Tombstone, bounds
-from dolmen.format.erasures import RECEIPT_PREFIX, Receipt, parse_receipt_key, receipt_key
 from dolmen.format.manifest import AppliedId, ErasedTable, Erasure, Manifest, TableEntry
+from dolmen.format.receipts import RECEIPT_PREFIX, Receipt, parse_receipt_key, receipt_key
 from dolmen.format.schema import Field, is_nested
 from dolmen.maintenance.erasures.erasure_work import load_receipt
 from dolmen.maintenance.resolve.unresolved import ErasureMatches

@@ -1,8 +1,7 @@
-"""Erasures, as the newest manifest lists them, and their receipts. Pure.
+"""Receipts of erasures: ``receipt/<id>.json`` says which objects of a database still have erased rows.
 
-An erasure is a delete that also reaches older versions, late drops and the disk. Its receipt, ``receipt/<id>.json``,
-says what became of it, without any value of a row. Receipts are never deleted, and only grow: each fact in one was true
-when it was written, and stays true. The newest manifest has the facts that are not in it yet.
+Receipts are never deleted, and only grow: each statement in one stays true. The newest manifest has the progress that
+they lack yet.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from dolmen.errors import CorruptionError
-from dolmen.format.layout import check_format_version, prepare, seal, unseal
+from dolmen.format.layout import decode_sealed, prepare, seal
 
 
 def erasure_id(request: str) -> str:
@@ -25,7 +24,7 @@ def erasure_id(request: str) -> str:
 State: TypeAlias = Literal["hidden", "rewritten", "gone"]
 """In this order: no version shows the rows; no file of the newest version has them; no object of the database does."""
 MOST_OUTSIDE = 100_000
-"""The most objects of a place outside the database that a receipt counts."""
+"""The most objects outside the database that a receipt counts at one URL."""
 RECEIPT_PREFIX = "receipt/"
 _KEY = re.compile(r"receipt/([0-9a-f]{32})\.json")
 
@@ -46,16 +45,15 @@ class ErasedFrom(msgspec.Struct, frozen=True, omit_defaults=True):
     keys: int = 0
 
 
-class HeldFile(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A data file that held rows of an erasure.
+class ErasedFile(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A data file that had rows of an erasure.
 
     Args:
         path: its key.
-        rows: how many, deleted ones included; None if all rows of the file were deleted, because they are not counted
-            then.
-        absent_at: when collection saw that the object was not there any more, in microseconds; 0 = it has not.
-        shared: uuids of tables that still had the file when all else was gone, and that the erasure does not reach:
-            those from which one of its tables was cloned.
+        rows: how many, deleted ones included; None if all rows of the file were deleted: then they are not counted.
+        absent_at: when collection found that the object is deleted, in microseconds; 0 = not yet.
+        shared: uuids of tables that still have the file at the end, because the erasure does not reach them: those from
+            which one of its tables was cloned.
     """
 
     path: str
@@ -79,12 +77,12 @@ class Remains(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Outside(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Objects at a place outside the database, which may contain rows too: a person must look there.
+    """Objects outside the database, which may contain rows too: a person must look there.
 
     Args:
-        url: the place.
-        objects: how many had been there since before the erasure left the manifest; at most ``MOST_OUTSIDE`` are
-            counted. None if the place could not be listed.
+        url: their directory or prefix.
+        objects: how many were older than the erasure's removal from the manifest; at most ``MOST_OUTSIDE`` are counted.
+            None if it could not be listed.
         bytes: their size.
         oldest_at: when the oldest was last modified, in microseconds; 0 if there were none.
     """
@@ -99,21 +97,17 @@ class Receipt(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """The receipt of one erasure.
 
     Args:
-        id: the erasure's id.
-        ts: its timestamp.
         version: the first version that does not show the rows.
-        requested_at: when it was asked for, in microseconds.
-        due_at: when its rows had to be gone.
-        tables: what it named.
-        files: the files that held its rows.
-        tags: tags that were removed because their versions held its rows.
-        rewritten_version: the first version of which no file held the rows any more.
+        requested_at, due_at: when it was requested, and when its rows had to be off the disk, in microseconds.
+        files: the files that had its rows.
+        tags: tags that were removed because their versions had its rows.
+        rewritten_version: the first version of which no file has the rows any more.
         rewritten_at: when collection found that.
         forgotten_version: the first version whose manifest did not list the erasure any more.
-        gone_version: the version that collection looked at when no object held the rows any more.
+        gone_version: the version that collection looked at when no object had the rows any more.
         gone_at: when that was.
         noncurrent: the older versions of objects that the bucket itself kept then; None if that is not known.
-        outside: what lay then in places that the collection was told of.
+        outside: objects outside the database then, at the URLs given to collection.
     """
 
     format_version: int
@@ -123,7 +117,7 @@ class Receipt(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     requested_at: int = 0
     due_at: int = 0
     tables: tuple[ErasedFrom, ...] = ()
-    files: tuple[HeldFile, ...] = ()
+    files: tuple[ErasedFile, ...] = ()
     tags: tuple[str, ...] = ()
     rewritten_version: int = 0
     rewritten_at: int = 0
@@ -135,7 +129,7 @@ class Receipt(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     @property
     def state(self) -> State:
-        """The last state that it tells of."""
+        """The last state that it records."""
         return "gone" if self.gone_at else "rewritten" if self.rewritten_at else "hidden"
 
     def encode(self) -> bytes:
@@ -144,18 +138,8 @@ class Receipt(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     @classmethod
     def decode(cls, body: bytes, key: str) -> Receipt:
-        """Reads a receipt.
-
-        Raises:
-            CorruptionError: it is damaged, or another erasure's.
-            UnsupportedFormatError: a newer dolmen wrote it.
-        """
-        document = unseal(body, key)
-        check_format_version(document, key)
-        try:
-            receipt = msgspec.json.decode(document, type=cls)
-        except msgspec.DecodeError as error:
-            raise CorruptionError(key, f"not a receipt: {error}") from error
+        """Reads a receipt. Raises as ``decode_sealed`` does, and CorruptionError for another erasure's."""
+        receipt = decode_sealed(body, key, cls, "not a receipt")
         if receipt_key(receipt.id) != key:
             raise CorruptionError(key, f"it is the receipt of erasure {receipt.id}")
         return receipt
