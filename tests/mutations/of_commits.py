@@ -136,14 +136,14 @@ COMMITS: tuple[Mutation, ...] = (
     mutation(
         "commits are dated by the local clock",
         "created_at = max(previous created_at, server now): clocks of writers differ by minutes",
-        "store/clock.py",
+        "store/base.py",
         "        return min(max(self.runtime.clock_us(), least_us), least_us + last.vague_us)\n",
         "        return self.runtime.clock_us()\n",
     ),
     mutation(
         "commits are dated by the last answer's Date",
         "a version is dated with the server's time at its attempt: the last Date and its age",
-        "store/clock.py",
+        "store/base.py",
         "        return min(max(self.runtime.clock_us(), least_us), least_us + last.vague_us)\n",
         "        return last.date_us\n",
     ),
@@ -224,8 +224,8 @@ COMMITS: tuple[Mutation, ...] = (
         "a Bloom filter gives a wrong no",
         "a Bloom filter's no is final, so it must never be wrong",
         "format/bloom_filters.py",
-        "        np.bitwise_or.at(words[:, word], place, bits[:, word])\n",
-        "        words[place, word] = bits[:, word]\n",
+        "        np.bitwise_or.at(words[:, word], block, bits[:, word])\n",
+        "        words[block, word] = bits[:, word]\n",
     ),
     mutation(
         "applied ids are forgotten with the versions",

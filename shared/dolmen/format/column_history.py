@@ -137,7 +137,7 @@ def widen_files(files: tuple[DataFile, ...], before: Schema | None, now: Schema)
 class NestedPath:
     """The dotted path of a field inside a column: of a struct's field, a list's ``element`` or a map's ``value``.
 
-    Names may hold points themselves: the longest that fits is taken, first of the column, then of each field.
+    Names may have points themselves: the longest that fits is taken, first of the column, then of each field.
 
     Args:
         path: steps from the column to the type that has the field.
@@ -326,7 +326,7 @@ def has_same_fields(own: pa.DataType, target: pa.DataType) -> bool:
 
 
 MOST_FORMER_NAMES = 256
-"""The most former names of a table that are kept: they are in each manifest."""
+"""The most former names of a table in a schema: they are in each manifest."""
 
 Names: TypeAlias = Mapping[int, str]
 """Names of columns at one time, by id. A column that did not exist has none."""

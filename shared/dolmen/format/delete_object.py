@@ -31,7 +31,7 @@ from dolmen.format.types import Json, Plain, can_be_key, from_json, to_array, to
 MAGIC = b"DEL1"
 
 INLINE_BYTES = 1024
-"""Lists whose JSON is at most this long also stand in the manifest entry."""
+"""Lists whose JSON is at most this long are also in the manifest entry."""
 _FEW = 64
 """Up to this many keys, a thorough compression costs more time than it saves space."""
 _MANY = 1 << 20

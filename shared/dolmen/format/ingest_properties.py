@@ -267,25 +267,16 @@ def _parse_columns(value: Any) -> int:
 
 
 INGEST_PROPERTIES = by_name(
-    Property(
-        "ingest_format",
-        None,
-        parse_choice(*FORMATS),
-        "format of dropped files, whatever their names say",
-    ),
+    Property("ingest_format", None, parse_choice(*FORMATS), "format of dropped files, whatever their names say"),
     Property(
         "ingest_delimiter",
         None,
         _parse_delimiter,
-        "what stands between the fields of CSV: one character, or tab",
+        "the delimiter of fields of CSV: one character, or tab",
         refuse=_refuse_delimiter,
     ),
     Property(
-        "ingest_header",
-        "true",
-        parse_flag,
-        "false: CSV without a header; the fields are the columns in order",
-        bool,
+        "ingest_header", "true", parse_flag, "false: CSV without a header; the fields are the columns in order", bool
     ),
     Property(
         "ingest_nulls",
@@ -315,10 +306,7 @@ INGEST_PROPERTIES = by_name(
         "a column that the table does not have: its file is rejected, it is skipped, or the table gets it",
     ),
     Property(
-        "ingest_on_extra",
-        "reject",
-        parse_choice("reject", "ignore"),
-        "what ingest_new_columns is while it is not set",
+        "ingest_on_extra", "reject", parse_choice("reject", "ignore"), "what ingest_new_columns is while it is not set"
     ),
     Property(
         "ingest_on_bad_row",
@@ -342,17 +330,14 @@ INGEST_PROPERTIES = by_name(
         "an ingested file stays as it is, is tagged, or is tagged to expire",
     ),
     Property(
-        "cdc_envelope",
-        None,
-        parse_choice("debezium", "dms", "flat"),
-        "how files say what changed; needed by mode cdc",
+        "cdc_envelope", None, parse_choice("debezium", "dms", "flat"), "how files say what changed; needed by mode cdc"
     ),
     Property("cdc_sequence", None, parse_name, "the column that orders changes; needed by mode cdc"),
     Property(
         "cdc_sequence_from",
         None,
         _parse_paths,
-        "where in the envelope the sequence stands, as in source.lsn; by default in the row, as its column",
+        "path of the sequence in the envelope, as in source.lsn; by default in the row, as its column",
         list,
         _refuse_paths,
     ),
@@ -367,10 +352,16 @@ INGEST_PROPERTIES = by_name(
         "cdc_unavailable_value",
         UNAVAILABLE_VALUE,
         _parse_placeholder,
-        "what stands for a value that the source left out, and that is kept (debezium, flat); may begin with hex:",
+        "placeholder of a value that the source left out, and that stays (debezium, flat); may begin with hex:",
         refuse=_refuse_name,
     ),
-    Property("cdc_memory", "7d", parse_duration, "keys of deleted rows are remembered for this long"),
+    Property(
+        "cdc_memory",
+        "7d",
+        parse_duration,
+        "keys of deleted rows are remembered for this long",
+        attribute="cdc_memory_us",
+    ),
 )
 
 
@@ -438,17 +429,9 @@ class IngestSettings:
                 raise InputError(f"property ingest_mode: cdc needs {needed}")
         if values["cdc_envelope"] == "debezium" and values["cdc_sequence_from"] is None:
             raise InputError("property cdc_envelope: debezium needs cdc_sequence_from, as in source.lsn")
-        return cls(
-            **own,
-            cdc=CdcSettings(
-                envelope=values["cdc_envelope"],
-                sequence=values["cdc_sequence"],
-                sequence_from=values["cdc_sequence_from"] or (),
-                operation=values["cdc_operation"],
-                memory_us=values["cdc_memory"],
-                unavailable_value=values["cdc_unavailable_value"],
-            ),
-        )
+        cdc = {name.removeprefix("cdc_"): value for name, value in values.items() if name.startswith("cdc_")}
+        cdc["sequence_from"] = cdc["sequence_from"] or ()
+        return cls(**own, cdc=CdcSettings(**cdc))
 
     def check(self, schema: Schema, primary_key: Sequence[int]) -> None:
         """Raises SchemaError if files cannot be ingested into a table of this schema and primary key in this way."""

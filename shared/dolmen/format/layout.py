@@ -17,11 +17,7 @@ import msgspec
 
 from dolmen.base import arguments
 from dolmen.base.units import SECOND_US
-from dolmen.errors import (
-    CorruptionError,
-    InvalidNameError,
-    UnsupportedFormatError,
-)
+from dolmen.errors import CorruptionError, InvalidNameError, UnsupportedFormatError
 
 T = TypeVar("T")
 
@@ -309,7 +305,7 @@ class Pointer(msgspec.Struct, frozen=True):
     It holds version and commit id, or a turn's, so no two pointers are ever equal (no ABA).
 
     Args:
-        turn: who commits next; left out if no writer asked for one.
+        turn: who commits next; left out if no writer wants one.
     """
 
     version: int
@@ -333,7 +329,7 @@ class Pointer(msgspec.Struct, frozen=True):
 
 
 class Tag(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A name for one version, which is kept with all that it needs.
+    """A name for one version, which stays with all that it needs.
 
     Args:
         version: the number of the version.

@@ -40,7 +40,7 @@ COLUMN_DEFAULTS = "column-defaults"
 WIDENED_COLUMNS = "widened-columns"
 """A column may have a narrower type in files than in the schema."""
 TAGS = "tags"
-"""Versions before the horizon, or more of them than settings ask for, are kept by tags or cursors."""
+"""Versions before the horizon, or more of them than settings ask for, stay because of tags or cursors."""
 ERASURES = "erasures"
 """Reads of an older version apply the erasures that the newest manifest lists."""
 ADOPTED_FILES = "adopted-files"
@@ -303,7 +303,7 @@ class Erasure(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
         ts: its statement's timestamp. The tombstones of this timestamp are its own.
         version: the version that it made.
         requested_at: the time of the request, in microseconds by the server's clock.
-        due_at: when its rows must be gone from the disk.
+        due_at: the deadline for removing its rows from the disk.
         tables: the deletes, each of another table.
         subject: the values, in JSON form, of the subject that is forgotten in all tables with a subject; empty if rows
             of single tables are erased.
@@ -465,18 +465,7 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     def as_history(self) -> HistoryEntry:
         """This commit as an entry in the history of later manifests."""
-        return HistoryEntry(
-            self.version,
-            self.attempt,
-            self.commit_id,
-            self.commit_ts,
-            self.created_at,
-            self.operation,
-            self.counts,
-            self.did,
-            self.did_more,
-            self.message,
-        )
+        return HistoryEntry(*(getattr(self, name) for name in HistoryEntry.__struct_fields__))
 
     def encode(self) -> bytes:
         """The object's bytes: sealed JSON. Raises InputError for a value that JSON cannot say."""

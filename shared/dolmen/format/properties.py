@@ -199,13 +199,7 @@ OWN_PROPERTIES = by_name(
         parse_choice("newest", "kept"),
         "which published versions Iceberg's readers can travel to: the newest, or all that are kept",
     ),
-    Property(
-        "index",
-        "false",
-        parse_flag,
-        "true: rows are found by their primary key through an index",
-        bool,
-    ),
+    Property("index", "false", parse_flag, "true: rows are found by their primary key through an index", bool),
     Property("subject", None, parse_name, "the column that says whom a row is about: forget erases by it"),
     Property(
         "leave_out_erased",
@@ -256,10 +250,7 @@ DATABASE_PROPERTIES = by_name(
         attribute="applied_retention_us",
     ),
     Property(
-        "root_bytes",
-        "256KB",
-        size_between(4 * KIB, 16 * MIB),
-        "budget of a manifest; entries beyond it are spilled",
+        "root_bytes", "256KB", size_between(4 * KIB, 16 * MIB), "budget of a manifest; entries beyond it are spilled"
     ),
     Property(
         "erase_within",

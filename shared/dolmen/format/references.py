@@ -2,7 +2,7 @@
 
 Collection must not forget a kind of object, so each field of each struct of the format is listed here: as the key of an
 object, as something that holds references inside, or as neither. An unclassified field fails a test.
-What segments hold is reached by reading them (maintenance/gc/mark.py).
+References in segments are found by reading them (maintenance/gc/mark.py).
 """
 
 from __future__ import annotations
@@ -33,12 +33,7 @@ from dolmen.format.manifest import (
 )
 from dolmen.format.schema import Field, FormerName, MappedColumn, Schema
 
-KEYS: dict[type, tuple[str, ...]] = {
-    Blob: ("object",),
-    DataFile: ("path",),
-    Segment: ("object",),
-    Vector: ("object",),
-}
+KEYS: dict[type, tuple[str, ...]] = {Blob: ("object",), DataFile: ("path",), Segment: ("object",), Vector: ("object",)}
 """Fields that are the key of an object."""
 
 INSIDE: dict[type, tuple[str, ...]] = {

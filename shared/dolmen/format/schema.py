@@ -310,7 +310,7 @@ def _inner_types(arrow_type: pa.DataType) -> list[pa.DataType]:
         return [arrow_type.storage_type]
     if pa.types.is_dictionary(arrow_type) or pa.types.is_run_end_encoded(arrow_type):
         return [arrow_type.value_type]
-    return [arrow_type.field(place).type for place in range(arrow_type.num_fields)]
+    return [arrow_type.field(index).type for index in range(arrow_type.num_fields)]
 
 
 def _too_deep() -> SchemaError:

@@ -1,30 +1,11 @@
-"""The types that a column may have: one entry for each, from which all other modules take what they need of it.
+"""The types that a column may have, one entry for each, and the plain and JSON forms of single values.
 
-A column here that is a word (``text``, ``json``, ``codes``, ``polars``, ...) names a *kind*. The module that treats the
-kinds differently has a mapping from each of them to a function; ``tests/project/test_types.py`` checks that none lacks
-a kind. To add a type, add an entry, and run that test: it names the modules in which a kind is missing.
+A field of ``ColumnType`` that is a word (``text``, ``json``, ``codes``, ``polars``, ...) names a *kind*. The module
+that treats the kinds differently has a mapping from each of them to a function. To add a type, add an entry, and run
+``tests/project/test_types.py``: it names the modules in which a kind is missing.
 
-This module imports nothing of dolmen.
-
-Single values, as statistics, predicates and keys hold them: one *plain* Python form and one JSON form per type.
-
-============================  =======================================  =================================
-stored type                   plain                                    JSON
-============================  =======================================  =================================
-bool                          bool                                     true, false
-int8 ... uint64               int                                      number (exact: not a double!)
-float32, float64              float                                    number, "NaN", "Infinity", "-Infinity"
-string                        str                                      string
-binary, fixed_size_binary     bytes                                    base64 string (RFC 4648, padded)
-decimal128                    decimal.Decimal                          string
-date32                        int, days since 1970-01-01               number
-time64[us]                    int, microseconds since midnight         number
-timestamp[us]                 int, microseconds since the epoch        number
-null                          None                                     null
-============================  =======================================  =================================
-
-Plain values of one type compare with ``<`` as dolmen orders them (strings by code point, which is also the byte
-order of UTF-8; NaN must be handled by the caller).
+docs/format.md ("Values") has the forms of each type. Plain values of one type compare with ``<`` as dolmen orders them
+(strings by code point, which is also the byte order of UTF-8; NaN must be handled by the caller).
 """
 
 from __future__ import annotations
@@ -78,10 +59,10 @@ class ColumnType:
     """One type of columns.
 
     Args:
-        name: what messages and docs call it.
+        name: in messages and docs.
         stored: the Arrow type in which values are stored; None for a type with parameters (digits, width, fields).
         ids: ids of the Arrow types that hold such values, among them those in which they are not stored.
-        plain: the Python class of a single value in its plain form (``format.values``); None for a type with children.
+        plain: the Python class of a single value in its plain form; None for a type with children.
         domain: name of the predicate ``Domain`` in which values compare; None for a type that does not compare.
         family: the word by which conversions of data frames tell types apart.
         text: kind of grammar by which text says a value; None if text cannot say it.
@@ -97,7 +78,7 @@ class ColumnType:
         avro: Avro types that are read as this one: type, logical type, and unit of time.
         spark: name of the Spark type in which Spark's Parquet reader returns values; None if it takes parameters, or
             there is none.
-        spark_carrier: the Arrow type in which values are handed to Spark, where Spark lacks the stored one.
+        spark_carrier: the Arrow type in which Spark gets values, where it lacks the stored one.
         polars: name of the type in the expressions of Polars; None for one whose literals are not understood.
     """
 
@@ -263,7 +244,7 @@ _TIMESTAMP_ID = pa.timestamp("us").id
 def type_of(arrow_type: pa.DataType) -> ColumnType | None:
     """The column type whose values an Arrow type holds, in whatever layout, width or unit; None if there is none.
 
-    Dictionaries, run-end encodings and extension types have none of their own: ask for that of their values.
+    Dictionaries, run-end encodings and extension types have none of their own: pass the type of their values.
     """
     id_ = arrow_type.id
     if id_ == _TIMESTAMP_ID:

@@ -36,8 +36,8 @@ from dolmen.spark.spark_types import spark_arrow_schema
 from dolmen.spark.write.frame_columns import schema_of
 from dolmen.spark.write.key_tombstones import KeySink, check_each_once
 from dolmen.spark.write.task_reports import DigestMode, Reported
+from dolmen.store import open_store
 from dolmen.store.base import ObjectStore
-from dolmen.store.url import open_store
 
 _THREADS = 4
 """Threads for the requests of a task; it computes on one processor, the one that Spark gives it."""

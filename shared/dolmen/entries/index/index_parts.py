@@ -35,7 +35,7 @@ from dolmen.entries.index.key_bytes import KeyEncoding
 from dolmen.entries.index.pages import InnerPage, LeafPage, Page, PageRef, Tree, TreeWriter, decode_page
 from dolmen.entries.segments.segment_reader import FetchTally
 from dolmen.errors import CorruptionError, ObjectNotFoundError
-from dolmen.format.chunk_locations import ChunkPlaces
+from dolmen.format.chunk_locations import ChunkLocations
 from dolmen.format.layout import FORMAT_VERSION, check_format_version, prepare, seal, unseal
 from dolmen.format.manifest import Segment
 from dolmen.store.base import ObjectOutput, ObjectStore
@@ -66,7 +66,7 @@ class IndexHead(msgspec.Struct, frozen=True, omit_defaults=True):
         kinds: how each of them is encoded (``KeyEncoding``).
         files: uuids of the data files, by their number in entries.
         schemas: Parquet footers without row groups, of files with different columns.
-        chunks: for each file the number of its schema and its encoded ``ChunkPlaces``, if they are there.
+        chunks: for each file the number of its schema and its encoded ``ChunkLocations``, if they are there.
     """
 
     format_version: int
@@ -76,12 +76,12 @@ class IndexHead(msgspec.Struct, frozen=True, omit_defaults=True):
     schemas: tuple[bytes, ...] = ()
     chunks: tuple[tuple[int, bytes] | None, ...] = ()
 
-    def chunk_places(self, number: int) -> ChunkPlaces | None:
+    def chunk_places(self, number: int) -> ChunkLocations | None:
         """Where the column chunks of a file are, by its number; None if the block does not say."""
         known = self.chunks[number] if self.chunks else None
-        return None if known is None else ChunkPlaces.decode(self.schemas[known[0]], known[1])
+        return None if known is None else ChunkLocations.decode(self.schemas[known[0]], known[1])
 
-    def all_places(self) -> dict[str, ChunkPlaces]:
+    def all_places(self) -> dict[str, ChunkLocations]:
         """Those of all files of which they are there, by their uuid."""
         found = ((uuid, self.chunk_places(number)) for number, uuid in enumerate(self.files))
         return {uuid: places for uuid, places in found if places is not None}
@@ -105,7 +105,7 @@ def encode_root(
     kinds: tuple[str, ...],
     files: tuple[str, ...],
     root: bytes,
-    places: Mapping[str, ChunkPlaces],
+    places: Mapping[str, ChunkLocations],
 ) -> bytes:
     """The block's bytes.
 
@@ -295,7 +295,7 @@ def write_part(
     encoding: KeyEncoding,
     files: tuple[str, ...],
     blocks: Iterable[LeafPage],
-    places: Mapping[str, ChunkPlaces],
+    places: Mapping[str, ChunkLocations],
 ) -> Segment | None:
     """Writes a part; without entries it writes nothing, and returns None.
 

@@ -16,7 +16,7 @@ from dolmen.base.units import KIB
 from dolmen.entries.index.index_parts import IndexReader, OpenPart
 from dolmen.entries.index.key_bytes import KeyEncoding, Keys
 from dolmen.entries.index.pages import Page, PageRef, find_all
-from dolmen.format.chunk_locations import ChunkPlaces
+from dolmen.format.chunk_locations import ChunkLocations
 from dolmen.format.manifest import Segment, TableEntry
 
 _POSITION_BITS = np.uint64(32)
@@ -97,7 +97,7 @@ class TableIndex:
         """Uuids of the files all of whose keys it knows, live or not."""
         return frozenset(uuid for part in self.parts for uuid in part.head.files)
 
-    def chunk_places(self, uuid: str) -> ChunkPlaces | None:
+    def chunk_places(self, uuid: str) -> ChunkLocations | None:
         """Where the column chunks of a file are, if a part says so."""
         for part in self.parts:
             if part.head.chunks and uuid in part.head.files:

@@ -26,8 +26,8 @@ from dolmen.format.ingest_properties import FORMATS, FileKind
 from dolmen.ingest.announcements import retry_name
 from dolmen.ingest.landing import etag_in, exists
 from dolmen.ingest.rejects.reject import ERROR_SUFFIX, ROWS_SUFFIX, copy_once, dropped_name, split_name
+from dolmen.store import open_store
 from dolmen.store.base import ObjectOutput, ObjectStore, PreconditionFailed, Stored
-from dolmen.store.url import open_store
 
 RETRIED_SUFFIX = ".retried.json"
 

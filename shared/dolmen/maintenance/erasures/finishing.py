@@ -29,8 +29,8 @@ from dolmen.maintenance.erasures.erasure_work import load_receipt, update_receip
 from dolmen.maintenance.gc.gc_plan import KnownIntent
 from dolmen.maintenance.gc.mark import KeySet, released_since
 from dolmen.rows.scan.read.byte_ranges import data_object
+from dolmen.store import open_store
 from dolmen.store.base import ObjectInfo, ObjectStore, VersionedStore, scheme_of
-from dolmen.store.url import open_store
 
 _PREFIXES = ("data/", "iceberg/", "manifest/", "segment/", "tombstone/")
 """Prefixes of all objects that may hold values. There are always manifests."""

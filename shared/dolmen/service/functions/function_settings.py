@@ -36,7 +36,7 @@ from dolmen.ingest.queues.queue import Queue
 from dolmen.ingest.queues.sqs import open_queue
 from dolmen.service.functions.deliveries import DeliveryQueues, FunctionLogger, open_queues
 from dolmen.service.handover.emr_serverless import EmrServerless, JobSettings
-from dolmen.store.url import open_store
+from dolmen.store import open_store
 
 if TYPE_CHECKING:  # they import all of maintenance, and the readers of files
     from dolmen.maintenance.measures import Measures
