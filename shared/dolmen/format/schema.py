@@ -43,6 +43,16 @@ MAX_DEPTH = 32
 MAX_LEVELS, MAX_TYPES = 128, 250_000
 """Levels of a type that is looked at, dictionaries, runs and extensions counted, and types that are inside it."""
 _UNITS = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
+_ADVICE: tuple[tuple[Callable[[pa.DataType], bool], str], ...] = (
+    (pa.types.is_null, "NULL alone has no type; cast it to the type of the values to come"),
+    (pa.types.is_float16, "cast it to float32, which holds all its values"),
+    (pa.types.is_interval, "store its months, days and nanoseconds as a struct of integers"),
+    (pa.types.is_union, "give each kind of value a column of its own"),
+    (pa.types.is_list_view, "cast it to a list"),
+    (pa.types.is_large_list_view, "cast it to a list"),
+    (pa.types.is_fixed_size_binary, "its values are all empty; cast it to binary, or leave it out"),
+)
+"""Advice for types that cannot be stored, beside durations."""
 _FIELD_ID = b"PARQUET:field_id"
 _BY_NAME: dict[str, pa.DataType] = {str(known.stored): known.stored for known in TYPES if known.stored is not None}
 _DECIMAL = re.compile(r"decimal128\((\d+), (-?\d+)\)")
@@ -382,22 +392,9 @@ STORABLE: dict[ColumnType, Callable[[pa.DataType, int], pa.DataType]] = {
 
 def _instead(arrow_type: pa.DataType) -> str:
     """Advice for a type that cannot be stored."""
-    t = pa.types
-    if t.is_null(arrow_type):
-        return "NULL alone has no type; cast it to the type of the values to come"
-    if t.is_float16(arrow_type):
-        return "cast it to float32, which holds all its values"
-    if t.is_duration(arrow_type):
+    if pa.types.is_duration(arrow_type):
         return f"cast it to int64, a number of {_UNITS[arrow_type.unit]}, and say so in the column's name"
-    if t.is_interval(arrow_type):
-        return "store its months, days and nanoseconds as a struct of integers"
-    if t.is_union(arrow_type):
-        return "give each kind of value a column of its own"
-    if t.is_list_view(arrow_type) or t.is_large_list_view(arrow_type):
-        return "cast it to a list"
-    if t.is_fixed_size_binary(arrow_type):
-        return "its values are all empty; cast it to binary, or leave it out"
-    return "cast it first"
+    return next((advice for is_kind, advice in _ADVICE if is_kind(arrow_type)), "cast it first")
 
 
 def _storable_field(field: pa.Field, depth: int) -> pa.Field:
