@@ -1,7 +1,7 @@
 """dolmen: columnar tables on S3 with constant-time deletes. No server, no catalog, no lock service.
 
 ``open`` a database by URL; everything else is a method of ``Database`` or ``Table``. Errors are in ``dolmen.errors``.
-This module has what users hold, and nothing that needs an extra. Each name is imported when it is first used, so that
+This module has the public names, and nothing that needs an extra. Each is imported at its first use, so that
 ``import dolmen`` takes no time, and a program that needs one part of the package imports only that part.
 Begin with ``dolmen.api.database`` and ``dolmen.api.table``, then read ``dolmen.transactions.transaction``.
 ARCHITECTURE.md has the map.

@@ -9,7 +9,7 @@
     │   ├── DuplicateKeyError        keys to insert that the table has, or that several rows have
     │   ├── PredicateError           a predicate that cannot be parsed or bound: names the position
     │   ├── InvalidNameError         not allowed as the name of a table, tag or cursor
-    │   ├── TableExistsError         the name is taken
+    │   ├── TableExistsError         a table has this name already
     │   ├── TagExistsError           the tag names another version
     │   ├── AdoptionError            files that cannot be adopted: lists all reasons
     │   ├── LimitError               a request larger than the documented limits
@@ -29,7 +29,7 @@
     │   ├── UnsettledTimestampError  ``at(timestamp=...)`` is too close to now
     │   ├── ClockError               the store's clock is a day away from every other clock
     │   ├── ObjectChangedError       the object was overwritten while it was read
-    │   └── StoreUnavailableError    the store cannot be reached, or refuses requests for now
+    │   └── StoreUnavailableError    the store cannot be reached, or refuses requests for the moment
     ├── UnknownOutcomeError          the commit may or may not have landed: check before you repeat it
     ├── AccessDeniedError            get the permission
     ├── CorruptionError              restore the object from a copy; names the object and the damage
@@ -260,15 +260,15 @@ class ObjectChangedError(RetryableError):
 
 
 class StoreUnavailableError(RetryableError):
-    """The store cannot be reached, times out, or refuses requests for now."""
+    """The store cannot be reached, times out, or refuses requests for the moment."""
 
 
 class UnknownOutcomeError(Error):
-    """The commit was sent and got no answer, so it may have landed.
+    """The commit was sent and got no response, so it may have landed.
 
     Args:
         commit_id: the commit's id; ``Database.history()`` lists it if it landed.
-        reason: why there was no answer.
+        reason: why there was no response.
     """
 
     def __init__(self, commit_id: str, reason: str) -> None:

@@ -69,8 +69,8 @@ HARMLESS: tuple[Harmless, ...] = (
             "a listing ends with its first page",
             "a listing is read to its end",
             "store/s3/bucket_store.py",
-            '            if not page.get("IsTruncated"):\n',
-            "            if page:\n",
+            '            if not page.get("IsTruncated"):\n                return\n            request["Cont',
+            '            if page:\n                return\n            request["Cont',
         ),
         "only garbage collection lists, to find objects to delete. It keeps the objects that it does not see: that "
         "costs storage, and breaks no promise.",

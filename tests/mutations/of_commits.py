@@ -224,8 +224,8 @@ COMMITS: tuple[Mutation, ...] = (
         "a Bloom filter gives a wrong no",
         "a Bloom filter's no is final, so it must never be wrong",
         "format/bloom_filters.py",
-        "        np.bitwise_or.at(words[:, word], place, bits[:, word])\n",
-        "        words[place, word] = bits[:, word]\n",
+        "        np.bitwise_or.at(words[:, word], block, bits[:, word])\n",
+        "        words[block, word] = bits[:, word]\n",
     ),
     mutation(
         "applied ids are forgotten with the versions",

@@ -244,7 +244,7 @@ def test_a_damaged_byte_in_a_source_is_one_in_the_file_too() -> None:
     source, extents = source_of(written), run_of(rows, written).extents
     path = written.files[0].path
     body = bytearray(written.body())
-    first, end = source.place(range(1, 3))
+    first, end = source.byte_range(range(1, 3))
     body[(first + end) // 2] ^= 1
     etag = written.store.head(path).etag
     written.store.put(path, bytes(body), if_match=etag)

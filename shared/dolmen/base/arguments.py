@@ -12,6 +12,7 @@ from dolmen.errors import InputError
 MAX_REQUEST_BYTES = 4096
 """The longest request id in UTF-8: enough for the URL of any S3 object with its version."""
 MAX_OPERATION_LENGTH = 64
+
 MAX_MESSAGE_BYTES = 256
 """The longest message of a commit in UTF-8. Each manifest has up to 64 messages."""
 MAX_SHOWN = 60

@@ -1,6 +1,6 @@
-"""The seam for determinism: the only source of clock, randomness, sleep and threads.
+"""The only source of clock, randomness, sleep, threads and retries.
 
-All four are injected everywhere, so production code runs unchanged in a simulation that decides them from one seed.
+It is injected everywhere, so production code runs unchanged in a simulation that decides all of them from one seed.
 """
 
 from __future__ import annotations
@@ -16,16 +16,12 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from concurrent.futures import TimeoutError as FuturesTimeoutError
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, Protocol, TypeVar
-
-from dolmen.base.cached import cached_property
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar, overload
 
 _FAR_SECONDS = 0.002
 """Opening a small file on a local disk takes less than this: 0.1 to 0.3 ms (measured)."""
-
 _CLOCKS_DISAGREE_SECONDS = 1.0
 """A wall clock that is slewed, by at most 0.5 ms a second, stays within this for half an hour."""
-
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -41,27 +37,45 @@ def _monotonic() -> float:
     return time.monotonic()
 
 
-@dataclass(frozen=True, slots=True)
-class Instant:
-    """A point in time by both clocks of this machine.
-
-    Args:
-        clock_us: the wall clock, in microseconds since the epoch.
-        monotonic: ``Runtime.monotonic``, in seconds.
-    """
+class Instant(NamedTuple):
+    """A point in time by both clocks of this machine: see ``Runtime.clock_us`` and ``Runtime.monotonic``."""
 
     clock_us: int
     monotonic: float
 
 
 class Signal(Protocol):
-    """Lets one thread wait for another. It is set once."""
+    """Lets one thread wait until another one sets it, once: as ``threading.Event``."""
 
-    def set(self) -> None:
-        """Ends the waiting."""
+    def set(self) -> None: ...
 
-    def wait(self, timeout: float | None = None) -> bool:
-        """Waits until it is set, or for this many seconds. Returns whether it is set."""
+    def wait(self, timeout: float | None = None) -> bool: ...
+
+
+class cached_property(Generic[T]):  # noqa: N801 - named like functools.cached_property
+    """Caches a method's result in the object, under the method's name, without a lock.
+
+    ``functools.cached_property`` of Python 3.11 holds one lock for all objects of a class: while a computation reads
+    from the store, all other threads that use the class wait. Here each may compute the value; all get the first one.
+    """
+
+    def __init__(self, function: Callable[[Any], T]) -> None:
+        self._function, self.__doc__ = function, function.__doc__
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    @overload
+    def __get__(self, instance: None, owner: type | None = None) -> cached_property[T]: ...
+
+    @overload
+    def __get__(self, instance: object, owner: type | None = None) -> T: ...
+
+    def __get__(self, instance: object | None, owner: type | None = None) -> cached_property[T] | T:
+        if instance is None:
+            return self
+        value: T = instance.__dict__.setdefault(self._name, self._function(instance))
+        return value
 
 
 @dataclass(frozen=True)
@@ -73,10 +87,9 @@ class Runtime:
         monotonic: seconds that never decrease and also pass while the machine is suspended; measures response ages.
         sleep: waits for a number of seconds.
         random: the source of uuids and jitter.
-        threads: the most concurrent requests; 1 runs everything inline. These threads mostly wait, so many of them hide
-            the latency of requests; ``map`` bounds their memory.
+        threads: the most concurrent requests; 1 runs everything inline.
         cores: number of threads that decode or encode; at most one per processor, because each needs memory.
-        signal: makes a signal, on which one thread waits until another thread sets it.
+        signal: makes a ``Signal``.
         few_requests: True if requests matter more than latency: large objects are uploaded in fewer, larger parts.
     """
 
@@ -136,8 +149,7 @@ class Runtime:
     ) -> Iterator[R]:
         """Like ``map``, one item after another in the caller's thread, as long as that is fast. Leaves the other items.
 
-        Use it before ``map`` for local files: opening a small file takes short steps of Python and C, in which threads
-        wait for each other. Threads help only if it takes longer, because the disk is slow or the work is long.
+        Use it before ``map`` for local files: threads help only where the disk is slow or the work is long.
 
         Args:
             count: the number of files of an item.
@@ -145,10 +157,10 @@ class Runtime:
         seconds, files = 0.0, 0
         for item in items:
             began = self.monotonic()
-            found = function(item)
+            result = function(item)
             seconds += self.monotonic() - began
             files += count(item)
-            yield found
+            yield result
             if seconds > files * _FAR_SECONDS:
                 return
 
@@ -164,19 +176,15 @@ class Runtime:
 
         Args:
             ahead: the most concurrent items; ``cores`` + 1 by default.
-            here: whether the caller's thread computes an item when its result is due: for work in short steps of Python
-                and C, in which threads would wait for each other.
+            here: whether the caller's thread computes an item when its result is due: for work in short steps, in which
+                threads would wait for each other.
         """
         if self.threads == 1:
             return map(function, items)
         return _map(self._processors, function, items, ahead or self.cores + 1, here=here)
 
     def ahead(self, items: Iterable[T]) -> Iterator[T]:
-        """Yields the items in order, and prepares the next one in a thread.
-
-        Use it only for items that can be made in another thread. If the caller stops early, it first waits for the item
-        that is being made.
-        """
+        """Yields the items in order, and prepares the next one in a thread. A caller that stops early waits for it."""
         if self.threads == 1:
             yield from items
             return
@@ -260,3 +268,71 @@ def _map(
         for future, _, _ in pending:
             if future:
                 future.cancel()
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """How often something is attempted, and how long the pauses between are.
+
+    Args:
+        tries: the most attempts, the first one included.
+        base_seconds: the longest pause before the second attempt is twice this; it doubles with each attempt. 0 = no
+            pause: for conflicts in which each loss means that another writer succeeded.
+        cap_seconds: no pause is longer.
+    """
+
+    tries: int
+    base_seconds: float = 0.05
+    cap_seconds: float = 2.0
+
+
+class Attempt(NamedTuple):
+    """One attempt. ``number`` counts from 0; after the one that ``is_last`` its error is final."""
+
+    number: int
+    is_last: bool
+
+
+REQUEST = RetryPolicy(6)
+"""A small object or message. A throttled or unreachable server has up to 3 seconds to recover."""
+READ = RetryPolicy(8)
+"""A GET or HEAD on S3. It is harmless to repeat, and a scan that fails loses all that it has read."""
+POINTER_PUT = RetryPolicy(8)
+"""A PUT of the pointer that certainly did not land. A failure repeats the whole commit, so more attempts pay."""
+POINTER_READ = RetryPolicy(3, base_seconds=0)
+"""A GET of the pointer, then of its manifest. Garbage collection may delete the manifest in between, which takes longer
+than a retention: twice is already improbable, so a third time is damage."""
+TRANSACTION = RetryPolicy(100)
+"""A user's function in ``Database.run``. A hundred conflicts are starvation, not bad luck."""
+WRITER_BATCH = RetryPolicy(11, base_seconds=0)
+"""A batch of ``Writer``. Each repetition needs another writer's conflicting commit or applied request."""
+AUTOCOMMIT = RetryPolicy(10, base_seconds=0)
+"""A single statement. Each repetition needs a change of the table's columns or a new erasure."""
+INGEST_BATCH = RetryPolicy(5, base_seconds=0)
+"""A batch of requests, built again when its base is no longer the newest version. The queue delivers it again."""
+CURSOR_OPENING = RetryPolicy(10)
+"""The first opening of a cursor, while another process makes or removes it."""
+NEW_COLUMNS = RetryPolicy(20)
+"""Adding a DataFrame's new columns. Many Spark jobs may start together and add the same ones."""
+FENCE = RetryPolicy(10)
+"""Moving the fence. Only another collection, or a change of tags or settings, conflicts with it."""
+RECEIPT = RetryPolicy(10)
+"""Replacing an erasure's receipt, to which several functions may add at once."""
+EXPIRY = RetryPolicy(5, base_seconds=0)
+"""Expiring rows by ``ttl``. A table was dropped, or its setting changed, since it was read."""
+PUBLICATION = RetryPolicy(20)
+"""Publishing a table. Each repetition needs another publisher that was faster, or a version that expired."""
+GLUE_REGISTRATION = RetryPolicy(20)
+"""Registering a publication in Glue. Each repetition needs another registration in the meantime."""
+PUBLICATION_CHECK = RetryPolicy(5, base_seconds=0)
+"""Verifying the newest publication. A finding counts only if no other publication replaced it during the check."""
+DIRECTORY = RetryPolicy(100, base_seconds=0)
+"""Creating a file in a directory. Another process may remove the empty directory before the file is in it."""
+
+
+def attempts(runtime: Runtime, policy: RetryPolicy = REQUEST) -> Iterator[Attempt]:
+    """Yields attempts, and sleeps between them: uniformly between 0 and a doubling, capped limit."""
+    for number in range(policy.tries):
+        if number and policy.base_seconds:
+            runtime.sleep(runtime.random.uniform(0, min(policy.cap_seconds, policy.base_seconds * 2**number)))
+        yield Attempt(number, number == policy.tries - 1)

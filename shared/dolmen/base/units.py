@@ -14,13 +14,11 @@ from dolmen.base import arguments
 from dolmen.errors import InputError
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
-
 SECOND_US = 1_000_000
 MINUTE_US = 60 * SECOND_US
 HOUR_US = 60 * MINUTE_US
 DAY_US = 24 * HOUR_US
 WEEK_US = 7 * DAY_US
-
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _DURATIONS_US = {"w": WEEK_US, "d": DAY_US, "h": HOUR_US, "m": MINUTE_US, "s": SECOND_US}
 _MAX_DURATION_US = 36_525 * DAY_US

@@ -23,7 +23,7 @@ from dolmen.entries.segments.segment_reader import SegmentReader
 from dolmen.errors import Error
 from dolmen.format.layout import segment_key
 from dolmen.format.manifest import HISTORY_LENGTH, SHORT_HISTORY, Manifest, Released, Segment, SegmentKind, TableEntry
-from dolmen.format.properties import has_own_root_bytes, root_bytes
+from dolmen.format.properties import root_bytes
 from dolmen.format.segments import encode_checked
 
 LEAST_HISTORY = 8
@@ -287,7 +287,7 @@ class RootBudget:
             upkeep: whether this is background work. It moves nothing early, and takes in no segment: what its own
                 commits release would have to be collected, so that an idle database would go on committing.
         """
-        may_move_early = not upkeep and not has_own_root_bytes(manifest)
+        may_move_early = not upkeep and "root_bytes" not in manifest.properties
         tail = _tail_to_move(base, manifest, may_move_early)
         if tail is None:
             return manifest

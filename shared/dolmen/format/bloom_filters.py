@@ -1,20 +1,12 @@
-"""Parquet's Bloom filters of column chunks: what is in one, and the hashes that it is asked for.
+"""Split-block Bloom filters of ids and of Parquet's column chunks: exact about absent values, but for a few others.
 
-A filter is where its column chunk's metadata says: a header in Thrift's compact protocol, then the blocks of a
-split-block filter (``format.bloom``). A value's hash is the XXH64 of its plain encoding, without the length in front of
-texts. Source: https://github.com/apache/parquet-format/blob/master/BloomFilter.md.
+A filter is blocks of 32 bytes, each 8 little-endian 32-bit words. The hash h of an id is the 8-byte BLAKE2b of its
+UTF-8, as a little-endian number; that of a Parquet value is the XXH64, with seed 0, of its plain encoding, without the
+length of texts. Its block is ``((h >> 32) * blocks) >> 32``; in word i of that it sets, or tests, bit
+``((h & 0xffffffff) * SALT[i] mod 2^32) >> 27``. Filters of ids are wrong about one in a hundred.
 
-Split-block Bloom filters: exact about what is not there, wrong about a few values that are not.
-
-Bytes: blocks of 32 bytes, each 8 little-endian 32-bit words, as in Parquet's filters of column chunks
-(https://github.com/apache/parquet-format/blob/master/BloomFilter.md), which ``format.key_filters`` reads. Those of ids
-here are wrong about one in a hundred. An id's hash h is the 8-byte BLAKE2b of its UTF-8, as a little-endian number; a
-Parquet value's is its XXH64. Its block is ``((h >> 32) * blocks) >> 32``; in word i of that
-it sets, or asks for, bit ``((h & 0xffffffff) * SALT[i] mod 2^32) >> 27``.
-
-XXH64 with seed 0 of many byte strings at once: the hash of Parquet's Bloom filters.
-
-Source: https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md, section XXH64.
+Sources: https://github.com/apache/parquet-format/blob/master/BloomFilter.md and
+https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md.
 """
 
 from __future__ import annotations
@@ -32,16 +24,9 @@ _SALT = np.array(
     [0x47B6137B, 0x44974D91, 0x8824AD5B, 0xA2B7289D, 0x705495C7, 0x2DF1424B, 0x9EFC4947, 0x5C6BFB31], np.uint32
 )
 
-
 _BITS_PER_ID = 12
-
-
 _BLOCK_BYTES = 32
-
-
 Blocks = npt.NDArray[np.uint32]
-
-
 Hashes = npt.NDArray[np.uint64]
 
 
@@ -49,28 +34,27 @@ def build(ids: Sequence[str]) -> bytes:
     """The filter of these ids."""
     blocks = max(1, -(-len(ids) * _BITS_PER_ID // (8 * _BLOCK_BYTES)))
     words = np.zeros((blocks, 8), np.uint32)
-    place, bits = _bits(_hashes(ids), blocks)
+    block, bits = _bits(_hashes(ids), blocks)
     for word in range(8):
-        np.bitwise_or.at(words[:, word], place, bits[:, word])
+        np.bitwise_or.at(words[:, word], block, bits[:, word])
     return words.astype("<u4").tobytes()
 
 
 def maybe(body: bytes, ids: Sequence[str]) -> list[str]:
-    """Selects the ids that may be among those of which the filter was built; the others certainly are not."""
-    there = maybe_mask(blocks_of(body), _hashes(ids))
-    return [id_ for id_, found in zip(ids, there, strict=True) if found]
+    """The ids that may be in the filter; the others certainly are not."""
+    mask = maybe_mask(_blocks_of(body), _hashes(ids))
+    return [id_ for id_, may_be in zip(ids, mask, strict=True) if may_be]
 
 
-def blocks_of(body: bytes | memoryview) -> Blocks:
-    """A filter's bytes as its blocks."""
+def _blocks_of(body: bytes | memoryview) -> Blocks:
     return np.frombuffer(body, "<u4").reshape(-1, 8)
 
 
 def maybe_mask(blocks: Blocks, hashes: Hashes) -> npt.NDArray[np.bool_]:
-    """A mask of the hashes that may be among those of which the filter was built."""
-    place, bits = _bits(hashes, len(blocks))
-    there: npt.NDArray[np.bool_] = ((blocks[place] & bits) == bits).all(axis=1)
-    return there
+    """A mask of the hashes that may be in the filter."""
+    block, bits = _bits(hashes, len(blocks))
+    mask: npt.NDArray[np.bool_] = ((blocks[block] & bits) == bits).all(axis=1)
+    return mask
 
 
 def _hashes(ids: Sequence[str]) -> Hashes:
@@ -79,71 +63,57 @@ def _hashes(ids: Sequence[str]) -> Hashes:
 
 def _bits(hashes: Hashes, blocks: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint32]]:
     """Block of each hash, and the bit of each of its words."""
-    place = ((hashes >> np.uint64(32)) * np.uint64(blocks)) >> np.uint64(32)
+    block = ((hashes >> np.uint64(32)) * np.uint64(blocks)) >> np.uint64(32)
     low = (hashes & np.uint64(0xFFFFFFFF)).astype(np.uint32)
-    return place.astype(np.int64), np.uint32(1) << ((low[:, None] * _SALT) >> np.uint32(27))
+    return block.astype(np.int64), np.uint32(1) << ((low[:, None] * _SALT) >> np.uint32(27))
 
 
 _SIZE_FIELD = 0x15
 """Field 1 of the header, an i32: the number of bytes of the blocks."""
-
-
 _ONLY_KINDS = bytes.fromhex("1c1c0000" * 3 + "00")
 """Fields 2 to 4 of the header and its end: blocks, XXH64, no compression. The format has no other kinds."""
-
-
 _BLOCK_BITS, _WORDS, _WORD_BITS = 256, 8, 32
 
 
 def decode(body: bytes | memoryview) -> Blocks | None:
-    """The blocks of a filter; None if these are not the bytes of one that can be read here."""
-    size = shift = 0
-    place = 1
+    """The blocks of a filter of a column chunk, which begins with a header of Thrift; None for any other bytes."""
     if len(body) < 2 or body[0] != _SIZE_FIELD:
         return None
-    while place < min(len(body), 6):
-        size |= (body[place] & 0x7F) << shift
-        shift += 7
-        place += 1
-        if body[place - 1] < 0x80:
-            break
-    size >>= 1  # zigzag; it is not negative
-    start = place + len(_ONLY_KINDS)
-    if bytes(body[place:start]) != _ONLY_KINDS or len(body) != start + size or not size or size * 8 % _BLOCK_BITS:
+    varint = bytes(body[1:6])
+    end = next((index for index, byte in enumerate(varint) if byte < 0x80), len(varint) - 1) + 1
+    size = sum((byte & 0x7F) << 7 * index for index, byte in enumerate(varint[:end])) >> 1  # zigzag; not negative
+    start = 1 + end + len(_ONLY_KINDS)
+    if bytes(body[1 + end : start]) != _ONLY_KINDS or len(body) != start + size or not size or size * 8 % _BLOCK_BITS:
         return None
-    return blocks_of(body[start:])
+    return _blocks_of(body[start:])
 
 
-def can_be_asked(arrow_type: pa.DataType) -> bool:
+def has_hashes(arrow_type: pa.DataType) -> bool:
     """Whether values of this type have hashes here: not floats, whose equal values differ, decimals and bools."""
-    kinds = (pa.types.is_integer, pa.types.is_date32, pa.types.is_time64, pa.types.is_timestamp, _has_bytes)
-    return any(kind(arrow_type) for kind in kinds)
+    t = pa.types
+    return any(is_kind(arrow_type) for is_kind in (t.is_integer, t.is_date32, t.is_time64, t.is_timestamp, _has_bytes))
 
 
 def hashes_in_file(values: pa.Array, arrow_type: pa.DataType) -> tuple[Hashes, np.typing.NDArray[np.bool_]] | None:
-    """The hashes that values have in a file whose column has this type, and a mask of those that the type has at all.
+    """The hashes of values in a file whose column has this type, and a mask of those that the type has.
+
+    It is None if the file's filter says nothing of such values.
 
     Args:
         values: without NULL; of the column's type, or of another integer type if that is one.
-
-    Returns:
-        None if the file's filter says nothing of such values.
     """
     every = np.ones(len(values), np.bool_)
     if pa.types.is_integer(values.type) and pa.types.is_integer(arrow_type):
         narrow = values.cast(arrow_type, safe=False)
-        there = narrow.cast(values.type, safe=False).equals(values)
-        if not there:
-            every = _numbers(narrow.cast(values.type, safe=False)) == _numbers(values)
-        return _plain_hashes(narrow), every
+        return _plain_hashes(narrow), _numbers(narrow.cast(values.type, safe=False)) == _numbers(values)
     if values.type != arrow_type and not (_is_binary(values.type) and _is_binary(arrow_type)):
         return None
-    return (_plain_hashes(values), every) if can_be_asked(arrow_type) else None
+    return (_plain_hashes(values), every) if has_hashes(arrow_type) else None
 
 
 @lru_cache(256)
 def false_positives(bits: int) -> float:
-    """The share of values that a filter takes for its own, though they are not, at so many bits per value.
+    """The share of absent values that may be in a filter with this number of bits per value.
 
     A value sets a bit in each of a block's 8 words, and blocks have a Poisson distributed number of values.
     """
@@ -164,12 +134,12 @@ def _has_bytes(arrow_type: pa.DataType) -> bool:
 
 
 def _numbers(values: pa.Array) -> np.typing.NDArray[np.generic]:
-    found: np.typing.NDArray[np.generic] = values.to_numpy(zero_copy_only=False)
-    return found
+    numbers: np.typing.NDArray[np.generic] = values.to_numpy(zero_copy_only=False)
+    return numbers
 
 
 def _plain_hashes(values: pa.Array) -> Hashes:
-    """The hashes of values in a type of which ``can_be_asked`` holds."""
+    """The hashes of values of a type for which ``has_hashes`` is True."""
     if _has_bytes(values.type):
         return _text_hashes(values.cast(pa.binary()) if not pa.types.is_binary(values.type) else values)
     width = max(values.type.bit_width, 32)  # Parquet's narrowest integer
@@ -183,17 +153,17 @@ def _plain_hashes(values: pa.Array) -> Hashes:
 
 def _text_hashes(values: pa.Array) -> Hashes:
     """The hashes of binary values: those of equal length at once."""
-    found = np.zeros(len(values), np.uint64)
+    hashes = np.zeros(len(values), np.uint64)
     if not len(values):
-        return found
+        return hashes
     ends = np.frombuffer(values.buffers()[1], np.int32, values.offset + len(values) + 1)[values.offset :]
     body = values.buffers()[2]
     data = np.frombuffer(body, np.uint8) if body is not None else np.zeros(0, np.uint8)
     starts, lengths = ends[:-1].astype(np.int64), np.diff(ends)
     for length in np.unique(lengths).tolist():
         rows = np.flatnonzero(lengths == length)
-        found[rows] = xxhash64(data[starts[rows, None] + np.arange(length)].reshape(len(rows), length))
-    return found
+        hashes[rows] = xxhash64(data[starts[rows, None] + np.arange(length)].reshape(len(rows), length))
+    return hashes
 
 
 _P1 = np.uint64(0x9E3779B185EBCA87)
@@ -202,7 +172,6 @@ _P3 = np.uint64(0x165667B19E3779F9)
 _P4 = np.uint64(0x85EBCA77C2B2AE63)
 _P5 = np.uint64(0x27D4EB2F165667C5)
 _STRIPE_BYTES = 32
-
 Words = npt.NDArray[np.uint64]
 
 
@@ -212,46 +181,44 @@ def xxhash64(texts: npt.NDArray[np.uint8]) -> Words:
     texts = np.ascontiguousarray(texts)
     stripes = length // _STRIPE_BYTES * _STRIPE_BYTES
     with np.errstate(over="ignore"):  # all arithmetic is modulo 2^64
-        found = _stripes(texts[:, :stripes]) if stripes else np.full(count, _P5)
-        found = found + np.uint64(length)
-        place = stripes
-        for place in range(stripes, length - 7, 8):
-            found = _rotated(found ^ _round(np.zeros(count, np.uint64), _words(texts, place, "<u8")), 27) * _P1 + _P4
-        place = stripes + (length - stripes) // 8 * 8
-        if length - place >= 4:
-            found = _rotated(found ^ _words(texts, place, "<u4") * _P1, 23) * _P2 + _P3
-            place += 4
-        for byte in range(place, length):
-            found = _rotated(found ^ texts[:, byte].astype(np.uint64) * _P5, 11) * _P1
-        return _avalanche(found)
+        state = _stripes(texts[:, :stripes]) if stripes else np.full(count, _P5)
+        state = state + np.uint64(length)
+        for at in range(stripes, length - 7, 8):
+            state = _rotate(state ^ _round(np.zeros(count, np.uint64), _words(texts, at, "<u8")), 27) * _P1 + _P4
+        at = stripes + (length - stripes) // 8 * 8
+        if length - at >= 4:
+            state = _rotate(state ^ _words(texts, at, "<u4") * _P1, 23) * _P2 + _P3
+            at += 4
+        for byte in range(at, length):
+            state = _rotate(state ^ texts[:, byte].astype(np.uint64) * _P5, 11) * _P1
+        return _avalanche(state)
 
 
 def _stripes(texts: npt.NDArray[np.uint8]) -> Words:
-    """The state after all whole stripes."""
+    """The state after all complete stripes."""
     count, length = texts.shape
     lanes = [np.full(count, start) for start in (_P1 + _P2, _P2, np.uint64(0), np.uint64(0) - _P1)]
-    for place in range(0, length, _STRIPE_BYTES):
-        lanes = [_round(lane, _words(texts, place + 8 * at, "<u8")) for at, lane in enumerate(lanes)]
-    found = sum(
-        (_rotated(lane, by) for lane, by in zip(lanes, (1, 7, 12, 18), strict=True)), np.zeros(count, np.uint64)
-    )
+    for at in range(0, length, _STRIPE_BYTES):
+        lanes = [_round(lane, _words(texts, at + 8 * index, "<u8")) for index, lane in enumerate(lanes)]
+    rotated = (_rotate(lane, bits) for lane, bits in zip(lanes, (1, 7, 12, 18), strict=True))
+    state = sum(rotated, np.zeros(count, np.uint64))
     for lane in lanes:
-        found = (found ^ _round(np.zeros(count, np.uint64), lane)) * _P1 + _P4
-    return found
+        state = (state ^ _round(np.zeros(count, np.uint64), lane)) * _P1 + _P4
+    return state
 
 
-def _words(texts: npt.NDArray[np.uint8], place: int, kind: str) -> Words:
-    """The little-endian number at one place of each row."""
+def _words(texts: npt.NDArray[np.uint8], at: int, kind: str) -> Words:
+    """The little-endian number at one offset of each row."""
     width = np.dtype(kind).itemsize
-    return np.ascontiguousarray(texts[:, place : place + width]).view(kind)[:, 0].astype(np.uint64)
+    return np.ascontiguousarray(texts[:, at : at + width]).view(kind)[:, 0].astype(np.uint64)
 
 
 def _round(lane: Words, word: Words) -> Words:
-    return _rotated(lane + word * _P2, 31) * _P1
+    return _rotate(lane + word * _P2, 31) * _P1
 
 
-def _rotated(words: Words, by: int) -> Words:
-    return (words << np.uint64(by)) | (words >> np.uint64(64 - by))
+def _rotate(words: Words, bits: int) -> Words:
+    return (words << np.uint64(bits)) | (words >> np.uint64(64 - bits))
 
 
 def _avalanche(words: Words) -> Words:

@@ -1,18 +1,8 @@
-"""Places and checksums of the column chunks of a data file, small enough for an index to have those of all its files.
+"""Column chunks of data files: their locations and checksums, encoded for an index, and shifted into other files.
 
-With them some row groups are read without the file's footer. The numbers, each a uint32, of which first the lowest
-bytes of all stand, then the second, third and fourth::
-
-    groups                   how many row groups there are
-    rows                     of each row group
-    lengths                  bytes of each column chunk: row groups in order; in each, the leaf columns in order
-    repeated                 of each column chunk: its values less the rows of its row group
-    states                   CRC-32 of all bytes of the file up to the end of each column chunk
-
-The first column chunk begins at byte 4, and each of the others where the one before it ends. What all files with the
-same columns have in common is a Parquet footer without row groups.
-
-A data file as a source of row groups for another file: all that its footer says of them, to be carried over.
+With an encoded ``ChunkLocations``, some row groups are read without the file's footer. The first column chunk begins at
+byte 4, and each of the others at the end of the one before it. The part that all files with the same columns share is a
+Parquet footer without row groups.
 """
 
 from __future__ import annotations
@@ -21,17 +11,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Self
+from zlib import crc32
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dolmen.base.cached import cached_property
+from dolmen.base.runtime import cached_property
 from dolmen.base.units import KIB
 from dolmen.errors import CorruptionError
-from dolmen.format.checksums import Numbers, carried, carried_difference, crc32
-from dolmen.format.page_locations import ChunkSums, PagePlaces, States, chunk_place
+from dolmen.format.page_locations import ChunkSums, PageLocations, States, chunk_range, chunk_ranges
 from dolmen.format.parquet_footer import (
     BINARY,
     I32,
@@ -47,26 +37,14 @@ from dolmen.format.parquet_footer import (
     struct,
 )
 
+PARQUET_MAGIC = b"PAR1"
 MOST_GROUP_BYTES = 512 * KIB
-"""The most bytes of a row group whose whole column chunks are worth reading for a row."""
-
-
+"""The most bytes of a row group whose whole column chunks may be read for one row."""
 PHYSICAL_TYPES = ("BOOLEAN", "INT32", "INT64", "INT96", "FLOAT", "DOUBLE", "BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY")
-
-
 CODECS = {"UNCOMPRESSED": 0, "SNAPPY": 1, "GZIP": 2, "ZSTD": 6}
-
-
-_MAGIC = b"PAR1"
-
-
 _CODEC = "ZSTD"
-
-
 _END = 1 << 32
-
-
-ChunkNumbers = npt.NDArray[np.int64]
+Numbers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -85,7 +63,7 @@ class PlacedGroups:
 
 
 @dataclass(frozen=True)
-class ChunkPlaces:
+class ChunkLocations:
     """The column chunks of one file.
 
     Args:
@@ -95,30 +73,26 @@ class ChunkPlaces:
     """
 
     schema: bytes
-    rows: ChunkNumbers
-    lengths: ChunkNumbers
-    repeated: ChunkNumbers
-    states: ChunkNumbers
+    rows: Numbers
+    lengths: Numbers
+    repeated: Numbers
+    states: Numbers
 
     @classmethod
-    def collect(cls, metadata: pq.FileMetaData, sums: ChunkSums | None) -> ChunkPlaces | None:
-        """The column chunks of a file by its footer; None if the numbers can't say where they are, or need not.
-
-        Args:
-            sums: the file's checksums.
-        """
+    def collect(cls, metadata: pq.FileMetaData, sums: ChunkSums | None) -> ChunkLocations | None:
+        """The column chunks of a file by its footer; None if the numbers can't say where they are, or need not."""
         groups, leaves = metadata.num_row_groups, metadata.num_columns
         schema = _schema_of(metadata)
         if sums is None or schema is None or not groups:
             return None
         found: list[tuple[int, int, int]] = []
-        end, state, rows = len(_MAGIC), crc32(_MAGIC), list[int]()
+        end, state, rows = len(PARQUET_MAGIC), crc32(PARQUET_MAGIC), list[int]()
         for group in range(groups):
             row_group, first = metadata.row_group(group), end
             rows.append(row_group.num_rows)
             for leaf in range(leaves):
                 chunk, states = row_group.column(leaf), sums.states[group * leaves + leaf]
-                start, length = chunk_place(chunk)
+                start, length = chunk_range(chunk)
                 extra = chunk.num_values - rows[-1]
                 if (start, states.start) != (end, state) or not 0 <= extra < _END or chunk.compression != _CODEC:
                     return None
@@ -130,13 +104,17 @@ class ChunkPlaces:
         return cls(schema, np.array(rows, np.int64), lengths, repeated, ends)
 
     def encode(self) -> bytes:
-        """The numbers."""
+        """The numbers, each a uint32: first the lowest bytes of all, then the second, third and fourth.
+
+        They are the number of row groups, their rows, and the lengths, repeated values and states of all column chunks:
+        row groups in order; in each, the leaf columns in order.
+        """
         parts = (self.rows, self.lengths.ravel(), self.repeated.ravel(), self.states.ravel())
         numbers = np.concatenate([[len(self.rows)], *parts]).astype("<u4")
         return numbers.view(np.uint8).reshape(-1, 4).T.tobytes()
 
     @classmethod
-    def decode(cls, schema: bytes, body: bytes) -> ChunkPlaces:
+    def decode(cls, schema: bytes, body: bytes) -> ChunkLocations:
         """Reads the numbers. Raises ValueError if they are not of a file with these columns."""
         leaves = len(_template(schema).columns)
         planes = np.frombuffer(body, np.uint8)
@@ -149,17 +127,17 @@ class ChunkPlaces:
         rows, chunks = np.split(numbers[1:], [groups])
         return cls(schema, rows, *chunks.reshape(3, groups, leaves))
 
-    def groups_at(self, positions: ChunkNumbers) -> list[int]:
+    def groups_at(self, positions: Numbers) -> list[int]:
         """The numbers of the row groups with the rows at some positions, ascending; none if one is beyond the file."""
         ends = np.cumsum(self.rows)
-        found: list[int] = np.unique(np.searchsorted(ends, positions, "right")).tolist()
-        return found if not found or found[-1] < len(ends) else []
+        groups: list[int] = np.unique(np.searchsorted(ends, positions, "right")).tolist()
+        return groups if not groups or groups[-1] < len(ends) else []
 
     def pick(self, groups: list[int]) -> PlacedGroups:
         """Some row groups by their numbers, ascending."""
         template = _template(self.schema)
-        ends = len(_MAGIC) + np.cumsum(self.lengths.ravel()).reshape(self.lengths.shape)
-        before = np.concatenate([[crc32(_MAGIC)], self.states.ravel()[:-1]]).reshape(self.states.shape)
+        ends = len(PARQUET_MAGIC) + np.cumsum(self.lengths.ravel()).reshape(self.lengths.shape)
+        before = np.concatenate([[crc32(PARQUET_MAGIC)], self.states.ravel()[:-1]]).reshape(self.states.shape)
         firsts = (np.cumsum(self.rows) - self.rows)[groups].tolist()
         encoded = []
         for group in groups:
@@ -168,21 +146,17 @@ class ChunkPlaces:
                 template.columns, row_starts, self.lengths[group].tolist(), self.repeated[group].tolist(), strict=True
             )
             columns = [_chunk(column, start, length, rows + extra) for column, start, length, extra in chunks]
-            facts = [
-                (1, LIST, array(STRUCT, columns)),
-                (2, I64, integer(int(self.lengths[group].sum()))),
-                (3, I64, integer(rows)),
-            ]
-            encoded.append(struct(facts))
+            size = integer(int(self.lengths[group].sum()))
+            encoded.append(struct([(1, LIST, array(STRUCT, columns)), (2, I64, size), (3, I64, integer(rows))]))
         footer = template.footer.filled(int(self.rows[groups].sum()), encoded)
-        metadata = pq.read_metadata(pa.BufferReader(footer + len(footer).to_bytes(4, "little") + _MAGIC))
+        metadata = pq.read_metadata(pa.BufferReader(footer + len(footer).to_bytes(4, "little") + PARQUET_MAGIC))
         pairs = zip(before[groups].ravel().tolist(), self.states[groups].ravel().tolist(), strict=True)
         return PlacedGroups(metadata, tuple(firsts), tuple(States(*pair) for pair in pairs))
 
 
 @dataclass(frozen=True)
 class _EmptyFile:
-    """A file with some columns and no rows, ready to have row groups put into its footer.
+    """A file with some columns and no rows, into whose footer row groups can be put.
 
     Args:
         columns: of each leaf, the encoded number of its physical type and its encoded path.
@@ -198,22 +172,18 @@ def _template(schema: bytes) -> _EmptyFile:
     try:
         footer = EmptyFooter.split(schema)
         body = footer.filled(0, [])
-        columns = pq.read_metadata(pa.BufferReader(body + len(body).to_bytes(4, "little") + _MAGIC)).schema
+        columns = pq.read_metadata(pa.BufferReader(body + len(body).to_bytes(4, "little") + PARQUET_MAGIC)).schema
         leaves = [columns.column(leaf) for leaf in range(len(columns))]
-        return _EmptyFile(
-            footer,
-            tuple(
-                (integer(PHYSICAL_TYPES.index(leaf.physical_type)), array(BINARY, [binary(leaf.path.encode())]))
-                for leaf in leaves
-            ),
-        )
+        types = [integer(PHYSICAL_TYPES.index(leaf.physical_type)) for leaf in leaves]
+        paths = [array(BINARY, [binary(leaf.path.encode())]) for leaf in leaves]
+        return _EmptyFile(footer, tuple(zip(types, paths, strict=True)))
     except (pa.ArrowException, OSError) as error:
         raise ValueError(f"no metadata: {error}") from error
 
 
 def _chunk(column: tuple[bytes, bytes], start: int, length: int, values: int) -> bytes:
     physical_type, path = column
-    facts = [
+    fields = [
         (1, I32, physical_type),
         (2, LIST, array(I32, [integer(0)])),
         (3, LIST, path),
@@ -221,13 +191,13 @@ def _chunk(column: tuple[bytes, bytes], start: int, length: int, values: int) ->
         (5, I64, integer(values)),
         (6, I64, integer(length)),
         (7, I64, integer(length)),
-        (9, I64, integer(start)),  # a dictionary may stand there, which its own header says
+        (9, I64, integer(start)),  # or of a dictionary, which its own header says
     ]
-    return struct([(2, I64, integer(start)), (3, STRUCT, struct(facts))])
+    return struct([(2, I64, integer(start)), (3, STRUCT, struct(fields))])
 
 
 def _schema_of(metadata: pq.FileMetaData) -> bytes | None:
-    """The metadata that pyarrow writes now for a file without rows; None if it differs from this file's in a column."""
+    """The metadata that pyarrow writes for a file without rows; None if it differs from this file's in a column."""
     columns = metadata.schema.to_arrow_schema()
     try:
         body = _empty_file(columns.serialize().to_pybytes())
@@ -247,26 +217,90 @@ def _empty_file(schema: bytes) -> bytes:
     return body
 
 
-PARQUET_MAGIC = b"PAR1"
-
-
 _END_BYTES = 8  # the footer's length, and the magic
+_POLYNOMIAL = 0xEDB88320
+_ONE_BIT = 1 << 31  # x^0
+_BYTE_BITS = 3  # 8 = 2^3
+
+
+def shift_states(states: Numbers, distances: Numbers, differences: Numbers) -> Numbers:
+    """CRC-32 at some offsets of pieces of bytes that move behind other bytes.
+
+    CRC-32 is linear: of two states, each continued over the same ``n`` bytes, the difference (by exclusive or) is the
+    difference before times x^8n, modulo the polynomial, bits reflected. Source: ``crc32_combine`` of zlib
+    (https://github.com/madler/zlib/blob/master/crc32.c).
+
+    Args:
+        states: CRC-32 of all bytes up to each offset, at the old position of its piece.
+        distances: of each offset, from the beginning of its piece.
+        differences: of the states at the beginning of its piece, old and new, by exclusive or.
+    """
+    shifted = differences.astype(np.uint32)
+    for bit in range(int(distances.max(initial=0)).bit_length()):
+        chosen = (distances >> bit & 1).astype(np.bool_)
+        if chosen.any():
+            shifted[chosen] = _times(_power(bit + _BYTE_BITS), shifted[chosen])
+    return states ^ shifted.astype(np.int64)
+
+
+def shift_difference(difference: int, distance: int) -> int:
+    """The difference of two states, by exclusive or, after both continue over the same bytes.
+
+    Args:
+        distance: the number of bytes.
+    """
+    for bit in range(distance.bit_length()):
+        if distance >> bit & 1:
+            difference = _times_one(_power(bit + _BYTE_BITS), difference)
+    return difference
+
+
+@lru_cache(maxsize=64)
+def _power(bit: int) -> int:
+    """x^(2^bit)."""
+    if not bit:
+        return _ONE_BIT >> 1
+    half = _power(bit - 1)
+    return _times_one(half, half)
+
+
+def _times(factor: int, values: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
+    """The products of a polynomial and others."""
+    product = np.zeros_like(values)
+    mask = _ONE_BIT
+    while True:
+        if factor & mask:
+            product ^= values
+            if not factor & (mask - 1):
+                return product
+        mask >>= 1
+        values = (values >> np.uint32(1)) ^ (values & np.uint32(1)) * np.uint32(_POLYNOMIAL)
+
+
+def _times_one(factor: int, value: int) -> int:
+    """The product of two polynomials, without numpy, whose calls take longer."""
+    product = 0
+    for bit in reversed(range(_ONE_BIT.bit_length())):
+        if factor >> bit & 1:
+            product ^= value
+        value = (value >> 1) ^ (_POLYNOMIAL if value & 1 else 0)
+    return product
 
 
 @dataclass(frozen=True)
 class GroupSums:
-    """Checksums of consecutive row groups, and the places of their pages.
+    """Checksums of consecutive row groups, and the locations of their pages.
 
     Args:
         states: of each column chunk, at its start and at its end.
         distances: of each of these, the bytes of the row groups before it.
-        pages: as in ``PagePlaces``.
+        pages: as in ``PageLocations``.
         page_distances: of each page, the bytes of the row groups before its end.
     """
 
     states: Numbers
     distances: Numbers
-    pages: PagePlaces
+    pages: PageLocations
     page_distances: Numbers
 
     @property
@@ -275,37 +309,37 @@ class GroupSums:
         return int(self.states[0])
 
     def end(self, difference: int) -> int:
-        """CRC-32 up to their end, if they stood behind other bytes.
+        """CRC-32 up to their end, behind other bytes.
 
         Args:
-            difference: of CRC-32 of these and ``start``, by exclusive or.
+            difference: of CRC-32 of these bytes and ``start``, by exclusive or.
         """
-        return int(self.states[-1]) ^ carried_difference(difference, int(self.distances[-1]))
+        return int(self.states[-1]) ^ shift_difference(difference, int(self.distances[-1]))
 
 
-def moved_sums(parts: Sequence[GroupSums], differences: Sequence[int]) -> tuple[list[States], PagePlaces]:
-    """The checksums of row groups that stand behind other bytes than where they were written, and their pages.
+def moved_sums(parts: Sequence[GroupSums], differences: Sequence[int]) -> tuple[list[States], PageLocations]:
+    """The checksums of row groups that move behind other bytes, and their pages.
 
-    They follow from the checksums there: whether the bytes are as they were written, they tell as before.
+    They follow from the old checksums, so damaged bytes still differ from them.
 
     Args:
-        differences: of each part, between CRC-32 of the bytes before it here and there, by exclusive or.
+        differences: of each part, between CRC-32 of the bytes before it, old and new, by exclusive or.
     """
     moved = np.array(differences, np.int64)
 
     def of_each(counts: Iterable[int]) -> Numbers:
         return np.repeat(moved, np.array(list(counts), np.int64))
 
-    states = carried(
+    states = shift_states(
         np.concatenate([part.states for part in parts]),
         np.concatenate([part.distances for part in parts]),
         of_each(len(part.states) for part in parts),
     )
-    pages = PagePlaces(
+    pages = PageLocations(
         np.concatenate([part.pages.counts for part in parts]),
         np.concatenate([part.pages.lengths for part in parts]),
         np.concatenate([part.pages.rows for part in parts]),
-        carried(
+        shift_states(
             np.concatenate([part.pages.states for part in parts]),
             np.concatenate([part.page_distances for part in parts]),
             of_each(len(part.page_distances) for part in parts),
@@ -320,9 +354,8 @@ class SpliceSource:
 
     Args:
         key: of the object.
-        etag: of the object whose footer this is.
         metadata: its footer, as pyarrow reads it.
-        footer: the same, taken apart.
+        footer: the same, in parts.
         sums: of its column chunks.
         pages: of its column chunks.
         start: the first byte behind its column chunks.
@@ -334,22 +367,20 @@ class SpliceSource:
     metadata: pq.FileMetaData
     footer: FooterParts
     sums: ChunkSums
-    pages: PagePlaces
+    pages: PageLocations
     start: int
     behind: bytes
 
     @classmethod
     def parse(cls, key: str, etag: str, body: bytes, start: int, footer_start: int) -> Self | None:
-        """Reads everything behind the column chunks.
+        """Reads the bytes behind the column chunks; None if row groups cannot be moved from the file.
+
+        That is so if a part is damaged, missing, or not where dolmen writes it.
 
         Args:
             body: from ``start`` to the end of the file; the footer in it has been compared with the entry.
             start: the first byte behind the last column chunk.
-            footer_start: where that begins which an entry calls ``footer``.
-
-        Returns:
-            None if row groups cannot be taken from the file: something stands elsewhere than dolmen writes it, is
-            damaged, or is not there.
+            footer_start: first byte of the entry's ``footer``.
         """
         end = body[footer_start - start :]
         length = int.from_bytes(end[-_END_BYTES:-4], "little")
@@ -361,25 +392,25 @@ class SpliceSource:
             return None
         if sums is None or len(footer.groups) != metadata.num_row_groups:
             return None
-        pages = PagePlaces.decode(end[: sums.before], metadata.num_row_groups * metadata.num_columns)
+        pages = PageLocations.decode(end[: sums.before], metadata.num_row_groups * metadata.num_columns)
         if pages is None:
             none = np.zeros(0, np.int64)
-            pages = PagePlaces(np.zeros(len(sums.states), np.int64), none, none, none)
+            pages = PageLocations(np.zeros(len(sums.states), np.int64), none, none, none)
         source = cls(key, etag, metadata, footer, sums, pages, start, body[: footer_start - start])
-        return source if source._is_whole() else None
+        return source if source._is_complete() else None
 
-    def place(self, groups: range) -> tuple[int, int]:
+    def byte_range(self, groups: range) -> tuple[int, int]:
         """The bytes of consecutive row groups: first, and the one behind the last."""
         edges, columns = self._edges, self.metadata.num_columns
         return int(edges[groups.start * columns]), int(edges[groups.stop * columns])
 
     def moved_groups(self, groups: range, by: int) -> list[MovedGroup]:
-        """Row groups as parts of another file, in which their bytes stand ``by`` bytes later."""
+        """Row groups as parts of another file, in which their bytes are ``by`` bytes later."""
         behind = memoryview(self.behind)
         return [MovedGroup(self.footer.groups[group], by, behind, self.start) for group in groups]
 
     def group_sums(self, groups: range) -> GroupSums:
-        """The checksums of consecutive row groups, as they are here."""
+        """The checksums of consecutive row groups in this file."""
         columns = self.metadata.num_columns
         first, last = groups.start * columns, groups.stop * columns
         begin = self._edges[first]
@@ -394,26 +425,22 @@ class SpliceSource:
         return GroupSums(
             np.array(self.sums.states[first:last], np.int64).reshape(-1),
             distances.reshape(-1),
-            PagePlaces(counts, lengths, self.pages.rows[own], self.pages.states[own]),
+            PageLocations(counts, lengths, self.pages.rows[own], self.pages.states[own]),
             ends - begin,
         )
 
     @cached_property
     def _edges(self) -> Numbers:
-        """Where each column chunk begins, and where the last one ends."""
-        places = self._places()
-        return np.array([*(place for place, _ in places), sum(places[-1])], np.int64)
+        """The first byte of each column chunk, and the end of the last one."""
+        ranges = list(chunk_ranges(self.metadata))
+        return np.array([*(start for start, _ in ranges), sum(ranges[-1])], np.int64)
 
-    def _places(self) -> list[tuple[int, int]]:
-        groups = map(self.metadata.row_group, range(self.metadata.num_row_groups))
-        return [chunk_place(group.column(leaf)) for group in groups for leaf in range(self.metadata.num_columns)]
-
-    def _is_whole(self) -> bool:
-        """Whether column chunks follow upon each other, and what is behind them is as it was written."""
-        place = len(PARQUET_MAGIC)
-        for start, length in self._places():
-            if start != place:
+    def _is_complete(self) -> bool:
+        """Whether column chunks are adjacent, and the bytes behind them are as they were written."""
+        end = len(PARQUET_MAGIC)
+        for start, length in chunk_ranges(self.metadata):
+            if start != end:
                 return False
-            place = start + length
+            end = start + length
         behind = self.sums.behind_chunks(self.metadata)
-        return place == self.start == behind.start and behind.states.fit(self.behind)
+        return end == self.start == behind.start and behind.states.fit(self.behind)

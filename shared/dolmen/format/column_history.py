@@ -1,17 +1,13 @@
-"""Types that a column may change to without a change of any file, and values of the older type in the newer one.
+"""Columns of older versions and those of the present: wider types, fields inside columns, and former names.
 
-As in Iceberg 3, "Schema Evolution": https://iceberg.apache.org/spec/#schema-evolution. Every value of the older type is
-one of the newer type, so that a file written before is read exactly. Pure.
-
-The names that a table's columns had: a file that was dropped before a rename has the names of its time.
-
-A table knows its columns by ids, and a file has names. Both meet when the file is read. So a schema records each name
-that a column loses, and when: ``former``. Pure.
+A column is its id. Every value of an older type is one of the newer type, so files of the older type are read exactly,
+as in Iceberg 3 (https://iceberg.apache.org/spec/#schema-evolution).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import msgspec
@@ -19,24 +15,32 @@ import numpy as np
 import pyarrow as pa
 
 from dolmen.base.units import DAY_US
-from dolmen.format.arrow_arrays import to_mask
+from dolmen.errors import SchemaError
 from dolmen.format.entries import ColumnStats, DataFile
-from dolmen.format.erasures import CLOCK_STEP_US
-from dolmen.format.manifest import TableEntry
-from dolmen.format.schema import FormerName, Schema
-from dolmen.format.types import DATE, DECIMAL, TIMESTAMP, type_of
+from dolmen.format.layout import CLOCK_STEP_US
+from dolmen.format.schema import (
+    Field,
+    FormerName,
+    Schema,
+    TypeJson,
+    check_field_names,
+    child_fields,
+    field_id,
+    is_nested,
+)
+from dolmen.format.types import DATE, DECIMAL, TIMESTAMP, to_mask, type_of
 
 LAST_DAY = (2**63 - 1) // DAY_US
 """The last day, counted from 1970-01-01, whose midnight is a timestamp; the first one is as far before."""
 
 
-def narrowing(narrow: pa.DataType, wide: pa.DataType) -> str:
+def widening_problem(narrow: pa.DataType, wide: pa.DataType) -> str:
     """Why a column of one type can't change to another; "" where it can, and for the same type."""
     t = pa.types
     if narrow == wide or is_date_to_timestamp(narrow, wide):
         return ""
-    for same in (t.is_signed_integer, t.is_unsigned_integer, t.is_floating):
-        if same(narrow) and same(wide):
+    for is_kind in (t.is_signed_integer, t.is_unsigned_integer, t.is_floating):
+        if is_kind(narrow) and is_kind(wide):
             return "" if wide.bit_width > narrow.bit_width else "values that it has may not fit"
     if type_of(narrow) is DECIMAL and type_of(wide) is DECIMAL:
         if narrow.scale != wide.scale:
@@ -47,12 +51,19 @@ def narrowing(narrow: pa.DataType, wide: pa.DataType) -> str:
     return "integers, floats, decimals and dates change to wider ones of their kind only"
 
 
+def nested_widening_problem(narrow: pa.DataType, wide: pa.DataType) -> str:
+    """Why a field inside a column can't get another type; "" where it can."""
+    if is_date_to_timestamp(narrow, wide):
+        return "there are no statistics of fields, so nothing tells whether all its days are timestamps"
+    return widening_problem(narrow, wide)
+
+
 def is_date_to_timestamp(narrow: pa.DataType, wide: pa.DataType) -> bool:
     """Whether values of the older type are days, and those of the newer one their midnights."""
     return type_of(narrow) is DATE and type_of(wide) is TIMESTAMP
 
 
-def widened(value: Any, narrow: pa.DataType, wide: pa.DataType) -> Any:
+def widen(value: Any, narrow: pa.DataType, wide: pa.DataType) -> Any:
     """A plain value of the older type, or its JSON form, as that of the newer type; None stays None.
 
     Days beyond all timestamps become the first or last midnight.
@@ -62,31 +73,31 @@ def widened(value: Any, narrow: pa.DataType, wide: pa.DataType) -> Any:
     return max(-LAST_DAY, min(LAST_DAY, value)) * DAY_US
 
 
-def has_widened(value: Any, narrow: pa.DataType, wide: pa.DataType) -> bool:
+def can_widen(value: Any, narrow: pa.DataType, wide: pa.DataType) -> bool:
     """Whether a plain value of the older type, or its JSON form, is one of the newer type. None is."""
     return value is None or not is_date_to_timestamp(narrow, wide) or abs(value) <= LAST_DAY
 
 
-def widened_ends(values: pa.Array, wide: pa.DataType) -> pa.Array:
-    """Bounds in the older type as bounds in the newer one. See ``widened``."""
+def widen_bounds(values: pa.Array, wide: pa.DataType) -> pa.Array:
+    """Bounds in the older type as bounds in the newer one. See ``widen``."""
     if not is_date_to_timestamp(values.type, wide):
         return values
     days = np.clip(values.cast(pa.int32()).fill_null(0).to_numpy().astype(np.int64), -LAST_DAY, LAST_DAY)
     return pa.array(days * DAY_US, mask=to_mask(values.is_null())).cast(wide)
 
 
-def widened_keys(keys: pa.Table, wide: pa.Schema) -> pa.Table:
+def widen_keys(keys: pa.Table, wide: pa.Schema) -> pa.Table:
     """Tuples of the older types in the newer ones, without those that no row of the newer types has."""
     for field, column in zip(wide, keys.columns, strict=True):
         if is_date_to_timestamp(column.type, field.type):
             days = column.cast(pa.int32()).to_numpy()
             keep = (days >= -LAST_DAY) & (days <= LAST_DAY)
             if not keep.all():
-                return widened_keys(keys.filter(pa.array(keep)), wide)
+                return widen_keys(keys.filter(pa.array(keep)), wide)
     return keys.cast(wide)
 
 
-def widened_stats(
+def widen_stats(
     stats: Mapping[int, ColumnStats], changes: Mapping[int, tuple[pa.DataType, pa.DataType]]
 ) -> dict[int, ColumnStats]:
     """Statistics in the JSON forms of the older types as those of the newer types.
@@ -97,39 +108,20 @@ def widened_stats(
     found = dict(stats)
     for id_ in stats.keys() & changes.keys():
         own, (narrow, wide) = stats[id_], changes[id_]
-        ends = {"min": widened(own.min, narrow, wide), "max": widened(own.max, narrow, wide)}
-        found[id_] = msgspec.structs.replace(own, **ends)
+        found[id_] = msgspec.structs.replace(own, min=widen(own.min, narrow, wide), max=widen(own.max, narrow, wide))
     return found
 
 
 def changed_forms(before: Schema, now: Schema) -> dict[int, tuple[pa.DataType, pa.DataType]]:
-    """The columns whose values have another JSON form now: their older and newer type, by id."""
+    """The columns whose values have another JSON form in the later schema: their older and newer type, by id."""
     if before is now or before.fields == now.fields:
         return {}
-    found = {}
-    for field in before.fields:
-        there = now.by_id.get(field.id)
-        if there is None or there.type == field.type:
-            continue
-        if is_date_to_timestamp(field.arrow_type, there.arrow_type):
-            found[field.id] = (field.arrow_type, there.arrow_type)
-    return found
+    pairs = ((field, now.by_id.get(field.id)) for field in before.fields)
+    types = {one.id: (one.arrow_type, other.arrow_type) for one, other in pairs if other and other.type != one.type}
+    return {id_: pair for id_, pair in types.items() if is_date_to_timestamp(*pair)}
 
 
-def widened_entry(entry: TableEntry, changes: Mapping[int, tuple[pa.DataType, pa.DataType]]) -> TableEntry:
-    """A table's entry with all statistics in the JSON forms of columns' newer types. See ``widened_stats``."""
-    if not changes:
-        return entry
-    return msgspec.structs.replace(
-        entry,
-        files=tuple(msgspec.structs.replace(file, stats=widened_stats(file.stats, changes)) for file in entry.files),
-        segments=tuple(
-            msgspec.structs.replace(segment, stats=widened_stats(segment.stats, changes)) for segment in entry.segments
-        ),
-    )
-
-
-def widened_files(files: tuple[DataFile, ...], before: Schema | None, now: Schema) -> tuple[DataFile, ...]:
+def widen_files(files: tuple[DataFile, ...], before: Schema | None, now: Schema) -> tuple[DataFile, ...]:
     """Entries of files that were written under other columns, with their statistics in the form of these.
 
     Args:
@@ -138,19 +130,212 @@ def widened_files(files: tuple[DataFile, ...], before: Schema | None, now: Schem
     changes = changed_forms(before, now) if before is not None else {}
     if not changes:
         return files
-    return tuple(msgspec.structs.replace(file, stats=widened_stats(file.stats, changes)) for file in files)
+    return tuple(msgspec.structs.replace(file, stats=widen_stats(file.stats, changes)) for file in files)
+
+
+@dataclass(frozen=True, slots=True)
+class NestedPath:
+    """The dotted path of a field inside a column: of a struct's field, a list's ``element`` or a map's ``value``.
+
+    Names may have points themselves: the longest that fits is taken, first of the column, then of each field.
+
+    Args:
+        path: steps from the column to the type that has the field.
+        name: the field's own name there.
+    """
+
+    column: Field
+    path: tuple[str, ...]
+    name: str
+
+    @classmethod
+    def of(cls, schema: Schema, name: str) -> NestedPath | None:
+        """The path that a name means; None for a column, whether it exists or not."""
+        lower = name.lower()
+        if "." not in name or any(field.name.lower() == lower for field in schema.fields):
+            return None
+        fitting = [
+            field
+            for field in schema.fields
+            if is_nested(field.arrow_type) and lower.startswith(f"{field.name.lower()}.")
+        ]
+        if not fitting:
+            return None
+        column = max(fitting, key=lambda field: len(field.name))
+        return cls(column, *_split_path(column.type, name[len(column.name) + 1 :]))
+
+    def change(self, change: Callable[[tuple[Field, ...]], tuple[Field, ...]]) -> Field:
+        """The column with other fields in the type that the path leads to.
+
+        Raises:
+            SchemaError: there is no such type, or its fields can't be changed so.
+        """
+        return self._change(self.column, self.path, change)
+
+    def replace(self, change: Callable[[Field], Field]) -> Field:
+        """The column with another field at the path. Raises SchemaError: there is none."""
+        return self.change(lambda fields: self._replace(fields, self.name, change))
+
+    def find(self, fields: tuple[Field, ...], name: str = "") -> Field:
+        """The field of this name, by default that of the path. Raises SchemaError with the names there are."""
+        name = name or self.name
+        for field in fields:
+            if field.name.lower() == name.lower():
+                return field
+        there = ", ".join(field.name for field in fields)
+        raise SchemaError(f"column {self.column.name!r} has no field {name!r} there; there are: {there}")
+
+    def _replace(self, fields: tuple[Field, ...], name: str, change: Callable[[Field], Field]) -> tuple[Field, ...]:
+        own = self.find(fields, name)
+        return tuple(change(field) if field is own else field for field in fields)
+
+    def _change(
+        self, field: Field, path: tuple[str, ...], change: Callable[[tuple[Field, ...]], tuple[Field, ...]]
+    ) -> Field:
+        json = field.type
+        if isinstance(json, str):
+            raise SchemaError(f"column {self.column.name!r}: a value of type {json} has no fields")
+        kind, children = _path_fields(json)
+        if path:
+            changed = self._replace(children, path[0], lambda child: self._change(child, path[1:], change))
+        else:
+            changed = change(children)
+        if kind == "struct":
+            if not changed:
+                raise SchemaError(
+                    f"field {self.name!r} of column {self.column.name!r} is the only one: drop the struct"
+                )
+            check_field_names([child.name for child in changed])
+            return msgspec.structs.replace(field, type={"struct": [msgspec.to_builtins(child) for child in changed]})
+        if [child.name for child in changed] != [child.name for child in children]:
+            raise SchemaError(f"column {self.column.name!r}: a {kind} has no fields that come, go or get other names")
+        stored = msgspec.to_builtins(msgspec.structs.replace(changed[0], name=child_fields(json)[-1].name))
+        return msgspec.structs.replace(
+            field, type={"list": stored} if kind == "list" else {"map": [json["map"][0], stored]}
+        )
+
+
+def _path_fields(json: dict[str, Any]) -> tuple[str, tuple[Field, ...]]:
+    """The kind of a nested type, and its fields as paths name them."""
+    [kind] = json
+    children = child_fields(json)
+    if kind == "struct":
+        return kind, children
+    return kind, (msgspec.structs.replace(children[-1], name="element" if kind == "list" else "value"),)
+
+
+def _split_path(json: TypeJson, path: str) -> tuple[tuple[str, ...], str]:
+    """The steps of a path below this type, and the name at its end, which need not exist."""
+    if isinstance(json, str):
+        *missing, last = path.split(".")
+        return tuple(missing), last
+    types = {field.name: field.type for field in _path_fields(json)[1]}
+    if "." not in path or path in types:
+        return (), path
+    fitting = [name for name, kind in types.items() if not isinstance(kind, str) and path.startswith(f"{name}.")]
+    step = max(fitting, key=len, default=path.partition(".")[0])
+    steps, last = _split_path(types.get(step, ""), path[len(step) + 1 :])
+    return (step, *steps), last
+
+
+def is_successor(json: TypeJson, now: TypeJson, base_ts: int) -> bool:
+    """Whether values of one type fit another that it may have become: all of its fields are there, as wide or wider.
+
+    Args:
+        base_ts: see ``dolmen.format.evolution.same_column``.
+    """
+    if isinstance(json, str) or isinstance(now, str):
+        return isinstance(json, str) and isinstance(now, str) and _widens(json, now)
+    there = {field.id: field for field in child_fields(now)}
+    return json.keys() == now.keys() and all(
+        field.id in there and _is_same_field(field, there[field.id], base_ts) for field in child_fields(json)
+    )
+
+
+def _is_same_field(before: Field, now: Field, base_ts: int) -> bool:
+    if now.added_ts <= base_ts and now.added_ts != before.added_ts:
+        return False
+    return now.nullable >= before.nullable and is_successor(before.type, now.type, base_ts)
+
+
+def _widens(json: str, now: str) -> bool:
+    return json == now or not widening_problem(*(Field(0, "", each).arrow_type for each in (json, now)))
+
+
+def fields_inside(json: TypeJson) -> Iterator[Field]:
+    """All fields inside a type, at every depth; none for a type that is not nested."""
+    for child in child_fields(json):
+        yield child
+        yield from fields_inside(child.type)
+
+
+def wider_ids(json: TypeJson, now: TypeJson, id_: int) -> set[int]:
+    """Ids of the columns and fields of one type that have a narrower type, or one of another kind, in the other."""
+    before, after = (
+        {field.id: field.type for field in (Field(id_, "", each), *fields_inside(each)) if isinstance(field.type, str)}
+        for each in (json, now)
+    )
+    return {each for each in before.keys() & after.keys() if not _widens(before[each], after[each])}
+
+
+def nested_values(array: pa.Array, own: pa.DataType, target: pa.DataType) -> pa.Array:
+    """The values with the fields of another version, by id: fields that it lacks are left out, new ones are NULL.
+
+    Args:
+        own: the array's type, whose fields have ids.
+        target: the present type, whose fields have ids; fields in both are as wide or wider there.
+    """
+    if pa.types.is_struct(target):
+        return _struct_values(array, own, target)
+    if pa.types.is_list(target):
+        children = nested_values(array.values, own.value_type, target.value_type)
+    elif pa.types.is_map(target):
+        keys = nested_values(array.keys, own.key_type, target.key_type)
+        items = nested_values(array.items, own.item_type, target.item_type)
+        children = pa.StructArray.from_arrays([keys, items], fields=[target.key_field, target.item_field])
+    else:
+        return array if array.type == target else array.cast(target)
+    buffers: list[Any] = array.buffers()[:2]
+    return pa.Array.from_buffers(target, len(array), buffers, array.null_count, array.offset, [children])
+
+
+def _struct_values(array: pa.Array, own: pa.DataType, target: pa.DataType) -> pa.Array:
+    indexes = {field_id(field): index for index, field in enumerate(own)}
+    children = []
+    for field in target:
+        index = indexes.get(field_id(field))
+        if index is None:
+            children.append(pa.nulls(len(array), field.type))
+        else:
+            children.append(nested_values(array.field(index), own.field(index).type, field.type))
+    mask = array.is_null() if array.null_count else None
+    return pa.StructArray.from_arrays(children, fields=list(target), mask=mask)
+
+
+def has_same_fields(own: pa.DataType, target: pa.DataType) -> bool:
+    """Whether two nested types have fields of the same ids, names and types in the same order.
+
+    Fields of a file that have no ids go by their names.
+    """
+    if not pa.types.is_nested(own) or own.num_fields != target.num_fields:
+        return bool(own == target)
+    pairs = ((own.field(index), target.field(index)) for index in range(own.num_fields))
+    return own == target and all(
+        field_id(one) in (None, field_id(other)) and has_same_fields(one.type, other.type) for one, other in pairs
+    )
 
 
 MOST_FORMER_NAMES = 256
-"""The most former names of a table that are kept: they are in each manifest."""
-
+"""The most former names of a table in a schema: they are in each manifest."""
 
 Names: TypeAlias = Mapping[int, str]
-"""Names of columns at one time, by id. A column that was not there has none."""
+"""Names of columns at one time, by id. A column that did not exist has none."""
 
 
 def record_names(before: Schema, after: Schema, ts: int) -> Schema:
-    """The later one of two schemas of a table, with the names and places that columns lost between them.
+    """The later one of two schemas of a table, with the names and positions that columns lost between them.
+
+    A file that was dropped before a rename has the names of its time: ``Schema.former`` keeps them.
 
     Args:
         ts: timestamp of the statement that made it.
@@ -160,8 +345,8 @@ def record_names(before: Schema, after: Schema, ts: int) -> Schema:
     former, since = (*before.former, *lost), named_since(before)
     if excess := former[:-MOST_FORMER_NAMES]:
         former, since = former[-MOST_FORMER_NAMES:], max(since, excess[-1].until_ts)
-    places, placed = [field.id for field in before.fields], placed_since(before)
-    if placed is None or places != [field.id for field in after.fields][: len(places)]:
+    order, placed = [field.id for field in before.fields], placed_since(before)
+    if placed is None or order != [field.id for field in after.fields][: len(order)]:
         placed = ts
     return msgspec.structs.replace(after, former=former, named_since=since, placed_since=placed)
 
@@ -175,7 +360,7 @@ def named_since(schema: Schema) -> int:
 
 
 def placed_since(schema: Schema) -> int | None:
-    """Timestamp from which on all columns are in the places that they have now; None if that is not known.
+    """Timestamp from which on all columns have their present positions; None if that is not known.
 
     Columns that are added at the end move no others.
     """
@@ -191,13 +376,13 @@ def names_at(schema: Schema, ts: int) -> Names:
     A column that was added later has its name already, unless another column had it: producers may be ahead.
     """
     latest = 2**63
-    claims: dict[int, tuple[int, str]] = {field.id: (latest, field.name) for field in schema.fields}
-    for name in reversed(schema.former):
-        if name.until_ts > ts:
-            claims[name.id] = name.until_ts, name.name
+    names: dict[int, tuple[int, str]] = {field.id: (latest, field.name) for field in schema.fields}
+    for former in reversed(schema.former):
+        if former.until_ts > ts:
+            names[former.id] = former.until_ts, former.name
     owners: dict[str, tuple[int, int]] = {}
-    for id_, (until, claimed) in claims.items():
-        owners[claimed] = min(owners.get(claimed, (until, id_)), (until, id_))
+    for id_, (until, name) in names.items():
+        owners[name] = min(owners.get(name, (until, id_)), (until, id_))
     return {id_: name for name, (_, id_) in owners.items()}
 
 
@@ -214,8 +399,8 @@ def names_around(schema: Schema, at_us: int | None) -> tuple[Names, ...]:
 
 def distinct_names(several: Iterable[Names]) -> tuple[Names, ...]:
     """Leaves out repetitions."""
-    found: list[Names] = []
+    distinct: list[Names] = []
     for names in several:
-        if names not in found:
-            found.append(names)
-    return tuple(found)
+        if names not in distinct:
+            distinct.append(names)
+    return tuple(distinct)

@@ -1,41 +1,54 @@
-"""The ``.del`` object: what one commit deletes from one table.
+"""The ``.del`` object, which holds what one commit deletes from one table: predicates, lists of keys, and vectors.
 
-::
-
-    "DEL1"                          4 bytes
-    blob, blob, ...                 back to back; which is which and where is said by the footer
-    footer                          sealed JSON: {"format_version", "table", "blobs": [{"kind", "offset", ...}]}
-    length of the footer            uint32, little endian
-    "DEL1"                          4 bytes
-
-A ``where`` blob is the predicate's JSON, a ``keys`` blob a Parquet file (format/keys.py), a ``vector`` blob a
-portable Roaring bitmap. Manifest entries name blobs by offset, so readers never need the footer; it makes the object
-complete in itself, for verification and recovery.
-
-Deletion vectors: which positions of one data file are gone.
-
-A position is the physical number of a row in its file: rows before its row group plus its place in it, counted
-before any filter. Stored as the portable Roaring serialisation of 32-bit integers
-(https://github.com/RoaringBitmap/RoaringFormatSpec), run-optimised, so that whole row groups cost a few bytes.
+docs/format.md specifies it. A key is a tuple of columns; lists of keys are distinct and sorted, which makes integers
+cheap (delta encoding) and bounds free. A deletion vector has positions of rows in one data file, counted before any
+filter.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import reduce
+from itertools import chain
+from typing import Any, TypeAlias
+from zlib import crc32
+
 import msgspec
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from pyroaring import BitMap
 
-from dolmen.errors import CorruptionError
-from dolmen.format.checksums import crc32, prepare, seal, unseal
-from dolmen.format.entries import Blob, Vector
-from dolmen.format.pointer import FORMAT_VERSION, check_format_version
+from dolmen.errors import CorruptionError, InputError, RowError
+from dolmen.format.entries import Blob, KeysTombstone, Vector, column_stats
+from dolmen.format.layout import FORMAT_VERSION, decode_sealed, prepare, seal
+from dolmen.format.schema import Field, type_from_json
+from dolmen.format.types import Json, Plain, can_be_key, from_json, to_array, to_json, to_plain, type_of
 
 MAGIC = b"DEL1"
 
+INLINE_BYTES = 1024
+"""Lists whose JSON is at most this long are also in the manifest entry."""
+_FEW = 64
+"""Up to this many keys, a thorough compression costs more time than it saves space."""
+_MANY = 1 << 20
+"""From this many tuples on, equal ones are left out before the others are sorted."""
+_FIXED_AT_ONCE, _TEXTS_AT_ONCE = 1 << 17, 1 << 13
+"""The number of keys of a long list that are decoded at once: of fixed width, and others."""
+_MANY_TEXTS = 1 << 12
+"""Shorter lists of text are left to pyarrow."""
+_PREFIX_BYTES = 8
+Indexes: TypeAlias = npt.NDArray[Any]
+
+Keys: TypeAlias = pa.Table
+"""Distinct tuples in ascending order; columns are named by id."""
+
 
 class BlobInfo(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A blob as the footer tells of it. ``file`` is the data file's uuid of a vector."""
+    """A blob in the footer. ``file`` is the uuid of a vector's data file."""
 
     kind: str
     offset: int
@@ -102,12 +115,7 @@ def read_footer(body: bytes, key: str) -> TombstoneFooter:
     length = int.from_bytes(body[-8:-4], "little")
     if length > len(body) - 12:
         raise CorruptionError(key, f"a footer of {length} bytes in {len(body)}")
-    document = unseal(body[-8 - length : -8], key)
-    check_format_version(document, key)
-    try:
-        return msgspec.json.decode(document, type=TombstoneFooter)
-    except msgspec.DecodeError as error:
-        raise CorruptionError(key, f"footer: {error}") from error
+    return decode_sealed(body[-8 - length : -8], key, TombstoneFooter, "footer")
 
 
 def check_blob(body: bytes, blob: Blob | Vector) -> bytes:
@@ -115,9 +123,6 @@ def check_blob(body: bytes, blob: Blob | Vector) -> bytes:
     if len(body) != blob.length or crc32(body) != blob.crc32:
         raise CorruptionError(blob.object, f"blob at byte {blob.offset}: checksum differs")
     return body
-
-
-prepare(TombstoneFooter)
 
 
 def encode_vector(positions: BitMap) -> bytes:
@@ -128,7 +133,7 @@ def encode_vector(positions: BitMap) -> bytes:
 
 
 def decode_vector(body: bytes, vector: Vector, rows: int) -> BitMap:
-    """Reads a vector and checks all that can be: CRC, cardinality, and that it points into its file.
+    """Reads a vector. Checks its CRC, its cardinality, and that it points into its file.
 
     Args:
         rows: physical rows of the data file.
@@ -136,17 +141,16 @@ def decode_vector(body: bytes, vector: Vector, rows: int) -> BitMap:
     Raises:
         CorruptionError: names the ``.del`` object.
     """
-    place = f"vector at byte {vector.offset}: "
-    if len(body) != vector.length or crc32(body) != vector.crc32:
-        raise CorruptionError(vector.object, place + "checksum differs")
     try:
+        if len(body) != vector.length or crc32(body) != vector.crc32:
+            raise ValueError("checksum differs")
         positions = BitMap.deserialize(body)
+        if len(positions) != vector.cardinality:
+            raise ValueError(f"{len(positions)} positions, not {vector.cardinality}")
+        if positions and positions.max() >= rows:
+            raise ValueError(f"position {positions.max()} in a file of {rows} rows")
     except ValueError as error:
-        raise CorruptionError(vector.object, place + str(error)) from error
-    if len(positions) != vector.cardinality:
-        raise CorruptionError(vector.object, f"{place}{len(positions)} positions, not {vector.cardinality}")
-    if positions and positions.max() >= rows:
-        raise CorruptionError(vector.object, f"{place}position {positions.max()} in a file of {rows} rows")
+        raise CorruptionError(vector.object, f"vector at byte {vector.offset}: {error}") from error
     return positions
 
 
@@ -158,8 +162,224 @@ def vector_of_mask(mask: npt.NDArray[np.bool_], first: int) -> BitMap:
 
 
 def keep_mask(positions: BitMap, first: int, rows: int) -> npt.NDArray[np.bool_]:
-    """True for each of the ``rows`` positions from ``first`` on that is NOT gone."""
+    """True for each of the ``rows`` positions from ``first`` on that is NOT in the vector."""
     keep = np.ones(rows, dtype=np.bool_)
-    gone = positions & BitMap(range(first, first + rows))
-    keep[np.asarray(gone.to_array(), dtype=np.int64) - first] = False
+    deleted = positions & BitMap(range(first, first + rows))
+    keep[np.asarray(deleted.to_array(), dtype=np.int64) - first] = False
     return keep
+
+
+def keys_from_arrow(data: pa.Table, columns: tuple[Field, ...]) -> Keys:
+    """The distinct, sorted tuples of a table's columns.
+
+    Args:
+        data: rows with (at least) the columns by NAME, in their stored types.
+        columns: the tuple.
+
+    Raises:
+        InputError: a float or nested column, which nothing can be deleted by.
+        RowError: a NULL, with its 1-based row.
+    """
+    table = key_tuples(data, columns)
+    if table.num_rows > _MANY:  # then many are equal, or the caller refuses them
+        if table.num_columns == 1:
+            table = pa.table([pc.unique(table.column(0))], names=table.column_names)
+        else:
+            table = table.group_by(table.column_names, use_threads=False).aggregate([])
+    return distinct_keys(table)[0]
+
+
+def key_tuples(data: pa.Table, columns: tuple[Field, ...]) -> pa.Table:
+    """The tuples of a table's columns as they are, with the columns of a key: in the order of ids, and named by them.
+
+    See ``keys_from_arrow`` for arguments and errors.
+    """
+    columns = tuple(sorted(columns, key=lambda field: field.id))
+    arrays = {}
+    for field in columns:
+        if not can_be_key(field.arrow_type):
+            raise InputError(f"column {field.name!r} of type {field.arrow_type} can't be (part of) a key")
+        array = data[field.name]
+        if array.null_count:
+            row = pc.index(pc.is_null(array), True).as_py() + 1
+            raise RowError("NULL in a key: it equals nothing", row=row, column=field.name)
+        arrays[str(field.id)] = array
+    return pa.table(arrays)
+
+
+def distinct_keys(tuples: pa.Table) -> tuple[Keys, Indexes]:
+    """The keys among tuples (see ``key_tuples``), and the last index of each."""
+    if tuples.num_rows < 2:
+        return tuples, np.arange(tuples.num_rows)  # most requests are for one
+    order = order_of(tuples)
+    keys = tuples.take(pa.array(order))
+    last = last_of_equals(keys)
+    return (keys, order) if last.all() else (keys.filter(pa.array(last)), order[last])
+
+
+def add_keys(target: TombstoneObject, keys: Keys) -> KeysTombstone:
+    """Stores ``keys`` in a ``.del`` object; returns the (unstamped) entry."""
+    ids = tuple(int(name) for name in keys.column_names)
+    blob = target.add_keys(_encode(keys), ids)
+    bounds: list[tuple[Json, Json]] = []
+    for column in keys.columns:
+        ends = pc.min_max(column) if keys.num_rows > 1 else {"min": column[0], "max": column[0]}
+        least, greatest = to_plain(pa.array([ends["min"], ends["max"]], column.type))
+        stats = column_stats(least, greatest, 0)
+        bounds.append((stats.min, stats.max))
+    types = tuple(str(column.type) for column in keys.columns)
+    return KeysTombstone(ids, types, keys.num_rows, tuple(bounds), blob, _inline(keys))
+
+
+def inline_keys(tombstone: KeysTombstone) -> Keys | None:
+    """The keys in the entry itself; None if they have to be fetched."""
+    return None if tombstone.values is None else all_inline_keys([tombstone])
+
+
+def all_inline_keys(tombstones: Sequence[KeysTombstone]) -> pa.Table:
+    """The keys in the entries of tombstones over the same columns of the same types, one after the other."""
+    arrays = []
+    for index, name in enumerate(tombstones[0].types):
+        arrow_type = type_from_json(name)
+        values = list(chain.from_iterable([(t.values or ())[index] for t in tombstones]))
+        arrays.append(to_array(plain_values(values, arrow_type), arrow_type))
+    return pa.table(arrays, names=[str(column) for column in tombstones[0].columns])
+
+
+def plain_values(values: list[Json], arrow_type: pa.DataType) -> list[Plain]:
+    """The plain values of many JSON forms of one type, without a call for each value where both forms are the same.
+
+    Raises:
+        SchemaError: one does not fit the type.
+    """
+    column_type = type_of(arrow_type)
+    plain = column_type.plain if column_type else None
+    if plain in (int, str) and set(map(type, values)) <= {plain}:
+        return list(values)
+    return [from_json(value, arrow_type) for value in values]
+
+
+def decode_keys(body: bytes, tombstone: KeysTombstone) -> Keys:
+    """The keys of a fetched blob. Raises CorruptionError."""
+    with _keys_file(body, tombstone) as file:
+        # without threads of Arrow's, which may free the body late: that needs an interpreter that may be gone
+        return _check_columns(file.read(use_threads=False), tombstone)
+
+
+def decode_keys_in_parts(body: bytes, tombstone: KeysTombstone) -> Iterator[Keys]:
+    """The keys of a fetched blob, some thousands at a time. Raises CorruptionError."""
+    types = (type_of(type_from_json(name)) for name in tombstone.types)
+    is_fixed = all(each is not None and each.codes != "variable" for each in types)
+    with _keys_file(body, tombstone) as file:
+        for batch in file.iter_batches(_FIXED_AT_ONCE if is_fixed else _TEXTS_AT_ONCE, use_threads=False):
+            yield _check_columns(pa.Table.from_batches([batch]), tombstone)
+
+
+@contextmanager
+def _keys_file(body: bytes, tombstone: KeysTombstone) -> Iterator[pq.ParquetFile]:
+    check_blob(body, tombstone.blob)
+    try:
+        file = pq.ParquetFile(pa.BufferReader(body))
+        if file.metadata.num_rows != tombstone.count:
+            raise _other_keys(tombstone)
+        yield file
+    except (pa.ArrowInvalid, OSError) as error:
+        raise CorruptionError(tombstone.blob.object, f"keys at byte {tombstone.blob.offset}: {error}") from error
+
+
+def _check_columns(keys: Keys, tombstone: KeysTombstone) -> Keys:
+    if keys.column_names != [str(column) for column in tombstone.columns]:
+        raise _other_keys(tombstone)
+    return keys
+
+
+def _other_keys(tombstone: KeysTombstone) -> CorruptionError:
+    return CorruptionError(tombstone.blob.object, f"keys at byte {tombstone.blob.offset}: not those of the entry")
+
+
+def _encode(keys: Keys) -> bytes:
+    sink = pa.BufferOutputStream()
+    types = {field.name: type_of(field.type) for field in keys.schema}
+    pq.write_table(
+        keys,
+        sink,
+        compression="zstd",
+        compression_level=3 if keys.num_rows > _FEW else 1,
+        use_dictionary=False,
+        column_encoding={name: each.key_encoding for name, each in types.items() if each and each.key_encoding},
+        write_statistics=False,
+        store_schema=True,  # keeps types that Parquet alone would not, such as uint64 or zones
+    )
+    return bytes(sink.getvalue())
+
+
+def _inline(keys: Keys) -> tuple[tuple[Json, ...], ...] | None:
+    if keys.num_rows * keys.num_columns > INLINE_BYTES // 2:  # a value takes at least a digit and a comma
+        return None
+    values = tuple(tuple(to_json(value) for value in to_plain(column.combine_chunks())) for column in keys.columns)
+    return values if len(msgspec.json.encode(values)) <= INLINE_BYTES else None
+
+
+def order_of(keys: pa.Table) -> Indexes:
+    """The indexes of the rows in ascending order of all columns; equal rows stay in their order. No key is NULL."""
+    if keys.num_columns == 1 and keys.num_rows >= _MANY_TEXTS and keys.schema.types[0] in (pa.string(), pa.binary()):
+        values = keys.column(0).combine_chunks()
+        if isinstance(values, pa.Array):  # else there are more than 2 GB of text
+            return _order_of_texts(values)
+    by = [(name, "ascending") for name in keys.column_names]
+    order: Indexes = pc.sort_indices(keys, sort_keys=by).to_numpy()
+    return order
+
+
+def order_by_heads(heads: npt.NDArray[np.uint64], order_tied: Callable[[Indexes], Indexes]) -> Indexes:
+    """The indexes of keys in ascending order; equal ones stay in their order if ``order_tied`` leaves them so.
+
+    Args:
+        heads: the bytes in which keys may differ first, as a number for each key.
+        order_tied: the order of the keys at some indexes: of all whose heads are not unique.
+    """
+    order: Indexes = np.argsort(heads, kind="stable")
+    heads = heads[order]
+    same = heads[1:] == heads[:-1]
+    tied = np.flatnonzero(np.append(same, False) | np.insert(same, 0, False))
+    if len(tied):  # all that begin alike are neighbours, and stay so when they are sorted as a whole
+        indexes = order[tied]
+        order[tied] = indexes[order_tied(indexes)]
+    return order
+
+
+def last_of_equals(keys: pa.Table) -> npt.NDArray[np.bool_]:
+    """Whether each row of a sorted table is the last of those that are equal to it."""
+    last = np.ones(keys.num_rows, bool)
+    if keys.num_rows > 1:
+        same = [pc.equal(column[:-1], column[1:]) for column in keys.columns]
+        last[:-1] = ~reduce(pc.and_, same).to_numpy()
+    return last
+
+
+def _order_of_texts(values: pa.Array) -> Indexes:
+    """Sorts by the first bytes that may differ, as one number for each text: faster than pyarrow for long lists."""
+    ends = pc.min_max(values.cast(pa.binary()))
+    least, greatest = ends["min"].as_py(), ends["max"].as_py()
+    shared = next((at for at, (a, b) in enumerate(zip(least, greatest, strict=False)) if a != b), len(least))
+    heads = _prefixes(values, shared)
+    return order_by_heads(heads, lambda tied: pc.sort_indices(values.take(pa.array(tied))).to_numpy())
+
+
+def _prefixes(values: pa.Array, skipped: int) -> npt.NDArray[np.uint64]:
+    """The first bytes of each text after ``skipped`` ones, as a big-endian number; zeros follow its end."""
+    _, offsets_buffer, text = values.buffers()
+    prefixes = np.zeros((len(values), _PREFIX_BYTES), np.uint8)
+    if text is not None and text.size:
+        data = np.frombuffer(text, np.uint8)
+        offsets = np.frombuffer(offsets_buffer, np.int32)[values.offset : values.offset + len(values) + 1]
+        starts, ends = offsets[:-1].astype(np.int64) + skipped, offsets[1:].astype(np.int64)
+        least = int((ends - starts).min())
+        for index in range(_PREFIX_BYTES):
+            at = starts + index
+            byte = data.take(at, mode="clip")
+            prefixes[:, index] = byte if index < least else np.where(at < ends, byte, 0)
+    return prefixes.view(">u8").ravel().astype(np.uint64)
+
+
+prepare(TombstoneFooter)

@@ -1,26 +1,20 @@
-"""Entries of a manifest: what it says of each data file, deletion vector and tombstone.
+"""Entries of a manifest: data files, deletion vectors and tombstones, with statistics of columns.
 
 All timestamps (``row_ts``, ``applied_through``, ``ts``) are commit timestamps: int64 microseconds, strictly
-increasing per database. Entries made by a writer before its commit hold ``UNSTAMPED``; applying the change stamps
-them, so that uploaded objects never hold a timestamp and a rebase changes none of them.
-
-Column statistics: from exact minima and maxima to what an entry stores, and back to bounds in plain values.
-
-Bounds over many data files, for the root: what prunes a whole segment before it is fetched.
+increasing per database. Entries made by a writer before its commit have ``UNSTAMPED``; applying the change stamps
+them, so that uploaded objects never contain a timestamp and a rebase changes none of them.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import msgspec
 import pyarrow as pa
 
-from dolmen.errors import SchemaError
 from dolmen.format.layout import uuid_of
-from dolmen.format.schema import Schema, is_nested
 from dolmen.format.types import Json, Plain, from_json, to_json
 
 UNSTAMPED = 0
@@ -30,7 +24,7 @@ class ColumnStats(msgspec.Struct, frozen=True, array_like=True, omit_defaults=Tr
     """Bounds of one column in one data file, as ``[min, max, nulls, nans]``.
 
     Args:
-        min: least value in JSON form (format/values.py), or a lower bound of it; None = unknown or no value.
+        min: least value in JSON form (format/types.py), or a lower bound of it; None = unknown or no value.
         max: greatest value or an upper bound of it. NaN is in neither; -0.0 is stored as 0.0 and equals it.
         nulls: how many values are NULL; None = unknown.
         nans: how many values are NaN; None = unknown; 0 for types without NaN.
@@ -45,7 +39,7 @@ class ColumnStats(msgspec.Struct, frozen=True, array_like=True, omit_defaults=Tr
 class Blob(msgspec.Struct, frozen=True, gc=False):
     """A byte range of a ``.del`` object, with the CRC-32 of these bytes.
 
-    Not tracked by the cycle collector, as little as ``KeysTombstone``: there may be tens of thousands, and no cycles.
+    The cycle collector does not track it, nor ``KeysTombstone``: there may be tens of thousands, and no cycles.
     """
 
     object: str
@@ -78,13 +72,13 @@ class DataFile(msgspec.Struct, frozen=True, omit_defaults=True):
             (length and magic), which reach to the end of the file.
         row_ts: commit timestamp of all its rows, or None when the file has the column ``_commit_ts``.
         row_ts_bounds: (least, greatest) commit timestamp of its rows when ``row_ts`` is None.
-        applied_through: tombstones with a timestamp <= this have nothing to say about the file any more.
-        vector: rows already gone, by position.
+        applied_through: tombstones with a timestamp <= this do not apply to the file any more.
+        vector: deleted rows, by position.
         stats: bounds by column id; a column that is absent here is unknown.
         erasing: timestamp of the earliest erasure that matched rows which the file still physically holds, hidden by
             its vector; 0 = there is none. It is replaced together with ``applied_through`` and ``vector``.
-        filters: first byte of its Bloom filters, which stand behind all column chunks; 0 = it has none, or their place
-            is only in its footer.
+        filters: first byte of its Bloom filters, after all column chunks; 0 = it has none, or only its footer has their
+            offset.
     """
 
     path: str
@@ -106,7 +100,7 @@ class DataFile(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def greatest_row_ts(self) -> int:
-        """Commit timestamp of its youngest row."""
+        """Commit timestamp of its newest row."""
         return self.row_ts if self.row_ts is not None else (self.row_ts_bounds or (0, 0))[1]
 
     @property
@@ -116,11 +110,11 @@ class DataFile(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def live_rows(self) -> int:
-        """Rows that the vector leaves; tombstones not counted."""
+        """Rows that the vector does not delete; tombstones are not applied."""
         return self.rows - (self.vector.cardinality if self.vector else 0)
 
     def stamped(self, ts: int) -> DataFile:
-        """A fresh file's entry as its statement's timestamp makes it."""
+        """A new file's entry with its statement's timestamp."""
         return msgspec.structs.replace(self, row_ts=ts, applied_through=ts)
 
     def newer_pair(self, applied_through: int, vector: Vector | None) -> bool:
@@ -194,16 +188,14 @@ class KeysTombstone(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, t
 
 Tombstone = WhereTombstone | KeysTombstone
 
-
 TEXT_LIMIT = 16
 """Strings (in code points) and binaries (in bytes) longer than this are cut, the maximum rounded up."""
 
 
 class Bounds(NamedTuple):
-    """The facts known about a column's values in one file.
+    """Bounds of a column's values in one file, and counts; None = unknown.
 
-    ``min`` <= every value <= ``max`` (plain values; None = unknown, or no value at all when ``nulls`` says so);
-    NaN lies outside both and is counted by ``nans``. A count of None is unknown.
+    ``min`` <= every value <= ``max`` (plain values; None also without any value). NaN is outside both.
     """
 
     min: Plain = None
@@ -220,11 +212,13 @@ def column_stats(least: Plain, greatest: Plain, nulls: int | None, nans: int | N
 
     Args:
         least, greatest: exact minimum and maximum without NULL and NaN; None = no value or unknown.
-        nulls, nans: exact counts, or None if unknown.
+        nulls, nans: exact counts; None = unknown.
     """
     if isinstance(least, float) and (math.isnan(least) or math.isnan(float(greatest or 0))):
         raise AssertionError("NaN is in neither minimum nor maximum")
-    return ColumnStats(_normal(_cut(least)), _normal(_cut_up(greatest)), nulls, nans)
+    cut_least = least[:TEXT_LIMIT] if isinstance(least, (str, bytes)) else least
+    least, greatest = (0.0 if end == 0 and isinstance(end, float) else end for end in (cut_least, _cut_up(greatest)))
+    return ColumnStats(to_json(least), to_json(greatest), nulls, nans)
 
 
 def bounds(stats: ColumnStats | None, arrow_type: pa.DataType) -> Bounds:
@@ -235,21 +229,13 @@ def bounds(stats: ColumnStats | None, arrow_type: pa.DataType) -> Bounds:
 
 
 def constant_bounds(json: Json, arrow_type: pa.DataType, rows: int) -> Bounds:
-    """The bounds of one value, in JSON form, in so many rows."""
+    """The bounds of a column with one value, in JSON form, in all of its rows."""
     if json is None:
         return Bounds(nulls=rows, nans=0)
     value = from_json(json, arrow_type)
     if isinstance(value, float) and math.isnan(value):
         return Bounds(nulls=0, nans=rows)
     return Bounds(value, value, 0, 0)
-
-
-def _normal(value: Plain) -> bool | int | float | str | None:
-    return to_json(0.0 if isinstance(value, float) and value == 0 else value)
-
-
-def _cut(value: Plain) -> Plain:
-    return value[:TEXT_LIMIT] if isinstance(value, (str, bytes)) else value
 
 
 def _cut_up(value: Plain) -> Plain:
@@ -266,46 +252,3 @@ def _cut_up(value: Plain) -> Plain:
         head = value[:TEXT_LIMIT].rstrip(b"\xff")
         return head[:-1] + bytes([head[-1] + 1]) if head else None
     return value
-
-
-def bounds_of_all(entries: Sequence[DataFile], schema: Schema) -> dict[int, ColumnStats]:
-    """Bounds by column id that hold for all of these files; a column that any of them lacks is left out."""
-    known = set(entries[0].stats) & schema.by_id.keys()
-    for entry in entries:
-        known &= entry.stats.keys()
-    found: dict[int, ColumnStats] = {}
-    for id_ in sorted(known):
-        arrow_type = schema.by_id[id_].arrow_type
-        if is_nested(arrow_type):
-            continue
-        try:
-            each = [bounds(entry.stats[id_], arrow_type) for entry in entries]
-            found[id_] = _together(each, [entry.rows for entry in entries])
-        except SchemaError:
-            continue  # not of this type, hence unknown
-    return found
-
-
-def _together(each: Sequence[Bounds], rows: Sequence[int]) -> ColumnStats:
-    valued = [own for own, count in zip(each, rows, strict=True) if not _is_empty(own, count)]
-    return ColumnStats(
-        to_json(_extreme([own.min for own in valued], least=True)),
-        to_json(_extreme([own.max for own in valued], least=False)),
-        _sum([own.nulls for own in each]),
-        _sum([own.nans for own in each]),
-    )
-
-
-def _is_empty(own: Bounds, rows: int) -> bool:
-    """Whether it is certain that there is no value but NULL and NaN."""
-    return own.nulls is not None and own.nans is not None and own.nulls + own.nans >= rows
-
-
-def _extreme(ends: Sequence[Plain], *, least: bool) -> Plain:
-    if not ends or None in ends:
-        return None
-    return min(ends) if least else max(ends)  # type: ignore[type-var]
-
-
-def _sum(counts: Sequence[int | None]) -> int | None:
-    return None if None in counts else sum(counts)  # type: ignore[arg-type]

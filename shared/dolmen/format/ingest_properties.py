@@ -1,6 +1,6 @@
-"""Properties that say how files dropped for a table become its rows: which there are, and what a value may be. Pure.
+"""How dropped files become rows: the formats of files, their properties, patterns of times, and checks of a table's.
 
-Patterns that say how times are written in text, such as ``%d/%m/%Y %H:%M:%S``. Pure.
+A pattern such as ``%d/%m/%Y %H:%M:%S`` says how text writes times:
 
 ======================  ==================================================================================
 ``%Y`` ``%y``           the year in four digits; in two, 69 to 99 being of the last century
@@ -12,7 +12,7 @@ Patterns that say how times are written in text, such as ``%d/%m/%Y %H:%M:%S``. 
 ``%%``                  a percent sign
 ======================  ==================================================================================
 
-Anything else stands for itself, and white space for any of it. Numbers next to digits have all of theirs: ``%Y%m%d`` is
+Anything else is literal, and white space matches any of it. Numbers next to digits have all of theirs: ``%Y%m%d`` is
 eight digits, because ``2025115`` would be two dates.
 """
 
@@ -28,24 +28,89 @@ import pyarrow as pa
 from dolmen.base.arguments import short_repr
 from dolmen.base.units import parse_duration
 from dolmen.errors import InputError, SchemaError
-from dolmen.format.file_formats import FORMATS, FileKind
-from dolmen.format.manifest import TableEntry
-from dolmen.format.property import Property, count, name, one_of, read_settings, truth, words
+from dolmen.format.properties import (
+    OWN_PROPERTIES,
+    HasProperties,
+    Property,
+    by_name,
+    check_properties,
+    check_subject_column,
+    check_ttl_column,
+    columns_named,
+    parse_choice,
+    parse_count,
+    parse_flag,
+    parse_name,
+    parse_ttl,
+    parse_words,
+    read_settings,
+    with_renamed_column,
+)
 from dolmen.format.schema import Schema, is_nested
+
+FileKind = Literal["csv", "tsv", "jsonl", "parquet", "arrow", "avro"]
+Compression = Literal["gzip", "zstd", "bz2"]
+
+
+@dataclass(frozen=True, slots=True)
+class FileFormat:
+    """One format of files that rows come from and go to.
+
+    ``dolmen.ingest.formats`` reads and writes them; ``tests/project/test_file_formats.py`` checks that none is missing.
+
+    Args:
+        kind: its name, in properties and options.
+        endings: of the names of such files, in lower case.
+        is_text: whether files are lines of text, which may be compressed as a whole when they are written, and do not
+            hold maps.
+        delimiter: the text between the fields of a line, unless an option says otherwise; None where there is none.
+        is_written: whether dolmen writes such files; all are read.
+        aliases: more names that the command line takes for it.
+    """
+
+    kind: FileKind
+    endings: tuple[str, ...]
+    is_text: bool = False
+    delimiter: str | None = None
+    is_written: bool = True
+    aliases: tuple[str, ...] = ()
+
+
+FORMATS: dict[FileKind, FileFormat] = {
+    each.kind: each
+    for each in (
+        FileFormat("csv", (".csv",), is_text=True, delimiter=","),
+        FileFormat("tsv", (".tsv",), is_text=True, delimiter="\t"),
+        FileFormat("jsonl", (".jsonl", ".ndjson", ".json"), is_text=True, aliases=("json",)),
+        FileFormat("parquet", (".parquet",)),
+        FileFormat("arrow", (".arrow", ".arrows", ".feather", ".ipc")),
+        FileFormat("avro", (".avro",), is_written=False),
+    )
+}
+
+WRITTEN = [each.kind for each in FORMATS.values() if each.is_written]
+ENDINGS: dict[str, FileKind] = {ending: each.kind for each in FORMATS.values() for ending in each.endings}
+COMPRESSIONS: dict[str, Compression] = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2"}
+"""The compressions that a file of any format may have around it, by the ending that follows the format's."""
+
+
+def kind_of(name: str) -> FileKind | None:
+    """The format of this name, or of this alias; None if there is none."""
+    return next((each.kind for each in FORMATS.values() if name in (each.kind, *each.aliases)), None)
+
+
+def format_names(kinds: list[FileKind] | None = None, *, last: str = "or") -> str:
+    """Names of formats as a sentence lists them: ``csv, tsv or jsonl``. None lists them all."""
+    *others, end = kinds or list(FORMATS)
+    return f"{', '.join(others)} {last} {end}"
+
 
 MAX_LENGTH = 200
 """Characters of a pattern."""
-
-
 UNIT_DIGITS = {"epoch_s": 6, "epoch_ms": 3, "epoch_us": 0}
-"""Names of formats that are numbers since the epoch: how many decimal places of the unit reach down to microseconds."""
-
-
+"""Names of formats that are numbers since the epoch, with the decimal places of the unit that microseconds have."""
 MONTHS = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"]
-
-
 _LONG_MONTHS = "january|february|march|april|may|june|july|august|september|october|november|december"
-
 
 _DIRECTIVES = {
     "Y": r"(?P<Y>[0-9]{4})",
@@ -63,19 +128,15 @@ _DIRECTIVES = {
     "z": r"(?P<z>Z|[+-][0-9]{2}:?[0-9]{2})",
 }
 
-
+_TIME_FORMATS = "iso, epoch_s, epoch_ms, epoch_us, or a pattern as in %d/%m/%Y %H:%M:%S"
 _TWO_DIGITS = {"m", "d", "H", "M", "S", "I"}
-
-
 _BEGINS_WITH_DIGITS = re.compile("%[YymdHIMSf]|[0-9]")
-
-
 _ENDS_WITH_DIGITS = re.compile("(%[YymdHIMSf]|[0-9])$")
 
 
 @dataclass(frozen=True, slots=True)
 class TimePattern:
-    """A pattern that was understood.
+    """A parsed pattern.
 
     Args:
         regex: matches text of this pattern, with a group for each directive.
@@ -87,102 +148,85 @@ class TimePattern:
 
 
 def parse_time_pattern(text: str) -> TimePattern:
-    """The pattern that ``text`` says. Raises InputError when it makes no date, no time of day, and not both."""
+    """Parses a pattern. Raises InputError unless its directives make a date, a time of day, or both."""
+    what = f"time format {short_repr(text)}"
     if len(text) > MAX_LENGTH:
-        raise InputError(
-            f"time format {short_repr(text)} has {len(text):,} characters: at most {MAX_LENGTH} are allowed"
-        )
+        raise InputError(f"{what} has {len(text):,} characters: at most {MAX_LENGTH} are allowed")
     directives: list[str] = []
-    made: list[str] = []
+    regex: list[str] = []
     pieces = re.findall(r"%.?|\s+|[^%\s]+", text, re.DOTALL)
     for piece, before, after in zip(pieces, ["", *pieces], [*pieces[1:], ""], strict=False):
+        directive = piece[1:]
         if piece == "%%":
-            made.append("%")
+            regex.append("%")
         elif not piece.startswith("%"):
-            made.append(r"\s+" if piece.isspace() else re.escape(piece))
-        elif piece[1:] not in _DIRECTIVES:
-            known = ", ".join(f"%{directive}" for directive in _DIRECTIVES)
-            raise InputError(f"time format {short_repr(text)}: {piece} is unknown; there are {known} and %%")
-        elif piece[1:] in directives:
-            raise InputError(f"time format {short_repr(text)}: {piece} is there twice")
+            regex.append(r"\s+" if piece.isspace() else re.escape(piece))
+        elif directive not in _DIRECTIVES:
+            known = ", ".join(f"%{each}" for each in _DIRECTIVES)
+            raise InputError(f"{what}: {piece} is unknown; there are {known} and %%")
+        elif directive in directives:
+            raise InputError(f"{what}: {piece} is there twice")
         else:
-            directives.append(piece[1:])
-            made.append(_DIRECTIVES[piece[1:]])
-            if piece[1:] in _TWO_DIGITS and (_ENDS_WITH_DIGITS.search(before) or _BEGINS_WITH_DIGITS.match(after)):
-                made[-1] = made[-1].replace("{1,2}", "{2}").replace("0?", "0")
+            directives.append(directive)
+            regex.append(_DIRECTIVES[directive])
+            if directive in _TWO_DIGITS and (_ENDS_WITH_DIGITS.search(before) or _BEGINS_WITH_DIGITS.match(after)):
+                regex[-1] = regex[-1].replace("{1,2}", "{2}").replace("0?", "0")
     there = frozenset(directives)
-    _check(text, there)
-    return TimePattern(f"^{''.join(made)}$", there)
-
-
-def _check(text: str, there: frozenset[str]) -> None:
-    """Raises InputError unless the directives make a date, a time of day, or both."""
     years, months, hours = there & set("Yy"), there & set("mbB"), there & set("HI")
-    dated = len(years) == len(months) == 1 and "d" in there
-    timed = len(hours) == 1 and "M" in there and ("I" in there) == ("p" in there) and ("f" not in there or "S" in there)
+    has_date = len(years) == len(months) == 1 and "d" in there
+    has_time = len(hours) == 1 and "M" in there and ("I" in there) == ("p" in there)
     if not there:
-        raise InputError(
-            f"time format {short_repr(text)}: iso, epoch_s, epoch_ms, epoch_us, or a pattern as in %d/%m/%Y %H:%M:%S"
-        )
-    if (not dated and (years or months or "d" in there)) or (not dated and "z" in there):
-        raise InputError(f"time format {short_repr(text)}: a date has a year, a month and a day, each once")
-    if not timed and there & set("HIpMSfz"):
-        raise InputError(
-            f"time format {short_repr(text)}: a time of day has %H, or %I and %p, then %M, and %S if it has %f"
-        )
+        raise InputError(f"{what}: {_TIME_FORMATS}")
+    if not has_date and there & set("YymbBdz"):
+        raise InputError(f"{what}: a date has a year, a month and a day, each once")
+    if not (has_time and ("f" not in there or "S" in there)) and there & set("HIpMSfz"):
+        raise InputError(f"{what}: a time of day has %H, or %I and %p, then %M, and %S if it has %f")
+    return TimePattern(f"^{''.join(regex)}$", there)
 
 
 IngestMode = Literal["append", "upsert", "cdc"]
-
-
 LandingPolicy = Literal["keep", "tag", "expire"]
-
-
 NewColumns = Literal["reject", "ignore", "add"]
-
-
 EnvelopeKind = Literal["debezium", "dms", "flat"]
-
 
 MAX_TEXT = 200
 """Characters of a text that stands for NULL, of a path and of a field's name."""
-
-
-MAX_NULLS = 100
-
-
+MAX_NULLS, MAX_PATHS = 100, 8
 UNAVAILABLE_VALUE = "__debezium_unavailable_value"
-"""What Debezium writes by default for a value that the source's log does not hold."""
-
-
-MAX_PATHS = 8
-
-
+"""Debezium's default placeholder for a value that the source's log does not hold."""
 MAX_COLUMNS, MOST_COLUMNS = 10_000, 100_000
 """The most columns of a file, fields in columns counted; and the most that a table's settings may allow."""
 
 
-def _delimiter(value: Any) -> str:
+def _parse_delimiter(value: Any) -> str:
     if value in ("tab", "\t"):
         return "\t"
     if not isinstance(value, str) or len(value) != 1 or not value.isascii() or value in '"\r\n\0':
-        raise InputError(f"{value!r} is no delimiter: one ASCII character, but no quote or line end, or 'tab'")
+        raise InputError(f"{value!r} is not a delimiter: one ASCII character, but no quote or line end, or 'tab'")
     return value
 
 
 def _refuse_delimiter(value: str) -> None:
     if value.isalnum() or value in "+-.\\":
-        raise InputError(f"{value!r} is no delimiter: values are written with it")
+        raise InputError(f"{value!r} is not a delimiter: values are written with it")
 
 
 def _refuse_nulls(value: tuple[str, ...]) -> None:
     if len(value) > MAX_NULLS:
         raise InputError(f"{len(value):,} texts: at most {MAX_NULLS} stand for NULL")
     for text in value:
-        if len(text) > MAX_TEXT or any(mark in text for mark in '"\r\n\0'):
+        if len(text) > MAX_TEXT or any(each in text for each in '"\r\n\0'):
             raise InputError(
-                f"{short_repr(text)} stands for no NULL: at most {MAX_TEXT} characters, no quote, no line end"
+                f"{short_repr(text)} cannot stand for NULL: at most {MAX_TEXT} characters, no quote, no line end"
             )
+
+
+def _parse_timestamp_format(value: Any) -> str | None:
+    if value == "iso":
+        return None
+    if value in UNIT_DIGITS or (isinstance(value, str) and "%" in value):
+        return str(value)
+    raise InputError(f"{value!r}: {_TIME_FORMATS}")
 
 
 def _refuse_timestamp_format(value: str | None) -> None:
@@ -190,145 +234,135 @@ def _refuse_timestamp_format(value: str | None) -> None:
         parse_time_pattern(value)
 
 
-def _refuse_paths(value: tuple[str, ...]) -> None:
-    if len(value) > MAX_PATHS or any(len(path) > MAX_TEXT for path in value):
-        raise InputError(f"at most {MAX_PATHS} paths, of at most {MAX_TEXT} characters each")
-
-
 def _refuse_name(value: str) -> None:
     if len(value) > MAX_TEXT:
         raise InputError(f"{short_repr(value)} has {len(value):,} characters: at most {MAX_TEXT} are allowed")
 
 
-def _placeholder(value: Any) -> str:
+def _parse_placeholder(value: Any) -> str:
     if not isinstance(value, str) or not value.strip():
-        raise InputError(f"{value!r} is no placeholder: a text, or hex: and hexadecimal digits")
+        raise InputError(f"{value!r} is not a placeholder: a text, or hex: and hexadecimal digits")
     if value.startswith("hex:") and not re.fullmatch(r"([0-9A-Fa-f]{2})+", value.removeprefix("hex:")):
         raise InputError(f"{short_repr(value)}: after hex: come two hexadecimal digits for each octet")
     return value
 
 
-def _timestamp_format(value: Any) -> str | None:
-    if value == "iso":
-        return None
-    if value in ("epoch_s", "epoch_ms", "epoch_us") or (isinstance(value, str) and "%" in value):
-        return str(value)
-    raise InputError(f"{value!r}: iso, epoch_s, epoch_ms, epoch_us, or a pattern as in %d/%m/%Y %H:%M:%S")
-
-
-def _paths(value: Any) -> tuple[str, ...]:
-    paths = tuple(path.strip() for path in words(value))
+def _parse_paths(value: Any) -> tuple[str, ...]:
+    paths = tuple(path.strip() for path in parse_words(value))
     if not all(re.fullmatch(r"[^.\s]+(\.[^.\s]+)*", path) for path in paths):
-        raise InputError(f"{value!r} is no path in an envelope, as in source.lsn, nor several with commas")
+        raise InputError(f"{value!r} is not a path in an envelope, as in source.lsn, nor several with commas")
     return paths
 
 
-def _columns(value: Any) -> int:
-    found = count(value)
-    if found > MOST_COLUMNS:
-        raise InputError(f"{found:,} columns: at most {MOST_COLUMNS:,} are read")
-    return found
+def _refuse_paths(value: tuple[str, ...]) -> None:
+    if len(value) > MAX_PATHS or any(len(path) > MAX_TEXT for path in value):
+        raise InputError(f"at most {MAX_PATHS} paths, of at most {MAX_TEXT} characters each")
 
 
-INGEST_PROPERTIES = {
-    known.name: known
-    for known in (
-        Property(
-            "ingest_format",
-            None,
-            one_of(*FORMATS),
-            "format of dropped files, whatever their names say",
-        ),
-        Property(
-            "ingest_delimiter",
-            None,
-            _delimiter,
-            "what stands between the fields of CSV: one character, or tab",
-            refuse=_refuse_delimiter,
-        ),
-        Property(
-            "ingest_header", "true", truth, "false: CSV without a header; the fields are the columns in order", bool
-        ),
-        Property(
-            "ingest_nulls",
-            "",
-            words,
-            "unquoted texts of CSV that are NULL, with commas; an empty one counts",
-            list,
-            _refuse_nulls,
-        ),
-        Property(
-            "ingest_timestamp_format",
-            "iso",
-            _timestamp_format,
-            "of times in text: iso, epoch_s, epoch_ms, epoch_us, or a pattern as in %d/%m/%Y %H:%M:%S",
-            refuse=_refuse_timestamp_format,
-        ),
-        Property(
-            "ingest_mode",
-            "append",
-            one_of("append", "upsert", "cdc"),
-            "rows are added, replace those of their key, or are changes (CDC)",
-        ),
-        Property(
-            "ingest_new_columns",
-            None,
-            one_of("reject", "ignore", "add"),
-            "a column that the table does not have: its file is rejected, it is skipped, or the table gets it",
-        ),
-        Property(
-            "ingest_on_extra", "reject", one_of("reject", "ignore"), "what ingest_new_columns is while it is not set"
-        ),
-        Property(
-            "ingest_on_bad_row",
-            "reject_file",
-            one_of("reject_file", "quarantine"),
-            "a row that can't be read rejects its file, or goes to rejected/ alone",
-        ),
-        Property(
-            "ingest_max_bad_rows", 1000, count, "with quarantine: a file with more bad rows than this is rejected"
-        ),
-        Property(
-            "ingest_max_columns",
-            MAX_COLUMNS,
-            _columns,
-            "a file of more columns than this is rejected; of columns with fields, the fields count",
-        ),
-        Property(
-            "ingest_landing",
-            "keep",
-            one_of("keep", "tag", "expire"),
-            "an ingested file stays as it is, is tagged, or is tagged to expire",
-        ),
-        Property(
-            "cdc_envelope", None, one_of("debezium", "dms", "flat"), "how files say what changed; needed by mode cdc"
-        ),
-        Property("cdc_sequence", None, name, "the column that orders changes; needed by mode cdc"),
-        Property(
-            "cdc_sequence_from",
-            None,
-            _paths,
-            "where in the envelope the sequence stands, as in source.lsn; by default in the row, as its column",
-            list,
-            _refuse_paths,
-        ),
-        Property(
-            "cdc_operation",
-            "Op",
-            name,
-            "the field that tells inserts, updates and deletes apart (dms, flat)",
-            refuse=_refuse_name,
-        ),
-        Property(
-            "cdc_unavailable_value",
-            UNAVAILABLE_VALUE,
-            _placeholder,
-            "what stands for a value that the source left out, and that is kept (debezium, flat); may begin with hex:",
-            refuse=_refuse_name,
-        ),
-        Property("cdc_memory", "7d", parse_duration, "keys of deleted rows are remembered for this long"),
-    )
-}
+def _parse_columns(value: Any) -> int:
+    columns = parse_count(value)
+    if columns > MOST_COLUMNS:
+        raise InputError(f"{columns:,} columns: at most {MOST_COLUMNS:,} are read")
+    return columns
+
+
+INGEST_PROPERTIES = by_name(
+    Property("ingest_format", None, parse_choice(*FORMATS), "format of dropped files, whatever their names say"),
+    Property(
+        "ingest_delimiter",
+        None,
+        _parse_delimiter,
+        "the delimiter of fields of CSV: one character, or tab",
+        refuse=_refuse_delimiter,
+    ),
+    Property(
+        "ingest_header", "true", parse_flag, "false: CSV without a header; the fields are the columns in order", bool
+    ),
+    Property(
+        "ingest_nulls",
+        "",
+        parse_words,
+        "unquoted texts of CSV that are NULL, with commas; an empty one counts",
+        list,
+        _refuse_nulls,
+    ),
+    Property(
+        "ingest_timestamp_format",
+        "iso",
+        _parse_timestamp_format,
+        "of times in text: iso, epoch_s, epoch_ms, epoch_us, or a pattern as in %d/%m/%Y %H:%M:%S",
+        refuse=_refuse_timestamp_format,
+    ),
+    Property(
+        "ingest_mode",
+        "append",
+        parse_choice("append", "upsert", "cdc"),
+        "rows are added, replace those of their key, or are changes (CDC)",
+    ),
+    Property(
+        "ingest_new_columns",
+        None,
+        parse_choice("reject", "ignore", "add"),
+        "a column that the table does not have: its file is rejected, it is skipped, or the table gets it",
+    ),
+    Property(
+        "ingest_on_extra", "reject", parse_choice("reject", "ignore"), "what ingest_new_columns is while it is not set"
+    ),
+    Property(
+        "ingest_on_bad_row",
+        "reject_file",
+        parse_choice("reject_file", "quarantine"),
+        "a row that can't be read rejects its file, or goes to rejected/ alone",
+    ),
+    Property(
+        "ingest_max_bad_rows", 1000, parse_count, "with quarantine: a file with more bad rows than this is rejected"
+    ),
+    Property(
+        "ingest_max_columns",
+        MAX_COLUMNS,
+        _parse_columns,
+        "a file of more columns than this is rejected; of columns with fields, the fields count",
+    ),
+    Property(
+        "ingest_landing",
+        "keep",
+        parse_choice("keep", "tag", "expire"),
+        "an ingested file stays as it is, is tagged, or is tagged to expire",
+    ),
+    Property(
+        "cdc_envelope", None, parse_choice("debezium", "dms", "flat"), "how files say what changed; needed by mode cdc"
+    ),
+    Property("cdc_sequence", None, parse_name, "the column that orders changes; needed by mode cdc"),
+    Property(
+        "cdc_sequence_from",
+        None,
+        _parse_paths,
+        "path of the sequence in the envelope, as in source.lsn; by default in the row, as its column",
+        list,
+        _refuse_paths,
+    ),
+    Property(
+        "cdc_operation",
+        "Op",
+        parse_name,
+        "the field that tells inserts, updates and deletes apart (dms, flat)",
+        refuse=_refuse_name,
+    ),
+    Property(
+        "cdc_unavailable_value",
+        UNAVAILABLE_VALUE,
+        _parse_placeholder,
+        "placeholder of a value that the source left out, and that stays (debezium, flat); may begin with hex:",
+        refuse=_refuse_name,
+    ),
+    Property(
+        "cdc_memory",
+        "7d",
+        parse_duration,
+        "keys of deleted rows are remembered for this long",
+        attribute="cdc_memory_us",
+    ),
+)
 
 
 @dataclass(frozen=True)
@@ -377,7 +411,7 @@ class IngestSettings:
     cdc: CdcSettings | None = None
 
     @classmethod
-    def of(cls, entry: TableEntry) -> IngestSettings:
+    def of(cls, entry: HasProperties) -> IngestSettings:
         """The settings of a table's entry. Raises InputError when it holds a value that can't be read."""
         return cls.read(entry.properties)
 
@@ -385,9 +419,9 @@ class IngestSettings:
     def read(cls, properties: Mapping[str, Any]) -> IngestSettings:
         """The settings that properties say. Raises InputError, also when one is missing that another needs."""
         values = read_settings(INGEST_PROPERTIES, properties)
-        own = {known.removeprefix("ingest_"): value for known, value in values.items() if known.startswith("ingest_")}
-        older = own.pop("on_extra")
-        own["new_columns"] = own["new_columns"] or older
+        own = {name.removeprefix("ingest_"): value for name, value in values.items() if name.startswith("ingest_")}
+        on_extra = own.pop("on_extra")
+        own["new_columns"] = own["new_columns"] or on_extra
         if own["mode"] != "cdc":
             return cls(**own)
         for needed in ("cdc_envelope", "cdc_sequence"):
@@ -395,17 +429,9 @@ class IngestSettings:
                 raise InputError(f"property ingest_mode: cdc needs {needed}")
         if values["cdc_envelope"] == "debezium" and values["cdc_sequence_from"] is None:
             raise InputError("property cdc_envelope: debezium needs cdc_sequence_from, as in source.lsn")
-        return cls(
-            **own,
-            cdc=CdcSettings(
-                envelope=values["cdc_envelope"],
-                sequence=values["cdc_sequence"],
-                sequence_from=values["cdc_sequence_from"] or (),
-                operation=values["cdc_operation"],
-                memory_us=values["cdc_memory"],
-                unavailable_value=values["cdc_unavailable_value"],
-            ),
-        )
+        cdc = {name.removeprefix("cdc_"): value for name, value in values.items() if name.startswith("cdc_")}
+        cdc["sequence_from"] = cdc["sequence_from"] or ()
+        return cls(**own, cdc=CdcSettings(**cdc))
 
     def check(self, schema: Schema, primary_key: Sequence[int]) -> None:
         """Raises SchemaError if files cannot be ingested into a table of this schema and primary key in this way."""
@@ -420,4 +446,40 @@ class IngestSettings:
         if field.id in primary_key:
             raise SchemaError(f"property cdc_sequence: column {field.name!r} is part of the primary key")
         if len(self.cdc.sequence_from) > 1 and not pa.types.is_string(kind):
-            raise SchemaError(f"property cdc_sequence_from: several paths need a string column, {field.name!r} is none")
+            raise SchemaError(
+                f"property cdc_sequence_from: several paths need a string column, {field.name!r} is not one"
+            )
+
+
+TABLE_PROPERTIES = {**OWN_PROPERTIES, **INGEST_PROPERTIES}
+
+
+def check_table_properties(
+    changes: Mapping[str, Any],
+    schema: Schema,
+    primary_key: Sequence[int] = (),
+    current: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Returns ``changes`` if a table of this schema may be set so; None as a value unsets.
+
+    Args:
+        primary_key: ids of its columns.
+        current: what is set already.
+
+    Raises:
+        InputError: an unknown name, a value that is not allowed, or some that do not go together.
+        SchemaError: a column that is not there, or can't be what it is named for.
+    """
+    checked = check_properties(changes, TABLE_PROPERTIES, "a table")
+    if checked.get("ttl") is not None:
+        check_ttl_column(parse_ttl(checked["ttl"]), schema)
+    if checked.get("index") is not None and parse_flag(checked["index"]) and not primary_key:
+        raise SchemaError("property index: rows are found by their primary key, and the table has none")
+    if checked.get("subject") is not None:
+        check_subject_column(parse_name(checked["subject"]), schema)
+    if checked.keys() & INGEST_PROPERTIES.keys():
+        merged = {name: value for name, value in {**(current or {}), **checked}.items() if value is not None}
+        IngestSettings.read(merged).check(schema, primary_key)
+    for column in columns_named(checked):
+        checked = with_renamed_column(checked, column, schema.field(column).name)
+    return checked

@@ -1,4 +1,7 @@
-"""The manifest: an immutable description of one version of the database, the root of its snapshot."""
+"""The manifest: an immutable description of one version of the database, the root of its snapshot.
+
+docs/format.md specifies its members; the docstrings here tell what code has to know of them.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +11,22 @@ import msgspec
 
 from dolmen.base import arguments
 from dolmen.errors import CorruptionError, Error, InputError, TableNotFoundError
-from dolmen.format.adopted_files import ADOPTED_FILES
-from dolmen.format.checksums import prepare, seal, unseal
 from dolmen.format.entries import ColumnStats, DataFile, Overlay, Tombstone
-from dolmen.format.erasures import Erasure, LeavingErasures, RewrittenErasures
 from dolmen.format.layout import (
+    CLOCK_STEP_US,
+    FORMAT_VERSION,
+    Cursor,
+    Tag,
     check_manifest_key,
     check_reference,
     check_table_name,
+    decode_sealed,
     manifest_key,
     parse_manifest_key,
+    prepare,
+    seal,
 )
-from dolmen.format.pointer import FORMAT_VERSION, Cursor, Tag, check_format_version
-from dolmen.format.schema import Schema
+from dolmen.format.schema import Field, Schema
 from dolmen.format.types import Json
 
 HISTORY_LENGTH = 64
@@ -34,9 +40,11 @@ COLUMN_DEFAULTS = "column-defaults"
 WIDENED_COLUMNS = "widened-columns"
 """A column may have a narrower type in files than in the schema."""
 TAGS = "tags"
-"""Versions before the horizon, or more of them than settings ask for, are kept by tags or cursors."""
+"""Versions before the horizon, or more of them than settings ask for, stay because of tags or cursors."""
 ERASURES = "erasures"
 """Reads of an older version apply the erasures that the newest manifest lists."""
+ADOPTED_FILES = "adopted-files"
+"""The feature of manifests that name adopted files."""
 INDEXES = "indexes"
 """Tables may have segments of kind ``index``."""
 FEATURES = frozenset({PREDICATE_EXPRESSIONS, COLUMN_DEFAULTS, WIDENED_COLUMNS, TAGS, ERASURES, ADOPTED_FILES, INDEXES})
@@ -60,8 +68,7 @@ class Counts(msgspec.Struct, frozen=True, omit_defaults=True):
     groups_dropped: int = 0
 
     def __add__(self, other: Counts) -> Counts:
-        pairs = zip(msgspec.structs.astuple(self), msgspec.structs.astuple(other), strict=True)
-        return Counts(*(a + b for a, b in pairs))
+        return Counts(*map(sum, zip(msgspec.structs.astuple(self), msgspec.structs.astuple(other), strict=True)))
 
 
 class TableEffect(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -80,10 +87,8 @@ class TableEffect(msgspec.Struct, frozen=True, omit_defaults=True):
     more: int = 0
 
     def __str__(self) -> str:
-        names = [*self.over, f"{self.more:,} more"] if self.more else self.over
-        return f"{self.what}{' ' if self.table else ''}{self.table}{'(' if names else ''}{', '.join(names)}" + (
-            ")" if names else ""
-        )
+        names = ", ".join([*self.over, f"{self.more:,} more"] if self.more else self.over)
+        return f"{self.what} {self.table}".rstrip() + (f"({names})" if names else "")
 
 
 class HistoryEntry(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -123,11 +128,9 @@ class Segment(msgspec.Struct, frozen=True, omit_defaults=True):
     manifest.
 
     Args:
-        kind: what its entries are. ``files``, ``overlays``, ``removed``, ``tombstones`` and ``index`` belong to a
-            table, ``table`` holds idle tables' whole entries, the others belong to the database.
-        object: its key.
-        size: bytes of the object.
-        crc32: of the whole object.
+        kind: of its entries. ``files``, ``overlays``, ``removed``, ``tombstones`` and ``index`` belong to a table,
+            ``table`` holds idle tables' whole entries, the others belong to the database.
+        object, size, crc32: key, bytes and checksum of the whole object.
         count: number of entries.
         least, greatest: of files the least and greatest commit timestamp of a row; of tombstones and overlays of
             ``ts`` and ``applied_through``, of erasures of ``ts``; of applied ids, released and history of the version.
@@ -138,7 +141,7 @@ class Segment(msgspec.Struct, frozen=True, omit_defaults=True):
         created_at: of history its newest entry's; of applied ids a time when none of them was newer.
         bloom: of applied ids: (offset, length, CRC-32) of the bloom filter in the object.
         erasing: of files: the least ``erasing`` that an entry in the object has, or has had since by an overlay; 0 =
-            none. A file that is gone counts too: its bounds still stand in the object.
+            none. A removed file counts too: the object still has its bounds.
         root: of index: (offset, length, CRC-32) of the root block in the object.
     """
 
@@ -162,7 +165,7 @@ class Segment(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def applied_through(self) -> int:
-        """Every one of its files has at least this ``applied_through``."""
+        """The least ``applied_through`` that its files may have."""
         return max(self.least_applied_through, self.resolved_through)
 
 
@@ -190,14 +193,14 @@ class AppliedId(msgspec.Struct, frozen=True):
 
 
 class Mark(msgspec.Struct, frozen=True, array_like=True):
-    """How far a table's changes had come at a time: ``[ts, greatest]``, a commit timestamp and a sequence."""
+    """The greatest sequence of a table's changes at a time: ``[ts, greatest]``, with a commit timestamp."""
 
     ts: int
     greatest: Json
 
 
 class Sequences(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How far the changes (CDC) of a table have come. Sequences stand here in JSON form (format/values.py), whole.
+    """The progress of the changes (CDC) of a table. Sequences are in JSON form (format/types.py), uncut.
 
     Args:
         greatest: the greatest sequence that a committed change had.
@@ -229,11 +232,11 @@ class TableEntry(msgspec.Struct, frozen=True, omit_defaults=True):
         tombstones: unresolved deletes, oldest first.
         segments: older entries of files, tombstones, overlays and ``removed``, oldest first.
         overlays: newer pairs of files whose entries are in segments; of several pairs of a file the greatest counts.
-        removed: uuids of files whose entries are in segments, and which are gone.
-        section: of an idle table, the segment that holds its whole entry (and others'): here stand only uuid, epoch,
+        removed: uuids of files whose entries are in segments, and which are not part of the table any more.
+        section: of an idle table, the segment that holds its whole entry (and others'). Beside it are only uuid, epoch,
             the two timestamps of deletes, and what tells whether an erasure reaches it: source, origins, subject.
         indexes: reserved.
-        sequences: how far its changes have come; None for a table that no changes were applied to.
+        sequences: None for a table that no changes were applied to.
         source: uuid of the table that it was cloned from; "" if it was not.
         origins: uuids of the tables that its source was cloned from, the nearest first.
     """
@@ -267,15 +270,105 @@ class TableEntry(msgspec.Struct, frozen=True, omit_defaults=True):
         return tuple(segment for segment in self.segments if segment.kind == kind)
 
     def objects(self) -> set[str]:
-        """Every object this entry itself names (tombstones are held for their record); not what segments name."""
-        held = {file.path for file in self.files}
-        held.update(file.vector.object for file in self.files if file.vector)
-        held.update(tombstone.blob.object for tombstone in self.tombstones)
-        held.update(segment.object for segment in self.segments)
-        held.update(overlay.vector.object for overlay in self.overlays if overlay.vector)
+        """Every object that this entry itself names, without those that segments name."""
+        objects = {file.path for file in self.files}
+        objects.update(file.vector.object for file in self.files if file.vector)
+        objects.update(overlay.vector.object for overlay in self.overlays if overlay.vector)
+        objects.update(tombstone.blob.object for tombstone in self.tombstones)
+        objects.update(segment.object for segment in self.segments)
         if self.section:
-            held.add(self.section.object)
-        return held
+            objects.add(self.section.object)
+        return objects
+
+
+class ErasedTable(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The delete of an erasure in one table, and in all tables that were cloned from it.
+
+    Args:
+        uuid: the table.
+        tombstone: names the rows.
+        columns: the columns that the tombstone names, as the table had them.
+    """
+
+    uuid: str
+    tombstone: Tombstone
+    columns: tuple[Field, ...] = ()
+
+
+class Erasure(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """A delete whose rows no version shows any more, and which leave the disk.
+
+    Args:
+        id: 32 hexadecimal digits, which name its receipt.
+        ts: its statement's timestamp. The tombstones of this timestamp are its own.
+        version: the version that it made.
+        requested_at: the time of the request, in microseconds by the server's clock.
+        due_at: the deadline for removing its rows from the disk.
+        tables: the deletes, each of another table.
+        subject: the values, in JSON form, of the subject that is forgotten in all tables with a subject; empty if rows
+            of single tables are erased.
+        request: id of the request; "" if it has none.
+        digest: digest of the request's content; "" if it has none.
+        has_own_deadline: whether its request set a deadline, other than that of the database's settings.
+        hurried_at: the time of a request that its rows leave the disk as soon as they can; 0 = there was none.
+    """
+
+    id: str
+    ts: int
+    version: int
+    requested_at: int
+    due_at: int
+    tables: tuple[ErasedTable, ...] = ()
+    subject: tuple[Json, ...] = ()
+    request: str = ""
+    digest: str = ""
+    has_own_deadline: bool = False
+    hurried_at: int = 0
+
+    def memory_us(self, most_us: int) -> int:
+        """How long it applies to late drops, in microseconds. A deadline of its own ends that in time.
+
+        Args:
+            most_us: what the database's settings say.
+        """
+        if self.hurried_at:
+            return 0
+        return min(most_us, (self.due_at - self.requested_at) // 2) if self.has_own_deadline else most_us
+
+    def is_later_than(self, dropped_us: int | None) -> bool:
+        """Whether it holds for rows that were dropped at a time by the server's clock; None = unknown."""
+        return dropped_us is None or dropped_us <= self.requested_at + CLOCK_STEP_US
+
+
+class RewrittenErasures(msgspec.Struct, frozen=True):
+    """A version from which on no file of any version holds rows of some erasures.
+
+    Args:
+        version: the first such version.
+        through: of erasures with timestamps up to this.
+    """
+
+    version: int
+    through: int
+
+
+class LeavingErasures(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Erasures that left the manifest's list in a version, and whose rows may still be on the disk.
+
+    Args:
+        version: the first version without them.
+        ids: of the erasures.
+        left_at: a time by the server's clock, in microseconds, after which no object is uploaded that holds their rows.
+        expire_at: when all versions before ``version`` expire at the latest.
+        due_at, requested_at: of the first of them.
+    """
+
+    version: int
+    ids: tuple[str, ...]
+    left_at: int = 0
+    expire_at: int = 0
+    due_at: int = 0
+    requested_at: int = 0
 
 
 class Manifest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -284,32 +377,28 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     Args:
         version: 1 for the first commit, then one more each.
         attempt: 8 hexadecimal digits that name the attempt that wrote this object.
-        previous: key of the version before, None for the first.
+        previous: key of the previous version, None for the first.
         commit_id: names the change; the same in all attempts of a commit.
         commit_ts: timestamp of the commit's LAST statement, int64 microseconds; orders deletes against data.
         created_at: microseconds by the server's clock, never decreasing; for time travel and retention.
-        operation: what the commit did, in a word ("append", "delete", "transaction", ...).
-        did: what it did to which tables: the first few.
-        did_more: how many more of these there were.
-        message: what its author said of it.
-        data_change: whether any scan's rows may differ from the version before.
-        history: the commits before this one, oldest first: at least the last 64, older ones are in segments.
+        operation: a word for the commit ("append", "delete", "transaction", ...).
+        did, did_more: the first few of its effects on tables, and how many more there were.
+        message: its author's.
+        data_change: whether any scan's rows may differ from the previous version.
+        history: earlier commits, oldest first: at least the last 64, older ones are in segments.
         applied: ids applied exactly once, oldest first; older ones are in segments.
-        released: objects released by commits, this one included, that are not known to be deleted yet, oldest first.
-        properties: settings of the database.
-        orphan_cutoff: the fence: objects uploaded up to then by a commit not landed yet may be gone.
-        revoked_intents: txids whose objects may be gone, with the server's time of the revocation.
+        released: objects released by commits, this one included, that may not be deleted yet, oldest first.
+        orphan_cutoff: the fence: older objects of a commit that has not landed may be deleted.
+        revoked_intents: txids whose objects may be deleted, with the server's time of the revocation.
         horizon: the oldest version that may be read.
         horizon_at: ``created_at`` of the commit that moved the horizon there.
-        freed: all that was released up to this version has been deleted.
-        swept: orphans last modified before this time have been deleted.
+        freed: all objects released up to this version are deleted.
+        swept: orphans last modified before this time are deleted.
         segments: older entries of history, applied ids, released and erasures, oldest first.
-        tags: versions kept under a name.
-        cursors: places of readers of changes, by name.
         erasures: deletes that still apply to older versions, late drops and the disk, oldest first.
         rewritten: versions from which on no file holds rows of listed erasures, oldest first.
-        leaving: erasures that are not listed any more, and whose rows are not known to be gone from the disk.
-        features: what a reader must understand beyond ``format_version``.
+        leaving: erasures that are not listed any more, and whose rows may still be on the disk.
+        features: the features that a reader must understand beyond ``format_version``.
     """
 
     format_version: int
@@ -376,37 +465,22 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     def as_history(self) -> HistoryEntry:
         """This commit as an entry in the history of later manifests."""
-        return HistoryEntry(
-            self.version,
-            self.attempt,
-            self.commit_id,
-            self.commit_ts,
-            self.created_at,
-            self.operation,
-            self.counts,
-            self.did,
-            self.did_more,
-            self.message,
-        )
+        return HistoryEntry(*(getattr(self, name) for name in HistoryEntry.__struct_fields__))
 
     def encode(self) -> bytes:
-        """The object's bytes: sealed JSON. Raises InputError if something in it has no place in JSON."""
+        """The object's bytes: sealed JSON. Raises InputError for a value that JSON cannot say."""
         try:
             return seal(msgspec.json.encode(self))
         except (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError) as error:
-            raise InputError(f"this can't be committed, as it can't be written down: {error}") from error
+            raise InputError(f"this can't be committed: JSON has no form for it: {error}") from error
 
     def as_read(self) -> tuple[Manifest, bytes]:
-        """The object's bytes, and the manifest that readers will decode from them.
-
-        Raises:
-            InputError: it can make nothing of them; so they may not be committed.
-        """
+        """The object's bytes, and the manifest that readers will decode from them. Raises InputError if they can't."""
         body = self.encode()
         try:
             read = Manifest.decode(body, self.key)
         except (Error, RecursionError) as error:
-            raise InputError(f"this can't be committed, as nobody could read it: {error}") from error
+            raise InputError(f"this can't be committed: readers would refuse it: {error}") from error
         return (self if read == self else read), body  # the same objects as before, where there is no difference
 
     @classmethod
@@ -415,18 +489,13 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
         Raises:
             UnsupportedFormatError: written by a newer dolmen.
-            CorruptionError: it is damaged, is another version's, or refers to what can't be an object.
+            CorruptionError: it is damaged, is another version's, or refers to a key that can't be an object.
         """
-        document = unseal(body, key)
-        check_format_version(document, key, FEATURES)
-        try:
-            manifest = msgspec.json.decode(document, type=cls)
-        except msgspec.DecodeError as error:
-            raise CorruptionError(key, f"not a manifest: {error}") from error
+        manifest = decode_sealed(body, key, cls, "not a manifest", FEATURES)
         if manifest.key != key:
             raise CorruptionError(key, f"it says that it is {manifest.key}")
         if manifest.previous is not None and parse_manifest_key(manifest.previous) is None:
-            raise CorruptionError(key, f"{manifest.previous!r} is no manifest")
+            raise CorruptionError(key, f"{manifest.previous!r} is not a manifest")
         for name, table in manifest.tables.items():
             check_table_name(name)
             for path in table.objects():
@@ -452,6 +521,5 @@ EMPTY = Manifest(
     operation="empty",
 )
 """The manifest of a prefix without a pointer: the base of the first commit."""
-
 
 prepare(Manifest)

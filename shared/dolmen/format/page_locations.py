@@ -1,30 +1,8 @@
-"""Places of the pages of column chunks, with a checksum for each, so that single pages can be read.
+"""Where pages and column chunks of a data file are, with a checksum for each, so that parts can be read alone.
 
-The block is at the beginning of an entry's ``footer``, before the checksums of column chunks::
-
-    length of the numbers    uint32, little endian: decompressed
-    length of the frame      uint32, little endian
-    frame                    one Zstandard frame: the numbers, uint32, first the lowest bytes of all, then the next
-    "DPGS"                   4 bytes
-
-The numbers: for each column chunk (row groups in order, leaves in order) how many pages it has, or 0 if nothing is said
-of them; then for all pages in order their lengths, headers included; their rows, 0 for a dictionary; and the CRC-32 of
-all bytes of the file up to the end of each.
-
-Checksums of column chunks, page headers, page index and Bloom filters, for which Parquet has none.
-
-They stand between the page index and the Parquet footer, where readers of Parquet never look::
-
-    start, end              2 x uint32, little endian, for each column chunk: row groups in order, leaves in order
-    end of all              uint32
-    "DSUM"                  4 bytes
-
-In the footer, places of pages (format/page_places.py) may stand before them.
-
-*State* at a byte = CRC-32 of all the file's bytes before it. A chunk is as it was written if its CRC-32, begun with the
-state at its first byte, is the state at its end; so each is checked by itself, and with the "end of all" (the state at
-the footer's first byte) all the file's bytes. The entry's ``footer`` holds this block, so that its CRC-32 covers
-the checksums, and through them the data: no other file passes for this one.
+docs/format.md specifies both blocks ("Checksums of column chunks", "Places of pages"). The *state* at a byte is the
+CRC-32 of all the file's bytes before it: a part is as it was written if its CRC-32, begun with the state at its first
+byte, is the state at its end.
 """
 
 from __future__ import annotations
@@ -47,19 +25,11 @@ from dolmen.errors import CorruptionError
 from dolmen.format.parquet_footer import page_rows
 
 SUMS_MAGIC = b"DSUM"
-
-
 _END = struct.Struct("<I4s")
-
-
 _PAIR = struct.Struct("<II")
 
-
-_LENGTH = struct.Struct("<I4s")
-
-
-Place: TypeAlias = tuple[int, int]
-"""First byte of a column chunk, and its length."""
+ChunkRange: TypeAlias = tuple[int, int]
+"""First byte of a column chunk, and its number of bytes."""
 
 
 class States(NamedTuple):
@@ -74,11 +44,7 @@ class States(NamedTuple):
 
 
 class StoredStates(Sequence[States]):
-    """States as a file stores them, each of which is made when it is asked for: a table has many files.
-
-    Args:
-        stored: 8 bytes for each, start and end.
-    """
+    """States as a file stores them, 8 bytes each, made when they are read: a table has many files."""
 
     __slots__ = ("_stored",)
 
@@ -104,12 +70,6 @@ class StoredStates(Sequence[States]):
     def __iter__(self) -> Iterator[States]:
         return starmap(States, _PAIR.iter_unpack(self._stored))
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Sequence) and tuple(self) == tuple(other)
-
-    def __hash__(self) -> int:
-        return hash(tuple(self))
-
 
 class PartSums(NamedTuple):
     """Bytes of a file outside its column chunks."""
@@ -119,8 +79,8 @@ class PartSums(NamedTuple):
     states: States
 
 
-def chunk_place(chunk: pq.ColumnChunkMetaData) -> Place:
-    """The place of a column chunk, its dictionary included."""
+def chunk_range(chunk: pq.ColumnChunkMetaData) -> ChunkRange:
+    """The bytes of a column chunk, its dictionary included."""
     start = chunk.data_page_offset
     if chunk.dictionary_page_offset is not None:
         start = min(start, chunk.dictionary_page_offset)
@@ -134,32 +94,27 @@ class ChunkSums:
     Args:
         states: of all column chunks, row groups in order.
         end: of everything before the footer.
-        place: first byte of the footer.
-        before: bytes of the footer before the block, which say where pages are.
+        footer: first byte of the footer.
+        before: bytes of the footer before the block, which have the locations of pages.
     """
 
     states: Sequence[States]
     end: int
-    place: int
+    footer: int
     before: int = 0
 
     @classmethod
-    def collect(cls, metadata: pq.FileMetaData, states: dict[int, int], place: int) -> ChunkSums | None:
-        """The checksums of a file being written.
+    def collect(cls, metadata: pq.FileMetaData, states: dict[int, int], size: int) -> ChunkSums | None:
+        """The checksums of a file being written; None if its writer does not begin column chunks with a write.
 
         Args:
-            states: at each byte that the writer began to write at.
-            place: how many bytes there are.
-
-        Returns:
-            None if the writer does not begin its column chunks with a write of their own.
+            states: at each byte with which a write began.
+            size: bytes before the footer.
         """
-        found = []
-        for start, length in _places(metadata):
-            if start not in states or start + length not in states:
-                return None
-            found.append(States(states[start], states[start + length]))
-        return cls(tuple(found), states[place], place)
+        ends = [(start, start + length) for start, length in chunk_ranges(metadata)]
+        if any(end not in states for pair in ends for end in pair):
+            return None
+        return cls(tuple(States(states[start], states[end]) for start, end in ends), states[size], size)
 
     def encode(self) -> bytes:
         """The block."""
@@ -167,21 +122,18 @@ class ChunkSums:
 
     @classmethod
     def decode(cls, footer: bytes, offset: int, metadata: pq.FileMetaData, key: str) -> ChunkSums | None:
-        """The block in front of a footer.
+        """The block in front of a footer; None if the file was written without.
 
         Args:
-            footer: what the entry calls so: the block, the Thrift metadata, its length, and the magic.
+            footer: the entry's ``footer``: the block, the Thrift metadata, its length, and the magic.
             offset: of its first byte in the file.
             key: the file's, for the error.
-
-        Returns:
-            None if the file was written without.
 
         Raises:
             CorruptionError: there is something else.
         """
-        length, _ = _LENGTH.unpack_from(footer, len(footer) - _LENGTH.size)
-        size = len(footer) - _LENGTH.size - length
+        length, _ = _END.unpack_from(footer, len(footer) - _END.size)
+        size = len(footer) - _END.size - length
         if not size:
             return None
         chunks = metadata.num_row_groups * metadata.num_columns
@@ -191,44 +143,36 @@ class ChunkSums:
         end, _ = _END.unpack_from(footer, size - _END.size)
         return cls(StoredStates(footer[start : start + chunks * _PAIR.size]), end, offset, start)
 
-    def of_chunks(self, metadata: pq.FileMetaData, group: int, leaves: Sequence[int]) -> dict[Place, States]:
-        """The states of some column chunks of a row group, by where they are."""
+    def of_chunks(self, metadata: pq.FileMetaData, group: int, leaves: Sequence[int]) -> dict[ChunkRange, States]:
+        """The states of some column chunks of a row group, by their bytes."""
         row_group, first = metadata.row_group(group), group * metadata.num_columns
-        return {chunk_place(row_group.column(leaf)): self.states[first + leaf] for leaf in leaves}
+        return {chunk_range(row_group.column(leaf)): self.states[first + leaf] for leaf in leaves}
 
     def behind_chunks(self, metadata: pq.FileMetaData) -> PartSums:
-        """All that is between the last column chunk and the block: Bloom filters and page index."""
-        (start, length), states = max(zip(_places(metadata), self.states, strict=True))
-        return PartSums(start + length, self.place, States(states.end, self.end))
+        """The bytes between the last column chunk and the block: Bloom filters and page index."""
+        (start, length), states = max(zip(chunk_ranges(metadata), self.states, strict=True))
+        return PartSums(start + length, self.footer, States(states.end, self.end))
 
     def others(self, metadata: pq.FileMetaData) -> Iterator[PartSums]:
-        """All that is neither in a column chunk nor in the footer: magic, page index, Bloom filters."""
-        place, state = 0, 0
-        chunks = sorted(zip(_places(metadata), self.states, strict=True))
-        for (start, length), states in chunks:
-            if place < start:
-                yield PartSums(place, start, States(state, states.start))
-            place, state = start + length, states.end
-        if place < self.place:
-            yield PartSums(place, self.place, States(state, self.end))
+        """The bytes that are neither in a column chunk nor in the footer: magic, page index, Bloom filters."""
+        end, state = 0, 0
+        for (start, length), states in sorted(zip(chunk_ranges(metadata), self.states, strict=True)):
+            if end < start:
+                yield PartSums(end, start, States(state, states.start))
+            end, state = start + length, states.end
+        if end < self.footer:
+            yield PartSums(end, self.footer, States(state, self.end))
 
 
-def _places(metadata: pq.FileMetaData) -> Iterator[Place]:
+def chunk_ranges(metadata: pq.FileMetaData) -> Iterator[ChunkRange]:
     for group in range(metadata.num_row_groups):
         row_group = metadata.row_group(group)
         for leaf in range(metadata.num_columns):
-            yield chunk_place(row_group.column(leaf))
+            yield chunk_range(row_group.column(leaf))
 
 
 PAGES_MAGIC = b"DPGS"
-
-
-_HEAD = struct.Struct("<II")
-
-
 _MOST_BYTES = 256 * MIB
-
-
 Numbers = npt.NDArray[np.int64]
 
 
@@ -250,7 +194,7 @@ class ChunkPages:
 
 
 @dataclass(frozen=True)
-class PagePlaces:
+class PageLocations:
     """The pages of one file.
 
     Args:
@@ -266,32 +210,29 @@ class PagePlaces:
     @classmethod
     def collect(
         cls, metadata: pq.FileMetaData, states: dict[int, int], headers: dict[int, bytes], flat: Sequence[bool]
-    ) -> PagePlaces | None:
-        """The pages of a file being written, whose writer begins each page and its data with a write of their own.
+    ) -> PageLocations | None:
+        """The pages of a file whose writer begins each page, and its data, with a write of its own; None without any.
 
         Args:
-            states: by the place at which a write began, the CRC-32 of all bytes before it, ascending.
-            headers: by place, the bytes of short writes.
+            states: by the offset at which a write began, the CRC-32 of all bytes before it, ascending.
+            headers: by offset, the bytes of short writes.
             flat: of each leaf, whether it has one value for each row.
-
-        Returns:
-            None if nothing is known of any page.
         """
         writes = list(states)
         counts: list[int] = []
-        found: list[tuple[int, int, int]] = []
+        pages: list[tuple[int, int, int]] = []
         for group in range(metadata.num_row_groups):
             row_group = metadata.row_group(group)
             for leaf in range(metadata.num_columns):
-                start, length = chunk_place(row_group.column(leaf))
+                start, length = chunk_range(row_group.column(leaf))
                 own = _pages(start, start + length, writes, states, headers) if flat[leaf] else []
                 if sum(rows for _, rows, _ in own) != row_group.num_rows:
                     own = []
                 counts.append(len(own))
-                found += own
-        if not found:
+                pages += own
+        if not pages:
             return None
-        lengths, rows, ends = np.array(found, np.int64).T
+        lengths, rows, ends = np.array(pages, np.int64).T
         return cls(np.array(counts, np.int64), lengths, rows, ends)
 
     def encode(self) -> bytes:
@@ -299,31 +240,29 @@ class PagePlaces:
         numbers = np.concatenate([self.counts, self.lengths, self.rows, self.states]).astype("<u4")
         planes = numbers.view(np.uint8).reshape(-1, 4).T.tobytes()
         frame: bytes = pa.Codec("zstd").compress(planes, asbytes=True)
-        return _HEAD.pack(len(planes), len(frame)) + frame + PAGES_MAGIC
+        return _PAIR.pack(len(planes), len(frame)) + frame + PAGES_MAGIC
 
     @classmethod
-    def decode(cls, block: bytes, chunks: int) -> PagePlaces | None:
-        """Reads a block.
+    def decode(cls, block: bytes, chunks: int) -> PageLocations | None:
+        """Reads a block; None if there is none, or something else, which a newer dolmen may have written.
+
+        Only the checksum of the footer tells damage.
 
         Args:
-            block: everything between the beginning of ``footer`` and the checksums of column chunks.
+            block: the bytes from the beginning of ``footer`` to the checksums of column chunks.
             chunks: how many the file has.
-
-        Returns:
-            None if there is none, or something else, which a newer dolmen may have written: only the checksum of the
-            footer tells damage.
         """
         if not block:
             return None
         try:
-            size, length = _HEAD.unpack_from(block)
+            size, length = _PAIR.unpack_from(block)
             if (
                 block[-len(PAGES_MAGIC) :] != PAGES_MAGIC
-                or _HEAD.size + length + len(PAGES_MAGIC) != len(block)
+                or _PAIR.size + length + len(PAGES_MAGIC) != len(block)
                 or size > _MOST_BYTES
             ):
                 return None
-            frame = memoryview(block)[_HEAD.size : _HEAD.size + length]
+            frame = memoryview(block)[_PAIR.size : _PAIR.size + length]
             planes = np.frombuffer(pa.decompress(frame, size, codec="zstd", asbytes=True), np.uint8)
             numbers = np.ascontiguousarray(planes.reshape(4, -1).T).view("<u4").reshape(-1).astype(np.int64)
             counts = numbers[:chunks]
@@ -335,23 +274,22 @@ class PagePlaces:
         return cls(counts, lengths, rows, states)
 
     def of_chunk(self, metadata: pq.FileMetaData, sums: ChunkSums, group: int, leaf: int) -> ChunkPages | None:
-        """The pages of a column chunk; None if nothing is said of them, or they do not make up the chunk."""
+        """The pages of a column chunk; None if they are not known, or do not make up the chunk."""
         at = group * metadata.num_columns + leaf
         count = int(self.counts[at])
         if not count:
             return None
         first = int(self.counts[:at].sum())
-        start, length = chunk_place(metadata.row_group(group).column(leaf))
+        start, length = chunk_range(metadata.row_group(group).column(leaf))
         starts = start + np.concatenate([[0], np.cumsum(self.lengths[first : first + count])])
         rows = self.rows[first : first + count]
         ends = [sums.states[at].start, *self.states[first : first + count].tolist()]
         has_dictionary = count > 1 and not rows[0]
         firsts = np.concatenate([[0], np.cumsum(rows[1:] if has_dictionary else rows)])
-        whole = (int(starts[-1]), int(firsts[-1]), ends[-1])
-        if whole != (start + length, metadata.row_group(group).num_rows, sums.states[at].end):
+        end = (int(starts[-1]), int(firsts[-1]), ends[-1])
+        if end != (start + length, metadata.row_group(group).num_rows, sums.states[at].end):
             return None
-        states = tuple(States(*pair) for pair in pairwise(ends))
-        return ChunkPages(starts, firsts, states, has_dictionary)
+        return ChunkPages(starts, firsts, tuple(starmap(States, pairwise(ends))), has_dictionary)
 
 
 def _pages(
@@ -362,11 +300,10 @@ def _pages(
     own = writes[begin : bisect_left(writes, end)]
     if len(own) % 2:
         return []
-    found = []
-    for at, header in enumerate(own[::2]):
-        after = own[2 * at + 2] if 2 * at + 2 < len(own) else end
+    pages = []
+    for index, (header, after) in enumerate(pairwise([*own[::2], end])):
         rows = page_rows(headers[header]) if header in headers else None
-        if rows is None or after not in states or (rows == 0 and at):
+        if rows is None or after not in states or (rows == 0 and index):
             return []
-        found.append((after - header, rows, states[after]))
-    return found
+        pages.append((after - header, rows, states[after]))
+    return pages

@@ -1,30 +1,22 @@
-"""Takes footers of Parquet files apart and builds new ones, for row groups that move to another file.
+"""Footers of Parquet files: Thrift's compact protocol, row groups that move to another file, and Julian days.
 
-A row group says where its column chunks, its Bloom filters and its page index are, by the bytes of the file. Where it
-moves, these offsets are rewritten, and nothing else. Source: parquet.thrift of
-https://github.com/apache/parquet-format, whose numbers of fields stand here.
-
-Thrift's compact protocol, as far as single pages, row groups and the footers of Parquet need it.
-
-Source: https://github.com/apache/thrift/blob/master/doc/specs/thrift-compact-protocol.md, and parquet.thrift of
-https://github.com/apache/parquet-format.
+Where a row group moves, the offsets of its column chunks, Bloom filters and page index are rewritten, and nothing else.
+Sources: https://github.com/apache/thrift/blob/master/doc/specs/thrift-compact-protocol.md, and parquet.thrift of
+https://github.com/apache/parquet-format, which numbers the fields.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Self
 
+import pyarrow.parquet as pq
+
 I32, I64, BINARY, LIST, STRUCT = 5, 6, 8, 9, 12
-
-
 _TRUE, _FALSE, _BYTE, _I16, _DOUBLE, _SET, _MAP = 1, 2, 3, 4, 7, 10, 11
-
-
 _INTEGERS = frozenset({_I16, I32, I64})
-
-
 _DATA_PAGE_TYPE, _DICTIONARY_PAGE_TYPE = 0, 2
 
 
@@ -39,7 +31,7 @@ def varint(value: int) -> bytes:
 
 
 def integer(value: int) -> bytes:
-    """A number as i16, i32 and i64 have it."""
+    """A number in the form of i16, i32 and i64."""
     return varint(value << 1 if value >= 0 else (-value << 1) - 1)
 
 
@@ -50,9 +42,10 @@ def binary(value: bytes) -> bytes:
 
 def array(kind: int, items: Iterable[bytes]) -> bytes:
     """A list of encoded items."""
-    listed = list(items)
-    head = bytes([len(listed) << 4 | kind]) if len(listed) < 15 else bytes([0xF0 | kind]) + varint(len(listed))
-    return head + b"".join(listed)
+    encoded = list(items)
+    count = len(encoded)
+    head = bytes([count << 4 | kind]) if count < 15 else bytes([0xF0 | kind]) + varint(count)
+    return head + b"".join(encoded)
 
 
 def struct(fields: Iterable[tuple[int, int, bytes]], last: int = 0) -> bytes:
@@ -74,7 +67,7 @@ def struct(fields: Iterable[tuple[int, int, bytes]], last: int = 0) -> bytes:
 
 
 class ThriftCursor:
-    """Goes through encoded bytes. Raises ValueError where they are none of this protocol, or end too early."""
+    """Reads encoded bytes. Raises ValueError if they are not of this protocol, or end too early."""
 
     def __init__(self, body: bytes, at: int = 0) -> None:
         self._body, self.at = body, at
@@ -95,7 +88,7 @@ class ThriftCursor:
         return value
 
     def integer(self) -> int:
-        """A number as i16, i32 and i64 have it."""
+        """A number in the form of i16, i32 and i64."""
         value = self.varint()
         return value >> 1 ^ -(value & 1)
 
@@ -111,7 +104,7 @@ class ThriftCursor:
         return (last + (byte >> 4) if byte >> 4 else self.integer()), byte & 0x0F
 
     def skip(self, kind: int) -> None:
-        """Passes over a value, which for a bool in a struct has no bytes."""
+        """Skips a value, which for a bool in a struct has no bytes."""
         try:
             self.at = _end(self._body, self.at, kind)
         except IndexError:
@@ -119,7 +112,7 @@ class ThriftCursor:
 
 
 def _end(body: bytes, at: int, kind: int) -> int:
-    """The place behind a value. Footers have many, so this calls nothing for most. Raises IndexError, ValueError."""
+    """The end of a value. Footers have many, so this calls nothing for most. Raises IndexError, ValueError."""
     if kind == STRUCT:
         while head := body[at]:
             at += 1
@@ -160,7 +153,7 @@ def _end(body: bytes, at: int, kind: int) -> int:
 
 
 def _varint(body: bytes, at: int) -> tuple[int, int]:
-    """A number of at least 0, and the place behind it."""
+    """A number of at least 0, and its end."""
     value = shift = 0
     while (byte := body[at]) > 0x7F:
         value |= (byte & 0x7F) << shift
@@ -182,10 +175,10 @@ class EmptyFooter:
 
     @classmethod
     def split(cls, body: bytes) -> EmptyFooter:
-        """Takes encoded metadata apart. Raises ValueError if it is something else."""
+        """Splits encoded metadata. Raises ValueError if it is something else."""
         cursor = ThriftCursor(body)
         before = last = 0
-        while last < 4:  # the version, the schema, the number of rows, and the row groups, which are none
+        while last < 4:  # the version, the schema, the number of rows, and the empty list of row groups
             found = cursor.field(last)
             if found is None:
                 raise ValueError("there is no list of row groups")
@@ -195,7 +188,7 @@ class EmptyFooter:
         return cls(body[:before], body[cursor.at :])
 
     def filled(self, rows: int, groups: Sequence[bytes]) -> bytes:
-        """The metadata with some encoded row groups, which have so many rows together."""
+        """The metadata with some encoded row groups, which have this number of rows together."""
         return (
             self.before + struct([(3, I64, integer(rows)), (4, LIST, array(STRUCT, groups))], last=2)[:-1] + self.after
         )
@@ -205,12 +198,11 @@ class ThriftStruct:
     """A struct whose fields can be replaced. Unknown fields stay as they are.
 
     Args:
-        body: holds it.
-        at: where it begins.
+        body: contains it, from the offset ``at`` on.
 
     Attributes:
         fields: kind and encoded value of each field by its number, in the order of ``body``.
-        end: the place behind it.
+        end: its end.
 
     Raises:
         ValueError: there is none.
@@ -230,43 +222,42 @@ class ThriftStruct:
             raise ValueError("the bytes end inside of a struct")
 
     def number(self, field: int) -> int | None:
-        """The value of a field that is a number; None if it is not there."""
+        """The value of a field that is a number; None if it is absent."""
         found = self.fields.get(field)
         return None if found is None else ThriftCursor(found[1]).integer()
 
     def set_number(self, field: int, value: int | None) -> None:
-        """Replaces the value of a field that is a number and is there, or takes the field away."""
+        """Replaces the value of an existing field that is a number; None removes the field."""
         if value is None:
             self.fields.pop(field, None)
         else:
             self.fields[field] = self.fields[field][0], integer(value)
 
     def structs(self, field: int) -> list[bytes]:
-        """The encoded items of a field that is a list of structs; none if it is not there."""
+        """The encoded items of a field that is a list of structs; none if it is absent."""
         if field not in self.fields:
             return []
         body = self.fields[field][1]
         cursor = ThriftCursor(body)
         head = cursor.byte()
         if head & 0x0F != STRUCT:
-            raise ValueError(f"field {field} is no list of structs")
-        found = []
+            raise ValueError(f"field {field} is not a list of structs")
+        items = []
         for _ in range(cursor.varint() if head >> 4 == 0x0F else head >> 4):
             start = cursor.at
             cursor.skip(STRUCT)
-            found.append(body[start : cursor.at])
-        return found
+            items.append(body[start : cursor.at])
+        return items
 
     def encode(self) -> bytes:
-        """The struct with its fields as they are now."""
+        """The struct with its present fields."""
         return struct((number, kind, value) for number, (kind, value) in self.fields.items())
 
 
 def page_rows(header: bytes) -> int | None:
-    """The rows of a data page of a column that has one value for each row, by its header; 0 for a dictionary.
+    """The rows of a data page of a column with one value for each row, by its header; 0 for a dictionary.
 
-    Returns:
-        None if the bytes are no header of a page, or of one of another kind.
+    It is None if the bytes are not the header of such a page.
     """
     cursor = ThriftCursor(header)
     try:
@@ -287,23 +278,11 @@ def page_rows(header: bytes) -> int | None:
 
 
 _FILE_ROWS, _FILE_GROUPS = 3, 4
-
-
 _GROUP_CHUNKS, _GROUP_OFFSET, _GROUP_ORDINAL = 1, 5, 7
-
-
 _CHUNK_OFFSET, _CHUNK_META = 2, 3
-
-
-_OFFSET_INDEX, _OFFSET_INDEX_LENGTH, _COLUMN_INDEX, _COLUMN_INDEX_LENGTH = 4, 5, 6, 7
-
-
-_DATA_PAGE, _INDEX_PAGE, _DICTIONARY_PAGE, _FILTER, _FILTER_LENGTH = 9, 10, 11, 14, 15
-
-
+_DATA_PAGE, _INDEX_PAGE, _DICTIONARY_PAGE = 9, 10, 11
+_OFFSET_INDEX, _COLUMN_INDEX, _FILTER = (4, 5), (6, 7), (14, 15)  # offset and length
 _INDEX_PAGES, _PAGE_OFFSET = 1, 1
-
-
 _MOST_ORDINAL = 2**15 - 1
 
 
@@ -321,7 +300,7 @@ class FooterParts:
 
     @classmethod
     def parse(cls, metadata: bytes) -> Self:
-        """Takes Thrift metadata apart. Raises ValueError."""
+        """Splits Thrift metadata. Raises ValueError."""
         found = ThriftStruct(metadata)
         groups = tuple(found.structs(_FILE_GROUPS))
         for field in (_FILE_ROWS, _FILE_GROUPS):
@@ -344,13 +323,13 @@ class FooterParts:
 
 @dataclass(frozen=True)
 class MovedGroup:
-    """A row group that has moved.
+    """A row group that moves to another file.
 
     Args:
         encoded: as it was.
-        by: how many bytes later its column chunks are now.
-        behind: what stood behind the column chunks of its file: Bloom filters and page index.
-        start: where that began.
+        by: how many bytes later its column chunks are in the new file.
+        behind: the bytes behind the column chunks of its old file: Bloom filters and page index.
+        start: the offset of ``behind`` in the old file.
     """
 
     encoded: bytes
@@ -370,24 +349,17 @@ def move_groups(groups: Sequence[MovedGroup], start: int) -> tuple[bytes, list[b
         Bloom filters and page index; the row groups, encoded.
 
     Raises:
-        ValueError: a footer that is none, or places that are not behind the column chunks.
+        ValueError: an invalid footer, or offsets that are not behind the column chunks.
     """
     moved = [_Group(group) for group in groups]
     chunks = [chunk for group in moved for chunk in group.chunks]
     tail = bytearray()
-
-    def add(body: bytes | memoryview | None) -> int | None:
-        if body is None:
-            return None
-        tail.extend(body)
-        return start + len(tail) - len(body)
-
-    for chunk in chunks:
-        chunk.set_filter(add(chunk.filter))
-    for chunk in chunks:
-        chunk.set_index(_COLUMN_INDEX, _COLUMN_INDEX_LENGTH, add(chunk.column_index), chunk.column_index)
-    for chunk in chunks:
-        chunk.set_index(_OFFSET_INDEX, _OFFSET_INDEX_LENGTH, add(chunk.offset_index), chunk.offset_index)
+    for kind in range(3):  # all Bloom filters, then all column indexes, then all offset indexes
+        for chunk in chunks:
+            own, (offset_field, length_field), body = chunk.parts[kind]
+            own.set_number(offset_field, None if body is None else start + len(tail))
+            own.set_number(length_field, None if body is None else len(body))
+            tail += body or b""
     return bytes(tail), [group.encode(ordinal) for ordinal, group in enumerate(moved)]
 
 
@@ -419,21 +391,13 @@ class _Chunk:
         self._meta = ThriftStruct(self._own.fields[_CHUNK_META][1])
         if self._own.number(_CHUNK_OFFSET):  # of a copy of the metadata in the file; 0 if there is none
             raise ValueError("there is metadata beside a column chunk")
-        self.filter = _part(moved, self._meta.number(_FILTER), self._meta.number(_FILTER_LENGTH))
-        column_index = self._own.number(_COLUMN_INDEX), self._own.number(_COLUMN_INDEX_LENGTH)
-        self.column_index = _part(moved, *column_index)
-        offset_index = _part(moved, self._own.number(_OFFSET_INDEX), self._own.number(_OFFSET_INDEX_LENGTH))
-        self.offset_index = None if offset_index is None else _moved_index(bytes(offset_index), moved.by)
+        offsets = _part(moved, self._own, _OFFSET_INDEX)
+        self.parts = (
+            (self._meta, _FILTER, _part(moved, self._meta, _FILTER)),
+            (self._own, _COLUMN_INDEX, _part(moved, self._own, _COLUMN_INDEX)),
+            (self._own, _OFFSET_INDEX, None if offsets is None else _move_index(bytes(offsets), moved.by)),
+        )
         _move(self._meta, (_DATA_PAGE, _INDEX_PAGE, _DICTIONARY_PAGE), moved.by)
-
-    def set_filter(self, place: int | None) -> None:
-        """Says where its Bloom filter is now."""
-        self._meta.set_number(_FILTER, place)
-
-    def set_index(self, field: int, length_field: int, place: int | None, body: bytes | memoryview | None) -> None:
-        """Says where a part of its page index is now."""
-        self._own.set_number(field, place)
-        self._own.set_number(length_field, None if body is None else len(body))
 
     def encode(self) -> bytes:
         """The column chunk."""
@@ -441,26 +405,27 @@ class _Chunk:
         return self._own.encode()
 
 
-def _part(moved: MovedGroup, place: int | None, length: int | None) -> memoryview | None:
-    """A part of what stood behind the column chunks; None if there is none. Raises ValueError."""
-    if place is None or not length:
-        if place is not None or length:
-            raise ValueError("of a Bloom filter or page index only the place is known, or only the length")
+def _part(moved: MovedGroup, own: ThriftStruct, fields: tuple[int, int]) -> memoryview | None:
+    """A part of the bytes behind the column chunks; None if there is none. Raises ValueError."""
+    offset, length = map(own.number, fields)
+    if offset is None or not length:
+        if offset is not None or length:
+            raise ValueError("a Bloom filter or page index has only an offset, or only a length")
         return None
-    first = place - moved.start
+    first = offset - moved.start
     if first < 0 or first + length > len(moved.behind):
-        raise ValueError(f"bytes {place} to {place + length} are not behind the column chunks")
+        raise ValueError(f"bytes {offset} to {offset + length} are not behind the column chunks")
     return moved.behind[first : first + length]
 
 
 def _move(own: ThriftStruct, fields: Sequence[int], by: int) -> None:
     for field in fields:
-        place = own.number(field)
-        if place is not None:
-            own.set_number(field, place + by)
+        offset = own.number(field)
+        if offset is not None:
+            own.set_number(field, offset + by)
 
 
-def _moved_index(body: bytes, by: int) -> bytes:
+def _move_index(body: bytes, by: int) -> bytes:
     """An offset index of pages that have moved."""
     if not by:
         return body
@@ -469,9 +434,64 @@ def _moved_index(body: bytes, by: int) -> bytes:
     for page in index.structs(_INDEX_PAGES):
         cursor = ThriftCursor(page)
         if cursor.field(0) != (_PAGE_OFFSET, I64):
-            raise ValueError("a page without its place")
-        place = cursor.integer()
+            raise ValueError("a page without its offset")
+        offset = cursor.integer()
         rest = page[cursor.at :]  # its fields are numbered by their distance from the one before
-        pages.append(struct([(_PAGE_OFFSET, I64, integer(place + by))])[:-1] + rest)
+        pages.append(struct([(_PAGE_OFFSET, I64, integer(offset + by))])[:-1] + rest)
     index.fields[_INDEX_PAGES] = LIST, array(STRUCT, pages)
     return index.encode()
+
+
+JULIAN = "it may hold days that Spark counted by the Julian calendar (its LEGACY mode, or a version before 3.0)"
+_VERSION, _LEGACY = b"org.apache.spark.version", b"org.apache.spark.legacyDateTime"
+_COLUMNS = b"org.apache.spark.sql.parquet.row.metadata"
+_FIRST_GREGORIAN_DAY = -141_427  # 1582-10-15, in days since 1970-01-01
+_LAST_SWITCH_SECONDS = -2_208_988_800  # 1900-01-01: from then on all of Spark's zones count alike
+_PER_SECOND = {"milliseconds": 1_000, "microseconds": 1_000_000}
+
+
+def julian_leaves(metadata: pq.FileMetaData) -> set[int]:
+    """The Parquet columns of a file that have days or times by the Julian calendar, or may have some.
+
+    Spark before 3.0, and later versions in their LEGACY mode, count days before 1582-10-15 by that calendar, and times
+    before 1900 by local clocks as well; their footers say so. All other readers would take them for other days.
+    https://spark.apache.org/docs/latest/sql-migration-guide.html#upgrading-from-spark-sql-24-to-30
+    Columns of type INT96 are left out: they have no statistics.
+    """
+    if not _counts_julian(metadata.metadata or {}):
+        return set()
+    return {leaf for leaf in range(metadata.num_columns) if _may_be_before(metadata, leaf)}
+
+
+def _counts_julian(notes: dict[bytes, bytes]) -> bool:
+    version = notes.get(_VERSION)
+    if version is None:
+        return _COLUMNS in notes  # the first versions did not write their number
+    return _LEGACY in notes or version.partition(b".")[0] in (b"0", b"1", b"2")
+
+
+def _may_be_before(metadata: pq.FileMetaData, leaf: int) -> bool:
+    """Whether a column has a value from before its calendar's switch, or may have one."""
+    first = _first_common(metadata, leaf)
+    if first is None:
+        return False
+    for group in range(metadata.num_row_groups):
+        chunk = metadata.row_group(group).column(leaf)
+        stats = chunk.statistics
+        if stats is not None and stats.has_null_count and stats.null_count == chunk.num_values:
+            continue
+        if chunk.num_values and (stats is None or not stats.has_min_max or stats.min_raw < first):
+            return True
+    return False
+
+
+def _first_common(metadata: pq.FileMetaData, leaf: int) -> int | None:
+    """The first value of a column that is the same in both calendars; None if it has no days or times of Spark's."""
+    column = metadata.schema.column(leaf)
+    logical = json.loads(column.logical_type.to_json())
+    if column.physical_type == "INT32" and logical["Type"] == "Date":
+        return _FIRST_GREGORIAN_DAY
+    if column.physical_type != "INT64" or logical["Type"] != "Timestamp" or not logical["isAdjustedToUTC"]:
+        return None
+    per_second = _PER_SECOND.get(logical["timeUnit"])
+    return None if per_second is None else _LAST_SWITCH_SECONDS * per_second

@@ -1,34 +1,151 @@
-"""Properties of tables and databases: which there are, what they mean, and what a value may be.
+"""Properties of tables and databases: what they mean, and which values they may have.
 
-Values are stored as they were given (a duration stays ``"30d"``) and read through ``TableSettings``,
-``IngestSettings`` and ``DatabaseSettings``, which know the defaults. Pure: nothing here reads or writes anything.
+Values are stored unparsed (a duration stays ``"30d"``). ``TableSettings`` and ``DatabaseSettings`` have the parsed
+values, with defaults.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
 
-from dolmen.base.units import GIB, KIB, MIB, parse_duration
+from dolmen.base import arguments
+from dolmen.base.arguments import short_repr
+from dolmen.base.units import GIB, KIB, MIB, parse_duration, parse_size
 from dolmen.errors import InputError, SchemaError
-from dolmen.format.ingest_properties import INGEST_PROPERTIES, IngestSettings
-from dolmen.format.manifest import Manifest, TableEntry
-from dolmen.format.property import (
-    Property,
-    check_properties,
-    count,
-    name,
-    one_of,
-    read_settings,
-    sized,
-    truth,
-    value_of,
-)
 from dolmen.format.schema import Schema
 from dolmen.format.types import can_be_key, short_type
+
+
+class HasProperties(Protocol):
+    """A table's entry, or a manifest."""
+
+    @property
+    def properties(self) -> Mapping[str, Any]: ...
+
+
+@dataclass(frozen=True)
+class Property:
+    """One setting.
+
+    Args:
+        default: its value while it is not set; None = it has none.
+        parse: reads a value. Raises InputError, which says what is allowed.
+        help: one line for people.
+        also: what a value may be beside text and a whole number: ``bool`` or ``list``.
+        refuse: raises InputError for a value, as ``parse`` returns it, that only older settings may have.
+        attribute: the name of its value in a class of settings, where it differs from ``name``.
+    """
+
+    name: str
+    default: str | int | None
+    parse: Callable[[Any], Any]
+    help: str
+    also: type | None = None
+    refuse: Callable[[Any], object] | None = None
+    attribute: str = ""
+
+
+def size_between(least: int, most: int) -> Callable[[Any], int]:
+    """Reads a size between these bounds, in bytes."""
+
+    def parse(value: Any) -> int:
+        size = parse_size(value)
+        if not least <= size <= most:
+            raise InputError(f"{short_repr(value)} is out of bounds: from {least:,} to {most:,} bytes")
+        return size
+
+    return parse
+
+
+def parse_count(value: Any) -> int:
+    """Reads a number from 1 to 999,999,999."""
+    text = str(value).strip()
+    if not re.fullmatch(r"[1-9]\d{0,8}", text, re.ASCII):
+        raise InputError(f"{short_repr(value)} is not a number from 1 to 999,999,999")
+    return int(text)
+
+
+def parse_choice(*choices: str) -> Callable[[Any], str]:
+    """Reads one of these words."""
+
+    def parse(value: Any) -> str:
+        if value not in choices:
+            raise InputError(f"{short_repr(value)} is not one of {', '.join(choices)}")
+        return str(value)
+
+    return parse
+
+
+def parse_flag(value: Any) -> bool:
+    """Reads ``true`` or ``false``."""
+    if value in (True, "true"):
+        return True
+    if value in (False, "false"):
+        return False
+    raise InputError(f"{short_repr(value)} is neither true nor false")
+
+
+def parse_words(value: Any) -> tuple[str, ...]:
+    """Reads a list of texts, or one text with commas between them."""
+    words = value.split(",") if isinstance(value, str) else value
+    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+        raise InputError(f"{short_repr(value)} is not a list of texts")
+    return tuple(words)
+
+
+def parse_name(value: Any) -> str:
+    """Reads a name: any text that is not blank."""
+    if not isinstance(value, str) or not value.strip():
+        raise InputError(f"{short_repr(value)} is not a name")
+    return value.strip()
+
+
+def check_properties(changes: Mapping[str, Any], known: Mapping[str, Property], owner: str) -> dict[str, Any]:
+    """Returns ``changes`` if each is a known property and a value of it; None as a value unsets. Raises InputError."""
+    for name, value in changes.items():
+        if name not in known:
+            raise InputError(f"{owner} has no property {short_repr(name)}; there are: {', '.join(known)}")
+        if value is not None:
+            _parse(known[name], value, is_new=True)
+    return dict(changes)
+
+
+def value_of(known: Property, properties: Mapping[str, Any]) -> Any:
+    """The parsed value of a property, or its default where it is not set. Raises InputError."""
+    value = properties.get(known.name, known.default)
+    return None if value is None else _parse(known, value)
+
+
+def read_settings(known: Mapping[str, Property], properties: Mapping[str, Any]) -> dict[str, Any]:
+    """The parsed values of all properties, by the name of their attribute in a class of settings. Raises InputError."""
+    return {each.attribute or each.name: value_of(each, properties) for each in known.values()}
+
+
+def by_name(*properties: Property) -> dict[str, Property]:
+    """Properties by name."""
+    return {each.name: each for each in properties}
+
+
+def _parse(known: Property, value: Any, *, is_new: bool = False) -> Any:
+    try:
+        if type(value) not in (str, int, known.also):
+            raise InputError(f"{short_repr(value)} is neither text nor a whole number")
+        if isinstance(value, str):
+            arguments.text("value", value)
+        elif type(value) is int:
+            arguments.number("value", value)
+        parsed = known.parse(value)
+        if is_new and known.refuse:
+            known.refuse(parsed)
+        return parsed
+    except InputError as error:
+        raise InputError(f"property {known.name}: {error}") from None
+
 
 COMPACTED_FILE_BYTES = "256MB"
 """The default size of a full file: compaction leaves files of this size alone, and writes files of it."""
@@ -50,140 +167,112 @@ def parse_ttl(text: str) -> TimeToLive:
     """``event_time 90d``: a column (as it is spelt in the schema; the last word is the age) and a duration."""
     column, space, age = text.strip().rpartition(" ") if isinstance(text, str) else ("", "", "")
     if not space:
-        raise InputError(f"{text!r} is no time to live: a column and a duration, as in 'event_time 90d'")
+        raise InputError(f"{text!r} is not a time to live: a column and a duration, as in 'event_time 90d'")
     return TimeToLive(column.strip(), parse_duration(age))
 
 
-def filter_bits(value: Any) -> int:
-    """Reads a number of bits by which Bloom filters come."""
-    bits = count(value)
-    if bits not in FILTER_BITS:
-        raise InputError(f"{bits} is none of {', '.join(map(str, FILTER_BITS))}")
+def _parse_filter_bits(value: Any) -> int:
+    choices = (8, 16, 32, 64)  # row groups have a power of two of rows, and filters of bytes
+    bits = parse_count(value)
+    if bits not in choices:
+        raise InputError(f"{bits} is not one of {', '.join(map(str, choices))}")
     return bits
 
 
-FILTER_BITS = (8, 16, 32, 64)
-"""Row groups have a power of two of rows, and filters of bytes."""
+OWN_PROPERTIES = by_name(
+    Property("ttl", None, parse_ttl, "rows whose time is further back expire: a column and an age, 'event_time 90d'"),
+    Property(
+        "target_file_bytes",
+        COMPACTED_FILE_BYTES,
+        size_between(4 * KIB, 4 * GIB),
+        "size of a full data file; smaller ones are compacted",
+    ),
+    Property(
+        "iceberg",
+        None,
+        parse_choice("v2", "v3"),
+        "the table is published in this version of Apache Iceberg after each round of maintenance",
+    ),
+    Property(
+        "iceberg_snapshots",
+        "newest",
+        parse_choice("newest", "kept"),
+        "which published versions Iceberg's readers can travel to: the newest, or all that are kept",
+    ),
+    Property("index", "false", parse_flag, "true: rows are found by their primary key through an index", bool),
+    Property("subject", None, parse_name, "the column that says whom a row is about: forget erases by it"),
+    Property(
+        "leave_out_erased",
+        "false",
+        parse_flag,
+        "true: rows that match an erasure in force are left out when rows are written, and counted",
+        bool,
+    ),
+    Property(
+        "key_filter_bits",
+        8,
+        _parse_filter_bits,
+        "bits of Bloom filter for each key in new data files: 8, 16, 32 or 64; with more of them, more keys can be "
+        "looked up at once without reading files that have none",
+    ),
+)
 
-_OWN = {
-    known.name: known
-    for known in (
-        Property(
-            "ttl", None, parse_ttl, "rows whose time is further back expire: a column and an age, 'event_time 90d'"
-        ),
-        Property(
-            "target_file_bytes",
-            COMPACTED_FILE_BYTES,
-            sized(4 * KIB, 4 * GIB),
-            "size of a full data file; smaller ones are compacted",
-        ),
-        Property(
-            "iceberg",
-            None,
-            one_of("v2", "v3"),
-            "the table is published in this version of Apache Iceberg after each round of maintenance",
-        ),
-        Property(
-            "iceberg_snapshots",
-            "newest",
-            one_of("newest", "kept"),
-            "which published versions Iceberg's readers can travel to: the newest, or all that are kept",
-        ),
-        Property(
-            "index",
-            "false",
-            truth,
-            "true: rows are found by their primary key through an index",
-            bool,
-        ),
-        Property("subject", None, name, "the column that says whom a row is about: forget erases by it"),
-        Property(
-            "leave_out_erased",
-            "false",
-            truth,
-            "true: rows that match an erasure in force are left out when rows are written, and counted",
-            bool,
-        ),
-        Property(
-            "key_filter_bits",
-            8,
-            filter_bits,
-            "bits of Bloom filter for each key in new data files: 8, 16, 32 or 64; with more of them, more keys can be "
-            "looked up at once without reading files that have none",
-        ),
-    )
-}
-TABLE_PROPERTIES = {**_OWN, **INGEST_PROPERTIES}
-DATABASE_PROPERTIES = {
-    known.name: known
-    for known in (
-        Property("retention", "30d", parse_duration, "versions younger than this are kept", attribute="retention_us"),
-        Property("keep_versions", 1000, count, "this many of the newest versions are kept, whatever their age"),
-        Property(
-            "reader_grace",
-            "1h",
-            parse_duration,
-            "a running scan may read an expired version for this long",
-            attribute="reader_grace_us",
-        ),
-        Property(
-            "orphan_age",
-            "7d",
-            parse_duration,
-            "objects that no version names are removed at this age; a job must commit within it. Below a day is for "
-            "tests, below 15m (for which S3 takes a signature) it is unsafe",
-            attribute="orphan_age_us",
-        ),
-        Property(
-            "intent_timeout",
-            "1h",
-            parse_duration,
-            "a long job without a heartbeat for this long counts as dead",
-            attribute="intent_timeout_us",
-        ),
-        Property(
-            "applied_retention",
-            "35d",
-            parse_duration,
-            "ids of applied events and requests are kept for this long: longer than queues keep their dead letters",
-            attribute="applied_retention_us",
-        ),
-        Property(
-            "root_bytes", "256KB", sized(4 * KIB, 16 * MIB), "budget of a manifest; entries beyond it are spilled"
-        ),
-        Property(
-            "erase_within",
-            "30d",
-            parse_duration,
-            "rows that are erased leave the disk within this time",
-            attribute="erase_within_us",
-        ),
-        Property(
-            "erasure_memory",
-            "14d",
-            parse_duration,
-            "files dropped before an erasure, and ingested up to this time after it, bring no erased row back: longer "
-            "than queues and their dead letters keep anything; erase_within ends it earlier",
-            attribute="erasure_memory_us",
-        ),
-    )
-}
+DATABASE_PROPERTIES = by_name(
+    Property("retention", "30d", parse_duration, "versions younger than this are kept", attribute="retention_us"),
+    Property("keep_versions", 1000, parse_count, "this many of the newest versions are kept, whatever their age"),
+    Property(
+        "reader_grace",
+        "1h",
+        parse_duration,
+        "a running scan may read an expired version for this long",
+        attribute="reader_grace_us",
+    ),
+    Property(
+        "orphan_age",
+        "7d",
+        parse_duration,
+        "objects that no version names are removed at this age; a job must commit within it. Below a day is for "
+        "tests, below 15m (for which S3 takes a signature) it is unsafe",
+        attribute="orphan_age_us",
+    ),
+    Property(
+        "intent_timeout",
+        "1h",
+        parse_duration,
+        "a long job without a heartbeat for this long counts as dead",
+        attribute="intent_timeout_us",
+    ),
+    Property(
+        "applied_retention",
+        "35d",
+        parse_duration,
+        "ids of applied events and requests are kept for this long: longer than queues keep their dead letters",
+        attribute="applied_retention_us",
+    ),
+    Property(
+        "root_bytes", "256KB", size_between(4 * KIB, 16 * MIB), "budget of a manifest; entries beyond it are spilled"
+    ),
+    Property(
+        "erase_within",
+        "30d",
+        parse_duration,
+        "rows that are erased leave the disk within this time",
+        attribute="erase_within_us",
+    ),
+    Property(
+        "erasure_memory",
+        "14d",
+        parse_duration,
+        "files dropped before an erasure, and ingested up to this time after it, bring no erased row back: longer "
+        "than queues and their dead letters keep anything; erase_within ends it earlier",
+        attribute="erasure_memory_us",
+    ),
+)
 
 
 @dataclass(frozen=True)
 class TableSettings:
-    """A table's settings, defaults filled in.
-
-    Args:
-        ttl: which rows expire; None = none do.
-        target_file_bytes: size of a full data file.
-        iceberg: the version of Iceberg in which it is published: v2 or v3; None = it is not published.
-        iceberg_snapshots: which published versions readers can travel to: newest or kept.
-        index: whether rows are found by their primary key through an index.
-        subject: name of the column that says whom a row is about; None = rows are about no one.
-        leave_out_erased: whether rows that match an erasure in force are left out when rows are written.
-        key_filter_bits: bits of the Bloom filters of new data files for each key.
-    """
+    """The parsed values of ``OWN_PROPERTIES``, with defaults; None where a property has none."""
 
     ttl: TimeToLive | None
     target_file_bytes: int
@@ -195,14 +284,14 @@ class TableSettings:
     key_filter_bits: int
 
     @classmethod
-    def of(cls, entry: TableEntry) -> TableSettings:
+    def of(cls, entry: HasProperties) -> TableSettings:
         """The settings of a table's entry. Raises InputError when it holds a value that can't be read."""
-        return cls(**read_settings(_OWN, entry.properties))
+        return cls(**read_settings(OWN_PROPERTIES, entry.properties))
 
 
 @dataclass(frozen=True)
 class DatabaseSettings:
-    """A database's settings, defaults filled in. Durations are microseconds."""
+    """The parsed values of ``DATABASE_PROPERTIES``, with defaults. Durations are microseconds."""
 
     retention_us: int
     keep_versions: int
@@ -215,7 +304,7 @@ class DatabaseSettings:
     erasure_memory_us: int
 
     @classmethod
-    def of(cls, manifest: Manifest) -> DatabaseSettings:
+    def of(cls, manifest: HasProperties) -> DatabaseSettings:
         """The settings of a version. Raises InputError when it holds a value that can't be read."""
         return cls(**read_settings(DATABASE_PROPERTIES, manifest.properties))
 
@@ -225,55 +314,24 @@ class DatabaseSettings:
         return min(self.erasure_memory_us, self.erase_within_us)
 
 
-def root_bytes(manifest: Manifest) -> int:
+def root_bytes(manifest: HasProperties) -> int:
     """The size that a manifest of this database may reach before entries are spilled, in bytes."""
     return int(value_of(DATABASE_PROPERTIES["root_bytes"], manifest.properties))
 
 
-def has_own_root_bytes(manifest: Manifest) -> bool:
-    """Whether the database has set ``root_bytes``, so that its manifests are to be filled up to it."""
-    return "root_bytes" in manifest.properties
+def erase_within_us(properties: Mapping[str, Any]) -> int:
+    """The time within which erased rows leave the disk, by the settings of a database."""
+    return int(value_of(DATABASE_PROPERTIES["erase_within"], properties))
 
 
-def has_index(entry: TableEntry) -> bool:
+def has_index(entry: HasProperties) -> bool:
     """Whether a table is to have an index of its primary key. Raises InputError when its setting can't be read."""
-    return bool(value_of(_OWN["index"], entry.properties))
+    return bool(value_of(OWN_PROPERTIES["index"], entry.properties))
 
 
-def key_filter_bits(entry: TableEntry) -> int:
+def key_filter_bits(entry: HasProperties) -> int:
     """Bits of the Bloom filters of a table's new data files for each key."""
-    return int(value_of(_OWN["key_filter_bits"], entry.properties))
-
-
-def check_table_properties(
-    changes: Mapping[str, Any],
-    schema: Schema,
-    primary_key: Sequence[int] = (),
-    current: Mapping[str, Any] | None = None,
-) -> dict[str, Any]:
-    """Returns ``changes`` if a table of this schema may be set so; None as a value unsets.
-
-    Args:
-        primary_key: ids of its columns.
-        current: what is set already.
-
-    Raises:
-        InputError: an unknown name, a value that is not allowed, or some that do not go together.
-        SchemaError: a column that is not there, or can't be what it is named for.
-    """
-    checked = check_properties(changes, TABLE_PROPERTIES, "a table")
-    if checked.get("ttl") is not None:
-        check_ttl_column(parse_ttl(checked["ttl"]), schema)
-    if checked.get("index") is not None and truth(checked["index"]) and not primary_key:
-        raise SchemaError("property index: rows are found by their primary key, and the table has none")
-    if checked.get("subject") is not None:
-        check_subject_column(name(checked["subject"]), schema)
-    if checked.keys() & INGEST_PROPERTIES.keys():
-        merged = {name: value for name, value in {**(current or {}), **checked}.items() if value is not None}
-        IngestSettings.read(merged).check(schema, primary_key)
-    for column in columns_named(checked):
-        checked = with_renamed_column(checked, column, schema.field(column).name)
-    return checked
+    return int(value_of(OWN_PROPERTIES["key_filter_bits"], entry.properties))
 
 
 def check_database_properties(changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -291,11 +349,6 @@ def check_ttl_column(ttl: TimeToLive, schema: Schema) -> pa.DataType:
     return arrow_type
 
 
-def erase_within_us(properties: Mapping[str, Any]) -> int:
-    """The time within which erased rows leave the disk, by the settings of a database."""
-    return int(value_of(DATABASE_PROPERTIES["erase_within"], properties))
-
-
 def check_subject_column(column: str, schema: Schema) -> pa.DataType:
     """The type of the column that says whom rows are about. Raises SchemaError if rows can't be found by it."""
     arrow_type = schema.field(column).arrow_type
@@ -309,19 +362,19 @@ def check_subject_column(column: str, schema: Schema) -> pa.DataType:
 def sequence_column(properties: Mapping[str, Any]) -> str | None:
     """The column that orders a table's changes (CDC); None if no setting names one."""
     column = properties.get("cdc_sequence")
-    return None if column is None else name(column)
+    return None if column is None else parse_name(column)
 
 
 def columns_named(properties: Mapping[str, Any]) -> dict[str, str]:
     """The columns that settings name, each with the name of one such setting."""
-    found: dict[str, str] = {}
+    columns: dict[str, str] = {}
     if (sequence := sequence_column(properties)) is not None:
-        found[sequence] = "cdc_sequence"
+        columns[sequence] = "cdc_sequence"
     if properties.get("ttl") is not None:
-        found[parse_ttl(properties["ttl"]).column] = "ttl"
+        columns[parse_ttl(properties["ttl"]).column] = "ttl"
     if properties.get("subject") is not None:
-        found[name(properties["subject"])] = "subject"
-    return found
+        columns[parse_name(properties["subject"])] = "subject"
+    return columns
 
 
 def with_renamed_column(properties: dict[str, Any], column: str, to: str) -> dict[str, Any]:
@@ -346,6 +399,6 @@ def with_renamed_column(properties: dict[str, Any], column: str, to: str) -> dic
     return changed
 
 
-def shown(properties: Mapping[str, Any], known: Mapping[str, Property]) -> dict[str, Any]:
+def effective_values(properties: Mapping[str, Any], known: Mapping[str, Property]) -> dict[str, Any]:
     """All settings with their values, or defaults where none is set."""
     return {each: properties.get(each, property_.default) for each, property_ in known.items()}

@@ -2,7 +2,7 @@
 
 Collection must not forget a kind of object, so each field of each struct of the format is listed here: as the key of an
 object, as something that holds references inside, or as neither. An unclassified field fails a test.
-What segments hold is reached by reading them (maintenance/gc/mark.py).
+References in segments are found by reading them (maintenance/gc/mark.py).
 """
 
 from __future__ import annotations
@@ -13,30 +13,27 @@ from typing import Any
 import msgspec
 
 from dolmen.errors import UnsupportedFormatError
-from dolmen.format.adopted_files import MappedColumn
 from dolmen.format.entries import Blob, ColumnStats, DataFile, KeysTombstone, Overlay, Vector, WhereTombstone
-from dolmen.format.erasures import ErasedTable, Erasure, LeavingErasures, RewrittenErasures
+from dolmen.format.layout import Cursor, Tag
 from dolmen.format.manifest import (
     AppliedId,
     Counts,
+    ErasedTable,
+    Erasure,
     HistoryEntry,
+    LeavingErasures,
     Manifest,
     Mark,
     Released,
+    RewrittenErasures,
     Segment,
     Sequences,
     TableEffect,
     TableEntry,
 )
-from dolmen.format.pointer import Cursor, Tag
-from dolmen.format.schema import Field, FormerName, Schema
+from dolmen.format.schema import Field, FormerName, MappedColumn, Schema
 
-KEYS: dict[type, tuple[str, ...]] = {
-    Blob: ("object",),
-    DataFile: ("path",),
-    Segment: ("object",),
-    Vector: ("object",),
-}
+KEYS: dict[type, tuple[str, ...]] = {Blob: ("object",), DataFile: ("path",), Segment: ("object",), Vector: ("object",)}
 """Fields that are the key of an object."""
 
 INSIDE: dict[type, tuple[str, ...]] = {
@@ -53,10 +50,8 @@ INSIDE: dict[type, tuple[str, ...]] = {
 
 RESERVED: dict[type, tuple[str, ...]] = {TableEntry: ("indexes",)}
 """Fields that will hold references one day. If one is not empty, this code cannot tell what the version needs."""
-
 RELEASED: dict[type, tuple[str, ...]] = {Manifest: ("released",), Released: ("objects", "trees", "manifests")}
 """Fields that name objects of OLDER versions: the work list of collection, no need of this version."""
-
 TAGGED: dict[type, tuple[str, ...]] = {Manifest: ("tags",), Tag: ("manifest",)}
 """Fields that keep OLDER versions alive: the mark reads those of the newest version only."""
 

@@ -1,7 +1,7 @@
 """Table schemas: columns with ids, and the translation between Arrow types and what is stored.
 
-A column is known by its id, never by its name or place: ids are given out once per table and never reused. Every
-Arrow type has ONE stored form (``storable``); a type without one is refused when the table is created.
+A column is its id, not its name or position: ids are used once per table. Every Arrow type has ONE stored form
+(``storable``); a type without one is refused when the table is created.
 """
 
 from __future__ import annotations
@@ -14,10 +14,9 @@ from typing import Any, TypeAlias
 import msgspec
 import pyarrow as pa
 
-from dolmen.base.cached import cached_property
+from dolmen.base.runtime import cached_property
 from dolmen.errors import SchemaError
-from dolmen.format.adopted_files import MappedColumn
-from dolmen.format.checksums import prepare
+from dolmen.format.layout import prepare
 from dolmen.format.types import (
     DECIMAL,
     FIXED_BINARY,
@@ -39,34 +38,54 @@ COMMIT_TS = "_commit_ts"
 """Name of the hidden last column of files whose rows have different commit timestamps."""
 COMMIT_TS_ID = 2**31 - 1
 """Field id of ``_commit_ts``; ids of users' columns stay below."""
-
 MAX_DEPTH = 32
 """How deeply lists, structs and maps may nest: readers of Parquet take 100 levels, each of these up to three."""
 MAX_LEVELS, MAX_TYPES = 128, 250_000
 """Levels of a type that is looked at, dictionaries, runs and extensions counted, and types that are inside it."""
-
 _UNITS = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
+_ADVICE: tuple[tuple[Callable[[pa.DataType], bool], str], ...] = (
+    (pa.types.is_null, "NULL alone has no type; cast it to the type of the values to come"),
+    (pa.types.is_float16, "cast it to float32, which holds all its values"),
+    (pa.types.is_interval, "store its months, days and nanoseconds as a struct of integers"),
+    (pa.types.is_union, "give each kind of value a column of its own"),
+    (pa.types.is_list_view, "cast it to a list"),
+    (pa.types.is_large_list_view, "cast it to a list"),
+    (pa.types.is_fixed_size_binary, "its values are all empty; cast it to binary, or leave it out"),
+)
+"""Advice for types that cannot be stored, beside durations."""
 _FIELD_ID = b"PARQUET:field_id"
 _BY_NAME: dict[str, pa.DataType] = {str(known.stored): known.stored for known in TYPES if known.stored is not None}
 _DECIMAL = re.compile(r"decimal128\((\d+), (-?\d+)\)")
 _FIXED_BINARY = re.compile(r"fixed_size_binary\[(\d+)\]")
 
 
+class MappedColumn(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The id of a column in adopted files that have no field ids, where its name tells which column it is.
+
+    Args:
+        id: the column's id.
+        names: the names that it has in such files.
+        fields: the same for the fields inside it: of a struct, the element of a list, the key and value of a map.
+    """
+
+    id: int
+    names: tuple[str, ...]
+    fields: tuple[MappedColumn, ...] = ()
+
+
 class Field(msgspec.Struct, frozen=True, omit_defaults=True):
     """A column, or a child of a nested one.
 
     Args:
-        id: never given out twice in a table.
+        id: never used twice in a table.
         name: may change.
         type: the stored form of its Arrow type.
         nullable: whether it may be NULL.
-        comment: what people say of it.
-        added_ts: timestamp of the statement that added it to a table with files; 0 = it came with the table. Every row
-            of an older timestamp has ``initial_default`` in it.
-        initial_default: JSON form of that value; it never changes.
+        added_ts: timestamp of the statement that added it to a table with files; 0 = it came with the table.
+        initial_default: JSON form of its value in all rows older than ``added_ts``; it never changes.
         write_default: JSON form of the value of new rows that come without the column.
-        widened_ts: timestamp of the last statement that gave it a wider type, or changed the fields inside it; 0 = it
-            has the type that it came with. Files may have a narrower one, or other fields.
+        widened_ts: timestamp of the last statement that widened its type, or changed the fields inside it; 0 = there
+            was none. Older files have a narrower type, or other fields.
     """
 
     id: int
@@ -100,8 +119,7 @@ class FormerName(msgspec.Struct, frozen=True):
     """A name that a column had.
 
     Args:
-        id: the column, which may be gone.
-        name: its name.
+        id: the column, which may be dropped.
         until_ts: timestamp of the statement that took the name away: a rename, a drop or a restore.
     """
 
@@ -115,16 +133,16 @@ class Schema(msgspec.Struct, frozen=True, omit_defaults=True, dict=True):
 
     Args:
         fields: in the order in which scans return them.
-        next_id: the first id never given out.
-        dropped: columns that are gone but still named by a tombstone.
+        next_id: the first id never used.
+        dropped: dropped columns that a tombstone still names.
         altered_ts: files with a row of this timestamp, or of an older one, may lack columns, or have them under other
             names.
         mapping: the columns of adopted files without field ids; it never changes.
-        former: names that columns had, in the order in which they lost them (``column_names``).
+        former: names that columns had, in the order in which they lost them.
         named_since: timestamp from which on ``former`` is complete; None if it was never recorded.
-        placed_since: timestamp of the last statement that moved a column to another place; 0 = there was none.
-        narrower: columns that an older version shows with a narrower type than that of ``fields``, by which deletes
-            since are applied to it. It is for reading only, and never stored.
+        placed_since: timestamp of the last statement that changed the order of columns; 0 = there was none.
+        narrower: for reading only, never stored: the columns that an older version shows with a narrower type than that
+            of ``fields``, by which later deletes apply to it.
     """
 
     fields: tuple[Field, ...]
@@ -147,14 +165,10 @@ class Schema(msgspec.Struct, frozen=True, omit_defaults=True, dict=True):
         if len(schema) == 0:
             raise SchemaError("a table needs at least one column")
         with readable_names():
-            return cls._numbered(schema)
-
-    @classmethod
-    def _numbered(cls, schema: pa.Schema) -> Schema:
-        check_column_names([field.name for field in schema])
-        ids = iter(range(1, COMMIT_TS_ID))
-        fields = tuple(_number(field, ids) for field in schema)
-        return cls(fields=fields, next_id=next(ids))
+            check_column_names([field.name for field in schema])
+            ids = iter(range(1, COMMIT_TS_ID))
+            fields = tuple(_number(field, ids) for field in schema)
+            return cls(fields=fields, next_id=next(ids))
 
     @cached_property
     def arrow(self) -> pa.Schema:
@@ -180,11 +194,8 @@ class Schema(msgspec.Struct, frozen=True, omit_defaults=True, dict=True):
     @cached_property
     def widened_types(self) -> dict[int, pa.DataType]:
         """The types of columns that had a narrower one, by id; not of nested ones, which have no bounds."""
-        return {
-            id_: field.arrow_type
-            for id_, field in self.by_id.items()
-            if field.widened_ts and not is_nested(field.arrow_type)
-        }
+        types = {id_: field.arrow_type for id_, field in self.by_id.items() if field.widened_ts}
+        return {id_: arrow_type for id_, arrow_type in types.items() if not is_nested(arrow_type)}
 
     def field(self, name: str) -> Field:
         """The column of this name, in whatever case. Raises SchemaError with the names there are."""
@@ -234,11 +245,11 @@ def readable_names() -> Iterator[None]:
 
 def same_names(names: Iterable[str]) -> tuple[str, str] | None:
     """The first two names that SQL cannot tell apart because it ignores case; None if there are none."""
-    seen: dict[str, str] = {}
+    by_lower: dict[str, str] = {}
     for name in names:
-        if name.lower() in seen:
-            return seen[name.lower()], name
-        seen[name.lower()] = name
+        if name.lower() in by_lower:
+            return by_lower[name.lower()], name
+        by_lower[name.lower()] = name
     return None
 
 
@@ -247,15 +258,15 @@ def own_names(names: Iterable[str], fields: Schema | Iterable[Field | pa.Field |
 
     Old tables may have names that differ in case only: there, the exact name counts.
     """
-    given = fields.fields if isinstance(fields, Schema) else fields
-    known: list[str] = [field if isinstance(field, str) else field.name for field in given]
-    own = {name.lower(): name for name in reversed(known)} | {name: name for name in known}
+    columns = fields.fields if isinstance(fields, Schema) else fields
+    spelt: list[str] = [field if isinstance(field, str) else field.name for field in columns]
+    own = {name.lower(): name for name in reversed(spelt)} | {name: name for name in spelt}
     return [own.get(name, own.get(name.lower(), name)) for name in names]
 
 
 def _check_names(what: str, names: Iterable[str]) -> None:
-    if alike := same_names(names):
-        first, second = alike
+    if pair := same_names(names):
+        first, second = pair
         if first == second:
             raise SchemaError(f"{what} {first!r} is there twice")
         raise SchemaError(f"{what}s {first!r} and {second!r} differ in case only, which SQL does not see: rename one")
@@ -277,16 +288,16 @@ def storable(arrow_type: pa.DataType) -> pa.DataType:
     Idempotent.
 
     Raises:
-        SchemaError: there is none: null, float16, durations, intervals, unions, views of lists, structs without
-            fields or with one twice, decimals over 38 digits or of a scale outside of these, binaries of width 0,
-            what is nested too deeply. It says what to do instead.
+        SchemaError: there is none: for null, float16, durations, intervals, unions, views of lists, structs without
+            fields or with one twice, decimals over 38 digits or of a scale outside of these, binaries of width 0, types
+            that are nested too deeply. It says what to do instead.
     """
     check_nesting(arrow_type)
     return _storable(arrow_type, MAX_DEPTH)
 
 
 def check_nesting(arrow_type: pa.DataType) -> None:
-    """Looks at the types inside a type without recursion, for code that recurses into them.
+    """Checks the types inside a type without recursion, for code that recurses into them.
 
     Raises:
         SchemaError: they nest more deeply than any type that can be stored, or are too many.
@@ -309,7 +320,7 @@ def _inner_types(arrow_type: pa.DataType) -> list[pa.DataType]:
         return [arrow_type.storage_type]
     if pa.types.is_dictionary(arrow_type) or pa.types.is_run_end_encoded(arrow_type):
         return [arrow_type.value_type]
-    return [arrow_type.field(place).type for place in range(arrow_type.num_fields)]
+    return [arrow_type.field(index).type for index in range(arrow_type.num_fields)]
 
 
 def _too_deep() -> SchemaError:
@@ -340,7 +351,7 @@ def plain_type(arrow_type: pa.DataType) -> pa.DataType:
 def _storable_decimal(arrow_type: pa.DataType, depth: int) -> pa.DataType:
     if arrow_type.precision > 38 or not 0 <= arrow_type.scale <= arrow_type.precision:
         raise SchemaError(
-            f"type {short_type(arrow_type)} cannot be stored: a decimal has 1 to 38 digits, of which 0 to all stand "
+            f"type {short_type(arrow_type)} cannot be stored: a decimal has 1 to 38 digits, of which 0 to all are "
             "after the point; cast it to such a one"
         )
     return pa.decimal128(arrow_type.precision, arrow_type.scale)
@@ -381,22 +392,9 @@ STORABLE: dict[ColumnType, Callable[[pa.DataType, int], pa.DataType]] = {
 
 def _instead(arrow_type: pa.DataType) -> str:
     """Advice for a type that cannot be stored."""
-    t = pa.types
-    if t.is_null(arrow_type):
-        return "nothing but NULL tells no type; cast it to the type of the values to come"
-    if t.is_float16(arrow_type):
-        return "cast it to float32, which holds all its values"
-    if t.is_duration(arrow_type):
+    if pa.types.is_duration(arrow_type):
         return f"cast it to int64, a number of {_UNITS[arrow_type.unit]}, and say so in the column's name"
-    if t.is_interval(arrow_type):
-        return "store its months, days and nanoseconds as a struct of integers"
-    if t.is_union(arrow_type):
-        return "give each kind of value a column of its own"
-    if t.is_list_view(arrow_type) or t.is_large_list_view(arrow_type):
-        return "cast it to a list"
-    if t.is_fixed_size_binary(arrow_type):
-        return "its values are all empty; cast it to binary, or leave it out"
-    return "cast it first"
+    return next((advice for is_kind, advice in _ADVICE if is_kind(arrow_type)), "cast it first")
 
 
 def _storable_field(field: pa.Field, depth: int) -> pa.Field:
@@ -432,19 +430,22 @@ def type_from_json(json: TypeJson) -> pa.DataType:
         if match := _FIXED_BINARY.fullmatch(json):
             return pa.binary(int(match[1]))
     elif len(json) == 1:
-        ((kind, inner),) = json.items()
+        [kind] = json
+        children = [field.to_arrow() for field in child_fields(json)]
         if kind == "list":
-            return pa.list_(_child(inner).to_arrow())
+            return pa.list_(*children)
         if kind == "struct":
-            return pa.struct([_child(field).to_arrow() for field in inner])
+            return pa.struct(children)
         if kind == "map":
-            key, item = map(_child, inner)
-            return pa.map_(key.to_arrow(), item.to_arrow())
+            return pa.map_(*children)
     raise SchemaError(f"unknown stored type {json!r}")
 
 
-def _child(json: Any) -> Field:
-    return json if isinstance(json, Field) else msgspec.convert(json, Field)
+def child_fields(json: TypeJson) -> tuple[Field, ...]:
+    """The fields of a struct, the element of a list, or key and value of a map; none of a type that is not nested."""
+    inner = () if isinstance(json, str) else next(iter(json.values()))
+    children = inner if isinstance(inner, (list, tuple)) else [inner]
+    return tuple(each if isinstance(each, Field) else msgspec.convert(each, Field) for each in children)
 
 
 def field_id(field: pa.Field) -> int | None:
@@ -465,4 +466,4 @@ def is_nested(arrow_type: pa.DataType) -> bool:
     return bool(pa.types.is_nested(arrow_type))
 
 
-prepare(Field)
+prepare(Field, MappedColumn)

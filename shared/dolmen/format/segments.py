@@ -1,50 +1,17 @@
 """Segments: immutable objects ``segment/<kind>/<uuid>`` with entries that have left the manifest's inline tail.
 
-A segment of kind ``files`` is Parquet (format/segment_files.py). Those of every other kind are JSON, compressed::
-
-    "DSG1"                   4 bytes
-    length of the JSON       8 bytes, little-endian
-    length of the frame      8 bytes, little-endian
-    frame                    one Zstandard frame: the sealed JSON (format/checksum.py)
-    bloom filter             kind ``applied`` only (format/bloom.py); the manifest says where it is
-
-The JSON is ``{"format_version": 1, "kind": <kind>, "entries": [...]}``, the entries as they stood in the manifest,
-oldest first. There are no other checksums in a segment: the manifest has one of the whole object and one of its
-bloom filter.
-
-Segments of data-file entries: one Parquet object, one row per entry, oldest first.
-
-Parquet (zstd, row groups of at most 4,096 entries) with these columns, all but ``path``, ``size``, ``rows``,
-``footer_*`` and ``applied_through`` nullable:
-
-==============================================  ==========================================================
-``path`` string                                 key of the data file
-``size``, ``rows`` int64                        of the data file
-``footer_offset``, ``footer_length``,           the entry's ``footer``
-``footer_crc32`` int64
-``row_ts``, ``row_ts_least``,                   the entry's ``row_ts`` and ``row_ts_bounds``
-``row_ts_greatest`` int64
-``applied_through`` int64                       as it was when the segment was written
-``vector_object`` string, ``vector_offset``,    the entry's ``vector``; NULL where it has none
-``vector_length``, ``vector_crc32``,
-``vector_cardinality`` int64
-``erasing``, ``filters`` int64                  the entry's; there is no such column if all have 0
-``min_<id>``, ``max_<id>``                      bounds of a column in its stored type (``fixed_size_binary`` as
-                                                binary, as bounds may be cut); NULL = None
-``nulls_<id>``, ``nans_<id>`` int64             counts; NULL = unknown
-``odd`` string                                  statistics that the typed columns can't say: a JSON object of
-                                                ``[min, max, nulls, nans]`` by column id; what stands here has NULL
-                                                in the typed columns, and counts instead of them
-==============================================  ==========================================================
-
-A column with NULL in all four is absent from the entry's statistics: unknown.
+docs/format.md specifies them: a segment of kind ``files`` is Parquet with a row for each entry, one of another kind is
+compressed JSON. Statistics of a column have the columns ``min_<id>``, ``max_<id>``, ``nulls_<id>`` and ``nans_<id>``;
+those that the typed columns can't say are JSON in ``odd``.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
 from typing import Any, Generic, TypeVar, cast
+from zlib import crc32
 
 import msgspec
 import pyarrow as pa
@@ -53,36 +20,32 @@ import pyarrow.parquet as pq
 from dolmen.base.units import GIB
 from dolmen.errors import CorruptionError, SchemaError
 from dolmen.format import bloom_filters
-from dolmen.format.arrow_arrays import one_array
-from dolmen.format.checksums import crc32, prepare, seal, unseal
-from dolmen.format.entries import ColumnStats, DataFile, Overlay, Tombstone, Vector, bounds_of_all, least_erasing
-from dolmen.format.erasures import Erasure
-from dolmen.format.layout import check_reference, parse_manifest_key
-from dolmen.format.manifest import AppliedId, HistoryEntry, Released, Segment, SegmentKind, TableEntry
-from dolmen.format.pointer import FORMAT_VERSION, check_format_version
-from dolmen.format.schema import Schema
-from dolmen.format.types import from_json, to_array, to_json, to_plain, type_of
+from dolmen.format.entries import Bounds, ColumnStats, DataFile, Overlay, Tombstone, Vector, bounds, least_erasing
+from dolmen.format.layout import (
+    FORMAT_VERSION,
+    check_format_version,
+    check_reference,
+    parse_manifest_key,
+    prepare,
+    seal,
+    unseal,
+)
+from dolmen.format.manifest import AppliedId, Erasure, HistoryEntry, Released, Segment, SegmentKind, TableEntry
+from dolmen.format.schema import Schema, is_nested
+from dolmen.format.types import from_json, one_array, to_array, to_json, to_plain, type_of
 
 ROW_GROUP = 4_096
-
 
 _INTEGERS = (
     "size", "rows", "footer_offset", "footer_length", "footer_crc32", "row_ts", "row_ts_least", "row_ts_greatest",
     "applied_through", "vector_offset", "vector_length", "vector_crc32", "vector_cardinality",
 )  # fmt: skip
 
-
 BASE_COLUMNS: tuple[str, ...] = ("path", "vector_object", "odd", *_INTEGERS)
 """Columns that every segment has."""
-
-
 OPTIONAL_COLUMNS: tuple[str, ...] = ("erasing", "filters")
 """Columns of segments in which an entry has another value of that name than 0."""
-
-
 STATS = ("min", "max", "nulls", "nans")
-
-
 _Odd = dict[int, ColumnStats]
 
 
@@ -92,24 +55,20 @@ def stats_columns(id_: int) -> tuple[str, ...]:
 
 
 def stats_ids(names: Collection[str]) -> tuple[int, ...]:
-    """Ids of the columns whose statistics stand among columns of these names."""
+    """Ids of the columns whose statistics have columns of these names."""
     return tuple(int(name.removeprefix("nulls_")) for name in names if name.startswith("nulls_"))
 
 
 def bound_type(arrow_type: pa.DataType) -> pa.DataType | None:
-    """The type in which bounds of a column are held; None for nested columns, which have none."""
-    found = type_of(arrow_type)
-    if found is None or found.plain is None:
+    """The type of a column's bounds in a segment; None for nested columns, which have none."""
+    column_type = type_of(arrow_type)
+    if column_type is None or column_type.plain is None:
         return None
-    return found.bounds or arrow_type
+    return column_type.bounds or arrow_type
 
 
 def write_files(entries: Sequence[DataFile], schema: Schema | None) -> bytes:
-    """The object's bytes.
-
-    Args:
-        schema: the table's, by which statistics are typed.
-    """
+    """The object's bytes. The table's schema types the statistics."""
     sink, table = pa.BufferOutputStream(), to_table(entries, schema)
     pq.write_table(
         table,
@@ -121,7 +80,7 @@ def write_files(entries: Sequence[DataFile], schema: Schema | None) -> bytes:
     )
     body = sink.getvalue()
     if not pq.ParquetFile(body).read(use_threads=False).equals(table):
-        raise SchemaError("entries of data files would be read as others than were written")
+        raise SchemaError("entries of data files would differ when they are read")
     return bytes(body)
 
 
@@ -165,15 +124,12 @@ def to_table(entries: Sequence[DataFile], schema: Schema | None) -> pa.Table:
             plain = [None if id_ in own else stats for own, stats in zip(odd, known, strict=True)]
             typed = _typed(plain, typed[0].type)
         columns |= dict(zip(stats_columns(id_), typed, strict=True))
-    columns["odd"] = pa.array([_encode_odd(own) if own else None for own in odd], pa.string())
+    columns["odd"] = pa.array([msgspec.json.encode(own).decode() if own else None for own in odd], pa.string())
     return pa.table(columns)
 
 
 def to_entries(table: pa.Table) -> list[DataFile]:
-    """The entries in rows that have at least ``BASE_COLUMNS``, with the statistics for which there are columns.
-
-    Those of ``OPTIONAL_COLUMNS`` are taken where they are there.
-    """
+    """The entries in rows with at least ``BASE_COLUMNS``, and with the statistics that have columns."""
     ids = stats_ids(table.column_names)
     stats = {id_: _stats([one_array(table[name]) for name in stats_columns(id_)]) for id_ in ids}
     plain: dict[str, list[Any]] = {name: table[name].to_pylist() for name in BASE_COLUMNS}
@@ -184,7 +140,7 @@ def to_entries(table: pa.Table) -> list[DataFile]:
         value = {name: values[row] for name, values in plain.items()}
         own = {id_: found for id_ in ids if (found := stats[id_][row]) is not None}
         if value["odd"] is not None:
-            own = dict(sorted((own | decode_odd(value["odd"])).items()))
+            own = dict(sorted((own | msgspec.json.decode(value["odd"], type=_Odd)).items()))
         vector = None
         if value["vector_object"] is not None:
             vector = Vector(
@@ -210,37 +166,23 @@ def to_entries(table: pa.Table) -> list[DataFile]:
     return entries
 
 
-def decode_odd(text: str) -> _Odd:
-    """Decodes a value of the column ``odd``."""
-    return msgspec.json.decode(text, type=_Odd)
-
-
-def _encode_odd(odd: _Odd) -> str:
-    return msgspec.json.encode(odd).decode()
-
-
 def _same(stats: ColumnStats, back: ColumnStats | None) -> bool:
     """Whether two values have the same JSON: 1, 1.0 and true are equal in Python only."""
     return stats == back and msgspec.json.encode(stats) == msgspec.json.encode(back)
 
 
 def _typed(found: Sequence[ColumnStats | None], arrow_type: pa.DataType | None) -> list[pa.Array]:
-    """The four columns, as far as their types can say it; NULL bounds of type null for a column without a type."""
-    ends = []
-    for end in ("min", "max"):
-        if arrow_type is None or pa.types.is_null(arrow_type):
-            ends.append(pa.nulls(len(found)))
-        else:
-            ends.append(_end([None if stats is None else getattr(stats, end) for stats in found], arrow_type))
-    counts = [
-        pa.array([None if stats is None else getattr(stats, what) for stats in found], pa.int64())
-        for what in ("nulls", "nans")
-    ]
-    return [*ends, *counts]
+    """The four columns; NULL where their types can't say a value. Without a type, bounds have the type null."""
+    least, greatest, nulls, nans = ([stats and getattr(stats, name) for stats in found] for name in STATS)
+    if arrow_type is None or pa.types.is_null(arrow_type):
+        ends = [pa.nulls(len(found))] * 2
+    else:
+        ends = [_end(least, arrow_type), _end(greatest, arrow_type)]
+    return [*ends, pa.array(nulls, pa.int64()), pa.array(nans, pa.int64())]
 
 
 def _end(values: list[Any], arrow_type: pa.DataType) -> pa.Array:
-    """Bounds in JSON form as an array; NULL for those that are none of this type."""
+    """Bounds in JSON form as an array; NULL for those that are not of this type."""
     plain = []
     for value in values:
         try:
@@ -249,7 +191,7 @@ def _end(values: list[Any], arrow_type: pa.DataType) -> pa.Array:
             plain.append(None)
     try:
         return to_array(plain, arrow_type)
-    except (pa.ArrowException, OverflowError):  # some does not fit: find out which, one by one
+    except (pa.ArrowException, OverflowError):  # one does not fit: try them one by one
         return pa.concat_arrays([_fitting(value, arrow_type) for value in plain])
 
 
@@ -272,23 +214,47 @@ def _stats(columns: Sequence[pa.Array]) -> list[ColumnStats | None]:
 
 def _json(column: pa.Array) -> list[Any]:
     plain = to_plain(column)
-    found = type_of(column.type)
-    if found is not None and found.plain in (bool, int, str):
-        return plain
-    return [to_json(value) for value in plain]
+    column_type = type_of(column.type)
+    return plain if column_type and column_type.plain in (bool, int, str) else list(map(to_json, plain))
 
 
 prepare(_Odd)
 
-
 _HEAD = struct.Struct("<4sQQ")
-
-
 _MAGIC = b"DSG1"
 
-
 _MOST_BYTES = GIB
-"""JSON longer than this is no segment's: guards against a forged length."""
+"""No segment has longer JSON: guards against a forged length."""
+
+
+def bounds_of_all(entries: Sequence[DataFile], schema: Schema) -> dict[int, ColumnStats]:
+    """Bounds by column id that hold for all of these files; a column that any of them lacks is left out."""
+    known = schema.by_id.keys() & set.intersection(*(set(entry.stats) for entry in entries))
+    rows = [entry.rows for entry in entries]
+    found: dict[int, ColumnStats] = {}
+    for id_ in sorted(known):
+        arrow_type = schema.by_id[id_].arrow_type
+        if not is_nested(arrow_type):
+            with suppress(SchemaError):  # bounds that are not of this type are unknown
+                found[id_] = _join_bounds([bounds(entry.stats[id_], arrow_type) for entry in entries], rows)
+    return found
+
+
+def _join_bounds(several: Sequence[Bounds], rows: Sequence[int]) -> ColumnStats:
+    valued = [
+        own
+        for own, count in zip(several, rows, strict=True)
+        if own.nulls is None or own.nans is None or own.nulls + own.nans < count
+    ]
+    least: list[Any] = [own.min for own in valued]
+    greatest: list[Any] = [own.max for own in valued]
+    nulls, nans = ([getattr(own, name) for own in several] for name in ("nulls", "nans"))
+    return ColumnStats(
+        None if None in least else to_json(min(least, default=None)),
+        None if None in greatest else to_json(max(greatest, default=None)),
+        None if None in nulls else sum(nulls),
+        None if None in nans else sum(nans),
+    )
 
 
 E = TypeVar("E")
@@ -315,8 +281,8 @@ def encode(kind: SegmentKind, entries: Sequence[Any], key: str, schema: Schema |
     """A segment of entries, oldest first, and the object's bytes.
 
     Args:
-        key: what the object will be called.
-        schema: the table's; needed for ``files`` alone, whose statistics are typed by it.
+        key: of the object.
+        schema: the table's, which types the statistics of ``files``.
     """
     assert entries, "a segment has entries"
     if kind == "files":
@@ -328,14 +294,14 @@ def encode(kind: SegmentKind, entries: Sequence[Any], key: str, schema: Schema |
     )
     frame = pa.Codec("zstd").compress(document, asbytes=True)
     body = _HEAD.pack(_MAGIC, len(document), len(frame)) + frame
-    place = None
+    bloom = None
     if kind == "applied":
         ids = bloom_filters.build([entry.id for entry in entries])
-        place = (len(body), len(ids), crc32(ids))
+        bloom = (len(body), len(ids), crc32(ids))
         body += ids
     times = [_time(kind, entry) for entry in entries]
     segment = Segment(
-        kind, key, len(body), crc32(body), len(entries), least=min(times), greatest=max(times), bloom=place
+        kind, key, len(body), crc32(body), len(entries), least=min(times), greatest=max(times), bloom=bloom
     )
     return segment, body
 
@@ -343,17 +309,17 @@ def encode(kind: SegmentKind, entries: Sequence[Any], key: str, schema: Schema |
 def encode_checked(
     kind: SegmentKind, entries: Sequence[Any], key: str, schema: Schema | None = None
 ) -> tuple[Segment, bytes]:
-    """``encode``, once the code that reads it has read the same entries. Raises CorruptionError if it does not."""
+    """Encodes entries, and checks that they are the same when they are read. Raises CorruptionError."""
     segment, body = encode(kind, entries, key, schema)
     if kind != "files":  # write_files looks at those itself
         as_read = decode(segment, body)
         if as_read != tuple(entries) and msgspec.json.encode(as_read) != msgspec.json.encode(tuple(entries)):
-            raise CorruptionError(key, f"as {kind} others would be read than were written")
+            raise CorruptionError(key, f"its {kind} would differ when they are read")
     return segment, body
 
 
 def check(segment: Segment, body: bytes) -> None:
-    """Compares an object with what the manifest says of it. Raises CorruptionError."""
+    """Compares an object with its reference in the manifest. Raises CorruptionError."""
     if len(body) != segment.size:
         raise CorruptionError(segment.object, f"it has {len(body)} bytes, not the {segment.size} of its reference")
     if crc32(body) != segment.crc32:
@@ -371,26 +337,26 @@ def decode(segment: Segment, body: bytes) -> tuple[Any, ...]:
     """The entries of a segment of any kind but ``files``; ``body`` has passed ``check``.
 
     Raises:
-        CorruptionError: the object does not hold what its reference says.
+        CorruptionError: the object differs from its reference.
         UnsupportedFormatError: written by a newer dolmen.
     """
     key, kind = segment.object, segment.kind
     try:
         magic, length, compressed = _HEAD.unpack_from(body)
         if magic != _MAGIC or length > _MOST_BYTES:
-            raise CorruptionError(key, "it is no segment")
+            raise CorruptionError(key, "it is not a segment")
         frame = body[_HEAD.size : _HEAD.size + compressed]
         document = unseal(pa.Codec("zstd").decompress(frame, length, asbytes=True), key)
-        check_format_version(document, key, frozenset())
-        held = msgspec.json.decode(document, type=_DOCUMENTS[kind])
+        check_format_version(document, key)
+        read = msgspec.json.decode(document, type=_DOCUMENTS[kind])
     except (struct.error, pa.ArrowException, OSError, msgspec.DecodeError) as error:
         raise CorruptionError(key, f"not a segment of {kind}: {error}") from error
-    if held.kind != kind or len(held.entries) != segment.count:
-        raise CorruptionError(key, f"it holds {len(held.entries)} {held.kind}, not {segment.count} {kind}")
-    for entry in held.entries:
+    if read.kind != kind or len(read.entries) != segment.count:
+        raise CorruptionError(key, f"it holds {len(read.entries)} {read.kind}, not {segment.count} {kind}")
+    for entry in read.entries:
         for path in _references(kind, entry):
             check_reference(path, key)
-    return tuple(held.entries)
+    return tuple(read.entries)
 
 
 def _time(kind: SegmentKind, entry: Any) -> int:

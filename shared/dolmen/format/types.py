@@ -1,30 +1,11 @@
-"""The types that a column may have: one entry for each, from which all other modules take what they need of it.
+"""The types that a column may have, one entry for each, and the plain and JSON forms of single values.
 
-A column here that is a word (``text``, ``json``, ``codes``, ``polars``, ...) names a *kind*. The module that treats the
-kinds differently has a mapping from each of them to a function; ``tests/project/test_types.py`` checks that none lacks
-a kind. To add a type, add an entry, and run that test: it names the modules in which a kind is missing.
+A field of ``ColumnType`` that is a word (``text``, ``json``, ``codes``, ``polars``, ...) names a *kind*. The module
+that treats the kinds differently has a mapping from each of them to a function. To add a type, add an entry, and run
+``tests/project/test_types.py``: it names the modules in which a kind is missing.
 
-This module imports nothing of dolmen.
-
-Single values, as statistics, predicates and keys hold them: one *plain* Python form and one JSON form per type.
-
-============================  =======================================  =================================
-stored type                   plain                                    JSON
-============================  =======================================  =================================
-bool                          bool                                     true, false
-int8 ... uint64               int                                      number (exact: not a double!)
-float32, float64              float                                    number, "NaN", "Infinity", "-Infinity"
-string                        str                                      string
-binary, fixed_size_binary     bytes                                    base64 string (RFC 4648, padded)
-decimal128                    decimal.Decimal                          string
-date32                        int, days since 1970-01-01               number
-time64[us]                    int, microseconds since midnight         number
-timestamp[us]                 int, microseconds since the epoch        number
-null                          None                                     null
-============================  =======================================  =================================
-
-Plain values of one type compare with ``<`` as dolmen orders them (strings by code point, which is also the byte
-order of UTF-8; NaN must be handled by the caller).
+docs/format.md ("Values") has the forms of each type. Plain values of one type compare with ``<`` as dolmen orders them
+(strings by code point, which is also the byte order of UTF-8; NaN must be handled by the caller).
 """
 
 from __future__ import annotations
@@ -37,22 +18,39 @@ from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from typing import Any, Literal, TypeAlias
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from dolmen.errors import SchemaError
 
+Mask = npt.NDArray[np.bool_]
+"""One byte for each row."""
+
+
+def one_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """The values of a column as one array; copies only if there are several chunks."""
+    if not isinstance(column, pa.ChunkedArray):
+        return column
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
+def to_mask(array: Any) -> Mask:
+    """The mask of a Boolean array, or chunked array, without NULLs."""
+    mask: Mask = array.to_numpy(zero_copy_only=False) if isinstance(array, pa.Array) else array.to_numpy()
+    return mask
+
+
+def to_boolean_array(mask: Mask) -> pa.BooleanArray:
+    """The Boolean array of a mask, several times faster than ``pa.array``."""
+    bits = pa.py_buffer(np.packbits(mask, bitorder="little"))
+    return pa.Array.from_buffers(pa.bool_(), len(mask), [None, bits])
+
+
 TextKind = Literal["string", "bool", "integer", "float", "decimal", "date", "time", "timestamp", "base64", "json"]
-
-
 JsonKind = Literal["bare", "float", "string", "quoted", "array", "object"]
-
-
 CodesKind = Literal["integer", "decimal", "fixed", "variable"]
-
-
 _SHOWN_CHARACTERS = 200
-
-
 _PACKED, _BYTES = "DELTA_BINARY_PACKED", "DELTA_BYTE_ARRAY"
 
 
@@ -61,10 +59,10 @@ class ColumnType:
     """One type of columns.
 
     Args:
-        name: what messages and docs call it.
+        name: in messages and docs.
         stored: the Arrow type in which values are stored; None for a type with parameters (digits, width, fields).
         ids: ids of the Arrow types that hold such values, among them those in which they are not stored.
-        plain: the Python class of a single value in its plain form (``format.values``); None for a type with children.
+        plain: the Python class of a single value in its plain form; None for a type with children.
         domain: name of the predicate ``Domain`` in which values compare; None for a type that does not compare.
         family: the word by which conversions of data frames tell types apart.
         text: kind of grammar by which text says a value; None if text cannot say it.
@@ -80,7 +78,7 @@ class ColumnType:
         avro: Avro types that are read as this one: type, logical type, and unit of time.
         spark: name of the Spark type in which Spark's Parquet reader returns values; None if it takes parameters, or
             there is none.
-        spark_carrier: the Arrow type in which values are handed to Spark, where Spark lacks the stored one.
+        spark_carrier: the Arrow type in which Spark gets values, where it lacks the stored one.
         polars: name of the type in the expressions of Polars; None for one whose literals are not understood.
     """
 
@@ -129,13 +127,11 @@ BOOL = ColumnType(
     sql="BOOLEAN", sql_tokens=("BOOLEAN",), avro=(("boolean", None, ""),), spark="boolean", polars="Boolean",
 )  # fmt: skip
 
-
 FLOAT = ColumnType(
     name="float", stored=pa.float32(), ids=(pa.float32().id,), plain=float, domain="FLOAT32", family="number",
     text="float", json="float", widest=pa.float64(),
     sql="FLOAT", sql_tokens=("FLOAT",), avro=(("float", None, ""),), spark="float", polars="Float32",
 )  # fmt: skip
-
 
 DOUBLE = ColumnType(
     name="double", stored=pa.float64(), ids=(pa.float64().id,), plain=float, domain="FLOAT64", family="number",
@@ -143,13 +139,11 @@ DOUBLE = ColumnType(
     sql="DOUBLE", sql_tokens=("DOUBLE",), avro=(("double", None, ""),), spark="double", polars="Float64",
 )  # fmt: skip
 
-
 DECIMAL = ColumnType(
     name="decimal", stored=None,
     ids=(pa.decimal32(1).id, pa.decimal64(1).id, pa.decimal128(1).id, pa.decimal256(1).id),
     plain=Decimal, domain="EXACT", family="number", text="decimal", json="quoted", codes="decimal", polars="Decimal",
 )  # fmt: skip
-
 
 STRING = ColumnType(
     name="string", stored=pa.string(), ids=(pa.string().id, pa.large_string().id, pa.string_view().id),
@@ -159,7 +153,6 @@ STRING = ColumnType(
     avro=(("string", None, ""),), spark="string", polars="String",
 )  # fmt: skip
 
-
 BINARY = ColumnType(
     name="binary", stored=pa.binary(), ids=(pa.binary().id, pa.large_binary().id, pa.binary_view().id),
     plain=bytes, domain="BYTES", family="bytes",
@@ -167,12 +160,10 @@ BINARY = ColumnType(
     sql="BLOB", sql_tokens=("VARBINARY", "BLOB"), avro=(("bytes", None, ""),), spark="binary", polars="Binary",
 )  # fmt: skip
 
-
 FIXED_BINARY = ColumnType(
     name="fixed_size_binary", stored=None, ids=(pa.binary(1).id,), plain=bytes, domain="BYTES", family="bytes",
     text="base64", json="quoted", codes="fixed", bounds=pa.binary(), spark="binary", spark_carrier=pa.binary(),
 )  # fmt: skip
-
 
 DATE = ColumnType(
     name="date", stored=pa.date32(), ids=(pa.date32().id, pa.date64().id), plain=int, domain="DATE", family="date",
@@ -180,13 +171,11 @@ DATE = ColumnType(
     sql="DATE", sql_tokens=("DATE",), avro=(("int", "date", ""),), spark="date", polars="Date",
 )  # fmt: skip
 
-
 TIME = ColumnType(
     name="time", stored=pa.time64("us"), ids=(pa.time32("s").id, pa.time64("us").id), plain=int, domain="TIME",
     family="time", text="time", json="quoted", codes="integer", key_encoding=_PACKED, integers=pa.int64(),
     sql="TIME", sql_tokens=("TIME",), avro=(("int", "time-millis", "ms"), ("long", "time-micros", "us")), polars="Time",
 )  # fmt: skip
-
 
 TIMESTAMP = ColumnType(
     name="timestamp", stored=pa.timestamp("us"), ids=(pa.timestamp("us").id,), plain=int, domain="NAIVE",
@@ -201,7 +190,6 @@ TIMESTAMP = ColumnType(
     spark="timestamp_ntz", polars="Datetime",
 )  # fmt: skip
 
-
 TIMESTAMP_ZONED = ColumnType(
     name="timestamp with zone", stored=pa.timestamp("us", tz="UTC"), ids=(pa.timestamp("us").id,), plain=int,
     domain="ZONED", family="timestamp",
@@ -215,18 +203,13 @@ TIMESTAMP_ZONED = ColumnType(
     spark="timestamp", polars="Datetime",
 )  # fmt: skip
 
-
 LIST = ColumnType(
     name="list", stored=None,
     ids=(pa.list_(pa.bool_()).id, pa.large_list(pa.bool_()).id, pa.list_(pa.bool_(), 1).id), text="json", json="array",
 )  # fmt: skip
 
-
 STRUCT = ColumnType(name="struct", stored=None, ids=(pa.struct([]).id,), text="json", json="object")
-
-
 MAP = ColumnType(name="map", stored=None, ids=(pa.map_(pa.bool_(), pa.bool_()).id,))
-
 
 TYPES: tuple[ColumnType, ...] = (
     BOOL,
@@ -254,17 +237,14 @@ TYPES: tuple[ColumnType, ...] = (
 )
 """All of them, in the order in which messages list them."""
 
-
 _BY_ID = {id_: found for found in TYPES for id_ in found.ids}
-
-
 _TIMESTAMP_ID = pa.timestamp("us").id
 
 
 def type_of(arrow_type: pa.DataType) -> ColumnType | None:
     """The column type whose values an Arrow type holds, in whatever layout, width or unit; None if there is none.
 
-    Dictionaries, run-end encodings and extension types have none of their own: ask for that of their values.
+    Dictionaries, run-end encodings and extension types have none of their own: pass the type of their values.
     """
     id_ = arrow_type.id
     if id_ == _TIMESTAMP_ID:
@@ -304,11 +284,7 @@ def is_bytes(arrow_type: pa.DataType) -> bool:
 
 
 Plain: TypeAlias = bool | int | float | str | bytes | Decimal | None
-
-
 Json: TypeAlias = bool | int | float | str | None
-
-
 _NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 

@@ -6,7 +6,21 @@ import boto3.
 Begin with ``dolmen.store.base``; ``dolmen.store.memory`` is the shortest implementation.
 """
 
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from urllib.parse import unquote
+
+from dolmen.base import arguments
+from dolmen.base.runtime import Runtime, shared_runtime
+from dolmen.errors import InputError
 from dolmen.store.base import (
+    FILE,
+    MEMORY,
+    S3,
+    SCHEMES,
     Buffer,
     Deleted,
     Object,
@@ -15,14 +29,15 @@ from dolmen.store.base import (
     ObjectStore,
     PreconditionFailed,
     PutOutcome,
+    ServerClock,
     Stored,
     Unknown,
     create,
+    own_name,
+    scheme_of,
 )
-from dolmen.store.clock import ServerClock
 from dolmen.store.local_store import LocalStore
-from dolmen.store.memory import MemoryBucket, MemoryStore
-from dolmen.store.url import open_store
+from dolmen.store.memory import MemoryBucket, MemoryStore, shared_bucket
 
 __all__ = [
     "Buffer",
@@ -42,3 +57,81 @@ __all__ = [
     "create",
     "open_store",
 ]
+
+_FORMS = f"use {S3.form}, {FILE.form}, a plain path, or {MEMORY.form}"
+
+
+def open_store(url: str | os.PathLike[str], runtime: Runtime | None = None) -> ObjectStore:
+    """Opens the store that ``url`` names. Creates nothing and sends no request.
+
+    Args:
+        url: ``s3://bucket/prefix``, ``file:///directory``, a plain path (relative or with ``~`` too), or
+            ``memory://name``, which is the same bucket for the whole process.
+        runtime: shared by stores opened without one.
+
+    Raises:
+        InputError: the URL is not one of these.
+    """
+    runtime = runtime or shared_runtime()
+    text = arguments.text("url", os.fspath(url) if isinstance(url, os.PathLike) else url)
+    if "\0" in text:
+        raise InputError(f"url={arguments.short_repr(text)} has a NUL in it: {_FORMS}")
+    scheme, separator, rest = text.partition("://")
+    if not separator:
+        if not text:
+            raise InputError(f"an empty URL: {_FORMS}")
+        if text.partition(":")[0] in SCHEMES and ":" in text:
+            raise InputError(f"{re.sub('[^:]+@', '***@', text)!r} lacks the '//': {_FORMS}")
+        return LocalStore(os.path.expanduser(text), runtime)
+    if scheme in OPENERS:
+        return OPENERS[scheme](text, rest, runtime)
+    if own_name(scheme) != scheme:
+        raise InputError(f"{text!r}: write it as '{own_name(scheme)}://{rest}'")
+    raise InputError(f"{text!r}: dolmen knows no {scheme}:// stores; {_FORMS}")
+
+
+def portable_url(store: ObjectStore) -> str:
+    """The URL by which other processes open the same store: what a handle becomes when it is pickled.
+
+    Raises:
+        InputError: the store is in this process's memory.
+    """
+    scheme = scheme_of(store.url)
+    if scheme is not None and not scheme.is_shared:
+        raise InputError(f"{store.url} is in the memory of this process: others need a directory or {S3.form}")
+    return store.url
+
+
+def _open_file(text: str, rest: str, runtime: Runtime) -> ObjectStore:
+    host, slash, path = rest.partition("/")
+    if host not in ("", "localhost") or not path.strip("/"):
+        raise InputError(f"{text!r} is not of the form {FILE.form}")
+    return LocalStore(unquote(slash + path), runtime)
+
+
+def _open_memory(text: str, rest: str, runtime: Runtime) -> ObjectStore:
+    return MemoryStore(shared_bucket(rest.strip("/")), runtime)
+
+
+def _open_s3(text: str, rest: str, runtime: Runtime) -> ObjectStore:
+    bucket, _, prefix = rest.partition("/")
+    if not S3.is_bucket(bucket):
+        raise InputError(f"{text!r} names no bucket that could exist: the form is {S3.form}")
+    prefix = prefix.strip("/")
+    if prefix and {"", ".", ".."} & set(prefix.split("/")):
+        raise InputError(f"{text!r}: parts of the prefix may not be empty, '.' or '..'")
+    try:
+        from dolmen.store.s3.bucket_store import S3Store  # boto3 is an extra, and slow to import
+    except ModuleNotFoundError as error:
+        if error.name not in ("boto3", "botocore"):
+            raise
+        raise InputError("s3:// needs boto3: pip install 'dolmen[aws]'") from error
+    return S3Store(bucket, prefix, runtime=runtime)
+
+
+OPENERS: dict[str, Callable[[str, str, Runtime], ObjectStore]] = {
+    S3.name: _open_s3,
+    FILE.name: _open_file,
+    MEMORY.name: _open_memory,
+}
+"""The function that opens a store of each scheme, given the URL, its part after ``://``, and the runtime."""

@@ -1,29 +1,29 @@
-"""The Protocol of an object store, what only some stores can do, and the schemes of their URLs.
+"""The Protocol of an object store, what only some stores can do, their clock, and the schemes of their URLs.
 
-``SCHEMES`` has an entry for each kind of store. All other code reads from it how the URL of a store is built, how Spark
-reaches the store, how the store writes ETags, and whether it may keep older versions of objects. A store that has tags,
-lists versions, or uploads in parts also implements the Protocol for that. ``dolmen.store.url`` opens stores.
+``SCHEMES`` has an entry for each kind of store, from which all other code reads how its URLs and ETags are written, how
+Spark reaches it, and whether it may keep older versions of objects. ``dolmen.store.open_store`` opens stores.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import BinaryIO, Protocol, Self, TypeAlias, runtime_checkable
+from dataclasses import dataclass, field
+from typing import BinaryIO, NamedTuple, Protocol, Self, TypeAlias, runtime_checkable
 
-from dolmen.base.retry import attempts
-from dolmen.base.runtime import Runtime
-from dolmen.base.units import MIB
+from dolmen.base.runtime import Instant, Runtime, attempts
+from dolmen.base.units import MIB, SECOND_US
 from dolmen.errors import CorruptionError, InputError, ObjectNotFoundError, StoreUnavailableError
-from dolmen.store.clock import ServerClock
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
+
+ByteRange: TypeAlias = tuple[int, int]
+"""The first byte, and the end, which is exclusive."""
 
 
 @dataclass(frozen=True, slots=True)
 class Object:
-    """An object's bytes (or the range asked for) and the ETag of the whole."""
+    """An object's bytes (or a range of them) and the ETag of the whole."""
 
     body: bytes
     etag: str
@@ -56,7 +56,7 @@ class PreconditionFailed:
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """No answer, or one that proves nothing: the put may have landed, may land later, or never."""
+    """No response, or one that proves nothing: the put may have landed, may land later, or never."""
 
     reason: str
 
@@ -72,52 +72,148 @@ class Deleted:
     error: str | None = None
 
 
+_LONGEST_SECONDS = 30.0
+"""A response that took longer makes the server's time no more uncertain than this."""
+
+
+class DatedResponse(NamedTuple):
+    """The server's time by one response.
+
+    Args:
+        date_us: its ``Date``, microseconds since the epoch.
+        arrived: when it arrived; None if that is not known.
+        vague_us: how much later than ``date_us`` the server's clock may have been at the arrival.
+    """
+
+    date_us: int
+    arrived: Instant | None
+    vague_us: int = 0
+
+
+@dataclass(slots=True)
+class ServerClock:
+    """The store's own clock, as last seen in a response.
+
+    Every store feeds it with the ``Date`` of each response, errors included. Threads may feed and read it at once: a
+    reading and its age always belong together when taken by ``reading``.
+    """
+
+    runtime: Runtime
+    _last: DatedResponse = field(default=DatedResponse(0, None), repr=False)
+
+    @property
+    def last(self) -> DatedResponse:
+        """The last response."""
+        return self._last
+
+    def observe(self, date_us: int, *, vague_us: int = 0, sent: Instant | None = None) -> None:
+        """Takes the ``Date`` of a response that has just arrived.
+
+        Args:
+            date_us: the time that it shows, microseconds since the epoch.
+            vague_us: what it leaves out, as ``Date`` leaves out parts of a second.
+            sent: when the request was sent; None if the response came at once.
+        """
+        took_seconds = 0.0 if sent is None else self.runtime.elapsed(sent)
+        arrived = None
+        if took_seconds < float("inf"):  # else the machine was frozen meanwhile, and the response may be old
+            arrived = self.runtime.instant()
+            vague_us += round(min(took_seconds, _LONGEST_SECONDS) * SECOND_US)
+        self._last = DatedResponse(date_us, arrived, vague_us)
+
+    def reading(self) -> tuple[int, float]:
+        """The last ``Date`` in microseconds, and how many seconds ago it arrived.
+
+        These are infinite before the first one, and if they are not known: see ``Runtime.elapsed``.
+        """
+        last = self.last
+        return last.date_us, float("inf") if last.arrived is None else self.runtime.elapsed(last.arrived)
+
+    def estimate(self) -> int | None:
+        """The server's time now, in microseconds; None if the age of the last ``Date`` is not known.
+
+        It is that of this machine's clock, if the last response allows it, or the possible time next to it.
+        """
+        last = self.last
+        least_us = self._least_us(last)
+        if least_us is None:
+            return None
+        return min(max(self.runtime.clock_us(), least_us), least_us + last.vague_us)
+
+    @property
+    def least_us(self) -> int | None:
+        """A time at or before the server's time now; None if the age of the last ``Date`` is not known."""
+        return self._least_us(self.last)
+
+    @property
+    def now_us(self) -> int:
+        """The last ``Date`` as it was received, microseconds since the epoch; 0 before the first. It is in the past."""
+        return self.last.date_us
+
+    @property
+    def current_us(self) -> int:
+        """The server's time now, as near as it is known without a request."""
+        estimate_us = self.estimate()
+        return self.now_us if estimate_us is None else estimate_us
+
+    @property
+    def age_seconds(self) -> float:
+        """How long ago the last ``Date`` arrived; infinite if that is not known."""
+        return self.reading()[1]
+
+    def _least_us(self, last: DatedResponse) -> int | None:
+        age_seconds = float("inf") if last.arrived is None else self.runtime.elapsed(last.arrived)
+        return None if age_seconds == float("inf") else last.date_us + int(age_seconds * SECOND_US)
+
+
 class StreamedOutput(Protocol):
     """A streamed upload. Nothing is visible before ``commit``; leaving without it uploads nothing visible.
 
-    The key must be a name that no other writer uses (a fresh uuid): an unclear answer is settled by looking at it.
-    Used by one thread at a time, best as ``with store.open_output(key) as output``: leaving the block aborts what
-    was not committed.
+    The key must be a name that no other writer uses (a fresh uuid): after an unclear response, its object is looked at.
+    Used by one thread at a time, best as ``with store.open_output(key) as output``: leaving the block aborts an upload
+    that was not committed.
     """
 
     def write(self, data: Buffer, /) -> int:
-        """Appends ``data``; returns how many bytes were taken (all)."""
+        """Appends ``data``; returns its number of bytes."""
 
     def commit(self) -> int:
         """Makes the object visible, created with If-None-Match: *; returns its size in bytes.
 
         Raises:
             StoreUnavailableError: it could not be uploaded; at worst an orphan is left.
-            CorruptionError: another object stands under this key.
+            CorruptionError: another object has this key.
         """
 
     def abort(self) -> None:
         """Gives the upload up. Safe to call at any time, also after ``commit`` (then it does nothing)."""
 
-    def __enter__(self) -> Self: ...
+    def __enter__(self) -> Self:
+        return self
 
-    def __exit__(self, *exception: object) -> None: ...
+    def __exit__(self, *exception: object) -> None:
+        self.abort()
 
 
 class ObjectOutput(StreamedOutput, Protocol):
     """A streamed upload to a store, into which parts of other objects can be copied."""
 
-    def copy(self, key: str, byte_range: tuple[int, int], etag: str) -> int:
+    def copy(self, key: str, byte_range: ByteRange, etag: str) -> int:
         """Appends ``byte_range`` = (first, end) of another object of this store, end exclusive.
 
         The server copies the bytes where it can, so that they do not pass through this process; else they are read
-        and written. Nobody looks at them: whether they are what they should be must be known by checksums.
+        and written. They are not checked: their checksums must be known.
 
         Args:
             etag: copy only as long as the object has this ETag.
 
         Returns:
-            how many bytes were appended (all).
+            the number of bytes.
 
         Raises:
             ObjectNotFoundError: no such object; perhaps only from a later ``write``, ``copy`` or ``commit``.
             ObjectChangedError: the ETag differs; perhaps only from a later call, too.
-            InputError: the range is none, or goes beyond the object's end.
+            InputError: the range is not valid, or goes beyond the object's end.
         """
 
 
@@ -135,15 +231,10 @@ class ObjectStore(Protocol):
 
     @property
     def clock(self) -> ServerClock:
-        """The server's clock as of the last answer."""
+        """The server's clock as of the last response."""
 
     def get(
-        self,
-        key: str,
-        byte_range: tuple[int, int] | None = None,
-        *,
-        etag: str | None = None,
-        version: str | None = None,
+        self, key: str, byte_range: ByteRange | None = None, *, etag: str | None = None, version: str | None = None
     ) -> Object:
         """Reads an object, or ``byte_range`` = (first, end) of it, end exclusive.
 
@@ -164,7 +255,7 @@ class ObjectStore(Protocol):
     def put(self, key: str, body: Buffer, *, if_match: str | None = None) -> PutOutcome:
         """Creates the object if the key is free (If-None-Match: *), or replaces exactly the one with ETag ``if_match``.
 
-        There is no unconditional put. An answer that proves that nothing landed (409, refused connection) is retried
+        There is no unconditional put. A response that proves that nothing landed (409, refused connection) is retried
         inside and in the end raised as StoreUnavailableError; a put with an unknown outcome is never sent twice.
         ``if_match`` on an absent key is PreconditionFailed.
         """
@@ -173,12 +264,12 @@ class ObjectStore(Protocol):
         """Objects whose key starts with ``prefix`` and is greater than ``start_after``, in key order."""
 
     def delete(self, keys: Sequence[str]) -> Sequence[Deleted]:
-        """Removes objects; each key has an outcome of its own, in the order given. Absent keys count as gone."""
+        """Removes objects; each key has an outcome, in the same order. Absent keys count as deleted."""
 
     def open_input(self, key: str, *, etag: str | None = None, version: str | None = None) -> BinaryIO:
         """A seekable binary file over the object, read in large ranges; pinned to the ETag first seen.
 
-        Raises as ``get`` does, also later, from ``read``: what was read before is never mixed with another object's.
+        Raises as ``get`` does, also later, from ``read``: bytes of two objects are never mixed.
         """
 
     def open_output(self, key: str) -> ObjectOutput:
@@ -203,7 +294,7 @@ class TaggingStore(Protocol):
         """An object's tags. Raises ObjectNotFoundError."""
 
     def set_tags(self, key: str, tags: Mapping[str, str], *, version: str | None = None) -> None:
-        """Replaces ALL tags of an object, in whatever state it is."""
+        """Replaces ALL tags of an object, unconditionally."""
 
 
 @runtime_checkable
@@ -244,25 +335,23 @@ class MultipartStore(Protocol):
 
 @runtime_checkable
 class MatchingDeleteStore(Protocol):
-    """A store that deletes an object only if nobody has replaced it."""
+    """A store that deletes an object only if it has not been replaced."""
 
     def delete_if_match(self, key: str, etag: str) -> None:
         """Deletes an object if it still has this ETag. A repeated call finishes what a crash has interrupted."""
 
 
-#: Directory of unfinished files under a LocalStore's root; no key has such a part, no listing shows one.
 TEMPORARY = ".dolmen-tmp"
-
-
-#: S3 takes keys up to this many bytes of UTF-8 (docs.aws.amazon.com/AmazonS3/latest/userguide/object-keys.html).
+"""Directory of unfinished files under a LocalStore's root; no key has such a part, no listing shows one."""
 MAX_KEY_BYTES = 1024
+"""S3 takes keys up to this many bytes of UTF-8 (docs.aws.amazon.com/AmazonS3/latest/userguide/object-keys.html)."""
 
 
 def check_key(key: str) -> str:
     """Returns ``key`` if every store can hold it, else raises InputError.
 
-    A landing bucket may hold stranger keys (``a//b``), which stores that can name them read, list and delete too. A
-    directory cannot, so LocalStore checks every key.
+    A landing bucket may have other keys (``a//b``), which S3Store reads, lists and deletes. A directory cannot, so
+    LocalStore checks every key.
     """
     parts = key.split("/")
     if "" in parts or "." in parts or ".." in parts:
@@ -270,7 +359,7 @@ def check_key(key: str) -> str:
             f"key {key!r}: parts between '/' may not be empty, '.' or '..', and it may not start or end with '/'"
         )
     if "\\" in key or "\0" in key:
-        raise InputError(f"key {key!r}: no backslash and no NUL, please")
+        raise InputError(f"key {key!r}: a key has no backslash and no NUL")
     if TEMPORARY in parts:
         raise InputError(f"key {key!r}: {TEMPORARY!r} is reserved for unfinished files")
     if len(key.encode("utf-8", "surrogatepass")) > MAX_KEY_BYTES:
@@ -286,7 +375,7 @@ def create(store: ObjectStore, key: str, body: Buffer, runtime: Runtime) -> None
 
     Raises:
         StoreUnavailableError: no attempt is known to have landed.
-        CorruptionError: another object stands under this key.
+        CorruptionError: another object has this key.
     """
     reason = ""
     for _ in attempts(runtime):
@@ -311,7 +400,7 @@ READ_BYTES = 8 * MIB
 """How much one request reads."""
 
 
-def check_range(key: str, byte_range: tuple[int, int]) -> tuple[int, int]:
+def check_range(key: str, byte_range: ByteRange) -> tuple[int, int]:
     """Returns a valid range. Raises InputError."""
     first, end = byte_range
     if not 0 <= first <= end:
@@ -324,14 +413,8 @@ def beyond_end(key: str, end: int) -> InputError:
     return InputError(f"{key!r} ends before byte {end}: it cannot be copied up to there")
 
 
-def read_range(store: ObjectStore, key: str, byte_range: tuple[int, int], etag: str) -> Iterator[bytes]:
-    """The bytes of a range, piece by piece.
-
-    Raises:
-        ObjectNotFoundError: no such object.
-        ObjectChangedError: the ETag differs.
-        InputError: the object ends before the range does.
-    """
+def read_range(store: ObjectStore, key: str, byte_range: ByteRange, etag: str) -> Iterator[bytes]:
+    """The bytes of a range, piece by piece. Raises as ``ObjectOutput.copy`` does."""
     first, end = byte_range
     for start in range(first, end, READ_BYTES):
         stop = min(end, start + READ_BYTES)
@@ -349,7 +432,7 @@ class Scheme:
         name: the part of a URL before ``://``.
         form: the URL, as messages show it.
         is_shared: whether other processes open the same store by its URL.
-        is_remote: whether requests cross a network, so that a cache on disk pays.
+        is_remote: whether requests cross a network, so that a cache on disk helps.
         is_quoted: whether the path in a URL is percent-encoded.
         has_buckets: whether a URL is ``name://bucket/key``.
         has_quoted_etags: whether it writes ETags in quotes, as HTTP does. Notifications leave the quotes out.
@@ -393,9 +476,9 @@ S3 = Scheme(
     hadoop_package="hadoop-aws",
     instead_of=("s3a", "s3n"),
 )
+
 FILE = Scheme("file", "file:///directory", hadoop="file", is_quoted=True, has_quoted_etags=False)
 MEMORY = Scheme("memory", "memory://name", is_shared=False)
-
 SCHEMES: dict[str, Scheme] = {scheme.name: scheme for scheme in (S3, FILE, MEMORY)}
 
 
@@ -406,7 +489,7 @@ def scheme_of(url: str) -> Scheme | None:
 
 
 def own_name(scheme: str) -> str:
-    """The name of a scheme here, if this is another program's name for it: ``s3`` for ``s3a``."""
+    """The name of a scheme in dolmen, if this is another program's name for it: ``s3`` for ``s3a``."""
     return next((own.name for own in SCHEMES.values() if scheme in own.instead_of), scheme)
 
 
@@ -414,7 +497,7 @@ def split_object_url(url: str) -> tuple[str, str] | None:
     """The URL of the bucket and the key of an object ``scheme://bucket/key``; None for a URL without a bucket.
 
     Raises:
-        InputError: it names a bucket, and no object in it.
+        InputError: it names a bucket, but no object in it.
     """
     scheme = scheme_of(url)
     if scheme is None or not scheme.has_buckets:

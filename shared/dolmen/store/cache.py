@@ -1,15 +1,6 @@
-"""A cache of parts of immutable objects: footers, deletion vectors, keys, segments. In memory, and if wanted on disk.
+"""A cache of parts of immutable objects (footers, deletion vectors, keys, segments), in memory and optionally on disk.
 
-Objects never change under their key, so nothing here is ever out of date; the least recently used goes first.
-
-Parts of immutable objects on this machine's disk: they survive the process, and on Lambda the call.
-
-Entries are files of their own in ``<directory>/dolmen-cache``, named by a hash of the store's URL, the object's key and
-the offset, so that no name can leave the directory and databases never mix. Processes may share it: a file appears
-whole, by rename, and is only ever removed. What is read is compared with its checksum; a damaged entry is as good as
-none.
-
-A disk that is full, read-only or somebody else's costs the cache and nothing else.
+Objects never change under their key, so no entry is ever out of date.
 """
 
 from __future__ import annotations
@@ -31,33 +22,18 @@ from dolmen.errors import CorruptionError
 from dolmen.store.base import scheme_of
 
 CacheKey: TypeAlias = tuple[str, str, int]
-"""(what it is, the object's key, the offset in it)."""
-
-
-DIRECTORY = "DOLMEN_CACHE_DIR"
-
-
-BYTES = "DOLMEN_CACHE_BYTES"
-
-
+"""(kind of part, the object's key, the offset in it)."""
+DIRECTORY, BYTES = "DOLMEN_CACHE_DIR", "DOLMEN_CACHE_BYTES"
+DEFAULT_BYTES = 128 * MIB
 DEFAULT_DISK_BYTES = GIB
-
-
 _log = logging.getLogger("dolmen")
-
-
 _MAGIC = b"DLC1"
-
-
 _HEAD = struct.Struct("<4sII")
 
-
-_KEPT_PART = 0.9
-"""An eviction goes on until so much of the bound is left."""
-
-
+_REMAINING_SHARE = 0.9
+"""An eviction goes on until this share of the bound is left."""
 _LARGEST_PART = 4
-"""Values larger than this part of the bound are not kept."""
+"""Values larger than the bound divided by this are not cached."""
 
 
 class _File(NamedTuple):
@@ -69,10 +45,15 @@ class _File(NamedTuple):
 class DiskCache:
     """Bytes by key, bounded; the least recently used go first. Safe to use from several threads and processes.
 
+    Entries are files, named by a hash of the store's URL, the object's key and the offset, so that no name can leave
+    the directory and databases never mix. A file appears whole, by rename, and is only ever removed. Its checksum is
+    compared; a damaged entry does not count. A disk that is full, read-only or another user's disables the cache, and
+    nothing else.
+
     Args:
         directory: where ``dolmen-cache`` is or will be.
         url: of the store whose objects these are.
-        max_bytes: of all that is kept there, whichever database's.
+        max_bytes: of the entries of all databases.
     """
 
     def __init__(self, directory: str, url: str, runtime: Runtime, max_bytes: int = DEFAULT_DISK_BYTES) -> None:
@@ -85,26 +66,25 @@ class DiskCache:
 
     @classmethod
     def from_environment(cls, url: str, runtime: Runtime) -> DiskCache | None:
-        """The cache that ``DOLMEN_CACHE_DIR`` and ``DOLMEN_CACHE_BYTES`` ask for; only for stores far away."""
+        """The cache that ``DOLMEN_CACHE_DIR`` and ``DOLMEN_CACHE_BYTES`` configure; only for remote stores."""
         directory, scheme = os.environ.get(DIRECTORY, ""), scheme_of(url)
         if not directory or not (scheme and scheme.is_remote):
             return None
         text = os.environ.get(BYTES, "")
         if text and not text.isdigit():
-            _log.warning("%s=%r is no number of bytes: taking %d", BYTES, text, DEFAULT_DISK_BYTES)
+            _log.warning("%s=%r is not a number of bytes: taking %d", BYTES, text, DEFAULT_DISK_BYTES)
         most = int(text) if text.isdigit() else DEFAULT_DISK_BYTES
         return cls(directory, url, runtime, most) if most else None
 
     def read(self, key: CacheKey) -> bytes | None:
-        """The bytes that were written under ``key``, or None."""
         path = self._path(key)
         try:
             with open(path, "rb") as file:
-                held = file.read()
+                packed = file.read()
         except OSError:
             return None
-        body = self._unpacked(key, held)
-        if body is None:
+        body = packed[_HEAD.size + len(self._identity(key)) :]
+        if not packed.startswith(self._head(key, body)):
             self.drop(key)
             return None
         with suppress(OSError):
@@ -112,16 +92,16 @@ class DiskCache:
         return body
 
     def write(self, key: CacheKey, body: bytes) -> None:
-        """Keeps ``body``, if that can be."""
+        """Caches ``body``, if possible."""
         if self._off or len(body) > self.max_bytes // _LARGEST_PART:
             return
-        packed = self._packed(key, body)
+        packed = self._head(key, body) + body
         try:
             self._check_root()
             self._make_room(len(packed))
             try:
                 self._put(key, packed)
-            except OSError:  # full, though not of this: half of it has to go
+            except OSError:  # full, though not of this cache: evict half of it
                 self._evict(self._scan(), (self._bytes or 0) // 2)
                 self._put(key, packed)
         except OSError as error:
@@ -129,7 +109,7 @@ class DiskCache:
             _log.warning("the cache in %s is not used any more: %s", self.root, error)
 
     def drop(self, key: CacheKey) -> None:
-        """Removes what was written under ``key``."""
+        """Removes the entry."""
         with suppress(OSError):
             os.unlink(self._path(key))
 
@@ -143,27 +123,16 @@ class DiskCache:
     def _identity(self, key: CacheKey) -> bytes:
         return "\0".join((self._url, key[0], key[1], str(key[2]))).encode()
 
-    def _packed(self, key: CacheKey, body: bytes) -> bytes:
+    def _head(self, key: CacheKey, body: bytes) -> bytes:
         identity = self._identity(key)
-        return _HEAD.pack(_MAGIC, zlib.crc32(body, zlib.crc32(identity)), len(identity)) + identity + body
-
-    def _unpacked(self, key: CacheKey, held: bytes) -> bytes | None:
-        identity = self._identity(key)
-        start = _HEAD.size + len(identity)
-        if len(held) < start:
-            return None
-        magic, checksum, length = _HEAD.unpack_from(held)
-        body = held[start:]
-        if magic != _MAGIC or length != len(identity) or held[_HEAD.size : start] != identity:
-            return None
-        return body if zlib.crc32(body, zlib.crc32(identity)) == checksum else None
+        return _HEAD.pack(_MAGIC, zlib.crc32(body, zlib.crc32(identity)), len(identity)) + identity
 
     def _check_root(self) -> None:
         """Makes the directory. Raises OSError if others could have put something into it."""
         if self._bytes is None:
             os.makedirs(self.root, 0o700, exist_ok=True)
             if os.stat(self.root, follow_symlinks=False).st_uid != os.geteuid():
-                raise PermissionError(f"{self.root} belongs to somebody else")
+                raise PermissionError(f"{self.root} belongs to another user")
 
     def _put(self, key: CacheKey, packed: bytes) -> None:
         path = self._path(key)
@@ -180,7 +149,7 @@ class DiskCache:
             raise
 
     def _make_room(self, size: int) -> None:
-        """Counts ``size`` more bytes. Looks at what is really there when that may be too much, and now and then."""
+        """Counts ``size`` more bytes. Lists the files when that may be too much, and now and then."""
         with self._lock:
             if self._bytes is not None:
                 self._bytes += size
@@ -189,81 +158,75 @@ class DiskCache:
                     return
             files = self._scan()
             if (self._bytes or 0) + size > self.max_bytes:
-                self._evict(files, int(self.max_bytes * _KEPT_PART) - size)
+                self._evict(files, int(self.max_bytes * _REMAINING_SHARE) - size)
             self._bytes = (self._bytes or 0) + size
 
     def _scan(self) -> list[_File]:
-        """All files, unfinished ones too, which others may be writing: these are the last that would go."""
+        """All files, unfinished ones too, which others may be writing: eviction takes these last."""
         files = list(self._files())
         self._bytes, self._unchecked = sum(file.size for file in files), 0
         return files
 
     def _files(self) -> Iterator[_File]:
-        for place in range(256):
-            with suppress(OSError), os.scandir(os.path.join(self.root, f"{place:02x}")) as found:
+        for prefix in range(256):
+            with suppress(OSError), os.scandir(os.path.join(self.root, f"{prefix:02x}")) as found:
                 for each in found:
                     with suppress(OSError):
                         stat = each.stat(follow_symlinks=False)
                         yield _File(stat.st_mtime_ns, stat.st_size, each.path)
 
     def _evict(self, files: list[_File], most: int) -> None:
-        left = sum(file.size for file in files)
+        remaining = sum(file.size for file in files)
         for file in sorted(files):
-            if left <= most:
+            if remaining <= most:
                 break
             with suppress(OSError):
                 os.unlink(file.path)
-                left -= file.size
-        self._bytes = left
-
-
-__all__ = ["DEFAULT_BYTES", "CacheKey", "ObjectCache"]
-
-
-DEFAULT_BYTES = 128 * MIB
+                remaining -= file.size
+        self._bytes = remaining
 
 
 class ObjectCache:
     """Decoded parts of immutable objects, bounded by their size. Safe to use from several threads.
 
     Args:
-        max_bytes: how much is kept in memory, by the sizes given to ``put``; 0 keeps nothing.
-        disk: a second level, which keeps bytes as they were fetched.
+        max_bytes: the most bytes in memory, by the sizes passed to ``put``.
+        disk: a second level, for fetched bytes.
     """
 
     def __init__(self, max_bytes: int = DEFAULT_BYTES, disk: DiskCache | None = None) -> None:
         self.max_bytes, self.disk = max_bytes, disk
         self.bytes = 0
-        self._kept: OrderedDict[CacheKey, tuple[Any, int]] = OrderedDict()
+        self._entries: OrderedDict[CacheKey, tuple[Any, int]] = OrderedDict()
         self._lock = threading.Lock()
 
     def get(self, key: CacheKey) -> Any:
-        """The value that was put under ``key``, or None. Looks at memory only."""
+        """The value in memory, or None."""
         with self._lock:
-            found = self._kept.get(key)
+            found = self._entries.get(key)
             if found is None:
                 return None
-            self._kept.move_to_end(key)
+            self._entries.move_to_end(key)
             return found[0]
 
     def put(self, key: CacheKey, value: Any, size: int) -> None:
-        """Keeps ``value``, which takes about ``size`` bytes of memory, if it fits at all."""
+        """Caches ``value``, which takes about ``size`` bytes of memory, if it fits at all."""
         with self._lock:
-            _, replaced = self._kept.pop(key, (None, 0))
+            _, replaced = self._entries.pop(key, (None, 0))
             self.bytes -= replaced
             if size > self.max_bytes:
                 return
-            self._kept[key] = (value, size)
+            self._entries[key] = (value, size)
             self.bytes += size
             while self.bytes > self.max_bytes:
-                _, (_, freed) = self._kept.popitem(last=False)
+                _, (_, freed) = self._entries.popitem(last=False)
                 self.bytes -= freed
 
     def load(self, key: CacheKey, fetch: Callable[[], bytes], check: Callable[[bytes], None]) -> bytes:
-        """Bytes of an object from the disk, or else fetched and kept there.
+        """Bytes of an object from the disk, or else fetched and cached there.
 
         Args:
-            check: raises CorruptionError if they are not what they should be; such are never kept.
+            check: raises CorruptionError for damaged bytes, which are never cached.
         """
         body = self.peek(key, check)
         if body is None:
@@ -273,30 +236,30 @@ class ObjectCache:
         return body
 
     def peek(self, key: CacheKey, check: Callable[[bytes], None]) -> bytes | None:
-        """Bytes that the disk has under ``key``, if they pass ``check``."""
+        """Bytes from the disk, if they pass ``check``."""
         body = self.disk.read(key) if self.disk else None
         if body is None:
             return None
         try:
             check(body)
-        except CorruptionError:  # whatever it was: the object itself will tell
+        except CorruptionError:  # the object itself will tell whether it is damaged
             self.drop(key)
             return None
         return body
 
     def keep(self, key: CacheKey, body: bytes) -> None:
-        """Keeps bytes on the disk, if there is one. They must have been checked."""
+        """Caches checked bytes on the disk, if there is one."""
         if self.disk:
             self.disk.write(key, body)
 
     def drop(self, key: CacheKey) -> None:
-        """Forgets what the disk has under ``key``."""
+        """Removes the entry from the disk."""
         if self.disk:
             self.disk.drop(key)
 
     def __contains__(self, key: CacheKey) -> bool:
-        """Whether nothing would have to be fetched for ``key``."""
+        """Whether an entry is in memory or on the disk."""
         with self._lock:
-            if key in self._kept:
+            if key in self._entries:
                 return True
         return self.disk is not None and key in self.disk

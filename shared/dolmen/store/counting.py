@@ -7,15 +7,24 @@ from collections.abc import Iterator, Sequence
 from copy import copy
 from typing import BinaryIO, Self
 
-from dolmen.store.base import Buffer, Deleted, Object, ObjectInfo, ObjectOutput, ObjectStore, PutOutcome
-from dolmen.store.clock import ServerClock
+from dolmen.store.base import (
+    Buffer,
+    ByteRange,
+    Deleted,
+    Object,
+    ObjectInfo,
+    ObjectOutput,
+    ObjectStore,
+    PutOutcome,
+    ServerClock,
+)
 
 
 class CountingStore:
-    """Passes everything on to another store and counts it. Reads are always requests: it shows no local paths.
+    """Passes all calls on to another store and counts them. Reads are always requests: it shows no local paths.
 
     A streamed upload counts as one PUT, which it is on S3 up to 16 MB, without the bytes that were copied into it; of a
-    larger one, what S3 needs besides is not counted. ``open_input`` is not counted.
+    larger one, further requests to S3 are not counted. ``delete`` and ``open_input`` are not counted.
 
     Args:
         store: the store that does the work.
@@ -32,55 +41,47 @@ class CountingStore:
         self.puts = self.gets = self.heads = self.lists = self.bytes_up = self.bytes_down = 0
         self.copies = self.bytes_copied = 0
 
+    def count(self, **amounts: int) -> None:
+        """Adds to the counts of these names."""
+        with self._lock:
+            for name, amount in amounts.items():
+                setattr(self._counts, name, getattr(self._counts, name) + amount)
+
     @property
     def url(self) -> str:
-        """The same property of the other store."""
         return self._store.url
 
     @property
     def clock(self) -> ServerClock:
-        """The same property of the other store."""
         return self._store.clock
 
     def get(
-        self,
-        key: str,
-        byte_range: tuple[int, int] | None = None,
-        *,
-        etag: str | None = None,
-        version: str | None = None,
+        self, key: str, byte_range: ByteRange | None = None, *, etag: str | None = None, version: str | None = None
     ) -> Object:
-        """Counts a GET, also one that finds nothing, and the bytes it brings."""
-        with self._lock:
-            self._counts.gets += 1
-        found = self._store.get(key, byte_range, etag=etag, version=version)
-        with self._lock:
-            self._counts.bytes_down += len(found.body)
-        return found
+        """Counts a GET, also one that finds nothing, and the bytes of its response."""
+        self.count(gets=1)
+        response = self._store.get(key, byte_range, etag=etag, version=version)
+        self.count(bytes_down=len(response.body))
+        return response
 
     def head(self, key: str, *, version: str | None = None) -> ObjectInfo:
-        """Counts a HEAD."""
-        with self._lock:
-            self._counts.heads += 1
+        self.count(heads=1)
         return self._store.head(key, version=version)
 
     def put(self, key: str, body: Buffer, *, if_match: str | None = None) -> PutOutcome:
         """Counts a PUT and its bytes, whatever its outcome."""
-        self.count_put(len(body))
+        self.count(puts=1, bytes_up=len(body))
         return self._store.put(key, body, if_match=if_match)
 
     def list(self, prefix: str, start_after: str = "") -> Iterator[ObjectInfo]:
         """Counts a LIST (one, however many pages it has)."""
-        with self._lock:
-            self._counts.lists += 1
+        self.count(lists=1)
         return self._store.list(prefix, start_after)
 
     def delete(self, keys: Sequence[str]) -> Sequence[Deleted]:
-        """Is not counted."""
         return self._store.delete(keys)
 
     def open_input(self, key: str, *, etag: str | None = None, version: str | None = None) -> BinaryIO:
-        """Is not counted."""
         return self._store.open_input(key, etag=etag, version=version)
 
     def open_output(self, key: str) -> ObjectOutput:
@@ -88,44 +89,32 @@ class CountingStore:
         return _CountedOutput(self._store.open_output(key), self)
 
     def local_path(self, key: str) -> str | None:
-        """Always None: a file that is mapped into memory could not be counted."""
+        """Always None: reads of a file that is mapped into memory could not be counted."""
         return None
 
     def sibling(self, root: str) -> CountingStore:
-        """Counts what passes through the other store's sibling here, too."""
+        """The other store's sibling, with the same counts."""
         other = copy(self)
         other._store, other._counts = self._store.sibling(root), self._counts
         return other
 
-    def count_put(self, size: int) -> None:
-        """Counts one PUT of ``size`` bytes."""
-        with self._lock:
-            self._counts.puts += 1
-            self._counts.bytes_up += size
-
-    def count_copy(self, size: int) -> None:
-        """Counts one range of ``size`` bytes that was copied from another object."""
-        with self._lock:
-            self._counts.copies += 1
-            self._counts.bytes_copied += size
-
 
 class _CountedOutput:
-    def __init__(self, output: ObjectOutput, counts: CountingStore) -> None:
-        self._output, self._counts, self._copied = output, counts, 0
+    def __init__(self, output: ObjectOutput, store: CountingStore) -> None:
+        self._output, self._store, self._copied = output, store, 0
 
     def write(self, data: Buffer, /) -> int:
         return self._output.write(data)
 
-    def copy(self, key: str, byte_range: tuple[int, int], etag: str) -> int:
+    def copy(self, key: str, byte_range: ByteRange, etag: str) -> int:
         size = self._output.copy(key, byte_range, etag)
         self._copied += size
-        self._counts.count_copy(size)
+        self._store.count(copies=1, bytes_copied=size)
         return size
 
     def commit(self) -> int:
         size = self._output.commit()
-        self._counts.count_put(size - self._copied)
+        self._store.count(puts=1, bytes_up=size - self._copied)
         return size
 
     def abort(self) -> None:

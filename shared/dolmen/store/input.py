@@ -10,16 +10,15 @@ from dolmen.base.units import KIB, MIB
 if TYPE_CHECKING:
     from dolmen.store.base import ObjectStore
 
-#: How much one request fetches: large enough to hide the latency of a request, small enough to hold many.
 READ_AHEAD_BYTES = 8 * MIB
+"""How much one request fetches: large enough to hide the latency of a request, small enough to have many in memory."""
 
 
 class ObjectInput(io.RawIOBase):
     """A read-only file over ranges of one object, with one window of read-ahead.
 
-    The first range is fetched when the file is opened, so that a missing object is found at once, an object no larger
-    than the window costs one request, and the ETag it came with pins all that is read later: once the object has been
-    overwritten, reads raise ObjectChangedError.
+    The first range is fetched when the file is opened, so that a missing object is found at once, and an object no
+    larger than the window costs one request. Once the object has another ETag, reads raise ObjectChangedError.
 
     Args:
         etag: the ETag the object must have; None takes the one it has now.
@@ -75,10 +74,10 @@ class ObjectInput(io.RawIOBase):
                 return 0
             self._fetch(max(len(target), self._read_ahead))
             skip = 0
-        taken = self._window[skip : skip + len(target)]
-        target[: len(taken)] = taken
-        self._position += len(taken)
-        return len(taken)
+        body = self._window[skip : skip + len(target)]
+        target[: len(body)] = body
+        self._position += len(body)
+        return len(body)
 
     def _fetch(self, length: int) -> None:
         start = self._position

@@ -1,20 +1,19 @@
-"""An object store in a plain directory: the embedded default."""
+"""An object store in a directory of this machine, for several processes."""
 
 from __future__ import annotations
 
 import errno
 import fcntl
 import hashlib
+import io
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import BinaryIO, Self
 from urllib.parse import quote
 
-from dolmen.base.cached import cached_property
-from dolmen.base.retry import DIRECTORY, attempts
-from dolmen.base.runtime import Runtime, shared_runtime
-from dolmen.base.units import SECOND_US
+from dolmen.base.runtime import DIRECTORY, Runtime, attempts, cached_property, shared_runtime
+from dolmen.base.units import HOUR_US, MIB, SECOND_US
 from dolmen.errors import (
     AccessDeniedError,
     CorruptionError,
@@ -28,41 +27,141 @@ from dolmen.store.base import (
     FILE,
     TEMPORARY,
     Buffer,
+    ByteRange,
     Deleted,
     Object,
     ObjectInfo,
+    ObjectOutput,
     PreconditionFailed,
     PutOutcome,
+    ServerClock,
     Stored,
     Unknown,
     beyond_end,
     check_key,
     check_range,
 )
-from dolmen.store.clock import ServerClock
-from dolmen.store.local_files import TemporaryFile, open_pinned_file, sweep
 
-#: Files up to this size have the MD5 of their content as ETag, larger ones (inode, mtime, size): see ``etag_of``.
 CONTENT_ETAG_BYTES = 4096
-
-#: Prefix of the name of a file that is set aside before it is removed. Names of drops never begin with a dot.
+"""Files up to this size have the MD5 of their content as ETag, larger ones (inode, mtime, size): see ``etag_of``."""
+SWEEP_AGE_US = HOUR_US
+"""A left-over must be this old to be swept: a file just made is not locked yet."""
 _ASIDE = ".dolmen-expiring-"
+"""Prefix of the name of a file that is set aside before it is removed. Names of drops never begin with a dot."""
+_NOT_A_NAME = {errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.EILSEQ, errno.EINVAL}
+_NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV}
 
-#: How often a put makes a directory that a concurrent delete removes again for being empty.
+_NO_COPY_IN_KERNEL = {errno.EXDEV, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.EPERM}
+"""The file systems, or the kernel, do not copy between these files."""
+
+
+class TemporaryFile:
+    """A file that is not an object yet. Its writer locks it, which tells it from left-overs."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        fcntl.flock(self.fd, fcntl.LOCK_EX)
+
+    def write(self, data: Buffer) -> int:
+        view = memoryview(data).cast("B")
+        written = 0
+        while written < len(view):
+            written += os.write(self.fd, view[written:])
+        return written
+
+    def copy(self, fd: int, first: int, end: int) -> bool:
+        """Appends a range of another open file, within the kernel if it can. Returns whether the file was that long."""
+        while first < end:
+            copied = self._copy_some(fd, first, end - first)
+            if not copied:
+                return False
+            first += copied
+        return True
+
+    def _copy_some(self, fd: int, first: int, count: int) -> int:
+        if hasattr(os, "copy_file_range"):  # Linux
+            try:
+                return os.copy_file_range(fd, self.fd, count, first)
+            except OSError as error:
+                if error.errno not in _NO_COPY_IN_KERNEL:
+                    raise
+        return self.write(os.pread(fd, min(count, MIB), first))
+
+    def finish(self, mtime_ns: int) -> None:
+        """Puts the content on the disk, last modified at ``mtime_ns``."""
+        os.utime(self.fd, ns=(mtime_ns, mtime_ns))
+        os.fsync(self.fd)
+
+    @property
+    def closed(self) -> bool:
+        return self.fd < 0
+
+    def close(self) -> None:
+        """Removes the temporary name; the object, if it became one, has its own."""
+        if not self.closed:
+            with suppress(FileNotFoundError):
+                os.unlink(self.path)
+            os.close(self.fd)
+            self.fd = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+def sweep(directory: str, now_us: int) -> None:
+    """Removes temporary files that are old and whose writer is dead, because then they are not locked."""
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            with suppress(OSError):  # another sweeper was faster, or the file is locked
+                if entry.stat().st_mtime_ns // 1_000 > now_us - SWEEP_AGE_US:
+                    continue
+                with closing_fd(os.open(entry.path, os.O_RDWR | os.O_CLOEXEC)) as fd:
+                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    os.unlink(entry.path)
+
+
+class _PinnedFile(io.FileIO):
+    """A file whose reads raise ObjectChangedError once something else has written to it.
+
+    Args:
+        stamp: the (mtime_ns, size) that the file must keep.
+    """
+
+    def __init__(self, fd: int, key: str, stamp: tuple[int, int]) -> None:
+        super().__init__(fd, "rb")
+        self._key, self._stamp = key, stamp
+
+    def readinto(self, buffer: memoryview | bytearray) -> int:  # type: ignore[override]
+        size = super().readinto(buffer)
+        self._check()
+        return size
+
+    def readall(self) -> bytes:
+        body = super().readall()
+        self._check()
+        return body
+
+    def _check(self) -> None:
+        if _stamp(os.fstat(self.fileno())) != self._stamp:
+            raise ObjectChangedError(self._key)
 
 
 class LocalStore:
     """Objects as files under one directory, safe among the processes of ONE machine.
 
-    An object is created by writing a temporary file, fsync and link(2), which fails if the name is taken; it is
-    replaced under flock(2) of its directory by fsync and rename(2). The directory is synced before a put is answered.
-    A reader therefore sees an object whole or not at all, and what was acknowledged survives a crash. What a killed
-    writer leaves in ``.dolmen-tmp`` is no object, appears in no listing, and is swept up by a later writer.
+    An object is created by writing a temporary file, fsync and link(2), which fails if the name exists; it is
+    replaced under flock(2) of its directory by fsync and rename(2). The directory is synced before a put returns. So
+    readers see an object whole or not at all, and it survives a crash once the put has returned. A later writer removes
+    the files of a killed writer in ``.dolmen-tmp``; they are not objects, and not listed.
 
-    flock and link are not trustworthy between machines, so network file systems are not for several machines at once.
+    flock and link are not reliable between machines, so network file systems are not for several machines at once.
 
     ``a`` and ``a/b`` cannot both be objects here, as they could on S3. Symbolic links to files are read, those to
-    directories are not followed by listings. The server's clock is this machine's. No older versions are kept.
+    directories are not followed by listings. The server's clock is this machine's. There are no older versions.
 
     Args:
         path: the root; made by the first put.
@@ -80,37 +179,19 @@ class LocalStore:
         return f"{FILE.name}://{quote(self.root)}"
 
     def get(
-        self,
-        key: str,
-        byte_range: tuple[int, int] | None = None,
-        *,
-        etag: str | None = None,
-        version: str | None = None,
+        self, key: str, byte_range: ByteRange | None = None, *, etag: str | None = None, version: str | None = None
     ) -> Object:
-        with self.verb(key):
-            fd = self._open(key, version)
-            try:
-                before = os.fstat(fd)
-                found = etag_of(fd, before)
-                if etag is not None and found != etag:
-                    raise ObjectChangedError(key)
-                first, end = byte_range or (0, before.st_size)
-                if not 0 <= first <= end:
-                    raise InputError(f"range [{first}, {end}) of {key!r}")
-                body = _read(fd, first, min(end, before.st_size))
-                if _stamp(os.fstat(fd)) != _stamp(before):
-                    raise ObjectChangedError(key)
-                return Object(body, found)
-            finally:
-                os.close(fd)
+        with self._opened(key, version) as fd:
+            before = os.fstat(fd)
+            current = _check_etag(fd, before, key, etag)
+            first, end = check_range(key, byte_range or (0, before.st_size))
+            body = _read(fd, first, min(end, before.st_size))
+            _check_unchanged(fd, before, key)
+            return Object(body, current)
 
     def head(self, key: str, *, version: str | None = None) -> ObjectInfo:
-        with self.verb(key):
-            fd = self._open(key, version)
-            try:
-                return _info(key, fd)
-            finally:
-                os.close(fd)
+        with self._opened(key, version) as fd:
+            return _info(key, fd)
 
     def put(self, key: str, body: Buffer, *, if_match: str | None = None) -> PutOutcome:
         with self.verb(key):
@@ -121,17 +202,17 @@ class LocalStore:
                 return self.link(key, temporary) if if_match is None else self._replace(key, temporary, if_match)
 
     def link(self, key: str, temporary: TemporaryFile) -> PutOutcome:
-        """Gives a finished temporary file its name, unless the name is taken."""
+        """Gives a finished temporary file its name, unless the name exists."""
         temporary.finish(self.runtime.clock_us() * 1_000)
         directory, name = os.path.split(self._path(key))
         for _ in attempts(self.runtime, DIRECTORY):
-            with suppress(FileNotFoundError), made_directory(directory) as directory_fd:
+            with suppress(FileNotFoundError), open_directory(directory, make=True) as directory_fd:
                 try:
                     os.link(temporary.path, name, dst_dir_fd=directory_fd)
                 except FileExistsError:
                     return PreconditionFailed()
                 except OSError as error:
-                    if error.errno in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV):
+                    if error.errno in _NO_LINKS:
                         raise InputError(
                             f"{self.root}: this file system has no hard links, or {key!r} crosses to another"
                         ) from error
@@ -143,13 +224,10 @@ class LocalStore:
         directory, name = os.path.split(self._path(key))
         with suppress(FileNotFoundError), open_directory(directory) as directory_fd:
             fcntl.flock(directory_fd, fcntl.LOCK_EX)  # held until the directory is closed
-            fd = os.open(name, os.O_RDONLY, dir_fd=directory_fd)
-            try:
+            with closing_fd(os.open(name, os.O_RDONLY, dir_fd=directory_fd)) as fd:
                 there = os.fstat(fd)
                 if etag_of(fd, there) != if_match:
                     return PreconditionFailed()
-            finally:
-                os.close(fd)
             temporary.finish(max(self.runtime.clock_us() * 1_000, there.st_mtime_ns + 1))
             os.rename(temporary.path, name, dst_dir_fd=directory_fd)
             return self._stored(temporary, directory_fd)
@@ -192,33 +270,26 @@ class LocalStore:
             fd = self._open(key, version)
             try:
                 before = os.fstat(fd)
-                if etag is not None and etag_of(fd, before) != etag:
-                    raise ObjectChangedError(key)
+                _check_etag(fd, before, key, etag)
             except BaseException:
                 os.close(fd)
                 raise
-            return open_pinned_file(fd, key, _stamp(before))
+            return io.BufferedReader(_PinnedFile(fd, key, _stamp(before)), MIB)
 
     def open_output(self, key: str) -> LocalOutput:
         with self.verb(key):
             self._path(key)
             return LocalOutput(self, key, self._new_file())
 
-    def copy_into(self, temporary: TemporaryFile, key: str, byte_range: tuple[int, int], etag: str) -> int:
+    def copy_into(self, temporary: TemporaryFile, key: str, byte_range: ByteRange, etag: str) -> int:
         """Appends a range of an object to a temporary file. See ``ObjectOutput.copy``."""
         first, end = check_range(key, byte_range)
-        with self.verb(key):
-            fd = self._open(key, None)
-            try:
-                before = os.fstat(fd)
-                if etag_of(fd, before) != etag:
-                    raise ObjectChangedError(key)
-                if end > before.st_size or not temporary.copy(fd, first, end):
-                    raise beyond_end(key, end)
-                if _stamp(os.fstat(fd)) != _stamp(before):
-                    raise ObjectChangedError(key)
-            finally:
-                os.close(fd)
+        with self._opened(key) as fd:
+            before = os.fstat(fd)
+            _check_etag(fd, before, key, etag)
+            if end > before.st_size or not temporary.copy(fd, first, end):
+                raise beyond_end(key, end)
+            _check_unchanged(fd, before, key)
         return end - first
 
     def delete_if_match(self, key: str, etag: str) -> None:
@@ -249,8 +320,13 @@ class LocalStore:
     def _path(self, key: str) -> str:
         return os.path.join(self.root, *check_key(key).split("/"))
 
+    @contextmanager
+    def _opened(self, key: str, version: str | None = None) -> Iterator[int]:
+        with self.verb(key), closing_fd(self._open(key, version)) as fd:
+            yield fd
+
     def _open(self, key: str, version: str | None) -> int:
-        """A descriptor of the object's file, which stays the same file whatever happens to the name."""
+        """A descriptor of the object's file, which stays the same file if the name gets another one."""
         try:
             if version is None and not os.path.isdir(path := self._path(key)):
                 return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -278,7 +354,7 @@ class LocalStore:
 
     @contextmanager
     def verb(self, key: str) -> Iterator[None]:
-        """Observes the clock, and gives what the operating system says in dolmen's words."""
+        """Observes the clock, and translates errors of the operating system."""
         self.clock.observe(self.runtime.clock_us(), vague_us=SECOND_US)  # this machine's clock, also if it is set
         try:
             yield
@@ -287,14 +363,7 @@ class LocalStore:
         except OSError as error:
             if error.errno == errno.EROFS:
                 raise AccessDeniedError(f"{self.root} is on a read-only file system") from error
-            if error.errno in (
-                errno.ENAMETOOLONG,
-                errno.ENOTDIR,
-                errno.EISDIR,
-                errno.EEXIST,
-                errno.EILSEQ,
-                errno.EINVAL,
-            ):
+            if error.errno in _NOT_A_NAME:
                 raise InputError(f"{self.root}: {key!r} cannot be the name of a file: {error.strerror}") from error
             raise StoreUnavailableError(f"{self.root}: {key!r}: {error.strerror or error}") from error
 
@@ -303,9 +372,9 @@ def etag_of(fd: int, stat: os.stat_result) -> str:
     """The ETag of an open file.
 
     A small file's is the MD5 of its content: two pointers never have equal bodies, so theirs never share one, whatever
-    the file system does with inode numbers and time stamps. Hashing a data file at each look would be wasteful, and
-    such files are never replaced by dolmen; (inode, mtime, size) tells when something else did. Should a larger object
-    be replaced all the same, ``put`` makes its mtime grow strictly.
+    the file system does with inode numbers and time stamps. Larger files would be slow to hash, and dolmen never
+    replaces them; (inode, mtime, size) tells when something else did. ``put`` makes the mtime of a replaced object grow
+    strictly.
     """
     if stat.st_size <= CONTENT_ETAG_BYTES:
         return hashlib.md5(_read(fd, 0, stat.st_size), usedforsecurity=False).hexdigest()
@@ -318,6 +387,19 @@ def _restore_name(aside: str, path: str) -> None:
         with suppress(FileExistsError):
             os.link(aside, path)
         os.unlink(aside)
+
+
+def _check_etag(fd: int, stat: os.stat_result, key: str, etag: str | None) -> str:
+    """Returns the ETag of an open file. Raises ObjectChangedError if it must have another one."""
+    current = etag_of(fd, stat)
+    if etag is not None and current != etag:
+        raise ObjectChangedError(key)
+    return current
+
+
+def _check_unchanged(fd: int, before: os.stat_result, key: str) -> None:
+    if _stamp(os.fstat(fd)) != _stamp(before):
+        raise ObjectChangedError(key)
 
 
 def _stamp(stat: os.stat_result) -> tuple[int, int]:
@@ -341,7 +423,7 @@ def _info(key: str, fd: int) -> ObjectInfo:
 def _walk(path: str, parent: str, prefix: str, start_after: str) -> Iterator[ObjectInfo]:
     """Objects under ``path``, whose keys start with ``parent``, in key order.
 
-    A directory sorts by its name with a ``/``, as its keys do among its siblings'. Only one directory a level is held.
+    A directory sorts by its name with a ``/``, as its keys do among its siblings'. Memory has one directory a level.
     """
     try:
         with os.scandir(path) as entries:
@@ -360,11 +442,8 @@ def _walk(path: str, parent: str, prefix: str, start_after: str) -> Iterator[Obj
         elif key.startswith(prefix) and key > start_after:
             with suppress(FileNotFoundError):  # deleted since
                 if entry.is_file():
-                    fd = os.open(entry.path, os.O_RDONLY | os.O_CLOEXEC)
-                    try:
+                    with closing_fd(os.open(entry.path, os.O_RDONLY | os.O_CLOEXEC)) as fd:
                         info = _info(key, fd)
-                    finally:
-                        os.close(fd)
                     yield info
 
 
@@ -381,23 +460,23 @@ def make_directories(path: str) -> None:
 
 
 @contextmanager
-def made_directory(path: str) -> Iterator[int]:
-    """Opens a directory, made if need be. FileNotFoundError: somebody removed it, or one above it, meanwhile."""
-    make_directories(path)
-    with open_directory(path) as fd:
+def open_directory(path: str, *, make: bool = False) -> Iterator[int]:
+    """Opens a directory. Raises FileNotFoundError, also if another process removes one that was made just now."""
+    if make:
+        make_directories(path)
+    with closing_fd(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as fd:
         yield fd
 
 
 @contextmanager
-def open_directory(path: str) -> Iterator[int]:
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+def closing_fd(fd: int) -> Iterator[int]:
     try:
         yield fd
     finally:
         os.close(fd)
 
 
-class LocalOutput:
+class LocalOutput(ObjectOutput):
     """A streamed file, which gets its name at the end."""
 
     def __init__(self, store: LocalStore, key: str, temporary: TemporaryFile) -> None:
@@ -409,7 +488,7 @@ class LocalOutput:
             self._size += (written := self._temporary.write(data))
         return written
 
-    def copy(self, key: str, byte_range: tuple[int, int], etag: str) -> int:
+    def copy(self, key: str, byte_range: ByteRange, etag: str) -> int:
         self._check_open()
         self._size += (copied := self._store.copy_into(self._temporary, key, byte_range, etag))
         return copied
@@ -419,7 +498,7 @@ class LocalOutput:
         with self._store.verb(self._key), self._temporary as temporary:
             match self._store.link(self._key, temporary):
                 case PreconditionFailed():
-                    raise CorruptionError(self._key, "another object stands under this name")
+                    raise CorruptionError(self._key, "another object has this name")
                 case Unknown(reason):
                     raise StoreUnavailableError(f"cannot create {self._key!r}: {reason}")
         return self._size
@@ -430,9 +509,3 @@ class LocalOutput:
     def _check_open(self) -> None:
         if self._temporary.closed:
             raise ValueError(f"output of {self._key!r} is over")
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.abort()

@@ -6,25 +6,27 @@ import hashlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import BinaryIO, Self
+from typing import BinaryIO
 
 from dolmen.base.runtime import Runtime, shared_runtime
-from dolmen.errors import InputError, ObjectChangedError, ObjectNotFoundError
+from dolmen.errors import ObjectChangedError, ObjectNotFoundError
 from dolmen.store.base import (
     MEMORY,
     Buffer,
+    ByteRange,
     Deleted,
     Object,
     ObjectInfo,
+    ObjectOutput,
     PreconditionFailed,
     PutOutcome,
+    ServerClock,
     Stored,
     check_key,
     check_range,
     create,
     read_range,
 )
-from dolmen.store.clock import ServerClock
 from dolmen.store.input import open_pinned
 
 
@@ -40,7 +42,7 @@ class MemoryBucket:
 
     Args:
         clock_us: the server's clock, in microseconds since the epoch; None is this machine's.
-        name: what stands in the URL.
+        name: its name in URLs.
     """
 
     def __init__(self, clock_us: Callable[[], int] | None = None, name: str = "") -> None:
@@ -55,7 +57,7 @@ _shared_lock = threading.Lock()
 
 
 def shared_bucket(name: str) -> MemoryBucket:
-    """The process-wide bucket of this name, made when first asked for: what ``memory://name`` opens."""
+    """The process-wide bucket of this name, made at its first use: the one that ``memory://name`` opens."""
     with _shared_lock:
         return _shared.setdefault(name, MemoryBucket(name=name))
 
@@ -64,7 +66,7 @@ class MemoryStore:
     """One client of a MemoryBucket. Each verb is atomic.
 
     ETags are the MD5 of the content, as S3's mostly are: two equal bodies share one, so that a protocol that suffers
-    from ABA shows it here. No older versions are kept.
+    from ABA shows it here. There are no older versions.
 
     Args:
         bucket: None makes a new, private one.
@@ -80,21 +82,14 @@ class MemoryStore:
         return f"{MEMORY.name}://{self.bucket.name}"
 
     def get(
-        self,
-        key: str,
-        byte_range: tuple[int, int] | None = None,
-        *,
-        etag: str | None = None,
-        version: str | None = None,
+        self, key: str, byte_range: ByteRange | None = None, *, etag: str | None = None, version: str | None = None
     ) -> Object:
         found = self._find(key, version)
         if etag is not None and found.etag != etag:
             raise ObjectChangedError(key)
         if byte_range is None:
             return Object(found.body, found.etag)
-        first, end = byte_range
-        if not 0 <= first <= end:
-            raise InputError(f"range [{first}, {end}) of {key!r}")
+        first, end = check_range(key, byte_range)
         return Object(found.body[first:end], found.etag)
 
     def head(self, key: str, *, version: str | None = None) -> ObjectInfo:
@@ -158,7 +153,7 @@ class MemoryStore:
         return now_us
 
 
-class MemoryOutput:
+class MemoryOutput(ObjectOutput):
     """Collects the bytes, and creates the object through the store's ``put`` at the end."""
 
     def __init__(self, store: MemoryStore, key: str) -> None:
@@ -170,7 +165,7 @@ class MemoryOutput:
         self._body += data
         return memoryview(data).nbytes
 
-    def copy(self, key: str, byte_range: tuple[int, int], etag: str) -> int:
+    def copy(self, key: str, byte_range: ByteRange, etag: str) -> int:
         first, end = check_range(key, byte_range)
         for body in read_range(self._store, key, (first, end), etag):
             self.write(body)
@@ -187,9 +182,3 @@ class MemoryOutput:
         if self._open:
             self._body.clear()
             self._open = False
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.abort()

@@ -66,7 +66,7 @@ class IndexHead(msgspec.Struct, frozen=True, omit_defaults=True):
         kinds: how each of them is encoded (``KeyEncoding``).
         files: uuids of the data files, by their number in entries.
         schemas: Parquet footers without row groups, of files with different columns.
-        chunks: for each file the number of its schema and its encoded ``ChunkPlaces``, if they are there.
+        chunks: for each file the number of its schema and its encoded ``ChunkLocations``, if they are there.
     """
 
     format_version: int

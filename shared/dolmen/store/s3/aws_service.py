@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from dolmen.base.cached import cached_property
+from dolmen.base.runtime import cached_property
 from dolmen.errors import Error, InputError
 
 
@@ -15,12 +15,11 @@ class AwsService:
 
     Args:
         name: what boto3 calls the service.
-        about: what errors call the resource that is asked.
+        about: the name of the resource in errors.
         config: time-outs and attempts, as botocore's ``Config`` takes them.
         region: None = that of the AWS configuration, else ``default_region``.
         endpoint: a URL; None = the service's own.
-        translate: the exception to raise for an error code and its text; None for codes that mean what they mean
-            everywhere.
+        translate: the exception to raise for an error code and its text; None for codes without a special meaning.
     """
 
     def __init__(
@@ -63,7 +62,7 @@ class AwsService:
             raise InputError(f"the AWS configuration cannot be used: {error}") from error
 
     def ask(self, operation: str, **request: Any) -> Any:
-        """Sends a request and returns the answer.
+        """Sends a request and returns the response.
 
         Raises:
             NotFoundError, AccessDeniedError, InputError: refused, and would be again.

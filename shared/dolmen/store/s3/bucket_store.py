@@ -2,78 +2,88 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from contextlib import suppress
 from copy import copy
+from itertools import pairwise
 from typing import Any, BinaryIO
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from dolmen.base.cached import cached_property
-from dolmen.base.retry import READ, attempts
-from dolmen.base.runtime import Runtime, shared_runtime
-from dolmen.base.units import SECOND_US
-from dolmen.errors import AccessDeniedError, InputError, ObjectChangedError, StoreUnavailableError
+from dolmen.base.runtime import READ, Runtime, attempts, cached_property, shared_runtime
+from dolmen.base.units import MIB, SECOND_US
+from dolmen.errors import (
+    AccessDeniedError,
+    CorruptionError,
+    Error,
+    InputError,
+    LimitError,
+    ObjectChangedError,
+    ObjectNotFoundError,
+    StoreUnavailableError,
+)
 from dolmen.store.base import (
     S3,
     Buffer,
+    ByteRange,
     Deleted,
     Object,
     ObjectInfo,
+    ObjectOutput,
     PreconditionFailed,
     PutOutcome,
+    ServerClock,
     Stored,
     Unknown,
+    check_range,
+    create,
+    read_range,
 )
-from dolmen.store.clock import ServerClock
 from dolmen.store.input import open_pinned
-from dolmen.store.s3.clients import connect
+from dolmen.store.s3.connection import connect, read_body
 from dolmen.store.s3.failures import (
     PutVerdict,
     RangeEndedError,
-    denied_in_passing,
     describe,
+    is_transient_denial,
+    is_upload_gone,
     status_and_code,
-    translated,
+    translate,
     verdict,
 )
-from dolmen.store.s3.reads import read_body
-from dolmen.store.s3.upload import (
-    FEW_PART_BYTES,
-    FEW_THRESHOLD_BYTES,
-    LEAST_PART_BYTES,
-    PART_BYTES,
-    THRESHOLD_BYTES,
-    S3Output,
-)
 
-#: The most keys that DeleteObjects takes (docs.aws.amazon.com/AmazonS3/latest/API/API_DeleteObjects.html).
-DELETE_BATCH = 1000
-
-
-#: The most objects that one ListObjectsV2 returns.
-LIST_PAGE = 1000
-
-
-#: How often a request that may be repeated freely is sent: about 5 seconds of waiting in all.
-
-
+DELETE_BATCH = LIST_PAGE = 1000
+"""The most keys that DeleteObjects takes, and the most objects that one ListObjectsV2 returns."""
+RESEND_SECONDS = 30.0
+"""A put that replaces an object is sent again for at most this long when nothing has landed. Its body may have a time,
+as the pointer does: after a process was frozen between attempts, its caller must decide whether that still holds."""
 _CONDITIONS = {"IfMatch", "CopySourceIfMatch"}
 
 _NO_VERSION = "null"
-"""Version id of what was written while the bucket kept no versions."""
+"""Version id of objects that were written while the bucket kept no versions."""
+THRESHOLD_BYTES = 16 * MIB
+"""An upload up to this size is one PutObject."""
+PART_BYTES = 16 * MIB
+"""Size of the parts of a larger upload. Each is paid for as a request, and is in memory meanwhile."""
+FEW_THRESHOLD_BYTES, FEW_PART_BYTES = 64 * MIB, 32 * MIB
+"""The same with ``Runtime.few_requests``."""
+AHEAD_BYTES = 64 * MIB
+"""The most bytes of an upload that are being sent, in one part or several."""
+MAX_PARTS = 10_000  # docs.aws.amazon.com/AmazonS3/latest/userguide/qfacts.html
 
-
-#: A put that replaces an object is sent again for so many seconds when nothing has landed. Its body may contain a time,
-#: as the pointer does: after a process was frozen between attempts, its caller must decide whether that still holds.
-RESEND_SECONDS = 30.0
+LEAST_PART_BYTES = 5 * MIB
+"""The least bytes of each part but the last."""
+MOST_COPY_BYTES = 128 * MIB
+"""The most bytes of a part that the server copies: it responds when it is done, before the request times out."""
 
 
 class S3Store:
     """Objects under one prefix of a bucket.
 
     Endpoint, region, credentials, proxies and addressing style come from the ordinary AWS configuration; see
-    ``s3_client.connect``. ETags are kept exactly as the server writes them, quotes included.
+    ``connect``. ETags stay exactly as the server writes them, quotes included.
 
     Args:
         bucket: its name.
@@ -81,7 +91,7 @@ class S3Store:
         runtime: clock, jitter, sleep and threads.
         session: a ``boto3.Session`` to use instead of the process's ordinary configuration.
         threshold_bytes: uploads up to this size are one PutObject; by default, ``runtime`` decides.
-        part_bytes: size of the parts above it; S3 wants at least 5 MB, and takes 10,000 parts. By default as before.
+        part_bytes: size of the parts above it, at least 5 MB on S3; by default, ``runtime`` decides.
         least_part_bytes: size of a part that the server copies, at least; other servers may take smaller ones.
     """
 
@@ -115,39 +125,32 @@ class S3Store:
         return self.connection.clock
 
     def get(
-        self,
-        key: str,
-        byte_range: tuple[int, int] | None = None,
-        *,
-        etag: str | None = None,
-        version: str | None = None,
+        self, key: str, byte_range: ByteRange | None = None, *, etag: str | None = None, version: str | None = None
     ) -> Object:
         request = self.object_fields(key, version)
         if etag is not None:
             request["IfMatch"] = etag
         if byte_range is not None:
-            first, end = byte_range
-            if not 0 <= first <= end:
-                raise InputError(f"range [{first}, {end}) of {key!r}")
+            first, end = check_range(key, byte_range)
             if first == end:
                 return self._nothing_of(key, etag, version)
             request["Range"] = f"bytes={first}-{end - 1}"
         try:
-            answer = self.ask("get_object", key, **request)
+            response = self.ask("get_object", key, **request)
         except RangeEndedError:
             return self._nothing_of(key, etag, version)
-        return Object(answer["Body"], answer["ETag"])
+        return Object(response["Body"], response["ETag"])
 
     def _nothing_of(self, key: str, etag: str | None, version: str | None) -> Object:
-        """An empty range, which HTTP cannot ask for, of an object that must exist all the same."""
+        """An empty range, which HTTP has no form for, of an object that must exist all the same."""
         found = self.head(key, version=version)
         if etag is not None and found.etag != etag:
             raise ObjectChangedError(key)
         return Object(b"", found.etag)
 
     def head(self, key: str, *, version: str | None = None) -> ObjectInfo:
-        answer = self.ask("head_object", key, **self.object_fields(key, version))
-        return ObjectInfo(key, answer["ContentLength"], answer["ETag"], _microseconds(answer["LastModified"]))
+        response = self.ask("head_object", key, **self.object_fields(key, version))
+        return ObjectInfo(key, response["ContentLength"], response["ETag"], _microseconds(response["LastModified"]))
 
     def put(self, key: str, body: Buffer, *, if_match: str | None = None) -> PutOutcome:
         request = self.object_fields(key)
@@ -163,15 +166,15 @@ class S3Store:
             try:
                 return Stored(self.connection.client.put_object(**request)["ETag"])
             except (BotoCoreError, ClientError) as error:
-                if attempt.is_last and denied_in_passing(error):
-                    raise translated(error, self.bucket, key) from error
+                if attempt.is_last and is_transient_denial(error):
+                    raise translate(error, self.bucket, key) from error
                 match verdict(error):
                     case PutVerdict.PRECONDITION:
                         return PreconditionFailed()
                     case PutVerdict.UNKNOWN:
                         return Unknown(describe(error))
                     case PutVerdict.REFUSED:
-                        raise translated(error, self.bucket, key) from error
+                        raise translate(error, self.bucket, key) from error
                     case PutVerdict.NOTHING_LANDED:
                         reason = describe(error)
         raise StoreUnavailableError(f"{self.url}: {key!r} was not put: {reason}")
@@ -199,18 +202,18 @@ class S3Store:
     def _delete_batch(self, keys: Sequence[str]) -> Sequence[Deleted]:
         named = [{"Key": self._root + key} for key in keys]
         try:
-            answer = self.ask("delete_objects", keys[0], Bucket=self.bucket, Delete={"Objects": named, "Quiet": True})
+            response = self.ask("delete_objects", keys[0], Bucket=self.bucket, Delete={"Objects": named, "Quiet": True})
         except StoreUnavailableError as error:
             return [Deleted(key, str(error)) for key in keys]  # earlier batches have their outcomes
-        # The answer is 200 even when no key could be deleted: what counts is the list of errors in it.
-        errors = {bad["Key"]: f"{bad.get('Code')}: {bad.get('Message', '')}" for bad in answer.get("Errors", ())}
+        # The response is 200 even when no key could be deleted: what counts is the list of errors in it.
+        errors = {bad["Key"]: f"{bad.get('Code')}: {bad.get('Message', '')}" for bad in response.get("Errors", ())}
         return [Deleted(key, errors.get(self._root + key)) for key in keys]
 
     def open_input(self, key: str, *, etag: str | None = None, version: str | None = None) -> BinaryIO:
         return open_pinned(self, key, etag=etag, version=version)
 
     def open_output(self, key: str) -> S3Output:
-        return S3Output(self, key, self.object_fields(key))
+        return S3Output(self, key)
 
     def local_path(self, key: str) -> str | None:
         return None
@@ -222,11 +225,11 @@ class S3Store:
 
     def tags(self, key: str, *, version: str | None = None) -> dict[str, str]:
         """An object's tags. Raises ObjectNotFoundError."""
-        answer = self.ask("get_object_tagging", key, **self.object_fields(key, version))
-        return {tag["Key"]: tag["Value"] for tag in answer["TagSet"]}
+        response = self.ask("get_object_tagging", key, **self.object_fields(key, version))
+        return {tag["Key"]: tag["Value"] for tag in response["TagSet"]}
 
     def set_tags(self, key: str, tags: Mapping[str, str], *, version: str | None = None) -> None:
-        """Replaces ALL tags of an object, in whatever state it is: S3 knows no condition here."""
+        """Replaces ALL tags of an object: S3 has no condition here."""
         tag_set = [{"Key": name, "Value": value} for name, value in tags.items()]
         self.ask("put_object_tagging", key, **self.object_fields(key, version), Tagging={"TagSet": tag_set})
 
@@ -262,7 +265,7 @@ class S3Store:
                 yield info, found["IsLatest"]
 
     def _version_pages(self, prefix: str, start_after: str = "") -> Iterator[dict[str, Any]]:
-        """The answers to ListObjectVersions."""
+        """The responses to ListObjectVersions."""
         request: dict[str, Any] = {"Bucket": self.bucket, "Prefix": self._root + prefix, "MaxKeys": LIST_PAGE}
         if start_after:
             request["KeyMarker"] = self._root + start_after
@@ -272,8 +275,7 @@ class S3Store:
             except AccessDeniedError as error:
                 raise AccessDeniedError(f"{error} (s3:ListBucketVersions on the bucket is needed here)") from error
             yield page
-            is_last = not page.get("IsTruncated")
-            if is_last:
+            if not page.get("IsTruncated"):
                 return
             request["KeyMarker"] = page["NextKeyMarker"]
             request.pop("VersionIdMarker", None)
@@ -297,22 +299,22 @@ class S3Store:
             self.ask("abort_multipart_upload", "", **named)
 
     def ask(self, operation: str, key: str, **request: Any) -> dict[str, Any]:
-        """Sends a request that may be repeated, until it has an answer, its body included.
+        """Sends a request that may be repeated, until it has a response, its body included.
 
         Raises:
             RangeEndedError: the range begins after the object's end.
-            Error: as ``s3_errors.translated`` says; StoreUnavailableError when no attempt was answered.
+            Error: as ``failures.translated`` says; StoreUnavailableError when no attempt had a response.
         """
         for attempt in attempts(self.runtime, READ):
             try:
-                answer = self.connection.send(operation, request)
-                if "Body" in answer:
-                    answer["Body"] = read_body(answer, request.get("Range"))
-                return answer
+                response = self.connection.send(operation, request)
+                if "Body" in response:
+                    response["Body"] = read_body(response, request.get("Range"))
+                return response
             except (BotoCoreError, ClientError) as error:
                 if attempt.is_last or verdict(error) in (PutVerdict.REFUSED, PutVerdict.PRECONDITION):
                     conditional, version = bool(request.keys() & _CONDITIONS), request.get("VersionId")
-                    raise translated(error, self.bucket, key, conditional=conditional, version=version) from error
+                    raise translate(error, self.bucket, key, conditional=conditional, version=version) from error
         raise AssertionError("the last attempt returns or raises")
 
     @cached_property
@@ -335,3 +337,210 @@ class S3Store:
 def _microseconds(moment: Any) -> int:
     """A ``datetime`` as S3 gives it, in whole seconds."""
     return int(moment.timestamp()) * SECOND_US
+
+
+class S3Output(ObjectOutput):
+    """One streamed upload: a PutObject if it turns out small, else a multipart upload whose parts go up meanwhile.
+
+    Holds up to ``AHEAD_BYTES`` in all, plus the part that is being filled and the one being cut off. The object appears
+    at ``commit`` and only there, created with ``If-None-Match: *``.
+    """
+
+    def __init__(self, store: S3Store, key: str) -> None:
+        self._store, self._key, self._fields = store, key, store.object_fields(key)
+        self._buffer = bytearray()
+        self._size = 0
+        self._is_open = True  # False once nothing may be cleaned up: committed, aborted, or an unknown outcome
+        self._upload: dict[str, Any] | None = None
+        self._pending: deque[Future[dict[str, Any]]] = deque()
+        self._parts: list[dict[str, Any]] = []
+
+    def write(self, data: Buffer, /) -> int:
+        self._check_open()
+        view = memoryview(data).cast("B")
+        part_bytes = self._store.part_bytes
+        for start in range(0, len(view), part_bytes):
+            self._buffer += view[start : start + part_bytes]
+            if self._upload is None and len(self._buffer) > self._store.threshold_bytes:
+                self._begin()
+            while self._upload is not None and len(self._buffer) >= part_bytes:
+                self._send(part_bytes)
+        self._size += len(view)
+        return len(view)
+
+    def copy(self, key: str, byte_range: ByteRange, etag: str) -> int:
+        """Appends a range of another object: by UploadPartCopy, if it is long enough to be a part of its own.
+
+        A part has 5 MB, so what was written before is made as long with the first bytes of the range.
+        """
+        self._check_open()
+        first, end = check_range(key, byte_range)
+        least = self._store.least_part_bytes
+        lacking = max(0, least - len(self._buffer)) if self._buffer else 0
+        start = first + lacking
+        if self._store.copies is False or end - start < least:
+            self._read_in(key, first, end, etag)
+            return end - first
+        if self._upload is None:
+            self._begin()
+        self._read_in(key, first, start, etag)
+        while len(self._buffer) >= self._store.part_bytes + least:
+            self._send(self._store.part_bytes)
+        if self._buffer:
+            self._send(len(self._buffer))
+        pieces = -(-(end - start) // MOST_COPY_BYTES)
+        bounds = [start + (end - start) * piece // pieces for piece in range(pieces + 1)]
+        for piece in pairwise(bounds):
+            if not self._copy_part(key, piece, etag):
+                self._read_in(key, piece[0], end, etag)
+                break
+            self._size += piece[1] - piece[0]
+        return end - first
+
+    def commit(self) -> int:
+        self._check_open()
+        if self._upload is None:
+            create(self._store, self._key, self._buffer, self._store.runtime)
+        else:
+            if self._buffer:
+                self._send(len(self._buffer))
+            while self._pending:
+                self._collect_part()
+            self._complete()
+        self._is_open = False
+        self._buffer = bytearray()
+        return self._size
+
+    def abort(self) -> None:
+        if not self._is_open:
+            return
+        self._is_open = False
+        self._buffer = bytearray()
+        for future in self._pending:
+            future.cancel()
+        for future in self._pending:  # a part that arrives after the abort would stay, and be paid for
+            if not future.cancelled():
+                future.exception()
+        if self._upload is not None:
+            with suppress(Error):  # invisible to readers; a lifecycle rule of the bucket removes the rest
+                self._store.ask("abort_multipart_upload", self._key, **self._upload)
+
+    def _check_open(self) -> None:
+        if not self._is_open:
+            raise ValueError(f"upload of {self._key!r} is over")
+
+    def _begin(self) -> None:
+        response = self._store.ask("create_multipart_upload", self._key, **self._fields)
+        self._upload = {**self._fields, "UploadId": response["UploadId"]}
+
+    def _send(self, size: int) -> None:
+        """Cuts a part off the buffer and sends it, when few enough are being sent."""
+        number = self._next_number()
+        while self._pending and (len(self._pending) + 1) * self._store.part_bytes > AHEAD_BYTES:
+            self._collect_part()
+        with memoryview(self._buffer) as view:
+            body = bytes(view[:size])
+        del self._buffer[:size]
+        self._start(self._send_part, number, body)
+
+    def _start(self, send: Callable[..., dict[str, Any]], *arguments: Any) -> None:
+        """Sends a part, in a thread if there are some."""
+        if executor := self._store.uploads:
+            self._pending.append(executor.submit(send, *arguments))
+        else:
+            self._parts.append(send(*arguments))
+
+    def _collect_part(self) -> None:
+        self._parts.append(self._pending.popleft().result())
+
+    def _next_number(self) -> int:
+        number = len(self._parts) + len(self._pending) + 1
+        if number > MAX_PARTS:
+            raise LimitError(f"{self._key!r} is larger than {MAX_PARTS} parts of {self._store.part_bytes} bytes")
+        return number
+
+    def _send_part(self, number: int, body: bytes) -> dict[str, Any]:
+        response = self._store.ask("upload_part", self._key, **self._upload or {}, PartNumber=number, Body=body)
+        return _completed_part(number, response)
+
+    def _read_in(self, key: str, first: int, end: int, etag: str) -> None:
+        """Appends a range by reading it."""
+        for body in read_range(self._store, key, (first, end), etag):
+            self.write(body)
+
+    def _copy_part(self, key: str, byte_range: ByteRange, etag: str) -> bool:
+        """Lets the server make a part of a range. Returns False if it does not copy: then nothing was appended.
+
+        The first copied part of a store shows whether its server copies.
+        """
+        number = self._next_number()
+        if self._store.copies is None:
+            while self._pending:  # parts are listed in order
+                self._collect_part()
+            try:
+                self._parts.append(self._send_copy(number, key, byte_range, etag))
+            except (InputError, AccessDeniedError):
+                self._store.copies = False
+                return False
+            self._store.copies = True
+        else:
+            self._start(self._send_copy, number, key, byte_range, etag)
+        return True
+
+    def _send_copy(self, number: int, key: str, byte_range: ByteRange, etag: str) -> dict[str, Any]:
+        first, end = byte_range
+        response = self._store.ask(
+            "upload_part_copy",
+            key,
+            **self._upload or {},
+            PartNumber=number,
+            CopySource=self._store.object_fields(key),
+            CopySourceRange=f"bytes={first}-{end - 1}",
+            CopySourceIfMatch=etag,
+        )
+        return _completed_part(number, response.get("CopyPartResult", {}), key)
+
+    def _complete(self) -> None:
+        """Makes the object of its parts. After an unclear response it looks: the name is this writer's own.
+
+        From the first unclear response on nothing is cleaned up: the object may exist, or appear later.
+        """
+        unclear, reason = False, ""
+        for attempt in attempts(self._store.runtime):
+            try:
+                self._store.connection.client.complete_multipart_upload(
+                    **self._upload or {}, MultipartUpload={"Parts": self._parts}, IfNoneMatch="*"
+                )
+                return
+            except (BotoCoreError, ClientError) as error:
+                reason = describe(error)
+                found = verdict(error)
+                if found is PutVerdict.UNKNOWN:
+                    unclear = True
+                    self._is_open = False
+                # Something between may have sent it twice: the second meets the object, or finds no upload.
+                doubtful = unclear or found is PutVerdict.PRECONDITION or is_upload_gone(error)
+                if found is not PutVerdict.NOTHING_LANDED and doubtful and self._landed():
+                    return
+                if found is PutVerdict.PRECONDITION:
+                    raise CorruptionError(self._key, "another object has this name") from error
+                if found is PutVerdict.REFUSED or (attempt.is_last and is_transient_denial(error)):
+                    raise translate(error, self._store.bucket, self._key) from error
+        raise StoreUnavailableError(f"{self._store.url}: {self._key!r} was not uploaded: {reason}")
+
+    def _landed(self) -> bool:
+        try:
+            size = self._store.head(self._key).size
+        except ObjectNotFoundError:
+            return False
+        if size != self._size:
+            raise CorruptionError(self._key, f"another object, of {size} bytes, has this name")
+        return True
+
+
+def _completed_part(number: int, response: dict[str, Any], source: str = "") -> dict[str, Any]:
+    """A part's entry in the completion: its number, ETag and checksum."""
+    if "ETag" not in response:
+        raise StoreUnavailableError(f"a part was copied from {source!r}, and the response does not say its ETag")
+    checksums = {name: value for name, value in response.items() if name.startswith("ChecksumCRC")}
+    return {"PartNumber": number, "ETag": response["ETag"], **checksums}

@@ -34,20 +34,18 @@ from dolmen.errors import (
 _NO_CREDENTIALS = (NoCredentialsError, PartialCredentialsError, CredentialRetrievalError, TokenRetrievalError, SSOError)
 _NOT_CONNECTED = (EndpointConnectionError, ConnectTimeoutError, ProxyConnectionError)
 
-#: 4xx answers to a request that was damaged on its way or came too often: refused as a whole, may be sent again.
-#: docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses.html
 _SEND_AGAIN = {"BadDigest", "IncompleteBody", "XAmzContentSHA256Mismatch", "XAmzContentChecksumMismatch"}
-
-#: What creates an object. MinIO denies access to it when a delete empties, and so removes, the folder it goes into at
-#: that moment; it is the rename into that folder that failed. A request that is really denied is so every time.
+"""4xx codes of a request that was damaged on its way: refused as a whole, may be sent again.
+docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses.html"""
 _CREATES = {"PutObject", "CompleteMultipartUpload"}
-
-#: 400 answers that are about who asks.
-_WHO = {"ExpiredToken", "InvalidToken", "TokenRefreshRequired", "AuthorizationHeaderMalformed"}
+"""Operations that create an object. MinIO denies them when a concurrent delete empties, and so removes, their folder. A
+request without the right is denied every time."""
+_IDENTITY = {"ExpiredToken", "InvalidToken", "TokenRefreshRequired", "AuthorizationHeaderMalformed"}
+"""400 codes about the identity of the sender."""
 
 
 class RangeEndedError(InputError):
-    """The range asked for begins after the object's end (416)."""
+    """The requested range begins after the object's end (416)."""
 
 
 class PutVerdict(Enum):
@@ -76,16 +74,16 @@ def verdict(error: BotoCoreError | ClientError) -> PutVerdict:
     status, code = status_and_code(error)
     if status == 412 or (status == 404 and code in ("NoSuchKey", "404", "NotFound")):  # 404: If-Match on an absent key
         return PutVerdict.PRECONDITION
-    if denied_in_passing(error):
+    if is_transient_denial(error):
         return PutVerdict.NOTHING_LANDED
-    if status in (409, 429) or code in _SEND_AGAIN:  # 409: ConditionalRequestConflict, a race in which nobody won yet
+    if status in (409, 429) or code in _SEND_AGAIN:  # 409: ConditionalRequestConflict, a race without a winner yet
         return PutVerdict.NOTHING_LANDED
     if status == 501 or (400 <= status < 500 and status != 408 and code != "RequestTimeout"):
         return PutVerdict.REFUSED
     return PutVerdict.UNKNOWN
 
 
-def denied_in_passing(error: BotoCoreError | ClientError) -> bool:
+def is_transient_denial(error: BotoCoreError | ClientError) -> bool:
     """Whether access may be denied for this moment only (see ``_CREATES``)."""
     if not isinstance(error, ClientError) or error.operation_name not in _CREATES:
         return False
@@ -93,19 +91,18 @@ def denied_in_passing(error: BotoCoreError | ClientError) -> bool:
     return status_and_code(error) == (403, "AccessDenied") and headers.get("server", "").startswith("MinIO")
 
 
-def upload_is_gone(error: BotoCoreError | ClientError) -> bool:
-    """Whether a multipart upload is no more: completed, or aborted."""
+def is_upload_gone(error: BotoCoreError | ClientError) -> bool:
+    """Whether a multipart upload is completed or aborted."""
     return isinstance(error, ClientError) and status_and_code(error)[1] == "NoSuchUpload"
 
 
 def hide_credentials(error: BaseException | None) -> None:
-    """Takes user names and passwords out of the URLs in the text of an error of botocore, and of those behind it: they
-    stand in tracebacks, below the error of dolmen that says the same."""
+    """Removes user names and passwords from the URLs in an error of botocore and its causes, which tracebacks show."""
     while error is not None:
         error.args = tuple(without_credentials(each) if isinstance(each, str) else each for each in error.args)
-        told = getattr(error, "kwargs", None)
-        if isinstance(told, dict):
-            told.update({name: without_credentials(each) for name, each in told.items() if isinstance(each, str)})
+        kwargs = getattr(error, "kwargs", None)
+        if isinstance(kwargs, dict):
+            kwargs.update({name: without_credentials(each) for name, each in kwargs.items() if isinstance(each, str)})
         error = error.__cause__ or error.__context__
 
 
@@ -118,15 +115,15 @@ def describe(error: BotoCoreError | ClientError) -> str:
     return str(error)
 
 
-def translated(
+def translate(
     error: BotoCoreError | ClientError, bucket: str, key: str, *, conditional: bool = False, version: str | None = None
 ) -> Error:
-    """The exception to raise for an error that is final.
+    """The exception to raise for a final error.
 
     Args:
-        key: as the caller named it, without the store's prefix.
-        conditional: the request was to be answered only for a certain ETag.
-        version: the version asked for, if any.
+        key: without the store's prefix.
+        conditional: whether the request has an ETag as its condition.
+        version: the version in the request, if any.
     """
     text = describe(error)
     if not isinstance(error, ClientError):
@@ -154,13 +151,9 @@ def translated(
         return RangeEndedError(text)
     if status == 412 and conditional:
         return ObjectChangedError(key)
-    if status in (401, 403) or code in _WHO:
-        text = text.rstrip(".")
-        return AccessDeniedError(
-            f"bucket {bucket!r}, {key!r}: {text}. Without s3:ListBucket, S3 answers so for missing objects too"
-            if status == 403
-            else f"bucket {bucket!r}, {key!r}: {text}"
-        )
+    if status in (401, 403) or code in _IDENTITY:
+        hint = ". Without s3:ListBucket, S3 answers so for missing objects too" if status == 403 else ""
+        return AccessDeniedError(f"bucket {bucket!r}, {key!r}: {text.rstrip('.')}{hint}")
     if status == 501:
         return InputError(
             f"the server of bucket {bucket!r} lacks what dolmen needs, conditional writes for one: {text}"
@@ -174,7 +167,7 @@ def service_error(error: BotoCoreError | ClientError, about: str) -> Error:
     """The exception to raise for an error of another AWS service than S3.
 
     Args:
-        about: what the message calls the resource that was asked.
+        about: the name of the resource in the message.
     """
     text = describe(error)
     if not isinstance(error, ClientError):
@@ -186,7 +179,7 @@ def service_error(error: BotoCoreError | ClientError, about: str) -> Error:
     status, code = status_and_code(error)
     if code == "ResourceNotFoundException":
         return NotFoundError(f"{about}: {text}")
-    if status in (401, 403) or "AccessDenied" in code or code in _WHO:
+    if status in (401, 403) or "AccessDenied" in code or code in _IDENTITY:
         return AccessDeniedError(f"{about}: {text}")
     if status >= 500 or status in (408, 429) or "Throttl" in code:
         return StoreUnavailableError(f"{about} refuses for the moment: {text}")

@@ -1,0 +1,159 @@
+"""Receipts of erasures: ``receipt/<id>.json`` says which objects of a database still have erased rows.
+
+Receipts are never deleted, and only grow: each statement in one stays true. The newest manifest has the progress that
+they lack yet.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from dolmen.errors import CorruptionError
+from dolmen.format.layout import decode_sealed, prepare, seal
+
+
+def erasure_id(request: str) -> str:
+    """The id of the erasure that a request asks for: the same whenever the request is repeated."""
+    return hashlib.sha256(b"erasure\0" + request.encode()).hexdigest()[:32]
+
+
+State: TypeAlias = Literal["hidden", "rewritten", "gone"]
+"""In this order: no version shows the rows; no file of the newest version has them; no object of the database does."""
+MOST_OUTSIDE = 100_000
+"""The most objects outside the database that a receipt counts at one URL."""
+RECEIPT_PREFIX = "receipt/"
+_KEY = re.compile(r"receipt/([0-9a-f]{32})\.json")
+
+
+class ErasedFrom(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A table of an erasure.
+
+    Args:
+        uuid: the table.
+        name: its name when the receipt was written; "" if it had been dropped.
+        columns: names of the columns that the erasure named.
+        keys: number of keys; 0 for a predicate.
+    """
+
+    uuid: str
+    name: str = ""
+    columns: tuple[str, ...] = ()
+    keys: int = 0
+
+
+class ErasedFile(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A data file that had rows of an erasure.
+
+    Args:
+        path: its key.
+        rows: how many, deleted ones included; None if all rows of the file were deleted: then they are not counted.
+        absent_at: when collection found that the object is deleted, in microseconds; 0 = not yet.
+        shared: uuids of tables that still have the file at the end, because the erasure does not reach them: those from
+            which one of its tables was cloned.
+    """
+
+    path: str
+    rows: int | None = None
+    absent_at: int = 0
+    shared: tuple[str, ...] = ()
+
+
+class Remains(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Older versions of objects, which the bucket itself keeps, at one time.
+
+    Args:
+        objects: how many there were.
+        bytes: their size.
+        oldest_at: when the oldest was last modified, in microseconds; 0 if there were none.
+    """
+
+    objects: int = 0
+    bytes: int = 0
+    oldest_at: int = 0
+
+
+class Outside(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Objects outside the database, which may contain rows too: a person must look there.
+
+    Args:
+        url: their directory or prefix.
+        objects: how many were older than the erasure's removal from the manifest; at most ``MOST_OUTSIDE`` are counted.
+            None if it could not be listed.
+        bytes: their size.
+        oldest_at: when the oldest was last modified, in microseconds; 0 if there were none.
+    """
+
+    url: str
+    objects: int | None = None
+    bytes: int = 0
+    oldest_at: int = 0
+
+
+class Receipt(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """The receipt of one erasure.
+
+    Args:
+        version: the first version that does not show the rows.
+        requested_at, due_at: when it was requested, and when its rows had to be off the disk, in microseconds.
+        files: the files that had its rows.
+        tags: tags that were removed because their versions had its rows.
+        rewritten_version: the first version of which no file has the rows any more.
+        rewritten_at: when collection found that.
+        forgotten_version: the first version whose manifest did not list the erasure any more.
+        gone_version: the version that collection looked at when no object had the rows any more.
+        gone_at: when that was.
+        noncurrent: the older versions of objects that the bucket itself kept then; None if that is not known.
+        outside: objects outside the database then, at the URLs given to collection.
+    """
+
+    format_version: int
+    id: str
+    ts: int = 0
+    version: int = 0
+    requested_at: int = 0
+    due_at: int = 0
+    tables: tuple[ErasedFrom, ...] = ()
+    files: tuple[ErasedFile, ...] = ()
+    tags: tuple[str, ...] = ()
+    rewritten_version: int = 0
+    rewritten_at: int = 0
+    forgotten_version: int = 0
+    gone_version: int = 0
+    gone_at: int = 0
+    noncurrent: Remains | None = None
+    outside: tuple[Outside, ...] = ()
+
+    @property
+    def state(self) -> State:
+        """The last state that it records."""
+        return "gone" if self.gone_at else "rewritten" if self.rewritten_at else "hidden"
+
+    def encode(self) -> bytes:
+        """The object's bytes: sealed JSON."""
+        return seal(msgspec.json.encode(self))
+
+    @classmethod
+    def decode(cls, body: bytes, key: str) -> Receipt:
+        """Reads a receipt. Raises as ``decode_sealed`` does, and CorruptionError for another erasure's."""
+        receipt = decode_sealed(body, key, cls, "not a receipt")
+        if receipt_key(receipt.id) != key:
+            raise CorruptionError(key, f"it is the receipt of erasure {receipt.id}")
+        return receipt
+
+
+def receipt_key(id_: str) -> str:
+    """``receipt/<id>.json``."""
+    return f"{RECEIPT_PREFIX}{id_}.json"
+
+
+def parse_receipt_key(key: str) -> str | None:
+    """The id of the erasure whose receipt has this key; None for other keys."""
+    match = _KEY.fullmatch(key)
+    return match[1] if match else None
+
+
+prepare(Receipt)

@@ -1,0 +1,454 @@
+"""The connection to S3, from the ordinary AWS configuration, and a faster way to send GETs of objects.
+
+The address of a bucket and the headers of a request to it are the same for all its objects, but botocore determines
+them again for each request, which takes most of a request's processor time. So only the first GET of each bucket goes
+through botocore's client; the others follow its pattern.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import re
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from functools import lru_cache, partial
+from typing import Any, Protocol
+from urllib.parse import quote, urlsplit
+
+import boto3
+from botocore.awsrequest import AWSPreparedRequest, HeadersDict
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError, ResponseStreamingError
+from botocore.hooks import first_non_none_response
+from botocore.httpchecksum import handle_checksum_body
+from botocore.parsers import create_parser
+from botocore.response import StreamingBody
+from urllib3.exceptions import HTTPError
+
+from dolmen.base.runtime import Instant, Runtime
+from dolmen.base.units import SECOND_US
+from dolmen.errors import InputError
+from dolmen.store.base import ServerClock
+from dolmen.store.s3.failures import hide_credentials
+
+ALGORITHM = "AWS4-HMAC-SHA256"
+
+
+class Credentials(Protocol):
+    """Keys from botocore, all of one moment."""
+
+    access_key: str
+    secret_key: str
+    token: str | None
+
+
+class Signer:
+    """Signs GETs to one service in one region with AWS Signature Version 4. Safe to use from several threads.
+
+    See docs.aws.amazon.com/IAM/latest/UserGuide/reference_sigv-create-signed-request.html.
+    """
+
+    def __init__(self, region: str, service: str) -> None:
+        self._region, self._service = region, service
+        self._derived: tuple[str, str, bytes] = ("", "", b"")
+
+    def authorization(self, credentials: Credentials, path: str, headers: Mapping[str, str]) -> str:
+        """The value of the header ``Authorization`` of a GET.
+
+        Args:
+            path: of the URL.
+            headers: the signed ones by lower-case name, ``host``, ``x-amz-date`` and ``x-amz-content-sha256`` included.
+        """
+        moment = headers["x-amz-date"]
+        names = sorted(headers)
+        signed = ";".join(names)
+        lines = [f"{name}:{' '.join(headers[name].split())}\n" for name in names]
+        request = f"GET\n{path}\n\n{''.join(lines)}\n{signed}\n{headers['x-amz-content-sha256']}"
+        scope = f"{moment[:8]}/{self._region}/{self._service}/aws4_request"
+        text = f"{ALGORITHM}\n{moment}\n{scope}\n{hashlib.sha256(request.encode()).hexdigest()}"
+        signature = hmac.digest(self._key(credentials.secret_key, moment[:8]), text.encode(), "sha256").hex()
+        return f"{ALGORITHM} Credential={credentials.access_key}/{scope}, SignedHeaders={signed}, Signature={signature}"
+
+    def _key(self, secret: str, day: str) -> bytes:
+        """The key of a day, which is derived once."""
+        last_secret, last_day, key = self._derived
+        if (last_secret, last_day) != (secret, day):
+            key = f"AWS4{secret}".encode()
+            for part in (day, self._region, self._service, "aws4_request"):
+                key = hmac.digest(key, part.encode(), "sha256")
+            self._derived = secret, day, key
+        return key
+
+
+_AUTHORIZATION = re.compile(
+    rf"{ALGORITHM} Credential=.+/[0-9]{{8}}/(?P<region>[^/]+)/(?P<service>[^/]+)/aws4_request, "
+    r"SignedHeaders=(?P<signed>[^,]+), Signature=[0-9a-f]{64}"
+)
+
+_OWN = {
+    "authorization", "x-amz-date", "x-amz-security-token", "range", "if-match", "amz-sdk-invocation-id",
+    "amz-sdk-request", "x-amzn-trace-id",
+}  # fmt: skip
+"""Headers of one request: they are made again, or only name the request to AWS's support."""
+
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+
+
+def quote_key(key: str) -> str:
+    """A key in a URL."""
+    return quote(key, safe="/~")
+
+
+@dataclass(frozen=True)
+class RequestPattern:
+    """The common part of all GETs of a bucket's objects.
+
+    Args:
+        url, path: up to the key; the path begins after the host.
+        headers: sent with each.
+        signed: headers that the signature covers, by lower-case name, without those of one request.
+    """
+
+    url: str
+    path: str
+    headers: Mapping[str, str]
+    signed: Mapping[str, str]
+    signer: Signer
+
+    @classmethod
+    def of(cls, request: Any, key: str, credentials: Credentials) -> RequestPattern | None:
+        """The pattern of a request; None if its signature is not that of ``Signer`` with these credentials.
+
+        So botocore sends all requests with other kinds of signatures.
+
+        Args:
+            request: a GET of an object that botocore has sent.
+            key: the object's.
+        """
+        common = {name: _text(value) for name, value in request.headers.items()}
+        headers = {name.lower(): value for name, value in common.items()}
+        found = _AUTHORIZATION.fullmatch(headers.get("authorization", ""))
+        end = "/" + quote_key(key)
+        if request.method != "GET" or request.body or found is None or not request.url.endswith(end):
+            return None
+        url = request.url[: 1 - len(end)]
+        path, host = urlsplit(url).path, _host(url)
+        names = found["signed"].split(";")
+        signer = Signer(found["region"], found["service"])
+        sent = {"host": host, **headers}
+        if not {"host", "x-amz-date", "x-amz-content-sha256"} <= {*names} <= sent.keys():
+            return None
+        mine = signer.authorization(credentials, path + quote_key(key), {name: sent[name] for name in names})
+        if mine != headers["authorization"]:
+            return None
+        common = {name: value for name, value in common.items() if name.lower() not in _OWN}
+        signed = {name: sent[name] for name in names if name not in _OWN}
+        return cls(url, path, common, signed, signer)
+
+    def request(self, key: str, conditions: Mapping[str, str], credentials: Credentials, moment: str) -> Any:
+        """A signed GET of an object, as botocore's session sends it.
+
+        Args:
+            conditions: the headers ``Range`` and ``If-Match``, if it has them.
+            moment: the current time, in the form of ``X-Amz-Date``.
+        """
+        own = {**conditions, "X-Amz-Date": moment}
+        if credentials.token:
+            own["X-Amz-Security-Token"] = credentials.token
+        end = quote_key(key)
+        signed = {**self.signed, **{name.lower(): value for name, value in own.items()}}
+        own["Authorization"] = self.signer.authorization(credentials, self.path + end, signed)
+        headers = HeadersDict({**self.headers, **own})
+        return AWSPreparedRequest("GET", self.url + end, headers, None, True)
+
+
+def _text(value: str | bytes) -> str:
+    return value if isinstance(value, str) else value.decode()
+
+
+def _host(url: str) -> str:
+    """The header ``Host`` of requests to a URL."""
+    parts = urlsplit(url)
+    host = parts.netloc.rpartition("@")[2].lower()
+    return host.removesuffix(f":{_DEFAULT_PORTS.get(parts.scheme)}")
+
+
+_OPERATION = "GetObject"
+_CONDITIONS = {"Range": "Range", "IfMatch": "If-Match"}
+_KNOWN = {"Bucket", "Key", *_CONDITIONS}
+
+_FINAL = {404, 412, 416, 429}
+"""Responses about the object or the server's load. All others (redirections, refused signatures, missing rights) may
+be about the pattern, too: then the client sends the request again."""
+
+
+class ObjectReader:
+    """Sends GETs of objects. Responses and errors are those of the client's ``get_object``, as far as stores use them.
+
+    The client's own session sends the requests (its connections, proxies, certificates, time-outs), the session's
+    credentials sign them, and handlers of ``before-send`` see them.
+
+    Args:
+        client: botocore's, of S3.
+        credentials: returns the session's, refreshed when that is due.
+        runtime: its clock is the time for signatures.
+        observe: is called with the header ``Date`` of each response that the client does not see, and the time at which
+            the request was sent.
+    """
+
+    def __init__(
+        self, client: Any, credentials: Callable[[], Any], runtime: Runtime, observe: Callable[[str, Instant], None]
+    ) -> None:
+        self._client, self._credentials, self._runtime, self._observe = client, credentials, runtime, observe
+        self._patterns: dict[str, tuple[RequestPattern, dict[str, Any]]] = {}
+        self._seen = threading.local()
+        self._http: Any = getattr(getattr(client, "_endpoint", None), "http_session", None)
+        client.meta.events.register(f"before-call.s3.{_OPERATION}", self._see_context)
+        client.meta.events.register(f"before-send.s3.{_OPERATION}", self._see_request)
+
+    def get_object(self, **request: Any) -> dict[str, Any]:
+        """Sends a GET, once. The response's body is a stream.
+
+        Raises:
+            ClientError, BotoCoreError: as the client does.
+        """
+        bucket = request["Bucket"]
+        plain = request.keys() <= _KNOWN and request.get("IfMatch", "").isascii()
+        if plain and (known := self._patterns.get(bucket)):
+            response = self._ask(request, *known)
+            if response is not None:
+                return response
+            self._patterns.pop(bucket, None)
+        self._seen.request = self._seen.context = None
+        result: dict[str, Any] = self._client.get_object(**request)
+        if plain and self._http is not None and self._seen.request is not None:
+            credentials = self._credentials()
+            pattern = credentials and RequestPattern.of(self._seen.request, request["Key"], credentials)
+            if pattern:
+                self._patterns[bucket] = pattern, {"checksum": (self._seen.context or {}).get("checksum", {})}
+        return result
+
+    def _ask(self, request: dict[str, Any], pattern: RequestPattern, context: dict[str, Any]) -> dict[str, Any] | None:
+        """Sends a GET by a pattern; None if the response may mean that the pattern is wrong."""
+        conditions = {header: request[name] for name, header in _CONDITIONS.items() if name in request}
+        sent = self._runtime.instant()
+        moment = _moment(sent.clock_us // SECOND_US)
+        prepared = pattern.request(request["Key"], conditions, self._credentials(), moment)
+        handled = self._client.meta.events.emit(f"before-send.s3.{_OPERATION}", request=prepared)
+        http = first_non_none_response(handled) or self._http.send(prepared)
+        if date := http.headers.get("date"):
+            self._observe(date, sent)
+        operation = self._client.meta.service_model.operation_model(_OPERATION)
+        response: dict[str, Any] = {
+            "headers": http.headers,
+            "status_code": http.status_code,
+            "context": {"operation_name": _OPERATION},
+            "body": StreamingBody(http.raw, http.headers.get("content-length")),
+        }
+        if http.status_code in (200, 206):
+            if any(name.lower().startswith("x-amz-checksum-") for name in http.headers):
+                handle_checksum_body(http, response, context, operation)
+            found = {"Body": response["body"], "ETag": http.headers["etag"]}
+            if "content-range" in http.headers:
+                found["ContentRange"] = http.headers["content-range"]
+            return found
+        response["body"] = response["body"].read()
+        if http.status_code not in _FINAL and http.status_code < 500:
+            return None
+        parser = create_parser(operation.service_model.resolved_protocol)
+        raise ClientError(parser.parse(response, operation.output_shape), _OPERATION)
+
+    def _see_context(self, context: dict[str, Any], **_event: Any) -> None:
+        self._seen.context = context
+
+    def _see_request(self, request: Any, **_event: Any) -> None:
+        self._seen.request = request
+
+
+@lru_cache(maxsize=4)
+def _moment(seconds: int) -> str:
+    """A time since the epoch, as in signatures."""
+    return time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(seconds))
+
+
+_CONTENT_RANGE = re.compile(r"bytes ([0-9]+)-([0-9]+)/([0-9]+|\*)")
+
+
+def read_body(response: Mapping[str, Any], byte_range: str | None) -> bytes:
+    """Reads a response's body to its end.
+
+    Args:
+        byte_range: the header ``Range`` of the request.
+
+    Raises:
+        BotoCoreError: it broke off, its checksum differs, or it is another range.
+    """
+    try:
+        body: bytes = response["Body"].read()
+    except HTTPError as error:  # botocore translates only some of them
+        raise ResponseStreamingError(error=error) from error
+    got = response.get("ContentRange")
+    if byte_range is None and got is None:
+        return body
+    first, last = (int(end) for end in (byte_range or "bytes=0-0").removeprefix("bytes=").split("-"))
+    if got is None:  # the server knows no ranges, which HTTP allows, and has sent the whole object
+        return body[first : last + 1]
+    found = _CONTENT_RANGE.fullmatch(got)
+    if byte_range is not None and found is not None:
+        start, end, size = int(found[1]), int(found[2]), found[3]
+        ends = end == last or (end < last and size in ("*", str(end + 1)))
+        if start == first and ends and len(body) == end + 1 - start:
+            return body
+    raise ResponseStreamingError(
+        error=f"{len(body)} bytes came as {got!r}, and the request was for {byte_range or 'all'!r}"
+    )
+
+
+TIMEOUTS = {"connect": ("DOLMEN_S3_CONNECT_TIMEOUT", 5.0), "read": ("DOLMEN_S3_READ_TIMEOUT", 30.0)}
+"""Seconds to wait for a connection, and for each response or part of one, with the variables that change them."""
+_SENT = "dolmen_sent"
+"""The member of a request's context with the time at which it was sent."""
+_creating = threading.Lock()  # making clients from one boto3 session is not thread-safe
+
+
+@dataclass(frozen=True)
+class Connection:
+    """A botocore client and its clock.
+
+    Args:
+        client: sends each request once. S3Store repeats what may be repeated; botocore would repeat conditional puts
+            too, which can then meet their own earlier success and be reported as failures.
+        clock: fed with the ``Date`` of every response, errors included.
+        reader: sends GETs of objects in less processor time; None leaves them to the client.
+    """
+
+    client: Any
+    clock: ServerClock
+    reader: ObjectReader | None = None
+
+    def send(self, operation: str, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Sends a request once. Responses and errors are those of boto3's method ``operation``."""
+        sender = self.reader if self.reader and operation == "get_object" else self.client
+        try:
+            response: dict[str, Any] = getattr(sender, operation)(**request)
+        except HTTPError as error:  # the body of an error's response broke off, which botocore does not translate
+            raise ResponseStreamingError(error=error) from error
+        return response
+
+
+def connect(runtime: Runtime, session: Any = None) -> Connection:
+    """A connection by the ordinary AWS configuration: environment, profiles, instance roles.
+
+    The region is us-east-1 when none is configured; requests to a configured endpoint (``AWS_ENDPOINT_URL_S3``) have
+    path style unless the profile says otherwise.
+
+    Args:
+        session: a ``boto3.Session`` to take the configuration from; None makes one, and shares the connection
+            among stores of the same runtime and environment.
+    """
+    if session is not None:
+        return _make(runtime, session)
+    shown = ("AWS_", "DOLMEN_S3_", "DOLMEN_BUCKET_OWNERS", "HOME", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
+    environment = tuple(sorted(item for item in os.environ.items() if item[0].upper().startswith(shown)))
+    return _shared(runtime, environment, os.getpid())
+
+
+@lru_cache(maxsize=16)
+def _shared(runtime: Runtime, environment: tuple[tuple[str, str], ...], process: int) -> Connection:
+    """The arguments are the cache's key: sockets must not be shared with a forked process."""
+    try:
+        return _make(runtime, boto3.Session())
+    except BotoCoreError as error:  # a profile that does not exist, for one
+        hide_credentials(error)
+        raise InputError(f"the AWS configuration cannot be used: {error}") from error
+
+
+def _make(runtime: Runtime, session: Any) -> Connection:
+    clock = ServerClock(runtime)
+    config = Config(
+        retries={"mode": "standard", "total_max_attempts": 1},
+        connect_timeout=_timeout("connect"),
+        read_timeout=_timeout("read"),
+        max_pool_connections=max(10, 2 * runtime.threads),
+        tcp_keepalive=True,
+        user_agent_extra="dolmen",
+    )
+    region = session.region_name or os.environ.get("AWS_REGION") or "us-east-1"
+    with _creating:
+        try:
+            client = session.client("s3", region_name=region, config=config)
+        except ValueError as error:
+            reason = re.sub(r"\S+@", "***@", str(error))  # as in "Invalid endpoint: user:password@host"
+            raise InputError(f"the AWS configuration cannot be used: {reason}") from None
+    if owners := bucket_owners(os.environ):
+        client.meta.events.register("provide-client-params.s3", partial(_name_owner, owners))
+    client.meta.events.register("before-call.s3", lambda **event: _note_sent(clock, event))
+    client.meta.events.register("response-received.s3", lambda **event: _observe_response(clock, event))
+
+    def credentials() -> Any:
+        found = session.get_credentials()
+        return found and found.get_frozen_credentials()
+
+    return Connection(client, clock, ObjectReader(client, credentials, runtime, partial(_observe, clock)))
+
+
+def bucket_owners(environment: Mapping[str, str]) -> dict[str, str]:
+    """The accounts that own buckets, by bucket: ``DOLMEN_BUCKET_OWNERS=bucket=111122223333,other=444455556666``.
+
+    Raises:
+        InputError: a part of it is not a bucket and account.
+    """
+    text = environment.get("DOLMEN_BUCKET_OWNERS", "")
+    owners: dict[str, str] = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        bucket, _, account = part.partition("=")
+        if not bucket or not re.fullmatch(r"[0-9]{12}", account):
+            raise InputError(f"DOLMEN_BUCKET_OWNERS: {part!r} must be a bucket, =, and the 12 digits of an account")
+        owners[bucket] = account
+    return owners
+
+
+def _name_owner(owners: Mapping[str, str], params: dict[str, Any], model: Any, **_event: Any) -> dict[str, Any]:
+    """Adds ``ExpectedBucketOwner``: S3 then refuses (403) a bucket of this name that belongs to somebody else."""
+    account = owners.get(str(params.get("Bucket")))
+    if not account:
+        return params
+    # what is copied is in the same bucket
+    names = {"ExpectedBucketOwner", "ExpectedSourceBucketOwner"} & model.input_shape.members.keys()
+    return {**dict.fromkeys(names, account), **params}
+
+
+def _note_sent(clock: ServerClock, event: Mapping[str, Any]) -> None:
+    event["context"][_SENT] = clock.runtime.instant()
+
+
+def _observe_response(clock: ServerClock, event: Mapping[str, Any]) -> None:
+    if date := (event.get("response_dict") or {}).get("headers", {}).get("Date"):
+        _observe(clock, date, event["context"][_SENT])
+
+
+def _observe(clock: ServerClock, date: str, sent: Instant) -> None:
+    clock.observe(_seconds(date) * SECOND_US, vague_us=SECOND_US, sent=sent)
+
+
+@lru_cache(maxsize=64)
+def _seconds(date: str) -> int:
+    """Since the epoch; a busy process gets many responses in each second."""
+    return int(parsedate_to_datetime(date).timestamp())
+
+
+def _timeout(kind: str) -> float:
+    variable, default = TIMEOUTS[kind]
+    text = os.environ.get(variable, "")
+    try:
+        seconds = float(text) if text else default
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < float("inf"):
+        raise InputError(f"{variable}={text!r} must be a number of seconds greater than 0")
+    return seconds
