@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from bench.competition import compete
 
-from dolmen.commit.head import LONGEST_SECONDS, LOSSES, turn_seconds
+from dolmen.commit.loop import LONGEST_SECONDS, LOSSES, turn_seconds
 from dolmen.errors import AccessDeniedError, UnknownOutcomeError
 from dolmen.format.layout import POINTER, Pointer, Turn
 from dolmen.store.base import Stored

@@ -16,8 +16,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dolmen.entries.index import pages
-from dolmen.entries.index.key_bytes import KeyEncoding, Keys, no_keys
-from dolmen.entries.index.pages import InnerPage, LeafPage, PageRef, Places, Tree, TreeWriter, decode_page
+from dolmen.entries.index.pages import (
+    InnerPage,
+    KeyEncoding,
+    Keys,
+    LeafPage,
+    PageRef,
+    Places,
+    Tree,
+    TreeWriter,
+    decode_page,
+    no_keys,
+)
 from dolmen.entries.index.sorting import EntrySorter, large_blocks, merge, renumber
 from support.trees import find
 

@@ -22,8 +22,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dolmen.commit.statements.statement import ExpectErasures
-from dolmen.entries.segments.erasures_in_force import SUBJECT, erasures_of, tables_of
+from dolmen.commit.change import ExpectErasures
+from dolmen.entries.segments.erasures_in_force import SUBJECT, tables_of
+from dolmen.entries.segments.segment_reader import erasures_of
 from dolmen.errors import RowError, SchemaError
 from dolmen.format.column_history import Names, distinct_names, named_since, names_around, placed_since
 from dolmen.format.ingest_properties import IngestSettings

@@ -12,9 +12,8 @@ import pyarrow as pa
 
 from dolmen.base import arguments
 from dolmen.commit.context import Context
-from dolmen.commit.intent import Intent, LateIntent
 from dolmen.commit.statements.row_changes import DeletePositions, Write
-from dolmen.commit.uploads import PendingUploads, keys_in, record_keys, record_predicate
+from dolmen.commit.uploads import Intent, LateIntent, PendingUploads, keys_in, record_keys, record_predicate
 from dolmen.errors import InputError, RowError, SchemaError
 from dolmen.format.delete_object import Keys, keys_from_arrow
 from dolmen.format.entries import DataFile, Tombstone
@@ -29,7 +28,7 @@ from dolmen.predicate import (
     parse,
     to_json,
 )
-from dolmen.predicate.constants import Domain, domain_of
+from dolmen.predicate.domains import Domain, domain_of
 from dolmen.rows.scan.erased_rows import ErasedRowsFilter
 from dolmen.rows.scan.plan import View
 from dolmen.rows.scan.scan import matching_positions

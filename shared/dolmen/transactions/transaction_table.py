@@ -10,11 +10,10 @@ from typing import Any, get_args
 import pyarrow as pa
 
 from dolmen.base import arguments
-from dolmen.commit.change import is_raw_digest
+from dolmen.commit.change import ExpectErasures, Statement, is_raw_digest
 from dolmen.commit.statements.background import SetProperties
 from dolmen.commit.statements.catalog import AlterTable
 from dolmen.commit.statements.row_changes import DeletePositions, Overwrite
-from dolmen.commit.statements.statement import ExpectErasures, Statement
 from dolmen.errors import InputError
 from dolmen.format.delete_object import Keys
 from dolmen.format.evolution import (

@@ -21,11 +21,11 @@ import msgspec
 
 from dolmen.base.runtime import RECEIPT, Runtime, attempts
 from dolmen.base.units import DAY_US, HOUR_US
+from dolmen.commit.change import Statement
 from dolmen.commit.context import Context
 from dolmen.commit.statements.erasures import ForgetErasures, NoteRewritten, WakeTables, forgettable
-from dolmen.commit.statements.statement import Statement
-from dolmen.entries.segments.erasures_in_force import erasures_of, least_held, stale_sections
-from dolmen.entries.segments.segment_reader import SegmentReader
+from dolmen.entries.segments.erasures_in_force import least_held, stale_sections
+from dolmen.entries.segments.segment_reader import SegmentReader, erasures_of
 from dolmen.errors import CorruptionError, ObjectNotFoundError, StoreUnavailableError
 from dolmen.format.layout import FORMAT_VERSION
 from dolmen.format.manifest import Erasure, Manifest
