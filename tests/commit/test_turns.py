@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from bench.competition import compete
 
-from dolmen.commit.head import LONGEST_SECONDS, LOSSES, turn_seconds
+from dolmen.commit.loop import LONGEST_SECONDS, LOSSES, turn_seconds
 from dolmen.errors import AccessDeniedError, UnknownOutcomeError
 from dolmen.format.layout import POINTER
 from dolmen.format.pointer import Pointer, Turn

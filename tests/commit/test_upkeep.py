@@ -6,12 +6,12 @@ import msgspec
 import pytest
 from pyroaring import BitMap
 
-from dolmen.commit.group import Committed
+from dolmen.commit.change import Statement
+from dolmen.commit.head import Committed
 from dolmen.commit.loop import submit
 from dolmen.commit.statements.background import CollectionProgress, Compact, Group, MoveFence, Resolve, SetProperties
 from dolmen.commit.statements.catalog import DropTable
 from dolmen.commit.statements.row_changes import Overwrite
-from dolmen.commit.statements.statement import Statement
 from dolmen.errors import ConflictError
 from dolmen.format.entries import DataFile
 from dolmen.format.manifest import TableEntry
@@ -49,7 +49,7 @@ def resolve(world: World, positions: dict[str, list[int]], entry: TableEntry | N
     """Resolution at the newest version."""
     entry = entry or table(world)
     found = {file(name).path: BitMap(values) for name, values in positions.items()}
-    return Resolve.of("t", entry.uuid, entry.epoch, world.newest.commit_ts, found)
+    return Resolve("t", entry.uuid, entry.epoch, world.newest.commit_ts, found)
 
 
 def compact(world: World, *groups: tuple[list[str], list[str]]) -> Compact:

@@ -24,14 +24,14 @@ ERASURES: tuple[Mutation, ...] = (
     mutation(
         "a restore brings erased rows back",
         "a restore adds the deletes of all later erasures",
-        "commit/statements/restore.py",
+        "commit/statements/catalog.py",
         "        tables = self.erased.hide(self.tables, self.then_ts, draft)\n",
         "        tables = self.tables\n",
     ),
     mutation(
         "a clone of an older version has erased rows",
         "a clone gets the deletes of all later erasures",
-        "commit/statements/restore.py",
+        "commit/statements/catalog.py",
         "        clones = self.erased.hide(self._clones(), self.then_ts, draft)\n",
         "        clones = self._clones()\n",
     ),
@@ -59,7 +59,7 @@ ERASURES: tuple[Mutation, ...] = (
     mutation(
         "late drops land after an erasure that was not applied to them",
         "a commit of late rows depends on the erasures that were applied to them",
-        "commit/statements/statement.py",
+        "commit/change.py",
         "            if erasure.is_later_than(self.dropped_us) and reaches(erasure, entry):\n",
         "            if erasure.is_later_than(self.dropped_us) and not reaches(erasure, entry):\n",
     ),

@@ -12,14 +12,12 @@ import pyarrow as pa
 from pyroaring import BitMap
 
 from dolmen.base.runtime import Runtime
-from dolmen.commit.change import Change
-from dolmen.commit.group import Committed
-from dolmen.commit.head import Head
+from dolmen.commit.change import Change, Claim, Statement
+from dolmen.commit.head import Committed, Head
 from dolmen.commit.loop import commit, submit
 from dolmen.commit.statements.background import SetProperties
 from dolmen.commit.statements.catalog import CreateTable
-from dolmen.commit.statements.row_changes import Claim, DeletePositions, Write
-from dolmen.commit.statements.statement import Statement
+from dolmen.commit.statements.row_changes import DeletePositions, Write
 from dolmen.commit.uploads import PendingUploads
 from dolmen.errors import AccessDeniedError, StoreUnavailableError
 from dolmen.format.entries import Blob, DataFile, WhereTombstone
@@ -272,7 +270,7 @@ def delete(entry: TableEntry, name: str = "t", request: str | None = None) -> Wr
 
 def delete_positions(entry: TableEntry, positions: dict[str, Sequence[int]]) -> DeletePositions:
     """Makes a statement that deletes positions of data files, by name."""
-    return DeletePositions.of("t", entry.uuid, {file(name).path: BitMap(values) for name, values in positions.items()})
+    return DeletePositions("t", entry.uuid, {file(name).path: BitMap(values) for name, values in positions.items()})
 
 
 def claim(entry: TableEntry, manifest: Manifest, may_match: bool = True) -> Claim:

@@ -15,10 +15,10 @@ import pyarrow as pa
 from dolmen.base import arguments
 from dolmen.base.retry import WRITER_BATCH, attempts
 from dolmen.base.units import MIB
+from dolmen.commit.change import ExpectErasures
 from dolmen.commit.context import Context
-from dolmen.commit.group import copy_error
+from dolmen.commit.head import copy_error
 from dolmen.commit.statements.row_changes import Write
-from dolmen.commit.statements.statement import ExpectErasures
 from dolmen.errors import (
     AppliedIdError,
     ConflictError,

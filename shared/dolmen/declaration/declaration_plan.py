@@ -15,8 +15,8 @@ import msgspec
 import pyarrow as pa
 
 from dolmen.api.database import Database
+from dolmen.commit.change import Expect
 from dolmen.commit.statements.catalog import AlterTable
-from dolmen.commit.statements.statement import Expect
 from dolmen.declaration.column_text import column_text, default_text, type_text
 from dolmen.declaration.declaration_file import Declaration, DeclaredColumn, DeclaredTable
 from dolmen.errors import ConflictError, InputError, SchemaError, TableExistsError, TableNotFoundError

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dolmen.commit.statements.statement import ExpectErasures
+from dolmen.commit.change import ExpectErasures
 from dolmen.entries.segments.erasures_in_force import SUBJECT, erasures_of, tables_of
 from dolmen.errors import RowError, SchemaError
 from dolmen.format.arrow_arrays import Mask, to_boolean_array

@@ -15,9 +15,9 @@ import pyarrow as pa
 
 from dolmen.base.retry import EXPIRY, attempts
 from dolmen.base.units import DAY_US, HOUR_US, MINUTE_US, SECOND_US
+from dolmen.commit.change import Expect
 from dolmen.commit.context import Context
 from dolmen.commit.statements.background import SetProperties
-from dolmen.commit.statements.statement import Expect
 from dolmen.entries.segments.live import LiveFiles
 from dolmen.entries.segments.row_bounds import may_hold_matches
 from dolmen.errors import ConflictError, Error, NotFoundError

@@ -16,9 +16,9 @@ from pyspark import inheritable_thread_target
 from pyspark.sql import SparkSession
 
 from dolmen.commit.context import Context
-from dolmen.commit.intent import BEAT_SECONDS, Intent
 from dolmen.commit.loop import submit
 from dolmen.commit.statements.background import Compact, Group
+from dolmen.commit.uploads import BEAT_SECONDS, Intent
 from dolmen.entries.segments.live import LiveFiles
 from dolmen.format.entries import DataFile
 from dolmen.format.manifest import Manifest, TableEntry

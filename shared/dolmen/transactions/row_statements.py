@@ -12,9 +12,8 @@ import pyarrow as pa
 
 from dolmen.base import arguments
 from dolmen.commit.context import Context
-from dolmen.commit.intent import Intent, LateIntent
 from dolmen.commit.statements.row_changes import DeletePositions, Write
-from dolmen.commit.uploads import PendingUploads, keys_in, record_keys, record_predicate
+from dolmen.commit.uploads import Intent, LateIntent, PendingUploads, keys_in, record_keys, record_predicate
 from dolmen.errors import InputError, RowError, SchemaError
 from dolmen.format.entries import DataFile, Tombstone
 from dolmen.format.keys import Keys, keys_from_arrow
@@ -239,7 +238,7 @@ def delete_positions(
         found = matching_positions(View(context, manifest, name, uploads.read), predicate)
     if not found:
         return None
-    return DeletePositions.of(name, entry.uuid, found, request, tuple(sorted(columns(predicate))), epoch)
+    return DeletePositions(name, entry.uuid, found, request, tuple(sorted(columns(predicate))), epoch)
 
 
 def parse_where(context: Context, entry: TableEntry, where: Where) -> Predicate:

@@ -10,11 +10,10 @@ from typing import Any, get_args
 import pyarrow as pa
 
 from dolmen.base import arguments
-from dolmen.commit.change import is_raw_digest
+from dolmen.commit.change import ExpectErasures, Statement, is_raw_digest
 from dolmen.commit.statements.background import SetProperties
 from dolmen.commit.statements.catalog import AlterTable
 from dolmen.commit.statements.row_changes import DeletePositions, Overwrite
-from dolmen.commit.statements.statement import ExpectErasures, Statement
 from dolmen.errors import InputError
 from dolmen.format.evolution import (
     AddColumn,
@@ -401,7 +400,7 @@ class TransactionTable(KeyedTable):
         )
         if statement is None and unit.changes(entry.uuid):
             # Earlier statements may be why it found nothing, and a rebase may remove them (Change.without).
-            return DeletePositions.of(self.name, entry.uuid, {}, request)
+            return DeletePositions(self.name, entry.uuid, {}, request)
         return statement
 
 

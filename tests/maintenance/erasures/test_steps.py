@@ -268,7 +268,7 @@ def test_versions_cursors_and_tags_give_way_and_the_receipt_names_the_tags() -> 
 
 
 def test_a_job_that_is_not_over_holds_the_receipt_back() -> None:
-    from dolmen.commit.intent import Intent
+    from dolmen.commit.uploads import Intent
 
     place = place_with((MARKER, "bert"), **SOON)
     erased = place.db.table("t").erase(WHO)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dolmen import Database
-from dolmen.commit.intent import Intent
+from dolmen.commit.uploads import Intent
 from dolmen.errors import StoreUnavailableError, UnknownOutcomeError
 from dolmen.maintenance.gc.collection import collect
 from dolmen.maintenance.gc.mark import needed_keys

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types as t
 
-from dolmen.commit.statements.sequence import Advance, all_above
+from dolmen.commit.statements.row_changes import Advance, all_above
 from dolmen.errors import InputError
 from dolmen.format.arrow_arrays import one_array
 from dolmen.format.ingest_properties import CdcSettings, IngestSettings

@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dolmen.commit.statements.sequence import forgettable
+from dolmen.commit.statements.row_changes import forgettable
 from dolmen.errors import InputError, InvalidNameError
 from dolmen.format.layout import check_table_name, memory_name
 from dolmen.format.manifest import TableEntry

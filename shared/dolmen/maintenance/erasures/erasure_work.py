@@ -22,9 +22,9 @@ import msgspec
 from dolmen.base.retry import RECEIPT, attempts
 from dolmen.base.runtime import Runtime
 from dolmen.base.units import DAY_US, HOUR_US
+from dolmen.commit.change import Statement
 from dolmen.commit.context import Context
 from dolmen.commit.statements.erasures import ForgetErasures, NoteRewritten, WakeTables, forgettable
-from dolmen.commit.statements.statement import Statement
 from dolmen.entries.segments.erasures_in_force import erasures_of, least_held, stale_sections
 from dolmen.entries.segments.segment_reader import SegmentReader
 from dolmen.errors import CorruptionError, ObjectNotFoundError, StoreUnavailableError

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from dolmen.commit.context import Context
-from dolmen.commit.intent import PREFIX, Heartbeat, parse_intent_key
+from dolmen.commit.uploads import INTENT_PREFIX, Heartbeat, parse_intent_key
 from dolmen.errors import (
     AccessDeniedError,
     CorruptionError,
@@ -301,7 +301,7 @@ class KeptContents:
 def check_intents(context: Context, log: FindingLog) -> None:
     """Reads all heartbeats of jobs."""
     store = context.store
-    for info in store.list(PREFIX):
+    for info in store.list(INTENT_PREFIX):
         parsed = parse_intent_key(info.key)
         if parsed is None:
             continue
