@@ -12,10 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from dolmen.base.runtime import Runtime
-from dolmen.entries.index import index_parts, pages
-from dolmen.entries.index.index_parts import IndexHead, IndexReader, write_part
-from dolmen.entries.index.key_bytes import KeyEncoding, order
-from dolmen.entries.index.pages import LeafPage
+from dolmen.entries.index import pages, table_index
+from dolmen.entries.index.pages import KeyEncoding, LeafPage, key_order
+from dolmen.entries.index.table_index import IndexHead, IndexReader, write_part
 from dolmen.errors import CorruptionError
 from dolmen.format.checksums import crc32
 from dolmen.format.chunk_locations import ChunkPlaces
@@ -36,7 +35,7 @@ def written(
     store: ObjectStore, numbers: list[int], files: tuple[str, ...] = ("a",), *, places: bool = False
 ) -> Segment:
     keys = ENCODING.encode([pa.array(numbers, pa.int64())])
-    found = order(keys)
+    found = key_order(keys)
     known = ChunkPlaces.collect(*footer_facts(write(events(10)))) if places else None
     kept = {"a": known} if known else {}
     part = write_part(store, KEY, (1,), ENCODING, files, [LeafPage(keys[found], found.astype(np.uint64))], kept)
@@ -138,9 +137,9 @@ def test_places_of_column_chunks_come_back_as_far_as_they_fit(monkeypatch: pytes
     for uuid, there in found.all_places().items():
         assert there.encode() == kept[uuid].encode()
         assert there.schema == kept[uuid].schema
-    monkeypatch.setattr(index_parts, "MOST_CHUNKS", kept["a"].states.size + 1)
+    monkeypatch.setattr(table_index, "MOST_CHUNKS", kept["a"].states.size + 1)
     assert [known is None for known in read_again(store, files, kept).chunks] == [False, True, True, False]
-    monkeypatch.setattr(index_parts, "MOST_CHUNKS", 0)
+    monkeypatch.setattr(table_index, "MOST_CHUNKS", 0)
     assert read_again(store, files, kept).chunks == ()
 
 

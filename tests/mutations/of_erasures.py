@@ -119,7 +119,7 @@ ERASURES: tuple[Mutation, ...] = (
     mutation(
         "erasures in segments are forgotten",
         "the list is in the root and in its segments",
-        "entries/segments/erasures_in_force.py",
+        "entries/segments/segment_reader.py",
         "    spilled = [segment for segment in segments if segment.greatest > after]\n",
         "    spilled = [segment for segment in segments if segment.least > segment.greatest]\n",
     ),

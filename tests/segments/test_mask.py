@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dolmen.entries.segments.file_masks import always_mask, may_match_mask
-from dolmen.entries.segments.file_table import FileTable
+from dolmen.entries.segments.row_bounds import always_mask, may_match_mask
+from dolmen.entries.segments.segment_reader import FileTable
 from dolmen.format.entries import DataFile, bounds
 from dolmen.format.schema import Schema, type_from_json
 from dolmen.format.segments import encode

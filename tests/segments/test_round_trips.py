@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dolmen.entries.segments.file_table import FileTable, Uuids
+from dolmen.entries.segments.segment_reader import FileTable, Uuids
 from dolmen.format import bloom_filters
 from dolmen.format.entries import Blob, ColumnStats, DataFile, KeysTombstone, Overlay, WhereTombstone, bounds
 from dolmen.format.erasures import ErasedTable, Erasure

@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from dolmen.entries.segments.erasures_in_force import least_held, listed_erasures
-from dolmen.entries.segments.segment_reader import SegmentReader
+from dolmen.entries.segments.erasures_in_force import least_held
+from dolmen.entries.segments.segment_reader import SegmentReader, listed_erasures
 from dolmen.errors import ConflictError, VersionExpiredError
 from dolmen.format.erasures import Erasure, LeavingErasures, RewrittenErasures
 from dolmen.format.manifest import (

@@ -23,7 +23,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dolmen.commit.change import ExpectErasures
-from dolmen.entries.segments.erasures_in_force import SUBJECT, erasures_of, tables_of
+from dolmen.entries.segments.erasures_in_force import SUBJECT, tables_of
+from dolmen.entries.segments.segment_reader import erasures_of
 from dolmen.errors import RowError, SchemaError
 from dolmen.format.arrow_arrays import Mask, to_boolean_array
 from dolmen.format.column_history import Names, distinct_names, named_since, names_around, placed_since

@@ -21,11 +21,9 @@ from dolmen.base.units import MIB
 from dolmen.commit.context import Context
 from dolmen.commit.loop import submit
 from dolmen.commit.statements.background import PutIndexParts
-from dolmen.entries.index.index_parts import MOST_CHUNKS, IndexReader, OpenPart, write_part
-from dolmen.entries.index.key_bytes import KeyEncoding, Keys
-from dolmen.entries.index.pages import LeafPage, Places
+from dolmen.entries.index.pages import KeyEncoding, Keys, LeafPage, Places
 from dolmen.entries.index.sorting import EntrySorter, large_blocks, merge, renumber
-from dolmen.entries.index.table_index import encoding_of
+from dolmen.entries.index.table_index import MOST_CHUNKS, IndexReader, OpenPart, encoding_of, write_part
 from dolmen.entries.segments.erasures_in_force import erasure_timestamps
 from dolmen.entries.segments.live import LiveFiles, tombstones_of
 from dolmen.format.arrow_arrays import to_mask

@@ -6,7 +6,7 @@ NOT, NULL and NaN simple: each is one more outcome that is possible or not.
 
 A ``Fact`` says what is possible: a bool for one file, or a mask for many. The same code works for both, because ``&``
 and ``|`` work on both, and NOT only exchanges TRUE and FALSE. ``Statistics`` gives the spread of a column: for one file
-in this module, and for a table of many files in ``dolmen.entries.segments.file_masks``.
+in this module, and for a table of many files in ``dolmen.entries.segments.row_bounds``.
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ from dolmen.commit.head import STAMP_SECONDS, Committed
 from dolmen.commit.loop import commit as commit_change
 from dolmen.commit.statements.row_changes import InsertRows
 from dolmen.commit.uploads import Intent, PendingUploads
-from dolmen.entries.segments.erasures_in_force import erasures_of
 from dolmen.entries.segments.row_bounds import may_hold_matches
+from dolmen.entries.segments.segment_reader import erasures_of
 from dolmen.errors import InputError, VersionExpiredError
 from dolmen.format.entries import DataFile
 from dolmen.format.manifest import AppliedId, Manifest, Segment, TableEntry

@@ -17,13 +17,13 @@ from dolmen.commit.uploads import PendingUploads, record_keys, record_predicate
 from dolmen.entries.segments.erasures_in_force import (
     SUBJECT,
     RememberedKeys,
-    erasures_of,
     fitting_values,
     least_held,
     subject_predicate,
     tables_of,
     with_deletes,
 )
+from dolmen.entries.segments.segment_reader import erasures_of
 from dolmen.errors import ConflictError, InputError
 from dolmen.format.entries import KeysTombstone, Tombstone
 from dolmen.format.erasures import ErasedTable, Erasure, LeavingErasures, RewrittenErasures

@@ -25,8 +25,8 @@ from dolmen.base.units import DAY_US, HOUR_US
 from dolmen.commit.change import Statement
 from dolmen.commit.context import Context
 from dolmen.commit.statements.erasures import ForgetErasures, NoteRewritten, WakeTables, forgettable
-from dolmen.entries.segments.erasures_in_force import erasures_of, least_held, stale_sections
-from dolmen.entries.segments.segment_reader import SegmentReader
+from dolmen.entries.segments.erasures_in_force import least_held, stale_sections
+from dolmen.entries.segments.segment_reader import SegmentReader, erasures_of
 from dolmen.errors import CorruptionError, ObjectNotFoundError, StoreUnavailableError
 from dolmen.format.erasures import ErasedFrom, Erasure, HeldFile, Receipt, receipt_key
 from dolmen.format.manifest import Manifest

@@ -15,8 +15,8 @@ import msgspec
 
 from dolmen.base.units import count_text, utc
 from dolmen.commit.context import Context
-from dolmen.entries.segments.erasures_in_force import erasures_of, least_held
-from dolmen.entries.segments.segment_reader import SegmentReader
+from dolmen.entries.segments.erasures_in_force import least_held
+from dolmen.entries.segments.segment_reader import SegmentReader, erasures_of
 from dolmen.errors import InputError, NotFoundError, ObjectNotFoundError
 from dolmen.format.erasures import (
     MOST_OUTSIDE,

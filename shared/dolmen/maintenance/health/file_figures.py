@@ -19,10 +19,9 @@ import pyarrow.compute as pc
 
 from dolmen.base.units import MIB
 from dolmen.commit.context import Context
-from dolmen.entries.segments.erasures_in_force import erasures_of
-from dolmen.entries.segments.live import LiveFiles, LiveSegment
+from dolmen.entries.segments.live import LiveFiles
 from dolmen.entries.segments.row_bounds import column_bounds
-from dolmen.entries.segments.segment_reader import SegmentReader
+from dolmen.entries.segments.segment_reader import LiveSegment, SegmentReader, erasures_of
 from dolmen.entries.segments.tombstone_judge import TombstoneJudge
 from dolmen.format.column_history import widened_ends
 from dolmen.format.entries import DataFile, Tombstone, WhereTombstone

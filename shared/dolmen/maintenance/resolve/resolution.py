@@ -21,8 +21,8 @@ from dolmen.base.units import GIB
 from dolmen.commit.context import Context
 from dolmen.commit.loop import submit
 from dolmen.commit.statements.background import Resolve
-from dolmen.entries.segments.erasures_in_force import erasures_of
 from dolmen.entries.segments.live import LiveFiles, tombstones_of
+from dolmen.entries.segments.segment_reader import erasures_of
 from dolmen.format.entries import DataFile, Tombstone
 from dolmen.format.erasures import Erasure
 from dolmen.format.manifest import Manifest, TableEntry

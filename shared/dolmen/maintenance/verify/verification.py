@@ -25,8 +25,8 @@ import msgspec
 from dolmen.base.units import MIB
 from dolmen.commit.context import Context
 from dolmen.commit.head import Head
-from dolmen.entries.index.index_parts import OpenPart
-from dolmen.entries.segments.file_table import FileTable
+from dolmen.entries.index.table_index import OpenPart
+from dolmen.entries.segments.segment_reader import FileTable
 from dolmen.errors import (
     CorruptionError,
     DatabaseNotFoundError,

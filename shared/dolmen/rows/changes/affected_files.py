@@ -6,8 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 
-from dolmen.entries.segments.file_masks import may_match_mask
-from dolmen.entries.segments.row_bounds import RowBounds
+from dolmen.entries.segments.row_bounds import RowBounds, may_match_mask
 from dolmen.entries.segments.tombstone_judge import FileTombstones, TombstoneJudge
 from dolmen.format.entries import DataFile, Tombstone
 from dolmen.format.schema import Schema

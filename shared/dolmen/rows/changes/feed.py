@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from dolmen.commit.context import Context
-from dolmen.entries.segments.erasures_in_force import erasures_of, reaches, with_erasures
+from dolmen.entries.segments.erasures_in_force import reaches, with_erasures
+from dolmen.entries.segments.segment_reader import erasures_of
 from dolmen.errors import CorruptionError, ObjectNotFoundError, SchemaError
 from dolmen.format.erasures import Erasure
 from dolmen.format.manifest import EMPTY, Manifest, TableEntry
