@@ -19,7 +19,8 @@ from dolmen.format.schema import Schema
 from dolmen.format.types import to_array, to_plain
 from dolmen.predicate import Predicate, StatsVerdict, days_to_timestamps, evaluate, judge
 from dolmen.predicate.bind import compare
-from dolmen.predicate.constants import Value, domain_of
+from dolmen.predicate.constants import Value
+from dolmen.predicate.domains import domain_of
 
 SEED = int(os.environ["DOLMEN_TEST_SEED"])
 _INTEGERS = st.sampled_from([0, 1, -1, 5, 127, -128])

@@ -27,7 +27,7 @@ from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.properties import TableSettings, TimeToLive, check_ttl_column
 from dolmen.maintenance import never
 from dolmen.predicate import parse
-from dolmen.predicate.temporal import format_date, format_timestamp
+from dolmen.predicate.constants import format_date, format_timestamp
 from dolmen.transactions.results import Commit
 from dolmen.transactions.transaction import Transaction, unit_of
 

@@ -40,6 +40,7 @@ from dolmen.predicate.ast import (
     Or,
     Predicate,
     Truth,
+    as_keys,
     columns,
     from_builtins,
     from_json,
@@ -49,7 +50,6 @@ from dolmen.predicate.ast import (
 )  # fmt: skip
 from dolmen.predicate.bind import days_to_timestamps, find_column, rebind
 from dolmen.predicate.evaluate import check_evaluates, evaluate, matches
-from dolmen.predicate.key_tuples import as_keys
 from dolmen.predicate.parse import Parameters, Where, parse, with_parameters
 from dolmen.predicate.prune import StatsVerdict, judge
 from dolmen.predicate.text import to_sql

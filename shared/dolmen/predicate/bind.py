@@ -8,21 +8,26 @@ because dates compare as midnights; ``days_to_timestamps`` adapts it to the colu
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, ClassVar, Generic, NamedTuple, TypeAlias, TypeVar
+from typing import Literal as Choice
 
 import msgspec
 import pyarrow as pa
 
 from dolmen.base.arguments import short_repr
-from dolmen.errors import PredicateError, SchemaError
+from dolmen.errors import InputError, PredicateError, SchemaError
 from dolmen.format.column_history import is_date_to_timestamp
 from dolmen.format.schema import Field, Schema, is_nested
 from dolmen.format.types import TIMESTAMP, TYPES, Plain, short_type, to_json, type_of
 from dolmen.predicate import like as like_patterns
 from dolmen.predicate.ast import (
     FALSE,
+    MAX_MEMBERS,
+    MAX_PATTERN,
     NULL,
     TRUE,
     And,
@@ -40,28 +45,96 @@ from dolmen.predicate.ast import (
     Term,
     Truth,
     all_columns,
+    check_count,
     map_leaves,
     terms_of,
     with_terms,
 )
-from dolmen.predicate.constants import (
+from dolmen.predicate.constants import NULL as NULL_VALUE
+from dolmen.predicate.constants import Value, from_text
+from dolmen.predicate.domains import (
     HOLDS,
     MAX_DIGITS,
     Domain,
+    Function,
     Op,
-    Value,
     domain_of,
     fit,
-    from_text,
     grid,
     into,
     join,
     order,
     representable,
+    result_of,
 )
-from dolmen.predicate.constants import NULL as NULL_VALUE
-from dolmen.predicate.functions import Function, result_of
-from dolmen.predicate.limits import MAX_MEMBERS, MAX_PATTERN, check_count
+
+Node = TypeVar("Node")
+Connective: TypeAlias = Choice["and", "or", "not"]
+
+
+class UnsupportedConditionError(Exception):
+    """No predicate surely means the same."""
+
+
+@dataclass(frozen=True)
+class ForeignCondition:
+    """The predicate of a condition.
+
+    Args:
+        predicate: TRUE for every row for which the condition is TRUE; None if no conjunct has a predicate.
+        is_exact: the predicate is TRUE for these rows only, so the engine need not evaluate its condition.
+    """
+
+    predicate: Predicate | None
+    is_exact: bool
+
+
+class ConditionReader(ABC, Generic[Node]):
+    """Reads the conditions of one engine. A subclass knows the engine's nodes."""
+
+    misfits: ClassVar[tuple[type[Exception], ...]] = (InputError,)
+    """Errors by which ``atom`` says that a node has no predicate, besides UnsupportedConditionError."""
+
+    @abstractmethod
+    def connective(self, node: Node) -> tuple[Connective, Sequence[Node]] | None:
+        """The operands of AND, OR or NOT; None for any other node."""
+
+    @abstractmethod
+    def atom(self, node: Node) -> Predicate:
+        """The predicate that is TRUE, FALSE or NULL where any other node is. Raises what ``misfits`` says."""
+
+    def predicate(self, node: Node) -> Predicate:
+        """The predicate that is TRUE, FALSE or NULL where the condition is. Raises as ``atom`` does."""
+        found = self.connective(node)
+        if found is None:
+            return self.atom(node)
+        connective, operands = found
+        predicates = [self.predicate(operand) for operand in operands]
+        if connective == "not":
+            return negation(*predicates)
+        return conjunction(predicates) if connective == "and" else disjunction(predicates)
+
+    def find(self, node: Node) -> Predicate | None:
+        """The same; None if there is none."""
+        misfits: tuple[type[Exception], ...] = (UnsupportedConditionError, *self.misfits)
+        try:
+            return self.predicate(node)
+        except misfits:
+            return None
+
+    def read(self, node: Node) -> ForeignCondition:
+        """The predicate of all conjuncts that have one."""
+        predicates = [self.find(conjunct) for conjunct in self._conjuncts(node)]
+        found = [predicate for predicate in predicates if predicate is not None]
+        return ForeignCondition(conjunction(found) if found else None, len(found) == len(predicates))
+
+    def _conjuncts(self, node: Node) -> Iterator[Node]:
+        match self.connective(node):
+            case ("and", operands):
+                for operand in operands:
+                    yield from self._conjuncts(operand)
+            case _:
+                yield node
 
 
 class Computed(NamedTuple):

@@ -38,7 +38,7 @@ from dolmen.predicate.ast import (
     Term,
     Truth,
 )
-from dolmen.predicate.constants import Domain, Op, domain_of, fit, grid, into, join
+from dolmen.predicate.domains import Domain, Op, domain_of, fit, grid, into, join
 
 Fact: TypeAlias = bool | npt.NDArray[np.bool_]
 """Whether something is possible: in one file, or in each of many files. A bool can also mean all of many files."""

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from dolmen.format.schema import Schema
 from dolmen.format.types import Plain
-from dolmen.predicate import temporal
+from dolmen.predicate import constants
 from dolmen.predicate.ast import (
     And,
     Call,
@@ -28,7 +28,7 @@ from dolmen.predicate.ast import (
     Term,
     Truth,
 )  # fmt: skip
-from dolmen.predicate.constants import Domain, domain_of
+from dolmen.predicate.domains import Domain, domain_of
 
 _SIMPLE = re.compile(r"[a-z_][a-z0-9_]*")
 _RESERVED = (
@@ -168,11 +168,11 @@ def plain_text(value: Plain, arrow_type: pa.DataType) -> str:
         case Domain.BYTES, bytes():
             return "".join(chr(b) if 32 <= b < 127 and b not in b"'\\" else f"\\x{b:02X}" for b in value)
         case Domain.DATE, int():
-            return temporal.format_date(value)
+            return constants.format_date(value)
         case Domain.TIME, int():
-            return temporal.format_time(value)
+            return constants.format_time(value)
         case Domain.NAIVE, int():
-            return temporal.format_timestamp(value)
+            return constants.format_timestamp(value)
         case Domain.ZONED, int():
-            return f"{temporal.format_timestamp(value)}+00:00"
+            return f"{constants.format_timestamp(value)}+00:00"
     return str(value)

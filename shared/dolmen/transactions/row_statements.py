@@ -28,7 +28,7 @@ from dolmen.predicate import (
     parse,
     to_json,
 )
-from dolmen.predicate.constants import Domain, domain_of
+from dolmen.predicate.domains import Domain, domain_of
 from dolmen.rows.scan.erased_rows import ErasedRowsFilter
 from dolmen.rows.scan.plan import View
 from dolmen.rows.scan.scan import matching_positions

@@ -28,7 +28,7 @@ from dolmen.format.types import Plain, from_json, to_scalar
 from dolmen.predicate import Predicate, StatsVerdict, columns, days_to_timestamps, judge
 from dolmen.predicate import from_json as predicate_from_json
 from dolmen.predicate.ast import Column, In
-from dolmen.predicate.constants import Domain, Op, domain_of, fit, grid, join, plain_of
+from dolmen.predicate.domains import Domain, Op, domain_of, fit, grid, join, plain_of
 from dolmen.predicate.prune import Fact, Spread, compare, outcomes, sorted_members
 
 Mask = npt.NDArray[np.bool_]

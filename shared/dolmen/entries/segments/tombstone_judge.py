@@ -35,7 +35,7 @@ from dolmen.format.schema import Schema, type_from_json
 from dolmen.format.types import Plain
 from dolmen.predicate import Predicate, StatsVerdict
 from dolmen.predicate.ast import Column
-from dolmen.predicate.constants import domain_of
+from dolmen.predicate.domains import domain_of
 
 _Int64 = npt.NDArray[np.int64]
 _INT64 = np.iinfo(np.int64)

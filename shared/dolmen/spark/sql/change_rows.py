@@ -18,7 +18,7 @@ from dolmen.errors import InputError, RowError, SchemaError
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Field
 from dolmen.predicate import Constant, Predicate
-from dolmen.predicate.foreign import ForeignCondition
+from dolmen.predicate.bind import ForeignCondition
 from dolmen.spark.failures import mark_of
 from dolmen.spark.file_tasks import FILE, ROW
 from dolmen.spark.origin import origins_read
