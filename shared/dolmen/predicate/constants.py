@@ -1,13 +1,12 @@
-"""Domains, which say how values compare, and constants: typed values that do not depend on rows, and their arithmetic.
-
-Exact numbers (integers and decimals of any width) compare as in mathematics. If one side is a float, both sides are
-rounded to the nearest float of that width, as in DuckDB and Spark. A date compares with timestamps without zone as its
-midnight. The domain of a comparison is the widest domain of its sides, and never narrower than any type involved: the
-column's when the predicate was bound, the file's, and the literal's.
+"""Constants: typed values that do not depend on rows, their text forms, and their arithmetic.
 
 As in DuckDB, a number with a point is a decimal, and one with an exponent is a double. Integers and decimals compute
 exactly (up to 38 digits), ``/`` gives a double, and ``//`` and ``%`` truncate towards zero. Arithmetic that would
 silently lose digits is refused.
+
+Dates and times are integers over the whole stored range (Python's datetime ends at year 9999). The calendar is the
+proleptic Gregorian one with a year 0, as in ISO 8601 and DuckDB; its arithmetic is Howard Hinnant's,
+https://howardhinnant.github.io/date_algorithms.html.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ from collections.abc import Callable
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Context, Decimal, InvalidOperation
 from fractions import Fraction
+from operator import add, mul, sub, truediv
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -29,6 +29,32 @@ from dolmen.base.units import DAY_US, HOUR_US, MINUTE_US, SECOND_US
 from dolmen.errors import PredicateError
 from dolmen.format.types import Plain, to_scalar
 from dolmen.predicate.domains import MAX_DIGITS, Domain, domain_of, fit, grid, into, join, nearest_float32
+
+MAX_NUMBER = 400
+"""Characters of a number, a time or an interval, and the exponent of a number: more than any column can have."""
+
+
+def check_characters(text: str) -> str:
+    """Returns ``text``. Raises PredicateError for halves of surrogate pairs, which cannot be stored."""
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise PredicateError(f"{short_repr(text)} is not text: it has half of a surrogate pair") from None
+    return text
+
+
+def check_number(text: str) -> str:
+    """Returns the text of a number, time or interval, stripped. Raises PredicateError if it is too long."""
+    text = text.strip()
+    if len(text) > MAX_NUMBER:
+        raise PredicateError(
+            f"{short_repr(text)} has {len(text):,} characters: a number, time or interval has at most {MAX_NUMBER}"
+        )
+    if not text.isascii():
+        raise PredicateError(f"{short_repr(text)}: a number, time or interval is written in ASCII")
+    return text
+
 
 _DATE = r"(?P<year>[+-]?\d{1,7})-(?P<month>\d{1,2})-(?P<day>\d{1,2})"
 _TIME = r"(?P<hour>\d{1,2}):(?P<minute>\d{1,2})(?::(?P<second>\d{1,2})(?:\.(?P<fraction>\d{0,18}))?)?"
@@ -46,12 +72,11 @@ class Interval(NamedTuple):
     us: int = 0
 
     def times(self, factor: int) -> Interval:
-        """Each part multiplied. Raises PredicateError."""
         return _bounded(Interval(self.months * factor, self.days * factor, self.us * factor))
 
 
 _MOST = 2**63
-"""The greatest value of any part of an interval: more than the time between the first and the last timestamp."""
+"""The greatest value of a part of an interval: more than the time between the first and the last timestamp."""
 
 
 def _bounded(span: Interval) -> Interval:
@@ -81,7 +106,7 @@ def days_from_civil(year: int, month: int, day: int) -> int:
 
 
 def civil_from_days(days: Any) -> tuple[Any, Any, Any]:
-    """Year, month and day of a number of days since 1970-01-01: an int, or a NumPy array of int64."""
+    """Year, month and day of days since 1970-01-01: an int, or a NumPy array of int64."""
     era, of_era = divmod(days + 719_468, 146_097)
     years = (of_era - of_era // 1460 + of_era // 36_524 - of_era // 146_096) // 365
     of_year = of_era - (365 * years + years // 4 - years // 100)
@@ -110,8 +135,7 @@ def parse_time(text: str) -> int:
 def parse_timestamp(text: str) -> tuple[int, bool]:
     """Microseconds since the epoch of ``YYYY-MM-DD[ HH:MM[:SS[.ffffff]][zone]]``, and whether there was a zone.
 
-    Raises:
-        PredicateError: not a timestamp, or one with digits beyond microseconds.
+    Raises PredicateError, also for digits beyond microseconds.
     """
     text = check_number(text)
     match = _TIMESTAMP_TEXT.fullmatch(text)
@@ -158,7 +182,6 @@ def parse_interval(text: str) -> Interval:
 
 
 def unit(name: str) -> Interval:
-    """The interval of one unit of time. Raises PredicateError."""
     name = name.lower()
     span = _UNITS.get(name) or _UNITS.get(name.removesuffix("s"))
     if span is None:
@@ -167,7 +190,6 @@ def unit(name: str) -> Interval:
 
 
 def plus(a: Interval, b: Interval) -> Interval:
-    """The sum of two intervals. Raises PredicateError."""
     return _bounded(Interval(a.months + b.months, a.days + b.days, a.us + b.us))
 
 
@@ -196,20 +218,17 @@ def truncate(us: int, name: str) -> int:
 
 
 def format_date(days: int) -> str:
-    """``YYYY-MM-DD``."""
     year, month, day = civil_from_days(days)
     return f"{'-' if year < 0 else ''}{abs(year):04}-{month:02}-{day:02}"
 
 
 def format_time(us: int) -> str:
-    """``HH:MM:SS[.ffffff]``."""
     seconds, fraction = divmod(us, SECOND_US)
     text = f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
     return f"{text}.{fraction:06}" if fraction else text
 
 
 def format_timestamp(us: int) -> str:
-    """``YYYY-MM-DD HH:MM:SS[.ffffff]``."""
     days, time = divmod(us, DAY_US)
     return f"{format_date(days)} {format_time(time)}"
 
@@ -220,6 +239,7 @@ def _month_length(year: int, month: int) -> int:
 
 _WIDE = Context(prec=200)
 _ESCAPED = re.compile(r"\\x([0-9A-Fa-f]{2})|\\|([^\\])", re.DOTALL)
+_OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {"+": add, "-": sub, "*": mul, "/": truediv}
 _BOOLEANS = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
 
 Kind: TypeAlias = Domain | type[Interval] | None
@@ -233,7 +253,6 @@ class Value(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Its name in messages."""
         return self.kind.value if isinstance(self.kind, Domain) else "an interval" if self.kind else "NULL"
 
 
@@ -254,21 +273,17 @@ def number(text: str) -> Value:
 
 def exact(value: int | Decimal) -> Value:
     """An integer or decimal; a double if it has too many digits."""
-    if not -(10**MAX_DIGITS) < value < 10**MAX_DIGITS or (type(value) is not int and _digits(value) > MAX_DIGITS):
-        return Value(Domain.FLOAT64, _nearest_float64(value))
-    return Value(Domain.EXACT, value)
-
-
-def _nearest_float64(value: int | Decimal) -> float:
+    if -(10**MAX_DIGITS) < value < 10**MAX_DIGITS and (type(value) is int or _digits(value) <= MAX_DIGITS):
+        return Value(Domain.EXACT, value)
     try:
-        return float(value)
+        return Value(Domain.FLOAT64, float(value))
     except OverflowError:  # of integers: decimals and texts become infinite
-        return math.inf if value > 0 else -math.inf
+        return Value(Domain.FLOAT64, math.inf if value > 0 else -math.inf)
 
 
 def _digits(value: int | Decimal) -> int:
-    sign, digits, exponent = Decimal(value).as_tuple()
-    assert isinstance(exponent, int), sign
+    _, digits, exponent = Decimal(value).as_tuple()
+    assert isinstance(exponent, int)
     return max(len(digits), -exponent) + max(exponent, 0)
 
 
@@ -276,10 +291,7 @@ def from_text(text: str, arrow_type: pa.DataType) -> Value:
     """The value of a text literal where a value of ``arrow_type`` is expected.
 
     For a type with a zone, a timestamp without an offset is UTC. For a type without a zone, an offset is refused. So is
-    a number that an exact type cannot store exactly; floats take the nearest one.
-
-    Raises:
-        PredicateError: the text is not a value of the type.
+    a number that an exact type cannot store exactly; floats take the nearest one. Raises PredicateError.
     """
     domain = domain_of(arrow_type)
     if domain is Domain.TEXT:
@@ -316,11 +328,7 @@ def from_text(text: str, arrow_type: pa.DataType) -> Value:
 
 
 def scalar_from_text(text: str, arrow_type: pa.DataType) -> pa.Scalar:
-    """The value of a stored type that is not nested, for a text literal (see ``from_text``).
-
-    Raises:
-        PredicateError: the text is not a value of the type.
-    """
+    """The value of a stored type that is not nested, for a text literal (see ``from_text``). Raises PredicateError."""
     value = from_text(text, arrow_type).value
     try:
         if isinstance(value, float) and math.isinf(value) and "inf" not in text.lower():
@@ -331,7 +339,7 @@ def scalar_from_text(text: str, arrow_type: pa.DataType) -> pa.Scalar:
 
 
 def _is_reasonable(value: Decimal) -> bool:
-    """Whether a decimal is finite and would not become an integer of millions of digits."""
+    """Whether a decimal is finite and does not become an integer of millions of digits."""
     _, digits, exponent = value.as_tuple()
     return isinstance(exponent, int) and len(digits) <= MAX_NUMBER and abs(exponent) <= MAX_NUMBER
 
@@ -353,12 +361,10 @@ def cast(constant: Value, target: pa.DataType) -> Value:
     """CAST of a constant; numbers are rounded only to floats. Raises PredicateError."""
     to, kind, value = domain_of(target), constant.kind, constant.value
     assert to is not None
-    if kind is None:
+    if kind is None or (kind is to and kind not in (Domain.TEXT, Domain.EXACT)):
         return constant
     if kind is Domain.TEXT:
         return from_text(str(value), target)
-    if kind is to and kind is not Domain.EXACT:
-        return constant
     match kind, to:
         case (Domain.DATE, Domain.NAIVE | Domain.ZONED):
             return Value(to, into(value, Domain.DATE, Domain.NAIVE))
@@ -366,11 +372,9 @@ def cast(constant: Value, target: pa.DataType) -> Value:
             return Value(to, value // DAY_US)  # type: ignore[operator]
         case (Domain.NAIVE | Domain.ZONED, Domain.NAIVE | Domain.ZONED):
             return Value(to, value)  # as UTC
-    if isinstance(kind, Domain) and (kind is Domain.EXACT or kind.is_float):
-        if to is Domain.FLOAT32:
-            return Value(to, nearest_float32(value))  # type: ignore[arg-type]
-        if to is Domain.FLOAT64:
-            return Value(to, float(value))  # type: ignore[arg-type]
+    if isinstance(kind, Domain) and kind.is_number:
+        if to.is_float:
+            return Value(to, float(value) if to is Domain.FLOAT64 else nearest_float32(value))  # type: ignore[arg-type]
         if to is Domain.EXACT:
             if isinstance(value, float) and not math.isfinite(value):
                 raise PredicateError(f"{value!s} is not a value of type {target}")
@@ -388,12 +392,11 @@ def _decimal(value: Fraction) -> int | Decimal:
 
 
 def negate(a: Value) -> Value:
-    """``-a``."""
     if isinstance(a.value, Interval):
         return Value(Interval, a.value.times(-1))
     if a.kind is None:
         return a
-    if isinstance(a.kind, Domain) and (a.kind is Domain.EXACT or a.kind.is_float):
+    if isinstance(a.kind, Domain) and a.kind.is_number:
         value = a.value
         assert isinstance(value, (int, float, Decimal))
         return Value(a.kind, value.copy_negate() if isinstance(value, Decimal) else -value)
@@ -406,7 +409,7 @@ def arithmetic(operator: str, a: Value, b: Value) -> Value:
         return NULL
     if isinstance(a.kind, Domain) and isinstance(b.kind, Domain):
         domain = join(a.kind, b.kind)
-        if domain is Domain.EXACT or (domain and domain.is_float):
+        if domain and domain.is_number:
             return _numbers(operator, a, b, domain)
     result = _times(operator, a, b) if operator in "+-*" else None
     if result is None and operator in "+*":
@@ -427,19 +430,15 @@ def _numbers(operator: str, a: Value, b: Value, domain: Domain) -> Value:
     if domain is not Domain.EXACT:
         if operator in ("//", "%"):
             raise PredicateError(f"{operator} is only for integers here")
-        assert isinstance(x, float)
-        assert isinstance(y, float)
         value = _floats(operator, x, y)
         return Value(domain, nearest_float32(value) if domain is Domain.FLOAT32 else value)
     if type(x) is int and type(y) is int:
-        whole: dict[str, Callable[[], int]] = {
-            "+": lambda: x + y,
-            "-": lambda: x - y,
-            "*": lambda: x * y,
-            "//": lambda: abs(x) // abs(y) * (1 if (x < 0) == (y < 0) else -1),
-            "%": lambda: abs(x) % abs(y) * (-1 if x < 0 else 1),
-        }
-        return exact(whole[operator]())
+        match operator:
+            case "//":
+                return exact(abs(x) // abs(y) * (1 if (x < 0) == (y < 0) else -1))
+            case "%":
+                return exact(abs(x) % abs(y) * (-1 if x < 0 else 1))
+        return exact(_OPERATIONS[operator](x, y))
     if operator in ("//", "%"):
         raise PredicateError(f"{operator} is only for integers here")
     method = {"+": _WIDE.add, "-": _WIDE.subtract, "*": _WIDE.multiply}[operator]
@@ -448,13 +447,14 @@ def _numbers(operator: str, a: Value, b: Value, domain: Domain) -> Value:
 
 def _floats(operator: str, x: float, y: float) -> float:
     try:
-        return x + y if operator == "+" else x - y if operator == "-" else x * y if operator == "*" else x / y
+        result: float = _OPERATIONS[operator](x, y)
+        return result
     except OverflowError:
         return math.inf
 
 
 def _times(operator: str, a: Value, b: Value) -> Value | None:
-    """Arithmetic with dates, timestamps and intervals; None if these types have none."""
+    """Arithmetic with dates, timestamps and intervals; None if there is none for these types."""
     sign = -1 if operator == "-" else 1
     x, y = a.value, b.value
     if operator == "*":
@@ -475,34 +475,8 @@ def _times(operator: str, a: Value, b: Value) -> Value | None:
     return None
 
 
-MAX_NUMBER = 400
-"""Characters of a number, a time or an interval, and the exponent of a number: far beyond what any column holds."""
-
-
-def check_characters(text: str) -> str:
-    """Returns ``text`` if it can be stored. Raises PredicateError for halves of surrogate pairs."""
-    if not text.isascii():
-        try:
-            text.encode()
-        except UnicodeEncodeError:
-            raise PredicateError(f"{short_repr(text)} is not text: it has half of a surrogate pair") from None
-    return text
-
-
-def check_number(text: str) -> str:
-    """Returns the text of a number, time or interval, stripped. Raises PredicateError if it is too long."""
-    text = text.strip()
-    if len(text) > MAX_NUMBER:
-        raise PredicateError(
-            f"{short_repr(text)} has {len(text):,} characters: a number, time or interval has at most {MAX_NUMBER}"
-        )
-    if not text.isascii():
-        raise PredicateError(f"{short_repr(text)}: a number, time or interval is written in ASCII")
-    return text
-
-
 LISTS = (list, tuple, set, frozenset, range)
-"""The types that count as a list of values."""
+"""The types that are a list of values."""
 
 
 def from_python(value: Any) -> Value:
@@ -517,7 +491,7 @@ def from_python(value: Any) -> Value:
         case int():
             return exact(value)
         case float():
-            # The digits that were written: 0.1 equals the decimal 0.1, and the float32 next to it.
+            # Its shortest digits: 0.1 equals the decimal 0.1, and the float32 next to it.
             return exact(Decimal(repr(value))) if value - value == 0 else Value(Domain.FLOAT64, value)
         case Decimal():
             if value.is_finite():
@@ -539,7 +513,7 @@ def from_python(value: Any) -> Value:
 
 
 def _from_numpy(value: np.generic) -> Any:
-    """The Python value of a numpy value; the value itself if Python has none that means the same."""
+    """The Python value of a NumPy value; the value itself if there is none."""
     if not isinstance(value, (np.datetime64, np.timedelta64)):
         return value.item()
     moment = value.astype("datetime64[us]") if isinstance(value, np.datetime64) else None

@@ -46,12 +46,13 @@ class Domain(Enum):
     ZONED = "a timestamp with time zone"
 
     @property
+    def is_number(self) -> bool:
+        return self is Domain.EXACT or self.is_float
+
+    @property
     def is_float(self) -> bool:
         """Whether NaN and -0.0 are in it."""
         return self in (Domain.FLOAT32, Domain.FLOAT64)
-
-
-_DOMAINS = dict(Domain.__members__)
 
 
 _WIDER = {
@@ -65,7 +66,7 @@ _WIDER = {
 def domain_of(arrow_type: pa.DataType) -> Domain | None:
     """The domain of a stored type; None for nested ones."""
     found = type_of(arrow_type)
-    return None if found is None or found.domain is None else _DOMAINS[found.domain]
+    return None if found is None or found.domain is None else Domain[found.domain]
 
 
 def join(*domains: Domain | None) -> Domain | None:
@@ -121,7 +122,7 @@ def fit(op: Op, value: Any, cells: Grid) -> tuple[Op, int] | bool:
     """Rewrites ``column op value`` with a value of the column's type, so that the column needs no cast.
 
     Args:
-        value: any finite int, float or Decimal, of any size and precision.
+        value: any finite int, float or Decimal.
 
     Returns:
         the operator and the raw value to compare with; or the outcome for every value that is not NULL.
@@ -164,14 +165,14 @@ def plain_of(raw: int, arrow_type: pa.DataType) -> Plain:
 
 
 def representable(values: Iterable[Any], arrow_type: pa.DataType, domain: Domain) -> list[Plain]:
-    """The plain values of those values that the type has; the others are left out."""
+    """The plain values of those values that the type has."""
     cells = grid(arrow_type, domain)
     fitted = [fit("=", value, cells) for value in values]
     return [plain_of(each[1], arrow_type) for each in fitted if isinstance(each, tuple)]
 
 
 def exact_float(value: float, domain: Domain) -> bool:
-    """Whether integers compare with this float without rounding, which is the common case."""
+    """Whether integers compare with this float without rounding, which is common."""
     return abs(value) < (2**53 if domain is Domain.FLOAT64 else 2**24)
 
 
@@ -211,15 +212,7 @@ NAMES = ("lower", "upper", *PARTS)
 
 
 def result_of(function: Function, types: Sequence[pa.DataType], target: pa.DataType | None = None) -> pa.DataType:
-    """The type of a function's result.
-
-    Args:
-        types: of its arguments.
-        target: the type to cast to, for a cast.
-
-    Raises:
-        PredicateError: the function does not take these types.
-    """
+    """The type of a function's result, by those of its arguments, or by the target of a cast. Raises PredicateError."""
     domains = [domain_of(arrow_type) for arrow_type in types]
     if len(types) != (2 if function in ("+", "-", "*", "/", "%") else 1):
         raise PredicateError(f"{function} does not take {len(types)} arguments")
@@ -240,7 +233,7 @@ def result_of(function: Function, types: Sequence[pa.DataType], target: pa.DataT
             raise PredicateError(f"{function} is for {' and '.join(d.value for d in PARTS[function])}, not {types[0]}")
         return pa.int64()
     domain = join(*domains)
-    if domain is None or not (domain is Domain.EXACT or domain.is_float):
+    if domain is None or not domain.is_number:
         raise PredicateError(f"can't compute {f' {function} '.join(map(str, types))}: + - * / % are for numbers")
     if function == "%":
         if not all(pa.types.is_signed_integer(t) or (pa.types.is_integer(t) and t != pa.uint64()) for t in types):
@@ -264,12 +257,12 @@ def _bound(arrow_type: pa.DataType) -> int:
 
 
 def scale_of(arrow_type: pa.DataType) -> int:
-    """The number of digits after the point, for an integer or decimal type."""
+    """The digits after the point of an integer or decimal type."""
     return int(arrow_type.scale) if pa.types.is_decimal(arrow_type) else 0
 
 
 def precision_of(arrow_type: pa.DataType) -> int:
-    """The number of digits that hold all values of an integer or decimal type."""
+    """The digits that all values of an integer or decimal type need."""
     return int(arrow_type.precision) if pa.types.is_decimal(arrow_type) else len(str(2**arrow_type.bit_width))
 
 
