@@ -40,7 +40,7 @@ def as_keys(p: Predicate) -> KeyTuples | None:
 
     Returns:
         the ids of the columns, ascending, and the distinct tuples of plain values in the columns' bound types; None if
-        the predicate has other conditions, or more than 1,000,000 tuples.
+        the predicate has other conditions, or too many tuples.
     """
     match p:
         case Compare(op="=", right=Literal() as literal):
@@ -114,50 +114,42 @@ def _any_of(p: Or) -> KeyTuples | None:
     return ids, list(union)
 
 
-class Column(msgspec.Struct, frozen=True, tag="column", tag_field="kind"):
+class _Typed:
+    """A node with a stored type."""
+
+    __slots__ = ()
+    type: str
+
+    @property
+    def arrow_type(self) -> pa.DataType:
+        """The type as an Arrow type."""
+        return type_from_json(self.type)
+
+
+class Column(_Typed, msgspec.Struct, frozen=True, tag="column", tag_field="kind"):
     """A column: its id and the stored type it had when the predicate was bound."""
 
     id: int
     type: str
 
-    @property
-    def arrow_type(self) -> pa.DataType:
-        """The bound type as an Arrow type."""
-        return type_from_json(self.type)
 
-
-class Literal(msgspec.Struct, frozen=True, dict=True, tag="literal", tag_field="kind"):
+class Literal(_Typed, msgspec.Struct, frozen=True, dict=True, tag="literal", tag_field="kind"):
     """A value that is not NULL. Its type may differ from that of the column it is compared with."""
 
     type: str
     value: Json
 
-    @property
-    def arrow_type(self) -> pa.DataType:
-        """The literal's type as an Arrow type."""
-        return type_from_json(self.type)
-
     @cached_property
     def plain(self) -> Plain:
-        """The plain value."""
         return value_from_json(self.value, self.arrow_type)
 
 
-class Call(msgspec.Struct, frozen=True, tag="call", tag_field="kind"):
-    """A function of columns. It can be used wherever a column can.
-
-    Args:
-        type: stored type of the result: ``result_of`` the arguments' types.
-    """
+class Call(_Typed, msgspec.Struct, frozen=True, tag="call", tag_field="kind"):
+    """A function of columns, with the type of its result (``result_of`` the arguments' types)."""
 
     function: Function
     args: tuple[Term | Literal, ...]
     type: str
-
-    @property
-    def arrow_type(self) -> pa.DataType:
-        """The result's type as an Arrow type."""
-        return type_from_json(self.type)
 
 
 Term: TypeAlias = Column | Call
@@ -171,7 +163,7 @@ class Compare(msgspec.Struct, frozen=True, tag="compare", tag_field="kind"):
     right: Term | Literal
 
 
-class In(msgspec.Struct, frozen=True, dict=True, omit_defaults=True, tag="in", tag_field="kind"):
+class In(_Typed, msgspec.Struct, frozen=True, dict=True, omit_defaults=True, tag="in", tag_field="kind"):
     """``column IN (values)``.
 
     Args:
@@ -185,20 +177,14 @@ class In(msgspec.Struct, frozen=True, dict=True, omit_defaults=True, tag="in", t
     values: tuple[Json, ...]
     null: bool = False
 
-    @property
-    def arrow_type(self) -> pa.DataType:
-        """The values' type as an Arrow type."""
-        return type_from_json(self.type)
-
     @cached_property
     def plain(self) -> list[Plain]:
-        """The plain values."""
         arrow_type = self.arrow_type
         return [value_from_json(value, arrow_type) for value in self.values]
 
     @cached_property
     def prepared(self) -> dict[Any, Any]:
-        """Converted values, which evaluators cache here: a long list is converted once, not once per batch."""
+        """A cache of converted values for evaluators: a long list is converted once, not for each batch."""
         return {}
 
 
@@ -258,7 +244,7 @@ TRUE, FALSE, NULL = Constant(True), Constant(False), Constant(None)
 
 
 def terms_of(p: Predicate) -> tuple[Term, ...]:
-    """The columns and calls that a leaf reads, in reading order."""
+    """The columns and calls of a leaf, in reading order."""
     if isinstance(p, Compare):
         return (p.left,) if isinstance(p.right, Literal) else (p.left, p.right)
     if isinstance(p, (In, IsNull, Like, Truth)):
@@ -274,18 +260,13 @@ def columns_in(term: Term | Literal) -> tuple[Column, ...]:
 
 
 def computes(p: Predicate) -> bool:
-    """Whether a leaf reads a call. Statistics and keys cannot judge calls."""
+    """Whether a leaf has a call, which neither statistics nor keys can judge."""
     return any(isinstance(term, Call) for term in terms_of(p))
 
 
 def uses_calls(p: Predicate) -> bool:
     """Whether a predicate has a call anywhere."""
     return computes(p) or any(map(uses_calls, children(p)))
-
-
-def columns_of(p: Predicate) -> tuple[Column, ...]:
-    """The columns that a leaf names, in reading order."""
-    return tuple(column for term in terms_of(p) for column in columns_in(term))
 
 
 def children(p: Predicate) -> tuple[Predicate, ...]:
@@ -316,7 +297,8 @@ def with_terms(leaf: Predicate, change: Callable[[Term], Term]) -> Predicate:
 
 def all_columns(p: Predicate) -> frozenset[Column]:
     """All columns that the predicate reads, as they were bound."""
-    return reduce(or_, map(all_columns, children(p)), frozenset(columns_of(p)))
+    own = frozenset(column for term in terms_of(p) for column in columns_in(term))
+    return reduce(or_, map(all_columns, children(p)), own)
 
 
 def columns(p: Predicate) -> frozenset[int]:
@@ -325,7 +307,7 @@ def columns(p: Predicate) -> frozenset[int]:
 
 
 def to_builtins(p: Predicate) -> dict[str, Any]:
-    """The predicate as JSON objects, equal to those read from a manifest, so that entries compare equal."""
+    """The predicate as JSON objects, equal to those of a manifest that was read."""
     built: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(p))
     return built
 
@@ -345,7 +327,7 @@ def from_builtins(document: Any) -> Predicate:
 
 
 def to_json(p: Predicate) -> bytes:
-    """The predicate as JSON text, as in ``.del`` objects; equal predicates have the same bytes."""
+    """The predicate as JSON text for ``.del`` objects; equal predicates have the same bytes."""
     return msgspec.json.encode(p)
 
 

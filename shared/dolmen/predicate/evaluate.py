@@ -1,7 +1,7 @@
 """Evaluates a predicate on Arrow columns: whole arrays, with one or two kernels for a comparison with a literal.
 
-Columns have the types of their file, which may be narrower than the types the predicate was bound to. Where possible,
-the literal is converted to the file's type: it converts exactly, or the comparison is decided without reading values.
+Columns have the types of their file, which may be narrower than the types the predicate was bound to. If possible, the
+literal is converted to the file's type: it converts exactly, or the comparison is decided without reading values.
 Otherwise the column is cast, always to the wider type.
 
 ``check_evaluates`` tries a predicate before a commit: a predicate that no reader can evaluate must never hide rows.
@@ -261,7 +261,7 @@ def values_of(column: Term, columns: Columns) -> Any:
 
 
 def _computed(call: Call, columns: Columns) -> Any:
-    """The values of a call. Their type follows from the columns' types in this file, not from the bound types."""
+    """The values of a call. Their type depends on the columns' types in this file, not on the bound types."""
     args = [_argument(arg, columns) for arg in call.args]
     try:
         target = result_of(call.function, [arg.type for arg in args], call.arrow_type)
@@ -294,7 +294,7 @@ def _holds(wide: pa.DataType, narrow: pa.DataType) -> bool:
 
 
 def _only(domain: Domain, column: Term, columns: Columns) -> Any:
-    """The values of a column that must have this domain in the file, too."""
+    """The values of a column that must have this domain in the file."""
     array = values_of(column, columns)
     if domain_of(array.type) is not domain:
         raise _other_type(column, array)
@@ -389,7 +389,7 @@ def _less(left: Any, right: Any) -> Any:
 
 
 def _common(array: Any, other: Any, domain: Domain) -> Any:
-    """A column in a type that has the values of both columns."""
+    """A column in a type with the values of both columns."""
     if domain.is_float:
         return _floats(array, domain)
     if domain is Domain.EXACT:
@@ -466,7 +466,7 @@ def _all_exact(p: In, domain: Domain) -> bool:
 
 
 def _value_set(p: In, arrow_type: pa.DataType, domain: Domain) -> pa.Array:
-    """The members that this type has, in this type."""
+    """The members that this type has."""
     own = domain_of(p.arrow_type)
     values = [into(value, own, domain) for value in p.plain]
     if domain in (Domain.TEXT, Domain.BYTES, Domain.BOOLEAN):
@@ -482,10 +482,9 @@ _SAMPLES: dict[Domain | None, Any] = {Domain.BOOLEAN: True, Domain.TEXT: "a", Do
 
 
 def check_evaluates(p: Predicate) -> None:
-    """Stores, reads back, evaluates and judges a predicate as readers will: on no rows, a row of NULLs, and values.
+    """Stores, reads back, evaluates and judges a predicate like readers: on no rows, a row of NULLs, and values.
 
-    Raises:
-        PredicateError: one of these steps fails.
+    Raises PredicateError if one of these steps fails.
     """
     try:
         stored = from_json(to_json(p))
