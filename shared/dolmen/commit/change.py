@@ -31,7 +31,7 @@ from dolmen.format.schema import Schema, is_nested
 class Statement(Protocol):
     """One step of a change.
 
-    A method ``effect(draft)``, if it has one, describes it for the history after it was applied: a ``TableEffect``
+    If it has a method ``effect(draft)``, this describes it for the history after it was applied: a ``TableEffect``
     without any value of a row, or None. The table "" stands for the database.
     """
 
@@ -127,7 +127,6 @@ class NamesClaim:
         return "*" if self.among is None else ", ".join(sorted(self.among))
 
     def check(self, draft: Draft) -> None:
-        """Raises ConflictError if the result differs in this base."""
         names = frozenset(draft.base.tables)
         now = names if self.among is None else names & self.among
         if other := sorted(now ^ self.seen):
@@ -411,7 +410,7 @@ class Change:
 
     @property
     def is_prepared(self) -> bool:
-        """Whether ``prepare`` does anything, such as reading rows."""
+        """Whether ``prepare`` has anything to do."""
         return any(is_prepared(statement) for statement in self.statements)
 
     def with_first_upload(self, now_us: int) -> Change:

@@ -108,12 +108,10 @@ class Draft:
 
     @property
     def version(self) -> int:
-        """The version that this draft becomes."""
         return self.base.version + 1
 
     @property
     def has_changes(self) -> bool:
-        """Whether it differs from its base."""
         return (
             bool(self.revoked or self._objects or self._trees)
             or self.tables.keys() != self.base.tables.keys()

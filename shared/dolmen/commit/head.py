@@ -157,7 +157,6 @@ class CommitQueue:
             return list(self._waiting)
 
     def end(self, member: Member, outcome: Committed | Error) -> None:
-        """Ends the waiting of a change."""
         with self._lock:
             if member in self._waiting:
                 self._waiting.remove(member)

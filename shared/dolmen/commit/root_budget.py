@@ -77,7 +77,6 @@ class Tail:
 
     @property
     def size_bytes(self) -> int:
-        """The bytes that they take in the manifest."""
         return len(msgspec.json.encode(self.entries))
 
     def spent_bytes(self, manifest: Manifest, times: Sequence[int]) -> int:

@@ -55,7 +55,6 @@ class BufferedFiles:
 
     @property
     def room_bytes(self) -> int:
-        """How many more bytes may be buffered."""
         return self._most_bytes - sum(map(len, self.bodies.values()))
 
     def open(self, key: str) -> StreamedOutput:
@@ -63,7 +62,6 @@ class BufferedFiles:
         return _BufferedOutput(self, self._store, key) if self.room_bytes > 0 else self._store.open_output(key)
 
     def release(self) -> None:
-        """Forgets all files, because they are in the store."""
         self.bodies.clear()
 
 
@@ -120,15 +118,15 @@ class PendingUploads:
         """The uploads of earlier changes of the same version, which may still wait."""
 
     def tombstone_object(self, table: str, uuid: str) -> TombstoneObject:
-        """The ``.del`` object that records this commit's deletes of a table; a new one after the last was uploaded."""
+        """The ``.del`` object that records this commit's deletes of a table; a new one after the last was uploaded.
+
+        Args:
+            uuid: that of the table; "" for deletes of several tables.
+        """
         if uuid not in self._open:
             key = tombstone_key(table, self._store.clock.now_us, self._runtime.uuid())
             self._open[uuid] = TombstoneObject(key, uuid)
         return self._open[uuid]
-
-    def shared_object(self, table: str) -> TombstoneObject:
-        """The ``.del`` object that records this commit's deletes of several tables, one of which gives it its name."""
-        return self.tombstone_object(table, "")
 
     def read_blob(self, blob: Blob) -> bytes:
         """Reads a blob that this commit made, or that is in the store. Raises CorruptionError."""
@@ -380,7 +378,6 @@ class LateIntent:
         return self._intent.name()
 
     def beat(self) -> None:
-        """Keeps the intent alive, if there is one."""
         if self._intent:
             self._intent.beat()
 

@@ -253,7 +253,6 @@ def terms_of(p: Predicate) -> tuple[Term, ...]:
 
 
 def columns_in(term: Term | Literal) -> tuple[Column, ...]:
-    """The columns of a term, in reading order."""
     if isinstance(term, Call):
         return tuple(column for arg in term.args for column in columns_in(arg))
     return (term,) if isinstance(term, Column) else ()
@@ -265,7 +264,6 @@ def computes(p: Predicate) -> bool:
 
 
 def uses_calls(p: Predicate) -> bool:
-    """Whether a predicate has a call anywhere."""
     return computes(p) or any(map(uses_calls, children(p)))
 
 

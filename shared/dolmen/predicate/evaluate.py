@@ -115,7 +115,6 @@ def _decimal256(array: Any) -> Any:
 
 
 def to_floats(array: Any, target: pa.DataType) -> Any:
-    """The nearest floats of numbers."""
     if array.type == target:
         return array
     if pa.types.is_decimal(array.type):
@@ -287,7 +286,6 @@ def _argument(arg: Term | Literal, columns: Columns) -> Any:
 
 
 def _holds(wide: pa.DataType, narrow: pa.DataType) -> bool:
-    """Whether an exact type has all values of another one."""
     a, b = grid(wide, Domain.EXACT), grid(narrow, Domain.EXACT)
     in_steps = (b.unit / a.unit).denominator == 1
     return in_steps and a.least * a.unit <= b.least * b.unit and a.greatest * a.unit >= b.greatest * b.unit
@@ -384,7 +382,6 @@ def _compare_columns(op: Op, left: Any, right: Any, domain: Domain) -> Any:
 
 
 def _less(left: Any, right: Any) -> Any:
-    """``left < right`` with NaN as the greatest."""
     return pc.or_(pc.less(left, right), pc.and_(pc.is_nan(right), pc.invert(pc.is_nan(left))))
 
 

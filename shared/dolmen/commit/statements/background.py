@@ -155,7 +155,6 @@ class Compact:
     prepared_on: str = ""
 
     def prepare(self, draft: Draft, uploads: PendingUploads) -> Compact:
-        """Finds the groups whose inputs are unchanged."""
         entry = draft.unchanged_table(self.name, self.uuid, self.epoch)
         if entry is None:
             return replace(self, fitting=(), prepared_on=draft.base.key)
@@ -333,7 +332,6 @@ class MoveFence(DatabaseStatement):
     forced: int = 0
 
     def apply(self, draft: Draft, ts: int) -> None:
-        """Moves horizon and fence forward, never back."""
         base = draft.base
         if (base.horizon, base.orphan_cutoff) != self.seen:
             raise ConflictError(f"version {base.version} or one before it moved the fence: plan again")

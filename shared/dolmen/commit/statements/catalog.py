@@ -57,7 +57,6 @@ class CreateTable:
 
     @property
     def uuid(self) -> str:
-        """The uuid of the new table."""
         return self.entry.uuid
 
     def apply(self, draft: Draft, ts: int) -> None:
@@ -79,7 +78,6 @@ class DropTable:
     request: str | None = None
 
     def apply(self, draft: Draft, ts: int) -> None:
-        """Removes the table and releases all that it reaches."""
         for name, entry in _with_memory(draft, self.name, self.uuid).items():
             draft.release_all_of(entry)
             draft.counts += Counts(files_removed=count_files(entry))
@@ -148,7 +146,6 @@ class AlterTable:
     request: str | None = None
 
     def apply(self, draft: Draft, ts: int) -> None:
-        """Changes the table's entry, and no file."""
         entry = draft.table(self.name, self.uuid)
         is_known = (entry.schema.fields, entry.schema.next_id, entry.sort_key) == (
             self.known.fields,
@@ -196,7 +193,6 @@ class AdoptTable:
 
     @property
     def uuid(self) -> str:
-        """The uuid of the new table."""
         return self.entry.uuid
 
     def apply(self, draft: Draft, ts: int) -> None:
@@ -331,7 +327,7 @@ class SubjectDeletes:
             key = entry.uuid, erasure.id
             if key not in made:
                 name = next(name for name, known in tables.items() if known.uuid == entry.uuid)
-                made[key] = record_predicate(partial(uploads.shared_object, name), entry.schema, predicate)
+                made[key] = record_predicate(partial(uploads.tombstone_object, name, ""), entry.schema, predicate)
             return made[key]
 
         erasures = draft.erasures_after(then_ts)

@@ -189,7 +189,7 @@ class WakeTables(DatabaseStatement):
 
 def delete_remembered(memory: RememberedKeys, erased: ErasedTable, uploads: PendingUploads) -> ErasedTable:
     """Records the delete of the same keys from a memory."""
-    target, tombstone = partial(uploads.shared_object, memory.name), erased.tombstone
+    target, tombstone = partial(uploads.tombstone_object, memory.name, ""), erased.tombstone
     recorded: Tombstone | None
     if isinstance(tombstone, KeysTombstone):
         recorded = record_keys(target, memory.keys(tombstone, uploads.read_blob))
@@ -318,7 +318,7 @@ class Erase:
                 continue
             predicate = subject_predicate(entry, fitting)
             assert predicate is not None
-            tombstone = record_predicate(partial(uploads.shared_object, name), entry.schema, predicate)
+            tombstone = record_predicate(partial(uploads.tombstone_object, name, ""), entry.schema, predicate)
             if tombstone is not None:
                 yield ErasedTable(entry.uuid, tombstone, (field,))
         if (lost := sum(value not in known for value in self.subject)) and not self.dropped:

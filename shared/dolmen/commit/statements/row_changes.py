@@ -42,7 +42,6 @@ class Write:
     schema: Schema | None = None
 
     def apply(self, draft: Draft, ts: int) -> None:
-        """Appends the entries, stamped with ``ts``."""
         entry = draft.table(self.name, self.uuid)
         if self.tombstones:
             self._check_tombstones(entry, draft.base.commit_ts)
@@ -141,7 +140,6 @@ class DeletePositions:
         return replace(self, vectors=vectors, prepared_on=draft.base.key)
 
     def apply(self, draft: Draft, ts: int) -> None:
-        """Replaces the vectors that were merged."""
         assert self.prepared_on == draft.base.key, "vectors were merged with those of another version"
         if not self.vectors:
             return
@@ -187,7 +185,6 @@ class Overwrite:
     schema: Schema | None = None
 
     def apply(self, draft: Draft, ts: int) -> None:
-        """Removes all entries and adds the new files."""
         entry = draft.table(self.name, self.uuid)
         entry, files = with_older_columns(draft, self.name, entry, self.files, self.schema, ts)
         self._check(draft)
@@ -261,17 +258,14 @@ class InsertRows:
 
     @property
     def name(self) -> str:
-        """The table's name."""
         return self.write.name
 
     @property
     def uuid(self) -> str:
-        """The table's uuid."""
         return self.write.uuid
 
     @property
     def request(self) -> str | None:
-        """The request that it belongs to."""
         return self.write.request
 
     def prepare(self, draft: Draft, uploads: PendingUploads) -> InsertRows:
@@ -286,7 +280,6 @@ class InsertRows:
         return replace(self, checked=(epoch, committed.commit_ts), checked_on=committed.key)
 
     def apply(self, draft: Draft, ts: int) -> None:
-        """Appends the rows."""
         assert self.checked_on == draft.committed.key, "keys were compared with those of another version"
         self.write.apply(draft, ts)
 

@@ -325,7 +325,6 @@ class SegmentReader:
         return replace(self, tally=FetchTally())
 
     def files(self, segment: Segment) -> FileTable:
-        """Entries of data files."""
         found: FileTable | None = self.cache.get(_key(segment))
         return self._keep_table(segment, self._fetch(segment)) if found is None else found
 
@@ -344,11 +343,9 @@ class SegmentReader:
         return self.runtime.map(read, segments, ahead=ahead, size=lambda segment: segment.size, most=_AHEAD_BYTES)
 
     def overlays(self, segment: Segment) -> tuple[Overlay, ...]:
-        """Newer pairs of data files."""
         return self._entries(segment)
 
     def removed(self, segment: Segment) -> tuple[str, ...]:
-        """Uuids of data files that are gone."""
         return self._entries(segment)
 
     def tombstones(self, segment: Segment) -> tuple[Tombstone, ...]:
@@ -365,19 +362,15 @@ class SegmentReader:
         return tuple(entry for entry in self._entries(segment) if entry.id in requested)
 
     def released(self, segment: Segment) -> tuple[Released, ...]:
-        """Objects released by commits, oldest first."""
         return self._entries(segment)
 
     def history(self, segment: Segment) -> tuple[HistoryEntry, ...]:
-        """Earlier commits, oldest first."""
         return self._entries(segment)
 
     def erasures(self, segment: Segment) -> tuple[Erasure, ...]:
-        """Erasures, oldest first."""
         return self._entries(segment)
 
     def tables(self, segment: Segment) -> tuple[TableEntry, ...]:
-        """Whole entries of idle tables."""
         return self._entries(segment)
 
     def keep(self, segment: Segment, body: bytes) -> None:
