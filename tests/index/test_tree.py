@@ -7,6 +7,7 @@ import random
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 import pyarrow as pa
@@ -28,7 +29,6 @@ from dolmen.entries.index.pages import (
     no_keys,
 )
 from dolmen.entries.index.sorting import EntrySorter, large_blocks, merge, renumber
-from dolmen.format.checksums import crc32
 from support.trees import find
 
 

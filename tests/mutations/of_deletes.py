@@ -38,7 +38,7 @@ DELETES: tuple[Mutation, ...] = (
     mutation(
         "the first of equal keys wins in an upsert",
         "of duplicates within one upsert the last wins",
-        "format/keys.py",
+        "format/delete_object.py",
         "        last[:-1] = ~reduce(pc.and_, same).to_numpy()\n",
         "        last[1:] = ~reduce(pc.and_, same).to_numpy()\n",
     ),

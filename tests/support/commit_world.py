@@ -21,9 +21,8 @@ from dolmen.commit.statements.row_changes import DeletePositions, Write
 from dolmen.commit.uploads import PendingUploads
 from dolmen.errors import AccessDeniedError, StoreUnavailableError
 from dolmen.format.entries import Blob, DataFile, WhereTombstone
-from dolmen.format.layout import POINTER
+from dolmen.format.layout import POINTER, Pointer
 from dolmen.format.manifest import Manifest, TableEntry
-from dolmen.format.pointer import Pointer
 from dolmen.format.schema import Schema
 from dolmen.store.base import Object, PreconditionFailed, PutOutcome, Stored, Unknown
 from dolmen.store.memory import MemoryBucket, MemoryStore

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from dolmen.base import arguments
-from dolmen.base.retry import AUTOCOMMIT, TRANSACTION, attempts
+from dolmen.base.runtime import AUTOCOMMIT, TRANSACTION, attempts
 from dolmen.commit.change import ColumnsMovedError, ErasedMeanwhileError, find_applied
 from dolmen.commit.context import Context
 from dolmen.commit.versions import manifest_at_version

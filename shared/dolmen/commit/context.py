@@ -11,9 +11,9 @@ from dolmen.base.runtime import Runtime, shared_runtime
 from dolmen.commit.head import Head
 from dolmen.entries.segments.segment_reader import SegmentReader
 from dolmen.errors import CorruptionError
+from dolmen.store import open_store, portable_url
 from dolmen.store.base import ObjectStore
 from dolmen.store.cache import ObjectCache
-from dolmen.store.url import open_store, portable_url
 
 
 @dataclass(frozen=True)

@@ -10,19 +10,21 @@ import msgspec
 from dolmen.entries.segments.erasures_in_force import least_held
 from dolmen.entries.segments.segment_reader import SegmentReader, listed_erasures
 from dolmen.errors import ConflictError, VersionExpiredError
-from dolmen.format.erasures import Erasure, LeavingErasures, RewrittenErasures
+from dolmen.format.layout import FORMAT_VERSION, Cursor, Tag
 from dolmen.format.manifest import (
     HISTORY_LENGTH,
     AppliedId,
     Counts,
+    Erasure,
     HistoryEntry,
+    LeavingErasures,
     Manifest,
     Released,
+    RewrittenErasures,
     Segment,
     TableEffect,
     TableEntry,
 )
-from dolmen.format.pointer import FORMAT_VERSION, Cursor, Tag
 
 CARRIED = {
     name: name

@@ -14,8 +14,7 @@ from dataclasses import dataclass, field, replace
 import msgspec
 
 from dolmen.base import arguments
-from dolmen.base.retry import POINTER_READ, attempts
-from dolmen.base.runtime import Instant, Runtime, Signal
+from dolmen.base.runtime import POINTER_READ, Instant, Runtime, Signal, attempts
 from dolmen.base.units import DAY_US, SECOND_US
 from dolmen.commit.change import Change, Effects, join_messages, summarize
 from dolmen.commit.uploads import PendingUploads
@@ -28,9 +27,8 @@ from dolmen.errors import (
     UnknownOutcomeError,
     VersionExpiredError,
 )
-from dolmen.format.layout import POINTER, manifest_key
+from dolmen.format.layout import POINTER, Pointer, Turn, manifest_key
 from dolmen.format.manifest import EMPTY, HistoryEntry, Manifest
-from dolmen.format.pointer import Pointer, Turn
 from dolmen.store.base import ObjectStore, Stored
 from dolmen.store.cache import DiskCache, ObjectCache
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dolmen.base.retry import POINTER_PUT, attempts
+from dolmen.base.runtime import POINTER_PUT, attempts
 from dolmen.commit.change import Change, Effects, Statement, make_version
 from dolmen.commit.draft import Draft
 from dolmen.commit.head import MOST_CHANGES, STAMP_SECONDS, Base, Committed, Head, Look, Member, Stamp, copy_error
@@ -20,9 +20,8 @@ from dolmen.commit.readback import Readback, read_back
 from dolmen.commit.root_budget import RootBudget
 from dolmen.commit.uploads import PendingUploads
 from dolmen.errors import CorruptionError, Error, ObjectNotFoundError, StoreUnavailableError, UnknownOutcomeError
-from dolmen.format.layout import POINTER
+from dolmen.format.layout import POINTER, Pointer, Turn
 from dolmen.format.manifest import Manifest
-from dolmen.format.pointer import Pointer, Turn
 from dolmen.store.base import Stored, Unknown
 
 _MOST_UNSTAMPED = 100

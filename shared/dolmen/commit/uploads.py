@@ -21,13 +21,18 @@ from dolmen.base.runtime import Runtime
 from dolmen.base.units import MIB
 from dolmen.entries.segments.segment_reader import SegmentReader, fetch_deletes, read_blob
 from dolmen.errors import CorruptionError, Error, LimitError
-from dolmen.format.checksums import prepare, seal, unseal
-from dolmen.format.delete_object import TombstoneObject, check_blob, decode_vector, read_footer
+from dolmen.format.delete_object import (
+    Keys,
+    TombstoneObject,
+    add_keys,
+    check_blob,
+    decode_vector,
+    keys_from_arrow,
+    read_footer,
+)
 from dolmen.format.entries import Blob, KeysTombstone, Tombstone, Vector, WhereTombstone
-from dolmen.format.keys import Keys, add_keys, keys_from_arrow
-from dolmen.format.layout import tombstone_key
+from dolmen.format.layout import FORMAT_VERSION, check_format_version, prepare, seal, tombstone_key, unseal
 from dolmen.format.manifest import PREDICATE_EXPRESSIONS, Segment
-from dolmen.format.pointer import FORMAT_VERSION, check_format_version
 from dolmen.format.schema import Schema
 from dolmen.format.types import to_array
 from dolmen.predicate import Predicate, as_keys, check_evaluates, columns, to_builtins, to_json, uses_calls

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from pyroaring import BitMap
 
-from dolmen.base.cached import cached_property
+from dolmen.base.runtime import cached_property
 from dolmen.commit.context import Context
 from dolmen.entries.segments.live import LiveFiles, tombstones_of
 from dolmen.entries.segments.segment_reader import LiveSegment

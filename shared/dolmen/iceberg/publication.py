@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from dolmen.base.retry import PUBLICATION, attempts
+from dolmen.base.runtime import PUBLICATION, attempts
 from dolmen.base.units import count_text
 from dolmen.commit.context import Context
 from dolmen.commit.statements.background import without_index

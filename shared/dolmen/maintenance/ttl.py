@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import msgspec
 import pyarrow as pa
 
-from dolmen.base.retry import EXPIRY, attempts
+from dolmen.base.runtime import EXPIRY, attempts
 from dolmen.base.units import DAY_US, HOUR_US, MINUTE_US, SECOND_US
 from dolmen.commit.change import Expect
 from dolmen.commit.context import Context
@@ -21,8 +21,8 @@ from dolmen.commit.statements.background import SetProperties
 from dolmen.entries.segments.live import LiveFiles
 from dolmen.entries.segments.row_bounds import may_hold_matches
 from dolmen.errors import ConflictError, Error, NotFoundError
-from dolmen.format.checksums import prepare
 from dolmen.format.entries import DataFile
+from dolmen.format.layout import prepare
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.properties import TableSettings, TimeToLive, check_ttl_column
 from dolmen.maintenance import never

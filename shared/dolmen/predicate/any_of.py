@@ -16,8 +16,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dolmen.base.cached import cached_property
-from dolmen.format.arrow_arrays import to_mask
+from dolmen.base.runtime import cached_property
+from dolmen.format.types import to_mask
 from dolmen.predicate.ast import (
     And,
     Compare,

@@ -20,9 +20,9 @@ from typing import Any, TypeAlias
 import msgspec
 import pyarrow as pa
 
-from dolmen.base.cached import cached_property
+from dolmen.base.runtime import cached_property
 from dolmen.errors import LimitError, PredicateError, SchemaError
-from dolmen.format.checksums import prepare
+from dolmen.format.layout import prepare
 from dolmen.format.schema import type_from_json
 from dolmen.format.types import Json, Plain
 from dolmen.format.types import from_json as value_from_json

@@ -19,8 +19,7 @@ import pyarrow.compute as pc
 
 from dolmen.base.units import DAY_US, HOUR_US, MINUTE_US
 from dolmen.errors import Error, PredicateError, SchemaError
-from dolmen.format.arrow_arrays import one_array, to_mask
-from dolmen.format.types import to_array, to_scalar
+from dolmen.format.types import one_array, to_array, to_mask, to_scalar
 from dolmen.predicate import like
 from dolmen.predicate.ast import (
     And,

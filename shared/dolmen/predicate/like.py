@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dolmen.base.arguments import short_repr
-from dolmen.base.cached import cached_property
+from dolmen.base.runtime import cached_property
 from dolmen.errors import PredicateError
-from dolmen.format.arrow_arrays import one_array
+from dolmen.format.types import one_array
 
 _MOST_IN_REGEX = 10_000
 """The most pieces of a pattern that becomes a regular expression: RE2 takes about 50,000."""

@@ -15,8 +15,8 @@ from dolmen.commit.context import Context
 from dolmen.commit.statements.row_changes import DeletePositions, Write
 from dolmen.commit.uploads import Intent, LateIntent, PendingUploads, keys_in, record_keys, record_predicate
 from dolmen.errors import InputError, RowError, SchemaError
+from dolmen.format.delete_object import Keys, keys_from_arrow
 from dolmen.format.entries import DataFile, Tombstone
-from dolmen.format.keys import Keys, keys_from_arrow
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.schema import Field, is_nested, storable
 from dolmen.format.types import Json, can_be_key, short_type, to_plain

@@ -17,8 +17,8 @@ from dolmen.commit.head import Head
 from dolmen.commit.loop import submit
 from dolmen.entries.segments.live import LiveFiles
 from dolmen.errors import CorruptionError, InputError, NotFoundError
-from dolmen.format.erasures import Outside, Receipt, receipt_key
 from dolmen.format.manifest import Segment, TableEntry
+from dolmen.format.receipts import Outside, Receipt, receipt_key
 from dolmen.maintenance.compact.compaction import CompactionOptions, compact
 from dolmen.maintenance.erasures.status import figures_of
 from dolmen.maintenance.gc.collection import collect

@@ -18,11 +18,12 @@ from dolmen.commit.uploads import PendingUploads
 from dolmen.entries.segments.live import LiveFiles
 from dolmen.entries.segments.row_bounds import may_match
 from dolmen.errors import ConflictError, InputError
-from dolmen.format.column_history import changed_forms, widened_files, widened_stats
+from dolmen.format.column_history import changed_forms, widen_files, widen_stats
 from dolmen.format.entries import DataFile, Overlay, Tombstone, Vector, least_erasing
+from dolmen.format.ingest_properties import check_table_properties
 from dolmen.format.layout import uuid_of
 from dolmen.format.manifest import INDEXES, Counts, Segment, TableEffect, TableEntry
-from dolmen.format.properties import DatabaseSettings, check_table_properties, columns_named
+from dolmen.format.properties import DatabaseSettings, columns_named
 from dolmen.format.schema import Schema
 
 
@@ -177,7 +178,7 @@ class Compact:
         inputs = [file for group in self.fitting for file in group.inputs]
         outputs = [file for group in self.fitting for file in group.outputs]
         changed = without_files(entry, [file.uuid for file in inputs])
-        written = widened_files(tuple(outputs), self.schema, entry.schema)
+        written = widen_files(tuple(outputs), self.schema, entry.schema)
         changed = msgspec.structs.replace(changed, files=(*changed.files, *written))
         draft.release(file.path for file in inputs)
         draft.release(file.vector.object for file in inputs if file.vector)
@@ -251,7 +252,7 @@ class MergeSegments:
         outputs = []
         for s in self.outputs:
             if s.kind == "files":
-                erasing, stats = least_erasing((s.erasing, since)), widened_stats(s.stats, forms)
+                erasing, stats = least_erasing((s.erasing, since)), widen_stats(s.stats, forms)
                 s = msgspec.structs.replace(s, resolved_through=resolved, stats=stats, erasing=erasing)
             outputs.append(s)
         first = segments.index(inputs[0])

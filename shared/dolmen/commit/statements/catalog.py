@@ -35,14 +35,11 @@ from dolmen.errors import (
     TagNotFoundError,
     VersionExpiredError,
 )
-from dolmen.format.adopted_files import ADOPTED_FILES
 from dolmen.format.column_history import is_date_to_timestamp, record_names
 from dolmen.format.entries import Tombstone
-from dolmen.format.erasures import ErasedTable, Erasure
 from dolmen.format.evolution import SchemaChange, WidenColumn, needed_features
-from dolmen.format.layout import check_table_name, memory_name
-from dolmen.format.manifest import TAGS, Counts, TableEffect, TableEntry
-from dolmen.format.pointer import Cursor, Tag
+from dolmen.format.layout import Cursor, Tag, check_table_name, memory_name
+from dolmen.format.manifest import ADOPTED_FILES, TAGS, Counts, ErasedTable, Erasure, TableEffect, TableEntry
 from dolmen.format.schema import Schema
 from dolmen.predicate import Predicate
 

@@ -26,9 +26,17 @@ from dolmen.entries.segments.erasures_in_force import (
 from dolmen.entries.segments.segment_reader import erasures_of
 from dolmen.errors import ConflictError, InputError
 from dolmen.format.entries import KeysTombstone, Tombstone
-from dolmen.format.erasures import ErasedTable, Erasure, LeavingErasures, RewrittenErasures
 from dolmen.format.evolution import same_column
-from dolmen.format.manifest import ERASURES, Counts, TableEffect, TableEntry
+from dolmen.format.manifest import (
+    ERASURES,
+    Counts,
+    ErasedTable,
+    Erasure,
+    LeavingErasures,
+    RewrittenErasures,
+    TableEffect,
+    TableEntry,
+)
 from dolmen.format.properties import erase_within_us
 from dolmen.format.schema import Field, Schema
 from dolmen.format.types import Json

@@ -13,7 +13,7 @@ from dolmen.commit.draft import Draft
 from dolmen.commit.uploads import PendingUploads
 from dolmen.entries.segments.live import LiveFiles, check_days, rounds_otherwise
 from dolmen.errors import ConflictError, SchemaError
-from dolmen.format.column_history import changed_forms, widened_files
+from dolmen.format.column_history import changed_forms, widen_files
 from dolmen.format.entries import DataFile, Overlay, Tombstone, Vector, bounds, column_stats
 from dolmen.format.evolution import check_written_under, same_column
 from dolmen.format.layout import memory_name, uuid_of
@@ -308,7 +308,7 @@ def with_older_columns(
     except SchemaError as error:
         raise ConflictError(f"table {name!r}: {error}; write the rows again") from None
     changed = msgspec.structs.replace(entry, schema=msgspec.structs.replace(now, altered_ts=ts))
-    return changed, widened_files(files, schema, now)
+    return changed, widen_files(files, schema, now)
 
 
 def with_pairs(entry: TableEntry, files: Iterable[DataFile]) -> TableEntry:

@@ -13,14 +13,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, NamedTuple, TypeAlias
+from zlib import crc32
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from dolmen.errors import InputError
-from dolmen.format.checksums import crc32
-from dolmen.format.keys import order_by_heads
+from dolmen.format.delete_object import order_by_heads
 from dolmen.format.types import BOOL, DECIMAL, FIXED_BINARY, can_be_key, type_of
 
 Keys: TypeAlias = npt.NDArray[Any]

@@ -9,6 +9,7 @@ import struct
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from zlib import crc32
 
 import msgspec
 import numpy as np
@@ -16,8 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyroaring import BitMap
 
-from dolmen.base.cached import cached_property
-from dolmen.base.runtime import Runtime
+from dolmen.base.runtime import Runtime, cached_property
 from dolmen.base.units import KIB, MIB
 from dolmen.entries.index.pages import (
     KeyEncoding,
@@ -32,10 +32,9 @@ from dolmen.entries.index.pages import (
 )
 from dolmen.entries.segments.segment_reader import FetchTally
 from dolmen.errors import CorruptionError, ObjectNotFoundError
-from dolmen.format.checksums import crc32, prepare, seal, unseal
-from dolmen.format.chunk_locations import ChunkPlaces
+from dolmen.format.chunk_locations import ChunkLocations
+from dolmen.format.layout import FORMAT_VERSION, check_format_version, prepare, seal, unseal
 from dolmen.format.manifest import Segment, TableEntry
-from dolmen.format.pointer import FORMAT_VERSION, check_format_version
 from dolmen.store.base import ObjectStore
 from dolmen.store.cache import ObjectCache
 
@@ -78,12 +77,12 @@ class IndexHead(msgspec.Struct, frozen=True, omit_defaults=True):
     schemas: tuple[bytes, ...] = ()
     chunks: tuple[tuple[int, bytes] | None, ...] = ()
 
-    def chunk_places(self, number: int) -> ChunkPlaces | None:
+    def chunk_places(self, number: int) -> ChunkLocations | None:
         """The positions of a file's column chunks, by its number; None if the block does not have them."""
         known = self.chunks[number] if self.chunks else None
-        return None if known is None else ChunkPlaces.decode(self.schemas[known[0]], known[1])
+        return None if known is None else ChunkLocations.decode(self.schemas[known[0]], known[1])
 
-    def all_places(self) -> dict[str, ChunkPlaces]:
+    def all_places(self) -> dict[str, ChunkLocations]:
         """The positions of column chunks that the block has, by the uuid of the file."""
         found = ((uuid, self.chunk_places(number)) for number, uuid in enumerate(self.files))
         return {uuid: places for uuid, places in found if places is not None}
@@ -106,7 +105,7 @@ def _encode_root(
     kinds: tuple[str, ...],
     files: tuple[str, ...],
     root: bytes,
-    places: Mapping[str, ChunkPlaces],
+    places: Mapping[str, ChunkLocations],
 ) -> bytes:
     """The bytes of a root block, with positions of column chunks as far as they take little of it."""
     schemas: dict[bytes, int] = {}
@@ -268,7 +267,7 @@ def write_part(
     encoding: KeyEncoding,
     files: tuple[str, ...],
     blocks: Iterable[LeafPage],
-    places: Mapping[str, ChunkPlaces],
+    places: Mapping[str, ChunkLocations],
 ) -> Segment | None:
     """Writes a part; without entries it writes nothing, and returns None.
 
@@ -364,7 +363,7 @@ class TableIndex:
         """Uuids of the files whose keys are all in the index, live or not."""
         return frozenset(uuid for part in self.parts for uuid in part.head.files)
 
-    def chunk_places(self, uuid: str) -> ChunkPlaces | None:
+    def chunk_places(self, uuid: str) -> ChunkLocations | None:
         """The positions of a file's column chunks, if a part has them."""
         for part in self.parts:
             if part.head.chunks and uuid in part.head.files:

@@ -16,12 +16,11 @@ import pyarrow as pa
 
 from dolmen.entries.segments.segment_reader import SegmentReader, erasures_of, read_blob
 from dolmen.errors import PredicateError, SchemaError
-from dolmen.format.column_history import narrowing
+from dolmen.format.column_history import widening_problem
+from dolmen.format.delete_object import Keys, decode_keys, inline_keys
 from dolmen.format.entries import Blob, KeysTombstone, Tombstone, WhereTombstone, least_erasing
-from dolmen.format.erasures import ErasedTable, Erasure
 from dolmen.format.evolution import WidenColumn
-from dolmen.format.keys import Keys, decode_keys, inline_keys
-from dolmen.format.manifest import Manifest, Segment, TableEntry
+from dolmen.format.manifest import ErasedTable, Erasure, Manifest, Segment, TableEntry
 from dolmen.format.schema import Field, is_nested
 from dolmen.format.types import Json, to_json, to_plain
 from dolmen.predicate import Predicate, columns, from_builtins, from_json, parse, to_builtins
@@ -111,7 +110,7 @@ class RememberedKeys:
         entry = self.entry
         for field in entry.schema.fields:
             own = next((known for known in self.owner.schema.fields if known.name == field.name), None)
-            if own and own.type != field.type and not narrowing(field.arrow_type, own.arrow_type):
+            if own and own.type != field.type and not widening_problem(field.arrow_type, own.arrow_type):
                 entry = WidenColumn(field.name, own.arrow_type).widen(entry, own.widened_ts)
         return entry
 
@@ -254,7 +253,7 @@ def _with_wider_columns(entry: TableEntry, columns: Iterable[Field]) -> TableEnt
         there = next((own for own in entry.schema.fields if own.id == field.id), None)
         if there is None or there.type == field.type or is_nested(field.arrow_type):
             continue
-        if not narrowing(there.arrow_type, field.arrow_type):
+        if not widening_problem(there.arrow_type, field.arrow_type):
             entry = WidenColumn(there.name, field.arrow_type).widen(entry, field.widened_ts)
     return entry
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from dolmen.base.cached import cached_property
+from dolmen.base.runtime import cached_property
 from dolmen.entries.segments.row_bounds import column_bounds, may_hold_matches, may_match_mask
 from dolmen.entries.segments.segment_reader import (
     LiveSegment,

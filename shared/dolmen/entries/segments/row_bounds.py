@@ -18,13 +18,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dolmen.base.cached import cached_property
-from dolmen.format.arrow_arrays import to_mask
-from dolmen.format.column_history import widened
+from dolmen.base.runtime import cached_property
+from dolmen.format.column_history import widen
 from dolmen.format.entries import Bounds, DataFile, KeysTombstone, Tombstone, bounds, constant_bounds
 from dolmen.format.manifest import Segment
 from dolmen.format.schema import Field, Schema, type_from_json
-from dolmen.format.types import Plain, from_json, to_scalar
+from dolmen.format.types import Plain, from_json, to_mask, to_scalar
 from dolmen.predicate import Predicate, StatsVerdict, columns, days_to_timestamps, judge
 from dolmen.predicate import from_json as predicate_from_json
 from dolmen.predicate.ast import Column, In
@@ -361,7 +360,7 @@ def key_bounds(tombstone: KeysTombstone, schema: Schema) -> KeyBounds:
     for id_, name, (least, greatest) in zip(tombstone.columns, tombstone.types, tombstone.bounds, strict=True):
         bound = type_from_json(name)
         wide = schema.widened_types.get(id_, bound)
-        found[id_] = (widened(from_json(least, bound), bound, wide), widened(from_json(greatest, bound), bound, wide))
+        found[id_] = (widen(from_json(least, bound), bound, wide), widen(from_json(greatest, bound), bound, wide))
     return found
 
 

@@ -18,18 +18,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from dolmen.base.cached import cached_property
-from dolmen.base.runtime import Runtime
+from dolmen.base.runtime import Runtime, cached_property
 from dolmen.base.units import MIB
 from dolmen.errors import CorruptionError, ObjectNotFoundError
 from dolmen.format import bloom_filters
-from dolmen.format.arrow_arrays import one_array
-from dolmen.format.column_history import widened_ends
+from dolmen.format.column_history import widen_bounds
 from dolmen.format.delete_object import check_blob
 from dolmen.format.entries import Blob, DataFile, Overlay, Tombstone
-from dolmen.format.erasures import Erasure
 from dolmen.format.layout import check_reference, uuid_of
-from dolmen.format.manifest import AppliedId, HistoryEntry, Manifest, Released, Segment, TableEntry
+from dolmen.format.manifest import AppliedId, Erasure, HistoryEntry, Manifest, Released, Segment, TableEntry
 from dolmen.format.schema import Schema
 from dolmen.format.segments import (
     BASE_COLUMNS,
@@ -41,6 +38,7 @@ from dolmen.format.segments import (
     stats_ids,
     to_entries,
 )
+from dolmen.format.types import one_array
 from dolmen.store.base import ObjectStore
 from dolmen.store.cache import CacheKey, ObjectCache
 
@@ -288,7 +286,7 @@ def _widened(table: pa.Table, types: Mapping[int, pa.DataType]) -> pa.Table:
     for id_ in types.keys() & set(stats_ids(table.column_names)):
         for name in stats_columns(id_)[:2]:
             ends = one_array(table[name])
-            changed = widened_ends(ends, types[id_])
+            changed = widen_bounds(ends, types[id_])
             if changed is not ends:
                 table = table.set_column(table.column_names.index(name), name, changed)
     return table

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dolmen.base.cached import cached_property
+from dolmen.base.runtime import cached_property
 from dolmen.entries.segments.row_bounds import (
     Mask,
     RowBounds,
@@ -27,9 +27,9 @@ from dolmen.entries.segments.row_bounds import (
     verdict_masks,
 )
 from dolmen.entries.segments.segment_reader import LiveSegment, Positions
-from dolmen.format.column_history import widened
+from dolmen.format.column_history import widen
+from dolmen.format.delete_object import plain_values
 from dolmen.format.entries import Blob, Bounds, DataFile, KeysTombstone, Tombstone, WhereTombstone
-from dolmen.format.keys import plain_values
 from dolmen.format.manifest import Segment
 from dolmen.format.schema import Schema, type_from_json
 from dolmen.format.types import Plain
@@ -86,7 +86,7 @@ class KeyRanges:
             plain = [plain_values([pair[end] for pair in pairs], bound) for end in (0, 1)]
             wide = types.get(id_, bound)
             if wide != bound:
-                plain = [[widened(value, bound, wide) for value in values] for values in plain]
+                plain = [[widen(value, bound, wide) for value in values] for values in plain]
             ends[id_] = _KeyEnds.of(*plain)
         ts = np.array([tombstone.ts for tombstone in tombstones], np.int64)
         return cls(tombstones, np.array(indexes, np.int64), ts, ends)

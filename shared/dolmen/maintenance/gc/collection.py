@@ -15,8 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from html import escape
 
-from dolmen.base.cached import cached_property
-from dolmen.base.retry import FENCE, attempts
+from dolmen.base.runtime import FENCE, attempts, cached_property
 from dolmen.base.units import count_text
 from dolmen.commit.change import Statement
 from dolmen.commit.context import Context

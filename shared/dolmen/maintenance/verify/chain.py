@@ -21,9 +21,8 @@ from dolmen.errors import (
     UnsupportedFormatError,
 )
 from dolmen.format.entries import DataFile, Vector
-from dolmen.format.layout import POINTER, manifest_key, parse_manifest_key
+from dolmen.format.layout import POINTER, Pointer, manifest_key, parse_manifest_key
 from dolmen.format.manifest import HistoryEntry, Manifest, TableEntry
-from dolmen.format.pointer import Pointer
 from dolmen.maintenance.verify.verify_data import DataCheck
 from dolmen.maintenance.verify.verify_deletes import DeleteObjects, check_deletes
 from dolmen.maintenance.verify.verify_objects import References

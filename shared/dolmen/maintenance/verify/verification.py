@@ -34,9 +34,8 @@ from dolmen.errors import (
     VersionExpiredError,
     VersionNotFoundError,
 )
-from dolmen.format.adopted_files import file_label
 from dolmen.format.entries import DataFile, Overlay, Tombstone, Vector
-from dolmen.format.layout import POINTER
+from dolmen.format.layout import POINTER, file_label
 from dolmen.format.manifest import HistoryEntry, Manifest, Segment, SegmentKind, TableEntry
 from dolmen.maintenance.gc.mark import manifest_keys
 from dolmen.maintenance.verify.chain import (

@@ -12,8 +12,7 @@ import pyarrow as pa
 from dolmen.commit.context import Context
 from dolmen.entries.segments.erasures_in_force import with_erasures
 from dolmen.format.entries import DataFile, KeysTombstone, Tombstone
-from dolmen.format.erasures import Erasure
-from dolmen.format.manifest import Manifest, TableEntry
+from dolmen.format.manifest import Erasure, Manifest, TableEntry
 from dolmen.format.schema import Field
 from dolmen.predicate import Predicate
 from dolmen.rows.changes.affected_files import (

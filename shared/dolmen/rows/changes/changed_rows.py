@@ -18,9 +18,9 @@ import pyarrow as pa
 
 from dolmen.base.units import MIB
 from dolmen.errors import LimitError
-from dolmen.format.arrow_arrays import Mask, to_boolean_array, to_mask
 from dolmen.format.entries import Tombstone
 from dolmen.format.schema import COMMIT_TS_FIELD, COMMIT_TS_ID
+from dolmen.format.types import Mask, to_boolean_array, to_mask
 from dolmen.predicate import matches
 from dolmen.rows.changes.affected_files import AffectedFile
 from dolmen.rows.changes.table_state import FeedColumns, TableState

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from pyarrow import types as t
 
 from dolmen.base.units import MIB
-from dolmen.format.arrow_arrays import to_mask
+from dolmen.format.types import to_mask
 from dolmen.rows.changes.changed_rows import PARTS, SpilledRows
 from dolmen.rows.write.row_digest import Hashes, row_hashes
 

@@ -11,10 +11,9 @@ import pyarrow as pa
 
 from dolmen.commit.context import Context
 from dolmen.entries.segments.erasures_in_force import with_erasures
-from dolmen.format.arrow_arrays import Mask, to_boolean_array, to_mask
-from dolmen.format.erasures import Erasure
-from dolmen.format.manifest import TableEntry
+from dolmen.format.manifest import Erasure, TableEntry
 from dolmen.format.schema import constant
+from dolmen.format.types import Mask, to_boolean_array, to_mask
 from dolmen.predicate import matches
 from dolmen.rows.scan.by_key.keys_lookup import Tuples
 from dolmen.rows.scan.scan_deletes import BlobReader, Deletes, load_deletes

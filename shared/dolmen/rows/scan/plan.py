@@ -13,7 +13,7 @@ from typing import Literal, Protocol, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from dolmen.base.cached import cached_property
+from dolmen.base.runtime import cached_property
 from dolmen.commit.context import Context
 from dolmen.entries.segments.live import LiveFiles, tombstones_of
 from dolmen.entries.segments.row_bounds import RowBounds, always_mask, greatest_ts, may_match_mask

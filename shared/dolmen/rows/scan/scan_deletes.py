@@ -7,21 +7,19 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
+from zlib import crc32
 
 import numpy as np
 from pyroaring import BitMap
 
-from dolmen.base.cached import cached_property
-from dolmen.base.runtime import Runtime
+from dolmen.base.runtime import Runtime, cached_property
 from dolmen.base.units import MIB
 from dolmen.commit.context import Context
 from dolmen.entries.segments.row_bounds import RowBounds, inline_predicate, undecided
 from dolmen.entries.segments.segment_reader import fetch_deletes
 from dolmen.errors import CorruptionError, PredicateError
-from dolmen.format.checksums import crc32
-from dolmen.format.delete_object import check_blob, decode_vector
+from dolmen.format.delete_object import all_inline_keys, check_blob, decode_keys, decode_keys_in_parts, decode_vector
 from dolmen.format.entries import Blob, DataFile, KeysTombstone, Tombstone, Vector, WhereTombstone
-from dolmen.format.keys import all_inline_keys, decode_keys, decode_keys_in_parts
 from dolmen.format.schema import Schema
 from dolmen.predicate import Predicate, StatsVerdict, days_to_timestamps, from_json
 from dolmen.predicate.any_of import Conjunction

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
+from zlib import crc32
 
 import msgspec
 import pyarrow as pa
@@ -14,10 +15,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from dolmen.base.units import KIB, MIB
-from dolmen.format.checksums import crc32
 from dolmen.format.entries import ColumnStats, DataFile
 from dolmen.format.manifest import TableEntry
-from dolmen.format.page_locations import ChunkSums, PagePlaces
+from dolmen.format.page_locations import ChunkSums, PageLocations
 from dolmen.format.properties import has_index, key_filter_bits
 from dolmen.format.schema import COMMIT_TS_ID
 from dolmen.rows.write.encodings import Encodings, WriteOptions, choose, leaves
@@ -318,7 +318,7 @@ class _Sink:
         if tail[-4:] != b"PAR1" or length > len(tail):
             raise AssertionError("the Parquet writer did not end with a footer")
         sums = ChunkSums.collect(metadata, self._states, self.size - length)
-        pages = PagePlaces.collect(metadata, self._states, self._headers, flat) if sums else None
+        pages = PageLocations.collect(metadata, self._states, self._headers, flat) if sums else None
         block = (pages.encode() if pages else b"") + (sums.encode() if sums else b"")
         self.size -= len(tail)
         return tail[:-length], block + tail[-length:]

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from dolmen.base import arguments
 from dolmen.base.units import MIB
 from dolmen.errors import Error, InputError, LimitError, RowError, SchemaError
-from dolmen.format.keys import Keys, distinct_keys, key_tuples, keys_from_arrow
+from dolmen.format.delete_object import Keys, distinct_keys, key_tuples, keys_from_arrow
 from dolmen.format.schema import Field, check_nesting, readable_names
 from dolmen.rows.write.frames import NOT_ARROW, array_of, is_pandas, pandas_table
 

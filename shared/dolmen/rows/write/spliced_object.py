@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Generic, Self, TypeVar
+from zlib import crc32
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dolmen.format.checksums import crc32
 from dolmen.format.chunk_locations import PARQUET_MAGIC, GroupSums, SpliceSource, moved_sums
 from dolmen.format.entries import DataFile
 from dolmen.format.manifest import TableEntry

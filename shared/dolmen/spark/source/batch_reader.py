@@ -27,7 +27,7 @@ from dolmen.rows.scan.scan import Scan, plan_of, scan_files
 from dolmen.spark.failures import mark_dolmen_errors
 from dolmen.spark.source.source import READ, Options, SourceTable
 from dolmen.spark.spark_types import spark_arrow_schema, worker_schema
-from dolmen.store.url import open_store
+from dolmen.store import open_store
 from dolmen.transactions.snapshot import PinnedTable
 
 PARTITION_BYTES = 128 * MIB

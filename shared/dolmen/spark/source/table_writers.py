@@ -46,8 +46,8 @@ from dolmen.spark.source.source import STREAM_WRITE, WRITE, Options
 from dolmen.spark.write.frame_columns import add_new_columns, check_columns
 from dolmen.spark.write.from_frame import Mode, apply_batch, without_files
 from dolmen.spark.write.task_reports import DigestMode, RowSums
+from dolmen.store import open_store
 from dolmen.store.base import ObjectStore
-from dolmen.store.url import open_store
 from dolmen.transactions.snapshot import pin
 
 _NUMBER_BITS = 60

@@ -24,8 +24,7 @@ import pyarrow.compute as pc
 
 from dolmen.base.units import MIB
 from dolmen.errors import LimitError
-from dolmen.format.arrow_arrays import to_mask
-from dolmen.format.types import CodesKind, type_of
+from dolmen.format.types import CodesKind, to_mask, type_of
 
 Words = npt.NDArray[np.uint64]
 Indexes = npt.NDArray[np.int64]

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dolmen.format.bloom_filters import Blocks, Hashes, can_be_asked, decode, hashes_in_file, maybe_mask
+from dolmen.format.bloom_filters import Blocks, Hashes, decode, has_hashes, hashes_in_file, maybe_mask
 from dolmen.format.types import Plain, to_array
 from dolmen.predicate import Predicate
 from dolmen.predicate.ast import And, Column, Compare, In, Literal, Or
@@ -92,7 +92,7 @@ class KeyProbes:
             literal = p.right if isinstance(p, Compare) else p
             assert isinstance(literal, (Literal, In))
             plain: list[Plain] = [literal.plain] if isinstance(literal, Literal) else literal.plain
-            return to_array(plain, literal.arrow_type) if can_be_asked(literal.arrow_type) else None
+            return to_array(plain, literal.arrow_type) if has_hashes(literal.arrow_type) else None
 
         key = (id(p), 0, arrow_type)
         if key not in self._hashed:

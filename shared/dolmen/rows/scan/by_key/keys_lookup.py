@@ -23,15 +23,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dolmen.base.cached import cached_property
+from dolmen.base.runtime import cached_property
 from dolmen.base.units import MIB
 from dolmen.entries.segments.row_bounds import RowBounds
 from dolmen.entries.segments.tombstone_judge import KeyRanges
-from dolmen.format.arrow_arrays import to_mask
-from dolmen.format.column_history import widened_keys
+from dolmen.format.column_history import widen_keys
 from dolmen.format.entries import KeysTombstone
 from dolmen.format.schema import Schema
-from dolmen.format.types import to_array
+from dolmen.format.types import to_array, to_mask
 from dolmen.predicate import StatsVerdict
 from dolmen.rows.scan.by_key.key_codes import Int64s, KeysInMemory, KeysOnDisk, Mask, Span, codes, is_exact, slots
 
@@ -325,7 +324,7 @@ class KeysGathering:
         if ts is None:
             ts = np.full(keys.num_rows, tombstones[0].ts, np.int64)
         names = [str(id_) for id_ in columns]
-        whole = widened_keys(keys, pa.schema(zip(names, gathered.types, strict=True))).combine_chunks()
+        whole = widen_keys(keys, pa.schema(zip(names, gathered.types, strict=True))).combine_chunks()
         if whole.num_rows:
             part = KeysInMemory.of([column.chunk(0) for column in whole.columns], ts)
             gathered.parts.append(part)

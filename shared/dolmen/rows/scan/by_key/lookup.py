@@ -17,10 +17,9 @@ from dolmen.entries.index.pages import Keys as EncodedKeys
 from dolmen.entries.index.sorting import KeyRun, KeyRuns
 from dolmen.entries.index.table_index import FoundRows, IndexReader, TableIndex, encoding_of
 from dolmen.entries.segments.segment_reader import FetchTally
-from dolmen.format.arrow_arrays import Mask, one_array, to_boolean_array
-from dolmen.format.keys import Keys
+from dolmen.format.delete_object import Keys
 from dolmen.format.manifest import TableEntry
-from dolmen.format.types import to_json, to_plain
+from dolmen.format.types import Mask, one_array, to_boolean_array, to_json, to_plain
 from dolmen.predicate import And, Column, Compare, In, Literal, Or, Predicate
 from dolmen.rows.scan.by_key.key_access import IndexedRows
 from dolmen.rows.scan.plan import ScanPlan, View, plan

@@ -16,9 +16,9 @@ import pyarrow as pa
 
 from dolmen.base.units import KIB, MIB
 from dolmen.errors import CorruptionError, Error, InputError
-from dolmen.format.adopted_files import OWN, AdoptedPath, is_adopted
 from dolmen.format.entries import DataFile
-from dolmen.format.page_locations import Place, States
+from dolmen.format.layout import OWN_SCHEME, AdoptedPath, is_adopted
+from dolmen.format.page_locations import ChunkRange, States
 from dolmen.store.base import ObjectStore, scheme_of
 
 T = TypeVar("T")
@@ -80,7 +80,7 @@ def cut_by_size(
         yield run
 
 
-def verify(expected: Mapping[Place, States], body: bytes) -> None:
+def verify(expected: Mapping[ChunkRange, States], body: bytes) -> None:
     """Compares column chunks of a whole file with their checksums. Raises OSError."""
     view = memoryview(body)
     for (start, length), states in expected.items():
@@ -108,7 +108,7 @@ class CheckedFile:
     mode = "rb"
 
     def __init__(self, size: int) -> None:
-        self.expected: dict[Place, States] = {}
+        self.expected: dict[ChunkRange, States] = {}
         self._size, self._position = size, 0
 
     def _take(self, start: int, length: int) -> pa.Buffer:
@@ -239,7 +239,7 @@ def data_object(store: ObjectStore, path: str) -> DataObject:
     adopted = AdoptedPath.parse(path)
     if adopted is None:
         raise CorruptionError(path, "it is no path of an adopted file")
-    if adopted.scheme == OWN:
+    if adopted.scheme == OWN_SCHEME:
         return DataObject(store, adopted.key, adopted)
     kind = scheme_of(store.url)
     if kind is None or kind.name != adopted.scheme:

@@ -15,10 +15,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dolmen.format.arrow_arrays import one_array
 from dolmen.format.chunk_locations import CODECS, PHYSICAL_TYPES
 from dolmen.format.page_locations import ChunkPages
 from dolmen.format.parquet_footer import BINARY, I32, I64, LIST, STRUCT, EmptyFooter, array, binary, integer, struct
+from dolmen.format.types import one_array
 from dolmen.rows.scan.read.byte_ranges import CheckedFile, FetchedFile, LocalFile, Range, verify
 from dolmen.rows.scan.read.footers import DataFileFooter, FetchedFooter, FileColumn, as_read
 

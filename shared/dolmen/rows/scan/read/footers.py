@@ -13,19 +13,19 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import NamedTuple
+from zlib import crc32
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dolmen.base.cached import cached_property
+from dolmen.base.runtime import cached_property
 from dolmen.errors import CorruptionError, ObjectNotFoundError, SchemaError
-from dolmen.format.adopted_files import AdoptedPath, ColumnsBy, MappedColumn
-from dolmen.format.checksums import crc32
-from dolmen.format.chunk_locations import ChunkPlaces
-from dolmen.format.column_history import widened
+from dolmen.format.chunk_locations import ChunkLocations
+from dolmen.format.column_history import widen
 from dolmen.format.entries import UNKNOWN, Bounds, DataFile, constant_bounds
-from dolmen.format.page_locations import ChunkSums, PagePlaces, chunk_place
-from dolmen.format.schema import Field, field_id, is_nested, storable
+from dolmen.format.layout import AdoptedPath, ColumnsBy
+from dolmen.format.page_locations import ChunkSums, PageLocations, chunk_range
+from dolmen.format.schema import Field, MappedColumn, field_id, is_nested, storable
 from dolmen.format.types import Plain
 from dolmen.rows.scan.read.byte_ranges import GAP_BYTES, Range, changed_file_error, data_object, missing_file_error
 from dolmen.store.base import ObjectStore
@@ -219,7 +219,7 @@ class DataFileFooter:
         return cls(metadata, columns, tuple(accumulate(rows, initial=0))[:-1], sums, etag, columns_by, block)
 
     @classmethod
-    def of_places(cls, places: ChunkPlaces, groups: list[int]) -> DataFileFooter:
+    def of_places(cls, places: ChunkLocations, groups: list[int]) -> DataFileFooter:
         """The part of a footer that reading some row groups needs, made of the places of their column chunks.
 
         It says nothing of other row groups, and has no statistics.
@@ -236,10 +236,10 @@ class DataFileFooter:
         return self.columns_by is not None
 
     @cached_property
-    def pages(self) -> PagePlaces | None:
+    def pages(self) -> PageLocations | None:
         """Where pages are; None if the file was written without it. Raises CorruptionError."""
         chunks = self.metadata.num_row_groups * self.metadata.num_columns
-        return PagePlaces.decode(self.page_block, chunks)
+        return PageLocations.decode(self.page_block, chunks)
 
     def rows(self, group: int) -> int:
         """Rows of a row group."""
@@ -255,7 +255,7 @@ class DataFileFooter:
         row_group = self.metadata.row_group(group)
         found = []
         for leaf in self.leaves(ids):
-            start, length = chunk_place(row_group.column(leaf))
+            start, length = chunk_range(row_group.column(leaf))
             found.append(Range(start, start + length))
         return found
 
@@ -284,7 +284,7 @@ class DataFileFooter:
         if statistics.has_min_max:
             least, greatest = _ends(statistics, column)
             if column.type != field.arrow_type:
-                least, greatest = (widened(end, column.type, field.arrow_type) for end in (least, greatest))
+                least, greatest = (widen(end, column.type, field.arrow_type) for end in (least, greatest))
         return Bounds(least, greatest, nulls, nans)
 
 

@@ -10,15 +10,15 @@ import numpy as np
 import pyarrow as pa
 from pyroaring import BitMap
 
-from dolmen.base.cached import cached_property
+from dolmen.base.runtime import cached_property
 from dolmen.entries.segments.row_bounds import RowBounds
 from dolmen.entries.segments.tombstone_judge import FileTombstones
 from dolmen.errors import CorruptionError
-from dolmen.format.arrow_arrays import Mask, to_mask
+from dolmen.format.column_history import has_same_fields, nested_values
 from dolmen.format.delete_object import keep_mask
 from dolmen.format.entries import DataFile
-from dolmen.format.nesting import has_same_fields, nested_values
 from dolmen.format.schema import COMMIT_TS_ID, Field, Schema, is_nested
+from dolmen.format.types import Mask, to_mask
 from dolmen.predicate import Predicate, StatsVerdict, columns, matches
 from dolmen.predicate.any_of import Conjunction, any_of
 from dolmen.predicate.ast import all_columns
