@@ -49,7 +49,7 @@ def resolve(world: World, positions: dict[str, list[int]], entry: TableEntry | N
     """Resolution at the newest version."""
     entry = entry or table(world)
     found = {file(name).path: BitMap(values) for name, values in positions.items()}
-    return Resolve.of("t", entry.uuid, entry.epoch, world.newest.commit_ts, found)
+    return Resolve("t", entry.uuid, entry.epoch, world.newest.commit_ts, found)
 
 
 def compact(world: World, *groups: tuple[list[str], list[str]]) -> Compact:

@@ -17,10 +17,10 @@ import sqlglot
 import dolmen
 from dolmen.commit.uploads import MAX_REQUEST_BYTES
 from dolmen.format.schema import Schema
-from dolmen.predicate import Predicate, ast, parse
+from dolmen.predicate import Predicate, ast, constants, parse, sql_parser
 from dolmen.predicate.ast import Call, children, terms_of
 from dolmen.predicate.domains import PARTS, Function
-from dolmen.predicate.parse import OPERATORS
+from dolmen.predicate.parse import _ARITHMETIC, _CASTS, _COMPARISONS, _CONDITIONS, OPERATORS, _cast_target
 
 PAGE = (Path(__file__).parents[2] / "docs" / "predicates.md").read_text()
 
@@ -29,16 +29,16 @@ def test_the_limits_are_those_of_the_code() -> None:
     table = PAGE.partition("<!-- limits -->")[2].partition("\n\n##")[0]
     numbers = [int(number.replace(",", "")) for number in re.findall(r"\| ([\d,]+) \|$", table, re.MULTILINE)]
     assert numbers == [
-        ast.MAX_TEXT,
-        ast.MAX_TOKENS,
-        ast.MAX_WORDS,
-        ast.MAX_OPERATORS,
-        ast.MAX_NESTING,
-        ast.MAX_PREFIXES,
+        sql_parser.MAX_TEXT,
+        sql_parser.MAX_TOKENS,
+        sql_parser.MAX_WORDS,
+        sql_parser.MAX_OPERATORS,
+        sql_parser.MAX_NESTING,
+        sql_parser.MAX_PREFIXES,
         ast.MAX_CONDITIONS,
         ast.MAX_MEMBERS,
         ast.MAX_PATTERN,
-        ast.MAX_NUMBER,
+        constants.MAX_NUMBER,
         MAX_REQUEST_BYTES,
     ]
 
@@ -130,9 +130,9 @@ def test_every_construct_of_the_grammar_has_an_example() -> None:
         constructs |= {node.key for node in sqlglot.parse_one(text, dialect="duckdb").walk()}
         calls |= _calls(parse(text, schema, now_us=0))
     known = {
-        *parse._CONDITIONS,
-        *parse._COMPARISONS,
-        *parse._ARITHMETIC,
+        *_CONDITIONS,
+        *_COMPARISONS,
+        *_ARITHMETIC,
         "cast",
         "trycast",
         "extract",
@@ -151,15 +151,15 @@ def _calls(p: Predicate) -> set[str]:
 def test_the_types_of_casts_are_those_of_the_code() -> None:
     listed = PAGE.partition("<!-- types -->")[2].partition("\n\n##")[0]
     names = set(re.findall(r"\b[A-Z]{3,}\b", listed))
-    assert names == {*parse._CASTS, "DECIMAL"} - {"TIMESTAMPNTZ"}
+    assert names == {*_CASTS, "DECIMAL"} - {"TIMESTAMPNTZ"}
     for name in names - {"DECIMAL"}:
-        assert dolmen_cast(name) == parse._CASTS[name]
+        assert dolmen_cast(name) == _CASTS[name]
 
 
 def dolmen_cast(name: str) -> pa.DataType:
     """The type that a cast to a name gives."""
     tree = sqlglot.parse_one(f"CAST(NULL AS {name})", dialect="duckdb")
-    return parse._cast_target(tree)
+    return _cast_target(tree)
 
 
 def test_the_operators_and_functions_are_those_of_the_code() -> None:

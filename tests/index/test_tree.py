@@ -49,12 +49,12 @@ class BytesSource:
 
 def tree_of(blocks: list[LeafPage], width: int) -> tuple[Tree, BytesSource]:
     output = io.BytesIO()
-    writer = TreeWriter(output, 0, width)
+    writer = TreeWriter(output.write, width)
     for block in blocks:
         writer.add(block.keys, block.places)
     root = writer.finish()
     source = BytesSource(output.getvalue())
-    return Tree(decode_page(root), source), source
+    return Tree(decode_page(root), source.pages), source
 
 
 @pytest.fixture
@@ -182,7 +182,7 @@ def test_long_keys_make_pages_of_few_rows() -> None:
 
 
 def test_a_tree_without_entries_is_refused() -> None:
-    writer = TreeWriter(io.BytesIO(), 0, 8)
+    writer = TreeWriter(io.BytesIO().write, 8)
     writer.add(no_keys(8), np.zeros(0, np.uint64))
     with pytest.raises(ValueError, match="entries"):
         writer.finish()
@@ -192,7 +192,7 @@ def test_damaged_pages_raise_only_value_errors() -> None:
     """Their checksum protects readers; this is for bytes that a checksum was made of wrongly."""
     encoding = KeyEncoding.of([pa.string()])
     keys = np.sort(encoding.encode([pa.array([f"key {number}" for number in range(300)])]))
-    body = pages.encode_leaf(LeafPage(keys, np.arange(300, dtype=np.uint64)), encoding.width)
+    body = pages._encode_leaf(LeafPage(keys, np.arange(300, dtype=np.uint64)), encoding.width)
     source, refused = random.Random(5), 0
     for _ in range(300):
         damaged = bytearray(body)

@@ -134,7 +134,7 @@ def test_a_merge_and_a_resolution_of_the_same_segments_keep_both(world: World) -
     entry, through = table(world), world.newest.commit_ts
     names = [each.uuid for each in files(world, writer)]
     inline = {each.path: BitMap() for each in entry.files}
-    resolve = Resolve.of(
+    resolve = Resolve(
         "t",
         entry.uuid,
         entry.epoch,
@@ -157,7 +157,7 @@ def test_a_merged_segment_is_resolved_no_further_than_the_least_of_its_inputs(wo
     writer.commit(delete(table(world)))
     entry, through = table(world), world.newest.commit_ts
     first = next(tiers(entry.segments_of("files")))[0]
-    resolve = Resolve.of("t", entry.uuid, entry.epoch, through, {}, (first.object,))
+    resolve = Resolve("t", entry.uuid, entry.epoch, through, {}, (first.object,))
     submit(writer.head, "resolve", [resolve])
     before = {each.uuid: each.applied_through for each in files(world, writer)}
     assert list(before.values()).count(through) == first.count

@@ -57,8 +57,8 @@ HARMLESS: tuple[Harmless, ...] = (
             "an error of a cached base reaches the caller",
             "a cached base proves nothing: an error is raised only after the pointer was read afresh",
             "commit/loop.py",
-            "        if is_fresh and not gone:\n            return True\n",
-            "        if not gone:\n            return True\n",
+            "        if is_fresh and not is_missing:\n            return True\n",
+            "        if not is_missing:\n            return True\n",
         ),
         "each statement was applied to its transaction's own base when it was added, after a fresh read if it depends"
         " on whether a name exists. A statement that fails on a cached base also fails on a version after that one, "

@@ -80,8 +80,8 @@ COMMITS: tuple[Mutation, ...] = (
         "readback reads only the newest version",
         "an attempt based on version n can have landed only as n+1: readback compares that version's commit id",
         "commit/readback.py",
-        "_commit_id_of(head, newest.manifest, base.manifest.version + 1)",
-        "_commit_id_of(head, newest.manifest, newest.manifest.version)",
+        "commit_of(head, newest.manifest, base.manifest.version + 1)",
+        "commit_of(head, newest.manifest, newest.manifest.version)",
     ),
     mutation(
         "a version that history no longer contains counts as another's",
@@ -203,8 +203,8 @@ COMMITS: tuple[Mutation, ...] = (
         "a request that was applied in the meantime loses its id and keeps its rows",
         "if part of a batch was applied, the rest is built without the statements of those ids",
         "commit/change.py",
-        "        left = tuple(one for one, is_out in zip(self.statements, taken_out, strict=True) if not is_out)\n",
-        "        left = self.statements\n",
+        "        return replace(self, statements=tuple(left), applied=applied)\n",
+        "        return replace(self, applied=applied)\n",
     ),
     mutation(
         "a batch is committed without one of its ids",
@@ -251,14 +251,14 @@ COMMITS: tuple[Mutation, ...] = (
     mutation(
         "deletes of rows that were read are ignored",
         "a delete of any kind since the base conflicts with read-modify-write",
-        "commit/statements/row_changes.py",
+        "commit/change.py",
         '        if entry.last_delete_ts > self.base_ts:\n            raise ConflictError(where + f"or one before it deleted',
         '        if False:\n            raise ConflictError(where + f"or one before it deleted',
     ),
     mutation(
         "rows that were added to the read tables are ignored in segments",
         "appended rows are those of files, inline or spilled, with a greater row_ts than the base",
-        "commit/statements/row_changes.py",
+        "commit/change.py",
         "        if files or any(self.may_match(segment) for segment in spilled):\n",
         "        if files:\n",
     ),
@@ -338,7 +338,7 @@ COMMITS: tuple[Mutation, ...] = (
         "commit/loop.py",
         "            self._attempted = []\n            queued",
         "            for each, done in list(zip(group, effects, strict=False))[1:]:\n"
-        "                self._queue.settle(each.member, Committed(manifest, {}, 1, done, each.change))\n"
+        "                self._queue.end(each.member, Committed(manifest, {}, 1, done, each.change))\n"
         "            self._attempted = []\n            queued",
     ),
     mutation(

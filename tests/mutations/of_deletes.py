@@ -45,21 +45,21 @@ DELETES: tuple[Mutation, ...] = (
     mutation(
         "a tombstone is dropped once one file has resolved it",
         "a tombstone is dropped only when EVERY live file has applied_through >= T or cannot match",
-        "commit/change.py",
+        "commit/statements/background.py",
         "    settled = min((file.applied_through for file in lagging), default=None)\n",
         "    settled = max((file.applied_through for file in lagging), default=None)\n",
     ),
     mutation(
         "a tombstone is dropped without checking segments",
         "a segment that is not loaded counts as a live file with the least applied_through of its files",
-        "commit/change.py",
+        "commit/statements/background.py",
         '    lagging: list[DataFile | Segment] = [*entry.segments_of("files"), *entry.files]\n',
         "    lagging: list[DataFile | Segment] = [*entry.files]\n",
     ),
     mutation(
         "a segment of tombstones is dropped with its oldest",
         "a segment of tombstones is dropped only when the youngest in it is resolved",
-        "commit/change.py",
+        "commit/statements/background.py",
         'gone = [s for s in entry.segments_of("tombstones") if settled is None or s.greatest <= settled]',
         'gone = [s for s in entry.segments_of("tombstones") if settled is None or s.least <= settled]',
     ),
@@ -179,7 +179,7 @@ DELETES: tuple[Mutation, ...] = (
     mutation(
         "a pair is replaced by a smaller one",
         "a pair is replaced only by a greater one: a file's applied_through never falls",
-        "commit/change.py",
+        "commit/statements/row_changes.py",
         "            through = max(file.applied_through, newer.applied_through)\n",
         "            through = newer.applied_through\n",
     ),

@@ -38,7 +38,7 @@ ERASURES: tuple[Mutation, ...] = (
     mutation(
         "late drops bring erased rows back",
         "an erasure applies to rows that were dropped before it",
-        "format/manifest.py",
+        "format/receipts.py",
         "        return dropped_us is None or dropped_us <= self.requested_at + CLOCK_STEP_US\n",
         "        return dropped_us is None\n",
     ),
@@ -119,21 +119,21 @@ ERASURES: tuple[Mutation, ...] = (
     mutation(
         "erasures in segments are forgotten",
         "the list is in the root and in its segments",
-        "entries/segments/erasures_in_force.py",
+        "entries/segments/segment_reader.py",
         "    spilled = [segment for segment in segments if segment.greatest > after]\n",
         "    spilled = [segment for segment in segments if segment.least > segment.greatest]\n",
     ),
     mutation(
         "files without a drop time bring erased rows back",
         "all erasures apply to a drop without a time",
-        "format/manifest.py",
+        "format/receipts.py",
         "        return dropped_us is None or dropped_us <= self.requested_at + CLOCK_STEP_US\n",
         "        return dropped_us is not None and dropped_us <= self.requested_at + CLOCK_STEP_US\n",
     ),
     mutation(
         "rows that are dropped after an erasure are erased",
         "rows that are dropped after the request are new",
-        "format/manifest.py",
+        "format/receipts.py",
         "        return dropped_us is None or dropped_us <= self.requested_at + CLOCK_STEP_US\n",
         "        return True\n",
     ),

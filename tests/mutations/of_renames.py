@@ -11,7 +11,8 @@ RENAMES: tuple[Mutation, ...] = (
         "a renamed table becomes a new table",
         "a rename changes only the name: uuid and epoch stay, and users of the old name get an error with the new one",
         "commit/statements/catalog.py",
-        "        moves = {self.name: (self.to, entry)}\n",
+        "        moves = {self.name: (self.to, entries[self.name])}\n",
+        "        entry = entries[self.name]\n"
         "        moves = {self.name: (self.to, msgspec.structs.replace(entry, uuid=entry.uuid[::-1]))}\n",
     ),
     mutation(
@@ -25,8 +26,8 @@ RENAMES: tuple[Mutation, ...] = (
         "a rename leaves the memory of deleted keys behind",
         "the memory of a table of changes is renamed with it",
         "commit/statements/catalog.py",
-        "            moves[memory_name(self.name)] = name, draft.segments.whole(memory)\n",
-        "            assert name\n",
+        "            moves[memory] = check_table_name(memory_name(self.to)), entries[memory]\n",
+        "            assert memory\n",
     ),
     mutation(
         "a statement with the old name of a table follows the rename",
@@ -52,16 +53,17 @@ RENAMES: tuple[Mutation, ...] = (
     mutation(
         "history lacks renames",
         "a commit's history lists what it did to which tables",
-        "commit/change.py",
-        '            return TableEffect(statement.name, "rename", (to,))\n',
-        "            return None if to else None\n",
+        "commit/statements/catalog.py",
+        '    def effect(self, draft: Draft) -> TableEffect:\n        return TableEffect(self.name, "rename", (self.to,))\n',
+        "    def effect(self, draft: Draft) -> TableEffect | None:\n        return None\n",
     ),
     mutation(
         "history lists the files that writes made",
         "a history entry contains names of columns, settings and tables, and nothing else",
-        "commit/change.py",
-        "            return TableEffect(statement.name, what, _names(statement, list(ids), draft))\n",
-        "            return TableEffect(statement.name, what, (*_names(statement, list(ids), draft), *(f.path for f in files)))\n",
+        "commit/statements/row_changes.py",
+        "        return TableEffect(self.name, what, draft.column_names(self.name, ids))\n",
+        "        names = draft.column_names(self.name, ids)\n"
+        "        return TableEffect(self.name, what, (*names, *(file.path for file in self.files)))\n",
     ),
     mutation(
         "another request under an applied id counts as applied",

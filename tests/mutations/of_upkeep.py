@@ -11,8 +11,8 @@ UPKEEP: tuple[Mutation, ...] = (
         "a spill is used again without comparing its entries",
         "a spill is reused only if the inline entries still begin with exactly its entries",
         "commit/root_budget.py",
-        "    if tuple(entries[: len(taken)]) != tuple(taken):\n        return None\n",
-        "    if len(entries) < len(taken):\n        return None\n",
+        "        if entries[:count] != tuple(self.tail.entries):\n            return None\n",
+        "        if len(entries) < count:\n            return None\n",
     ),
     mutation(
         "an old spill is used without checking the fence",
@@ -25,9 +25,9 @@ UPKEEP: tuple[Mutation, ...] = (
         "a spill of tombstones is forgotten",
         "entries that leave the root are in a segment that the root names",
         "commit/root_budget.py",
-        "        return msgspec.structs.replace(owner, **{self.kind: kept}, segments=(*segments, self.segment))\n",
-        '        segments = segments if self.kind == "tombstones" else (*segments, self.segment)\n'
-        "        return msgspec.structs.replace(owner, **{self.kind: kept}, segments=segments)\n",
+        "        return msgspec.structs.replace(owner, **{kind: entries[count:]}, segments=(*segments, self.segment))\n",
+        '        segments = segments if kind == "tombstones" else (*segments, self.segment)\n'
+        "        return msgspec.structs.replace(owner, **{kind: entries[count:]}, segments=segments)\n",
     ),
     mutation(
         "a merge takes the greatest resolved_through of its inputs",

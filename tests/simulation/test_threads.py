@@ -54,13 +54,13 @@ def test_a_thread_that_nobody_wakes_is_found(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_call_that_is_told_of_the_others_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    settle = CommitQueue.settle
+    end = CommitQueue.end
 
     def tell(self: CommitQueue, member: Member, outcome: Any) -> None:
         told = outcome if isinstance(outcome, Exception) else dataclasses.replace(outcome, effects=None, change=None)
-        settle(self, member, told)
+        end(self, member, told)
 
-    monkeypatch.setattr(CommitQueue, "settle", tell)
+    monkeypatch.setattr(CommitQueue, "end", tell)
     with pytest.raises(HistoryError, match="MISREPORTED"):
         counts_of(range(10), 800, "calm")
 

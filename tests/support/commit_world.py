@@ -269,7 +269,7 @@ def delete(entry: TableEntry, name: str = "t", request: str | None = None) -> Wr
 
 def delete_positions(entry: TableEntry, positions: dict[str, Sequence[int]]) -> DeletePositions:
     """Makes a statement that deletes positions of data files, by name."""
-    return DeletePositions.of("t", entry.uuid, {file(name).path: BitMap(values) for name, values in positions.items()})
+    return DeletePositions("t", entry.uuid, {file(name).path: BitMap(values) for name, values in positions.items()})
 
 
 def claim(entry: TableEntry, manifest: Manifest, may_match: bool = True) -> Claim:

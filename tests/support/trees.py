@@ -12,5 +12,5 @@ from dolmen.entries.index.pages import Keys, Places, Tree, find_all
 
 def find(tree: Tree, keys: Keys) -> Iterator[tuple[npt.NDArray[np.int64], Places]]:
     """The entries of some keys, part by part: for each the index of its key, and where its row is."""
-    found = find_all([tree.root], keys, lambda wanted: tree.source.pages([reference for _, reference in wanted]))
+    found = find_all([tree.root], keys, lambda wanted: tree.read([reference for _, reference in wanted]))
     yield from ((at, places) for _, at, places in found)

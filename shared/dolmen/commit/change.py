@@ -1,45 +1,247 @@
-"""A change: the statements of one transaction as data, which can be applied to any base version.
+"""A change: the statements of one commit as data, which can be applied to any base version, and what they depend on.
 
-Request ids that are applied exactly once: the digest of a request's content, and the search for applied ids.
-
-Deeds: short descriptions of statements for the history. They contain no value of any row.
+Statements that change nothing (``Expect``) and claims make the commit valid only while something is unchanged.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date, time
 from decimal import Decimal
 from itertools import chain
-from typing import Any
+from typing import Any, Protocol, TypeGuard
 from uuid import UUID
 
 import pyarrow as pa
 
 from dolmen.base import arguments
 from dolmen.commit.draft import Draft
-from dolmen.commit.statements.background import Compact, MergeSegments, PutIndexParts, Resolve, SetProperties
-from dolmen.commit.statements.catalog import (
-    AdoptTable,
-    AlterTable,
-    CreateTable,
-    DropTable,
-    DropTag,
-    PutCursor,
-    PutTag,
-    RenameTable,
-)
-from dolmen.commit.statements.erasures import Erase
-from dolmen.commit.statements.restore import CloneTable, Restore
-from dolmen.commit.statements.row_changes import Claim, DeletePositions, InsertRows, Overwrite, Write
-from dolmen.commit.statements.statement import ColumnsClaim, NamesClaim, Statement, is_prepared
 from dolmen.commit.uploads import PendingUploads
+from dolmen.entries.segments.erasures_in_force import reaches
 from dolmen.entries.segments.segment_reader import SegmentReader
 from dolmen.errors import AppliedIdError, ConflictError, InputError, StaleWriterError
-from dolmen.format.manifest import AppliedId, Counts, Manifest, TableEffect
+from dolmen.format.entries import DataFile
+from dolmen.format.manifest import AppliedId, Counts, Manifest, Segment, TableEffect
+from dolmen.format.schema import Schema, is_nested
+
+
+class Statement(Protocol):
+    """One step of a change.
+
+    If it has a method ``effect(draft)``, this describes it for the history after it was applied: a ``TableEffect``
+    without any value of a row, or None. The table "" stands for the database.
+    """
+
+    @property
+    def name(self) -> str | None:
+        """The table's name at this point of the change; None for the database."""
+
+    @property
+    def uuid(self) -> str:
+        """The table's uuid; "" for the database."""
+
+    @property
+    def request(self) -> str | None:
+        """The request that this statement belongs to, if any."""
+
+    def apply(self, draft: Draft, ts: int) -> None:
+        """Changes the draft. Pure. Raises ConflictError, and the errors that the statement documents."""
+
+
+class Prepared(Statement, Protocol):
+    """A statement that must be fitted to a base version before it is applied to it."""
+
+    def prepare(self, draft: Draft, uploads: PendingUploads) -> Statement:
+        """Returns the statement fitted to the draft's base. Reads what it needs for that."""
+
+
+def is_prepared(statement: Statement) -> TypeGuard[Prepared]:
+    """Whether a statement must be fitted. ``isinstance`` would check the whole protocol each time."""
+    return hasattr(statement, "prepare")
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A read of a transaction: its commit is valid only if the result is still the same.
+
+    Args:
+        base_ts: ``commit_ts`` of the version that was read.
+        epoch: the table's epoch in that version.
+        may_match: whether a data file, or any file of a segment, may hold rows that were read (by statistics).
+        advice: what the error tells the reader to do.
+        schema: the table's columns in that version, by which the rows were read; None if they may change.
+    """
+
+    name: str
+    uuid: str
+    epoch: int
+    base_ts: int
+    may_match: Callable[[DataFile | Segment], bool]
+    advice: str = "repeat the transaction"
+    schema: Schema | None = None
+
+    def check(self, draft: Draft) -> None:
+        """Raises ConflictError if the result may differ in this base. In doubt it raises."""
+        base = draft.base
+        if base.commit_ts == self.base_ts:
+            return
+        entry = draft.table(self.name, self.uuid)
+        where = f"table {self.name!r}, read at commit_ts {self.base_ts}: version {base.version} "
+        if entry.epoch != self.epoch:
+            raise ConflictError(where + f"has overwritten or restored it; {self.advice}")
+        if entry.last_delete_ts > self.base_ts:
+            raise ConflictError(where + f"or one before it deleted rows; {self.advice}")
+        if any(field.widened_ts > self.base_ts for field in entry.schema.fields):
+            raise ConflictError(where + f"or one before it widened a column; {self.advice}")
+        if self.schema is not None and _ids_and_names(self.schema) != _ids_and_names(entry.schema):
+            raise ConflictError(where + f"or one before it added, dropped, renamed or moved a column; {self.advice}")
+        files = any(file.greatest_row_ts > self.base_ts and self.may_match(file) for file in entry.files)
+        spilled = (segment for segment in entry.segments_of("files") if segment.greatest > self.base_ts)
+        if files or any(self.may_match(segment) for segment in spilled):
+            raise ConflictError(where + f"or one before it added rows that may match; {self.advice}")
+
+
+def _ids_and_names(schema: Schema) -> list[tuple[int, str]]:
+    return [(field.id, field.name) for field in schema.fields]
+
+
+@dataclass(frozen=True)
+class NamesClaim:
+    """A read of the names of tables: the commit is valid only if no table was created, dropped or renamed since.
+
+    Args:
+        seen: those of the names that there were.
+        among: the names that were looked for; None for all.
+    """
+
+    seen: frozenset[str]
+    among: frozenset[str] | None = None
+    uuid = "*"
+
+    @property
+    def name(self) -> str:
+        """The names that were looked for, for a message."""
+        return "*" if self.among is None else ", ".join(sorted(self.among))
+
+    def check(self, draft: Draft) -> None:
+        names = frozenset(draft.base.tables)
+        now = names if self.among is None else names & self.among
+        if other := sorted(now ^ self.seen):
+            raise ConflictError(
+                f"table {other[0]!r} was created, dropped or renamed by version {draft.base.version} or one before it, "
+                "after the transaction had looked for it: repeat the transaction"
+            )
+
+
+class ColumnsMovedError(ConflictError):
+    """A column's name has another meaning than when the call used it: the caller must repeat the call."""
+
+
+@dataclass(frozen=True)
+class ColumnsClaim:
+    """The names of a table's columns, as a call used them: it is valid only if they still name the same columns.
+
+    Args:
+        base_ts: ``commit_ts`` of the version in which they were looked up.
+        schema: the table's columns in that version.
+    """
+
+    name: str
+    uuid: str
+    base_ts: int
+    schema: Schema
+
+    def check(self, draft: Draft) -> None:
+        """Raises ColumnsMovedError if one was dropped or renamed, also inside of a column. New ones do not matter."""
+        if draft.base.commit_ts == self.base_ts:
+            return
+        now = {(field.name, field.id): field for field in draft.table(self.name, self.uuid).schema.fields}
+        for column in self.schema.fields:
+            there = now.get((column.name, column.id))
+            if there is None or (there.type != column.type and is_nested(there.arrow_type)):
+                raise ColumnsMovedError(
+                    f"column {column.name!r} of table {self.name!r} was dropped, renamed or replaced by version "
+                    f"{draft.base.version} or one before it: repeat the call"
+                )
+
+
+@dataclass(frozen=True)
+class Expect:
+    """Requires that settings, and perhaps columns, are unchanged. Otherwise the whole commit fails.
+
+    Args:
+        name: the table's name; None for the database.
+        properties: the settings as the writer saw them.
+        names: the settings to compare; all by default.
+        request: the request that this belongs to; if it was applied before, nothing is compared.
+        columns: the table's columns as the writer saw them, if it depends on them.
+    """
+
+    name: str | None
+    uuid: str
+    properties: Mapping[str, Any]
+    names: Collection[str] | None = None
+    request: str | None = None
+    columns: Schema | None = None
+
+    def apply(self, draft: Draft, ts: int) -> None:
+        """Raises ConflictError if something has changed, TableNotFoundError if there is no such table any more."""
+        if self.name is None:
+            now = draft.properties
+        else:
+            entry = draft.table(self.name, self.uuid)
+            now = entry.properties
+            if self.columns is not None and _reading_properties(self.columns) != _reading_properties(entry.schema):
+                raise ConflictError(
+                    f"somebody changed columns of table {self.name!r} meanwhile, in version {draft.base.version} or "
+                    "one before it: look at them again"
+                )
+        names = {*now, *self.properties} if self.names is None else self.names
+        if changed := sorted(name for name in names if now.get(name) != self.properties.get(name)):
+            what = "the database" if self.name is None else f"table {self.name!r}"
+            raise ConflictError(
+                f"somebody changed {', '.join(changed)} of {what} meanwhile, in version {draft.base.version} or one "
+                "before it: look at the differences again"
+            )
+
+
+def _reading_properties(schema: Schema) -> list[tuple[Any, ...]]:
+    """The properties of columns that decide how a file is read into them, and whether it fits."""
+    return [(field.id, field.name, field.type, field.nullable, field.write_default) for field in schema.fields]
+
+
+class ErasedMeanwhileError(ConflictError):
+    """Rows were erased after those of a commit were compared with erasures. When it is repeated, it leaves them out."""
+
+
+@dataclass(frozen=True)
+class ExpectErasures:
+    """Requires that the erasures which rows were compared with are all that reach them. Otherwise the commit fails.
+
+    Args:
+        seen_ts: commit timestamp of the version whose erasures the rows were compared with.
+        dropped_us: when the first of the rows were dropped, by the server's clock; None if that is not known.
+        request: the request that this belongs to; if it was applied before, nothing is compared.
+    """
+
+    name: str
+    uuid: str
+    seen_ts: int
+    dropped_us: int | None
+    request: str | None = None
+
+    def apply(self, draft: Draft, ts: int) -> None:
+        """Raises ErasedMeanwhileError if there is such an erasure, TableNotFoundError if the table is gone."""
+        entry = draft.table(self.name, self.uuid)
+        for erasure in draft.erasures_after(self.seen_ts):
+            if erasure.is_later_than(self.dropped_us) and reaches(erasure, entry):
+                raise ErasedMeanwhileError(
+                    f"table {self.name!r}: version {erasure.version} erased rows meanwhile, which these may be: read "
+                    "them again, and leave out what was erased"
+                )
 
 
 def find_applied(manifest: Manifest, ids: Collection[str], segments: SegmentReader) -> dict[str, AppliedId]:
@@ -59,8 +261,8 @@ def find_applied(manifest: Manifest, ids: Collection[str], segments: SegmentRead
 def applied_by(manifest: Manifest, versions: range, segments: SegmentReader) -> dict[int, list[str]]:
     """The request ids that some versions applied, by version. One GET for each segment that holds any of them."""
     found: dict[int, list[str]] = {}
-    held = [s for s in manifest.segments_of("applied") if s.least < versions.stop and s.greatest >= versions.start]
-    for entry in chain(chain.from_iterable(map(segments.applied, held)), manifest.applied):
+    spilled = [s for s in manifest.segments_of("applied") if s.least < versions.stop and s.greatest >= versions.start]
+    for entry in chain(chain.from_iterable(map(segments.applied, spilled)), manifest.applied):
         if entry.version in versions:
             found.setdefault(entry.version, []).append(entry.id)
     return found
@@ -77,7 +279,7 @@ def digest_of(request: Any) -> str:
 
 
 def is_raw_digest(digest: str, request: Any) -> bool:
-    """Whether a digest is that of a request's raw arguments. Digests of deletes were once made so."""
+    """Whether a digest is that of a request's raw arguments. Older versions made digests of deletes so."""
     try:
         return digest == digest_of(request)
     except (InputError, TypeError, ValueError):
@@ -98,86 +300,22 @@ def _canonical(value: Any) -> Any:
     raise InputError(f"keys are {type(value).__name__}: with a request id, give them as a list or an Arrow table")
 
 
-MOST_EFFECTS = 4
-
-
-MOST_NAMES = 4
-
-
-MOST_CHARACTERS = 64
+_MOST_EFFECTS, _MOST_NAMES, _MOST_CHARACTERS = 4, 4, 64
 """The most effects in a commit, names in an effect, and characters in a name. A manifest holds 64 commits, so further
 effects and names are only counted, and a longer name is cut."""
 
 
-def effect_of(statement: Statement, draft: Draft) -> TableEffect | None:
-    """Describes a statement; None for background work of no interest. An effect on the database has the table "".
-
-    Args:
-        draft: the draft after the statement was applied.
-    """
-    match statement:
-        case AdoptTable():
-            return TableEffect(statement.name, "adopt")
-        case CreateTable():
-            return TableEffect(statement.name, "create")
-        case DropTable():
-            return TableEffect(statement.name, "drop")
-        case RenameTable(to=to):
-            return TableEffect(statement.name, "rename", (to,))
-        case Overwrite():
-            return TableEffect(statement.name, "overwrite")
-        case Write(files=files, tombstones=tombstones) if files or tombstones:
-            ids = dict.fromkeys(id_ for tombstone in tombstones for id_ in tombstone.columns)
-            what = ("upsert" if files else "delete") if tombstones else "append"
-            return TableEffect(statement.name, what, _names(statement, list(ids), draft))
-        case InsertRows():
-            return TableEffect(statement.name, "insert")
-        case DeletePositions(vectors=vectors) if vectors:
-            return TableEffect(statement.name, "delete", _names(statement, statement.columns, draft))
-        case Erase(name=None):
-            return TableEffect("", "forget")
-        case Erase(tombstone=tombstone) if tombstone is not None:
-            return TableEffect(statement.name or "", "erase", _names(statement, tombstone.columns, draft))
-        case Restore():
-            return TableEffect(statement.name or "", "restore", (f"version {statement.version}",))
-        case CloneTable():
-            return TableEffect(statement.name, "clone", (f"version {statement.version}",))
-        case PutTag():
-            return TableEffect("", "tag", (statement.tag, f"version {statement.value.version}"))
-        case DropTag():
-            return TableEffect("", "drop tag", (statement.tag,))
-        case PutCursor():
-            return TableEffect("", "cursor", (statement.cursor,))
-        case AlterTable(changes=changes):
-            return TableEffect(statement.name, "alter", tuple(name for change in changes for name in change.columns))
-        case SetProperties():
-            return TableEffect(statement.name or "", "set", tuple(statement.changes))
-        case Resolve():
-            return TableEffect(statement.name, "resolve")
-        case Compact(fitting=fitting) if fitting:
-            return TableEffect(statement.name, "compact")
-        case MergeSegments():
-            return TableEffect(statement.name or "", "merge")
-        case PutIndexParts():
-            return TableEffect(statement.name, "index")
-    return None
-
-
 def summarize(effects: Iterable[TableEffect]) -> tuple[tuple[TableEffect, ...], int]:
-    """Returns at most ``MOST_EFFECTS`` different effects for the manifest, and how many more there were."""
+    """The first different effects, cut to their limits for the manifest, and how many more there were."""
+
+    def cut(effect: TableEffect) -> TableEffect:
+        over = tuple(
+            name if len(name) <= _MOST_CHARACTERS else f"{name[: _MOST_CHARACTERS - 3]}..." for name in effect.over
+        )
+        return TableEffect(effect.table, effect.what, over[:_MOST_NAMES], max(0, len(over) - _MOST_NAMES))
+
     once = list(dict.fromkeys(effects))
-    return tuple(map(_short, once[:MOST_EFFECTS])), max(0, len(once) - MOST_EFFECTS)
-
-
-def _short(effect: TableEffect) -> TableEffect:
-    over = tuple(name if len(name) <= MOST_CHARACTERS else f"{name[: MOST_CHARACTERS - 3]}..." for name in effect.over)
-    return TableEffect(effect.table, effect.what, over[:MOST_NAMES], max(0, len(over) - MOST_NAMES))
-
-
-def _names(statement: Statement, ids: Sequence[int], draft: Draft) -> tuple[str, ...]:
-    entry = draft.tables.get(statement.name or "")
-    columns = draft.segments.whole(entry).schema.by_id if entry else {}
-    return tuple(columns[id_].name for id_ in ids if id_ in columns)
+    return tuple(map(cut, once[:_MOST_EFFECTS])), max(0, len(once) - _MOST_EFFECTS)
 
 
 GROUP = "group"
@@ -222,8 +360,6 @@ class Change:
     def already_applied(self, base: Manifest, segments: SegmentReader) -> dict[str, int]:
         """Returns the versions that applied requests of this change before, by request id.
 
-        Segments are read only where they may hold an id.
-
         Raises:
             AppliedIdError: an id was applied with another digest, so another request has the same id. An empty digest
                 matches any other.
@@ -234,15 +370,15 @@ class Change:
             raise ConflictError(
                 f"request {id_!r}, which excludes this one, was applied by version {found[id_].version}"
             )
-        known = {id_: entry for id_, entry in found.items() if id_ in self.applied}
-        for entry in known.values():
+        known = [entry for id_, entry in found.items() if id_ in self.applied]
+        for entry in known:
             digest = self.applied[entry.id]
             if entry.digest and digest and entry.digest != digest:
                 raise AppliedIdError(
                     f"id {entry.id!r} was applied by version {entry.version} with other content, or by other columns: "
                     "use a new id for another request; the same one is applied"
                 )
-        return {entry.id: entry.version for entry in known.values()}
+        return {entry.id: entry.version for entry in known}
 
     def without(self, ids: set[str]) -> Change:
         """The same change without the requests ``ids`` and their statements.
@@ -253,30 +389,28 @@ class Change:
         """
         if not ids:
             return self
-        gone = set[str]()  # uuids of tables changed by a removed request; names may change in between
-        taken_out = [_belongs_to(statement, ids) for statement in self.statements]
-        for statement, is_out in zip(self.statements, taken_out, strict=True):
-            if is_out:
-                gone.add(statement.uuid)
-            elif isinstance(statement, DeletePositions) and statement.uuid in gone:
+        changed = set[str]()  # uuids of tables changed by a removed request; names may change in between
+        left = list[Statement]()
+        for statement in self.statements:
+            if _belongs_to(statement, ids):
+                changed.add(statement.uuid)
+                continue
+            if getattr(statement, "looks_up_rows", False) and statement.uuid in changed:
                 raise ConflictError(
                     f"table {statement.name!r}: rows were looked up after a request applied meanwhile: repeat"
                 )
-        left = tuple(one for one, is_out in zip(self.statements, taken_out, strict=True) if not is_out)
+            left.append(statement)
         for claim in self.claims if left else ():  # when nothing is left to commit, no claim can fail
-            if claim.uuid in gone:
+            if claim.uuid in changed:
                 raise ConflictError(
                     f"table {claim.name!r} was read beside a request that was applied meanwhile: repeat"
                 )
-        return replace(
-            self,
-            statements=left,
-            applied={id_: digest for id_, digest in self.applied.items() if id_ not in ids},
-        )
+        applied = {id_: digest for id_, digest in self.applied.items() if id_ not in ids}
+        return replace(self, statements=tuple(left), applied=applied)
 
     @property
     def is_prepared(self) -> bool:
-        """Whether ``prepare`` does anything, such as reading rows."""
+        """Whether ``prepare`` has anything to do."""
         return any(is_prepared(statement) for statement in self.statements)
 
     def with_first_upload(self, now_us: int) -> Change:
@@ -311,7 +445,8 @@ class Change:
         effects: list[TableEffect] = []
         for index, statement in enumerate(self.statements):
             statement.apply(draft, first_ts + index)
-            if (effect := effect_of(statement, draft)) is not None:
+            describe: Callable[[Draft], TableEffect | None] | None = getattr(statement, "effect", None)
+            if describe is not None and (effect := describe(draft)) is not None:
                 effects.append(effect)
         applied = tuple(AppliedId(id_, digest, draft.version) for id_, digest in self.applied.items())
         return Effects(first_ts + max(len(self.statements) - 1, 0), draft.counts, tuple(effects), applied)
@@ -319,7 +454,7 @@ class Change:
     def _check_fence(self, base: Manifest) -> None:
         if self.txid is not None and self.txid in base.revoked_intents:
             raise StaleWriterError(
-                f"intent {self.txid} was revoked after an hour without a heartbeat: start the job anew"
+                f"intent {self.txid} was revoked after an hour without a heartbeat: start the job again"
             )
         if self.first_upload_us is not None and self.first_upload_us <= base.orphan_cutoff:
             raise StaleWriterError("uncommitted objects of that age may have been collected: write them again")
@@ -347,14 +482,14 @@ def make_version(
     """Makes the manifest of the next version, with one change or several. Pure.
 
     Args:
-        changes: in order; each meets a base with the effects of those before it.
+        changes: in order; each is applied to a base with the effects of those before it.
         now_us: the server's clock, in microseconds.
         attempt: the name of this attempt.
         commit_id: names what becomes the version.
         segments: holds what ``prepare`` has read.
 
     Returns:
-        The manifest, None if background work has nothing left to do; and what each change did.
+        The manifest, None if background work has nothing left to do; and the effects of each change.
 
     Raises:
         StaleWriterError, ConflictError: see ``Change.apply``.
@@ -392,12 +527,13 @@ def join_messages(changes: Sequence[Change]) -> str:
 
 def _belongs_to(statement: Statement, ids: set[str]) -> bool:
     """Whether a statement belongs to these requests. Raises ConflictError if only a part of it does."""
-    if not isinstance(statement, Write) or not statement.requests:
+    requests: frozenset[str] = getattr(statement, "requests", frozenset())
+    if not requests:
         return statement.request in ids
-    applied = statement.requests & ids
-    if applied and applied != statement.requests:
+    applied = requests & ids
+    if applied and applied != requests:
         raise ConflictError(
-            f"table {statement.name!r}: {len(applied)} of {len(statement.requests)} requests, {min(applied)!r} first, "
-            "were applied meanwhile, and their rows stand in one file with those of the others: write these alone"
+            f"table {statement.name!r}: {len(applied)} of {len(requests)} requests, {min(applied)!r} first, were "
+            "applied meanwhile, and their rows are in one file with those of the others: write these alone"
         )
     return bool(applied)

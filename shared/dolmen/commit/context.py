@@ -30,23 +30,18 @@ class Context:
 
     @property
     def cache(self) -> ObjectCache:
-        """The cache of immutable objects."""
         return self.head.cache
 
     @property
     def segments(self) -> SegmentReader:
-        """Reads entries that have left the manifest."""
         return self.head.segments
 
     @contextmanager
     def reading(self, version: int, last: int | None = None) -> Iterator[None]:
-        """Wraps work that reads a version's objects: if one is missing because the version expired, that is no damage.
+        """Wraps work that reads a version's objects: raises VersionExpiredError if one is missing for that reason.
 
         Args:
             last: the last version, if the work reads several; those between may expire though a tag keeps the first.
-
-        Raises:
-            VersionExpiredError: in place of CorruptionError, if one of the versions has expired.
         """
         try:
             yield
@@ -57,13 +52,13 @@ class Context:
 
 
 class Handle(Protocol):
-    """An object that a user holds: a database, a table, a snapshot."""
+    """An object of the public API: a database, a table, a snapshot."""
 
     _context: Context
 
 
 def context_of(handle: Handle) -> Context:
-    """The context of a handle, for the parts of dolmen that work below the public classes."""
+    """The context of a handle, for code below the public classes."""
     return handle._context
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from dolmen.entries.segments.erasures_in_force import least_held, listed_erasures
-from dolmen.entries.segments.segment_reader import SegmentReader
+from dolmen.entries.segments.erasures_in_force import least_held
+from dolmen.entries.segments.segment_reader import SegmentReader, listed_erasures
 from dolmen.errors import ConflictError, VersionExpiredError
 from dolmen.format.layout import FORMAT_VERSION, Cursor, Tag
 from dolmen.format.manifest import (
@@ -26,37 +26,34 @@ from dolmen.format.manifest import (
     TableEntry,
 )
 
-CARRIED: dict[str, str] = {
-    "tables": "tables",
-    "properties": "properties",
-    "tags": "tags",
-    "cursors": "cursors",
-    "erasures": "erasures",
-    "rewritten": "rewritten",
-    "leaving": "leaving",
-    "segments": "own_segments",
-    "features": "features",
-    "released": "released",
-    "orphan_cutoff": "orphan_cutoff",
-    "horizon": "horizon",
-    "freed": "freed",
-    "swept": "swept",
-}
+CARRIED = {
+    name: name
+    for name in (
+        "tables", "properties", "tags", "cursors", "erasures", "rewritten", "leaving", "features", "released",
+        "orphan_cutoff", "horizon", "freed", "swept",
+    )
+} | {"segments": "own_segments"}  # fmt: skip
 """The members of a manifest that pass from version to version until a statement changes them, each with the name of the
 draft's attribute. ``Draft.finish`` makes all others for each version."""
 
 MEMBERS = frozenset(Manifest.__struct_fields__)
 
 
+class DatabaseStatement:
+    """A statement about the whole database, not about a table (see ``dolmen.commit.change.Statement``)."""
+
+    name: str | None = None
+    uuid = ""
+    request: str | None = None
+
+
 class Draft:
     """Collects the effects of statements on ``base``; ``finish`` makes the next manifest.
 
-    Args:
-        base: the version that statements compare themselves with. For a change that is committed together with others
-            it has the effects of those before it (see ``following``).
-        segments: reads sections of idle tables, and other entries that have left the manifest.
+    ``committed`` is the last version; ``base`` adds the effects of other changes of the same version (``following``).
 
-    ``committed`` is the version before, without what others do in this one.
+    Args:
+        segments: reads sections of idle tables, and other entries that have left the manifest.
     """
 
     tables: dict[str, TableEntry]
@@ -88,7 +85,6 @@ class Draft:
         self._manifests: set[str] = set()
 
     def copy(self) -> Draft:
-        """A copy of this draft, to return to."""
         other = Draft(self.base, self.segments)
         vars(other).update(vars(self))
         other.tables, other._objects, other._trees = dict(self.tables), set(self._objects), dict(self._trees)
@@ -96,11 +92,11 @@ class Draft:
         return other
 
     def following(self, commit_ts: int, applied: tuple[AppliedId, ...]) -> Draft:
-        """A draft of the same version for the next change, whose base has the effects so far, as if committed before.
+        """A draft of the same version for the next change, whose base has the effects so far, as if committed.
 
         Args:
-            commit_ts: the timestamp of the last statement so far.
-            applied: the requests that the last change applied.
+            commit_ts: timestamp of the last statement so far.
+            applied: requests that the last change applied.
         """
         other = self.copy()
         other.counts = Counts()
@@ -114,12 +110,10 @@ class Draft:
 
     @property
     def version(self) -> int:
-        """The number of the version that this draft becomes."""
         return self.base.version + 1
 
     @property
     def has_changes(self) -> bool:
-        """Whether it differs from its base."""
         return (
             bool(self.revoked or self._objects or self._trees)
             or self.tables.keys() != self.base.tables.keys()
@@ -131,11 +125,11 @@ class Draft:
         return {member: getattr(self, attribute) for member, attribute in CARRIED.items()}
 
     def table(self, name: str, uuid: str) -> TableEntry:
-        """The table as the statements so far have left it, with an idle table's section loaded.
+        """The whole entry of a table after the statements so far.
 
         Raises:
             TableNotFoundError: the table was dropped.
-            ConflictError: the table has another name now, or the name belongs to another table.
+            ConflictError: the table has another name, or the name belongs to another table.
         """
         entry = self.tables.get(name)
         if entry is not None and entry.uuid == uuid:
@@ -147,26 +141,29 @@ class Draft:
                 "that name and repeat"
             )
         if entry is None:
-            return self.base.table(name) if name not in self.base.tables else self._dropped_here(name)
+            return msgspec.structs.replace(self.base, tables=self.tables).table(name)  # raises TableNotFoundError
         raise ConflictError(
             f"table {name!r} was dropped and created again by version {entry.epoch}, or another table has its name "
-            "now: open it anew and repeat"
+            "now: open it again and repeat"
         )
 
     def unchanged_table(self, name: str, uuid: str, epoch: int) -> TableEntry | None:
-        """The table if it is still the one with this uuid and epoch; None when it was dropped or overwritten."""
+        """The whole entry if the table still has this uuid and epoch; None if it was dropped or overwritten."""
         entry = self.tables.get(name)
         return self.segments.whole(entry) if entry and (entry.uuid, entry.epoch) == (uuid, epoch) else None
 
-    def _dropped_here(self, name: str) -> TableEntry:
-        return msgspec.structs.replace(self.base, tables=self.tables).table(name)
+    def column_names(self, table: str | None, ids: Iterable[int]) -> tuple[str, ...]:
+        """The names of those of some columns that a table has; none if there is no such table."""
+        entry = self.tables.get(table or "")
+        columns = self.segments.whole(entry).schema.by_id if entry else {}
+        return tuple(columns[id_].name for id_ in ids if id_ in columns)
 
     def require(self, features: Iterable[str]) -> None:
-        """Records features that readers must support from now on. They stay, because older versions can be restored."""
+        """Records features that readers must support. They stay, because older versions can be restored."""
         self.features = tuple(sorted({*self.features, *features}))
 
     def release(self, objects: Iterable[str]) -> None:
-        """Notes objects to which this commit removes a reference."""
+        """Records objects to which this commit removes a reference."""
         self._objects.update(objects)
 
     def release_tree(self, segment: Segment) -> None:
@@ -174,7 +171,7 @@ class Draft:
         self._trees[segment.object] = _without_values(segment)
 
     def release_all_of(self, entry: TableEntry) -> None:
-        """Releases everything that a table reaches. Objects named only by segments are released with their segments."""
+        """Releases everything that a table reaches; objects that only segments name go with their segments."""
         segments = {segment.object: _without_values(segment) for segment in entry.segments}
         self._objects |= entry.objects() - segments.keys()
         self._trees |= segments
@@ -190,12 +187,12 @@ class Draft:
             self._manifests.add(old.manifest)
 
     def erasures_after(self, ts: int) -> tuple[Erasure, ...]:
-        """The erasures of later timestamps, oldest first, those of this commit included. Spilled ones are fetched."""
+        """The erasures of later timestamps, oldest first, including those of this commit."""
         spilled = [segment for segment in self.own_segments if segment.kind == "erasures"]
         return listed_erasures(spilled, self.erasures, self.segments, ts)
 
     def check_kept(self, version: int) -> None:
-        """Raises VersionExpiredError if what a version needs may be gone when this draft lands."""
+        """Raises VersionExpiredError if objects of a version may be deleted when this draft lands."""
         if not self.base.is_kept(version):
             raise VersionExpiredError(f"version {version} has expired: the oldest kept is {self.base.horizon}")
 
@@ -212,7 +209,6 @@ class Draft:
         did_more: int = 0,
         message: str = "",
     ) -> Manifest:
-        """Makes the next manifest."""
         base = self.committed
         for name, entry in base.tables.items():
             if entry.section and self.tables.get(name) is not entry:
@@ -246,7 +242,7 @@ class Draft:
         return Manifest(**members)
 
     def _still_rewritten(self) -> tuple[RewrittenErasures, ...]:
-        """The notes on erasures of which no file holds rows, without those that a restored or cloned table refutes."""
+        """The notes on erasures whose rows no file holds, without those that a restored or cloned table refutes."""
         if not self.rewritten:
             return ()
         known = {(entry.uuid, entry.epoch) for entry in self.committed.tables.values()}
@@ -272,5 +268,5 @@ class Draft:
 
 
 def _without_values(segment: Segment) -> Segment:
-    """A segment's reference as a work list keeps it: bounds are values of rows, which may have to leave the disk."""
+    """A segment's reference for the work list: bounds are values of rows, which may have to leave the disk."""
     return msgspec.structs.replace(segment, stats={}) if segment.stats else segment

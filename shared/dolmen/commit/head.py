@@ -1,39 +1,195 @@
-"""The newest version known to this process: the pointer's ETag, and the manifest that the pointer names.
+"""The newest version that this process knows, and the queue of its changes that wait to become the next one.
 
-Turns: a writer that has lost again asks to be the next to commit.
-
-A process that has just committed knows the newest version without a request. Others must read it first, so they would
-always lose against a writer that commits continuously. A writer that has lost twice therefore replaces the pointer by
-one that names the same version, and a turn. That makes no version. Running attempts fail, because the ETag that they
-depend on has changed. A process that reads the turn waits until the version changes, or as long as the turn says.
-
-Only fairness depends on this waiting: a commit is a compare-and-swap, whichever writer has the turn.
+Changes that wait at the same time become one version together. There is no thread for this: the first change that waits
+leads. It commits itself and all that are queued by then; then the next one that still waits leads.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import os
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from dolmen.base.runtime import POINTER_READ, Instant, Runtime, attempts
+from dolmen.base import arguments
+from dolmen.base.runtime import POINTER_READ, Instant, Runtime, Signal, attempts
 from dolmen.base.units import DAY_US, SECOND_US
-from dolmen.commit.group import CommitQueue
+from dolmen.commit.change import Change, Effects, join_messages, summarize
+from dolmen.commit.uploads import PendingUploads
 from dolmen.entries.segments.segment_reader import SegmentReader
-from dolmen.errors import ClockError, CorruptionError, ObjectNotFoundError, StoreUnavailableError, VersionExpiredError
+from dolmen.errors import (
+    ClockError,
+    CorruptionError,
+    Error,
+    ObjectNotFoundError,
+    UnknownOutcomeError,
+    VersionExpiredError,
+)
 from dolmen.format.layout import POINTER, Pointer, Turn, manifest_key
-from dolmen.format.manifest import EMPTY, Manifest
+from dolmen.format.manifest import EMPTY, HistoryEntry, Manifest
 from dolmen.store.base import ObjectStore, Stored
 from dolmen.store.cache import DiskCache, ObjectCache
+
+MOST_CHANGES = 256
+"""The most changes in one version. Each adds an entry to the manifest, and some upload a ``.del`` object with it."""
+
+
+@dataclass(frozen=True)
+class Committed:
+    """The outcome of a commit.
+
+    Args:
+        manifest: the version that the change became, with others or alone; None if there was nothing left to apply.
+        already: the versions of requests that were applied before and left out, by request id.
+        attempts: how often the pointer was put.
+        effects: the effects of this change alone, if others are in the version, too.
+        change: the change as it was applied.
+    """
+
+    manifest: Manifest | None
+    already: dict[str, int]
+    attempts: int
+    effects: Effects | None = None
+    change: Change | None = None
+
+    @property
+    def entry(self) -> HistoryEntry | None:
+        """The history's entry for this change alone; None if there was nothing left to apply."""
+        if self.manifest is None:
+            return None
+        entry = self.manifest.as_history()
+        if self.effects is None or self.change is None:
+            return entry
+        did, did_more = summarize(self.effects.on_tables)
+        return msgspec.structs.replace(
+            entry,
+            commit_ts=self.effects.commit_ts,
+            operation=self.change.operation,
+            counts=self.effects.counts,
+            did=did,
+            did_more=did_more,
+            message=self.change.message,
+        )
+
+
+@dataclass(eq=False)
+class Member:
+    """A change that waits for a version, and its outcome.
+
+    Args:
+        signal: set when there is an outcome, or when this change leads.
+        number: its number in the order in which the changes of the process were queued.
+        already: its requests that committed versions had applied.
+        tries: how often the pointer was put for it.
+    """
+
+    change: Change
+    uploads: PendingUploads
+    signal: Signal
+    number: int = 0
+    already: dict[str, int] = field(default_factory=dict)
+    tries: int = 0
+    outcome: Committed | Error | None = None
+
+    def result(self) -> Committed:
+        assert self.outcome is not None, "it has waited for its outcome"
+        if isinstance(self.outcome, Error):
+            raise self.outcome
+        return self.outcome
+
+
+class CommitQueue:
+    """The changes of one process that wait for a version, in the order of their numbers; the first one leads."""
+
+    def __init__(self) -> None:
+        self._begin()
+
+    def _begin(self) -> None:
+        self._lock, self._process = threading.Lock(), os.getpid()
+        self._waiting: list[Member] = []
+        self._leader: Member | None = None
+        self.last_number = 0
+
+    @property
+    def has_leader(self) -> bool:
+        return self._leader is not None and self._process == os.getpid()
+
+    def join(self, member: Member) -> bool:
+        """Adds a change. Returns whether it leads now; otherwise its signal will be set."""
+        if self._process != os.getpid():
+            self._begin()  # threads do not survive a fork: this process has no leader
+        with self._lock:
+            self.last_number += 1
+            member.number = self.last_number
+            self._waiting.append(member)
+            if self._leader is not None:
+                return False
+            self._leader = member
+            return True
+
+    def first(self, most: int) -> list[Member]:
+        """The first changes that can become one version together, at most ``most``.
+
+        Background work goes alone, because it makes no version if it has nothing to do. So does a change that would
+        make the message too long.
+        """
+        with self._lock:
+            waiting = list(self._waiting)
+        group = waiting[:1]
+        if waiting[0].change.upkeep:
+            return group
+        for member in waiting[1:]:
+            if len(group) == most:
+                break
+            if member.change.upkeep:
+                continue
+            said = join_messages([each.change for each in (*group, member)]) if member.change.message else ""
+            if len(said.encode()) <= arguments.MAX_MESSAGE_BYTES:
+                group.append(member)
+        return group
+
+    def all(self) -> list[Member]:
+        with self._lock:
+            return list(self._waiting)
+
+    def end(self, member: Member, outcome: Committed | Error) -> None:
+        with self._lock:
+            if member in self._waiting:
+                self._waiting.remove(member)
+            member.outcome = outcome
+        member.signal.set()
+
+    def leave(self, member: Member) -> None:
+        """Removes a change, whatever its outcome. If it led, the first of the others leads."""
+        with self._lock:
+            if member in self._waiting:
+                self._waiting.remove(member)
+            if self._leader is not member:
+                return
+            self._leader = following = self._waiting[0] if self._waiting else None
+        if following is not None:
+            following.signal.set()
+
+
+def copy_error(error: Error) -> Error:
+    """An equal error for another thread, because raising an error changes it."""
+    if isinstance(error, UnknownOutcomeError):
+        copied: Error = UnknownOutcomeError(error.commit_id, error.reason)
+    else:
+        copied = type(error).__new__(type(error), *error.args)
+        vars(copied).update(vars(error))
+    copied.__cause__ = error.__cause__
+    return copied
+
 
 STAMP_SECONDS = 240.0
 """Seconds within which a pointer PUT must be signed after the time that the version is dated with. S3 accepts a
 signature for 15 minutes, so no version can land more than 20 minutes after its date (docs/protocol.md)."""
 
-
 _CLOCKS_DISAGREE_SECONDS = 5.0
-"""The most by which answers of one server may disagree, beside whole seconds."""
-
+"""The most by which responses of one server may disagree, beside whole seconds."""
 
 _BEHIND_FIRST = manifest_key(1, "").removesuffix("-.json") + "~"
 """Sorts after all manifests of version 1, which attempts at the first commit may leave behind."""
@@ -46,7 +202,7 @@ class Base:
     Args:
         etag: the ETag of the pointer; None if the database does not exist yet.
         date_us: the server's clock in the response that showed it as the newest; 0 if this process committed it.
-        turn: who commits next, if a writer asked for it.
+        turn: the turn of the writer that commits next, if one asked for it.
     """
 
     manifest: Manifest
@@ -60,9 +216,8 @@ class Look:
     """The pointer, as one response showed it.
 
     Args:
-        date_us: the server's clock in that response. A later time would be too late, because reading the manifest
-            takes long.
-        at: when it came, by ``runtime.monotonic``.
+        date_us: the server's clock in that response.
+        at: time of that response, by ``runtime.monotonic``.
     """
 
     pointer: Pointer
@@ -72,7 +227,6 @@ class Look:
 
     @property
     def turn(self) -> Turn | None:
-        """The turn of the writer that commits next; None if no writer asked for one."""
         return self.pointer.turn or None
 
 
@@ -82,7 +236,7 @@ class Stamp:
 
     Args:
         time_us: the server's clock, microseconds since the epoch.
-        made: when that was its time, by the clocks of this machine.
+        made: the same time by the clocks of this machine.
     """
 
     time_us: int
@@ -94,7 +248,6 @@ class Head:
 
     Args:
         trust_clock: accept a server's clock that contradicts both the local clock and the previous commit.
-        cache: keeps immutable objects; a cache of its own by default.
     """
 
     def __init__(
@@ -105,18 +258,14 @@ class Head:
         self.segments = SegmentReader(store, runtime, self.cache)
         self.trust_clock = trust_clock
         self.queue = CommitQueue()
-        self._base: Base | None = None
+        self.cached: Base | None = None
+        """The newest version seen so far."""
         self._seen_at = float("-inf")
         self._is_new = False
 
-    @property
-    def cached(self) -> Base | None:
-        """The newest version seen so far, or None before the first look."""
-        return self._base
-
     def known(self) -> Base:
         """The newest version seen so far; looks for it if none was seen. Raises as ``refresh`` does."""
-        return self._base or self.refresh()
+        return self.cached or self.refresh()
 
     @property
     def manifest_bytes(self) -> int:
@@ -158,7 +307,7 @@ class Head:
             CorruptionError: it is damaged, gone, or went back to an older version.
             UnsupportedFormatError: a newer dolmen wrote it.
         """
-        known = self._base
+        known = self.cached
         try:
             found = self.store.get(POINTER)
         except ObjectNotFoundError:
@@ -170,14 +319,13 @@ class Head:
         return Look(pointer, found.etag, self.store.clock.now_us, self.runtime.monotonic())
 
     def follow(self, look: Look) -> Base:
-        """Reads the manifest that the pointer names, if it is not the one that is known: at most 1 GET.
+        """Reads the manifest that the pointer names, unless it is known: at most 1 GET.
 
         Raises:
             ObjectNotFoundError: it is missing. Look again: the version may have expired in the meantime.
-            CorruptionError: it is damaged.
-            UnsupportedFormatError: a newer dolmen wrote it.
+            CorruptionError, UnsupportedFormatError: it is damaged, or a newer dolmen wrote it.
         """
-        known, named = self._base, look.pointer
+        known, named = self.cached, look.pointer
         if known and known.manifest.commit_id == named.commit_id:
             base = replace(known, etag=look.etag, date_us=look.date_us, turn=look.turn)
             return self._remember(base, look.at)
@@ -234,8 +382,8 @@ class Head:
                 raise VersionExpiredError(f"version {each} has expired: the oldest kept is {newest.horizon}")
 
     def _remember(self, base: Base, at: float) -> Base:
-        if self._base is None or base.manifest.version >= self._base.manifest.version:  # else a thread was faster
-            self._base, self._seen_at = base, at
+        if self.cached is None or base.manifest.version >= self.cached.manifest.version:  # else a thread was faster
+            self.cached, self._seen_at = base, at
         return base
 
     def read_manifest(self, key: str) -> Manifest:
@@ -243,8 +391,8 @@ class Head:
         return Manifest.decode(self.store.get(key).body, key)
 
     def advance(self, base: Base) -> None:
-        """Notes a version that this process committed itself."""
-        if self._base is None or base.manifest.version > self._base.manifest.version:
+        """Records a version that this process committed itself."""
+        if self.cached is None or base.manifest.version > self.cached.manifest.version:
             self._remember(base, self.runtime.monotonic())
 
     def server_now(self, previous: Manifest) -> int:
@@ -276,9 +424,9 @@ class Head:
         return now_us
 
     def seconds_since(self, stamp: Stamp) -> float:
-        """Seconds since a stamp was made, by this machine's clocks or by the server's answers, whichever shows more.
+        """Seconds since a stamp was made, by this machine's clocks or the server's responses, whichever shows more.
 
-        The clocks of a machine that was frozen may show nothing of it.
+        The clocks of a machine that was frozen may not show it.
         """
         least_us = self.store.clock.least_us
         if least_us is None:
@@ -286,13 +434,24 @@ class Head:
         return max(self.runtime.elapsed(stamp.made), (least_us - stamp.time_us) / SECOND_US)
 
     def may_send(self, stamp: Stamp) -> bool:
-        """Whether a pointer to a version with this stamp may be sent: it is not old, and was right when it was made."""
+        """Whether a pointer to a version with this stamp may be sent: it is young, and was right when it was made."""
         most_seconds = self.runtime.elapsed(stamp.made) + _CLOCKS_DISAGREE_SECONDS
         return self.seconds_since(stamp) <= min(most_seconds, STAMP_SECONDS)
 
 
+def commit_of(head: Head, newest: Manifest, version: int) -> HistoryEntry | None:
+    """The commit that made a version, with at most one GET; None if it has left the history."""
+    if version == newest.version:
+        return newest.as_history()
+    entries: Sequence[HistoryEntry] = newest.history
+    for segment in newest.segments_of("history"):
+        if segment.least <= version <= segment.greatest:
+            entries = head.segments.history(segment)
+    return next((entry for entry in entries if entry.version == version), None)
+
+
 def _check_forward(known: Base | None, named: Pointer) -> None:
-    """Raises CorruptionError if the pointer moved back: a pointer only moves forward, so somebody replaced it."""
+    """Raises CorruptionError if the pointer moved back, which only happens if somebody replaced it."""
     if known is None or known.manifest.version < named.version:
         return
     there = known.manifest
@@ -300,90 +459,5 @@ def _check_forward(known: Base | None, named: Pointer) -> None:
         raise CorruptionError(
             POINTER,
             f"it names version {named.version}, commit {named.commit_id}, though version {there.version}, "
-            f"{there.commit_id}, was committed; if an older copy was put back on purpose, open the database anew",
+            f"{there.commit_id}, was committed; if an older copy was put back on purpose, open the database again",
         )
-
-
-LOSSES = 2
-"""Attempts that a writer loses before it asks for a turn: where few compete, the next one mostly lands anyway."""
-
-
-LONGEST_SECONDS = 5.0
-"""Nobody waits longer for a turn, whatever the pointer says."""
-
-
-_SHORTEST_SECONDS = 0.1
-
-
-_LEAST_TRIPS = 0.1
-
-
-_TRIPS = 4
-"""Round trips of a lost attempt, with its readback."""
-
-
-_PATIENCE = 6
-"""Round trips between the first looks of who waits. Who has seen n versions pass looks n + 1 times as often, so that it
-mostly comes first to the turn of the next one."""
-
-
-def turn_seconds(turn: Turn) -> float:
-    """How long others wait for a turn at most."""
-    return min(turn.ms / 1_000, LONGEST_SECONDS)
-
-
-def await_turn(head: Head, losses: int, seconds: float) -> Base:
-    """Waits until an attempt is worth while; takes a turn after ``LOSSES`` lost ones.
-
-    Args:
-        losses: how often this change has lost.
-        seconds: how long its last attempt took.
-
-    Returns:
-        The newest version.
-    """
-    runtime = head.runtime
-    own = Turn(runtime.uuid(), round(min(max(2 * seconds, _SHORTEST_SECONDS), LONGEST_SECONDS) * 1_000))
-    if losses < LOSSES:
-        runtime.sleep(runtime.random.uniform(0, min(seconds, LONGEST_SECONDS)))
-    look = head.look()
-    first = 0 if look is None else look.pointer.version
-    while look is not None:
-        look = _wait_for_others(head, look, own, first, min(seconds / _TRIPS, 1.0))
-        if losses < LOSSES or look is None or look.turn == own:
-            break
-        try:
-            taken = head.take_turn(look, own)
-        except StoreUnavailableError:
-            break  # the attempt finds out what is wrong
-        if taken is not None:
-            look = taken
-            break
-        look = head.look()  # another writer came first, or the answer was lost
-    try:
-        return head.refresh() if look is None else head.follow(look)
-    except ObjectNotFoundError:  # the version has expired in the meantime
-        return head.refresh()
-
-
-def _wait_for_others(head: Head, look: Look, own: Turn, first: int, trip: float) -> Look | None:
-    """Waits while the pointer has another writer's turn. Returns the pointer then; None if there is none.
-
-    Args:
-        first: the version that was the newest when this change began to wait.
-        trip: seconds of a round trip, about.
-    """
-    runtime, since, slept = head.runtime, look, 0.0
-    latest: Look | None = look
-    while latest is not None and latest.turn not in (None, own):
-        if latest.etag != since.etag:
-            since, slept = latest, 0.0
-        assert latest.turn is not None
-        if max(latest.at - since.at, slept) >= turn_seconds(latest.turn):
-            break  # whose turn it was does not come
-        passed = latest.pointer.version - first
-        pause = runtime.random.uniform(0.5, 1) * max(trip, 0.001) * max(_PATIENCE / (1 + passed), _LEAST_TRIPS)
-        runtime.sleep(pause)
-        slept += pause
-        latest = head.look()
-    return latest

@@ -1,4 +1,11 @@
-"""The commit loop. A version is committed when the pointer names it, and not before."""
+"""The commit loop. A version is committed when the pointer names it, and not before.
+
+A process that has just committed knows the newest version without a request. Others must read it first, so they would
+always lose against a writer that commits continuously. A writer that has lost twice therefore takes a turn: it replaces
+the pointer by one that names the same version, and a turn. That makes no version, but running attempts fail, because
+the ETag that they depend on has changed. A process that reads the turn waits until the version changes, or as long as
+the turn says. Only fairness depends on this: a commit is a compare-and-swap, whichever writer has the turn.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +13,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dolmen.base.runtime import POINTER_PUT, attempts
-from dolmen.commit.change import Change, Effects, make_version
+from dolmen.commit.change import Change, Effects, Statement, make_version
 from dolmen.commit.draft import Draft
-from dolmen.commit.group import MOST_CHANGES, Committed, Member, copy_error
-from dolmen.commit.head import STAMP_SECONDS, Base, Head, Stamp, await_turn, turn_seconds
+from dolmen.commit.head import MOST_CHANGES, STAMP_SECONDS, Base, Committed, Head, Look, Member, Stamp, copy_error
 from dolmen.commit.readback import Readback, read_back
-from dolmen.commit.statements.statement import Statement
+from dolmen.commit.root_budget import RootBudget
 from dolmen.commit.uploads import PendingUploads
-from dolmen.errors import CorruptionError, Error, StoreUnavailableError, UnknownOutcomeError
-from dolmen.format.layout import POINTER, Pointer
+from dolmen.errors import CorruptionError, Error, ObjectNotFoundError, StoreUnavailableError, UnknownOutcomeError
+from dolmen.format.layout import POINTER, Pointer, Turn
 from dolmen.format.manifest import Manifest
 from dolmen.store.base import Stored, Unknown
 
@@ -31,7 +37,7 @@ def commit(head: Head, change: Change, uploads: PendingUploads) -> Committed:
         StoreUnavailableError: the store can't be reached; nothing was committed.
         UnknownOutcomeError: an attempt was sent, and its outcome cannot be found out.
     """
-    if uploads.files and head.queue.is_busy:  # they would go up with the leader's next version, which takes longer
+    if uploads.files and head.queue.has_leader:  # they would go up with the leader's next version, which takes longer
         change = change.with_first_upload(head.store.clock.now_us)
         uploads.upload_files()
     member = Member(change, uploads, head.runtime.signal())
@@ -54,13 +60,10 @@ def submit(
     txid: str | None = None,
     uploads: PendingUploads | None = None,
 ) -> Committed:
-    """Commits background work (see ``commit``). Makes no version when others have left nothing to do.
+    """Commits background work (see ``commit`` and ``Change``). Makes no version when nothing is left to do.
 
     Args:
-        operation: a word for ``history``.
-        first_upload_us: the server's clock before its first object was uploaded; None without uploads.
-        txid: the intent under which they were uploaded.
-        uploads: holds ``.del`` objects that the statements refer to already.
+        uploads: has the ``.del`` objects that the statements refer to.
     """
     change = Change(
         commit_id=head.runtime.uuid(),
@@ -87,33 +90,34 @@ class _AdaptedChange:
 
     @property
     def has_work(self) -> bool:
-        """Whether the version must contain it: some of its requests, or its statements, were not applied before."""
+        """Whether some of its requests, or its statements, were not applied before."""
         return not self.found or bool(self.change.applied or self.change.statements)
 
 
 class Leader:
-    """Commits the changes that wait, together, until this thread's own is settled."""
+    """Commits the changes that wait, together, until this thread's own has an outcome."""
 
     def __init__(self, head: Head, own: Member) -> None:
         self._head, self._runtime, self._queue, self._own = head, head.runtime, head.queue, own
+        self._root_budget = RootBudget(head.runtime, head.segments)
         self._most, self._unstamped = MOST_CHANGES, 0
         self._base_covers = 0  # changes up to this number were queued before the base was read: their errors are final
         self._attempted: list[Member] = []
         self._sent = ""  # the commit id of a pointer that may have landed
 
     def lead(self) -> None:
-        """Makes attempts. An error of the store is an error of all changes that it concerns."""
+        """Makes attempts until its own change has an outcome. An error of the store is that of all changes involved."""
         try:
             self._begin()
             while self._own.outcome is None:
                 self._attempt()
         except Error as error:
             for member in self._attempted or self._queue.all():
-                self._queue.settle(member, error if member is self._own else copy_error(error))
+                self._queue.end(member, error if member is self._own else copy_error(error))
             self._attempted = []
         finally:
             for member in self._attempted:
-                self._queue.settle(member, self._interruption())
+                self._queue.end(member, self._interruption())
 
     def _interruption(self) -> Error:
         """The error of changes that were under way when this thread was interrupted."""
@@ -140,7 +144,7 @@ class Leader:
     def _attempt(self) -> None:
         """Makes the next version of the changes that wait, and tries to commit it."""
         head, base, began = self._head, self._base, self._runtime.monotonic()
-        # Adapt first: it may settle this thread's change, or read a newer base. Then there is nothing to commit yet.
+        # Adapt first: it may end this thread's change, or read a newer base. Then there is nothing to commit yet.
         group = self._adapt()
         if not group:
             return
@@ -164,20 +168,21 @@ class Leader:
             attempt = self._runtime.attempt()
             made, effects = make_version(changes, base.manifest, stamp.time_us, attempt, commit_id, head.segments)
             if made is None:
-                self._queue.settle(own.member, Committed(None, own.member.already, own.member.tries))
+                self._queue.end(own.member, Committed(None, own.member.already, own.member.tries))
                 return
-            manifest = own.member.uploads.root_budget.spill_from(made, base.manifest, upkeep=own.change.upkeep)
+            manifest = self._root_budget.spill_from(made, base.manifest, upkeep=own.change.upkeep)
             # The spill precedes the encoding. Decoding what was encoded proves that readers can read this version.
             manifest, body = manifest.as_read()
         except Error as error:
             if len(applied) > 1:
                 self._most = 1  # each goes alone, and meets its own error
             elif self._is_final(own.member, error):
-                self._queue.settle(own.member, error)
+                self._queue.end(own.member, error)
             return
         # From here on an interruption concerns the whole group. All objects are stored before the pointer names them.
         self._attempted = [each.member for each in group]
-        own.member.uploads.upload(manifest.key, body, [each.member.uploads for each in applied[1:]])
+        spill = self._root_budget.take_waiting(head.store.clock.now_us)
+        own.member.uploads.upload([each.member.uploads for each in applied[1:]], spill, manifest.key, body)
         if head.may_send(stamp):
             for member in self._attempted:
                 member.tries += 1
@@ -197,7 +202,7 @@ class Leader:
             self._base_covers = queued
             return
         self._attempted = []
-        if head.seconds_since(stamp) > STAMP_SECONDS:  # else the last answer has the time
+        if head.seconds_since(stamp) > STAMP_SECONDS:  # else the last response has the time
             self._refresh()
 
     def _adapt(self) -> list[_AdaptedChange]:
@@ -207,7 +212,7 @@ class Leader:
         others waits for the next version, where it comes first.
 
         Returns:
-            The changes of the next version, that of this thread first. None if that is settled, or if the base was
+            The changes of the next version, that of this thread first; none if that has an outcome, or if the base was
             read again.
         """
         base, segments = self._base.manifest, self._head.segments
@@ -234,13 +239,13 @@ class Leader:
                 if adapted:  # perhaps an error because of these: it waits for the next version
                     continue
                 if self._is_final(member, error):
-                    self._queue.settle(member, error)
+                    self._queue.end(member, error)
                 return []
             # A request applied by this very version may be lost with it. One of the base stays applied.
             if all(version <= base.version for version in found.values()):
                 member.already, member.change = each.found, change  # true whatever becomes of this attempt
                 if not each.has_work:
-                    self._queue.settle(member, Committed(None, member.already, member.tries))
+                    self._queue.end(member, Committed(None, member.already, member.tries))
                     if member is self._own:
                         return []
                     continue
@@ -256,15 +261,14 @@ class Leader:
     def _is_final(self, member: Member, error: Error) -> bool:
         """Whether an error is final, because the base is the newest version. Otherwise reads the newest one."""
         base, is_fresh = self._base.manifest, member.number <= self._base_covers
-        gone = isinstance(error, CorruptionError) and error.is_missing
-        if is_fresh and not gone:
+        is_missing = isinstance(error, CorruptionError) and error.is_missing
+        if is_fresh and not is_missing:
             return True
         self._refresh()  # an error on a cached base proves nothing
         # An object that is missing is damage, unless the base expired while the change was adapted to it.
         return is_fresh and base.version >= self._base.manifest.horizon
 
     def _finish(self, group: list[_AdaptedChange], manifest: Manifest, effects: list[Effects]) -> None:
-        """Settles changes that have become a version."""
         rest = iter(effects)
         self._attempted = []
         for each in group:
@@ -275,11 +279,11 @@ class Leader:
                 outcome = Committed(manifest, each.found, member.tries)
             else:
                 outcome = Committed(manifest, each.found, member.tries, next(rest), each.change)
-            self._queue.settle(member, outcome)
+            self._queue.end(member, outcome)
 
 
 def _swing(head: Head, base: Base, manifest: Manifest, stamp: Stamp) -> str | None:
-    """Puts the pointer. Returns its new ETag if that committed, None if it certainly did not: another took the place.
+    """Puts the pointer. Returns its new ETag if that committed, None if another commit certainly came first.
 
     The ETag is "" if the commit landed and the pointer has moved on since.
     """
@@ -311,3 +315,78 @@ def _swing(head: Head, base: Base, manifest: Manifest, stamp: Stamp) -> str | No
     if unknown:
         raise UnknownOutcomeError(manifest.commit_id, unknown)
     raise StoreUnavailableError(f"the pointer could not be replaced: {refusal}")
+
+
+LOSSES = 2
+"""Attempts that a writer loses before it asks for a turn: where few compete, the next one mostly lands anyway."""
+
+LONGEST_SECONDS = 5.0
+"""The longest wait for a turn, whatever the pointer says."""
+
+_SHORTEST_SECONDS, _LEAST_TRIPS = 0.1, 0.1
+
+_TRIPS = 4
+"""Round trips of a lost attempt, with its readback."""
+
+_PATIENCE = 6
+"""Round trips between the first looks of a process that waits. After n versions it looks n + 1 times as often, so that
+it mostly comes first to the turn of the next one."""
+
+
+def turn_seconds(turn: Turn) -> float:
+    """How long others wait for a turn at most."""
+    return min(turn.ms / 1_000, LONGEST_SECONDS)
+
+
+def await_turn(head: Head, losses: int, seconds: float) -> Base:
+    """Waits until an attempt is worth while; takes a turn after ``LOSSES`` lost ones. Returns the newest version.
+
+    Args:
+        losses: how often this change has lost.
+        seconds: how long its last attempt took.
+    """
+    runtime = head.runtime
+    own = Turn(runtime.uuid(), round(min(max(2 * seconds, _SHORTEST_SECONDS), LONGEST_SECONDS) * 1_000))
+    if losses < LOSSES:
+        runtime.sleep(runtime.random.uniform(0, min(seconds, LONGEST_SECONDS)))
+    look = head.look()
+    first = 0 if look is None else look.pointer.version
+    while look is not None:
+        look = _wait_for_others(head, look, own, first, min(seconds / _TRIPS, 1.0))
+        if losses < LOSSES or look is None or look.turn == own:
+            break
+        try:
+            with_turn = head.take_turn(look, own)
+        except StoreUnavailableError:
+            break  # the attempt finds out what is wrong
+        if with_turn is not None:
+            look = with_turn
+            break
+        look = head.look()  # another writer came first, or the response was lost
+    try:
+        return head.refresh() if look is None else head.follow(look)
+    except ObjectNotFoundError:  # the version has expired in the meantime
+        return head.refresh()
+
+
+def _wait_for_others(head: Head, look: Look, own: Turn, first: int, trip: float) -> Look | None:
+    """Waits while the pointer has another writer's turn. Returns the pointer then; None if there is none.
+
+    Args:
+        first: the version that was the newest when this change began to wait.
+        trip: seconds of a round trip, about.
+    """
+    runtime, since, slept = head.runtime, look, 0.0
+    latest: Look | None = look
+    while latest is not None and latest.turn not in (None, own):
+        if latest.etag != since.etag:
+            since, slept = latest, 0.0
+        assert latest.turn is not None
+        if max(latest.at - since.at, slept) >= turn_seconds(latest.turn):
+            break  # the writer that has the turn does not come
+        passed = latest.pointer.version - first
+        pause = runtime.random.uniform(0.5, 1) * max(trip, 0.001) * max(_PATIENCE / (1 + passed), _LEAST_TRIPS)
+        runtime.sleep(pause)
+        slept += pause
+        latest = head.look()
+    return latest

@@ -1,18 +1,16 @@
 """Readback: finds out whose commit followed a base. The one place that resolves an ambiguous pointer PUT.
 
 An attempt on version n can only have landed as version n+1, and the pointer's ETag shows whether anything landed. So
-the question is always "which commit id has version n+1?". The answer is in the newest manifest, in its history, or
-further back in the chain of versions. An object that cannot be read proves nothing.
+the question is always "which commit id has version n+1?". The newest manifest, its history, or the history's segments
+tell it. An object that cannot be read proves nothing.
 """
 
 from __future__ import annotations
 
 from enum import Enum
 
-from dolmen.commit.head import Base, Head
-from dolmen.commit.versions import commit_of
+from dolmen.commit.head import Base, Head, commit_of
 from dolmen.errors import Error
-from dolmen.format.manifest import Manifest
 
 
 class Readback(Enum):
@@ -21,7 +19,7 @@ class Readback(Enum):
     OURS = "ours"
     THEIRS = "theirs"
     UNMOVED = "the pointer is still the one the attempt was based on"
-    TURN = "the pointer names the same version, and a turn that was taken since"
+    TURN = "the pointer names the same version, and another turn"
     UNKNOWN = "unreadable"
 
 
@@ -33,14 +31,9 @@ def read_back(head: Head, base: Base, commit_id: str) -> Readback:
             return Readback.UNMOVED
         if newest.manifest.version == base.manifest.version:
             return Readback.TURN  # the ETag that the attempt depends on will never come back
-        found = _commit_id_of(head, newest.manifest, base.manifest.version + 1)
+        found = commit_of(head, newest.manifest, base.manifest.version + 1)
     except Error:
         return Readback.UNKNOWN
     if found is None:
         return Readback.UNKNOWN
-    return Readback.OURS if found == commit_id else Readback.THEIRS
-
-
-def _commit_id_of(head: Head, newest: Manifest, version: int) -> str | None:
-    entry = commit_of(head, newest, version)
-    return entry.commit_id if entry else None
+    return Readback.OURS if found.commit_id == commit_id else Readback.THEIRS

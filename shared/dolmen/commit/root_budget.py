@@ -1,16 +1,15 @@
-"""The root's byte budget: what leaves a manifest that is too large, or that is uploaded too often as it is.
+"""The root's byte budget: moves entries out of a manifest that is too large, or that is uploaded too often as it is.
 
 A spill takes entries of the base. So one that was uploaded for a lost attempt serves the next attempt, if all its
 entries are still inline and equal. It takes the commit's own files, whose timestamps change with every rebase, only if
 these alone are more than the budget: then a manifest with them costs each attempt more than the segment does.
-
-The tails of a manifest: entries that may leave it, and what it costs to upload them with every version.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, TypeAlias, TypeVar
@@ -30,14 +29,25 @@ LEAST_HISTORY = 8
 """The fewest earlier commits that are moved into a segment. Collection commits too: if each commit of a crowded root
 wrote a segment, which a later commit collects, an idle database would never stop committing."""
 
-
 LEAST_WORN = 16
 """The fewest entries that leave a root which is within its budget, so that small tables stay in one object."""
 
+LEAST_PART = 16
+"""A tail is moved only if it takes at least this part of the budget. Otherwise every commit of a crowded root would
+write a segment."""
 
+PUT_BYTES = 448 * KIB
+"""The bytes of repeated uploads after which a tail leaves a root that is within its budget: as much as the PUT of a
+segment is worth, so that both together cost at most twice the least possible, whatever the size of the entries. Only if
+the database has no budget of its own."""
+
+MOST_JOINED, MOST_JOINED_BYTES = 512, 64 * KIB
+"""A spill takes in the segment before it as long as both have no more entries, and that segment no more bytes. So
+segments do not become many though spills are small, and an entry is written some ten times before it stays. Only if
+the database has no budget of its own."""
+
+_JOINED: frozenset[SegmentKind] = frozenset({"files", "tombstones", "applied", "released", "history"})
 _TABLE_TAILS: tuple[SegmentKind, ...] = ("files", "tombstones", "overlays", "removed")
-
-
 _TIMES: dict[SegmentKind, Callable[[Any], int]] = {
     "files": lambda entry: entry.applied_through,
     "tombstones": lambda entry: entry.ts,
@@ -45,8 +55,8 @@ _TIMES: dict[SegmentKind, Callable[[Any], int]] = {
 }
 """The timestamp of the commit that brought an entry, or changed it last."""
 
-
 Entries: TypeAlias = Sequence[Any]
+Owner = TypeVar("Owner", Manifest, TableEntry)
 
 
 @dataclass(frozen=True)
@@ -67,7 +77,6 @@ class Tail:
 
     @property
     def size_bytes(self) -> int:
-        """The bytes that they take in the manifest."""
         return len(msgspec.json.encode(self.entries))
 
     def spent_bytes(self, manifest: Manifest, times: Sequence[int]) -> int:
@@ -91,11 +100,11 @@ class Tail:
         return self.size_bytes * int(uploads) // len(self.entries)
 
 
-def tails(base: Manifest, manifest: Manifest, newest: int) -> Iterator[Tail]:
+def _tails(base: Manifest, manifest: Manifest, newest: int) -> Iterator[Tail]:
     """The parts of the manifest that may move into a segment, but for idle tables: entries that its base has too.
 
     Args:
-        newest: so many earlier commits stay.
+        newest: the number of earlier commits that stay.
     """
     history = _common_front(base.history, manifest.history[:-newest])
     yield Tail("history", None, "", history if len(history) >= LEAST_HISTORY else ())
@@ -108,8 +117,8 @@ def tails(base: Manifest, manifest: Manifest, newest: int) -> Iterator[Tail]:
             yield Tail(kind, name, entry.uuid, shared, entry.schema)
 
 
-def new_files(base: Manifest, manifest: Manifest, least_bytes: int) -> Iterator[Tail]:
-    """The inline files of each table that gets so many with this version that the new ones take ``least_bytes``."""
+def _new_files(base: Manifest, manifest: Manifest, least_bytes: int) -> Iterator[Tail]:
+    """The inline files of each table whose new files in this version take ``least_bytes``."""
     for name, entry in manifest.tables.items():
         before = base.tables.get(name)
         if entry is before or entry.section:
@@ -120,9 +129,9 @@ def new_files(base: Manifest, manifest: Manifest, least_bytes: int) -> Iterator[
             yield Tail("files", name, entry.uuid, entry.files, entry.schema)
 
 
-def idle_tables(base: Manifest, manifest: Manifest) -> Tail:
-    """The whole entries of the tables that no statement has touched for long."""
-    active = _active_since(manifest)
+def _idle_tables(base: Manifest, manifest: Manifest) -> Tail:
+    """The whole entries of the tables that no statement of the last ``HISTORY_LENGTH`` commits has changed."""
+    active = manifest.history[-HISTORY_LENGTH].commit_ts if len(manifest.history) >= HISTORY_LENGTH else 0
     idle = [
         entry
         for _, entry, before in _unmoved(base, manifest)
@@ -149,11 +158,6 @@ def _common_front(old: Entries, new: Entries) -> Entries:
     return old[:count]
 
 
-def _active_since(manifest: Manifest) -> int:
-    """The commit timestamp since which a table must have changed to count as in use."""
-    return manifest.history[-HISTORY_LENGTH].commit_ts if len(manifest.history) >= HISTORY_LENGTH else 0
-
-
 def _last_change(entry: TableEntry) -> int:
     """The timestamp of the last statement that a table's entry shows."""
     files = max((file.applied_through for file in entry.files), default=0)
@@ -162,98 +166,83 @@ def _last_change(entry: TableEntry) -> int:
     return max(files, tombstones, spilled, entry.last_delete_ts)
 
 
-LEAST_PART = 16
-"""A tail is moved only if it takes at least this part of the budget. Otherwise every commit of a crowded root would
-write a segment."""
-
-
-PUT_BYTES = 448 * KIB
-"""A tail leaves a root that is within its budget once so many bytes were uploaded for it with earlier versions: then
-they were worth the PUT of a segment. This keeps what is paid for both within twice the least that is possible, whatever
-the size of the entries. Only if the database has no budget of its own."""
-
-
-MOST_JOINED, MOST_JOINED_BYTES = 512, 64 * KIB
-"""A spill takes in the segment before it as long as both have no more entries, and that segment no more bytes. So
-segments do not become many though spills are small, and an entry is written some ten times before it stays. Only if
-the database has no budget of its own."""
-
-
-_JOINED: frozenset[SegmentKind] = frozenset({"files", "tombstones", "applied", "released", "history"})
-
-
-O = TypeVar("O", Manifest, TableEntry)  # noqa: E741
-
-
 @dataclass(frozen=True)
 class Spill:
-    """A segment, and the inline entries that it replaces.
+    """A segment, and the tail that it replaces.
 
     Args:
-        table: the name of the table whose tail it was; None for the database's own.
-        uuid: the uuid of that table.
-        entries: the inline entries in the segment.
         segment: the segment's entry in the manifest.
         body: the bytes of the segment's object.
-        joined: the segment that it replaces as well, as it has these entries, too; None if there is none.
+        joined: the segment that it replaces as well, because it contains its entries, too; None if there is none.
     """
 
-    kind: SegmentKind
-    table: str | None
-    uuid: str
-    entries: Entries
+    tail: Tail
     segment: Segment
     body: bytes
     joined: Segment | None = None
 
     def apply(self, manifest: Manifest) -> Manifest | None:
         """The manifest with the segment in place of the entries; None unless all of them are inline and equal."""
-        if self.kind == "table":
-            return _replace_idle_tables(manifest, self.entries, self.segment)
-        if self.table is None:
+        tail = self.tail
+        if tail.kind == "table":
+            return self._replace_idle_tables(manifest)
+        if tail.table is None:
             changed = self._moved(manifest)
         else:
-            entry = manifest.tables.get(self.table)
-            moved = self._moved(entry) if entry is not None and entry.uuid == self.uuid else None
-            tables = {**manifest.tables, self.table: moved} if moved is not None else None
+            entry = manifest.tables.get(tail.table)
+            moved = self._moved(entry) if entry is not None and entry.uuid == tail.uuid else None
+            tables = {**manifest.tables, tail.table: moved} if moved is not None else None
             changed = msgspec.structs.replace(manifest, tables=tables) if tables is not None else None
         return changed if changed is None or self.joined is None else _release(changed, self.joined.object)
 
-    def _moved(self, owner: O) -> O | None:
-        """A table or the database with the segment in place of the entries, and of the one that it has taken in."""
-        kept = _drop_front(getattr(owner, self.kind), self.entries)
-        if kept is None:
+    def _moved(self, owner: Owner) -> Owner | None:
+        """A table or the database with the segment in place of the entries, and of the segment that it has joined."""
+        kind, count = self.tail.kind, len(self.tail.entries)
+        entries: tuple[Any, ...] = getattr(owner, kind)
+        if entries[:count] != tuple(self.tail.entries):
             return None
         segments: tuple[Segment, ...] = owner.segments
         if self.joined is not None:
-            if self.joined != _last(owner, self.kind):
+            if self.joined != _last(owner, kind):
                 return None
             segments = tuple(segment for segment in segments if segment != self.joined)
-        return msgspec.structs.replace(owner, **{self.kind: kept}, segments=(*segments, self.segment))
+        return msgspec.structs.replace(owner, **{kind: entries[count:]}, segments=(*segments, self.segment))
+
+    def _replace_idle_tables(self, manifest: Manifest) -> Manifest | None:
+        """The manifest with references in place of idle tables' entries; None unless all of these are unchanged."""
+        idle = {entry.uuid: entry for entry in self.tail.entries}
+        references = {
+            name: TableEntry(
+                uuid=entry.uuid,
+                epoch=entry.epoch,
+                schema=msgspec.structs.replace(entry.schema, fields=()),
+                properties={name: value for name, value in entry.properties.items() if name == "subject"},
+                last_delete_ts=entry.last_delete_ts,
+                unseen_delete_ts=entry.unseen_delete_ts,
+                section=self.segment,
+                source=entry.source,
+                origins=entry.origins,
+            )
+            for name, entry in manifest.tables.items()
+            if idle.get(entry.uuid) == entry
+        }
+        if len(references) < len(idle):
+            return None
+        return msgspec.structs.replace(manifest, tables={**manifest.tables, **references})
 
 
-def spill(
-    base: Manifest, manifest: Manifest, tail: Tail, new_uuid: Callable[[], str], reader: SegmentReader | None
-) -> Spill:
-    """Moves a tail into a segment, together with the entries of the segment before it if that is small.
-
-    Args:
-        base: the version that the manifest was made from.
-        new_uuid: gives the segment its name.
-        reader: reads the segment before it; None = leave that alone.
-    """
-    kind, entries, joined = tail.kind, tail.entries, None
-    if reader is not None and (last := _joinable(base, manifest, tail)) is not None:
-        try:
-            entries, joined = [*_entries(reader, last, tail), *entries], last
-        except Error:  # it stays as it is: a commit need not read it, and its readers will meet the error
-            entries, joined = tail.entries, None
-    segment, body = encode_checked(kind, entries, segment_key(kind, new_uuid()), tail.schema)
-    if kind == "history":
+def _spill(base: Manifest, tail: Tail, key: str, reader: SegmentReader, joinable: Segment | None) -> Spill:
+    """Moves a tail into a segment, together with the entries of the segment before it if there is a joinable one."""
+    entries, joined = tail.entries, None
+    if joinable is not None:
+        with suppress(Error):  # it stays as it is: a commit need not read it, and its readers will raise the error
+            entries, joined = [*_entries(reader, joinable, tail), *entries], joinable
+    segment, body = encode_checked(tail.kind, entries, key, tail.schema)
+    if tail.kind == "history":
         segment = msgspec.structs.replace(segment, created_at=entries[-1].created_at)
-    elif kind == "applied":
+    elif tail.kind == "applied":
         segment = msgspec.structs.replace(segment, created_at=base.created_at)
-    return Spill(kind, tail.table, tail.uuid, tail.entries, segment, body, joined)
+    return Spill(tail, segment, body, joined)
 
 
 class RootBudget:
@@ -268,15 +257,16 @@ class RootBudget:
         self._spill: Spill | None = None
         self._uploaded_us: int | None = None
 
-    @property
-    def waiting(self) -> Spill | None:
-        """The spill that must be uploaded together with the manifest, if there is one."""
-        return self._spill if self._uploaded_us is None else None
+    def take_waiting(self, now_us: int) -> tuple[Segment, bytes] | None:
+        """The segment that is to be uploaded together with the manifest, if there is one.
 
-    def mark_uploaded(self, now_us: int) -> None:
-        """Records when the spill was uploaded, in microseconds by the server's clock."""
-        if self.waiting:
-            self._uploaded_us = now_us
+        Args:
+            now_us: time of that upload, by the server's clock.
+        """
+        if self._spill is None or self._uploaded_us is not None:
+            return None
+        self._uploaded_us = now_us
+        return self._spill.segment, self._spill.body
 
     def spill_from(self, manifest: Manifest, base: Manifest, *, upkeep: bool = False) -> Manifest:
         """``manifest`` with at most one tail in a segment, so that it is within the root's budget if that suffices.
@@ -284,8 +274,8 @@ class RootBudget:
         A segment that was uploaded for a lost attempt is used again if it still fits; otherwise it becomes an orphan.
 
         Args:
-            upkeep: whether this is background work. It moves nothing early, and takes in no segment: what its own
-                commits release would have to be collected, so that an idle database would go on committing.
+            upkeep: whether this is background work. It moves nothing early, and takes in no segment: objects that its
+                own commits release would have to be collected, so that an idle database would go on committing.
         """
         may_move_early = not upkeep and "root_bytes" not in manifest.properties
         tail = _tail_to_move(base, manifest, may_move_early)
@@ -297,8 +287,9 @@ class RootBudget:
         # Then reuse: the segment of a lost attempt serves if its entries are still inline and equal.
         reduced = self._spill.apply(manifest) if self._spill else None
         if reduced is None:  # otherwise a new segment, which is uploaded with the manifest
-            reader = self._segments if may_move_early else None
-            self._spill, self._uploaded_us = spill(base, manifest, tail, self._runtime.uuid, reader), None
+            joinable = _joinable(base, manifest, tail) if may_move_early else None
+            key = segment_key(tail.kind, self._runtime.uuid())
+            self._spill, self._uploaded_us = _spill(base, tail, key, self._segments, joinable), None
             reduced = self._spill.apply(manifest)
         return reduced or manifest
 
@@ -312,20 +303,20 @@ def _tail_to_move(base: Manifest, manifest: Manifest, may_move_early: bool) -> T
     budget = root_bytes(manifest)
     # Above the budget size alone decides, and the commit's own files may move as well.
     if len(manifest.encode()) > budget:
-        own = new_files(base, manifest, budget)
-        found = [*tails(base, manifest, HISTORY_LENGTH), idle_tables(base, manifest), *own]
+        own = _new_files(base, manifest, budget)
+        found = [*_tails(base, manifest, HISTORY_LENGTH), _idle_tables(base, manifest), *own]
         size, largest = max(((tail.size_bytes, tail) for tail in found), key=lambda item: item[0])
         return largest if size >= budget // LEAST_PART else None
     if not may_move_early:
         return None
     # Within the budget a tail moves once its repeated upload has cost as much as the PUT of a segment.
-    times, found = [entry.commit_ts for entry in manifest.history], [*tails(base, manifest, SHORT_HISTORY)]
+    times, found = [entry.commit_ts for entry in manifest.history], [*_tails(base, manifest, SHORT_HISTORY)]
     spent, most_expensive = max(((tail.spent_bytes(manifest, times), tail) for tail in found), key=lambda item: item[0])
     return most_expensive if spent >= PUT_BYTES else None
 
 
 def _joinable(base: Manifest, manifest: Manifest, tail: Tail) -> Segment | None:
-    """The segment before a tail, if a spill may take it in: it is small, and no background work has marked it."""
+    """The segment before a tail, if a spill may take it in: it is small, and background work has not changed it."""
     if tail.kind not in _JOINED or (tail.table is not None and tail.table not in base.tables):
         return None
     was, now = (each if tail.table is None else each.tables[tail.table] for each in (base, manifest))
@@ -341,52 +332,16 @@ def _last(owner: Manifest | TableEntry, kind: SegmentKind) -> Segment | None:
 
 
 def _entries(reader: SegmentReader, segment: Segment, tail: Tail) -> list[Any]:
-    """The entries of a segment as they stand in it, bounds in the form of the columns' types now."""
+    """The entries of a segment as it has them, with bounds in the form of the columns' present types."""
     if segment.kind == "files":
         return [*chain.from_iterable(reader.files(segment).entries(types=tail.schema.widened_types))]
-    found: tuple[Any, ...] = getattr(reader, segment.kind)(segment)
-    return list(found)
+    return list(getattr(reader, segment.kind)(segment))
 
 
 def _release(manifest: Manifest, key: str) -> Manifest:
-    """The manifest with an object more in what its own commit has released."""
+    """The manifest with an object more among those that its own commit has released."""
     *earlier, last = manifest.released or (Released(0),)
     if last.version != manifest.version:
         earlier, last = [*manifest.released], Released(manifest.version)
     objects = tuple(sorted({*last.objects, key}))
     return msgspec.structs.replace(manifest, released=(*earlier, msgspec.structs.replace(last, objects=objects)))
-
-
-def _drop_front(entries: Entries, taken: Entries) -> tuple[Any, ...] | None:
-    """``entries`` without ``taken``; None unless they begin with ``taken``."""
-    if tuple(entries[: len(taken)]) != tuple(taken):
-        return None
-    return tuple(entries[len(taken) :])
-
-
-def _replace_idle_tables(manifest: Manifest, entries: Entries, section: Segment) -> Manifest | None:
-    """The manifest with references in place of idle tables' entries; None unless all of these are unchanged."""
-    idle = {entry.uuid: entry for entry in entries}
-    references = {
-        name: _reference_entry(entry, section)
-        for name, entry in manifest.tables.items()
-        if idle.get(entry.uuid) == entry
-    }
-    if len(references) < len(idle):
-        return None
-    return msgspec.structs.replace(manifest, tables={**manifest.tables, **references})
-
-
-def _reference_entry(entry: TableEntry, section: Segment) -> TableEntry:
-    """The entry that stays in the root for an idle table, and names the section with the whole one."""
-    return TableEntry(
-        uuid=entry.uuid,
-        epoch=entry.epoch,
-        schema=msgspec.structs.replace(entry.schema, fields=()),
-        properties={name: value for name, value in entry.properties.items() if name == "subject"},
-        last_delete_ts=entry.last_delete_ts,
-        unseen_delete_ts=entry.unseen_delete_ts,
-        section=section,
-        source=entry.source,
-        origins=entry.origins,
-    )

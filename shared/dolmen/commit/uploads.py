@@ -1,23 +1,26 @@
-"""The small objects that one commit uploads together with its manifest.
+"""The small objects that one commit uploads together with its manifest, and intents, which announce larger uploads.
 
-Small data files that wait for their commit, which uploads them beside its manifest.
-
-Records what a delete names: in a ``.del`` object, and in the tombstone that refers to it. Reads no data.
+An intent is an object that says which objects a long job is writing before it commits them. It protects nothing: the
+fence in the manifest decides which commits may still land. It lets collection find the objects of a dead job at once
+instead of days later. A job names its objects ``<txid>-<uuid>``, and writes a new heartbeat ``intent/<txid>/<n>.json``
+from time to time. A txid belongs to one attempt of one job, and is never used again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import Self, TypeAlias
 
+import msgspec
 import pyarrow as pa
 from pyroaring import BitMap
 
 from dolmen.base.runtime import Runtime
 from dolmen.base.units import MIB
-from dolmen.commit.root_budget import RootBudget
-from dolmen.entries.segments.segment_reader import SegmentReader, read_blob
-from dolmen.errors import CorruptionError, LimitError, ObjectNotFoundError
+from dolmen.entries.segments.segment_reader import SegmentReader, fetch_deletes, read_blob
+from dolmen.errors import CorruptionError, Error, LimitError
 from dolmen.format.delete_object import (
     Keys,
     TombstoneObject,
@@ -28,69 +31,58 @@ from dolmen.format.delete_object import (
     read_footer,
 )
 from dolmen.format.entries import Blob, KeysTombstone, Tombstone, Vector, WhereTombstone
-from dolmen.format.layout import tombstone_key
-from dolmen.format.manifest import PREDICATE_EXPRESSIONS
+from dolmen.format.layout import FORMAT_VERSION, check_format_version, prepare, seal, tombstone_key, unseal
+from dolmen.format.manifest import PREDICATE_EXPRESSIONS, Segment
 from dolmen.format.schema import Schema
 from dolmen.format.types import to_array
 from dolmen.predicate import Predicate, as_keys, check_evaluates, columns, to_builtins, to_json, uses_calls
 from dolmen.store.base import Buffer, ObjectStore, StreamedOutput, create
 
-MOST_HELD_BYTES = MIB
+MOST_BUFFERED_BYTES = MIB
 """The most bytes of data files that one commit buffers in memory. A larger file is uploaded while it is written."""
 
 
-class HeldFiles:
+class BufferedFiles:
     """The data files of one commit that are written but not uploaded yet. Readers can't see them."""
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
         self._most_bytes = 0
-        self._bodies: dict[str, bytes] = {}
+        self.bodies: dict[str, bytes] = {}
+        """The buffered bodies, by key."""
 
     def allow(self) -> None:
         """Lets small files wait. Only for a commit that reads nothing of what it has written; otherwise none waits."""
-        self._most_bytes = MOST_HELD_BYTES
+        self._most_bytes = MOST_BUFFERED_BYTES
 
     def __bool__(self) -> bool:
-        return bool(self._bodies)
-
-    @property
-    def bodies(self) -> Mapping[str, bytes]:
-        """The buffered bodies, by key."""
-        return self._bodies
+        return bool(self.bodies)
 
     @property
     def room_bytes(self) -> int:
-        """How many more bytes may be buffered."""
-        return self._most_bytes - sum(map(len, self._bodies.values()))
+        return self._most_bytes - sum(map(len, self.bodies.values()))
 
     def open(self, key: str) -> StreamedOutput:
         """An object to write a data file into. Its ``commit`` uploads the file, or buffers it if there is room."""
-        return HeldOutput(self, self._store, key) if self.room_bytes > 0 else self._store.open_output(key)
-
-    def hold(self, key: str, body: bytes) -> None:
-        """Buffers a file."""
-        self._bodies[key] = body
+        return _BufferedOutput(self, self._store, key) if self.room_bytes > 0 else self._store.open_output(key)
 
     def release(self) -> None:
-        """Forgets all files, because they are in the store."""
-        self._bodies.clear()
+        self.bodies.clear()
 
 
-class HeldOutput:
-    """Collects the bytes of a file to be buffered. When they become too many, it streams them like any other.
+class _BufferedOutput:
+    """A ``StreamedOutput`` that buffers a file for its commit, or streams it like any other when it is too large.
 
     Args:
         files: receives the complete file.
     """
 
-    def __init__(self, files: HeldFiles, store: ObjectStore, key: str) -> None:
+    def __init__(self, files: BufferedFiles, store: ObjectStore, key: str) -> None:
         self._files, self._store, self._key = files, store, key
         self._body = bytearray()
         self._stream: StreamedOutput | None = None
 
     def write(self, data: Buffer, /) -> int:
-        """See ``StreamedOutput.write``."""
         if self._stream is not None:
             return self._stream.write(data)
         self._body += data
@@ -101,16 +93,13 @@ class HeldOutput:
         return memoryview(data).nbytes
 
     def commit(self) -> int:
-        """See ``StreamedOutput.commit``. A buffered file is not visible yet."""
         if self._stream is not None:
             return self._stream.commit()
-        size = len(self._body)
-        self._files.hold(self._key, bytes(self._body))
-        self._body = bytearray()
-        return size
+        body, self._body = bytes(self._body), bytearray()
+        self._files.bodies[self._key] = body
+        return len(body)
 
     def abort(self) -> None:
-        """See ``StreamedOutput.abort``."""
         self._body = bytearray()
         if self._stream is not None:
             self._stream.abort()
@@ -123,43 +112,34 @@ class HeldOutput:
 
 
 class PendingUploads:
-    """Buffers a commit's ``.del`` objects, one per table, and small data files, and uploads them with the manifest.
-
-    Args:
-        segments: reads entries that have left the manifest.
-    """
+    """Buffers a commit's ``.del`` objects, one per table, and small data files, and uploads them with the manifest."""
 
     def __init__(self, store: ObjectStore, runtime: Runtime, segments: SegmentReader) -> None:
         self._store, self._runtime, self.segments = store, runtime, segments
         self._open: dict[str, TombstoneObject] = {}
         self._uploaded: dict[str, bytes] = {}
-        self.root_budget = RootBudget(runtime, segments)
-        self.files = HeldFiles(store)
+        self.files = BufferedFiles(store)
         self.beside: Sequence[PendingUploads] = ()
-        """The uploads of earlier changes of the same version, which may wait here yet."""
+        """The uploads of earlier changes of the same version, which may still wait."""
 
     def tombstone_object(self, table: str, uuid: str) -> TombstoneObject:
-        """The ``.del`` object that records this commit's deletes of a table; a new one after the last was uploaded."""
+        """The ``.del`` object that records this commit's deletes of a table; a new one after the last was uploaded.
+
+        Args:
+            uuid: that of the table; "" for deletes of several tables.
+        """
         if uuid not in self._open:
             key = tombstone_key(table, self._store.clock.now_us, self._runtime.uuid())
             self._open[uuid] = TombstoneObject(key, uuid)
         return self._open[uuid]
 
-    def shared_object(self, table: str) -> TombstoneObject:
-        """The ``.del`` object that records this commit's deletes of several tables; its name has one of them.
-
-        Args:
-            table: name of a table.
-        """
-        return self.tombstone_object(table, "")
-
     def read_blob(self, blob: Blob) -> bytes:
-        """A blob that this commit made, or that is in the store. Raises CorruptionError."""
+        """Reads a blob that this commit made, or that is in the store. Raises CorruptionError."""
         body = self.read(blob.object, blob.offset, blob.length)
         return read_blob(self._store, blob) if body is None else check_blob(body, blob)
 
     def read(self, key: str, offset: int, length: int) -> bytes | None:
-        """A range of an object that this commit made, so that a transaction sees its own deletes; None for others."""
+        """Reads a range of an object that this commit made, for a transaction that reads; None for other objects."""
         found = (body for uploads in (self, *self.beside) if (body := uploads._own(key)) is not None)
         body = next(found, None)
         return None if body is None else body[offset : offset + length]
@@ -170,19 +150,14 @@ class PendingUploads:
         return next((target.encode() for target in self._open.values() if target.key == key), None)
 
     def read_vector(self, vector: Vector, rows: int) -> BitMap:
-        """The bitmap of a deletion vector, whether it is in the store or still here.
+        """Reads a deletion vector that this commit made, or that is in the store. Raises CorruptionError.
 
         Args:
             rows: physical rows of the vector's data file.
         """
         body = self.read(vector.object, vector.offset, vector.length)
         if body is None:
-            try:
-                body = self._store.get(vector.object, (vector.offset, vector.offset + vector.length)).body
-            except ObjectNotFoundError as error:
-                raise CorruptionError(
-                    vector.object, "the object is missing; it holds a deletion vector that the table needs"
-                ) from error
+            body = fetch_deletes(self._store, vector.object, vector.offset, vector.offset + vector.length)
         return decode_vector(body, vector, rows)
 
     @property
@@ -190,38 +165,36 @@ class PendingUploads:
         """Whether ``.del`` objects or data files wait to be uploaded."""
         return bool(self._open or self.files)
 
-    def upload(self, manifest_key: str, manifest: bytes, others: Sequence[PendingUploads] = ()) -> None:
+    def upload(
+        self, others: Sequence[PendingUploads], spill: tuple[Segment, bytes] | None, manifest_key: str, manifest: bytes
+    ) -> None:
         """Uploads the objects that wait, and the manifest, all at the same time. When it returns, all are stored.
 
         Args:
-            others: of changes that are committed together with this one.
+            others: the uploads of changes that are committed together with this one.
+            spill: a segment with entries that leave the manifest.
         """
         together = (self, *others)
         bodies = {key: body for uploads in together for key, body in uploads._take_objects().items()}
         for uploads in together:
             bodies |= uploads.files.bodies
-        spill = self.root_budget.waiting
         if spill is not None:
-            bodies[spill.segment.object] = spill.body
-            self.root_budget.mark_uploaded(self._store.clock.now_us)
-
+            bodies[spill[0].object] = spill[1]
         self._create([*bodies.items(), (manifest_key, manifest)])
         for uploads in together:
             uploads.files.release()
         if spill is not None:
-            self.segments.keep(spill.segment, spill.body)
+            self.segments.keep(*spill)
 
     def upload_files(self) -> None:
-        """Uploads the data files that wait, without a manifest: somebody is about to read them, or the commit waits.
+        """Uploads the data files that wait, without a manifest: they are about to be read, or the commit must wait.
 
-        On an error they wait on; to upload again what has landed does no harm.
+        After an error they still wait: uploading one again that has landed does no harm.
         """
         self._create(self.files.bodies.items())
         self.files.release()
 
     def _create(self, items: Iterable[tuple[str, bytes]]) -> None:
-        """Creates objects, all at the same time. Raises the first error."""
-
         def put(item: tuple[str, bytes]) -> None:
             create(self._store, item[0], item[1], self._runtime)
 
@@ -238,24 +211,17 @@ class PendingUploads:
 
 
 MAX_KEYS = 1_000_000
-
-
-MAX_REQUEST_BYTES = 64 * 1024 * 1024
-
+MAX_REQUEST_BYTES = 64 * MIB
 
 INLINE_BYTES = 1024
 """The longest predicate, as JSON, that is also in the manifest entry."""
-
 
 Target: TypeAlias = Callable[[], TombstoneObject]
 """Opens the ``.del`` object that is written to; called only if there is something to write."""
 
 
 def record_predicate(target: Target, schema: Schema, predicate: Predicate) -> Tombstone | None:
-    """The tombstone of a predicate: of keys if it only compares key columns. None if no row can match it.
-
-    Args:
-        schema: the columns that it is bound to.
+    """Records a predicate that is bound to a schema: as keys if it only lists keys. None if no row can match it.
 
     Raises:
         LimitError: the predicate is too long, or has too many keys.
@@ -275,7 +241,7 @@ def record_predicate(target: Target, schema: Schema, predicate: Predicate) -> To
 
 
 def record_keys(target: Target, keys: Keys) -> KeysTombstone | None:
-    """The tombstone of keys; None without any. Raises LimitError."""
+    """Records keys; None without any. Raises LimitError."""
     if keys.num_rows == 0:  # also for equalities with NULL, which equals nothing
         return None
     if keys.num_rows > MAX_KEYS:
@@ -284,7 +250,7 @@ def record_keys(target: Target, keys: Keys) -> KeysTombstone | None:
 
 
 def keys_in(predicate: Predicate, schema: Schema) -> Keys | None:
-    """The keys in a predicate that only compares key columns; None for other predicates."""
+    """The keys in a predicate that only lists keys; None for other predicates."""
     tuples = as_keys(predicate)
     if tuples is None:
         return None
@@ -293,3 +259,132 @@ def keys_in(predicate: Predicate, schema: Schema) -> Keys | None:
     by_column = zip(*values, strict=True) if values else [()] * len(fields)
     arrays = [to_array(list(column), field.arrow_type) for field, column in zip(fields, by_column, strict=True)]
     return keys_from_arrow(pa.table(arrays, names=[field.name for field in fields]), fields)
+
+
+INTENT_PREFIX = "intent/"
+BEAT_SECONDS = 600.0
+"""Seconds after which the next heartbeat is due. Collection waits for several times as long."""
+
+_INTENT_KEY = re.compile(r"intent/([0-9a-f]{32})/(\d+\.json|done)")
+
+
+class Heartbeat(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The content of an intent's object.
+
+    Args:
+        txid: 32 hexadecimal digits; the names of the job's objects begin with them.
+        n: 0 for the first heartbeat.
+        what: a description of the job, for people.
+        tables: the names of the tables under whose prefixes the job writes; empty for any.
+        started_us: the server's clock before the job's first object; 0 if it is not known.
+        now_us: the server's clock before this heartbeat.
+    """
+
+    format_version: int
+    txid: str
+    n: int
+    what: str
+    tables: tuple[str, ...] = ()
+    started_us: int = 0
+    now_us: int = 0
+
+    def encode(self) -> bytes:
+        return seal(msgspec.json.encode(self))
+
+    @classmethod
+    def decode(cls, body: bytes, key: str) -> Heartbeat:
+        """Reads a heartbeat. Raises CorruptionError, or UnsupportedFormatError when a newer dolmen wrote it."""
+        document = unseal(body, key)
+        check_format_version(document, key)
+        try:
+            return msgspec.json.decode(document, type=cls)
+        except msgspec.DecodeError as error:
+            raise CorruptionError(key, f"not a heartbeat: {error}") from error
+
+
+def parse_intent_key(key: str) -> tuple[str, bool] | None:
+    """(txid, whether it is the ``done`` object) from the key of an intent's object; None for other keys."""
+    match = _INTENT_KEY.fullmatch(key)
+    return (match[1], match[2] == "done") if match else None
+
+
+class Intent:
+    """The intent of one attempt of one job. ``begin`` makes it."""
+
+    def __init__(self, store: ObjectStore, runtime: Runtime, what: str, tables: Iterable[str] = ()) -> None:
+        self._store, self._runtime, self._what = store, runtime, what
+        self._tables = tuple(sorted(set(tables)))
+        self.txid = runtime.uuid()
+        self._started_us = store.clock.now_us
+        self._beats, self._last_beat = 0, 0.0
+
+    @classmethod
+    def begin(cls, store: ObjectStore, runtime: Runtime, what: str, tables: Iterable[str] = ()) -> Intent:
+        """Announces an intent with its first heartbeat, before any object is named after it.
+
+        Args:
+            what: a description of the job, for people.
+            tables: the names of the tables that it writes; if empty, collection must search under all of them.
+        """
+        intent = cls(store, runtime, what, tables)
+        intent._put_heartbeat()
+        return intent
+
+    def name(self) -> str:
+        """A fresh name ``<txid>-<uuid>`` for one of the job's objects, without directory and suffix."""
+        return f"{self.txid}-{self._runtime.uuid()}"
+
+    def beat(self) -> None:
+        """Writes another heartbeat if the last one is 10 minutes old. Call it between files and runs."""
+        if self._runtime.monotonic() - self._last_beat >= BEAT_SECONDS:
+            self._put_heartbeat()
+
+    def finish(self) -> None:
+        """Records that the job's commit has landed, so that collection does not take the job for dead.
+
+        Call it only after a commit that is known to have landed. After an unknown or failed commit, collection needs
+        the intent to find the job's objects. Errors of the store are ignored, because they would hide the commit:
+        without the ``done`` object the txid is revoked in time, which does no harm.
+        """
+        with suppress(Error):
+            self._put("done")
+
+    def _put_heartbeat(self) -> None:
+        self._put(f"{self._beats}.json")
+        self._beats += 1
+        self._last_beat = self._runtime.monotonic()
+
+    def _put(self, name: str) -> None:
+        create(self._store, f"{INTENT_PREFIX}{self.txid}/{name}", self._heartbeat().encode(), self._runtime)
+
+    def _heartbeat(self) -> Heartbeat:
+        now_us = self._store.clock.now_us
+        return Heartbeat(FORMAT_VERSION, self.txid, self._beats, self._what, self._tables, self._started_us, now_us)
+
+
+class LateIntent:
+    """Names for a stream of files that is mostly one file. The first file has no intent, which saves two requests.
+
+    Args:
+        begin: returns the intent; called when a second file begins.
+    """
+
+    def __init__(self, runtime: Runtime, begin: Callable[[], Intent]) -> None:
+        self._runtime, self._begin = runtime, begin
+        self._has_first = False
+        self._intent: Intent | None = None
+
+    def name(self) -> str:
+        """A uuid for the first file, then names under the intent."""
+        if not self._has_first:
+            self._has_first = True
+            return self._runtime.uuid()
+        self._intent = self._intent or self._begin()
+        return self._intent.name()
+
+    def beat(self) -> None:
+        if self._intent:
+            self._intent.beat()
+
+
+prepare(Heartbeat)

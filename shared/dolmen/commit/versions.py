@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import chain
 
 from dolmen.base.units import DAY_US, MINUTE_US, SECOND_US
-from dolmen.commit.head import Base, Head
+from dolmen.commit.head import Base, Head, commit_of
 from dolmen.errors import (
     CorruptionError,
     DatabaseNotFoundError,
@@ -16,7 +16,7 @@ from dolmen.errors import (
     VersionExpiredError,
     VersionNotFoundError,
 )
-from dolmen.format.manifest import HistoryEntry, Manifest, Segment
+from dolmen.format.manifest import HistoryEntry, Manifest
 
 SETTLED_AFTER_US = 20 * MINUTE_US
 """Age by the server's clock, in microseconds, after which a point in time gets no more versions (docs/protocol.md)."""
@@ -28,7 +28,8 @@ def commits(head: Head, newest: Manifest) -> Iterator[HistoryEntry]:
     """Yields all commits from ``newest`` back to the horizon, newest first; one GET per segment of history."""
     if newest.version:
         yield newest.as_history()
-    older = (entry for segment in reversed(newest.segments_of("history")) for entry in _newest_first(head, segment))
+    segments = reversed(newest.segments_of("history"))
+    older = (entry for segment in segments for entry in reversed(head.segments.history(segment)))
     for entry in chain(reversed(newest.history), older):
         if entry.version < newest.horizon:
             return
@@ -57,21 +58,6 @@ def history_between(head: Head, newest: Manifest, first: int, last: int) -> Iter
         raise VersionExpiredError(f"version {expected} is not in the history of version {newest.version} any more")
 
 
-def commit_of(head: Head, newest: Manifest, version: int) -> HistoryEntry | None:
-    """The commit that made a version, with at most one GET; None if it has left the history."""
-    if version == newest.version:
-        return newest.as_history()
-    entries: Sequence[HistoryEntry] = newest.history
-    for segment in newest.segments_of("history"):
-        if segment.least <= version <= segment.greatest:
-            entries = head.segments.history(segment)
-    return next((entry for entry in entries if entry.version == version), None)
-
-
-def _newest_first(head: Head, segment: Segment) -> Iterator[HistoryEntry]:
-    return reversed(head.segments.history(segment))
-
-
 def manifest_at_version(head: Head, newest: Manifest, version: int) -> Manifest:
     """The manifest of one version.
 
@@ -79,8 +65,7 @@ def manifest_at_version(head: Head, newest: Manifest, version: int) -> Manifest:
         VersionNotFoundError: there is no such version yet, or never was.
         VersionExpiredError: it is before the horizon.
     """
-    if newest.version == 0:
-        raise DatabaseNotFoundError(f"there is no database at {head.store.url} yet")
+    _check_exists(head, newest)
     if not 1 <= version <= newest.version:
         raise VersionNotFoundError(f"no version {version}: the newest is {newest.version}")
     if version < newest.horizon:
@@ -92,6 +77,11 @@ def manifest_at_version(head: Head, newest: Manifest, version: int) -> Manifest:
     if entry := commit_of(head, newest, version):
         return manifest_of(head, entry)
     raise VersionNotFoundError(f"version {version} is not in the history of version {newest.version}")
+
+
+def _check_exists(head: Head, newest: Manifest) -> None:
+    if newest.version == 0:
+        raise DatabaseNotFoundError(f"there is no database at {head.store.url} yet")
 
 
 def manifest_at_tag(head: Head, newest: Manifest, name: str) -> Manifest:
@@ -116,25 +106,23 @@ def manifest_at_time(
 ) -> Manifest:
     """The version that was the newest at a point in time (microseconds since the epoch).
 
-    ``base`` must come from ``refresh``: whether the answer is settled depends on the server's clock at that time.
-
     Args:
-        settled: refuse an answer that a commit under way may still change (see ``is_settled``).
-        instead: what the caller can do then, for the message. "It" is the newest version.
+        base: from ``refresh``, because the server's clock at that time decides whether the result is settled.
+        settled: refuse a result that a commit under way may still change (see ``is_settled``).
+        instead: the caller's alternative, for the message. "It" is the newest version.
 
     Raises:
-        UnsettledTimestampError: the answer may still change, or the time is in the future by the server's clock.
+        UnsettledTimestampError: the result may still change, or the time is in the future by the server's clock.
         VersionNotFoundError: the database did not exist yet.
         VersionExpiredError: the version was before the horizon.
     """
     newest = base.manifest
-    if newest.version == 0:
-        raise DatabaseNotFoundError(f"there is no database at {head.store.url} yet")
+    _check_exists(head, newest)
     ahead_us = timestamp_us - base.date_us
     if ahead_us > _CLOCKS_DIFFER_US:
         days, seconds = divmod(ahead_us // SECOND_US, DAY_US // SECOND_US)
-        told = f"{days:,} days and {seconds // 3600} hours" if days else f"{seconds:,} seconds"
-        raise UnsettledTimestampError(f"that time is {told} in the future by the store's clock: give an earlier one")
+        ahead = f"{days:,} days and {seconds // 3600} hours" if days else f"{seconds:,} seconds"
+        raise UnsettledTimestampError(f"that time is {ahead} in the future by the store's clock: give an earlier one")
     if settled and not is_settled(base, timestamp_us):
         raise UnsettledTimestampError(
             f"by the store's clock that time is {max(-ahead_us, 0) // SECOND_US:,} seconds ago, and no later commit "
@@ -143,8 +131,7 @@ def manifest_at_time(
         )
     if newest.created_at <= timestamp_us:
         return newest
-    segments = newest.segments_of("history")
-    for entry in chain(reversed(newest.history), chain.from_iterable(_parts_at(head, segments, timestamp_us))):
+    for entry in chain(reversed(newest.history), _spilled_at(head, newest, timestamp_us)):
         if entry.created_at <= timestamp_us and entry.version >= newest.horizon:
             return manifest_of(head, entry)
     if newest.horizon > 1:
@@ -158,18 +145,19 @@ def is_settled(base: Base, timestamp_us: int) -> bool:
     return base.manifest.created_at > timestamp_us or timestamp_us <= base.date_us - SETTLED_AFTER_US
 
 
-def _parts_at(head: Head, segments: Sequence[Segment], timestamp_us: int) -> Iterator[Iterator[HistoryEntry]]:
+def _spilled_at(head: Head, newest: Manifest, timestamp_us: int) -> Iterator[HistoryEntry]:
     """History in segments, newest first, without segments that are entirely younger: at most two GETs."""
+    segments = newest.segments_of("history")
     for index in range(len(segments) - 1, -1, -1):
         if index == 0 or segments[index - 1].created_at <= timestamp_us:
-            yield _newest_first(head, segments[index])
+            yield from reversed(head.segments.history(segments[index]))
 
 
 def manifest_of(head: Head, entry: HistoryEntry) -> Manifest:
     """Reads the manifest of a version that a later version names.
 
     Raises:
-        VersionExpiredError: it is gone, since the version has expired.
+        VersionExpiredError: it is missing because the version has expired.
     """
     try:
         manifest = head.read_manifest(entry.manifest)

@@ -1,10 +1,8 @@
 """Finds the rows for which any of many predicates is TRUE, without evaluating each predicate on each row.
 
-A table may have a hundred deletes of the form ``user = 7 AND kind LIKE 'x%'``. Evaluating each on all rows takes a
-hundred passes. Here one lookup finds the predicates whose equality a row satisfies, and only these are evaluated on it.
-
-Each conjunct narrows the rows for which its predicate may be TRUE, so an expensive conjunct is evaluated on few rows.
-NULL needs no special care: if one conjunct is not TRUE for a row, the predicate is not TRUE either.
+One lookup finds the predicates whose equality a row satisfies, such as ``user = 7 AND kind LIKE 'x%'`` of a hundred
+deletes, and only these are evaluated on it. Each conjunct narrows the rows for the next, so an expensive one is
+evaluated on few rows. NULL needs no special care: if one conjunct is not TRUE for a row, the predicate is not either.
 """
 
 from __future__ import annotations
@@ -38,7 +36,7 @@ from dolmen.predicate.ast import (
 from dolmen.predicate.evaluate import equal_values, matches, values_of
 
 _COMPARE_NS, _CALL_NS = 5, 20
-"""Measured with one to forty predicates on a million rows: comparisons of numbers and text, and function calls."""
+"""Measured: a comparison of numbers or text, and a function call, for a row."""
 
 LOOK_UP_NS = 30
 """About the time to look up one row among all equalities."""
@@ -47,16 +45,16 @@ Mask: TypeAlias = npt.NDArray[np.bool_]
 _Rows: TypeAlias = npt.NDArray[np.int64]
 
 _FEW_EQUALITIES = 3
-"""With fewer equalities of a term, comparing with each is faster than one lookup."""
+"""With fewer equalities of a term, comparing with each is faster than a lookup."""
 
 _SHARED = 2
-"""A conjunct that this many predicates have is evaluated once, on all rows."""
+"""A conjunct of this number of predicates is evaluated once, on all rows."""
 
 _MAX_CACHED = 256
 """The most conjuncts whose masks are cached, a byte for each row."""
 
 _SPARSE = 4
-"""Conjuncts are evaluated on single rows once fewer than 1 / _SPARSE of the rows are left."""
+"""Conjuncts are evaluated on the rows that are left once these are fewer than 1 / _SPARSE of all."""
 
 
 class Conjunction:
@@ -70,23 +68,21 @@ class Conjunction:
 
     @cached_property
     def alternatives(self) -> tuple[Conjunction, ...]:
-        """The conjunctions of which one must be TRUE: the operands of an OR, or the predicate itself."""
+        """Conjunctions of which one must be TRUE: the operands of an OR, or the predicate itself."""
         if isinstance(self.predicate, Or):
             return tuple(each for arg in self.predicate.args for each in Conjunction(arg).alternatives)
         return (self,)
 
     @cached_property
     def equality(self) -> Compare | None:
-        """The conjunct that compares a column or call with one value by ``=``; None if there is none."""
+        """A conjunct that compares a column or call with one value by ``=``; None if there is none."""
         return next((each for each in self.conjuncts if isinstance(each, Compare) and _is_equality(each)), None)
 
     @cached_property
     def rest(self) -> tuple[Predicate, ...]:
-        """All conjuncts but ``equality``."""
         return tuple(each for each in self.conjuncts if each is not self.equality)
 
     def value(self, arrow_type: pa.DataType) -> pa.Array | None:
-        """The value of ``equality`` in a type: see ``equal_values``."""
         if arrow_type not in self._values:
             assert self.equality is not None
             assert isinstance(self.equality.right, Literal)
@@ -95,9 +91,9 @@ class Conjunction:
 
 
 def row_cost_ns(predicate: Predicate | None) -> int:
-    """About how many nanoseconds one more predicate adds to ``any_of`` per row; None stands for an unknown predicate.
+    """About the nanoseconds that one more predicate (None if unknown) adds to ``any_of`` per row.
 
-    A predicate with an equality adds none: a row is looked up once, whatever the number of predicates.
+    A predicate with an equality adds none: a row is looked up once for all predicates.
     """
     if predicate is None:
         return _COMPARE_NS
@@ -151,7 +147,7 @@ class _AnyOf:
         return self._found
 
     def _look_up(self, term: Term, some: Sequence[int]) -> list[int]:
-        """Finds the rows of predicates with an equality of one term. Returns the predicates that need all rows."""
+        """Finds the rows of predicates with an equality of one term. Returns the predicates that need a scan."""
         array = values_of(term, self._arrays)
         values = {at: self._predicates[at].value(array.type) for at in some}
         others = [at for at, value in values.items() if value is None]
@@ -174,7 +170,7 @@ class _AnyOf:
         return others
 
     def _scan(self, at: int) -> None:
-        """Finds the rows of a predicate, starting with all rows."""
+        """Finds the rows of a predicate among all rows."""
         mask = self._limits[at]
         conjuncts = self._predicates[at].conjuncts
         for done, conjunct in enumerate(conjuncts):
@@ -197,12 +193,11 @@ class _AnyOf:
             if conjunct in self._shared:
                 rows = rows[self._whole(conjunct)[rows]]
                 continue
-            taken = {id_: self._arrays[id_].take(pa.array(rows)) for id_ in columns(conjunct)}
-            rows = rows[to_mask(matches(conjunct, taken, len(rows)))]
+            values = {id_: self._arrays[id_].take(pa.array(rows)) for id_ in columns(conjunct)}
+            rows = rows[to_mask(matches(conjunct, values, len(rows)))]
         self._found[rows] = True
 
     def _whole(self, conjunct: Predicate) -> Mask:
-        """A mask of all rows for which a conjunct is TRUE."""
         mask = self._masks.get(conjunct)
         if mask is None:
             mask = to_mask(matches(conjunct, self._arrays, self._length))
@@ -218,23 +213,21 @@ def _conjuncts(predicate: Predicate) -> list[Predicate]:
 
 
 def _is_equality(conjunct: Predicate) -> bool:
-    """Whether a conjunct compares a column or call with one value by ``=``."""
     return isinstance(conjunct, Compare) and conjunct.op == "=" and isinstance(conjunct.right, Literal)
 
 
 def _is_short(conjunct: Predicate) -> bool:
-    """Whether a conjunct has no long list of values, which would be hashed again and again."""
+    """Whether a conjunct has no long list of values, which takes long to hash."""
     return isinstance(conjunct, (Compare, IsNull, Like, Truth))
+
+
+_RANKS: dict[type, int] = {Compare: 1, IsNull: 2, Truth: 2, In: 3, Like: 4}
 
 
 def _cost(conjunct: Predicate) -> int:
     """The rank of a conjunct: lower if it costs less or leaves fewer rows."""
     if computes(conjunct):
         return 5
-    if isinstance(conjunct, Like):
-        return 4
-    if isinstance(conjunct, Compare):
-        return 0 if _is_equality(conjunct) else 1
-    if isinstance(conjunct, (IsNull, Truth)):
-        return 2
-    return 3 if isinstance(conjunct, In) else 6
+    if _is_equality(conjunct):
+        return 0
+    return _RANKS.get(type(conjunct), 6)

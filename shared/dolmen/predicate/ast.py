@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from decimal import Decimal
 from functools import reduce
+from itertools import product
+from math import prod
 from operator import or_
 from typing import Any, TypeAlias
 
@@ -19,60 +21,135 @@ import msgspec
 import pyarrow as pa
 
 from dolmen.base.runtime import cached_property
-from dolmen.errors import PredicateError, SchemaError
+from dolmen.errors import LimitError, PredicateError, SchemaError
 from dolmen.format.layout import prepare
 from dolmen.format.schema import type_from_json
 from dolmen.format.types import Json, Plain
 from dolmen.format.types import from_json as value_from_json
-from dolmen.predicate.constants import Op
-from dolmen.predicate.functions import Function, result_of
-from dolmen.predicate.limits import MAX_DEPTH
+from dolmen.predicate.domains import Domain, Function, Op, domain_of, exact_float, into, join, representable, result_of
+
+KeyTuples: TypeAlias = tuple[tuple[int, ...], list[tuple[Plain, ...]]]
 
 
-class Column(msgspec.Struct, frozen=True, tag="column", tag_field="kind"):
+def as_keys(p: Predicate) -> KeyTuples | None:
+    """The tuples of values that a predicate lists, if it has no other conditions.
+
+    Such a predicate consists of ``=`` and IN over columns that are not floats, joined by AND, or of several such
+    conditions over the same columns, joined by OR. IS NOT NULL of these columns is allowed and has no effect. NULL
+    members, and values that the column's type lacks, equal nothing and are dropped.
+
+    Returns:
+        the ids of the columns, ascending, and the distinct tuples of plain values in the columns' bound types; None if
+        the predicate has other conditions, or too many tuples.
+    """
+    match p:
+        case Compare(op="=", right=Literal() as literal):
+            return _values(p.left, [literal.plain], literal.arrow_type)
+        case In():
+            return _values(p.column, p.plain, p.arrow_type)
+        case And():
+            return _all_of(p)
+        case Or():
+            return _any_of(p)
+    return None
+
+
+def _values(column: Term, values: list[Plain], own: pa.DataType) -> KeyTuples | None:
+    if not isinstance(column, Column):
+        return None
+    arrow_type = column.arrow_type
+    domain = join(domain_of(arrow_type), domain_of(own))
+    if domain is None or pa.types.is_floating(arrow_type) or len(values) > MAX_MEMBERS:
+        return None
+    if domain.is_float and not (
+        pa.types.is_integer(arrow_type) and all(exact_float(value, domain) for value in values)  # type: ignore[arg-type]
+    ):
+        return None
+    if domain in (Domain.TEXT, Domain.BYTES, Domain.BOOLEAN):
+        width = arrow_type.byte_width if pa.types.is_fixed_size_binary(arrow_type) else None
+        return (column.id,), [(v,) for v in values if width is None or len(v) == width]  # type: ignore[arg-type]
+    converted = (into(value, domain_of(own), domain) for value in values)
+    stored = representable(converted, arrow_type, Domain.EXACT if domain.is_float else domain)
+    return (column.id,), [(value,) for value in stored]
+
+
+def _all_of(p: And) -> KeyTuples | None:
+    """The product of the operands' tuples. Operands over the same columns intersect; others must share no column."""
+    by_columns: dict[tuple[int, ...], dict[tuple[Plain, ...], None]] = {}
+    not_null = set()
+    for arg in p.args:
+        if isinstance(arg, Not) and isinstance(arg.arg, IsNull):
+            if not isinstance(arg.arg.column, Column):
+                return None
+            not_null.add(arg.arg.column.id)
+            continue
+        part = as_keys(arg)
+        if part is None:
+            return None
+        ids, tuples = part
+        others = by_columns.get(ids)
+        by_columns[ids] = dict.fromkeys(t for t in tuples if others is None or t in others)
+    ids = tuple(column for columns in by_columns for column in columns)
+    size = prod(map(len, by_columns.values()))
+    if not ids or len(set(ids)) < len(ids) or not not_null <= set(ids) or size > MAX_MEMBERS:
+        return None
+    order = sorted(range(len(ids)), key=ids.__getitem__)
+    rows = (sum(parts, ()) for parts in product(*by_columns.values()))
+    return tuple(ids[index] for index in order), [tuple(row[index] for index in order) for row in rows]
+
+
+def _any_of(p: Or) -> KeyTuples | None:
+    """The union of the operands' tuples, which must be over the same columns."""
+    ids: tuple[int, ...] | None = None
+    union: dict[tuple[Plain, ...], None] = {}
+    for arg in p.args:
+        part = as_keys(arg)
+        if part is None or (ids is not None and part[0] != ids):
+            return None
+        ids = part[0]
+        union.update(dict.fromkeys(part[1]))
+        if len(union) > MAX_MEMBERS:
+            return None
+    assert ids is not None
+    return ids, list(union)
+
+
+class _Typed:
+    """A node with a stored type."""
+
+    __slots__ = ()
+    type: str
+
+    @property
+    def arrow_type(self) -> pa.DataType:
+        """The type as an Arrow type."""
+        return type_from_json(self.type)
+
+
+class Column(_Typed, msgspec.Struct, frozen=True, tag="column", tag_field="kind"):
     """A column: its id and the stored type it had when the predicate was bound."""
 
     id: int
     type: str
 
-    @property
-    def arrow_type(self) -> pa.DataType:
-        """The bound type as an Arrow type."""
-        return type_from_json(self.type)
 
-
-class Literal(msgspec.Struct, frozen=True, dict=True, tag="literal", tag_field="kind"):
+class Literal(_Typed, msgspec.Struct, frozen=True, dict=True, tag="literal", tag_field="kind"):
     """A value that is not NULL. Its type may differ from that of the column it is compared with."""
 
     type: str
     value: Json
 
-    @property
-    def arrow_type(self) -> pa.DataType:
-        """The literal's type as an Arrow type."""
-        return type_from_json(self.type)
-
     @cached_property
     def plain(self) -> Plain:
-        """The plain value."""
         return value_from_json(self.value, self.arrow_type)
 
 
-class Call(msgspec.Struct, frozen=True, tag="call", tag_field="kind"):
-    """A function of columns. It can be used wherever a column can.
-
-    Args:
-        type: stored type of the result: ``result_of`` the arguments' types.
-    """
+class Call(_Typed, msgspec.Struct, frozen=True, tag="call", tag_field="kind"):
+    """A function of columns, with the type of its result (``result_of`` the arguments' types)."""
 
     function: Function
     args: tuple[Term | Literal, ...]
     type: str
-
-    @property
-    def arrow_type(self) -> pa.DataType:
-        """The result's type as an Arrow type."""
-        return type_from_json(self.type)
 
 
 Term: TypeAlias = Column | Call
@@ -86,7 +163,7 @@ class Compare(msgspec.Struct, frozen=True, tag="compare", tag_field="kind"):
     right: Term | Literal
 
 
-class In(msgspec.Struct, frozen=True, dict=True, omit_defaults=True, tag="in", tag_field="kind"):
+class In(_Typed, msgspec.Struct, frozen=True, dict=True, omit_defaults=True, tag="in", tag_field="kind"):
     """``column IN (values)``.
 
     Args:
@@ -100,20 +177,14 @@ class In(msgspec.Struct, frozen=True, dict=True, omit_defaults=True, tag="in", t
     values: tuple[Json, ...]
     null: bool = False
 
-    @property
-    def arrow_type(self) -> pa.DataType:
-        """The values' type as an Arrow type."""
-        return type_from_json(self.type)
-
     @cached_property
     def plain(self) -> list[Plain]:
-        """The plain values."""
         arrow_type = self.arrow_type
         return [value_from_json(value, arrow_type) for value in self.values]
 
     @cached_property
     def prepared(self) -> dict[Any, Any]:
-        """Converted values, which evaluators cache here: a long list is converted once, not once per batch."""
+        """A cache of converted values for evaluators: a long list is converted once, not for each batch."""
         return {}
 
 
@@ -173,7 +244,7 @@ TRUE, FALSE, NULL = Constant(True), Constant(False), Constant(None)
 
 
 def terms_of(p: Predicate) -> tuple[Term, ...]:
-    """The columns and calls that a leaf reads, in reading order."""
+    """The columns and calls of a leaf, in reading order."""
     if isinstance(p, Compare):
         return (p.left,) if isinstance(p.right, Literal) else (p.left, p.right)
     if isinstance(p, (In, IsNull, Like, Truth)):
@@ -182,25 +253,18 @@ def terms_of(p: Predicate) -> tuple[Term, ...]:
 
 
 def columns_in(term: Term | Literal) -> tuple[Column, ...]:
-    """The columns of a term, in reading order."""
     if isinstance(term, Call):
         return tuple(column for arg in term.args for column in columns_in(arg))
     return (term,) if isinstance(term, Column) else ()
 
 
 def computes(p: Predicate) -> bool:
-    """Whether a leaf reads a call. Statistics and keys cannot judge calls."""
+    """Whether a leaf has a call, which neither statistics nor keys can judge."""
     return any(isinstance(term, Call) for term in terms_of(p))
 
 
 def uses_calls(p: Predicate) -> bool:
-    """Whether a predicate has a call anywhere."""
     return computes(p) or any(map(uses_calls, children(p)))
-
-
-def columns_of(p: Predicate) -> tuple[Column, ...]:
-    """The columns that a leaf names, in reading order."""
-    return tuple(column for term in terms_of(p) for column in columns_in(term))
 
 
 def children(p: Predicate) -> tuple[Predicate, ...]:
@@ -231,7 +295,8 @@ def with_terms(leaf: Predicate, change: Callable[[Term], Term]) -> Predicate:
 
 def all_columns(p: Predicate) -> frozenset[Column]:
     """All columns that the predicate reads, as they were bound."""
-    return reduce(or_, map(all_columns, children(p)), frozenset(columns_of(p)))
+    own = frozenset(column for term in terms_of(p) for column in columns_in(term))
+    return reduce(or_, map(all_columns, children(p)), own)
 
 
 def columns(p: Predicate) -> frozenset[int]:
@@ -240,7 +305,7 @@ def columns(p: Predicate) -> frozenset[int]:
 
 
 def to_builtins(p: Predicate) -> dict[str, Any]:
-    """The predicate as JSON objects, equal to those read from a manifest, so that entries compare equal."""
+    """The predicate as JSON objects, equal to those of a manifest that was read."""
     built: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(p))
     return built
 
@@ -260,7 +325,7 @@ def from_builtins(document: Any) -> Predicate:
 
 
 def to_json(p: Predicate) -> bytes:
-    """The predicate as JSON text, as in ``.del`` objects; equal predicates have the same bytes."""
+    """The predicate as JSON text for ``.del`` objects; equal predicates have the same bytes."""
     return msgspec.json.encode(p)
 
 
@@ -324,3 +389,30 @@ def _check_value(value: Plain, arrow_type: pa.DataType) -> None:
 
 
 prepare(Predicate)
+
+
+MAX_CONDITIONS = 10_000
+"""Conditions joined by AND and OR. An IN is one condition, whatever its number of members."""
+
+
+MAX_MEMBERS = 1_000_000
+"""Members of an IN, and keys of a delete."""
+
+
+MAX_PATTERN = 10_000
+"""Characters of a LIKE pattern."""
+
+
+MAX_DEPTH = 200
+"""Levels of a stored predicate's tree. Text cannot make more than half of them."""
+
+
+def check_count(count: int, most: int, what: str, instead: str) -> None:
+    """Raises LimitError if ``count`` is more than ``most``.
+
+    Args:
+        what: what is counted, in the plural, for the message.
+        instead: what the caller can do instead.
+    """
+    if count > most:
+        raise LimitError(f"{count:,} {what} in a predicate: at most {most:,} are allowed; {instead}")

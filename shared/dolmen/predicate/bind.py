@@ -8,21 +8,26 @@ because dates compare as midnights; ``days_to_timestamps`` adapts it to the colu
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, ClassVar, Generic, NamedTuple, TypeAlias, TypeVar
+from typing import Literal as Choice
 
 import msgspec
 import pyarrow as pa
 
 from dolmen.base.arguments import short_repr
-from dolmen.errors import PredicateError, SchemaError
+from dolmen.errors import InputError, PredicateError, SchemaError
 from dolmen.format.column_history import is_date_to_timestamp
 from dolmen.format.schema import Field, Schema, is_nested
 from dolmen.format.types import TIMESTAMP, TYPES, Plain, short_type, to_json, type_of
 from dolmen.predicate import like as like_patterns
 from dolmen.predicate.ast import (
     FALSE,
+    MAX_MEMBERS,
+    MAX_PATTERN,
     NULL,
     TRUE,
     And,
@@ -40,28 +45,28 @@ from dolmen.predicate.ast import (
     Term,
     Truth,
     all_columns,
+    check_count,
     map_leaves,
     terms_of,
     with_terms,
 )
-from dolmen.predicate.constants import (
+from dolmen.predicate.constants import NULL as NULL_VALUE
+from dolmen.predicate.constants import Value, from_text
+from dolmen.predicate.domains import (
     HOLDS,
     MAX_DIGITS,
     Domain,
+    Function,
     Op,
-    Value,
     domain_of,
     fit,
-    from_text,
     grid,
     into,
     join,
     order,
     representable,
+    result_of,
 )
-from dolmen.predicate.constants import NULL as NULL_VALUE
-from dolmen.predicate.functions import Function, result_of
-from dolmen.predicate.limits import MAX_MEMBERS, MAX_PATTERN, check_count
 
 
 class Computed(NamedTuple):
@@ -71,17 +76,14 @@ class Computed(NamedTuple):
 
     @property
     def arrow_type(self) -> pa.DataType:
-        """The result's type."""
         return self.call.arrow_type
 
     @property
     def type(self) -> str:
-        """The result's type, for messages."""
         return self.call.type
 
     @property
     def name(self) -> str:
-        """Its name in messages."""
         return f"the result of {self.call.function}"
 
 
@@ -130,13 +132,10 @@ def find_column(name: str, schema: Schema, *, quoted: bool = True) -> Field:
 
 
 def compare(op: Op, left: Side, right: Side, within: Domain | None = None) -> Predicate:
-    """``left op right``.
+    """``left op right``. Raises PredicateError if values of these types cannot be compared.
 
     Args:
-        within: the domain to compare in, if a third value has a say in it (BETWEEN).
-
-    Raises:
-        PredicateError: values of these types cannot be compared.
+        within: the domain of the comparison, if it depends on a third value (BETWEEN).
     """
     if isinstance(left, Value) and isinstance(right, _NAMED):
         return compare(_MIRROR[op], right, left, within)
@@ -204,7 +203,6 @@ def one_of_tuples(fields: Sequence[Field], rows: Sequence[Sequence[Value]]) -> P
 
 
 def is_null(field: Named) -> Predicate:
-    """``field IS NULL``."""
     return IsNull(_column(field))
 
 
@@ -220,7 +218,6 @@ def truth(field: Named) -> Predicate:
 
 
 def like(field: Named, pattern: Value, escape: str | None, ignore_case: bool) -> Predicate:
-    """``field LIKE pattern [ESCAPE escape]``, or ILIKE."""
     if domain_of(field.arrow_type) is not Domain.TEXT:
         raise PredicateError(
             f"LIKE is for strings, and {_described(field)} is {short_type(field.type)}: CAST integers AS VARCHAR"
@@ -267,7 +264,7 @@ def compute(function: Function, args: Sequence[Side], target: pa.DataType | None
 def _argument(function: Function, arg: Side) -> Term | Literal:
     if not isinstance(arg, Value):
         return _column(arg)
-    if not isinstance(arg.kind, Domain) or not (arg.kind is Domain.EXACT or arg.kind.is_float):
+    if not isinstance(arg.kind, Domain) or not arg.kind.is_number:
         raise PredicateError(f"can't compute a column {function} {arg.name}: + - * / % are for numbers")
     return _literal(arg, arg.kind, pa.int8())
 
@@ -289,7 +286,7 @@ def disjunction(args: Iterable[Predicate]) -> Predicate:
 
 
 def negation(p: Predicate) -> Predicate:
-    """NOT; a double negation is dropped."""
+    """NOT; a double negation is removed."""
     if isinstance(p, Not):
         return p.arg
     if isinstance(p, Constant):
@@ -298,7 +295,7 @@ def negation(p: Predicate) -> Predicate:
 
 
 def rebind(p: Predicate, schema: Schema) -> Predicate:
-    """The predicate bound to the columns' types in ``schema``; literals stay as they are.
+    """The predicate bound to the columns' types in ``schema``, with the same literals.
 
     Raises:
         SchemaError: a column was dropped, or its new type cannot be compared with the literals.
@@ -352,7 +349,7 @@ def _column(field: Named) -> Term:
 
 
 def _coerced(side: Side, field: Named) -> Side:
-    """A literal as compared with this column: texts are parsed, and a date is UTC midnight for a column with a zone."""
+    """A literal for a comparison with this column: texts are parsed, dates become UTC midnight for zoned columns."""
     if isinstance(side, _NAMED):
         return side
     domain = domain_of(field.arrow_type)
@@ -393,7 +390,7 @@ def _literal(value: Value, domain: Domain, column: pa.DataType) -> Literal:
 
 
 def _type_of(values: Sequence[Plain], domain: Domain, column: pa.DataType) -> pa.DataType:
-    """The column's type if it has the values, otherwise another type that has them."""
+    """The column's type if it has the values, otherwise another type with them."""
     if domain is not Domain.EXACT:
         return _LITERAL_TYPES[domain]
     for candidate in (column, pa.int64(), pa.uint64()):
@@ -448,3 +445,75 @@ def days_to_timestamps(p: Predicate, types: Mapping[int, pa.DataType]) -> Predic
         return changed.get(term, term)
 
     return map_leaves(p, lambda leaf: with_terms(leaf, replaced))
+
+
+Node = TypeVar("Node")
+Connective: TypeAlias = Choice["and", "or", "not"]
+
+
+class UnsupportedConditionError(Exception):
+    """No predicate surely means the same."""
+
+
+@dataclass(frozen=True)
+class ForeignCondition:
+    """The predicate of a condition.
+
+    Args:
+        predicate: TRUE for every row for which the condition is TRUE; None if no conjunct has a predicate.
+        is_exact: the predicate is TRUE for these rows only, so the engine need not evaluate its condition.
+    """
+
+    predicate: Predicate | None
+    is_exact: bool
+
+
+class ConditionReader(ABC, Generic[Node]):
+    """Reads conditions of another engine (DuckDB, Polars, Spark) as predicates with the same meaning for every row.
+
+    A subclass knows the engine's nodes. A conjunct without a predicate is left to the engine.
+    """
+
+    misfits: ClassVar[tuple[type[Exception], ...]] = (InputError,)
+    """Errors of ``atom`` for nodes without a predicate, besides UnsupportedConditionError."""
+
+    @abstractmethod
+    def connective(self, node: Node) -> tuple[Connective, Sequence[Node]] | None:
+        """The operands of AND, OR or NOT; None for any other node."""
+
+    @abstractmethod
+    def atom(self, node: Node) -> Predicate:
+        """The predicate that is TRUE, FALSE or NULL where any other node is. Raises ``misfits``."""
+
+    def predicate(self, node: Node) -> Predicate:
+        """The predicate that is TRUE, FALSE or NULL where the condition is. Raises ``misfits``."""
+        found = self.connective(node)
+        if found is None:
+            return self.atom(node)
+        connective, operands = found
+        predicates = [self.predicate(operand) for operand in operands]
+        if connective == "not":
+            return negation(*predicates)
+        return conjunction(predicates) if connective == "and" else disjunction(predicates)
+
+    def find(self, node: Node) -> Predicate | None:
+        """``predicate``; None if there is none."""
+        misfits: tuple[type[Exception], ...] = (UnsupportedConditionError, *self.misfits)
+        try:
+            return self.predicate(node)
+        except misfits:
+            return None
+
+    def read(self, node: Node) -> ForeignCondition:
+        """The predicate of all conjuncts that have one."""
+        predicates = [self.find(conjunct) for conjunct in self._conjuncts(node)]
+        found = [predicate for predicate in predicates if predicate is not None]
+        return ForeignCondition(conjunction(found) if found else None, len(found) == len(predicates))
+
+    def _conjuncts(self, node: Node) -> Iterator[Node]:
+        match self.connective(node):
+            case ("and", operands):
+                for operand in operands:
+                    yield from self._conjuncts(operand)
+            case _:
+                yield node

@@ -1,7 +1,7 @@
 """Evaluates a predicate on Arrow columns: whole arrays, with one or two kernels for a comparison with a literal.
 
-Columns have the types of their file, which may be narrower than the types the predicate was bound to. Where possible,
-the literal is converted to the file's type: it converts exactly, or the comparison is decided without reading values.
+Columns have the types of their file, which may be narrower than the types the predicate was bound to. If possible, the
+literal is converted to the file's type: it converts exactly, or the comparison is decided without reading values.
 Otherwise the column is cast, always to the wider type.
 
 ``check_evaluates`` tries a predicate before a commit: a predicate that no reader can evaluate must never hide rows.
@@ -10,16 +10,16 @@ Otherwise the column is cast, always to the wider type.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import reduce
 from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dolmen.base.units import DAY_US
+from dolmen.base.units import DAY_US, HOUR_US, MINUTE_US
 from dolmen.errors import Error, PredicateError, SchemaError
-from dolmen.format.types import one_array, to_array, to_scalar
+from dolmen.format.types import one_array, to_array, to_mask, to_scalar
 from dolmen.predicate import like
 from dolmen.predicate.ast import (
     And,
@@ -40,9 +40,12 @@ from dolmen.predicate.ast import (
     from_json,
     to_json,
 )
-from dolmen.predicate.constants import (
+from dolmen.predicate.constants import civil_from_days
+from dolmen.predicate.domains import (
     HOLDS,
+    PARTS,
     Domain,
+    Function,
     Op,
     domain_of,
     exact_float,
@@ -52,11 +55,127 @@ from dolmen.predicate.constants import (
     join,
     order,
     plain_of,
+    precision_of,
     representable,
+    result_of,
     rounds_to,
+    scale_of,
 )
-from dolmen.predicate.functions import compute, precision_of, result_of, scale_of, to_floats
 from dolmen.predicate.prune import judge
+
+_ARITHMETIC = {"+": pc.add, "-": pc.subtract, "*": pc.multiply, "/": pc.divide}
+_ARROWS_DAYS = (-719_162, 2_932_897)
+"""The days of the years 1 to 9999, for which Arrow's calendar is correct."""
+
+
+def compute(function: Function, args: Sequence[Any], target: pa.DataType) -> Any:
+    """The values of a function of columns; NULL for NULL.
+
+    Args:
+        args: arrays, and scalars for literals, at least one an array.
+        target: ``result_of`` their types.
+    """
+    if function in ("lower", "upper"):
+        return like.lower(args[0]) if function == "lower" else pc.utf8_upper(like.repair_utf8(args[0]))
+    if function in PARTS:
+        return _part(function, args[0])
+    if function == "cast":
+        return _cast_array(args[0], target)
+    if function == "%":
+        return _modulo(*args)
+    if pa.types.is_floating(target):
+        floats = [to_floats(arg, target) for arg in args]
+        return pc.negate(floats[0]) if function == "negate" else _ARITHMETIC[function](*floats)
+    if function == "negate":
+        return pc.subtract(pa.scalar(0, _working(target)), args[0].cast(_working(target))).cast(target)
+    if pa.types.is_integer(target) or _stays_small(function, args):
+        return _ARITHMETIC[function](*(arg.cast(pa.int64()) for arg in args))
+    return _ARITHMETIC[function](*map(_decimal256, args)).cast(target)
+
+
+def _stays_small(function: Function, args: Sequence[Any]) -> bool:
+    """Whether the results for these integers fit 64 bits, though results for other values of their types may not."""
+    if not all(pa.types.is_integer(arg.type) for arg in args):
+        return False
+    bounds = []
+    for arg in args:
+        ends = [arg.as_py()] if isinstance(arg, pa.Scalar) else list(pc.min_max(arg).as_py().values())
+        bounds.append(max(abs(end or 0) for end in ends))
+    most = bounds[0] * bounds[1] if function == "*" else sum(bounds)
+    return bool(max(most, *bounds) < 2**63)
+
+
+def _working(target: pa.DataType) -> pa.DataType:
+    return pa.int64() if pa.types.is_integer(target) else pa.decimal256(target.precision, target.scale)
+
+
+def _decimal256(array: Any) -> Any:
+    return array.cast(pa.decimal256(precision_of(array.type), scale_of(array.type)))
+
+
+def to_floats(array: Any, target: pa.DataType) -> Any:
+    if array.type == target:
+        return array
+    if pa.types.is_decimal(array.type):
+        return array.cast(pa.string()).cast(target)  # Arrow's direct cast rounds more than once
+    return array.cast(target, safe=False) if isinstance(array, pa.Scalar) else pc.cast(array, target, safe=False)
+
+
+def _modulo(x: Any, y: Any) -> Any:
+    """The remainder, with the dividend's sign; NULL where the divisor is 0."""
+    x, y = x.cast(pa.int64()), y.cast(pa.int64())
+    y = pc.if_else(pc.equal(y, 0), pa.scalar(None, pa.int64()), y)
+    y = pc.if_else(pc.equal(y, -1), pa.scalar(1, pa.int64()), y)  # the least integer has no quotient by -1
+    return pc.subtract(x, pc.multiply(pc.divide(x, y), y))
+
+
+def _cast_array(array: Any, target: pa.DataType) -> Any:
+    to = domain_of(target)
+    if to in (Domain.FLOAT32, Domain.FLOAT64):
+        return to_floats(array, target)
+    if to is not Domain.EXACT:
+        return array.cast(target)
+    own, cells = grid(array.type, Domain.EXACT), grid(target, Domain.EXACT)
+    if own.unit == cells.unit == 1 and pa.types.is_integer(array.type) and pa.types.is_integer(target):
+        least, greatest = max(own.least, cells.least), min(own.greatest, cells.greatest)
+        if (least, greatest) != (own.least, own.greatest):
+            fits = pc.and_(
+                pc.greater_equal(array, pa.scalar(least, array.type)),
+                pc.less_equal(array, pa.scalar(greatest, array.type)),
+            )
+            array = pc.if_else(fits, array, pa.scalar(None, array.type))
+        return array.cast(target)
+    digits = len(str(max(-own.least, own.greatest))) - scale_of(array.type) + scale_of(target)
+    wide = _decimal256(array).cast(pa.decimal256(max(digits, 1), scale_of(target)))
+    if own.least * own.unit < cells.least * cells.unit or own.greatest * own.unit > cells.greatest * cells.unit:
+        most = 10**wide.type.precision - 1
+        least, greatest = (
+            pa.scalar(plain_of(raw, wide.type), wide.type)
+            for raw in (max(cells.least, -most), min(cells.greatest, most))
+        )
+        fits = pc.and_(pc.greater_equal(wide, least), pc.less_equal(wide, greatest))
+        wide = pc.if_else(fits, wide, pa.scalar(None, wide.type))
+    return wide.cast(target)
+
+
+def _part(function: str, array: Any) -> pa.Array:
+    """A part of dates and times in the proleptic Gregorian calendar, in UTC, over the whole stored range."""
+    array = one_array(array)
+    of_dates = pa.types.is_date32(array.type)
+    ends = pc.min_max(array.view(pa.int32() if of_dates else pa.int64())).as_py()
+    step = 1 if of_dates else DAY_US
+    if ends["min"] is None or _ARROWS_DAYS[0] * step <= ends["min"] <= ends["max"] < _ARROWS_DAYS[1] * step:
+        plain = array if of_dates else array.view(pa.int64()).view(pa.timestamp("us"))
+        return getattr(pc, function)(plain).cast(pa.int64())
+    raw = array.view(pa.int32() if of_dates else pa.int64()).cast(pa.int64())
+    values = raw.fill_null(0).to_numpy(zero_copy_only=False)
+    if function in ("hour", "minute"):
+        step = HOUR_US if function == "hour" else MINUTE_US
+        found = values % DAY_US // step % (24 if function == "hour" else 60)
+    else:
+        found = civil_from_days(values if of_dates else values // DAY_US)[("year", "month", "day").index(function)]
+    return pa.array(found, pa.int64(), mask=to_mask(raw.is_null()))
+
 
 Columns: TypeAlias = Mapping[int, pa.Array | pa.ChunkedArray]
 
@@ -140,7 +259,7 @@ def values_of(column: Term, columns: Columns) -> Any:
 
 
 def _computed(call: Call, columns: Columns) -> Any:
-    """The values of a call. Their type follows from the columns' types in this file, not from the bound types."""
+    """The values of a call. Their type depends on the columns' types in this file, not on the bound types."""
     args = [_argument(arg, columns) for arg in call.args]
     try:
         target = result_of(call.function, [arg.type for arg in args], call.arrow_type)
@@ -166,14 +285,13 @@ def _argument(arg: Term | Literal, columns: Columns) -> Any:
 
 
 def _holds(wide: pa.DataType, narrow: pa.DataType) -> bool:
-    """Whether an exact type has all values of another one."""
     a, b = grid(wide, Domain.EXACT), grid(narrow, Domain.EXACT)
     in_steps = (b.unit / a.unit).denominator == 1
     return in_steps and a.least * a.unit <= b.least * b.unit and a.greatest * a.unit >= b.greatest * b.unit
 
 
 def _only(domain: Domain, column: Term, columns: Columns) -> Any:
-    """The values of a column that must have this domain in the file, too."""
+    """The values of a column that must have this domain in the file."""
     array = values_of(column, columns)
     if domain_of(array.type) is not domain:
         raise _other_type(column, array)
@@ -263,12 +381,11 @@ def _compare_columns(op: Op, left: Any, right: Any, domain: Domain) -> Any:
 
 
 def _less(left: Any, right: Any) -> Any:
-    """``left < right`` with NaN as the greatest."""
     return pc.or_(pc.less(left, right), pc.and_(pc.is_nan(right), pc.invert(pc.is_nan(left))))
 
 
 def _common(array: Any, other: Any, domain: Domain) -> Any:
-    """A column in a type that has the values of both columns."""
+    """A column in a type with the values of both columns."""
     if domain.is_float:
         return _floats(array, domain)
     if domain is Domain.EXACT:
@@ -345,7 +462,7 @@ def _all_exact(p: In, domain: Domain) -> bool:
 
 
 def _value_set(p: In, arrow_type: pa.DataType, domain: Domain) -> pa.Array:
-    """The members that this type has, in this type."""
+    """The members that this type has."""
     own = domain_of(p.arrow_type)
     values = [into(value, own, domain) for value in p.plain]
     if domain in (Domain.TEXT, Domain.BYTES, Domain.BOOLEAN):
@@ -361,10 +478,9 @@ _SAMPLES: dict[Domain | None, Any] = {Domain.BOOLEAN: True, Domain.TEXT: "a", Do
 
 
 def check_evaluates(p: Predicate) -> None:
-    """Stores, reads back, evaluates and judges a predicate as readers will: on no rows, a row of NULLs, and values.
+    """Stores, reads back, evaluates and judges a predicate like readers: on no rows, a row of NULLs, and values.
 
-    Raises:
-        PredicateError: one of these steps fails.
+    Raises PredicateError if one of these steps fails.
     """
     try:
         stored = from_json(to_json(p))

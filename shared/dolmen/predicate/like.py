@@ -28,7 +28,7 @@ class Pattern:
 
     @property
     def prefix(self) -> str:
-        """The text with which every match begins."""
+        """The beginning of every match."""
         return self.pieces[0] if self.pieces and isinstance(self.pieces[0], str) else ""
 
     @cached_property
@@ -53,7 +53,7 @@ class Pattern:
 
     @property
     def runs(self) -> tuple[tuple[str | bool, ...], ...]:
-        """The texts and ``_`` between one ``%`` and the next. A pattern without ``%`` has one run."""
+        """The texts and ``_`` between one ``%`` and the next."""
         runs: list[list[str | bool]] = [[]]
         for piece in self.pieces:
             if piece is True:
@@ -125,7 +125,7 @@ def repair_utf8(array: Any) -> Any:
 
 
 def _match_long(array: Any, parts: Pattern) -> Any:
-    """Matches a pattern too long for RE2. Few texts are long enough to match, and these are matched one by one."""
+    """Matches a pattern that is too long for RE2: the few texts that are long enough, one by one."""
     array = one_array(array)
     least = sum(len(piece.encode()) if isinstance(piece, str) else not piece for piece in parts.pieces)
     found = pc.greater_equal(pc.binary_length(array), least)

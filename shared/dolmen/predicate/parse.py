@@ -1,37 +1,41 @@
-"""From what users write to a bound predicate: SQL text in DuckDB's dialect, or a mapping of columns to values.
+"""Reads predicates as users write them: SQL text in DuckDB's dialect, or a mapping of columns to values.
 
-sqlglot parses the text, and ``dolmen.predicate.grammar`` reads sqlglot's tree. A text that would take long to parse, or
-too much stack, is refused by its tokens. Texts that differ only in their literals are parsed once: thousands of deletes
-differ only in their values.
+Of sqlglot's trees a closed list of nodes and of their arguments is supported. Everything else is refused, so no
+construct is mistaken for a similar one.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
-from functools import lru_cache
+import sys
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import numpy as np
+import pyarrow as pa
+
 from dolmen.base.arguments import short_repr
+from dolmen.base.units import DAY_US
 from dolmen.errors import LimitError, PredicateError
-from dolmen.format.schema import Schema
-from dolmen.predicate.ast import Predicate, columns
-from dolmen.predicate.grammar import TreeReader
-from dolmen.predicate.limits import (
+from dolmen.format.schema import Field, Schema
+from dolmen.format.types import TYPES
+from dolmen.predicate import bind, constants
+from dolmen.predicate.ast import (
+    FALSE,
+    MAX_CONDITIONS,
     MAX_DEPTH,
-    MAX_NESTING,
-    MAX_NUMBER,
-    MAX_OPERATORS,
-    MAX_PREFIXES,
-    MAX_TEXT,
-    MAX_TOKENS,
-    MAX_WORDS,
-    check_characters,
+    MAX_MEMBERS,
+    Constant,
+    Predicate,
     check_count,
+    columns,
 )
-from dolmen.predicate.mapping import parse_mapping
+from dolmen.predicate.bind import Side, find_column
+from dolmen.predicate.constants import LISTS, Interval, Value, check_characters, from_python
+from dolmen.predicate.domains import MAX_DIGITS, NAMES, Domain, Op
+from dolmen.predicate.sql_parser import parse_shape, syntax_error, tokenize
 
 if TYPE_CHECKING:
     from sqlglot import exp
@@ -58,7 +62,7 @@ def parse(source: Where, schema: Schema, *, now_us: int) -> Predicate:
 
     Raises:
         PredicateError: the predicate cannot be parsed or does not match the schema; for text, it has the position.
-        LimitError: the predicate exceeds the limits (limits.py).
+        LimitError: the predicate exceeds the limits (docs/predicates.md).
     """
     if isinstance(source, str):
         return _parse_text(source, schema, now_us, ())
@@ -67,11 +71,11 @@ def parse(source: Where, schema: Schema, *, now_us: int) -> Predicate:
     if isinstance(source, Mapping):
         return parse_mapping(source, schema)
     if isinstance(source, Predicate):
-        return _bound_to(source, schema)
+        return _check_bound(source, schema)
     raise PredicateError(f"a predicate is SQL text or a mapping of columns to values, not {type(source).__name__}")
 
 
-def _bound_to(p: Predicate, schema: Schema) -> Predicate:
+def _check_bound(p: Predicate, schema: Schema) -> Predicate:
     try:
         foreign = columns(p) - schema.by_id.keys()
     except RecursionError:
@@ -143,171 +147,433 @@ def _values_of(tree: exp.Expression, parameters: Parameters) -> dict[int, Any]:
     return {id(node): values[name] for node, name in zip(placeholders, names, strict=True)}
 
 
-_TOKEN = re.compile(r"\d+\.\d*|\w+|[^\w\s]")
+_SIZE = re.compile("[0-9]{1,9}")
+_COMPARISONS: dict[str, Op] = {"eq": "=", "neq": "<>", "lt": "<", "lte": "<=", "gt": ">", "gte": ">="}
+_ARITHMETIC = {"add": "+", "sub": "-", "mul": "*", "div": "/", "intdiv": "//", "mod": "%"}
+_FUNCTIONS = {**{name: name for name in NAMES}, "dayofmonth": "day"}
+"""Functions of columns, by sqlglot's names."""
+_NOW = {
+    "now": Domain.ZONED, "get_current_timestamp": Domain.ZONED, "transaction_timestamp": Domain.ZONED,
+    "currenttimestamp": Domain.ZONED, "currentdate": Domain.DATE, "localtimestamp": Domain.NAIVE,
+    "current_localtimestamp": Domain.NAIVE,
+}  # fmt: skip
+_CASTS = {token: each.stored for each in TYPES for token in each.sql_tokens}
 
-_TOKEN_OR_LITERAL = re.compile(rf"""'[^']*'|"[^"]*"|{_TOKEN.pattern}""")
 
-_ADVICE = "give many values as a mapping, {'id': [...]}, or delete by keys=[...]"
+class TreeReader:
+    """Turns sqlglot's tree into a bound predicate. A node's ``key`` is its kind.
 
-
-def tokenize(text: str) -> list[Any]:
-    """The tokens of a text, by sqlglot.
-
-    Raises:
-        LimitError, PredicateError: the text exceeds the limits (limits.py).
-        sqlglot.errors.TokenError: a quote or a comment is left open.
+    Args:
+        parameters: values of placeholders, by the identity of their nodes.
+        literals: texts that replace those of the tree's literals, by the identity of their nodes.
     """
-    from sqlglot.dialects.dialect import Dialect
 
-    check_count(len(text), MAX_TEXT, "characters", _ADVICE)
-    check_characters(text)
-    check_count(_token_bound(text), MAX_TOKENS, "words, numbers and signs", _ADVICE)
-    tokens: list[Any] = Dialect.get_or_raise("duckdb").tokenize(text)
-    _check_tokens(tokens)
-    return tokens
+    def __init__(
+        self,
+        schema: Schema,
+        now_us: int,
+        parameters: Mapping[int, Any],
+        literals: Mapping[int, str] = MappingProxyType({}),
+    ) -> None:
+        self.schema, self.now_us, self.parameters, self.literals = schema, now_us, parameters, literals
+        self.conditions = 0
+
+    def predicate(self, node: exp.Expression) -> Predicate:
+        self.conditions += 1
+        if self.conditions > MAX_CONDITIONS:
+            raise LimitError(f"more than {MAX_CONDITIONS:,} conditions in a predicate: write IN (...) instead of OR")
+        with adding_position(node):
+            if read := _CONDITIONS.get(node.key):
+                return read(self, node)
+            if node.key in _COMPARISONS:
+                return self._compare(node, _COMPARISONS[node.key])
+            if node.key in ("column", "literal", "null", "boolean") or node.key in _ARITHMETIC:
+                side = self.side(node)
+                if not isinstance(side, Value):
+                    return bind.truth(side)
+                if side.kind in (None, Domain.BOOLEAN):
+                    return Constant(side.value)  # type: ignore[arg-type]
+                raise PredicateError(
+                    f"{side.name} is not a condition: repeat the column, as in n = 1 OR n = 2, or write n IN (1, 2)"
+                )
+            raise refusal(node)
+
+    def _paren(self, node: exp.Expression) -> Predicate:
+        _only(node, "this")
+        return self.predicate(node.this)
+
+    def _and(self, node: exp.Expression) -> Predicate:
+        return bind.conjunction([self.predicate(arg) for arg in _chain(node)])
+
+    def _or(self, node: exp.Expression) -> Predicate:
+        return bind.disjunction([self.predicate(arg) for arg in _chain(node)])
+
+    def _not(self, node: exp.Expression) -> Predicate:
+        _only(node, "this")
+        return bind.negation(self.predicate(node.this))
+
+    def _compare(self, node: exp.Expression, op: Op) -> Predicate:
+        _only(node, "this", "expression")
+        if node.this.key == "tuple" and op == "=":
+            return self._tuples(node.this, [node.expression])
+        if "null" in (node.this.key, node.expression.key):
+            instead = "IS NOT NULL" if op == "<>" else "IS NULL"
+            raise PredicateError(f"{op} NULL is TRUE for no row: write {instead}")
+        return bind.compare(op, self.side(node.this), self.side(node.expression))
+
+    def _tuples(self, left: exp.Expression, rows: Sequence[exp.Expression]) -> Predicate:
+        fields = []
+        for name in left.expressions:
+            field = self.side(name)
+            if not isinstance(field, Field):
+                raise PredicateError("tuples compare columns with constants, as in (a, b) = (1, 2)")
+            fields.append(field)
+        members = []
+        for row in rows:
+            if row.key != "tuple" or len(row.expressions) != len(fields):
+                raise PredicateError("tuples that are compared have the same length, as in (a, b) = (1, 2)")
+            members.append([self.constant(member) for member in row.expressions])
+            if constants.NULL in members[-1]:
+                raise PredicateError("tuples are compared with constants that are not NULL")
+        return bind.one_of_tuples(fields, members)
+
+    def _in(self, node: exp.Expression) -> Predicate:
+        _only(node, "this", "expressions", "field")
+        if node.this.key == "tuple":
+            _only(node, "this", "expressions")
+            return self._tuples(node.this, node.expressions)
+        side = self.side(node.this)
+        members = self._list_parameter(node.args["field"]) if node.args.get("field") else []
+        members += [self.constant(member) for member in node.expressions]
+        if not isinstance(side, Value):
+            return bind.one_of(side, members)
+        equal = bind.disjunction([bind.compare("=", side, member) for member in members])
+        return equal if members else FALSE
+
+    def _list_parameter(self, node: exp.Expression) -> list[Value]:
+        value = self.parameters.get(id(node))
+        if not isinstance(value, LISTS):
+            raise PredicateError("IN takes a list in parentheses, IN (1, 2), or a parameter that is a list, IN ?")
+        check_count(len(value), MAX_MEMBERS, "members of a list", "split it")
+        return [constants.NULL if member is None else from_python(member) for member in value]
+
+    def _between(self, node: exp.Expression) -> Predicate:
+        _only(node, "this", "low", "high")
+        return bind.between(self.side(node.this), self.side(node.args["low"]), self.side(node.args["high"]))
+
+    def _is(self, node: exp.Expression) -> Predicate:
+        _only(node, "this", "expression")
+        side, tested = self.side(node.this), node.expression
+        if tested.key == "null":
+            return Constant(side.kind is None) if isinstance(side, Value) else bind.is_null(side)
+        if tested.key == "boolean":
+            if isinstance(side, Value):
+                raise PredicateError("IS TRUE and IS FALSE need a boolean column")
+            holds = bind.truth(side) if tested.this else bind.negation(bind.truth(side))
+            return bind.conjunction([holds, bind.negation(bind.is_null(side))])
+        raise PredicateError("IS is followed by NULL, TRUE, FALSE or DISTINCT FROM")
+
+    def _nullsafeneq(self, node: exp.Expression) -> Predicate:
+        _only(node, "this", "expression")
+        return bind.distinct_from(self.side(node.this), self.side(node.expression))
+
+    def _nullsafeeq(self, node: exp.Expression) -> Predicate:
+        return bind.negation(self._nullsafeneq(node))
+
+    def _like(self, node: exp.Expression, escape: str | None = None) -> Predicate:
+        _only(node, "this", "expression", "negate")
+        side = self.side(node.this)
+        if isinstance(side, Value):
+            raise PredicateError("LIKE needs a column on its left")
+        p = bind.like(side, self.constant(node.expression), escape or None, node.key == "ilike")
+        return bind.negation(p) if node.args.get("negate") else p
+
+    def _escape(self, node: exp.Expression) -> Predicate:
+        _only(node, "this", "expression")
+        negated = node.this.key == "not"
+        inner, escape = node.this.this if negated else node.this, self.constant(node.expression)
+        if inner.key not in ("like", "ilike") or escape.kind is not Domain.TEXT:
+            raise PredicateError("ESCAPE belongs to LIKE, with one character in single quotes")
+        p = self._like(inner, str(escape.value))
+        return bind.negation(p) if negated else p
+
+    def side(self, node: exp.Expression) -> Side:
+        """A side of a comparison: a column, a function of columns, or a constant."""
+        while node.key == "paren":
+            _only(node, "this")
+            node = node.this
+        with adding_position(node):
+            if node.key != "column":
+                return self._call(node)
+            _only(node, "this")
+            if node.this.key != "identifier":
+                raise refusal(node)
+            return find_column(node.name, self.schema, quoted=bool(node.this.args.get("quoted")))
+
+    def _call(self, node: exp.Expression) -> Side:
+        """A constant, or a function of columns."""
+        if node.key in _ARITHMETIC:
+            _only(node, "this", "expression", "safe", "typed")
+            operator = _ARITHMETIC[node.key]
+            a, b = self.side(node.this), self.side(node.expression)
+            if isinstance(a, Value) and isinstance(b, Value):
+                return constants.arithmetic(operator, a, b)
+            if operator == "//":
+                raise PredicateError("// is for constants only: engines do not agree on its result")
+            return bind.compute(operator, (a, b))  # type: ignore[arg-type]
+        if node.key == "neg":
+            _only(node, "this")
+            a = self.side(node.this)
+            return constants.negate(a) if isinstance(a, Value) else bind.compute("negate", (a,))
+        if node.key in ("cast", "trycast"):
+            _only(node, "this", "to", "safe")
+            a, target = self.side(node.this), _cast_target(node)
+            if not isinstance(a, Value):
+                return bind.compute("cast", (a,), target)
+            if node.key == "trycast":
+                raise refusal(node)
+            return constants.cast(a, target)
+        if node.key == "extract":
+            _only(node, "this", "expression")
+            return self._function(node.this.name.lower(), node.expression, node)
+        if node.key in _FUNCTIONS:
+            _only(node, "this")
+            return self._function(_FUNCTIONS[node.key], node.this, node)
+        return self._constant(node)
+
+    def _function(self, name: str, arg: exp.Expression, node: exp.Expression) -> Side:
+        if name not in NAMES:
+            raise refusal(node)
+        side = self.side(arg)
+        if isinstance(side, Value):
+            raise PredicateError(f"{name} is for columns: instead of a call with a constant, write its result")
+        return bind.compute(name, (side,))  # type: ignore[arg-type]
+
+    def constant(self, node: exp.Expression) -> Value:
+        """A constant expression, folded."""
+        side = self.side(node)
+        if not isinstance(side, Value):
+            with adding_position(node):
+                raise refusal(node)
+        return side
+
+    def _constant(self, node: exp.Expression) -> Value:
+        with adding_position(node):
+            match node.key:
+                case "null":
+                    return constants.NULL
+                case "placeholder":
+                    value = self.parameters[id(node)]
+                    if isinstance(value, LISTS):
+                        raise PredicateError("a parameter that is a list goes with IN, as in id IN ?")
+                    return constants.NULL if value is None else from_python(value)
+                case "boolean":
+                    return Value(Domain.BOOLEAN, bool(node.this))
+                case "literal":
+                    text = self.literals.get(id(node), node.name)
+                    return Value(Domain.TEXT, text) if node.is_string else constants.number(text)
+                case "interval":
+                    return self._interval(node)
+                case "timestamptrunc" | "datetrunc":
+                    return self._date_trunc(node)
+            name = node.name.lower() if node.key == "anonymous" else node.key
+            domain = _NOW.get(name)
+            if domain is None or any(node.args.get(arg) for arg in ("expressions", "expression")):
+                raise refusal(node)
+            return Value(domain, self.now_us // DAY_US if domain is Domain.DATE else self.now_us)
+
+    def _interval(self, node: exp.Expression) -> Value:
+        _only(node, "this", "unit")
+        if node.this is None:
+            raise refusal(node)
+        amount, unit = self.constant(node.this), node.args.get("unit")
+        if unit is None:
+            return Value(Interval, constants.parse_interval(str(amount.value)))
+        if unit.key != "var" or not isinstance(amount.value, (int, str)):
+            raise PredicateError("an interval is a whole number of one unit, such as INTERVAL 90 DAY")
+        return Value(Interval, constants.parse_interval(f"{amount.value} {unit.name}"))
+
+    def _date_trunc(self, node: exp.Expression) -> Value:
+        _only(node, "this", "unit")
+        value = self.constant(node.this)
+        if value.kind not in (Domain.NAIVE, Domain.ZONED):
+            raise PredicateError("date_trunc is for constant timestamps only, such as now()")
+        return Value(value.kind, constants.truncate(value.value, node.args["unit"].name))  # type: ignore[arg-type]
 
 
-def _check_tokens(tokens: Sequence[Any]) -> None:
-    """Raises LimitError or PredicateError for tokens beyond the limits."""
-    from sqlglot.tokens import TokenType
+def _chain(node: exp.Expression) -> list[exp.Expression]:
+    """The operands of a chain of one connective, without recursion, because chains can be long."""
+    operands, pending = [], [node]
+    while pending:
+        top = pending.pop()
+        if top.key == node.key:
+            _only(top, "this", "expression")
+            pending += (top.expression, top.this)
+        else:
+            operands.append(top)
+    return operands
 
-    opens, closes, nots = TokenType.L_PAREN, TokenType.R_PAREN, TokenType.NOT
-    signs = frozenset((TokenType.DASH, TokenType.PLUS))
-    operators = frozenset(
-        (TokenType.STAR, TokenType.SLASH, TokenType.DIV, TokenType.MOD, TokenType.DCOLON, TokenType.DOT)
-    )
-    ends_side = frozenset((TokenType.NUMBER, TokenType.STRING, TokenType.VAR, TokenType.IDENTIFIER, closes))
-    cheap = ends_side | signs | {TokenType.COMMA, TokenType.NULL, TokenType.TRUE, TokenType.FALSE}
-    nesting = words = computed = prefixes = 0
-    previous = None
-    for token in tokens:
-        kind = token.token_type
-        if kind in (TokenType.L_BRACKET, TokenType.L_BRACE):
+
+def _cast_target(node: exp.Expression) -> pa.DataType:
+    target = node.args["to"]
+    name = target.this.name if hasattr(target.this, "name") else str(target.this)
+    if name == "DECIMAL":
+        sizes = [int(param.name) if _SIZE.fullmatch(param.name) else -1 for param in target.expressions] or [18, 3]
+        precision, scale = (*sizes, 0)[:2]
+        if len(sizes) > 2 or not 0 <= scale <= precision <= MAX_DIGITS or precision == 0:
             raise PredicateError(
-                "lists and structs are not supported; write IN (1, 2), and pass values as parameters, 'id = ?'",
-                position=token.start,
+                f"DECIMAL takes a precision of 1 to {MAX_DIGITS} digits, and a scale of at most the precision"
             )
-        if previous is TokenType.INTERVAL and len(token.text) > MAX_NUMBER:
-            # sqlglot parses such a text itself, and not in linear time.
-            raise PredicateError(f"an interval has more than {MAX_NUMBER} characters", position=token.start)
-        nesting += (kind is opens) - (kind is closes)
-        if nesting > MAX_NESTING:
-            raise PredicateError(f"more than {MAX_NESTING} nested parentheses", position=token.start)
-        is_prefix = kind is nots or (kind in signs and previous not in ends_side)
-        prefixes = prefixes + 1 if is_prefix else 0
-        if prefixes > MAX_PREFIXES:
-            raise PredicateError(f"more than {MAX_PREFIXES} NOTs or signs in a row", position=token.start)
-        words += kind not in cheap
-        computed += kind in operators or (kind in signs and not is_prefix)
-        previous = kind
-    check_count(words, MAX_WORDS, "operators, keywords and parentheses", _ADVICE)
-    check_count(computed, MAX_OPERATORS, "arithmetic operators, casts and dots", "compute constants first")
+        return pa.decimal128(precision, scale)
+    if name not in _CASTS or target.expressions:
+        raise PredicateError(f"cannot cast to {target.sql('duckdb')}; there are: {', '.join(_CASTS)}, DECIMAL(p, s)")
+    return _CASTS[name]
 
 
-def _token_bound(text: str) -> int:
-    """An upper bound of the number of tokens, without tokenizing: a long text may be one literal or many."""
-    if len(text) <= MAX_TOKENS:
-        return len(text)
-    whole_literals = not any(sign in text for sign in ("--", "/*", "$", "\\", "{"))
-    return sum(1 for _ in (_TOKEN_OR_LITERAL if whole_literals else _TOKEN).finditer(text))
+def _only(node: exp.Expression, *allowed: str) -> None:
+    """Refuses a node with other arguments."""
+    if any(value and name not in allowed for name, value in node.args.items()):
+        raise refusal(node)
 
 
-MAX_CHARACTERS = 1_000
-"""Longer texts are parsed each time."""
-
-_FIRST = 1_000
-
-_OPERATOR = r"(?:=|<>|!=|<=|>=|<|>)"
-
-_LITERAL = r"(?:[0-9]{1,18}(?:\.[0-9]{1,18})?|'[^'\\]*')"
-
-_CONDITION = rf"[A-Za-z_][A-Za-z0-9_]*\s*{_OPERATOR}\s*{_LITERAL}"
-
-_SIMPLE = re.compile(rf"\s*{_CONDITION}(?:\s+(?i:AND|OR)\s+{_CONDITION})*\s*")
-
-_COMPARED = re.compile(rf"({_OPERATOR}\s*)({_LITERAL})")
-"""In a simple text, operators occur only before literals and inside quoted texts."""
+_CONDITIONS: dict[str, Callable[[TreeReader, Any], Predicate]] = {
+    "paren": TreeReader._paren, "and": TreeReader._and, "or": TreeReader._or, "not": TreeReader._not,
+    "in": TreeReader._in, "between": TreeReader._between, "is": TreeReader._is, "like": TreeReader._like,
+    "ilike": TreeReader._like, "escape": TreeReader._escape, "nullsafeneq": TreeReader._nullsafeneq,
+    "nullsafeeq": TreeReader._nullsafeeq,
+}  # fmt: skip
 
 
-@dataclass(frozen=True)
-class ParsedShape:
-    """The tree of all texts that differ only in their literals.
-
-    Args:
-        tree: sqlglot's tree of one of the texts.
-        literals: the index of each literal in the text, by the identity of its node.
-    """
-
-    tree: exp.Expression
-    literals: Mapping[int, int]
-
-
-def parse_shape(text: str) -> tuple[ParsedShape, Mapping[int, str]] | None:
-    """The tree of a text, and its literals by the identity of their nodes. None unless the text consists of columns
-    compared with literals, joined by AND and OR."""
-    if len(text) > MAX_CHARACTERS or not _SIMPLE.fullmatch(text):
-        return None
-    literals = [literal[1:-1] if literal[0] == "'" else literal for _, literal in _COMPARED.findall(text)]
-    # Each literal is replaced by a unique one of its kind, which identifies its node in the tree.
-    counted = iter(range(_FIRST, _FIRST + len(literals)))
-    shape = _parse(_COMPARED.sub(lambda found: f"{found[1]}{_unique(found[2], next(counted))}", text))
-    if shape is None or len(shape.literals) != len(literals):
-        return None
-    return shape, {node: literals[index] for node, index in shape.literals.items()}
-
-
-def _unique(literal: str, number: int) -> str:
-    return f"'{number}'" if literal[0] == "'" else str(number)
-
-
-@lru_cache(maxsize=256)
-def _parse(text: str) -> ParsedShape | None:
-    from sqlglot import exp
-    from sqlglot.dialects.dialect import Dialect
-    from sqlglot.errors import ParseError, TokenError
-
-    duckdb = Dialect.get_or_raise("duckdb")
-    try:
-        trees = duckdb.parser().parse_into(exp.Condition, duckdb.tokenize(text), text)
-    except (ParseError, TokenError):
-        return None
-    if len(trees) != 1 or trees[0] is None:
-        return None
-    literals = [node for node in trees[0].walk(bfs=False) if node.key == "literal"]
-    indexes = {id(node): int(node.name) - _FIRST for node in literals}
-    return ParsedShape(trees[0], indexes) if sorted(indexes.values()) == list(range(len(literals))) else None
-
-
-def syntax_error(text: str, errors: Sequence[Mapping[str, Any]]) -> PredicateError:
-    """The error for a text that sqlglot could not parse.
-
-    Args:
-        errors: the errors that sqlglot reports.
-    """
-    if not errors or not errors[0].get("line"):
-        return PredicateError(f"can't read {short_repr(text)} as a condition")
-    first = errors[0]
-    before = sum(len(line) for line in text.splitlines(keepends=True)[: first["line"] - 1])
-    position = max(0, before + first["col"] - len(first["highlight"]))
-    problem = first["description"]
-    if "Required keyword" in problem or problem.startswith("Expecting"):
-        problem = f"something is missing around {short_repr(first['highlight'])}"
+def refusal(node: exp.Expression) -> PredicateError:
+    text = node.sql("duckdb")
+    if len(text) > 80:
+        text = text[:77] + "..."
+    parts = {part.key for part in node.walk()}
+    if parts & {"select", "subquery", "exists"}:
+        advice = "subqueries are not supported: read the values first, and pass them as a parameter, 'id IN ?'"
+    elif parts & {"regexplike", "regexpilike", "similarto", "glob"}:
+        advice = "regular expressions are not supported: write LIKE 'a%'"
+    elif parts & {"arrayoverlaps", "bitwiseand", "bitwiseor", "dpipe", "concat", "xor"}:
+        advice = "join conditions by AND and OR, and members of a list by commas; texts cannot be concatenated"
+    elif parts & {"sum", "count", "max", "min", "avg"}:
+        advice = "a predicate is about one row: aggregate with db.sql"
+    elif node.key in _COMPARISONS:
+        advice = "comparisons cannot be chained: write 1 < n AND n < 5, or BETWEEN"
+    elif node.key == "column" and node.args.get("table"):
+        advice = "write the column's name alone"
+    elif "column" in parts:
+        advice = f"with columns you can use + - * / %, CAST and {', '.join(NAMES)}"
     else:
-        problem = f"unexpected {short_repr(first['highlight'])}"
-    return PredicateError(f"{problem}; {_syntax_advice(text, first)}", position=position)
+        advice = "constants consist of literals, CAST, + - * / // %, now(), current_date, date_trunc and INTERVAL"
+    return PredicateError(f"{text} is not supported in a predicate; {advice}", position=position_of(node))
 
 
-def _syntax_advice(text: str, error: Mapping[str, Any]) -> str:
-    near = f"{error['start_context'][-3:]}{error['highlight']}{error['end_context'][:2]}"
-    word = error["highlight"].upper()
-    if any(quote in text for quote in "\u2018\u2019\u201c\u201d"):
-        return "write texts in straight single quotes, 'like this'"
-    if "=>" in near or "=<" in near:
-        return "write >= or <="
-    if word in ("WHERE", "SELECT", "FROM", "ORDER BY", "GROUP BY", "LIMIT"):
-        return "write only the condition after WHERE, such as id = 1 AND name = 'a'"
-    if "," in near:
-        return "write lists in parentheses, IN (1, 2), and decimals with a point, 0.5"
-    if "%" in near:
-        return "write texts and patterns in single quotes, LIKE 'a%', and other values as parameters, 'id = ?'"
-    return "write a condition as after WHERE in DuckDB's SQL, with texts in single quotes"
+def position_of(node: exp.Expression) -> int | None:
+    """The position at which a node begins: the least position of the node and all nodes in it."""
+    return min((part.meta["start"] for part in node.walk() if "start" in part.meta), default=None)
+
+
+@contextmanager
+def adding_position(node: exp.Expression) -> Iterator[None]:
+    """Adds the node's position to errors that have none."""
+    try:
+        yield
+    except PredicateError as error:
+        if error.position is not None:
+            raise
+        raise PredicateError(error.reason, position=position_of(node)) from None
+
+
+_SIGNS: dict[str, Op] = {
+    "=": "=", "==": "=", "<>": "<>", "!=": "<>", "<": "<", "<=": "<=", ">": ">", ">=": ">="
+}  # fmt: skip
+OPERATORS = (
+    *_SIGNS, "in", "not in", "between", "not between", "like", "not like", "ilike", "not ilike", "is", "is not"
+)  # fmt: skip
+
+
+def parse_mapping(source: Mapping[str, Any], schema: Schema) -> Predicate:
+    if not source:
+        raise PredicateError("an empty mapping names no rows; to mean every row, write the text TRUE")
+    conditions = []
+    for name, value in source.items():
+        if not isinstance(name, str):
+            raise PredicateError(f"a mapping's keys are column names, not {short_repr(name)}")
+        field = find_column(name, schema)
+        try:
+            conditions.append(_by_operators(field, value) if isinstance(value, Mapping) else _equal(field, value))
+        except PredicateError as error:
+            raise PredicateError(f"column {field.name!r}: {error.reason}") from None
+    return bind.conjunction(conditions)
+
+
+def _equal(field: Field, value: Any) -> Predicate:
+    if value is None:
+        return bind.is_null(field)
+    if (listed := _listed(value)) is not None:
+        return bind.one_of(field, _members(listed))
+    return bind.compare("=", field, from_python(value))
+
+
+def _by_operators(field: Field, conditions: Mapping[Any, Any]) -> Predicate:
+    """The conjunction of operators and values such as ``{">=": 3, "<": 9}``."""
+    if not conditions:
+        raise PredicateError('an empty mapping says nothing; write {"column": {">=": 3}}')
+    found = []
+    for word, value in conditions.items():
+        operator = " ".join(word.lower().split()) if isinstance(word, str) else None
+        if operator not in OPERATORS:
+            raise PredicateError(f"{short_repr(word)} is no operator; there are {', '.join(OPERATORS)}")
+        positive = operator.removeprefix("not ")
+        p = _operator(field, positive, value)
+        found.append(p if positive == operator else bind.negation(p))
+    return bind.conjunction(found)
+
+
+def _operator(field: Field, operator: str, value: Any) -> Predicate:
+    if operator in ("is", "is not"):
+        if value is not None:
+            raise PredicateError(f"{operator!r} takes None alone; use '=' or '<>'")
+        return bind.is_null(field) if operator == "is" else bind.negation(bind.is_null(field))
+    if value is None:
+        raise PredicateError(f'nothing is {operator} NULL; write {{"is": None}} or {{"is not": None}}')
+    if operator == "in":
+        if (listed := _listed(value)) is None:
+            raise PredicateError("'in' takes a list of values")
+        return bind.one_of(field, _members(listed))
+    if operator == "between":
+        if not isinstance(value, (list, tuple)) or len(value) != 2:
+            raise PredicateError("'between' takes a list of two values: the least and the greatest")
+        return bind.between(field, *map(from_python, value))
+    if _listed(value) is not None:
+        raise PredicateError(f"{operator!r} takes one value; 'in' takes a list")
+    if operator in ("like", "ilike"):
+        return bind.like(field, from_python(value), None, operator == "ilike")
+    return bind.compare(_SIGNS[operator], field, from_python(value))
+
+
+def _listed(value: Any) -> Collection[Any] | None:
+    """The values of a list, a Series, or an Arrow or NumPy array; None if it is one value."""
+    if isinstance(value, LISTS):
+        return value
+    if isinstance(value, np.ndarray) and value.ndim == 1:
+        return list(value)
+    if isinstance(value, (pa.Array, pa.ChunkedArray)):
+        check_count(len(value), MAX_MEMBERS, "members of a list", "split it")
+        try:
+            return list(value.to_pylist())
+        except (OverflowError, ValueError):
+            raise PredicateError("a date or time outside of Python's years 1 to 9999: write it as text") from None
+    for library in ("pandas", "polars"):
+        module = sys.modules.get(library)
+        if module and isinstance(value, (module.Series, getattr(module, "Index", module.Series))):
+            missing = value.isna() if library == "pandas" else [False] * len(value)
+            return [None if null else each for each, null in zip(value.to_list(), missing, strict=True)]
+    return None
+
+
+def _members(values: Any) -> list[Value]:
+    check_count(len(values), MAX_MEMBERS, "members of a list", "split it")
+    if any(value is None for value in values):
+        raise PredicateError("NULL in a list equals nothing: for NULL too, write text with OR ... IS NULL")
+    return [from_python(value) for value in values]

@@ -1,12 +1,12 @@
 """Judges a predicate by statistics alone, for one file or for many at once, without reading a row.
 
-For each node of a predicate, this module computes the outcomes (TRUE, FALSE, NULL) that it may have for some row. An
-outcome is excluded only if it is proven impossible, so "no row is TRUE" and "every row is TRUE" are proofs. That makes
-NOT, NULL and NaN simple: each is one more outcome that is possible or not.
+It computes which outcomes (TRUE, FALSE, NULL) each node may have for some row. An outcome is excluded only if it is
+proven impossible, so "no row is TRUE" and "every row is TRUE" are proofs. NULL and NaN need no special care: each is
+one more outcome that is possible or not.
 
-A ``Fact`` says what is possible: a bool for one file, or a mask for many. The same code works for both, because ``&``
-and ``|`` work on both, and NOT only exchanges TRUE and FALSE. ``Statistics`` gives the spread of a column: for one file
-in this module, and for a table of many files in ``dolmen.entries.segments.file_masks``.
+A ``Fact`` says what is possible: a bool for one file, or a mask for many. ``&`` and ``|`` work on both, and NOT only
+exchanges TRUE and FALSE. ``Statistics`` gives the spread of a column: for one file in this module, and for a table of
+many files in ``dolmen.entries.segments.row_bounds``.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ from dolmen.predicate.ast import (
     Term,
     Truth,
 )
-from dolmen.predicate.constants import Domain, Op, domain_of, fit, grid, into, join
+from dolmen.predicate.domains import Domain, Op, domain_of, fit, grid, into, join
 
 Fact: TypeAlias = bool | npt.NDArray[np.bool_]
-"""Whether something is possible: in one file, or in each of many files. A bool can also mean all of many files."""
+"""Whether something is possible: in one file, or in each of many files. A bool may stand for all of many files."""
 
 _GRIDS = frozenset((Domain.EXACT, Domain.DATE, Domain.TIME, Domain.NAIVE, Domain.ZONED))
 """Domains in which the values of a type are evenly spaced."""
@@ -67,8 +67,8 @@ class Spread(NamedTuple):
     """The values that one side of a comparison may have, in the domain of that comparison.
 
     Args:
-        least, greatest: bounds of ordinary values; None if unknown. Each is one plain value, or an object for many
-            files, whose ``<`` and ``<=`` return a mask that is true where the comparison may hold.
+        least, greatest: bounds of ordinary values; None if unknown. Each is a plain value, or an object for many files,
+            whose ``<`` and ``<=`` return a mask of the files for which the comparison may hold.
         ordinary, nan, null: whether there may be an ordinary value, NaN, or NULL.
     """
 
@@ -83,26 +83,18 @@ class Statistics(Protocol):
     """Statistics of one file, or of many files."""
 
     def spread(self, column: Column, domain: Domain | None) -> Spread:
-        """The spread of a column.
-
-        Args:
-            domain: the domain in which its bounds will be compared; None if they are not needed.
-        """
+        """The spread of a column, with bounds in a domain; without bounds if that is None."""
 
     def members(self, spread: Spread, p: In, domain: Domain) -> tuple[Fact, Fact]:
-        """Whether an ordinary value of a spread may be a member of an IN, and whether one may not be a member.
-
-        Args:
-            domain: the domain of the spread; ``sorted_members`` returns the members in it.
-        """
+        """Whether an ordinary value of a spread in a domain may be a member of an IN, and whether one may be none."""
 
 
 def judge(p: Predicate, stats: Mapping[int, Bounds], rows: int) -> StatsVerdict:
-    """Judges whether the predicate is TRUE for none, some or all rows of a file, as far as statistics can tell.
+    """Judges whether the predicate is TRUE for none, some or all rows of a file.
 
     Args:
-        stats: bounds by column id, as plain values of the column's bound type or of a narrower type of the same domain
-            (such as an int for an int64, whatever the file's width). A column without an entry is unknown.
+        stats: bounds by column id, as plain values of the column's bound type or of a narrower type of the same domain.
+            A column without an entry is unknown.
         rows: number of rows; for 0 rows the verdict is NEVER.
     """
     if rows == 0:
@@ -114,7 +106,7 @@ def judge(p: Predicate, stats: Mapping[int, Bounds], rows: int) -> StatsVerdict:
 
 
 def outcomes(p: Predicate, statistics: Statistics) -> Outcomes:
-    """The outcomes that a predicate may have for some row of a file with at least one row."""
+    """The outcomes that a predicate may have for some row of a file that is not empty."""
     match p:
         case And():
             return reduce(_and, [outcomes(arg, statistics) for arg in p.args])
@@ -152,7 +144,6 @@ def _and(a: Outcomes, b: Outcomes) -> Outcomes:
 
 
 def point(value: Any) -> Spread:
-    """The spread of one value, which may be NaN."""
     nan = value != value
     return Spread(value, value, not nan, nan, False)
 
@@ -244,17 +235,13 @@ def _spread(term: Term, statistics: Statistics, domain: Domain | None) -> Spread
     """The spread of a column. Statistics do not cover functions of columns."""
     if isinstance(term, Column):
         return statistics.spread(term, domain)
-    return Spread(None, None, True, _may_have_nan(term.type), True)
+    own = _own_domain(term.type)
+    return Spread(None, None, True, own is None or own.is_float, True)
 
 
 @lru_cache(4_096)
 def _own_domain(type_name: str) -> Domain | None:
     return domain_of(type_from_json(type_name))
-
-
-def _may_have_nan(type_name: str) -> bool:
-    own = _own_domain(type_name)
-    return own is None or own.is_float
 
 
 @lru_cache(4_096)
@@ -267,13 +254,10 @@ def _common_domain(a: str, b: str) -> Domain:
 class _FileStatistics:
     """Statistics of one file, from plain bounds by column id."""
 
-    __slots__ = ("_bounds", "_rows")
-
     def __init__(self, bounds: Mapping[int, Bounds], rows: int) -> None:
         self._bounds, self._rows = bounds, rows
 
     def spread(self, column: Column, domain: Domain | None) -> Spread:
-        """See Statistics."""
         least, greatest, nulls, nans = self._bounds.get(column.id, UNKNOWN)
         if nulls is not None and nulls >= self._rows:
             return Spread(None, None, False, False, True)
@@ -289,7 +273,6 @@ class _FileStatistics:
         return Spread(least, greatest, ordinary, nans is None or nans > 0, nulls is None or nulls > 0)
 
     def members(self, spread: Spread, p: In, domain: Domain) -> tuple[bool, bool]:
-        """See Statistics."""
         members, least, greatest = sorted_members(p, domain), spread.least, spread.greatest
         first = 0 if least is None else bisect_left(members, least)
         inside = first < len(members) and (greatest is None or members[first] <= greatest)

@@ -9,9 +9,8 @@ from decimal import Decimal
 import numpy as np
 import pyarrow as pa
 
-from dolmen.format.schema import Schema
+from dolmen.format.schema import Schema, type_from_json
 from dolmen.format.types import Plain
-from dolmen.predicate import temporal
 from dolmen.predicate.ast import (
     And,
     Call,
@@ -28,7 +27,8 @@ from dolmen.predicate.ast import (
     Term,
     Truth,
 )  # fmt: skip
-from dolmen.predicate.constants import Domain, domain_of
+from dolmen.predicate.constants import format_date, format_time, format_timestamp
+from dolmen.predicate.domains import Domain, domain_of
 
 _SIMPLE = re.compile(r"[a-z_][a-z0-9_]*")
 _RESERVED = (
@@ -54,7 +54,7 @@ def to_sql(p: Predicate, schema: Schema) -> str:
     """DuckDB's SQL for a predicate. Parsing it with the same schema returns the same predicate.
 
     Args:
-        schema: has the names of the columns, including the dropped columns that the predicate names.
+        schema: has all columns of the predicate, dropped ones too.
     """
     match p:
         case Compare():
@@ -100,12 +100,10 @@ def _name(column: Term, schema: Schema) -> str:
     if isinstance(column, Call):
         return _call(column, schema)
     name = schema.by_id[column.id].name
-    alone = sum(field.name.lower() == name for field in schema.fields) <= 1
-    return (
-        name
-        if alone and _SIMPLE.fullmatch(name) and name not in _RESERVED_NAMES
-        else '"' + name.replace('"', '""') + '"'
-    )
+    is_unique = sum(field.name.lower() == name for field in schema.fields) <= 1
+    if is_unique and _SIMPLE.fullmatch(name) and name not in _RESERVED_NAMES:
+        return name
+    return '"' + name.replace('"', '""') + '"'
 
 
 def _call(call: Call, schema: Schema) -> str:
@@ -126,34 +124,27 @@ def _quoted(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
+_KEYWORDS = {
+    Domain.BYTES: "", Domain.DATE: "DATE ", Domain.TIME: "TIME ", Domain.NAIVE: "TIMESTAMP ",
+    Domain.ZONED: "TIMESTAMPTZ ",
+}  # fmt: skip
+
+
 def _value(value: Plain, own: str, column: Term) -> str:
     """A literal that binds to the same type when it is compared with this column."""
-    own_type = Literal(own, None).arrow_type
+    own_type = type_from_json(own)
     domain, column_domain = domain_of(own_type), domain_of(column.arrow_type)
-    match domain, value:
-        case Domain.BOOLEAN, _:
-            return "TRUE" if value else "FALSE"
-        case Domain.FLOAT32, float():
-            digits = str(np.float32(value))
-            plain = column_domain is Domain.FLOAT32 and math.isfinite(value) and "e" not in digits
-            return digits if plain else f"CAST('{digits}' AS FLOAT)"
-        case Domain.FLOAT64, float():
-            if not math.isfinite(value):
-                return f"CAST('{value}' AS DOUBLE)"
-            return repr(value) if column_domain is Domain.FLOAT64 or "e" in repr(value) else f"{value!r}e0"
-        case Domain.TEXT, str():
-            return _quoted(value)
-        case Domain.BYTES, bytes():
-            return f"'{plain_text(value, own_type)}'"
-        case Domain.DATE, int():
-            return f"DATE '{plain_text(value, own_type)}'"
-        case Domain.TIME, int():
-            return f"TIME '{plain_text(value, own_type)}'"
-        case Domain.NAIVE, int():
-            return f"TIMESTAMP '{plain_text(value, own_type)}'"
-        case Domain.ZONED, int():
-            return f"TIMESTAMPTZ '{plain_text(value, own_type)}'"
-    return plain_text(value, own_type)
+    text = plain_text(value, own_type)
+    if domain is Domain.FLOAT32:
+        is_plain = column_domain is domain and math.isfinite(value) and "e" not in text  # type: ignore[arg-type]
+        return text if is_plain else f"CAST('{text}' AS FLOAT)"
+    if domain is Domain.FLOAT64:
+        if not math.isfinite(value):  # type: ignore[arg-type]
+            return f"CAST('{text}' AS DOUBLE)"
+        return text if column_domain is domain or "e" in text else f"{text}e0"
+    if domain in _KEYWORDS:
+        return f"{_KEYWORDS[domain]}'{text}'"
+    return _quoted(text) if domain is Domain.TEXT else text.upper() if domain is Domain.BOOLEAN else text
 
 
 def plain_text(value: Plain, arrow_type: pa.DataType) -> str:
@@ -168,11 +159,11 @@ def plain_text(value: Plain, arrow_type: pa.DataType) -> str:
         case Domain.BYTES, bytes():
             return "".join(chr(b) if 32 <= b < 127 and b not in b"'\\" else f"\\x{b:02X}" for b in value)
         case Domain.DATE, int():
-            return temporal.format_date(value)
+            return format_date(value)
         case Domain.TIME, int():
-            return temporal.format_time(value)
+            return format_time(value)
         case Domain.NAIVE, int():
-            return temporal.format_timestamp(value)
+            return format_timestamp(value)
         case Domain.ZONED, int():
-            return f"{temporal.format_timestamp(value)}+00:00"
+            return f"{format_timestamp(value)}+00:00"
     return str(value)

@@ -238,7 +238,7 @@ def delete_positions(
         found = matching_positions(View(context, manifest, name, uploads.read), predicate)
     if not found:
         return None
-    return DeletePositions.of(name, entry.uuid, found, request, tuple(sorted(columns(predicate))), epoch)
+    return DeletePositions(name, entry.uuid, found, request, tuple(sorted(columns(predicate))), epoch)
 
 
 def parse_where(context: Context, entry: TableEntry, where: Where) -> Predicate:

@@ -400,7 +400,7 @@ class TransactionTable(KeyedTable):
         )
         if statement is None and unit.changes(entry.uuid):
             # Earlier statements may be why it found nothing, and a rebase may remove them (Change.without).
-            return DeletePositions.of(self.name, entry.uuid, {}, request)
+            return DeletePositions(self.name, entry.uuid, {}, request)
         return statement
 
 

@@ -1,29 +1,28 @@
 """Statements of background work: they change how data is stored, and never what a reader sees.
 
-Each leaves out the work that other commits have made unnecessary, and none makes a writer's commit fail.
-
-The statement that adds and replaces parts of a table's index, and what removes them all.
+Each leaves out work that other commits have made unnecessary, and none makes a writer's commit fail.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
 from pyroaring import BitMap
 
-from dolmen.commit.draft import Draft
-from dolmen.commit.statements.statement import put_entry, with_pairs, without_files
+from dolmen.commit.draft import DatabaseStatement, Draft
+from dolmen.commit.statements.row_changes import with_pairs
 from dolmen.commit.uploads import PendingUploads
 from dolmen.entries.segments.live import LiveFiles
+from dolmen.entries.segments.row_bounds import may_match
 from dolmen.errors import ConflictError, InputError
 from dolmen.format.column_history import changed_forms, widen_files, widen_stats
-from dolmen.format.entries import DataFile, Overlay, Vector, least_erasing
+from dolmen.format.entries import DataFile, Overlay, Tombstone, Vector, least_erasing
 from dolmen.format.ingest_properties import check_table_properties
 from dolmen.format.layout import uuid_of
-from dolmen.format.manifest import INDEXES, Counts, Segment, TableEntry
+from dolmen.format.manifest import INDEXES, Counts, Segment, TableEffect, TableEntry
 from dolmen.format.properties import DatabaseSettings, columns_named
 from dolmen.format.schema import Schema
 
@@ -37,12 +36,11 @@ class Resolve:
         through: ``commit_ts`` of the snapshot.
         positions: by path, the rows that tombstones up to ``through`` match; an empty bitmap for a file without
             matches. Files that others replaced are left out.
-        segments: keys of segments whose live files are all resolved up to ``through``, by ``positions`` or because no
-            tombstone matches.
+        segments: keys of segments whose live files are all resolved up to ``through``.
         gather: paths of files whose vectors move into this commit's ``.del`` object even if they do not change.
         erasing: by path, the timestamp of the earliest erasure that matches any row of the file, hidden ones included.
         vectors: by path, the file's effective entry before and after; made by ``prepare``.
-        marked: by key, the least ``erasing`` that files of a segment get; made by ``prepare``.
+        segment_erasing: by key, the least ``erasing`` that files of a segment get; made by ``prepare``.
     """
 
     name: str
@@ -54,34 +52,19 @@ class Resolve:
     gather: frozenset[str] = frozenset()
     erasing: Mapping[str, int] = field(default_factory=dict)
     vectors: Mapping[str, tuple[DataFile, DataFile]] = field(default_factory=dict)
-    marked: Mapping[str, int] = field(default_factory=dict)
+    segment_erasing: Mapping[str, int] = field(default_factory=dict)
     request: str | None = None
     prepared_on: str = ""
-
-    @classmethod
-    def of(
-        cls,
-        name: str,
-        uuid: str,
-        epoch: int,
-        through: int,
-        positions: Mapping[str, BitMap],
-        segments: tuple[str, ...] = (),
-        gather: frozenset[str] = frozenset(),
-        erasing: Mapping[str, int] | None = None,
-    ) -> Resolve:
-        """Makes the statement before it is prepared."""
-        return cls(name, uuid, epoch, through, positions, segments, gather, erasing or {})
 
     def prepare(self, draft: Draft, uploads: PendingUploads) -> Resolve:
         """Merges the positions with the files' present vectors."""
         entry = draft.unchanged_table(self.name, self.uuid, self.epoch)
         if entry is None:
-            return replace(self, vectors={}, marked={}, prepared_on=draft.base.key)
-        live = LiveFiles.of(entry, draft.segments)
+            return replace(self, vectors={}, segment_erasing={}, prepared_on=draft.base.key)
+        live = LiveFiles(entry, draft.segments)
         covered = set(self.segments)
         vectors: dict[str, tuple[DataFile, DataFile]] = {}
-        marked: dict[str, int] = {}
+        segment_erasing: dict[str, int] = {}
         for file in live.find([uuid_of(path) for path in self.positions]).values():
             vector = self._vector(file, uploads)
             through = max(file.applied_through, self.through)
@@ -94,8 +77,8 @@ class Resolve:
             new = msgspec.structs.replace(file, applied_through=through, vector=vector, erasing=erasing)
             vectors[file.path] = file, new
             if segment is not None and erasing:
-                marked[segment] = least_erasing((marked.get(segment, 0), erasing))
-        return replace(self, vectors=vectors, marked=marked, prepared_on=draft.base.key)
+                segment_erasing[segment] = least_erasing((segment_erasing.get(segment, 0), erasing))
+        return replace(self, vectors=vectors, segment_erasing=segment_erasing, prepared_on=draft.base.key)
 
     def _vector(self, file: DataFile, uploads: PendingUploads) -> Vector | None:
         positions, moves = self.positions[file.path], file.path in self.gather and file.applied_through < self.through
@@ -110,7 +93,7 @@ class Resolve:
         return uploads.tombstone_object(self.name, self.uuid).add_vector(file.uuid, merged)
 
     def apply(self, draft: Draft, ts: int) -> None:
-        """Replaces the pairs, and drops tombstones that no file needs any more."""
+        """Replaces the pairs, and removes tombstones that no file needs any more."""
         assert self.prepared_on == draft.base.key, "vectors were merged with those of another version"
         entry = draft.unchanged_table(self.name, self.uuid, self.epoch)
         if entry is None:
@@ -126,14 +109,16 @@ class Resolve:
         put_entry(draft, self.name, entry, changed)
 
     def _segment_after(self, segment: Segment) -> Segment:
-        """A segment of the table as this commit leaves it."""
         if segment.object in self.segments:
             through = max(segment.resolved_through, self.through)
             segment = msgspec.structs.replace(segment, resolved_through=through)
-        if segment.object in self.marked:
-            erasing = least_erasing((segment.erasing, self.marked[segment.object]))
+        if segment.object in self.segment_erasing:
+            erasing = least_erasing((segment.erasing, self.segment_erasing[segment.object]))
             segment = msgspec.structs.replace(segment, erasing=erasing)
         return segment
+
+    def effect(self, draft: Draft) -> TableEffect:
+        return TableEffect(self.name, "resolve")
 
 
 @dataclass(frozen=True)
@@ -153,7 +138,7 @@ class Group:
 class Compact:
     """Replaces files by rewritten ones.
 
-    A group is dropped if one of its inputs is gone or has another pair (``applied_through``, vector) than before;
+    A group is left out if one of its inputs is gone or has another pair (``applied_through``, vector) than before;
     otherwise rows that others deleted would come back. A tombstone that was committed concurrently still hides rows of
     the outputs, because their ``applied_through`` is the snapshot's ``commit_ts``.
 
@@ -171,22 +156,20 @@ class Compact:
     prepared_on: str = ""
 
     def prepare(self, draft: Draft, uploads: PendingUploads) -> Compact:
-        """Finds the groups whose inputs are unchanged."""
         entry = draft.unchanged_table(self.name, self.uuid, self.epoch)
         if entry is None:
             return replace(self, fitting=(), prepared_on=draft.base.key)
         uuids = [file.uuid for group in self.groups for file in group.inputs]
-        live = LiveFiles.of(entry, draft.segments).find(uuids)
+        live = LiveFiles(entry, draft.segments).find(uuids)
 
-        def as_it_was(file: DataFile) -> bool:
+        def is_unchanged(file: DataFile) -> bool:
             now = live.get(file.uuid)
             return now is not None and _pair(now) == _pair(file)
 
-        fitting = tuple(group for group in self.groups if all(map(as_it_was, group.inputs)))
+        fitting = tuple(group for group in self.groups if all(map(is_unchanged, group.inputs)))
         return replace(self, fitting=fitting, prepared_on=draft.base.key)
 
     def apply(self, draft: Draft, ts: int) -> None:
-        """Replaces the files of the groups whose inputs are unchanged."""
         assert self.prepared_on == draft.base.key, "pairs were compared with those of another version"
         draft.counts += Counts(groups_dropped=len(self.groups) - len(self.fitting))
         entry = draft.unchanged_table(self.name, self.uuid, self.epoch)
@@ -202,9 +185,11 @@ class Compact:
         draft.counts += Counts(files_added=len(outputs), files_removed=len(inputs))
         put_entry(draft, self.name, entry, changed)
 
+    def effect(self, draft: Draft) -> TableEffect | None:
+        return TableEffect(self.name, "compact") if self.fitting else None
+
 
 def _pair(file: DataFile) -> tuple[int, Vector | None, int]:
-    """The part of an entry that resolution and deletes replace."""
     return file.applied_through, file.vector, file.erasing
 
 
@@ -253,25 +238,23 @@ class MergeSegments:
             overlays=tuple(overlay for overlay in entry.overlays if overlay not in self.overlays),
         )
 
+    def effect(self, draft: Draft) -> TableEffect:
+        return TableEffect(self.name or "", "merge")
+
     def _replace_inputs(self, segments: tuple[Segment, ...], now: Schema | None) -> tuple[Segment, ...] | None:
         inputs = [segment for segment in segments if segment.object in self.inputs]
         if len(inputs) < len(self.inputs):
             return None
         resolved = min((s.resolved_through for s in inputs if s.kind == "files"), default=0)
         forms = changed_forms(self.schema, now) if self.schema and now else {}
-        # Marks that files got since the merge was planned: their overlays stay, and the outputs hold their bounds.
+        # Erasures since the merge was planned: the files' overlays stay, and the outputs have their bounds.
         since = least_erasing(s.erasing for s in inputs if s.erasing != self.erasing.get(s.object, 0))
-        outputs = [
-            msgspec.structs.replace(
-                s,
-                resolved_through=resolved,
-                stats=widen_stats(s.stats, forms),
-                erasing=least_erasing((s.erasing, since)),
-            )
-            if s.kind == "files"
-            else s
-            for s in self.outputs
-        ]
+        outputs = []
+        for s in self.outputs:
+            if s.kind == "files":
+                erasing, stats = least_erasing((s.erasing, since)), widen_stats(s.stats, forms)
+                s = msgspec.structs.replace(s, resolved_through=resolved, stats=stats, erasing=erasing)
+            outputs.append(s)
         first = segments.index(inputs[0])
         rest = [segment for segment in segments[first:] if segment not in inputs]
         return (*segments[:first], *outputs, *rest)
@@ -280,6 +263,8 @@ class MergeSegments:
 @dataclass(frozen=True)
 class SetProperties:
     """Changes settings of a table, or of the database if ``name`` is None. The value None removes a setting.
+
+    Other settings stay as others have set them.
 
     Args:
         seen: the table when the settings were checked; None if they need no check.
@@ -292,11 +277,7 @@ class SetProperties:
     seen: TableEntry | None = None
 
     def apply(self, draft: Draft, ts: int) -> None:
-        """Changes these settings only; changes that others made to other settings stay.
-
-        Raises:
-            ConflictError: a column that they name has changed, or they contradict other settings now.
-        """
+        """Raises ConflictError if a column that the settings name has changed, or they contradict other settings."""
         if self.name is None:
             draft.properties = self._apply_to(draft.properties)
             return
@@ -304,6 +285,9 @@ class SetProperties:
         if self.seen is not None and (self.seen.schema, self.seen.properties) != (entry.schema, entry.properties):
             self._check(self.seen, entry)
         draft.tables[self.name] = msgspec.structs.replace(entry, properties=self._apply_to(entry.properties))
+
+    def effect(self, draft: Draft) -> TableEffect:
+        return TableEffect(self.name or "", "set", tuple(self.changes))
 
     def _check(self, seen: TableEntry, now: TableEntry) -> None:
         known = {field.name: field.id for field in seen.schema.fields}
@@ -325,7 +309,7 @@ class SetProperties:
 
 
 @dataclass(frozen=True)
-class MoveFence:
+class MoveFence(DatabaseStatement):
     """Lets versions and uncommitted objects expire, before anything is deleted.
 
     Args:
@@ -333,9 +317,9 @@ class MoveFence:
         revoke: txids of jobs that count as dead.
         applied_before: segments of request ids are forgotten if all their ids were applied before this time.
         settings: the settings of the plan; ConflictError if they have changed, so that a retention that was just
-            prolonged keeps what it covers. None: they do not matter.
-        now_us: the time of the plan: tags that have come to their end are removed, and cursors that last hold the
-            horizon where they are.
+            prolonged keeps what it covers. None if they do not matter.
+        now_us: the time of the plan: tags that end before it are removed, and the horizon stays at cursors that live
+            longer.
         forced: versions before this one expire in any case, with their tags, because erased rows must leave the disk.
     """
 
@@ -347,12 +331,8 @@ class MoveFence:
     settings: DatabaseSettings | None = None
     now_us: int = 0
     forced: int = 0
-    name: str | None = None
-    uuid: str = ""
-    request: str | None = None
 
     def apply(self, draft: Draft, ts: int) -> None:
-        """Moves horizon and fence forward, never back."""
         base = draft.base
         if (base.horizon, base.orphan_cutoff) != self.seen:
             raise ConflictError(f"version {base.version} or one before it moved the fence: plan again")
@@ -365,19 +345,18 @@ class MoveFence:
                 draft.put_tag(name, None)
         draft.orphan_cutoff = max(base.orphan_cutoff, self.orphan_cutoff)
         draft.revoked = tuple(txid for txid in self.revoke if txid not in base.revoked_intents)
-        gone = [
-            segment
-            for segment in draft.own_segments
-            if (segment.kind == "history" and segment.greatest < draft.horizon)
-            or (segment.kind == "applied" and segment.created_at < self.applied_before)
-        ]
-        draft.own_segments = tuple(segment for segment in draft.own_segments if segment not in gone)
-        draft.release(segment.object for segment in gone)
+        _remove_segments(
+            draft,
+            lambda segment: (
+                (segment.kind == "history" and segment.greatest < draft.horizon)
+                or (segment.kind == "applied" and segment.created_at < self.applied_before)
+            ),
+        )
 
 
 @dataclass(frozen=True)
-class CollectionProgress:
-    """Notes what collection has finished, so that it is not looked at again.
+class CollectionProgress(DatabaseStatement):
+    """Records what collection has finished, and removes it from the work list.
 
     Args:
         freed: everything that was released up to this version is deleted.
@@ -386,20 +365,21 @@ class CollectionProgress:
 
     freed: int
     swept: int
-    name: str | None = None
-    uuid: str = ""
-    request: str | None = None
 
     def apply(self, draft: Draft, ts: int) -> None:
-        """Removes the finished part from the work list."""
         draft.freed, draft.swept = max(draft.freed, self.freed), max(draft.swept, self.swept)
         left = tuple(entry for entry in draft.released if entry.version > draft.freed)
         if len(left) < len(draft.released):
             draft.released = left
-        gone = [s for s in draft.own_segments if s.kind == "released" and s.greatest <= draft.freed]
-        if gone:
-            draft.own_segments = tuple(segment for segment in draft.own_segments if segment not in gone)
-            draft.release(segment.object for segment in gone)
+        _remove_segments(draft, lambda segment: segment.kind == "released" and segment.greatest <= draft.freed)
+
+
+def _remove_segments(draft: Draft, is_obsolete: Callable[[Segment], bool]) -> None:
+    """Removes segments of the database, and releases their objects."""
+    obsolete = [segment for segment in draft.own_segments if is_obsolete(segment)]
+    if obsolete:
+        draft.own_segments = tuple(segment for segment in draft.own_segments if segment not in obsolete)
+        draft.release(segment.object for segment in obsolete)
 
 
 @dataclass(frozen=True)
@@ -426,7 +406,6 @@ class PutIndexParts:
     request: str | None = None
 
     def apply(self, draft: Draft, ts: int) -> None:
-        """Replaces the parts."""
         entry = draft.unchanged_table(self.name, self.uuid, self.epoch)
         if entry is None or {part.object for part in entry.segments_of("index")} != self.seen:
             return
@@ -437,6 +416,9 @@ class PutIndexParts:
         draft.tables[self.name] = msgspec.structs.replace(entry, segments=(*kept, *self.outputs))
         draft.require([INDEXES])
 
+    def effect(self, draft: Draft) -> TableEffect:
+        return TableEffect(self.name, "index")
+
 
 def without_index(entry: TableEntry) -> TableEntry:
     """A table's whole entry without the parts of its index."""
@@ -444,3 +426,59 @@ def without_index(entry: TableEntry) -> TableEntry:
         return entry
     kept = tuple(segment for segment in entry.segments if segment.kind != "index")
     return msgspec.structs.replace(entry, segments=kept)
+
+
+def without_files(entry: TableEntry, uuids: Collection[str]) -> TableEntry:
+    """The table's entry without these files, all of which it must have. Those in segments get into ``removed``."""
+    spilled = dict.fromkeys(uuids)
+    inline: list[DataFile] = []
+    for file in entry.files:
+        if file.uuid in spilled:
+            del spilled[file.uuid]
+        else:
+            inline.append(file)
+    return msgspec.structs.replace(
+        entry,
+        files=tuple(inline),
+        overlays=tuple(overlay for overlay in entry.overlays if overlay.file not in spilled),
+        removed=(*entry.removed, *spilled),
+    )
+
+
+def put_entry(draft: Draft, name: str, before: TableEntry, after: TableEntry) -> None:
+    """Puts a table's new entry into the draft, without the tombstones that no live file needs any more."""
+    after, tombstones, segments = _without_unneeded_tombstones(after)
+    draft.release(tombstone.blob.object for tombstone in tombstones)
+    for segment in segments:
+        draft.release_tree(segment)
+    draft.counts += Counts(tombstones_removed=len(tombstones) + sum(segment.count for segment in segments))
+    if after != before:
+        draft.tables[name] = after
+
+
+def _without_unneeded_tombstones(entry: TableEntry) -> tuple[TableEntry, list[Tombstone], list[Segment]]:
+    """A table's entry without the tombstones that no live file needs, and these: inline ones, and segments.
+
+    No live file needs a tombstone with timestamp T when each has ``applied_through`` >= T, or provably has no row that
+    matches. A segment counts as one live file with the least ``applied_through`` of its files. Its overlays are not
+    considered, so that nothing has to be loaded.
+    """
+    lagging: list[DataFile | Segment] = [*entry.segments_of("files"), *entry.files]
+    settled = min((file.applied_through for file in lagging), default=None)
+    dropped: list[Tombstone] = []
+    kept: list[Tombstone] = []
+    for tombstone in entry.tombstones:
+        is_needed = not (settled is None or tombstone.ts <= settled) and any(
+            file.applied_through < tombstone.ts and may_match(tombstone, file, entry.schema) for file in lagging
+        )
+        (kept if is_needed else dropped).append(tombstone)
+    gone = [s for s in entry.segments_of("tombstones") if settled is None or s.greatest <= settled]
+    if not dropped and not gone:
+        return entry, [], []
+    without = msgspec.structs.replace(
+        entry,
+        tombstones=tuple(kept),
+        segments=tuple(segment for segment in entry.segments if segment not in gone),
+        unseen_delete_ts=max(entry.unseen_delete_ts, *(t.ts for t in dropped), *(s.greatest for s in gone)),
+    )
+    return without, dropped, gone

@@ -1,13 +1,30 @@
-"""Statements on what a database contains: tables, their columns, tags and cursors."""
+"""Statements on what a database contains: tables and their columns, also those of earlier versions, tags and cursors.
+
+An entry of a kept version names immutable objects only, and each of its files says which deletes are applied to it. So
+the same entry in a later version shows the same rows: restores and clones copy no byte.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 import msgspec
 
-from dolmen.commit.draft import Draft
-from dolmen.commit.statements.row_changes import _file_count
+from dolmen.commit.draft import DatabaseStatement, Draft
+from dolmen.commit.statements.background import without_index
+from dolmen.commit.statements.erasures import delete_remembered
+from dolmen.commit.statements.row_changes import count_files
+from dolmen.commit.uploads import PendingUploads, record_predicate
+from dolmen.entries.segments.erasures_in_force import (
+    RememberedKeys,
+    deletes_of,
+    reaches,
+    tables_of,
+    with_deletes,
+    with_erasures,
+)
 from dolmen.entries.segments.live import check_days_of_table
 from dolmen.errors import (
     ConflictError,
@@ -19,10 +36,12 @@ from dolmen.errors import (
     VersionExpiredError,
 )
 from dolmen.format.column_history import is_date_to_timestamp, record_names
+from dolmen.format.entries import Tombstone
 from dolmen.format.evolution import SchemaChange, WidenColumn, needed_features
 from dolmen.format.layout import Cursor, Tag, check_table_name, memory_name
-from dolmen.format.manifest import ADOPTED_FILES, TAGS, Counts, TableEntry
-from dolmen.format.schema import Field, Schema
+from dolmen.format.manifest import ADOPTED_FILES, TAGS, Counts, ErasedTable, Erasure, TableEffect, TableEntry
+from dolmen.format.schema import Schema
+from dolmen.predicate import Predicate
 
 
 @dataclass(frozen=True)
@@ -35,7 +54,6 @@ class CreateTable:
 
     @property
     def uuid(self) -> str:
-        """The uuid of the new table."""
         return self.entry.uuid
 
     def apply(self, draft: Draft, ts: int) -> None:
@@ -44,29 +62,36 @@ class CreateTable:
             raise TableExistsError(f"table {self.name!r} exists already")
         draft.tables[self.name] = msgspec.structs.replace(self.entry, epoch=draft.version)
 
+    def effect(self, draft: Draft) -> TableEffect:
+        return TableEffect(self.name, "create")
+
 
 @dataclass(frozen=True)
 class DropTable:
-    """Drops a table. Its name becomes free, and older versions still read it. The memory of its changes goes with
-    it."""
+    """Drops a table, with the memory of its changes (CDC). Its name becomes free, and older versions still read it."""
 
     name: str
     uuid: str
     request: str | None = None
 
     def apply(self, draft: Draft, ts: int) -> None:
-        """Removes the table and releases all that it reaches."""
-        entry = draft.table(self.name, self.uuid)
-        self._remove(draft, self.name, entry)
-        memory = draft.tables.get(memory_name(self.name))
-        if memory and entry.sequences and memory.uuid == entry.sequences.memory:
-            self._remove(draft, memory_name(self.name), draft.segments.whole(memory))
-
-    def _remove(self, draft: Draft, name: str, entry: TableEntry) -> None:
-        draft.release_all_of(entry)
-        draft.counts += Counts(files_removed=_file_count(entry))
+        for name, entry in _with_memory(draft, self.name, self.uuid).items():
+            draft.release_all_of(entry)
+            draft.counts += Counts(files_removed=count_files(entry))
+            del draft.tables[name]
         draft.data_change = True
-        del draft.tables[name]
+
+    def effect(self, draft: Draft) -> TableEffect:
+        return TableEffect(self.name, "drop")
+
+
+def _with_memory(draft: Draft, name: str, uuid: str) -> dict[str, TableEntry]:
+    """The whole entries of a table and, if it has one, of the memory of its changes, by name."""
+    found = {name: draft.table(name, uuid)}
+    memory, sequences = draft.tables.get(memory_name(name)), found[name].sequences
+    if memory and sequences and memory.uuid == sequences.memory:
+        found[memory_name(name)] = draft.segments.whole(memory)
+    return found
 
 
 @dataclass(frozen=True)
@@ -82,13 +107,11 @@ class RenameTable:
     request: str | None = None
 
     def apply(self, draft: Draft, ts: int) -> None:
-        """Moves the whole entry to its new name. Checks everything before it changes anything."""
-        entry = draft.table(self.name, self.uuid)
-        moves = {self.name: (self.to, entry)}
-        memory = draft.tables.get(memory_name(self.name))
-        if memory and entry.sequences and memory.uuid == entry.sequences.memory:
-            name = check_table_name(memory_name(self.to))
-            moves[memory_name(self.name)] = name, draft.segments.whole(memory)
+        """Moves the whole entries to their new names. Checks everything before it changes anything."""
+        entries = _with_memory(draft, self.name, self.uuid)
+        moves = {self.name: (self.to, entries[self.name])}
+        for memory in entries.keys() - {self.name}:
+            moves[memory] = check_table_name(memory_name(self.to)), entries[memory]
         for name, _ in moves.values():
             if name in draft.tables and name not in moves:
                 why = "" if name == self.to else f", and would remember the deleted keys of {self.to!r}"
@@ -98,14 +121,17 @@ class RenameTable:
         draft.tables.update(moves.values())
         draft.data_change = True
 
+    def effect(self, draft: Draft) -> TableEffect:
+        return TableEffect(self.name, "rename", (self.to,))
+
 
 @dataclass(frozen=True)
 class AlterTable:
     """Changes columns, or the sort key.
 
     Args:
-        known: the columns that its author saw; a table with other ones is a conflict.
-        known_sort_key: the same for the ids of the sort key.
+        known: the columns that its author saw; other ones are a conflict.
+        known_sort_key: likewise the ids of the sort key.
         changes: in order; each sees the effect of those before it.
     """
 
@@ -117,18 +143,21 @@ class AlterTable:
     request: str | None = None
 
     def apply(self, draft: Draft, ts: int) -> None:
-        """Changes the table's entry. No file is touched."""
         entry = draft.table(self.name, self.uuid)
-        if self._is_first(draft, entry.schema) and not self._is_as_known(entry):
+        is_known = (entry.schema.fields, entry.schema.next_id, entry.sort_key) == (
+            self.known.fields,
+            self.known.next_id,
+            self.known_sort_key,
+        )
+        if not is_known and self._is_first(draft, entry.schema):
             raise ConflictError(
                 f"table {self.name!r}: somebody changed its columns meanwhile, in version {draft.base.version} or one "
                 "before it: look at them again"
             )
         for change in self.changes:
             if isinstance(change, WidenColumn):
-                field = next(
-                    (field for field in entry.schema.fields if field.name.lower() == change.name.lower()), None
-                )
+                name = change.name.lower()
+                field = next((field for field in entry.schema.fields if field.name.lower() == name), None)
                 if field is not None and is_date_to_timestamp(field.arrow_type, change.type):
                     check_days_of_table(entry, field, draft.segments)
             changed = change.apply(entry, ts)
@@ -143,13 +172,8 @@ class AlterTable:
         own = draft.base.name_of(self.uuid)
         return own is not None and draft.segments.whole(draft.base.tables[own]).schema == schema
 
-    def _is_as_known(self, entry: TableEntry) -> bool:
-        known = self.known
-        return (entry.schema.fields, entry.schema.next_id, entry.sort_key) == (
-            known.fields,
-            known.next_id,
-            self.known_sort_key,
-        )
+    def effect(self, draft: Draft) -> TableEffect:
+        return TableEffect(self.name, "alter", tuple(name for change in self.changes for name in change.columns))
 
 
 @dataclass(frozen=True)
@@ -166,15 +190,16 @@ class AdoptTable:
 
     @property
     def uuid(self) -> str:
-        """The uuid of the new table."""
         return self.entry.uuid
 
     def apply(self, draft: Draft, ts: int) -> None:
-        """Adds the table. Its files may lack columns, or have them under other names: ``altered_ts`` says so."""
+        """Adds the table. Its files may lack columns, or have them under other names: hence ``altered_ts``."""
         if self.name in draft.tables:
             raise TableExistsError(f"table {self.name!r} exists already")
         before = self.entry.schema
-        fields = tuple(_stamped(field, ts) for field in before.fields)
+        fields = tuple(
+            msgspec.structs.replace(field, widened_ts=ts) if field.widened_ts else field for field in before.fields
+        )
         schema = msgspec.structs.replace(before, fields=fields, altered_ts=ts)
         files = tuple(file.stamped(ts) for file in self.entry.files)
         draft.tables[self.name] = msgspec.structs.replace(self.entry, epoch=draft.version, schema=schema, files=files)
@@ -182,9 +207,8 @@ class AdoptTable:
         draft.counts += Counts(rows_added=sum(file.live_rows for file in files), files_added=len(files))
         draft.data_change = True
 
-
-def _stamped(field: Field, ts: int) -> Field:
-    return msgspec.structs.replace(field, widened_ts=ts) if field.widened_ts else field
+    def effect(self, draft: Draft) -> TableEffect:
+        return TableEffect(self.name, "adopt")
 
 
 MAX_NAMES = 1_000
@@ -192,27 +216,16 @@ MAX_NAMES = 1_000
 
 
 @dataclass(frozen=True)
-class PutTag:
-    """Gives a name to a version.
-
-    Args:
-        move: whether the tag may name another version so far.
-    """
+class PutTag(DatabaseStatement):
+    """Gives a name to a version, which keeps the version; ``move`` allows to take the name from another version."""
 
     tag: str
     value: Tag
     move: bool = False
-    name: str | None = None
-    uuid: str = ""
     request: str | None = None
 
     def apply(self, draft: Draft, ts: int) -> None:
-        """Keeps the version.
-
-        Raises:
-            TagExistsError: the name is taken.
-            VersionExpiredError: the version has expired, so that collection may have begun to delete its objects.
-        """
+        """Raises TagExistsError, and VersionExpiredError if objects of the version may be deleted already."""
         old = draft.tags.get(self.tag)
         if old is not None and not self.move:
             raise TagExistsError(f"tag {self.tag!r} names version {old.version}: move=True moves it")
@@ -222,14 +235,15 @@ class PutTag:
         draft.require([TAGS])
         draft.put_tag(self.tag, self.value)
 
+    def effect(self, draft: Draft) -> TableEffect:
+        return TableEffect("", "tag", (self.tag, f"version {self.value.version}"))
+
 
 @dataclass(frozen=True)
-class DropTag:
+class DropTag(DatabaseStatement):
     """Takes a name from its version, which may expire from now on."""
 
     tag: str
-    name: str | None = None
-    uuid: str = ""
     request: str | None = None
 
     def apply(self, draft: Draft, ts: int) -> None:
@@ -238,9 +252,12 @@ class DropTag:
             raise TagNotFoundError(f"no tag {self.tag!r}; tags: {', '.join(sorted(draft.tags)) or 'none'}")
         draft.put_tag(self.tag, None)
 
+    def effect(self, draft: Draft) -> TableEffect:
+        return TableEffect("", "drop tag", (self.tag,))
+
 
 @dataclass(frozen=True)
-class PutCursor:
+class PutCursor(DatabaseStatement):
     """Makes a cursor, moves it, or removes it.
 
     Args:
@@ -251,21 +268,13 @@ class PutCursor:
     cursor: str
     seen: Cursor | None
     value: Cursor | None
-    name: str | None = None
-    uuid: str = ""
-    request: str | None = None
 
     def apply(self, draft: Draft, ts: int) -> None:
-        """Replaces the cursor.
-
-        Raises:
-            ConflictError: another reader moved it.
-            VersionExpiredError: the new place has expired, so that changes after it may not be known any more.
-        """
+        """Raises ConflictError if another reader moved it, VersionExpiredError if changes after it may be unknown."""
         there = draft.cursors.get(self.cursor)
         if there != self.seen:
-            told = "was removed" if there is None else f"is at version {there.version}"
-            raise ConflictError(f"cursor {self.cursor!r} {told}, since another reader uses it: open it again")
+            state = "was removed" if there is None else f"is at version {there.version}"
+            raise ConflictError(f"cursor {self.cursor!r} {state}, since another reader uses it: open it again")
         others = {name: each for name, each in draft.cursors.items() if name != self.cursor}
         if self.value is None:
             draft.cursors = others
@@ -280,3 +289,241 @@ class PutCursor:
             raise InputError(f"cursor {self.cursor!r}: no version {self.value.version} yet")
         draft.require([TAGS])
         draft.cursors = {**others, self.cursor: self.value}
+
+    def effect(self, draft: Draft) -> TableEffect:
+        return TableEffect("", "cursor", (self.cursor,))
+
+
+@dataclass(frozen=True)
+class SubjectDeletes:
+    """Deletes of rows that were erased since an earlier version, in its tables that the erasures do not name.
+
+    Args:
+        made: tombstones of forgotten subjects, recorded for this commit, by uuid of the table and id of the erasure;
+            None where no row can match.
+        keys: likewise, deletes from memories of deleted keys (CDC), which may differ from the present ones.
+        prepared_on: key of the base that they were made for.
+    """
+
+    made: Mapping[tuple[str, str], Tombstone | None]
+    keys: Mapping[tuple[str, str], tuple[ErasedTable, ...]] = field(default_factory=dict)
+    prepared_on: str = ""
+
+    def prepare(
+        self, tables: Mapping[str, TableEntry], then_ts: int, draft: Draft, uploads: PendingUploads
+    ) -> SubjectDeletes:
+        """Records the deletes that another base needs in addition.
+
+        Args:
+            tables: whole entries of the earlier version, by the name that each gets.
+            then_ts: commit timestamp of the earlier version.
+        """
+        made, keys = dict(self.made), dict(self.keys)
+
+        def record(entry: TableEntry, erasure: Erasure, predicate: Predicate) -> Tombstone | None:
+            key = entry.uuid, erasure.id
+            if key not in made:
+                name = next(name for name, known in tables.items() if known.uuid == entry.uuid)
+                made[key] = record_predicate(partial(uploads.tombstone_object, name, ""), entry.schema, predicate)
+            return made[key]
+
+        erasures = draft.erasures_after(then_ts)
+        for entry in tables.values() if erasures else ():
+            with_erasures(entry, erasures, draft.segments, record)
+        for memory in RememberedKeys.each(tables) if erasures else ():
+            for erasure in erasures:
+                key = memory.entry.uuid, erasure.id
+                if key not in keys and reaches(erasure, memory.owner) and not tables_of(erasure, memory.entry):
+                    deletes = deletes_of(erasure, memory.owner, record)
+                    keys[key] = tuple(
+                        delete_remembered(memory, each, uploads) for each in deletes if memory.may_hold(each)
+                    )
+        return SubjectDeletes(made, keys, draft.base.key)
+
+    def hide(self, tables: Mapping[str, TableEntry], then_ts: int, draft: Draft) -> dict[str, TableEntry]:
+        """The entries of the earlier version with the deletes of all erasures since."""
+        assert self.prepared_on == draft.base.key, "deletes were made for another version"
+        erasures = draft.erasures_after(then_ts)
+
+        def recorded(entry: TableEntry, erasure: Erasure, predicate: Predicate) -> Tombstone | None:
+            return self.made[entry.uuid, erasure.id]
+
+        hidden = {name: with_erasures(entry, erasures, draft.segments, recorded) for name, entry in tables.items()}
+        found = {name: self._without_keys(entry, erasures) for name, entry in hidden.items()}
+        return found | {memory.name: memory.with_types_of_owner() for memory in RememberedKeys.each(found)}
+
+    def _without_keys(self, entry: TableEntry, erasures: Iterable[Erasure]) -> TableEntry:
+        deletes = [
+            msgspec.structs.replace(each, tombstone=each.tombstone.stamped(erasure.ts))
+            for erasure in erasures
+            for each in self.keys.get((entry.uuid, erasure.id), ())
+        ]
+        if not deletes:
+            return entry
+        entry = with_deletes(entry, deletes)
+        by_time = tuple(sorted(entry.tombstones, key=lambda tombstone: tombstone.ts))
+        return msgspec.structs.replace(entry, tombstones=by_time)
+
+
+_UNPREPARED = SubjectDeletes({})
+
+
+@dataclass(frozen=True)
+class Restore:
+    """Makes tables what they were in an earlier version: rows, columns and settings.
+
+    A table that was dropped since comes back. The memory of a table's changes (CDC) comes back with it, or goes.
+
+    Args:
+        name: the table; None for all tables of the database.
+        uuid: its uuid; "" for all.
+        version: the earlier version.
+        then_ts: its commit timestamp.
+        tables: whole entries of that version, by the name that each gets.
+        present: whether the table must still have its name, and not have been dropped.
+        erased: hides rows that were erased since.
+    """
+
+    name: str | None
+    uuid: str
+    version: int
+    then_ts: int
+    tables: Mapping[str, TableEntry]
+    present: bool = False
+    request: str | None = None
+    erased: SubjectDeletes = _UNPREPARED
+
+    def prepare(self, draft: Draft, uploads: PendingUploads) -> Restore:
+        return replace(self, erased=self.erased.prepare(self.tables, self.then_ts, draft, uploads))
+
+    def apply(self, draft: Draft, ts: int) -> None:
+        """Puts the entries of that version under a new epoch.
+
+        Raises:
+            VersionExpiredError: the version has expired.
+            TableExistsError: another table has a name that is needed.
+            TableNotFoundError, ConflictError: the table is not ``present``.
+        """
+        tables = self.erased.hide(self.tables, self.then_ts, draft)
+        draft.check_kept(self.version)
+        if self.name is not None and self.present:
+            draft.table(self.name, self.uuid)
+        was = {name: draft.segments.whole(draft.tables[name]) for name in self._replaced(draft)}
+        for name in tables:
+            if name in draft.tables and name not in was:
+                raise TableExistsError(
+                    f"table {name!r} is another one than in version {self.version}: rename or drop it first"
+                )
+        for name, entry in was.items():
+            del draft.tables[name]
+            draft.release_all_of(entry)
+            draft.counts += Counts(files_removed=count_files(entry))
+        now = {entry.uuid: entry for entry in was.values()}
+        for name, entry in tables.items():
+            draft.tables[name] = _under_new_epoch(_with_later_columns(entry, now.get(entry.uuid), ts), draft, ts)
+            draft.counts += Counts(files_added=count_files(entry))
+        draft.data_change = True
+
+    def effect(self, draft: Draft) -> TableEffect:
+        return TableEffect(self.name or "", "restore", (f"version {self.version}",))
+
+    def _replaced(self, draft: Draft) -> list[str]:
+        """Names of the present tables that are removed or replaced."""
+        if self.name is None:
+            return list(draft.tables)
+        uuids = {entry.uuid for entry in self.tables.values()}
+        for stub in draft.tables.values():
+            if stub.uuid == self.uuid and (sequences := draft.segments.whole(stub).sequences):
+                uuids.add(sequences.memory)
+        return [name for name, stub in draft.tables.items() if stub.uuid in uuids]
+
+
+@dataclass(frozen=True)
+class CloneTable:
+    """Makes a second table of a table of some version. Both have the same files from then on.
+
+    Args:
+        name, uuid: those of the new table.
+        version: the version whose entry it is.
+        then_ts: its commit timestamp.
+        entry: the whole entry in that version.
+        memory: the whole entry of its memory of changes, if it had one, and the uuid for the copy of it.
+        erased: hides rows that were erased since.
+    """
+
+    name: str
+    uuid: str
+    version: int
+    then_ts: int
+    entry: TableEntry
+    memory: tuple[TableEntry, str] | None = None
+    request: str | None = None
+    erased: SubjectDeletes = _UNPREPARED
+
+    def prepare(self, draft: Draft, uploads: PendingUploads) -> CloneTable:
+        return replace(self, erased=self.erased.prepare(self._clones(), self.then_ts, draft, uploads))
+
+    def apply(self, draft: Draft, ts: int) -> None:
+        """Adds the table. Raises VersionExpiredError, and TableExistsError if the name is taken."""
+        clones = self.erased.hide(self._clones(), self.then_ts, draft)
+        draft.check_kept(self.version)
+        for name in clones:
+            if name in draft.tables:
+                raise TableExistsError(f"table {name!r} exists already")
+        for name, entry in clones.items():
+            draft.tables[name] = _under_new_epoch(entry, draft, ts)
+            draft.counts += Counts(files_added=count_files(entry))
+        draft.data_change = True
+
+    def effect(self, draft: Draft) -> TableEffect:
+        return TableEffect(self.name, "clone", (f"version {self.version}",))
+
+    def _clones(self) -> dict[str, TableEntry]:
+        clones = {self.name: _cloned(self.entry, self.uuid)}
+        if self.memory is not None and self.entry.sequences is not None:
+            memory, uuid = self.memory
+            sequences = msgspec.structs.replace(self.entry.sequences, memory=uuid)
+            clones[self.name] = msgspec.structs.replace(clones[self.name], sequences=sequences)
+            name = check_table_name(memory_name(self.name))
+            clones[name] = _cloned(memory, uuid)
+        return clones
+
+
+def table_and_memory(name: str, entry: TableEntry, tables: Mapping[str, TableEntry]) -> dict[str, TableEntry]:
+    """A table's entry under a name and, if it has a memory of changes in the same version, that beside it.
+
+    Args:
+        tables: all tables of the version.
+    """
+    found = {name: entry}
+    if entry.sequences is not None:
+        memory = next((each for each in tables.values() if each.uuid == entry.sequences.memory), None)
+        if memory is not None:
+            found[check_table_name(memory_name(name))] = memory
+    return found
+
+
+def _cloned(entry: TableEntry, uuid: str) -> TableEntry:
+    return msgspec.structs.replace(entry, uuid=uuid, source=entry.uuid, origins=entry.lineage[1:])
+
+
+def _under_new_epoch(entry: TableEntry, draft: Draft, ts: int) -> TableEntry:
+    """The entry in this commit. Changes that read the table before conflict with it.
+
+    It has no index, which may have keys of rows that were erased since.
+    """
+    entry = without_index(entry)
+    return msgspec.structs.replace(entry, epoch=draft.version, last_delete_ts=ts, unseen_delete_ts=ts)
+
+
+def _with_later_columns(then: TableEntry, now: TableEntry | None, ts: int) -> TableEntry:
+    """The restored entry with the ids and names that its columns had later, so that no other column gets these ids.
+
+    If the table was dropped, the later names of its columns are not known.
+    """
+    if now is None:
+        schema = msgspec.structs.replace(then.schema, named_since=ts)
+    else:
+        schema = record_names(now.schema, then.schema, ts)
+        schema = msgspec.structs.replace(schema, next_id=max(schema.next_id, now.schema.next_id))
+    return msgspec.structs.replace(then, schema=schema)

@@ -1,10 +1,6 @@
-"""Statements that lead erasures from hidden to gone. None changes what a reader sees.
+"""Statements that erase rows, and that lead erasures from hidden to gone, which changes nothing that a reader sees.
 
 Each is applied to the version on which it lands, so it takes concurrent restores and tags into account.
-
-The statement that erases rows: a delete that also holds for older versions, late drops, clones and the disk.
-
-The deletes of an erasure from the memories of deleted keys (CDC), as a commit records them.
 """
 
 from __future__ import annotations
@@ -15,19 +11,19 @@ from functools import partial
 
 import msgspec
 
-from dolmen.commit.draft import Draft
+from dolmen.commit.draft import DatabaseStatement, Draft
 from dolmen.commit.statements.background import without_index
 from dolmen.commit.uploads import PendingUploads, record_keys, record_predicate
 from dolmen.entries.segments.erasures_in_force import (
     SUBJECT,
     RememberedKeys,
-    erasures_of,
     fitting_values,
     least_held,
     subject_predicate,
     tables_of,
     with_deletes,
 )
+from dolmen.entries.segments.segment_reader import erasures_of
 from dolmen.errors import ConflictError, InputError
 from dolmen.format.entries import KeysTombstone, Tombstone
 from dolmen.format.evolution import same_column
@@ -38,6 +34,7 @@ from dolmen.format.manifest import (
     Erasure,
     LeavingErasures,
     RewrittenErasures,
+    TableEffect,
     TableEntry,
 )
 from dolmen.format.properties import erase_within_us
@@ -49,30 +46,25 @@ LEAVE_PART = 8
 
 
 @dataclass(frozen=True)
-class NoteRewritten:
-    """Notes up to which erasure no file of any table holds rows any more."""
-
-    name: str | None = None
-    uuid: str = ""
-    request: str | None = None
+class NoteRewritten(DatabaseStatement):
+    """Records up to which erasure no file of any table has rows any more, if it is a later one than the last."""
 
     def apply(self, draft: Draft, ts: int) -> None:
-        """Adds a note, if it says more than the last one."""
         listed = erasures_of(draft.base, draft.segments)
-        held = least_held(draft.tables.values(), draft.segments, {erasure.ts for erasure in listed})
-        through = max((erasure.ts for erasure in listed if not held or erasure.ts < held), default=0)
+        least = least_held(draft.tables.values(), draft.segments, {erasure.ts for erasure in listed})
+        through = max((erasure.ts for erasure in listed if not least or erasure.ts < least), default=0)
         if through > max((each.through for each in draft.rewritten), default=0):
             draft.rewritten = (*draft.rewritten, RewrittenErasures(draft.version, through))
 
 
 @dataclass(frozen=True)
-class ForgetErasures:
-    """Takes the oldest erasures from the list, which holds values, once no version that is kept needs them.
+class ForgetErasures(DatabaseStatement):
+    """Moves the oldest erasures from the list, which has values, to ``leaving``, once no kept version needs them.
 
     Args:
-        through: timestamp of the last erasure that may go: receipts of all up to it are written.
+        through: timestamp of the last erasure that may leave: receipts of all up to it are written.
         now_us: the server's clock.
-        listed_us: how long an erasure is held against late drops, in microseconds.
+        listed_us: how long late drops are compared with an erasure, in microseconds.
         left_at: a time by the server's clock after which no process uploads data of an older manifest.
     """
 
@@ -80,12 +72,8 @@ class ForgetErasures:
     now_us: int
     listed_us: int
     left_at: int
-    name: str | None = None
-    uuid: str = ""
-    request: str | None = None
 
     def apply(self, draft: Draft, ts: int) -> None:
-        """Moves those that may go to ``leaving``, and releases their records."""
         listed = erasures_of(draft.base, draft.segments)
         leaving = forgettable(
             listed, forgotten_through(draft), through=self.through, now_us=self.now_us, listed_us=self.listed_us
@@ -112,9 +100,9 @@ class ForgetErasures:
 
 
 def _unspilled(draft: Draft, last: int) -> list[Erasure]:
-    """Takes segments of erasures with timestamps up to this one off the list; returns those that are not all of them.
+    """Removes the segments that begin with erasures up to ``last``. Returns the erasures of those that have later ones.
 
-    A segment that has none beyond is released with all that its entries name.
+    A segment without later ones is released with all objects that its entries name.
     """
     kept: list[Erasure] = []
     segments = []
@@ -131,8 +119,8 @@ def _unspilled(draft: Draft, last: int) -> list[Erasure]:
 
 
 @dataclass(frozen=True)
-class HurryErasure:
-    """Makes the rows of an erasure leave the disk as soon as they can.
+class HurryErasure(DatabaseStatement):
+    """Makes the rows of an erasure leave the disk as soon as they can; does nothing if it has left already.
 
     Args:
         id: the erasure.
@@ -141,12 +129,8 @@ class HurryErasure:
 
     id: str
     now_us: int
-    name: str | None = None
-    uuid: str = ""
-    request: str | None = None
 
     def apply(self, draft: Draft, ts: int) -> None:
-        """Marks it in the list, or lets the versions before it left the list expire; nothing if it is gone."""
         draft.leaving = tuple(
             msgspec.structs.replace(each, expire_at=min(each.expire_at, self.now_us)) if self.id in each.ids else each
             for each in draft.leaving
@@ -168,78 +152,58 @@ class HurryErasure:
         )
 
 
-def forgotten_through(held: Draft) -> int:
-    """Timestamp up to which no version that is kept holds rows of an erasure, or shows them without it; 0 = of none."""
-    oldest = min([held.horizon, *(tag.version for tag in held.tags.values())])
-    return max((each.through for each in held.rewritten if each.version <= oldest), default=0)
+def forgotten_through(draft: Draft) -> int:
+    """Timestamp up to which no kept version has rows of an erasure, or shows them without it; 0 if there is none."""
+    oldest = min([draft.horizon, *(tag.version for tag in draft.tags.values())])
+    return max((each.through for each in draft.rewritten if each.version <= oldest), default=0)
 
 
 def forgettable(
     listed: tuple[Erasure, ...], until: int, *, through: int, now_us: int, listed_us: int
 ) -> tuple[Erasure, ...]:
-    """The erasures that may leave the list: the oldest ones, all up to the first that may not.
+    """The erasures that may leave the list (oldest first): all up to the first that may not.
 
     Args:
-        listed: oldest first.
-        until: see ``forgotten_through``.
-        through: timestamp of the last one that may go.
-        now_us: the server's clock.
-        listed_us: how long an erasure is held against late drops at most, in microseconds.
+        until: see ``forgotten_through``; other arguments: see ``ForgetErasures``.
     """
-    for place, erasure in enumerate(listed):
+    for index, erasure in enumerate(listed):
         if erasure.ts > min(until, through) or erasure.requested_at > now_us - erasure.memory_us(listed_us):
-            return listed[:place]
+            return listed[:index]
     return listed
 
 
 @dataclass(frozen=True)
-class CloseErasures:
-    """Takes erasures whose receipts say that they are gone from ``leaving``."""
+class CloseErasures(DatabaseStatement):
+    """Removes erasures from ``leaving`` once their receipts say that their rows have left the disk."""
 
     ids: frozenset[str]
-    name: str | None = None
-    uuid: str = ""
-    request: str | None = None
 
     def apply(self, draft: Draft, ts: int) -> None:
-        """Removes the ids, and entries without any."""
-        left = []
-        for entry in draft.leaving:
-            ids = tuple(id_ for id_ in entry.ids if id_ not in self.ids)
-            if ids:
-                left.append(msgspec.structs.replace(entry, ids=ids))
-        draft.leaving = tuple(left)
+        left = ((entry, tuple(id_ for id_ in entry.ids if id_ not in self.ids)) for entry in draft.leaving)
+        draft.leaving = tuple(msgspec.structs.replace(entry, ids=ids) for entry, ids in left if ids)
 
 
 @dataclass(frozen=True)
-class WakeTables:
-    """Brings idle tables back into the manifest whose section also holds an entry of another time.
-
-    Args:
-        sections: keys of these sections.
-    """
+class WakeTables(DatabaseStatement):
+    """Brings the idle tables of some sections (keys) back into the manifest, which releases the sections."""
 
     sections: frozenset[str]
-    name: str | None = None
-    uuid: str = ""
-    request: str | None = None
 
     def apply(self, draft: Draft, ts: int) -> None:
-        """Puts the whole entries in place of their stubs. The sections are released with that."""
         for name, stub in list(draft.tables.items()):
             if stub.section is not None and stub.section.object in self.sections:
                 draft.tables[name] = draft.segments.whole(stub)
 
 
 def delete_remembered(memory: RememberedKeys, erased: ErasedTable, uploads: PendingUploads) -> ErasedTable:
-    """The delete of the same keys from a memory."""
-    target, tombstone = partial(uploads.shared_object, memory.name), erased.tombstone
+    """Records the delete of the same keys from a memory."""
+    target, tombstone = partial(uploads.tombstone_object, memory.name, ""), erased.tombstone
     recorded: Tombstone | None
     if isinstance(tombstone, KeysTombstone):
         recorded = record_keys(target, memory.keys(tombstone, uploads.read_blob))
     else:
         recorded = record_predicate(target, memory.entry.schema, memory.predicate(tombstone, uploads.read_blob))
-    assert recorded is not None, "it names rows, as the one that it is made of"
+    assert recorded is not None, "it names rows, like the delete that it is made from"
     return ErasedTable(memory.entry.uuid, recorded, memory.columns(erased))
 
 
@@ -247,18 +211,20 @@ def delete_remembered(memory: RememberedKeys, erased: ErasedTable, uploads: Pend
 class Erase:
     """Erases rows of one table, or all rows about some subjects, with the same rows of clones.
 
+    Unlike a delete it also holds for older versions, late drops and the disk.
+
     Args:
         name: the table; None for all tables with a subject.
         uuid: its uuid; "" for all.
         erasure: id of the erasure.
-        requested_at: when it was asked for, in microseconds by the server's clock.
+        requested_at: time of the request, in microseconds by the server's clock.
         tombstone: names the rows of the one table.
         schema: the table's columns when the tombstone was made.
-        subject: JSON forms of the values that stand for who is forgotten.
+        subject: JSON forms of the values that identify the subjects.
         dropped: whether it is allowed that no present table can have these values.
         digest: digest of the request's content, if there is a request.
         within_us: the time within which its rows leave the disk, in microseconds; None = as the database is set.
-        tables: the deletes, as ``prepare`` has made them.
+        tables: the deletes that ``prepare`` has made.
     """
 
     name: str | None
@@ -276,11 +242,11 @@ class Erase:
     prepared_on: str = ""
 
     def prepare(self, draft: Draft, uploads: PendingUploads) -> Erase:
-        """Makes the deletes for the tables that there are now. What was made before for a table is taken again.
+        """Makes the deletes for the present tables. Those made before for a table serve again.
 
         Raises:
             ConflictError: a column of the delete was dropped in the meantime.
-            InputError: a table's subject can have none of the values, or a value is none of any table's.
+            InputError: a table's subject cannot have any of the values, or no table's subject can have one of them.
         """
         made = {erased.uuid: erased for erased in self.tables}
         tables = [*(self._of_table(draft) if self.name is not None else self._of_subject(draft, uploads, made))]
@@ -290,7 +256,6 @@ class Erase:
         return replace(self, tables=tuple(tables), prepared_on=draft.base.key)
 
     def apply(self, draft: Draft, ts: int) -> None:
-        """Adds the tombstones to all tables that they reach, and the erasure to the list."""
         assert self.prepared_on == draft.base.key, "deletes were made for another version"
         if any(known.id == self.erasure for known in draft.erasures):
             raise InputError(f"request {self.request!r} has an erasure already: give each a request id of its own")
@@ -299,7 +264,8 @@ class Erase:
             ts=ts,
             version=draft.version,
             requested_at=self.requested_at,
-            due_at=self.requested_at + self._within_us(draft),
+            due_at=self.requested_at
+            + (erase_within_us(draft.properties) if self.within_us is None else self.within_us),
             tables=tuple(_as_it_lands(erased, draft, ts) for erased in self.tables),
             subject=self.subject,
             request=self.request or "",
@@ -320,8 +286,11 @@ class Erase:
         draft.require([ERASURES, *needs])
         draft.data_change = True
 
-    def _within_us(self, draft: Draft) -> int:
-        return erase_within_us(draft.properties) if self.within_us is None else self.within_us
+    def effect(self, draft: Draft) -> TableEffect | None:
+        if self.name is None:
+            return TableEffect("", "forget")
+        assert self.tombstone is not None
+        return TableEffect(self.name, "erase", draft.column_names(self.name, self.tombstone.columns))
 
     def _of_table(self, draft: Draft) -> Iterator[ErasedTable]:
         assert self.name is not None
@@ -329,9 +298,9 @@ class Erase:
         assert self.schema is not None
         entry = draft.table(self.name, self.uuid)
         bound, base_ts = self.schema.fields, draft.base.commit_ts
-        there = {field.id for field in bound if same_column(entry.schema, field, base_ts)}
-        if gone := set(self.tombstone.columns) - there:
-            names = ", ".join(repr(field.name) for field in bound if field.id in gone)
+        present = {field.id for field in bound if same_column(entry.schema, field, base_ts)}
+        if dropped := set(self.tombstone.columns) - present:
+            names = ", ".join(repr(field.name) for field in bound if field.id in dropped)
             raise ConflictError(f"table {self.name!r}: columns of the delete were dropped meanwhile: {names}")
         yield ErasedTable(self.uuid, self.tombstone, _fields(entry, self.tombstone.columns))
 
@@ -357,7 +326,7 @@ class Erase:
                 continue
             predicate = subject_predicate(entry, fitting)
             assert predicate is not None
-            tombstone = record_predicate(partial(uploads.shared_object, name), entry.schema, predicate)
+            tombstone = record_predicate(partial(uploads.tombstone_object, name, ""), entry.schema, predicate)
             if tombstone is not None:
                 yield ErasedTable(entry.uuid, tombstone, (field,))
         if (lost := sum(value not in known for value in self.subject)) and not self.dropped:
@@ -369,7 +338,7 @@ class Erase:
 
 
 def _as_it_lands(erased: ErasedTable, draft: Draft, ts: int) -> ErasedTable:
-    """The delete with its timestamp, and with its columns as this commit makes them."""
+    """The delete with its timestamp, and with the columns that its table has after this commit."""
     columns = erased.columns
     name = next((name for name, entry in draft.tables.items() if entry.uuid == erased.uuid), None)
     if name is not None:
@@ -382,17 +351,14 @@ def _fields(entry: TableEntry, ids: Sequence[int]) -> tuple[Field, ...]:
 
 
 def _tables_with_subject(draft: Draft) -> list[tuple[str, TableEntry, Field]]:
-    """The tables whose rows are about somebody, by name, with the column that says about whom."""
-    found = []
-    for name in sorted(draft.tables):
-        if draft.tables[name].properties.get(SUBJECT) is not None:
-            entry = draft.segments.whole(draft.tables[name])
-            found.append((name, entry, entry.schema.field(str(entry.properties[SUBJECT]).strip())))
-    return found
+    """The tables with a subject, by name, and its column."""
+    names = (name for name in sorted(draft.tables) if draft.tables[name].properties.get(SUBJECT) is not None)
+    entries = ((name, draft.segments.whole(draft.tables[name])) for name in names)
+    return [(name, entry, entry.schema.field(str(entry.properties[SUBJECT]).strip())) for name, entry in entries]
 
 
 def _memories(draft: Draft, erased: ErasedTable) -> Iterator[RememberedKeys]:
-    """The tables that remember the deleted keys of tables whose rows are erased by their key."""
+    """The tables that remember deleted keys of the tables whose rows are erased by their key."""
     names = {entry.uuid: name for name, entry in draft.tables.items()}
     seen: set[str] = set()
     owners = [stub for stub in draft.tables.values() if erased.uuid in stub.lineage]

@@ -1,28 +1,25 @@
-"""Statements that add, replace and delete rows, and claims about rows that were read.
-
-The statement that adds rows whose keys the table must not have.
-"""
+"""Statements that add, replace and delete rows, and that record how far a table's changes (CDC) are applied."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from typing import TypeAlias
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, TypeAlias
 
 import msgspec
 from pyroaring import BitMap
 
 from dolmen.commit.draft import Draft
-from dolmen.commit.statements.statement import with_pairs
 from dolmen.commit.uploads import PendingUploads
 from dolmen.entries.segments.live import LiveFiles, check_days, rounds_otherwise
 from dolmen.errors import ConflictError, SchemaError
 from dolmen.format.column_history import changed_forms, widen_files
-from dolmen.format.entries import DataFile, Tombstone, Vector
+from dolmen.format.entries import DataFile, Overlay, Tombstone, Vector, bounds, column_stats
 from dolmen.format.evolution import check_written_under, same_column
-from dolmen.format.layout import uuid_of
-from dolmen.format.manifest import Counts, Segment, TableEntry
-from dolmen.format.schema import Schema
+from dolmen.format.layout import memory_name, uuid_of
+from dolmen.format.manifest import Counts, Mark, Segment, Sequences, TableEffect, TableEntry
+from dolmen.format.schema import Field, Schema
+from dolmen.format.types import Json, from_json, to_json
 
 
 @dataclass(frozen=True)
@@ -45,7 +42,6 @@ class Write:
     schema: Schema | None = None
 
     def apply(self, draft: Draft, ts: int) -> None:
-        """Appends the entries, stamped with ``ts``."""
         entry = draft.table(self.name, self.uuid)
         if self.tombstones:
             self._check_tombstones(entry, draft.base.commit_ts)
@@ -66,6 +62,13 @@ class Write:
         )
         draft.data_change |= bool(self.files or self.tombstones)
 
+    def effect(self, draft: Draft) -> TableEffect | None:
+        if not self.files and not self.tombstones:
+            return None
+        what = ("upsert" if self.files else "delete") if self.tombstones else "append"
+        ids = dict.fromkeys(id_ for tombstone in self.tombstones for id_ in tombstone.columns)
+        return TableEffect(self.name, what, draft.column_names(self.name, ids))
+
     def _check_tombstones(self, entry: TableEntry, base_ts: int) -> None:
         """Raises ConflictError unless the tombstones mean the same rows as under the columns of their schema."""
         bound, now = (self.schema or entry.schema).fields, entry.schema
@@ -76,11 +79,11 @@ class Write:
                     f"table {self.name!r}: columns {sorted(gone)} of the delete were dropped, or got another type, "
                     "meanwhile"
                 )
-        for field in bound:
-            named = any(field.id in tombstone.columns for tombstone in self.tombstones)
-            if named and rounds_otherwise(field.arrow_type, now.by_id[field.id].arrow_type):
+        for column in bound:
+            named = any(column.id in tombstone.columns for tombstone in self.tombstones)
+            if named and rounds_otherwise(column.arrow_type, now.by_id[column.id].arrow_type):
                 raise ConflictError(
-                    f"table {self.name!r}: column {field.name!r} of the delete became {now.by_id[field.id].type} "
+                    f"table {self.name!r}: column {column.name!r} of the delete became {now.by_id[column.id].type} "
                     "meanwhile, so its predicate may mean other rows: repeat the delete"
                 )
 
@@ -91,33 +94,21 @@ class DeletePositions:
 
     Args:
         positions: the positions to delete, by path of the data file; empty if no row was found.
-        vectors: by path, the file's effective entry when the vector was made, and the vector. ``prepare`` makes them,
-            and makes them again for files whose vector others replaced (vectors merge by OR).
         columns: ids of the columns by which rows were looked up, for the history.
         epoch: the table's epoch in the version in which rows were looked up; 0 = it did not exist there.
+        vectors: by path, the file's effective entry when the vector was made, and the vector. ``prepare`` makes them,
+            and makes them again for files whose vector others replaced (vectors merge by OR).
     """
 
     name: str
     uuid: str
     positions: Mapping[str, BitMap]
-    vectors: Mapping[str, tuple[DataFile, Vector]]
     request: str | None = None
     columns: tuple[int, ...] = ()
     epoch: int = 0
+    vectors: Mapping[str, tuple[DataFile, Vector]] = field(default_factory=dict)
     prepared_on: str = ""
-
-    @classmethod
-    def of(
-        cls,
-        name: str,
-        uuid: str,
-        positions: Mapping[str, BitMap],
-        request: str | None = None,
-        columns: tuple[int, ...] = (),
-        epoch: int = 0,
-    ) -> DeletePositions:
-        """Makes the statement before it is prepared."""
-        return cls(name, uuid, positions, {}, request, columns, epoch)
+    looks_up_rows: ClassVar[bool] = True
 
     def prepare(self, draft: Draft, uploads: PendingUploads) -> DeletePositions:
         """Merges the positions with the files' present vectors.
@@ -132,7 +123,7 @@ class DeletePositions:
             raise ConflictError(
                 f"table {self.name!r}: version {there.epoch} overwrote or restored it since the delete was planned"
             )
-        live = LiveFiles.of(entry, draft.segments).find([uuid_of(path) for path in self.positions])
+        live = LiveFiles(entry, draft.segments).find([uuid_of(path) for path in self.positions])
         files = {file.path: file for file in live.values()}
         if gone := self.positions.keys() - files.keys():
             raise ConflictError(
@@ -149,7 +140,6 @@ class DeletePositions:
         return replace(self, vectors=vectors, prepared_on=draft.base.key)
 
     def apply(self, draft: Draft, ts: int) -> None:
-        """Replaces the vectors that were merged."""
         assert self.prepared_on == draft.base.key, "vectors were merged with those of another version"
         if not self.vectors:
             return
@@ -168,14 +158,19 @@ class DeletePositions:
         draft.counts += Counts(rows_deleted=deleted)
         draft.data_change = True
 
+    def effect(self, draft: Draft) -> TableEffect | None:
+        if not self.vectors:
+            return None
+        return TableEffect(self.name, "delete", draft.column_names(self.name, self.columns))
+
 
 @dataclass(frozen=True)
 class Overwrite:
-    """Replaces all rows of a table. What the table held before this version is never looked at again.
+    """Replaces all rows of a table. Its earlier entries are never read again.
 
     Args:
         epoch: the table's epoch in the version that this was made on.
-        base_ts: ``commit_ts`` of that version: rows added or deleted since then are a conflict.
+        base_ts: ``commit_ts`` of that version: rows added or deleted since are a conflict.
         force: overwrite those rows too.
         schema: the table's columns when the files were written.
     """
@@ -190,7 +185,6 @@ class Overwrite:
     schema: Schema | None = None
 
     def apply(self, draft: Draft, ts: int) -> None:
-        """Removes all entries and adds the new files."""
         entry = draft.table(self.name, self.uuid)
         entry, files = with_older_columns(draft, self.name, entry, self.files, self.schema, ts)
         self._check(draft)
@@ -198,7 +192,7 @@ class Overwrite:
         draft.counts += Counts(
             rows_added=sum(file.rows for file in self.files),
             files_added=len(self.files),
-            files_removed=_file_count(entry),
+            files_removed=count_files(entry),
         )
         draft.tables[self.name] = msgspec.structs.replace(
             entry,
@@ -213,6 +207,9 @@ class Overwrite:
         )
         draft.data_change = True
 
+    def effect(self, draft: Draft) -> TableEffect:
+        return TableEffect(self.name, "overwrite")
+
     def _check(self, draft: Draft) -> None:
         """Compares with the base version, not with earlier effects of this commit."""
         name = draft.base.name_of(self.uuid)  # this commit may have renamed it
@@ -224,12 +221,8 @@ class Overwrite:
             raise ConflictError(where + f"version {entry.epoch} has overwritten or restored it; repeat the overwrite")
         if self.force:
             return
-        newest = max(
-            *(file.greatest_row_ts for file in entry.files),
-            *(segment.greatest for segment in entry.segments_of("files")),
-            0,
-            0,
-        )
+        files = [file.greatest_row_ts for file in entry.files]
+        newest = max([0, *files, *(segment.greatest for segment in entry.segments_of("files"))])
         for what, newer in (("added rows", newest), ("deleted rows", entry.last_delete_ts)):
             if newer > self.base_ts:
                 raise ConflictError(
@@ -238,13 +231,69 @@ class Overwrite:
                 )
 
 
+KeysCheck: TypeAlias = Callable[[Draft, PendingUploads, int], None]
+"""Reads the table of a draft. Raises DuplicateKeyError if a visible row of a later commit timestamp than the given one
+has one of the keys."""
+
+
+@dataclass(frozen=True)
+class InsertRows:
+    """Adds rows, provided that no visible row of the version that it lands on has one of their keys.
+
+    Each attempt to commit it reads only what was committed since the last one: a row that was not visible then, and is
+    now, has a later commit timestamp, unless the table was overwritten or restored, which changes its epoch.
+
+    Args:
+        write: the rows.
+        check: compares their keys with the table's.
+        checked: the table's epoch, and ``commit_ts`` of the version, in which they were compared last; None before.
+            Each attempt compares what others do in the same version, or this transaction before it.
+        checked_on: the key of that version.
+    """
+
+    write: Write
+    check: KeysCheck
+    checked: tuple[int, int] | None = None
+    checked_on: str = ""
+
+    @property
+    def name(self) -> str:
+        return self.write.name
+
+    @property
+    def uuid(self) -> str:
+        return self.write.uuid
+
+    @property
+    def request(self) -> str | None:
+        return self.write.request
+
+    def prepare(self, draft: Draft, uploads: PendingUploads) -> InsertRows:
+        """Compares the keys with those of rows that are new in this draft. Raises DuplicateKeyError."""
+        committed = draft.committed
+        unchanged = draft.tables.get(self.name) is committed.tables.get(self.name)
+        if self.checked_on == committed.key and unchanged:
+            return self
+        epoch = draft.table(self.name, self.uuid).epoch
+        known = self.checked is not None and self.checked[0] == epoch
+        self.check(draft, uploads, self.checked[1] if self.checked and known else -1)
+        return replace(self, checked=(epoch, committed.commit_ts), checked_on=committed.key)
+
+    def apply(self, draft: Draft, ts: int) -> None:
+        assert self.checked_on == draft.committed.key, "keys were compared with those of another version"
+        self.write.apply(draft, ts)
+
+    def effect(self, draft: Draft) -> TableEffect:
+        return TableEffect(self.name, "insert")
+
+
 def with_older_columns(
     draft: Draft, name: str, entry: TableEntry, files: tuple[DataFile, ...], schema: Schema | None, ts: int
 ) -> tuple[TableEntry, tuple[DataFile, ...]]:
-    """The table's entry when it takes files at ``ts`` that were written under other columns, and theirs.
+    """The table's entry and the files' entries when files that were written under other columns are added at ``ts``.
 
     Args:
-        schema: the columns at that time; None for files that have all present columns.
+        schema: those columns; None for files that have all present columns.
 
     Raises:
         ConflictError: the files' content does not fit the present columns.
@@ -262,109 +311,120 @@ def with_older_columns(
     return changed, widen_files(files, schema, now)
 
 
-def _file_count(entry: TableEntry) -> int:
+def with_pairs(entry: TableEntry, files: Iterable[DataFile]) -> TableEntry:
+    """The table's entry with the pairs (``applied_through``, vector) of files; those in segments get overlays.
+
+    ``applied_through`` never falls: a file of this very commit may have been prepared under an earlier timestamp.
+
+    Args:
+        files: effective entries of files that the table has.
+    """
+    changed = {file.uuid: file for file in files}
+    if not changed:
+        return entry
+    inline: list[DataFile] = []
+    for file in entry.files:
+        newer = changed.pop(file.uuid, None)
+        if newer is not None:
+            through = max(file.applied_through, newer.applied_through)
+            file = msgspec.structs.replace(file, applied_through=through, vector=newer.vector, erasing=newer.erasing)
+        inline.append(file)
+    kept = tuple(overlay for overlay in entry.overlays if overlay.file not in changed)
+    added = tuple(Overlay(uuid, file.applied_through, file.vector, file.erasing) for uuid, file in changed.items())
+    return msgspec.structs.replace(entry, files=tuple(inline), overlays=(*kept, *added))
+
+
+def count_files(entry: TableEntry) -> int:
     """Number of live files; files removed in segments of removals still count."""
     return len(entry.files) + sum(segment.count for segment in entry.segments_of("files")) - len(entry.removed)
 
 
+MARKS = 16
+"""The parts of a table's memory of deleted keys. The oldest part is forgotten as a whole."""
+
+
+def all_above(entry: TableEntry, field: Field, least: Any) -> bool:
+    """Whether all sequences from ``least`` (a plain value) up are greater than any in the table.
+
+    If so, changes can be applied without reading the table's rows. It compares the greatest sequence committed and, for
+    rows that were written in other ways, the statistics of data files. Statistics of long strings are cut; where a cut
+    bound is no greater than that of the committed sequence, the committed sequence alone decides.
+    """
+    known: list[Any] = [] if entry.sequences is None else [from_json(entry.sequences.greatest, field.arrow_type)]
+    cut = bounds(column_stats(known[0], known[0], 0), field.arrow_type).max if known else None
+    parts: list[DataFile | Segment] = [*entry.files, *entry.segments_of("files")]
+    for part in parts:
+        own = bounds(part.stats.get(field.id), field.arrow_type)
+        if own.max is None:
+            if own.nulls != part.rows:
+                return False  # its sequences are unknown
+        elif cut is None or own.max > cut:  # type: ignore[operator]  # of one type
+            known.append(own.max)
+    return all(value < least for value in known)
+
+
+def forgettable(sequences: Sequences | None, before_us: int) -> Json:
+    """The sequence up to which deletes can be forgotten, because they were committed before a time; None if there is
+    none."""
+    old = [mark.greatest for mark in sequences.marks if mark.ts <= before_us] if sequences else []
+    return old[-1] if old else None
+
+
 @dataclass(frozen=True)
-class Claim:
-    """A read of a transaction: its commit is valid only if the result is still the same.
+class Advance:
+    """Records that changes up to a sequence are applied. It comes before the statements that apply them.
+
+    Raises ConflictError when the memory of deleted keys is missing: it was dropped, or a removed request of the same
+    batch was to create it.
 
     Args:
-        base_ts: ``commit_ts`` of the version that was read.
-        epoch: the table's epoch in that version.
-        may_match: whether a data file, or any file of a segment, may hold rows that were read (by statistics).
-        advice: what the error tells the reader to do.
-        schema: the table's columns in that version, by which the rows were read; None if they may change.
+        column: the id of the column that orders changes.
+        greatest: the greatest sequence of these changes, as a plain value.
+        above: the least sequence of these changes, if they were made without reading rows. Then any sequence in the
+            table that is not less is a ConflictError. None when rows were read; claims guard those reads.
+        memory: the uuid of the table that remembers deleted keys.
+        memory_us: how long that table remembers them, in microseconds.
+        forget: the sequence, in JSON form, up to which this commit deletes from that memory; None if it does not.
     """
 
     name: str
     uuid: str
-    epoch: int
-    base_ts: int
-    may_match: Callable[[DataFile | Segment], bool]
-    advice: str = "repeat the transaction"
-    schema: Schema | None = None
-
-    def check(self, draft: Draft) -> None:
-        """Raises ConflictError if the answer may differ in this base. In doubt it raises."""
-        base = draft.base
-        if base.commit_ts == self.base_ts:
-            return
-        entry = draft.table(self.name, self.uuid)
-        where = f"table {self.name!r}, read at commit_ts {self.base_ts}: version {base.version} "
-        if entry.epoch != self.epoch:
-            raise ConflictError(where + f"has overwritten or restored it; {self.advice}")
-        if entry.last_delete_ts > self.base_ts:
-            raise ConflictError(where + f"or one before it deleted rows; {self.advice}")
-        if any(field.widened_ts > self.base_ts for field in entry.schema.fields):
-            raise ConflictError(where + f"or one before it widened a column; {self.advice}")
-        if self.schema is not None and _readable(self.schema) != _readable(entry.schema):
-            raise ConflictError(where + f"or one before it added, dropped, renamed or moved a column; {self.advice}")
-        files = any(file.greatest_row_ts > self.base_ts and self.may_match(file) for file in entry.files)
-        spilled = (segment for segment in entry.segments_of("files") if segment.greatest > self.base_ts)
-        if files or any(self.may_match(segment) for segment in spilled):
-            raise ConflictError(where + f"or one before it added rows that may match; {self.advice}")
-
-
-def _readable(schema: Schema) -> list[tuple[int, str]]:
-    """The columns as a read depends on them: it finds values by their ids and names, in their order."""
-    return [(field.id, field.name) for field in schema.fields]
-
-
-KeysCheck: TypeAlias = Callable[[Draft, PendingUploads, int], None]
-"""Reads the table as a draft has it. Raises DuplicateKeyError if a row of a later commit timestamp than the given one
-has one of the keys, and is visible."""
-
-
-@dataclass(frozen=True)
-class InsertRows:
-    """Adds rows, provided that no visible row of the version that it lands on has one of their keys.
-
-    Each attempt to commit it reads only what was committed since the last one: a row that was not visible then, and is
-    now, has a later commit timestamp, unless the table was overwritten or restored, which changes its epoch.
-
-    Args:
-        write: the rows.
-        check: compares their keys with the table's.
-        checked: the table's epoch, and ``commit_ts`` of the version, in which they were compared last; None before.
-            What others do in the same version, or this transaction before it, is compared in each attempt.
-        checked_on: the key of that version.
-    """
-
-    write: Write
-    check: KeysCheck
-    checked: tuple[int, int] | None = None
-    checked_on: str = ""
-
-    @property
-    def name(self) -> str:
-        """The table's name."""
-        return self.write.name
-
-    @property
-    def uuid(self) -> str:
-        """The table's uuid."""
-        return self.write.uuid
-
-    @property
-    def request(self) -> str | None:
-        """The request that it belongs to."""
-        return self.write.request
-
-    def prepare(self, draft: Draft, uploads: PendingUploads) -> InsertRows:
-        """Compares the keys with those of rows that are new in this draft. Raises DuplicateKeyError."""
-        committed = draft.committed
-        unchanged = draft.tables.get(self.name) is committed.tables.get(self.name)
-        if self.checked_on == committed.key and unchanged:
-            return self
-        epoch = draft.table(self.name, self.uuid).epoch
-        known = self.checked is not None and self.checked[0] == epoch
-        self.check(draft, uploads, self.checked[1] if self.checked and known else -1)
-        return replace(self, checked=(epoch, committed.commit_ts), checked_on=committed.key)
+    column: int
+    greatest: Any
+    above: Any
+    memory: str
+    memory_us: int
+    forget: Json = None
+    request: str | None = None
 
     def apply(self, draft: Draft, ts: int) -> None:
-        """Appends the rows."""
-        assert self.checked_on == draft.committed.key, "keys were compared with those of another version"
-        self.write.apply(draft, ts)
+        """Advances the greatest sequence, and the one up to which keys are forgotten. Neither moves back."""
+        entry = draft.table(self.name, self.uuid)
+        field = entry.schema.by_id.get(self.column)
+        if field is None:
+            raise ConflictError(f"table {self.name!r}: the column that orders its changes was dropped meanwhile")
+        if self.above is not None and not all_above(entry, field, self.above):
+            raise ConflictError(
+                f"table {self.name!r}: version {draft.base.version} or one before it has sequences as great as those "
+                "of changes that were made without reading rows: repeat them"
+            )
+        memory = draft.tables.get(memory_name(self.name))
+        if memory is None or memory.uuid != self.memory:
+            raise ConflictError(
+                f"table {memory_name(self.name)!r}, which remembers deleted keys, is not there any more"
+            )
+        draft.tables[self.name] = msgspec.structs.replace(entry, sequences=self._advance(entry.sequences, field, ts))
+
+    def _advance(self, before: Sequences | None, field: Field, ts: int) -> Sequences:
+        def later(one: Json, other: Json) -> Json:
+            if one is None or other is None:
+                return other if one is None else one
+            first, second = (from_json(json, field.arrow_type) for json in (one, other))
+            return other if first < second else one  # type: ignore[operator]  # of one type
+
+        greatest = later(before.greatest if before else None, to_json(self.greatest))
+        forgotten = later(before.forgotten_through if before else None, self.forget)
+        marks = [mark for mark in (before.marks if before else ()) if later(forgotten, mark.greatest) != forgotten]
+        if not marks or ts - marks[-1].ts >= self.memory_us // MARKS:
+            marks.append(Mark(ts, greatest))
+        return Sequences(greatest, self.memory, forgotten, tuple(marks))

@@ -1,16 +1,9 @@
-"""Pages: the nodes of a tree. A leaf holds entries in the order of their keys, an inner page refers to pages below it.
+"""The tree of an index: keys as bytes, and the pages that hold them. docs/key-index.md specifies the bytes.
 
-::
-
-    type                     1 byte: 1 = leaf, 2 = inner page
-    width                    1 byte: bytes of each key, 0 if their lengths differ
-    rows                     uint32, little endian: entries, or pages below
-    length                   uint32, little endian: of what the frame holds
-    frame                    one Zstandard frame
+The order of the bytes is the order of the keys, whatever their columns. Two keys are compared as if the shorter one
+were padded with zero bytes, which is how numpy compares its byte strings: so trailing zero bytes are not stored.
 
 A page has no checksum: the reference to it has one, so that another intact page in its place is found out as well.
-
-Reads a tree: looks up keys, each page once however many keys there are, and goes through it in order.
 """
 
 from __future__ import annotations
@@ -18,38 +11,304 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from hashlib import sha256
+from typing import Any, NamedTuple, TypeAlias
 from zlib import crc32
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dolmen.entries.index import key_bytes
-from dolmen.entries.index.key_bytes import LONGEST, Keys, as_matrix, as_strings, from_matrix, no_keys
+from dolmen.errors import InputError
+from dolmen.format.delete_object import order_by_heads
+from dolmen.format.types import BOOL, DECIMAL, FIXED_BINARY, can_be_key, type_of
+
+Keys: TypeAlias = npt.NDArray[Any]
+"""Encoded keys: ``uint64`` if each has 8 bytes, read as a big-endian number; else byte strings (``S``)."""
+
+Bytes: TypeAlias = npt.NDArray[np.uint8]
+Lengths: TypeAlias = npt.NDArray[np.int64]
+
+LONGEST = 1024
+"""Bytes of the longest encoded key. Longer ones end in a digest of their whole content."""
+
+_HEAD_OF_LONG = LONGEST - sha256().digest_size - 1
+_SIGN = np.uint64(1 << 63)
+_BLOCK_ROWS = 1 << 16
+_BLOCK_BYTES = 1 << 23
+_EQUAL, _DIFFERENT = 0, 1
 
 PAGE_BYTES = 1 << 16
-"""A page holds at most so many bytes before compression, by the measure of ``leaf_rows`` and ``inner_rows``."""
+"""The most bytes of a page before compression, by the measure of ``_leaf_rows`` and ``_inner_rows``."""
+
+MOST_ROWS = 1 << 14
+"""The most rows of a page."""
 
 _HEAD = struct.Struct("<BBII")
 _LEAF, _INNER = 1, 2
 _LONGEST_FRAME = 1 << 20
-
-MOST_ROWS = 1 << 14
-"""A page has at most so many rows."""
-
 _LEVEL = 3
 _LENGTH_BYTES = 2
 _REFERENCE_BYTES = 1 + 8 + 4 + 4
+_PAGES_AT_ONCE = 64
 
 Places = npt.NDArray[np.uint64]
-"""Where rows are: the number of a file, times 2^32, plus the position in it."""
+"""Addresses of rows: the number of a file, times 2^32, plus the position in it."""
 
-_PAGES_AT_ONCE = 64
+
+@dataclass(frozen=True, slots=True)
+class KeyEncoding:
+    """How the values of some columns become keys.
+
+    Args:
+        kinds: one word per column; columns of equal kinds have equal bytes for equal values.
+        width: bytes of every key; 0 if keys have different lengths.
+    """
+
+    kinds: tuple[str, ...]
+    width: int
+
+    @classmethod
+    def of(cls, types: Sequence[pa.DataType]) -> KeyEncoding:
+        """The encoding of keys that consist of columns of these types.
+
+        Raises:
+            InputError: a float or nested column, which cannot be part of a key.
+        """
+        for each in types:
+            if not can_be_key(each):
+                raise InputError(f"a column of type {each} can't be (part of) a key")
+        widths = [_width(each) for each in types]
+        width = sum(widths) if all(widths) else 0
+        return cls(tuple(_kind(each) for each in types), width if width <= 255 else 0)
+
+    def encode(self, arrays: Sequence[pa.Array]) -> Keys:
+        """The keys of the rows of some columns without NULL.
+
+        It takes as much memory for every key as for the longest; ``encode_blocks`` bounds that.
+        """
+        assert not any(array.null_count for array in arrays), "a key has no NULL"
+        if self.width == 8 and type_of(arrays[0].type) is not FIXED_BINARY:
+            return _number(arrays[0])
+        if len(arrays[0]) == 0:
+            return no_keys(self.width)
+        parts = [_part(array, last=number == len(arrays)) for number, array in enumerate(arrays, 1)]
+        if not self.width:
+            return as_strings(_matrix(parts))
+        return from_matrix(np.hstack([data.reshape(len(lengths), -1) for data, lengths in parts]))
+
+    def encode_blocks(self, arrays: Sequence[pa.Array]) -> Iterator[tuple[int, Keys]]:
+        """``encode`` for some thousands of rows at a time: yields the first row of each block, and its keys."""
+        rows = len(arrays[0])
+        step = _BLOCK_ROWS if self.width else max(1, min(_BLOCK_ROWS, _BLOCK_BYTES // _longest(arrays)))
+        for start in range(0, rows, step):
+            yield start, self.encode([array.slice(start, step) for array in arrays])
+
+
+def no_keys(width: int) -> Keys:
+    """An array without keys, of the type of keys of this width."""
+    return np.zeros(0, np.uint64 if width == 8 else f"S{width or 1}")
+
+
+def from_matrix(matrix: Bytes) -> Keys:
+    """The rows of a matrix of bytes as keys of one width."""
+    if matrix.shape[1] == 8:
+        return np.ascontiguousarray(matrix).view(">u8").reshape(-1).astype(np.uint64)
+    return as_strings(matrix)
+
+
+def as_strings(matrix: Bytes) -> Keys:
+    """The rows of a matrix of bytes as numpy's byte strings."""
+    rows, width = matrix.shape
+    if width == 0:
+        return np.zeros(rows, "S1")
+    return np.ascontiguousarray(matrix).view(f"S{width}").reshape(rows)
+
+
+def as_matrix(keys: Keys) -> Bytes:
+    """The bytes of keys: a row for each, padded with zeros."""
+    if keys.dtype == np.uint64:
+        keys = keys.astype(">u8")
+    return np.ascontiguousarray(keys).view(np.uint8).reshape(len(keys), keys.dtype.itemsize)
+
+
+def key_order(keys: Keys) -> npt.NDArray[np.int64]:
+    """The indexes of keys in ascending order."""
+    if keys.dtype == np.uint64 or keys.dtype.itemsize < 8 or len(keys) < 2:
+        return np.argsort(keys)
+    matrix = as_matrix(keys)
+    differs = np.flatnonzero((matrix != matrix[0]).any(axis=0))
+    start = min(int(differs[0]) if len(differs) else 0, keys.dtype.itemsize - 8)
+    heads = np.ascontiguousarray(matrix[:, start : start + 8]).view(">u8").reshape(-1).astype(np.uint64)
+    return order_by_heads(heads, lambda tied: np.argsort(keys[tied], kind="stable"))
+
+
+def _kind(arrow_type: pa.DataType) -> str:
+    found = type_of(arrow_type)
+    assert found is not None
+    if found is DECIMAL:
+        return f"decimal({arrow_type.scale})"
+    if found is FIXED_BINARY:
+        return f"fixed({arrow_type.byte_width})"
+    if found.text == "integer":
+        return "signed" if pa.types.is_signed_integer(arrow_type) else "unsigned"
+    return found.name
+
+
+def _width(arrow_type: pa.DataType) -> int:
+    """Bytes of each value of the type; 0 if they differ."""
+    found = type_of(arrow_type)
+    assert found is not None
+    if found.codes == "variable":
+        return 0
+    if found is FIXED_BINARY:
+        return int(arrow_type.byte_width)
+    return 16 if found is DECIMAL else 8
+
+
+def _longest(arrays: Sequence[pa.Array]) -> int:
+    """An upper bound of the bytes of the longest key."""
+    total = 1
+    for array in arrays:
+        width = _width(array.type)
+        if not width:
+            _, offsets = _buffers(array)
+            width = 2 * int(np.diff(offsets).max(initial=0)) + 2
+        total += width
+    return min(total, LONGEST)
+
+
+def _number(array: pa.Array) -> npt.NDArray[np.uint64]:
+    """The values of an integer-like array as unsigned numbers of the same order."""
+    if type_of(array.type) is BOOL:
+        array = array.cast(pa.uint8())
+    if pa.types.is_unsigned_integer(array.type):
+        return np.asarray(array.cast(pa.uint64()).to_numpy(zero_copy_only=False), np.uint64)
+    width = {1: np.int8, 2: np.int16, 4: np.int32, 8: np.int64}[array.type.bit_width // 8]
+    values = _fixed(array, array.type.bit_width // 8).reshape(-1).view(width).astype(np.int64)
+    return values.view(np.uint64) ^ _SIGN
+
+
+def _fixed(array: pa.Array, width: int) -> Bytes:
+    buffer = array.buffers()[1]
+    if buffer is None or len(array) == 0:
+        return np.zeros((0, width), np.uint8)
+    body = np.frombuffer(buffer, np.uint8)
+    return body[array.offset * width : (array.offset + len(array)) * width].reshape(-1, width)
+
+
+def _buffers(array: pa.Array) -> tuple[Bytes, Lengths]:
+    """The bytes of texts, and their offsets in them."""
+    _, ends, body = array.buffers()
+    if ends is None or len(array) == 0:
+        return np.zeros(0, np.uint8), np.zeros(1, np.int64)
+    wide = pa.types.is_large_string(array.type) or pa.types.is_large_binary(array.type)
+    offsets = np.frombuffer(ends, np.int64 if wide else np.int32)[array.offset : array.offset + len(array) + 1]
+    data = np.zeros(0, np.uint8) if body is None else np.frombuffer(body, np.uint8)
+    return data[int(offsets[0]) : int(offsets[-1])], offsets.astype(np.int64) - int(offsets[0])
+
+
+def _part(array: pa.Array, *, last: bool) -> tuple[Bytes, Lengths]:
+    """The encoded values of one column, back to back, and the length of each."""
+    found = type_of(array.type)
+    assert found is not None
+    if found.codes == "variable":
+        return _texts(array, last=last)
+    width = _width(array.type)
+    if found is FIXED_BINARY:
+        data = _fixed(array, width)
+    elif found is DECIMAL:
+        data = _fixed(array.cast(pa.decimal128(38, array.type.scale)), 16)[:, ::-1].copy()
+        data[:, 0] ^= 0x80
+    else:
+        data = as_matrix(_number(array))
+    return np.ascontiguousarray(data).reshape(-1), np.full(len(array), width, np.int64)
+
+
+def _texts(array: pa.Array, *, last: bool) -> tuple[Bytes, Lengths]:
+    """Texts with 0xFF after each zero byte, and two zero bytes at the end unless they are the last part of the key."""
+    data, offsets = _buffers(array)
+    zeros = np.flatnonzero(data == 0)
+    if len(zeros):
+        data = np.insert(data, zeros + 1, 0xFF)
+        offsets = offsets + np.searchsorted(zeros, offsets)
+    if not last:
+        data = np.insert(data, np.repeat(offsets[1:], 2), 0)
+        offsets = offsets + 2 * np.arange(len(offsets))
+    return data, np.diff(offsets)
+
+
+def _matrix(parts: Sequence[tuple[Bytes, Lengths]]) -> Bytes:
+    """The keys that consist of some parts, a row for each."""
+    rows = len(parts[0][1])
+    total = np.sum([lengths for _, lengths in parts], axis=0)
+    longest = int(total.max(initial=0))
+    if len(parts) == 1 and rows and longest <= LONGEST - 1 and longest == int(total.min()):
+        return parts[0][0].reshape(rows, longest)
+    width = min(longest, LONGEST)
+    flat = np.zeros(rows * width, np.uint8)
+    begin = np.zeros(rows, np.int64)
+    for data, lengths in parts:
+        kept = np.clip(width - begin, 0, lengths)
+        within = np.arange(int(kept.sum())) - np.repeat(np.cumsum(kept) - kept, kept)
+        source = np.repeat(np.cumsum(lengths) - lengths, kept) + within
+        flat[np.repeat(np.arange(rows) * width + begin, kept) + within] = data[source]
+        begin = begin + lengths
+    matrix = flat.reshape(rows, width)
+    if longest >= LONGEST:
+        ends = [np.cumsum(lengths) for _, lengths in parts]
+        for row in np.flatnonzero(total >= LONGEST).tolist():
+            digest = sha256()
+            for (data, lengths), end in zip(parts, ends, strict=True):
+                digest.update(data[int(end[row] - lengths[row]) : int(end[row])].tobytes())
+            matrix[row, _HEAD_OF_LONG:] = np.frombuffer(digest.digest() + b"\x01", np.uint8)
+    return matrix
+
+
+def encode_planes(matrix: Bytes) -> bytes:
+    """A matrix column by column, because most columns of sorted numbers have equal bytes, which take one byte.
+
+    First one byte for each column, 0 or 1; then each column: its only byte if that was 0, else a byte of each row.
+    """
+    if len(matrix) == 0:
+        return bytes(matrix.shape[1])
+    varies = (matrix != matrix[0]).any(axis=0)
+    ends = np.where(varies, len(matrix), 1).tolist()
+    columns: list[bytes] = [matrix[:end, at].tobytes() for at, end in enumerate(ends)]
+    return bytes(varies) + b"".join(columns)
+
+
+def decode_planes(body: memoryview, rows: int, columns: int) -> tuple[Bytes, memoryview]:
+    """The matrix, and the rest of ``body``. Raises ValueError."""
+    matrix = np.empty((columns, rows), np.uint8)
+    marks = bytes(body[:columns])
+    if len(marks) != columns or not set(marks) <= {_EQUAL, _DIFFERENT}:
+        raise ValueError("no planes")
+    at = columns
+    for column, mark in enumerate(marks):
+        length = rows if mark == _DIFFERENT else min(1, rows)
+        plane = np.frombuffer(body[at : at + length], np.uint8)
+        if len(plane) != length:
+            raise ValueError("a plane is too short")
+        matrix[column] = plane[:1] if mark == _EQUAL and rows else plane
+        at += length
+    return np.ascontiguousarray(matrix.T), body[at:]
+
+
+def bytes_of_numbers(numbers: npt.NDArray[np.uint64], width: int) -> Bytes:
+    """The last ``width`` bytes of numbers, the most significant one first."""
+    return numbers.astype(">u8").view(np.uint8).reshape(-1, 8)[:, 8 - width :]
+
+
+def numbers_of_bytes(matrix: Bytes) -> npt.NDArray[np.uint64]:
+    """The inverse of ``bytes_of_numbers``."""
+    padded = np.zeros((len(matrix), 8), np.uint8)
+    padded[:, 8 - matrix.shape[1] :] = matrix
+    return padded.view(">u8").reshape(-1).astype(np.uint64)
 
 
 class PageRef(NamedTuple):
-    """Where a page is in its object, and the CRC-32 of its bytes."""
+    """A page's position in its object, and the CRC-32 of its bytes."""
 
     offset: int
     length: int
@@ -65,17 +324,16 @@ class LeafPage:
 
     @property
     def nbytes(self) -> int:
-        """Bytes in memory."""
         return int(self.keys.nbytes + self.places.nbytes)
 
 
 @dataclass(frozen=True, slots=True)
 class InnerPage:
-    """Pages below, in the order of their keys.
+    """References to pages below, in the order of their keys.
 
     Args:
-        keys: none of a page's keys is less than its key here, none of the pages before it is greater.
-        shared: whether the page begins with the key with which the page before it ends.
+        keys: no key of a page is less than its key here, and no key of an earlier page is greater.
+        shared: whether the page begins with the last key of the page before it.
         references: (offset, length, crc32) of each page.
     """
 
@@ -85,15 +343,13 @@ class InnerPage:
 
     @property
     def nbytes(self) -> int:
-        """Bytes in memory."""
         return int(self.keys.nbytes + self.shared.nbytes + self.references.nbytes)
 
     def reference(self, row: int) -> PageRef:
-        """Where the page at this place is."""
         return PageRef(*self.references[row].tolist())
 
     def below(self, least: Keys, greatest: Keys) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """The first and the last page that may hold a key from ``least`` to ``greatest``, for many pairs of these."""
+        """The first and the last page that may have a key from ``least`` to ``greatest``, for many pairs of these."""
         first = np.searchsorted(self.keys, least, "left")
         inside = np.minimum(first, len(self.keys) - 1)
         begins = (first < len(self.keys)) & (self.keys[inside] == least) & ~self.shared[inside]
@@ -102,40 +358,34 @@ class InnerPage:
         return first, np.maximum(last, first)
 
 
-def leaf_rows(keys: Keys, places: Places, width: int) -> int:
-    """How many of these entries, which are in order, the next leaf takes: at least one."""
-    return _rows(keys[:MOST_ROWS], width, _varying(key_bytes.of_numbers(places[:MOST_ROWS], 8)))
+def _leaf_rows(keys: Keys, places: Places, width: int) -> int:
+    """The number of these entries, which are in order, that the next leaf takes: at least one."""
+    return _rows(keys[:MOST_ROWS], width, _varying(bytes_of_numbers(places[:MOST_ROWS], 8)))
 
 
-def inner_rows(keys: Keys, width: int) -> int:
-    """How many of these pages the next inner page refers to: at least one."""
+def _inner_rows(keys: Keys, width: int) -> int:
+    """The number of these pages that the next inner page refers to: at least one."""
     return _rows(keys[:MOST_ROWS], width, _REFERENCE_BYTES)
 
 
-def encode_leaf(leaf: LeafPage, width: int) -> bytes:
-    """The page's bytes. ``width`` is the key encoding's."""
-    return _encode(_LEAF, leaf.keys, width, key_bytes.encode(key_bytes.of_numbers(leaf.places, 8)))
+def _encode_leaf(leaf: LeafPage, width: int) -> bytes:
+    return _encode(_LEAF, leaf.keys, width, encode_planes(bytes_of_numbers(leaf.places, 8)))
 
 
-def encode_inner(inner: InnerPage, width: int) -> bytes:
-    """The page's bytes. ``width`` is the key encoding's."""
+def _encode_inner(inner: InnerPage, width: int) -> bytes:
     offsets, lengths, sums = inner.references.T
     ends = np.insert((offsets + lengths)[:-1], 0, 0)
     columns = [
         inner.shared.astype(np.uint8).reshape(-1, 1),
-        key_bytes.of_numbers(offsets - ends, 8),  # modulo 2^64
-        key_bytes.of_numbers(lengths, 4),
-        key_bytes.of_numbers(sums, 4),
+        bytes_of_numbers(offsets - ends, 8),  # modulo 2^64
+        bytes_of_numbers(lengths, 4),
+        bytes_of_numbers(sums, 4),
     ]
-    return _encode(_INNER, inner.keys, width, key_bytes.encode(np.hstack(columns)))
+    return _encode(_INNER, inner.keys, width, encode_planes(np.hstack(columns)))
 
 
 def decode_page(body: bytes) -> LeafPage | InnerPage:
-    """The page of these bytes, whose checksum was right.
-
-    Raises:
-        ValueError: they are no page.
-    """
+    """The page of these bytes, whose checksum was right. Raises ValueError if they are not a page."""
     if len(body) < _HEAD.size:
         raise ValueError("it is too short")
     kind, width, rows, length = _HEAD.unpack_from(body)
@@ -146,12 +396,12 @@ def decode_page(body: bytes) -> LeafPage | InnerPage:
     except (pa.ArrowInvalid, OSError) as error:
         raise ValueError(str(error)) from error
     keys, rest = _decode_keys(memoryview(frame), rows, width)
-    matrix, rest = key_bytes.decode(rest, rows, 8 if kind == _LEAF else _REFERENCE_BYTES)
+    matrix, rest = decode_planes(rest, rows, 8 if kind == _LEAF else _REFERENCE_BYTES)
     if len(rest):
         raise ValueError(f"{len(rest)} bytes too many")
     if kind == _LEAF:
-        return LeafPage(keys, key_bytes.to_numbers(matrix))
-    gaps, lengths, sums = (key_bytes.to_numbers(part) for part in np.hsplit(matrix[:, 1:], (8, 12)))
+        return LeafPage(keys, numbers_of_bytes(matrix))
+    gaps, lengths, sums = (numbers_of_bytes(part) for part in np.hsplit(matrix[:, 1:], (8, 12)))
     ends = np.cumsum(gaps + lengths)  # modulo 2^64
     return InnerPage(keys, matrix[:, 0] != 0, np.stack([ends - lengths, lengths, sums], axis=1))
 
@@ -163,7 +413,7 @@ def _rows(keys: Keys, width: int, other_bytes: int) -> int:
     return max(1, int(np.searchsorted(np.cumsum(lengths), PAGE_BYTES, "right")))
 
 
-def _varying(matrix: key_bytes.Matrix) -> int:
+def _varying(matrix: Bytes) -> int:
     return int((matrix != matrix[:1]).any(axis=0).sum())
 
 
@@ -178,27 +428,27 @@ def _encode_keys(keys: Keys, width: int) -> bytes:
     if width:
         if matrix.shape[1] < width:
             matrix = np.pad(matrix, ((0, 0), (0, width - matrix.shape[1])))
-        return key_bytes.encode(matrix[:, :width])
+        return encode_planes(matrix[:, :width])
     lengths = np.char.str_len(keys).astype(np.int64)
     differs = np.flatnonzero((matrix != matrix[0]).any(axis=0))
     prefix = min(int(differs[0]) if len(differs) else matrix.shape[1], int(lengths.min()))
     kept = np.arange(matrix.shape[1]) < lengths[:, None]
     kept[:, :prefix] = False
-    counts = key_bytes.encode(key_bytes.of_numbers((lengths - prefix).astype(np.uint64), _LENGTH_BYTES))
+    counts = encode_planes(bytes_of_numbers((lengths - prefix).astype(np.uint64), _LENGTH_BYTES))
     return b"".join((struct.pack("<H", prefix), matrix[0, :prefix].tobytes(), counts, matrix[kept].tobytes()))
 
 
 def _decode_keys(body: memoryview, rows: int, width: int) -> tuple[Keys, memoryview]:
     if width:
-        matrix, rest = key_bytes.decode(body, rows, width)
+        matrix, rest = decode_planes(body, rows, width)
         return from_matrix(matrix), rest
     if len(body) < _LENGTH_BYTES:
         raise ValueError("no keys")
     prefix = int.from_bytes(body[:_LENGTH_BYTES], "little")
     start = _LENGTH_BYTES + prefix
     head = np.frombuffer(body[_LENGTH_BYTES:start], np.uint8)
-    counts, rest = key_bytes.decode(body[start:], rows, _LENGTH_BYTES)
-    lengths = key_bytes.to_numbers(counts).astype(np.int64)
+    counts, rest = decode_planes(body[start:], rows, _LENGTH_BYTES)
+    lengths = numbers_of_bytes(counts).astype(np.int64)
     longest, total = prefix + int(lengths.max()), int(lengths.sum())
     if len(head) != prefix or longest > LONGEST or total > len(rest):
         raise ValueError("keys are too long")
@@ -210,32 +460,19 @@ def _decode_keys(body: memoryview, rows: int, width: int) -> tuple[Keys, memoryv
 
 Page: TypeAlias = LeafPage | InnerPage
 
-ReadPages: TypeAlias = Callable[[Iterable[tuple[int, PageRef]]], Iterator[Page]]
-"""Gives pages of several trees: takes the number of the tree and the reference of each, and keeps their order."""
-
-
-class PageSource(Protocol):
-    """Gives pages by their references."""
-
-    def pages(self, references: Sequence[PageRef]) -> Iterator[Page]:
-        """The pages, in the order of their references. Raises CorruptionError."""
-
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """A tree: its root, and where its other pages come from."""
+    """A tree: its root, and a function that reads other pages, in the order of their references."""
 
     root: Page
-    source: PageSource
+    read: Callable[[Sequence[PageRef]], Iterator[Page]]
 
     def leaves(self, least: Keys | None = None, greatest: Keys | None = None) -> Iterator[LeafPage]:
-        """The leaves with the keys from ``least`` to ``greatest``, cut to these, in order.
+        """The leaves with the keys from ``least`` to ``greatest``, cut to these, in order. Raises CorruptionError.
 
         Args:
             least, greatest: an array of one key each; None = no bound.
-
-        Raises:
-            CorruptionError: a page is not what its reference says.
         """
         yield from self._leaves(self.root, least, greatest)
 
@@ -251,19 +488,22 @@ class Tree:
         end = len(page.keys) if greatest is None else int(page.below(high, high)[1][0]) + 1
         for at in range(begin, end, _PAGES_AT_ONCE):
             rows = range(at, min(end, at + _PAGES_AT_ONCE))
-            for child in self.source.pages([page.reference(row) for row in rows]):
+            for child in self.read([page.reference(row) for row in rows]):
                 yield from self._leaves(child, least, greatest)
 
 
-def find_all(roots: Sequence[Page], keys: Keys, read: ReadPages) -> Iterator[tuple[int, npt.NDArray[np.int64], Places]]:
+def find_all(
+    roots: Sequence[Page], keys: Keys, read: Callable[[Iterable[tuple[int, PageRef]]], Iterator[Page]]
+) -> Iterator[tuple[int, npt.NDArray[np.int64], Places]]:
     """The entries of some keys in several trees, level by level, so that a level of all trees is read together.
 
     Args:
         roots: of the trees.
         keys: distinct, in ascending order.
+        read: reads pages by the number of their tree and their reference, and keeps their order.
 
     Yields:
-        the number of a tree; for some of its entries the place of each one's key in ``keys``; and where its row is.
+        the number of a tree; for some of its entries the index of each one's key in ``keys``; and the row's address.
     """
     level: Iterable[tuple[int, Page, int, int]] = ((tree, page, 0, len(keys)) for tree, page in enumerate(roots))
     while len(keys):
@@ -282,7 +522,7 @@ def find_all(roots: Sequence[Page], keys: Keys, read: ReadPages) -> Iterator[tup
 
 
 def _entries(leaf: LeafPage, keys: Keys) -> tuple[npt.NDArray[np.int64], Places]:
-    """The entries of a leaf with some keys: the place of each one's key among these, and where its row is."""
+    """The entries of a leaf with some keys: the index of each one's key among these, and the row's address."""
     begin, end = np.searchsorted(leaf.keys, keys, "left"), np.searchsorted(leaf.keys, keys, "right")
     counts = end - begin
     rows = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts - begin, counts)
@@ -290,7 +530,7 @@ def _entries(leaf: LeafPage, keys: Keys) -> tuple[npt.NDArray[np.int64], Places]
 
 
 def _pages_with(page: InnerPage, keys: Keys, low: int, high: int) -> Iterator[tuple[PageRef, int, int]]:
-    """The pages below that may have some of the keys from ``low`` to ``high``, and which of them each may have."""
+    """The pages below that may have some of the keys from ``low`` to ``high``, each with the range that it may have."""
     first, last = page.below(keys[low:high], keys[low:high])
     below = np.arange(int(first[0]), int(last[-1]) + 1)
     begin, end = np.searchsorted(last, below, "left"), np.searchsorted(first, below, "right")
@@ -298,16 +538,9 @@ def _pages_with(page: InnerPage, keys: Keys, low: int, high: int) -> Iterator[tu
         yield page.reference(int(below[row])), low + int(begin[row]), low + int(end[row])
 
 
-class PageOutput(Protocol):
-    """Takes the bytes of pages, one after the other."""
-
-    def write(self, data: bytes, /) -> int:
-        """Appends ``data``; returns how many bytes were taken (all)."""
-
-
 @dataclass(slots=True)
 class _Level:
-    """Pages of one level that no page above them refers to yet."""
+    """Pages of one level to which no page above them refers yet."""
 
     separators: list[Any] = field(default_factory=list)
     shared: list[bool] = field(default_factory=list)
@@ -315,7 +548,7 @@ class _Level:
     written: int = 0
 
     def inner(self, rows: int, width: int) -> InnerPage:
-        """Makes a page of the first ``rows`` of them, which leave this list."""
+        """A page that refers to the first ``rows`` of them, which leave this list."""
         keys = np.array(self.separators[:rows], no_keys(width).dtype if width else None)
         page = InnerPage(keys, np.array(self.shared[:rows], bool), np.array(self.references[:rows], np.uint64))
         del self.separators[:rows], self.shared[:rows], self.references[:rows]
@@ -324,23 +557,28 @@ class _Level:
 
 
 class TreeWriter:
-    """A tree being written. All pages but the root go to the output; it holds some leaves' entries in memory.
+    """Writes a tree into an object: all pages but the root, and buffers the entries of some leaves.
 
     Args:
-        output: takes the pages.
-        offset: bytes before them in the object.
+        write: appends bytes to the object.
         width: the key encoding's.
     """
 
-    def __init__(self, output: PageOutput, offset: int, width: int) -> None:
-        self.offset, self.entries = offset, 0
-        self._output, self._width = output, width
+    def __init__(self, write: Callable[[bytes], object], width: int) -> None:
+        self.offset = self.crc32 = self.entries = 0
+        self._append, self._width = write, width
         self._keys, self._places = no_keys(width), np.zeros(0, np.uint64)
         self._last: Keys | None = None
         self._levels: list[_Level] = [_Level()]
 
+    def write(self, data: bytes) -> None:
+        """Appends bytes to the object, and counts and sums them."""
+        self._append(data)
+        self.offset += len(data)
+        self.crc32 = crc32(data, self.crc32)
+
     def add(self, keys: Keys, places: Places) -> None:
-        """Adds entries in the order of their keys, none of which is less than one that was added before."""
+        """Adds entries in the order of their keys, which are not less than those of entries before."""
         self.entries += len(keys)
         self._keys, self._places = np.concatenate((self._keys, keys)), np.concatenate((self._places, places))
         at = 0
@@ -349,52 +587,47 @@ class TreeWriter:
         self._keys, self._places = self._keys[at:], self._places[at:]
 
     def finish(self) -> bytes:
-        """Writes the pages that are left, and returns the root, which is not written.
-
-        Raises:
-            ValueError: no entry was added.
-        """
+        """Writes the other pages, and returns the root, which is not written. Raises ValueError without entries."""
         if not self.entries:
             raise ValueError("a tree has entries")
         rows, at = len(self._keys), 0
-        if self._last is None and leaf_rows(self._keys, self._places, self._width) == rows:
-            return encode_leaf(LeafPage(self._keys, self._places), self._width)
+        if self._last is None and _leaf_rows(self._keys, self._places, self._width) == rows:
+            return _encode_leaf(LeafPage(self._keys, self._places), self._width)
         while at < rows:
             at += self._write_leaf(at)
         for depth, level in enumerate(self._levels):  # it grows in the loop
             while level.references:
-                rows = inner_rows(np.array(level.separators), self._width)
+                rows = _inner_rows(np.array(level.separators), self._width)
                 if not level.written and rows == len(level.references):
-                    return encode_inner(level.inner(rows, self._width), self._width)
+                    return _encode_inner(level.inner(rows, self._width), self._width)
                 self._write_inner(depth, rows)
         raise AssertionError("the last level has one page")
 
     def _write_leaf(self, at: int) -> int:
         window = slice(at, at + MOST_ROWS)
-        rows = leaf_rows(self._keys[window], self._places[window], self._width)
+        rows = _leaf_rows(self._keys[window], self._places[window], self._width)
         leaf = LeafPage(self._keys[at : at + rows], self._places[at : at + rows])
         first = leaf.keys[:1]
         separator = first if self._last is None else _separator(self._last, first)
         shared = self._last is not None and bool(self._last[0] == first[0])
         self._last = leaf.keys[-1:]
-        self._add_page(0, separator[0], shared, encode_leaf(leaf, self._width))
+        self._add_page(0, separator[0], shared, _encode_leaf(leaf, self._width))
         return rows
 
     def _write_inner(self, depth: int, rows: int) -> None:
         page = self._levels[depth].inner(rows, self._width)
-        self._add_page(depth + 1, page.keys[0], bool(page.shared[0]), encode_inner(page, self._width))
+        self._add_page(depth + 1, page.keys[0], bool(page.shared[0]), _encode_inner(page, self._width))
 
     def _add_page(self, depth: int, separator: Any, shared: bool, body: bytes) -> None:
         if depth == len(self._levels):
             self._levels.append(_Level())
         level = self._levels[depth]
         if len(level.references) == MOST_ROWS:  # more than a page takes
-            self._write_inner(depth, inner_rows(np.array(level.separators), self._width))
-        self._output.write(body)
+            self._write_inner(depth, _inner_rows(np.array(level.separators), self._width))
         level.separators.append(separator)
         level.shared.append(shared)
         level.references.append(PageRef(self.offset, len(body), crc32(body)))
-        self.offset += len(body)
+        self.write(body)
 
 
 def _separator(before: Keys, first: Keys) -> Keys:

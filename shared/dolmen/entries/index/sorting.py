@@ -1,7 +1,4 @@
-"""Brings entries into the order of their keys: sorts what fits into memory, and merges what was sorted before.
-
-The keys of many rows, sorted in runs of a bounded size, of which all but one wait in unnamed temporary files.
-"""
+"""Sorts entries and keys in bounded memory: in runs, of which all but one wait in unnamed temporary files."""
 
 from __future__ import annotations
 
@@ -16,8 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dolmen.base.units import MIB
-from dolmen.entries.index.key_bytes import KeyEncoding, Keys, no_keys, order
-from dolmen.entries.index.pages import LeafPage, Places
+from dolmen.entries.index.pages import KeyEncoding, Keys, LeafPage, Places, key_order, no_keys
 
 RUN_BYTES = 64 * MIB
 """Entries that are sorted at once."""
@@ -26,10 +22,10 @@ _BLOCK_ROWS = 1 << 16
 _BLOCK_BYTES = 4 * MIB
 
 KEY_RUN_BYTES = 32 * MIB
-"""Keys that are sorted at once: as values, and as the bytes that they are compared by."""
+"""Keys that are sorted at once: as values, and as bytes."""
 
 
-class _KeyRun(NamedTuple):
+class _StoredRun(NamedTuple):
     """Sorted entries in a file: all keys, and behind them all places."""
 
     dtype: np.dtype[np.generic]
@@ -38,20 +34,19 @@ class _KeyRun(NamedTuple):
 
 
 class EntrySorter:
-    """Entries in any order, sorted in runs of a bounded size, which wait in an unnamed temporary file.
+    """Sorts entries.
 
     Args:
-        run_bytes: how much of them is in memory at once, about half of what sorting takes.
+        run_bytes: the bytes of a run, about half of the memory that sorting takes.
     """
 
     def __init__(self, run_bytes: int = RUN_BYTES) -> None:
         self._run_bytes, self._bytes = run_bytes, 0
         self._waiting: list[tuple[Keys, Places]] = []
-        self._runs: list[_KeyRun] = []
+        self._runs: list[_StoredRun] = []
         self._file: IO[bytes] | None = None
 
     def add(self, keys: Keys, places: Places) -> None:
-        """Adds entries in any order."""
         self._waiting.append((keys, places))
         self._bytes += keys.nbytes + places.nbytes
         if self._bytes >= self._run_bytes:
@@ -73,18 +68,18 @@ class EntrySorter:
         keys = np.concatenate([keys for keys, _ in self._waiting])
         places = np.concatenate([places for _, places in self._waiting])
         self._waiting, self._bytes = [], 0
-        found = order(keys)
+        found = key_order(keys)
         return LeafPage(keys[found], places[found])
 
     def _spill(self) -> None:
         if self._file is None:
             self._file = tempfile.TemporaryFile()  # noqa: SIM115 - ``sorted`` closes it
         run = self._run()
-        self._runs.append(_KeyRun(run.keys.dtype, len(run.keys), self._file.tell()))
+        self._runs.append(_StoredRun(run.keys.dtype, len(run.keys), self._file.tell()))
         self._file.write(run.keys.tobytes())
         self._file.write(run.places.tobytes())
 
-    def _read(self, run: _KeyRun) -> Iterator[LeafPage]:
+    def _read(self, run: _StoredRun) -> Iterator[LeafPage]:
         assert self._file is not None
         width = run.dtype.itemsize
         rows = max(1, min(_BLOCK_ROWS, _BLOCK_BYTES // width))
@@ -98,35 +93,35 @@ class EntrySorter:
 
 @dataclass(slots=True)
 class _Source:
-    """The rest of a block, and the blocks behind it."""
+    """The rest of a block, and the blocks after it."""
 
     block: LeafPage
     rest: Iterator[LeafPage]
 
     def take(self, greatest: Keys) -> tuple[LeafPage, bool]:
-        """Takes the entries up to a key; says whether there are more behind them."""
+        """Takes the entries up to a key; returns them, and whether there are more."""
         end = int(np.searchsorted(self.block.keys, greatest, "right")[0])
-        taken = LeafPage(self.block.keys[:end], self.block.places[:end])
+        first = LeafPage(self.block.keys[:end], self.block.places[:end])
         self.block = LeafPage(self.block.keys[end:], self.block.places[end:])
         if len(self.block.keys) == 0:
             following = next(self.rest, None)
             if following is None:
-                return taken, False
+                return first, False
             self.block = following
-        return taken, True
+        return first, True
 
 
 def merge(sorted_blocks: Sequence[Iterator[LeafPage]]) -> Iterator[LeafPage]:
-    """Merges streams of blocks, each in the order of its keys; holds a block or two of each stream in memory."""
+    """Merges streams of blocks, each in the order of its keys, with a block or two of each stream in memory."""
     sources = [_Source(block, blocks) for blocks in sorted_blocks if (block := next(blocks, None)) is not None]
     while sources:
         bound = min((source.block.keys[-1:] for source in sources), key=lambda last: last[0])
         parts, left = [], []
         for source in sources:
-            taken, more = source.take(bound)
-            if len(taken.keys):
-                parts.append(taken)
-            if more:
+            part, has_more = source.take(bound)
+            if len(part.keys):
+                parts.append(part)
+            if has_more:
                 left.append(source)
         sources = left
         if len(parts) == 1:
@@ -170,28 +165,23 @@ def _join(leaves: Sequence[LeafPage]) -> LeafPage:
 
 @dataclass(frozen=True)
 class KeyRun:
-    """Some keys in ascending order, in memory.
-
-    Args:
-        values: a column for each column of the key.
-        encoded: the same keys as bytes.
-    """
+    """Some keys in ascending order, in memory: their values, and the same keys as bytes."""
 
     values: pa.RecordBatch
     encoded: Keys
 
     def values_of(self, keys: Keys) -> pa.RecordBatch:
-        """The values of those of some keys that are in this run."""
+        """The values of those keys that are in this run."""
         at = np.minimum(np.searchsorted(self.encoded, keys), len(self.encoded) - 1)
         return self.values.take(pa.array(at[self.encoded[at] == keys]))
 
 
 class KeyRuns:
-    """Keys of rows, added in any order and read as often as needed, in bounded memory.
+    """Sorts keys of rows, which can be read as often as needed.
 
     Args:
         schema: the columns of the key, in its order.
-        run_bytes: how much of them is sorted at once, about a quarter of what that takes.
+        run_bytes: the bytes of a run, about a quarter of the memory that sorting takes.
     """
 
     def __init__(self, schema: pa.Schema, run_bytes: int = KEY_RUN_BYTES) -> None:
@@ -203,7 +193,7 @@ class KeyRuns:
         self._last: KeyRun | None = None
 
     def add(self, keys: pa.RecordBatch) -> None:
-        """Adds the keys of some rows, none of which has a NULL. Not after they have been read."""
+        """Adds the keys of some rows, without NULL. Not after they have been read."""
         assert self._last is None, "the keys have been read"
         for start, encoded in self.encoding.encode_blocks(keys.columns):
             part = keys.slice(start, len(encoded))
@@ -216,7 +206,7 @@ class KeyRuns:
             self._rows, self._width, self._bytes = self._rows + len(encoded), width, self._bytes + part.nbytes
 
     def runs(self) -> Iterator[KeyRun]:
-        """All keys, run by run. Keys are in order within a run."""
+        """All keys, run by run."""
         if self._waiting:
             self._last = self._sort()
         for file in self._files:
@@ -227,11 +217,7 @@ class KeyRuns:
             yield self._last
 
     def repeated(self, most: int) -> tuple[int, pa.Table]:
-        """The number of keys that several rows have, and the values of the first of them.
-
-        Args:
-            most: the most keys whose values are returned.
-        """
+        """The number of keys that several rows have, and the values of the first ``most`` of them."""
         count, first = 0, no_keys(self.encoding.width)
         for keys in self._repeated():
             count += len(keys)
@@ -269,7 +255,7 @@ class KeyRuns:
     def _sort(self) -> KeyRun:
         encoded = np.concatenate([keys for _, keys in self._waiting])
         values = pa.Table.from_batches([part for part, _ in self._waiting]).combine_chunks()
-        found = order(encoded)
+        found = key_order(encoded)
         [batch] = values.take(pa.array(found)).combine_chunks().to_batches()
         self._waiting, self._rows, self._width, self._bytes = [], 0, 0, 0
         return KeyRun(batch, encoded[found])
@@ -283,7 +269,7 @@ class KeyRuns:
         self._files.append(file)
 
     def _blocks(self, file: IO[bytes]) -> Iterator[tuple[pa.RecordBatch, Keys]]:
-        """The keys of a run in a file, in blocks. Runs may be read at the same time, but each once at a time."""
+        """The keys of a run in a file, block by block. Each run is read once at a time."""
         stored = pa.ipc.open_file(file)
         for number in range(stored.num_record_batches):
             part = stored.get_batch(number)

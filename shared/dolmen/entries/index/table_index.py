@@ -1,31 +1,307 @@
-"""The index of a table in one version: all its parts together."""
+"""The index of a table: objects that are written once and read page by page, and look-ups of keys in all of them.
+
+docs/key-index.md specifies the bytes of a part and of the root block at its end.
+"""
 
 from __future__ import annotations
 
+import struct
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from zlib import crc32
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 from pyroaring import BitMap
 
-from dolmen.base.runtime import cached_property
-from dolmen.base.units import KIB
-from dolmen.entries.index.index_parts import IndexReader, OpenPart
-from dolmen.entries.index.key_bytes import KeyEncoding, Keys
-from dolmen.entries.index.pages import Page, PageRef, find_all
+from dolmen.base.runtime import Runtime, cached_property
+from dolmen.base.units import KIB, MIB
+from dolmen.entries.index.pages import (
+    KeyEncoding,
+    Keys,
+    LeafPage,
+    Page,
+    PageRef,
+    Tree,
+    TreeWriter,
+    decode_page,
+    find_all,
+)
+from dolmen.entries.segments.segment_reader import FetchTally
+from dolmen.errors import CorruptionError, ObjectNotFoundError
 from dolmen.format.chunk_locations import ChunkLocations
+from dolmen.format.layout import FORMAT_VERSION, check_format_version, prepare, seal, unseal
 from dolmen.format.manifest import Segment, TableEntry
+from dolmen.store.base import ObjectStore
+from dolmen.store.cache import ObjectCache
 
-_POSITION_BITS = np.uint64(32)
-_POSITION = np.uint64((1 << 32) - 1)
+MAGIC = b"DIX1"
+_HEAD = struct.Struct("<II")
+
+_MOST_BYTES = 64 * MIB
+"""The most bytes of a root block's JSON: guards against a forged length."""
+
+MOST_CHUNKS = 24_576
+"""The most column chunks whose places are in a block: they take about 6 bytes each, and a request is worth 128 KB."""
+
+_REQUEST_BYTES = 4 * MIB
+"""Neighbouring pages are fetched together up to this."""
+
+_AHEAD_BYTES = 16 * MIB
+"""Pages that are requested at once have no more bytes, but for the last of them."""
 
 _LEAF_BYTES = 48 * KIB
 """About the bytes of a leaf, compressed."""
 _LEAVES_TOGETHER = 64
-"""About so many neighbouring leaves are fetched together."""
+"""About the number of neighbouring leaves that are fetched together."""
+
+
+class IndexHead(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Columns and files of a tree.
+
+    Args:
+        columns: ids of the columns of its keys, in the order in which they are encoded.
+        kinds: the encoding of each (``KeyEncoding``).
+        files: uuids of the data files, by their number in entries.
+        schemas: Parquet footers without row groups, of files with different columns.
+        chunks: for each file the number of its schema and its encoded ``ChunkPlaces``, if the block has them.
+    """
+
+    format_version: int
+    columns: tuple[int, ...]
+    kinds: tuple[str, ...]
+    files: tuple[str, ...]
+    schemas: tuple[bytes, ...] = ()
+    chunks: tuple[tuple[int, bytes] | None, ...] = ()
+
+    def chunk_places(self, number: int) -> ChunkLocations | None:
+        """The positions of a file's column chunks, by its number; None if the block does not have them."""
+        known = self.chunks[number] if self.chunks else None
+        return None if known is None else ChunkLocations.decode(self.schemas[known[0]], known[1])
+
+    def all_places(self) -> dict[str, ChunkLocations]:
+        """The positions of column chunks that the block has, by the uuid of the file."""
+        found = ((uuid, self.chunk_places(number)) for number, uuid in enumerate(self.files))
+        return {uuid: places for uuid, places in found if places is not None}
+
+    @property
+    def nbytes(self) -> int:
+        return 100 * len(self.files) + sum(len(known[1]) for known in self.chunks if known)
+
+    def check(self) -> None:
+        """Raises ValueError if positions of chunks can't be read."""
+        if len(self.chunks) not in (0, len(self.files)):
+            raise ValueError(f"chunks of {len(self.chunks)} files, not of {len(self.files)}")
+        if not all(known is None or 0 <= known[0] < len(self.schemas) for known in self.chunks):
+            raise ValueError("there is no such schema")
+        self.all_places()
+
+
+def _encode_root(
+    columns: tuple[int, ...],
+    kinds: tuple[str, ...],
+    files: tuple[str, ...],
+    root: bytes,
+    places: Mapping[str, ChunkLocations],
+) -> bytes:
+    """The bytes of a root block, with positions of column chunks as far as they take little of it."""
+    schemas: dict[bytes, int] = {}
+    chunks: list[tuple[int, bytes] | None] = []
+    count = 0
+    for uuid in files:
+        known = places.get(uuid)
+        if known is None or count + known.states.size > MOST_CHUNKS:
+            chunks.append(None)
+            continue
+        count += known.states.size
+        chunks.append((schemas.setdefault(known.schema, len(schemas)), known.encode()))
+    head = IndexHead(FORMAT_VERSION, columns, kinds, files, tuple(schemas), tuple(chunks) if count else ())
+    document = seal(msgspec.json.encode(head))
+    frame: bytes = pa.Codec("zstd").compress(document, asbytes=True)
+    return _HEAD.pack(len(document), len(frame)) + frame + root
+
+
+def _decode_root(body: bytes, part: Segment, checksum: int) -> tuple[IndexHead, Page]:
+    """The columns and files of a tree, and its root. Raises CorruptionError, UnsupportedFormatError."""
+    if crc32(body) != checksum:
+        raise CorruptionError(part.object, "root block: checksum differs")
+    try:
+        document_bytes, frame_bytes = _HEAD.unpack_from(body)
+        if document_bytes > _MOST_BYTES:
+            raise ValueError(f"{document_bytes} bytes of JSON")
+        end = _HEAD.size + frame_bytes
+        document = unseal(
+            pa.decompress(memoryview(body)[_HEAD.size : end], document_bytes, codec="zstd", asbytes=True), part.object
+        )
+        check_format_version(document, part.object)
+        head = msgspec.json.decode(document, type=IndexHead)
+        head.check()
+        return head, decode_page(body[end:])
+    except (ValueError, struct.error, OSError, pa.ArrowInvalid) as error:
+        raise CorruptionError(part.object, f"root block: {error}") from error
+
+
+prepare(IndexHead)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenPart:
+    """A part, with its root block."""
+
+    part: Segment
+    head: IndexHead
+    tree: Tree
+
+    def fits(self, columns: tuple[int, ...], kinds: tuple[str, ...]) -> bool:
+        """Whether its keys consist of these columns, encoded as values of these kinds."""
+        return (self.head.columns, self.head.kinds) == (columns, kinds)
+
+
+@dataclass(frozen=True, slots=True)
+class IndexReader:
+    """Reads parts of indexes. Safe to use from several threads.
+
+    Args:
+        cache: keeps decoded pages.
+        tally: counts fetches.
+    """
+
+    store: ObjectStore
+    runtime: Runtime
+    cache: ObjectCache
+    tally: FetchTally = field(default_factory=FetchTally)
+
+    def fetch(self, key: str, start: int, end: int) -> bytes:
+        """Bytes of a part. Raises CorruptionError if the object is missing."""
+        try:
+            body = self.store.get(key, (start, end)).body
+        except ObjectNotFoundError as error:
+            raise CorruptionError(key, "the object is missing; it holds a part of an index") from error
+        self.tally.requests += 1
+        self.tally.bytes += len(body)
+        return body
+
+    def open(self, part: Segment) -> OpenPart:
+        """Reads the root block of a part, with one request unless it is cached.
+
+        Raises:
+            CorruptionError: the object is missing, or differs from its reference.
+            UnsupportedFormatError: written by a newer dolmen.
+        """
+        if part.root is None:
+            raise CorruptionError(part.object, "its reference does not say where the root block is")
+        offset, length, checksum = part.root
+        key = ("index", part.object, offset)
+        found: tuple[IndexHead, Page] | None = self.cache.get(key)
+        if found is None:
+            found = _decode_root(self.fetch(part.object, offset, offset + length), part, checksum)
+            self.cache.put(key, found, found[0].nbytes + found[1].nbytes)
+        return OpenPart(part, found[0], Tree(found[1], lambda references: self.pages((part, r) for r in references)))
+
+    def pages(self, requested: Iterable[tuple[Segment, PageRef]]) -> Iterator[Page]:
+        """Reads pages of parts, in this order; neighbours that are not cached take one request.
+
+        Raises:
+            CorruptionError: a page is missing, or differs from its reference.
+        """
+        groups = self._groups(requested)
+        for pages in self.runtime.map(self._read, groups, size=lambda group: group.length, most=_AHEAD_BYTES):
+            yield from pages
+
+    def _groups(self, requested: Iterable[tuple[Segment, PageRef]]) -> Iterator[_PageGroup]:
+        group: _PageGroup | None = None
+        for part, reference in requested:
+            page: Page | None = self.cache.get(("index", part.object, reference.offset))
+            if group is not None and (page is not None or not group.is_followed_by(part, reference)):
+                yield group
+                group = None
+            if page is not None:
+                yield _PageGroup(part, [reference], page)
+            elif group is None:
+                group = _PageGroup(part, [reference])
+            else:
+                group.references.append(reference)
+        if group is not None:
+            yield group
+
+    def _read(self, group: _PageGroup) -> list[Page]:
+        if group.cached is not None:
+            return [group.cached]
+        key, start = group.part.object, group.references[0].offset
+        body = self.fetch(key, start, start + group.length)
+        pages = []
+        for reference in group.references:
+            page = _check_page(body[reference.offset - start :][: reference.length], reference, key)
+            self.cache.put(("index", key, reference.offset), page, page.nbytes)
+            pages.append(page)
+        return pages
+
+
+@dataclass(frozen=True, slots=True)
+class _PageGroup:
+    """Neighbouring pages, or one that is cached."""
+
+    part: Segment
+    references: list[PageRef]
+    cached: Page | None = None
+
+    @property
+    def length(self) -> int:
+        last = self.references[-1]
+        return 0 if self.cached is not None else last.offset + last.length - self.references[0].offset
+
+    def is_followed_by(self, part: Segment, reference: PageRef) -> bool:
+        """Whether a page is behind these, and is fetched with them."""
+        length = self.length
+        follows = part.object == self.part.object and reference.offset == self.references[0].offset + length
+        return follows and length + reference.length <= _REQUEST_BYTES
+
+
+def write_part(
+    store: ObjectStore,
+    key: str,
+    columns: tuple[int, ...],
+    encoding: KeyEncoding,
+    files: tuple[str, ...],
+    blocks: Iterable[LeafPage],
+    places: Mapping[str, ChunkLocations],
+) -> Segment | None:
+    """Writes a part; without entries it writes nothing, and returns None.
+
+    Args:
+        columns: ids of the columns of the keys.
+        files: uuids of the data files, by their number in the entries.
+        blocks: the entries, in the order of their keys.
+        places: positions of files' column chunks, by uuid, if they are known; read after the last block.
+    """
+    with store.open_output(key) as output:
+        writer = TreeWriter(output.write, encoding.width)
+        writer.write(MAGIC)
+        for block in blocks:
+            writer.add(block.keys, block.places)
+        if not writer.entries:
+            return None
+        root = _encode_root(columns, encoding.kinds, files, writer.finish(), places)
+        offset = writer.offset
+        writer.write(root)
+        size = output.commit()
+    return Segment("index", key, size, writer.crc32, writer.entries, root=(offset, len(root), crc32(root)))
+
+
+def _check_page(body: bytes, reference: PageRef, key: str) -> Page:
+    if len(body) != reference.length or crc32(body) != reference.crc32:
+        raise CorruptionError(key, f"page at byte {reference.offset}: checksum differs")
+    try:
+        return decode_page(body)
+    except ValueError as error:
+        raise CorruptionError(key, f"page at byte {reference.offset}: {error}") from error
+
+
+_POSITION_BITS = np.uint64(32)
+_POSITION = np.uint64((1 << 32) - 1)
 
 
 @dataclass(frozen=True)
@@ -50,7 +326,7 @@ class FoundRows:
     """The rows of one file that have one of some keys.
 
     Args:
-        positions: of the rows, ascending, hidden ones included.
+        positions: those of the rows, ascending, hidden ones included.
         keys: for each row the index of its key among those that were looked up.
     """
 
@@ -59,19 +335,12 @@ class FoundRows:
 
     @cached_property
     def bitmap(self) -> BitMap:
-        """The positions."""
         return BitMap(self.positions)
 
 
 @dataclass(frozen=True)
 class TableIndex:
-    """The parts that fit the table's primary key.
-
-    Args:
-        encoding: how keys are encoded.
-        parts: their heads and trees.
-        reader: reads their pages.
-    """
+    """The parts of a table's index that fit its primary key."""
 
     encoding: KeyEncoding
     parts: tuple[OpenPart, ...]
@@ -79,10 +348,7 @@ class TableIndex:
 
     @classmethod
     def of(cls, entry: TableEntry, reader: IndexReader) -> TableIndex:
-        """Opens the index of a table, with one request for each part that is not cached.
-
-        Args:
-            entry: the table's whole entry.
+        """Opens the index of a table (whole entry), with one request for each part that is not cached.
 
         Raises:
             CorruptionError: a part is missing or damaged.
@@ -94,11 +360,11 @@ class TableIndex:
 
     @cached_property
     def covered(self) -> frozenset[str]:
-        """Uuids of the files all of whose keys it knows, live or not."""
+        """Uuids of the files whose keys are all in the index, live or not."""
         return frozenset(uuid for part in self.parts for uuid in part.head.files)
 
     def chunk_places(self, uuid: str) -> ChunkLocations | None:
-        """Where the column chunks of a file are, if a part says so."""
+        """The positions of a file's column chunks, if a part has them."""
         for part in self.parts:
             if part.head.chunks and uuid in part.head.files:
                 found = part.head.chunk_places(part.head.files.index(uuid))
@@ -107,14 +373,7 @@ class TableIndex:
         return None
 
     def find(self, keys: Keys) -> dict[str, FoundRows]:
-        """The rows with these keys, hidden rows included, by the uuid of their file, all of them in memory.
-
-        Args:
-            keys: distinct, in ascending order.
-
-        Raises:
-            CorruptionError: a page is missing or damaged.
-        """
+        """The rows with these keys, hidden rows included, by the uuid of their file. See ``matches``."""
         parts: dict[str, list[tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]]] = defaultdict(list)
         for some in self.matches(keys):
             for number in np.unique(some.files).tolist():
@@ -145,23 +404,18 @@ class TableIndex:
 
 
 def expected_cost(part: Segment, keys: int, request_bytes: int) -> int:
-    """Bytes that a look-up of some keys is expected to fetch of a part, which are anywhere among its keys.
+    """The bytes that a look-up of some keys, which are anywhere in a part, is expected to fetch.
 
     Args:
-        request_bytes: what a request is worth in bytes, which is added for each.
+        request_bytes: the price of a request in bytes, which is added for each.
     """
     leaves = max(1, -(-part.size // _LEAF_BYTES))
-    asked = leaves * (1 - (1 - 1 / leaves) ** keys)
-    requests = 1 + asked * (1 - asked / leaves) + asked / _LEAVES_TOGETHER
+    expected = leaves * (1 - (1 - 1 / leaves) ** keys)
+    requests = 1 + expected * (1 - expected / leaves) + expected / _LEAVES_TOGETHER
     root = 0 if part.root is None else part.root[1]
-    return int(root + asked * part.size / leaves + requests * request_bytes)
+    return int(root + expected * part.size / leaves + requests * request_bytes)
 
 
 def encoding_of(entry: TableEntry) -> KeyEncoding:
-    """How the keys of a table's index are encoded."""
-    return KeyEncoding.of(key_types(entry))
-
-
-def key_types(entry: TableEntry) -> list[pa.DataType]:
-    """The types of the primary key's columns."""
-    return [entry.schema.by_id[id_].arrow_type for id_ in entry.primary_key]
+    """The encoding of keys in a table's index."""
+    return KeyEncoding.of([entry.schema.by_id[id_].arrow_type for id_ in entry.primary_key])

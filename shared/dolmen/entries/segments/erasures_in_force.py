@@ -1,11 +1,7 @@
-"""Erasures as readers apply them: which ones a version lists, and which tombstones they put on a table's entry.
+"""Applies erasures: the tombstones that they put on a table's entry, and on the memory of its deleted keys (CDC).
 
-An older version is read with the erasures that came after it, and that the newest version lists. This is exact by the
-one rule for deletes: in an older version each file has an ``applied_through`` below the erasure's timestamp.
-
-The memories of deleted keys (CDC), which an erasure of rows by their key has to reach, too.
-
-Tells by entries alone which erasures' rows a version's files may still hold.
+An older version is read with the later erasures that the newest version lists. This is exact by the one rule for
+deletes: in an older version each file has an ``applied_through`` below the erasure's timestamp.
 """
 
 from __future__ import annotations
@@ -18,7 +14,7 @@ from typing import Any, TypeAlias
 import msgspec
 import pyarrow as pa
 
-from dolmen.entries.segments.segment_reader import SegmentReader, read_blob
+from dolmen.entries.segments.segment_reader import SegmentReader, erasures_of, read_blob
 from dolmen.errors import PredicateError, SchemaError
 from dolmen.format.column_history import widening_problem
 from dolmen.format.delete_object import Keys, decode_keys, inline_keys
@@ -29,11 +25,8 @@ from dolmen.format.schema import Field, is_nested
 from dolmen.format.types import Json, to_json, to_plain
 from dolmen.predicate import Predicate, columns, from_builtins, from_json, parse, to_builtins
 
-ReadBlob = Callable[[Blob], bytes]
-"""Reads a blob, and checks it."""
-
 SUBJECT = "subject"
-"""The property of a table that names the column which says whom a row is about."""
+"""The property of a table that names its subject: the column that identifies the person a row is about."""
 
 EVERY = 1
 """A timestamp before that of every commit."""
@@ -41,12 +34,11 @@ EVERY = 1
 
 @dataclass(frozen=True)
 class RememberedKeys:
-    """A table that remembers the deleted keys of another one (CDC), for which it has columns of the same names.
+    """A memory: a table that remembers deleted keys of another table (CDC), in columns of the same names.
 
     Args:
-        name: its name.
         entry: its whole entry.
-        owner: the whole entry of the other one, in the same version.
+        owner: the whole entry of the other table, in the same version.
     """
 
     name: str
@@ -55,11 +47,7 @@ class RememberedKeys:
 
     @classmethod
     def each(cls, tables: Mapping[str, TableEntry]) -> Iterator[RememberedKeys]:
-        """Yields those among some tables of one version.
-
-        Args:
-            tables: whole entries by name.
-        """
+        """Yields the memories among some tables of one version (whole entries by name)."""
         names = {entry.uuid: name for name, entry in tables.items()}
         for owner in tables.values():
             name = names.get(owner.sequences.memory) if owner.sequences is not None else None
@@ -67,11 +55,11 @@ class RememberedKeys:
                 yield cls(name, tables[name], owner)
 
     def may_hold(self, erased: ErasedTable) -> bool:
-        """Whether a delete in the other table names rows by the key alone, so that it may match remembered keys."""
+        """Whether a delete in the owner names rows by the key alone, so that it may match remembered keys."""
         return set(erased.tombstone.columns) <= set(self.owner.primary_key)
 
-    def keys(self, tombstone: KeysTombstone, read: ReadBlob) -> Keys:
-        """The keys of a delete in the other table, by the memory's own columns."""
+    def keys(self, tombstone: KeysTombstone, read: Callable[[Blob], bytes]) -> Keys:
+        """The keys of a delete in the owner, by the memory's own columns."""
         keys = inline_keys(tombstone)
         if keys is None:
             keys = decode_keys(read(tombstone.blob), tombstone)
@@ -81,24 +69,24 @@ class RememberedKeys:
         renamed = keys.select([str(id_) for id_ in order]).rename_columns(names)
         return renamed.sort_by([(name, "ascending") for name in names])
 
-    def predicate(self, tombstone: WhereTombstone, read: ReadBlob) -> Predicate:
-        """The predicate of a delete in the other table, over the memory's own columns."""
+    def predicate(self, tombstone: WhereTombstone, read: Callable[[Blob], bytes]) -> Predicate:
+        """The predicate of a delete in the owner, over the memory's own columns."""
         inline = tombstone.predicate
         body = to_builtins(from_json(read(tombstone.blob))) if inline is None else inline
         return from_builtins(_with_ids(body, self._ids(tombstone.columns)))
 
     def columns(self, erased: ErasedTable) -> tuple[Field, ...]:
-        """The memory's columns with the types that the delete's values have."""
+        """The memory's columns, with the types of the delete's values."""
         ids, known = self._ids(erased.tombstone.columns), self.entry.schema.by_id
         return tuple(
             msgspec.structs.replace(known[ids[field.id]], type=field.type, widened_ts=field.widened_ts)
             for field in erased.columns
         )
 
-    def delete_for_readers(self, erased: ErasedTable, read: ReadBlob) -> ErasedTable:
+    def delete_for_readers(self, erased: ErasedTable, read: Callable[[Blob], bytes]) -> ErasedTable:
         """The delete of the same keys from the memory, without a record: it must not be stored."""
         tombstone = erased.tombstone
-        place = Blob(f"tombstone/{self.entry.uuid}", tombstone.ts, 0, 0)
+        blob = Blob(f"tombstone/{self.entry.uuid}", tombstone.ts, 0, 0)
         if isinstance(tombstone, KeysTombstone):
             keys = self.keys(tombstone, read)
             ids = self._ids(tombstone.columns)
@@ -108,17 +96,17 @@ class RememberedKeys:
                 tuple(str(column.type) for column in keys.columns),
                 keys.num_rows,
                 tuple(bounds[int(name)] for name in keys.column_names),
-                place,
+                blob,
                 tuple(tuple(map(to_json, to_plain(column.combine_chunks()))) for column in keys.columns),
                 tombstone.ts,
             )
         else:
             columns = tuple(sorted(self._ids(tombstone.columns).values()))
-            hidden = WhereTombstone(columns, place, to_builtins(self.predicate(tombstone, read)), tombstone.ts)
+            hidden = WhereTombstone(columns, blob, to_builtins(self.predicate(tombstone, read)), tombstone.ts)
         return ErasedTable(self.entry.uuid, hidden, self.columns(erased))
 
     def with_types_of_owner(self) -> TableEntry:
-        """The memory's entry with the types that the other table's columns have; they may have become wider."""
+        """The memory's entry with the types of the owner's columns, which may be wider."""
         entry = self.entry
         for field in entry.schema.fields:
             own = next((known for known in self.owner.schema.fields if known.name == field.name), None)
@@ -127,7 +115,7 @@ class RememberedKeys:
         return entry
 
     def _ids(self, columns: tuple[int, ...]) -> dict[int, int]:
-        """The memory's ids of columns, by those of the other table."""
+        """The memory's ids of columns, by those of the owner."""
         there = self.entry.schema
         return {id_: there.field(self.owner.schema.by_id[id_].name).id for id_ in columns}
 
@@ -144,34 +132,15 @@ Record: TypeAlias = Callable[[TableEntry, Erasure, Predicate], Tombstone | None]
 """Makes the tombstone of a predicate on a table; None if no row can match."""
 
 
-def erasures_of(manifest: Manifest, reader: SegmentReader, after: int = 0) -> tuple[Erasure, ...]:
-    """The erasures in a version's list, spilled and inline, oldest first.
-
-    Args:
-        after: a timestamp: only those with a greater one. Segments without any are not fetched.
-    """
-    return listed_erasures(manifest.segments_of("erasures"), manifest.erasures, reader, after)
-
-
-def listed_erasures(
-    segments: Iterable[Segment], inline: Sequence[Erasure], reader: SegmentReader, after: int = 0
-) -> tuple[Erasure, ...]:
-    """The same, of a list in parts."""
-    spilled = [segment for segment in segments if segment.greatest > after]
-    listed = (*(erasure for some in reader.runtime.map(reader.erasures, spilled) for erasure in some), *inline)
-    return tuple(sorted((erasure for erasure in listed if erasure.ts > after), key=lambda erasure: erasure.ts))
-
-
 def erasure_timestamps(manifest: Manifest, reader: SegmentReader) -> frozenset[int]:
-    """The timestamps of all listed erasures. A tombstone of such a timestamp is an erasure's."""
+    """The timestamps of all listed erasures. A tombstone with such a timestamp belongs to an erasure."""
     return frozenset(erasure.ts for erasure in erasures_of(manifest, reader))
 
 
 def as_read_now(manifest: Manifest, newest: Manifest, reader: SegmentReader) -> Manifest:
-    """A version without the rows that were erased since, by the newest version.
+    """A version without the rows that were erased since, by the newest version. For reading only.
 
-    It costs nothing unless the newest version lists an erasure that is younger than the version. The result is for
-    reading only: it is no object of the store.
+    It costs nothing unless the newest version lists an erasure that is younger than the version.
     """
     erasures = erasures_of(newest, reader, after=manifest.commit_ts) if manifest.version else ()
     if not erasures:
@@ -189,7 +158,7 @@ def as_read_now(manifest: Manifest, newest: Manifest, reader: SegmentReader) -> 
 
 
 def _as_shown(entry: TableEntry, own: TableEntry) -> TableEntry:
-    """An entry with deletes, whose readers get the types of the version's own entry."""
+    """An entry with deletes, from which readers get the types of the version's own entry."""
     types = {field.id: field.type for field in entry.schema.fields}
     narrower = tuple(field for field in own.schema.fields if types.get(field.id, field.type) != field.type)
     if not narrower:
@@ -200,9 +169,9 @@ def _as_shown(entry: TableEntry, own: TableEntry) -> TableEntry:
 def _memories(
     manifest: Manifest, erasures: Sequence[Erasure], reader: SegmentReader
 ) -> Iterator[tuple[str, list[ErasedTable]]]:
-    """Yields the memories of deleted keys (CDC) of which erasures name others, with the deletes of the same keys.
+    """Yields the memories that erasures do not name, with the deletes of the same keys.
 
-    An erasure names the memory of its time. After a restore that is another one than that of an older version.
+    An erasure names the memory of its own version. After a restore an older version has another one.
     """
     reached = {name: entry for name, entry in manifest.tables.items() if any(reaches(each, entry) for each in erasures)}
     owners = {name: owner for name in reached if (owner := reader.whole(reached[name])).sequences is not None}
@@ -228,9 +197,9 @@ def with_erasures(
     """A table's entry with the tombstones of erasures that reach it; the same entry if none does.
 
     Args:
-        entry: it may be that of an idle table, which is fetched only if an erasure reaches it.
+        entry: an idle table's whole entry is fetched only if an erasure reaches it.
         erasures: all younger than the entry's version, oldest first.
-        record: makes the tombstones of who is forgotten, for tables that the erasure does not name; by default they
+        record: makes the tombstones of forgotten subjects, for tables that the erasure does not name; by default they
             are for readers only.
     """
     reaching = [erasure for erasure in erasures if reaches(erasure, entry)]
@@ -243,25 +212,25 @@ def with_erasures(
 
 
 def deletes_of(erasure: Erasure, entry: TableEntry, record: Record) -> tuple[ErasedTable, ...]:
-    """The deletes of an erasure in a table that it reaches, by the table's whole entry."""
+    """The deletes of an erasure in a table that it reaches (whole entry)."""
     return tables_of(erasure, entry) or _of_subject(erasure, entry, record)
 
 
 def reaches(erasure: Erasure, entry: TableEntry) -> bool:
-    """Whether an erasure may concern a table, by its entry in the root."""
+    """Whether an erasure may concern a table (its entry in the root)."""
     return bool(tables_of(erasure, entry)) or (bool(erasure.subject) and entry.properties.get(SUBJECT) is not None)
 
 
 def tables_of(erasure: Erasure, entry: TableEntry) -> tuple[ErasedTable, ...]:
-    """The deletes of an erasure that a table shares with those that it was cloned from."""
+    """The deletes of an erasure in a table, and in those that it was cloned from."""
     lineage = entry.lineage
     return tuple(erased for erased in erasure.tables if erased.uuid in lineage)
 
 
 def with_deletes(entry: TableEntry, erased: Iterable[ErasedTable]) -> TableEntry:
-    """A table's whole entry with deletes, each with the columns that it names.
+    """A table's whole entry with deletes and the columns that they name.
 
-    A delete is left out if it names a column that is another one in this table, which a clone has added itself.
+    A delete is left out if it names a column whose id the clone has given to another column.
     """
     tombstones = entry.tombstones
     for each in erased:
@@ -279,7 +248,7 @@ def with_deletes(entry: TableEntry, erased: Iterable[ErasedTable]) -> TableEntry
 
 
 def _with_wider_columns(entry: TableEntry, columns: Iterable[Field]) -> TableEntry:
-    """The entry with the types that columns had in the deletes: a delete must not have a wider type than the column."""
+    """The entry with the types of the deletes' columns: a delete must not have a wider type than its column."""
     for field in columns:
         there = next((own for own in entry.schema.fields if own.id == field.id), None)
         if there is None or there.type == field.type or is_nested(field.arrow_type):
@@ -290,14 +259,14 @@ def _with_wider_columns(entry: TableEntry, columns: Iterable[Field]) -> TableEnt
 
 
 def fitting_values(entry: TableEntry, values: Sequence[Json]) -> list[Json]:
-    """Those of some values that the type of a table's subject has."""
+    """The values that fit the type of a table's subject."""
     if _equal_to_any(entry, values) is not None:
         return list(values)
     return [value for value in values if _equal_to_any(entry, [value]) is not None]
 
 
 def subject_predicate(entry: TableEntry, values: Sequence[Json]) -> Predicate | None:
-    """The rows of a table that are about any of these subjects; None if its subject can have none of the values."""
+    """The predicate of the rows about any of these subjects; None if the table's subject has none of the values."""
     return _equal_to_any(entry, fitting_values(entry, values))
 
 
@@ -312,16 +281,13 @@ def _equal_to_any(entry: TableEntry, values: Sequence[Json]) -> Predicate | None
 
 
 def _is_of_type(value: Json, arrow_type: pa.DataType) -> bool:
-    """Whether a value is a number where the column has numbers: a predicate would also read a number from a text.
-
-    Where one person's id is the text "007", another's may be the number 7.
-    """
+    """Whether a value is a number, if the column has numbers: a predicate would also take the text "007" for 7."""
     is_number: bool = pa.types.is_integer(arrow_type) or pa.types.is_decimal(arrow_type)
     return isinstance(value, int) == is_number
 
 
 def _of_subject(erasure: Erasure, entry: TableEntry, record: Record) -> tuple[ErasedTable, ...]:
-    """The delete of who is forgotten, in a table that the erasure does not name since it is not there any more."""
+    """The delete of the forgotten subjects in a table that the erasure does not name, because it was dropped."""
     predicate = subject_predicate(entry, erasure.subject)
     tombstone = None if predicate is None else record(entry, erasure, predicate)
     return () if tombstone is None else (ErasedTable(entry.uuid, tombstone.stamped(erasure.ts)),)
@@ -329,19 +295,19 @@ def _of_subject(erasure: Erasure, entry: TableEntry, record: Record) -> tuple[Er
 
 def _for_readers(entry: TableEntry, erasure: Erasure, predicate: Predicate) -> Tombstone:
     """A tombstone without a record, which must not be stored."""
-    place = Blob(f"tombstone/{entry.uuid}", erasure.ts, 0, 0)
-    return WhereTombstone(tuple(sorted(columns(predicate))), place, to_builtins(predicate))
+    blob = Blob(f"tombstone/{entry.uuid}", erasure.ts, 0, 0)
+    return WhereTombstone(tuple(sorted(columns(predicate))), blob, to_builtins(predicate))
 
 
 def least_held(tables: Iterable[TableEntry], reader: SegmentReader, timestamps: Container[int] | None = None) -> int:
-    """The least timestamp of an erasure whose rows, or whose tombstones, these tables may still hold; 0 = of none.
+    """The least timestamp of an erasure whose rows, or whose tombstones, these tables may still have; 0 if none.
 
-    Rows of erasures with a lesser timestamp are in none of the tables' files, and in no bounds of their entries. In
-    doubt the answer is less than it could be.
+    Rows of erasures with a lesser timestamp are neither in the tables' files nor in bounds of their entries. In doubt
+    the result is too small.
 
     Args:
         tables: all tables of a version; sections of idle ones are fetched.
-        timestamps: those of the listed erasures; None takes every tombstone for one of an erasure.
+        timestamps: those of the listed erasures; None: every tombstone may belong to an erasure.
     """
     every = tuple(tables)
     found = [EVERY] if any(stale_sections(every)) else []
@@ -355,13 +321,11 @@ def least_held(tables: Iterable[TableEntry], reader: SegmentReader, timestamps: 
 
 
 def stale_sections(tables: Iterable[TableEntry]) -> Iterator[Segment]:
-    """Sections of idle tables that also hold an entry which is not its table's any more, with bounds of old files."""
-    sections: dict[str, Segment] = {}
-    users: dict[str, set[str]] = {}
+    """Sections of idle tables that also have an obsolete entry, with bounds of old files."""
+    sections: dict[str, tuple[Segment, set[str]]] = {}
     for stub in tables:
         if stub.section is not None:
-            sections[stub.section.object] = stub.section
-            users.setdefault(stub.section.object, set()).add(stub.uuid)
-    for key, section in sections.items():
-        if section.count > len(users[key]):
+            sections.setdefault(stub.section.object, (stub.section, set()))[1].add(stub.uuid)
+    for section, users in sections.values():
+        if section.count > len(users):
             yield section

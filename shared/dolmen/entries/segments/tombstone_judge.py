@@ -1,4 +1,4 @@
-"""Finds the tombstones of a table that may hide rows, by statistics: for many files and many tombstones."""
+"""Finds the tombstones that may hide rows of a table, by statistics, for many files and many tombstones."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from math import ceil, floor, isfinite
 from operator import itemgetter
 from typing import Any, overload
@@ -16,10 +17,16 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dolmen.base.runtime import cached_property
-from dolmen.entries.segments.file_masks import Mask, in_range_mask, may_match_mask, verdict_masks
-from dolmen.entries.segments.file_table import Positions
-from dolmen.entries.segments.live import LiveSegment
-from dolmen.entries.segments.row_bounds import RowBounds, inline_predicate, undecided
+from dolmen.entries.segments.row_bounds import (
+    Mask,
+    RowBounds,
+    in_range_mask,
+    inline_predicate,
+    may_match_mask,
+    undecided,
+    verdict_masks,
+)
+from dolmen.entries.segments.segment_reader import LiveSegment, Positions
 from dolmen.format.column_history import widen
 from dolmen.format.delete_object import plain_values
 from dolmen.format.entries import Blob, Bounds, DataFile, KeysTombstone, Tombstone, WhereTombstone
@@ -28,7 +35,7 @@ from dolmen.format.schema import Schema, type_from_json
 from dolmen.format.types import Plain
 from dolmen.predicate import Predicate, StatsVerdict
 from dolmen.predicate.ast import Column
-from dolmen.predicate.constants import domain_of
+from dolmen.predicate.domains import domain_of
 
 _Int64 = npt.NDArray[np.int64]
 _INT64 = np.iinfo(np.int64)
@@ -42,7 +49,7 @@ _MANY = 64
 
 @dataclass(frozen=True)
 class KeyRanges:
-    """Keys tombstones over the same columns of the same types: judged all at once, whatever their number.
+    """Keys tombstones over the same columns of the same types, judged all at once.
 
     Args:
         tombstones: oldest first; at least one.
@@ -63,12 +70,11 @@ class KeyRanges:
         Args:
             types: by id, the present types of columns that had a narrower one.
         """
-        alike: dict[tuple[tuple[int, ...], tuple[str, ...]], list[int]] = defaultdict(list)
-        every = list(tombstones)
-        for index, tombstone in enumerate(every):
+        groups: dict[tuple[tuple[int, ...], tuple[str, ...]], dict[int, KeysTombstone]] = defaultdict(dict)
+        for index, tombstone in enumerate(tombstones):
             if isinstance(tombstone, KeysTombstone):
-                alike[tombstone.columns, tombstone.types].append(index)
-        return [cls._of([every[at] for at in indexes], indexes, types) for indexes in alike.values()]  # type: ignore[misc]
+                groups[tombstone.columns, tombstone.types][index] = tombstone
+        return [cls._of(list(group.values()), list(group), types) for group in groups.values()]
 
     @classmethod
     def _of(cls, tombstones: list[KeysTombstone], indexes: list[int], types: Mapping[int, pa.DataType]) -> KeyRanges:
@@ -87,11 +93,10 @@ class KeyRanges:
 
     @property
     def columns(self) -> tuple[int, ...]:
-        """Ids of the columns of the tuple."""
         return self.tombstones[0].columns
 
     def hide_all(self, rows: RowBounds) -> bool:
-        """Whether one of them certainly hides all of the rows: its only tuple is that of all the rows."""
+        """Whether one of them certainly hides all rows: all rows have its only tuple."""
         values = rows.one_tuple(self.columns)
         if values is None or rows.rows == 0:
             return False
@@ -106,11 +111,10 @@ class KeyRanges:
 
     @cached_property
     def greatest_ts(self) -> int:
-        """Timestamp of the youngest."""
         return int(self.ts.max())
 
     def some(self, mask: Mask) -> KeyRanges:
-        """The tombstones of a mask, which must have one at least."""
+        """The tombstones of a mask, at least one."""
         if mask.all():
             return self
         kept = np.flatnonzero(mask)
@@ -137,8 +141,8 @@ class _KeyEnds:
     """The least and greatest values of many tombstones in one column.
 
     Args:
-        least, greatest: the integers themselves, or ranks among ``values``: -1 and ``len(values)`` when unknown.
-        values: all distinct ends in ascending order, None where they are integers.
+        least, greatest: the integers themselves, or ranks among ``values``: -1 and ``len(values)`` if unknown.
+        values: all distinct ends in ascending order; None for integers.
     """
 
     least: _Int64
@@ -164,7 +168,7 @@ class _KeyEnds:
         return _KeyEnds(self.least[kept], self.greatest[kept], self.values)
 
     def keep_equal(self, mask: Mask, value: Any) -> None:
-        """Takes tombstones out of a mask whose least and greatest value are not both this one."""
+        """Removes tombstones from a mask whose least and greatest value are not both this one."""
         if self.values is not None:
             rank = bisect_left(self.values, value)
             there = rank < len(self.values) and self.values[rank] == value
@@ -173,7 +177,7 @@ class _KeyEnds:
         mask &= (self.least == rank) & (self.greatest == rank) if there else False
 
     def narrow(self, mask: Mask, own: Bounds) -> None:
-        """Takes tombstones out of a mask that end before ``own`` begins, or begin after it ends."""
+        """Removes tombstones from a mask that end before ``own`` begins, or begin after it ends."""
         least: Any = own.min
         greatest: Any = own.max
         if self.values is not None:
@@ -191,26 +195,24 @@ class _KeyEnds:
 
     @property
     def extremes(self) -> tuple[Plain, Plain]:
-        """The least and the greatest of all; None where one is unknown."""
+        """The least and the greatest of all; None if one is unknown."""
         least, greatest = int(self.least.min()), int(self.greatest.max())
         if self.values is None:
             return least, greatest
-        return (
-            self.values[least] if least >= 0 else None,
-            self.values[greatest] if greatest < len(self.values) else None,
-        )
+        known = greatest < len(self.values)
+        return self.values[least] if least >= 0 else None, self.values[greatest] if known else None
 
 
 @dataclass(frozen=True)
 class _WherePredicate:
-    """A ``where`` tombstone with its predicate, if that is known; ``index`` is its index among all tombstones."""
+    """A ``where`` tombstone, its index among all tombstones, and its predicate if that is known."""
 
     index: int
     tombstone: WhereTombstone
     predicate: Predicate | None
 
     def judge(self, rows: RowBounds) -> StatsVerdict:
-        """Judges whether it hides all, some or none of the rows; some if its predicate is not known."""
+        """Judges whether it hides all, some or none of the rows; some if its predicate is unknown."""
         if self.tombstone.ts <= rows.applied_through:
             return StatsVerdict.NEVER
         if self.predicate is not None:
@@ -221,11 +223,10 @@ class _WherePredicate:
 class FileTombstones(Sequence[Tombstone]):
     """The tombstones that may hide rows of one file, oldest first.
 
-    There may be ten thousand keys tombstones, the same ones for each of a thousand files: a list of them is made only
-    on demand. Whether there are any, and over which columns, needs no list.
+    A list of them is made only on demand: there may be ten thousand keys tombstones, the same for each of a thousand
+    files.
 
     Args:
-        where: ``where`` tombstones.
         ranges: groups of keys tombstones; some tombstones of each group may hide rows.
         rows: bounds of the file's rows.
     """
@@ -240,17 +241,16 @@ class FileTombstones(Sequence[Tombstone]):
 
     @property
     def where(self) -> list[WhereTombstone]:
-        """The ``where`` tombstones among them, oldest first."""
         return [each.tombstone for each in self._where]
 
     @property
     def predicates(self) -> list[Predicate | None]:
-        """The predicates of the ``where`` tombstones among them; None for one that its entry does not have."""
+        """The predicates of the ``where`` tombstones; None for an unknown one."""
         return [each.predicate for each in self._where]
 
     @property
     def key_columns(self) -> list[tuple[int, ...]]:
-        """The columns of the keys tombstones among them."""
+        """The columns of the keys tombstones."""
         return list(dict.fromkeys(ranges.columns for ranges in self._ranges))
 
     def indexes(self) -> npt.NDArray[np.int64]:
@@ -309,13 +309,12 @@ class TombstoneJudge:
             for index, tombstone in enumerate(tombstones)
             if isinstance(tombstone, WhereTombstone)
         ]
-        self._take(where, KeyRanges.each(tombstones, schema.widened_types), schema)
+        self._set(where, KeyRanges.each(tombstones, schema.widened_types), schema)
 
-    def _take(self, where: Sequence[_WherePredicate], ranges: Sequence[KeyRanges], schema: Schema) -> None:
+    def _set(self, where: Sequence[_WherePredicate], ranges: Sequence[KeyRanges], schema: Schema) -> None:
         self._where, self._ranges, self._schema = where, ranges, schema
-        self.ids = frozenset(id_ for each in where for id_ in each.tombstone.columns) | frozenset(
-            id_ for each in ranges for id_ in each.columns
-        )
+        columns = (*(each.tombstone.columns for each in where), *(each.columns for each in ranges))
+        self.ids = frozenset(chain.from_iterable(columns))
 
     def __bool__(self) -> bool:
         return bool(self._where or self._ranges)
@@ -327,18 +326,13 @@ class TombstoneJudge:
         rows = RowBounds.of(segment, self._schema, self.ids)
         where, ranges = self._may_hide(rows)
         judge = TombstoneJudge.__new__(TombstoneJudge)
-        judge._take(where, ranges, self._schema)
+        judge._set(where, ranges, self._schema)
         return judge
 
     def of_files(
         self, segment: LiveSegment, positions: Positions, files: Iterable[DataFile]
     ) -> Iterator[tuple[DataFile, Callable[[], FileTombstones | None]]]:
-        """Many files of a segment, each with a function that finds its ``of_file``.
-
-        Args:
-            positions: their positions in the segment.
-            files: their entries.
-        """
+        """Many files of a segment (their positions and entries), each with a function that finds its ``of_file``."""
         if len(positions) < _SEVERAL or not self._where or any(each.predicate is None for each in self._where):
             yield from ((file, partial(self.of_file, file)) for file in files)
             return
@@ -352,29 +346,24 @@ class TombstoneJudge:
             hides_all |= every[positions] & younger
         for file, row, is_hidden in zip(files, may, hides_all.tolist(), strict=True):
             where = [self._where[at] for at in np.flatnonzero(row).tolist()]
-            yield file, (lambda: None) if is_hidden and file.rows else partial(self._with_keys, file, where)
+            yield file, (lambda: None) if is_hidden and file.rows else partial(self._of, file, where)
 
     def of_file(self, file: DataFile) -> FileTombstones | None:
         """The tombstones that may hide rows of a file; None if one of them certainly hides all."""
         if not self:
             return FileTombstones()
-        rows = self._bounds(file)
+        rows = RowBounds.of(file, self._schema, self.ids)
         where = undecided((each, each.judge(rows)) for each in self._where)
-        return None if where is None else self._of(rows, where)
+        return None if where is None else self._of(file, where, rows)
 
     def that_may_hide(self, rows: RowBounds) -> FileTombstones:
         """The tombstones that may hide some of the rows, or all of them."""
         where, ranges = self._may_hide(rows)
         return FileTombstones(tuple(where), tuple(ranges), rows)
 
-    def _with_keys(self, file: DataFile, where: list[_WherePredicate]) -> FileTombstones | None:
-        return self._of(self._bounds(file), where)
-
-    def _bounds(self, file: DataFile) -> RowBounds:
-        return RowBounds.of(file, self._schema, self.ids)
-
-    def _of(self, rows: RowBounds, where: list[_WherePredicate]) -> FileTombstones | None:
+    def _of(self, file: DataFile, where: list[_WherePredicate], rows: RowBounds | None = None) -> FileTombstones | None:
         """``of_file``, once the ``where`` tombstones that may hide some rows have been found."""
+        rows = rows or RowBounds.of(file, self._schema, self.ids)
         if any(each.hide_all(rows) for each in self._ranges):
             return None
         ranges = tuple(each for each in self._ranges if each.mask(rows).any())
@@ -387,7 +376,7 @@ class TombstoneJudge:
         return where, [ranges.some(mask) for ranges, mask in masks if mask.any()]
 
     def mask(self, segment: LiveSegment) -> Mask:
-        """A mask of the segment's entries whose rows some tombstone may hide; never too few."""
+        """A mask of the segment's entries whose rows some tombstone may hide; perhaps too many."""
         mask = np.zeros(len(segment.table), np.bool_)
         if not self:
             return mask
@@ -402,7 +391,7 @@ class TombstoneJudge:
         return mask
 
     def where_masks(self, segment: LiveSegment) -> Iterator[tuple[Predicate | None, Mask]]:
-        """Each ``where`` tombstone's predicate, if its entry has it, with a mask of the entries it may hide rows of."""
+        """Each ``where`` tombstone's predicate, if it is known, with a mask of the entries whose rows it may hide."""
         through = segment.applied_through()
         is_exact = len(self._where) <= _MANY
         for each in self._where:
@@ -412,7 +401,7 @@ class TombstoneJudge:
             yield each.predicate, older
 
     def _keys_mask(self, ranges: KeyRanges, segment: LiveSegment) -> Mask:
-        """A mask of files that may hold keys between the least and the greatest of all these tombstones."""
+        """A mask of files that may have keys between the least and the greatest of all these tombstones."""
         mask = np.ones(len(segment.table), np.bool_)
         for id_, ends in ranges.ends.items():
             field = self._schema.by_id.get(id_)

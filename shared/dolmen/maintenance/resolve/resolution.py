@@ -322,7 +322,7 @@ class _Resolution:
         note_held_files(context.store, context.runtime, self.manifest, by_erasure)
         # A file with rows of several erasures is due by the earliest.
         erasing = {path: ts for ts, rows in sorted(self.erased_rows.items(), reverse=True) for path in rows}
-        statement = Resolve.of(
+        statement = Resolve(
             self.name,
             entry.uuid,
             entry.epoch,

@@ -178,9 +178,7 @@ def gather_vectors(context: Context, name: str, *, deadline: Callable[[], bool] 
             batch.append(file)
             size += file.vector.length if file.vector else 0
         positions = {file.path: BitMap() for file in batch}
-        statement = Resolve.of(
-            name, entry.uuid, entry.epoch, manifest.commit_ts, positions, gather=frozenset(positions)
-        )
+        statement = Resolve(name, entry.uuid, entry.epoch, manifest.commit_ts, positions, gather=frozenset(positions))
         if submit(context.head, "gather", [statement]).manifest is None:
             break
         moved += len(batch)

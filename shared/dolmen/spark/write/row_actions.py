@@ -194,7 +194,7 @@ def apply_actions(
         hidden = tombstones(unit_of(transaction).uploads, table, entry.uuid, reported, key)
     elif reported.positions:
         positions = _positions_by_path(transaction, entry, reported.positions)
-        unit_of(transaction).add(DeletePositions.of(table, entry.uuid, positions, request))
+        unit_of(transaction).add(DeletePositions(table, entry.uuid, positions, request))
     if hidden and new:
         # Apart from the rows: inserts are compared with the keys that are left when the replaced rows are hidden.
         unit_of(transaction).add(Write(table, entry.uuid, (), hidden, request, schema=entry.schema))

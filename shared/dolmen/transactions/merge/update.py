@@ -196,7 +196,7 @@ def replace_rows(
     files = row_statements.write_rows(unit.context, name, entry, passing, unit.intent)
     if hidden.positions or unit.changes(entry.uuid):
         # Earlier statements may be why it hides nothing, and a rebase may remove them (Change.without).
-        unit.add(DeletePositions.of(name, entry.uuid, hidden.positions, request, columns))
+        unit.add(DeletePositions(name, entry.uuid, hidden.positions, request, columns))
     if files:
         unit.add(Write(name, entry.uuid, files, request=request, schema=entry.schema))
 
