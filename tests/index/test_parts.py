@@ -20,7 +20,7 @@ from dolmen.errors import CorruptionError
 from dolmen.format.chunk_locations import ChunkLocations
 from dolmen.format.manifest import Segment
 from dolmen.format.page_locations import ChunkSums
-from dolmen.rows.scan.read.footers import DataFileFooter
+from dolmen.rows.scan.data_objects import DataFileFooter
 from dolmen.store import MemoryBucket, MemoryStore, ObjectStore
 from dolmen.store.cache import ObjectCache
 from dolmen.store.counting import CountingStore

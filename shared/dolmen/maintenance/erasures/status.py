@@ -23,8 +23,8 @@ from dolmen.format.manifest import Erasure, LeavingErasures, Manifest
 from dolmen.format.properties import DatabaseSettings
 from dolmen.format.receipts import MOST_OUTSIDE, RECEIPT_PREFIX, Outside, Receipt, State, parse_receipt_key
 from dolmen.maintenance.erasures.erasure_work import expire_at, load_receipt, receipt_of, rewrite_at, rewritten_through
+from dolmen.rows.scan.data_objects import data_object
 from dolmen.rows.scan.plan import FactSheet
-from dolmen.rows.scan.read.byte_ranges import data_object
 
 
 @dataclass(frozen=True, repr=False)

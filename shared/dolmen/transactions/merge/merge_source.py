@@ -20,12 +20,11 @@ from dolmen.format.delete_object import Keys, keys_from_arrow
 from dolmen.format.schema import Field, Schema, own_names, same_names, storable
 from dolmen.format.types import one_array, to_json, to_mask, to_plain
 from dolmen.predicate import And, Column, Compare, Constant, In, Literal, Predicate
-from dolmen.rows.scan.by_key.key_codes import codes, is_exact
-from dolmen.rows.write.casts import FindCast, Misfit, lossless
+from dolmen.rows.scan.keys_lookup import codes, is_exact
+from dolmen.rows.write.casts import FindCast, Misfit, lossless_cast
 from dolmen.rows.write.conform import conform
-from dolmen.rows.write.frames import frame_cast, is_pandas, is_polars
 from dolmen.rows.write.row_digest import RowDigest
-from dolmen.rows.write.row_input import as_batches
+from dolmen.rows.write.row_input import as_batches, frame_cast, is_pandas, is_polars
 
 
 def keys_predicate(keys: Keys, fields: tuple[Field, ...], *, listed: bool) -> Predicate:
@@ -97,7 +96,7 @@ class SourceRows:
         """
         if isinstance(data, SourceRows):
             return data
-        reader, find = as_batches(data, schema.arrow), frame_cast(data) or lossless
+        reader, find = as_batches(data, schema.arrow), frame_cast(data) or lossless_cast
         wanted = {field.name: field.arrow_type for field in schema.fields}
         kept, size = [], 0
         names = own_names(reader.schema.names, schema)
