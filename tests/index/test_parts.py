@@ -21,7 +21,7 @@ from dolmen.format.checksums import crc32
 from dolmen.format.chunk_locations import ChunkPlaces
 from dolmen.format.manifest import Segment
 from dolmen.format.page_locations import ChunkSums
-from dolmen.rows.scan.read.footers import DataFileFooter
+from dolmen.rows.scan.data_objects import DataFileFooter
 from dolmen.store import MemoryBucket, MemoryStore, ObjectStore
 from dolmen.store.cache import ObjectCache
 from dolmen.store.counting import CountingStore

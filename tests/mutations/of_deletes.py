@@ -10,7 +10,7 @@ DELETES: tuple[Mutation, ...] = (
     mutation(
         "a tombstone hides its own upsert's rows",
         "a tombstone hides rows in files with applied_through < T, and not those with <= T",
-        "rows/scan/read/row_groups.py",
+        "rows/scan/row_groups.py",
         "lookup.hidden_mask(rows[lookup.columns], group.file.file.applied_through)",
         "lookup.hidden_mask(rows[lookup.columns], group.file.file.applied_through - 1)",
     ),
@@ -31,7 +31,7 @@ DELETES: tuple[Mutation, ...] = (
     mutation(
         "keys deleted twice are remembered by their first delete",
         "all keys tombstones are one lookup, value -> GREATEST T",
-        "rows/scan/by_key/key_codes.py",
+        "rows/scan/key_codes.py",
         "            ts, found, order = np.maximum.reduceat(ts, firsts), found[firsts], order[firsts]\n",
         "            ts, found, order = np.minimum.reduceat(ts, firsts), found[firsts], order[firsts]\n",
     ),
@@ -165,7 +165,7 @@ DELETES: tuple[Mutation, ...] = (
     mutation(
         "the first of several deletes of a file is left out",
         "every tombstone with a later timestamp hides the rows it matches, in scans, compaction and resolution",
-        "rows/scan/read/row_groups.py",
+        "rows/scan/row_groups.py",
         "        yield from ((predicate, None) for predicate in first)\n",
         "        yield from ((predicate, None) for predicate in first[1:])\n",
     ),

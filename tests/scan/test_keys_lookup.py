@@ -19,8 +19,8 @@ from dolmen.format.keys import keys_from_arrow
 from dolmen.format.schema import Schema
 from dolmen.format.types import to_plain
 from dolmen.predicate import StatsVerdict
-from dolmen.rows.scan.by_key.key_codes import Mask, codes, is_exact
-from dolmen.rows.scan.by_key.keys_lookup import KeysGathering, KeysLookup, Tuples
+from dolmen.rows.scan.key_codes import Mask, codes, is_exact
+from dolmen.rows.scan.keys_lookup import KeysGathering, KeysLookup, Tuples
 from support.random_tables import FLAT, random_column
 
 KEYS = [kind for kind in FLAT if not kind.startswith("float")]
@@ -64,11 +64,9 @@ def lookups(*lists: tuple[int, pa.Table]) -> list[KeysLookup]:
 def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Where keys are: the files' fences, spans and blocks are so small that a few keys have many of them."""
     if request.param != "in memory":
-        monkeypatch.setattr(
-            "dolmen.rows.scan.by_key.keys_lookup.MEMORY_BYTES", 0 if request.param == "in files" else 400
-        )
+        monkeypatch.setattr("dolmen.rows.scan.keys_lookup.MEMORY_BYTES", 0 if request.param == "in files" else 400)
         for name, value in (("_FENCE", 3), ("_SPAN", 6), ("_BLOCK_BYTES", 50)):
-            monkeypatch.setattr(f"dolmen.rows.scan.by_key.key_codes.{name}", value)
+            monkeypatch.setattr(f"dolmen.rows.scan.key_codes.{name}", value)
     return str(request.param)
 
 
@@ -228,7 +226,7 @@ def test_codes_of_a_tuple_do_not_depend_on_its_neighbours() -> None:
 def test_colliding_codes_are_compared_by_value(monkeypatch: pytest.MonkeyPatch, place: str) -> None:
     for module in ("keys_lookup", "key_codes"):
         monkeypatch.setattr(
-            f"dolmen.rows.scan.by_key.{module}.codes",
+            f"dolmen.rows.scan.{module}.codes",
             lambda arrays: np.array([len(str(v)) for v in arrays[0]], np.int64),
         )
     found = lookups((5, pa.table({"k": ["ab", "cd", "e", "ef"]})), (9, pa.table({"k": ["cd", "gh"]})))
@@ -299,7 +297,7 @@ def test_rows_that_all_have_one_deleted_tuple_need_not_be_read(seed: int, place:
 
 
 def test_keys_that_find_no_room_on_the_disk_are_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dolmen.rows.scan.by_key.keys_lookup.MEMORY_BYTES", 0)
+    monkeypatch.setattr("dolmen.rows.scan.keys_lookup.MEMORY_BYTES", 0)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 14, hard))
     try:

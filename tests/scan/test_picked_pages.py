@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from dolmen.format.page_locations import PagePlaces
-from dolmen.rows.scan.read.file_bytes import FileBytes, picked_pages
-from dolmen.rows.scan.read.footers import DataFileFooter
+from dolmen.rows.scan.data_objects import DataFileFooter
+from dolmen.rows.scan.file_bytes import FileBytes, picked_pages
 from dolmen.rows.write.encodings import WriteOptions
 from support.random_tables import random_table
 from support.written import Written, events, write

@@ -12,8 +12,8 @@ import pytest
 
 from dolmen.format import chunk_locations
 from dolmen.format.chunk_locations import ChunkPlaces
-from dolmen.rows.scan.read.file_bytes import FileBytes
-from dolmen.rows.scan.read.footers import DataFileFooter
+from dolmen.rows.scan.data_objects import DataFileFooter
+from dolmen.rows.scan.file_bytes import FileBytes
 from dolmen.rows.write.encodings import WriteOptions
 from support.random_tables import random_table
 from support.written import Written, events, write

@@ -19,10 +19,9 @@ from dolmen.format.chunk_locations import SpliceSource
 from dolmen.format.entries import DataFile
 from dolmen.format.page_locations import ChunkSums, PagePlaces, chunk_place
 from dolmen.format.parquet_footer import FooterParts, ThriftCursor, ThriftStruct
+from dolmen.rows.write.data_file import CopiedGroup, CopiedGroups, EncodedGroups, SplicedObject, written_frame
 from dolmen.rows.write.encodings import WriteOptions
-from dolmen.rows.write.parquet_object import WritePlan
-from dolmen.rows.write.runs import Run, prepare
-from dolmen.rows.write.spliced_object import CopiedGroup, CopiedGroups, EncodedGroups, SplicedObject, written_frame
+from dolmen.rows.write.parquet_object import Run, WritePlan, prepare
 from support.random_tables import random_table
 from support.written import Written, write
 

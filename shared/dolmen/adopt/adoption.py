@@ -31,8 +31,8 @@ from dolmen.format.layout import check_table_name
 from dolmen.format.manifest import TableEntry
 from dolmen.format.properties import check_table_properties
 from dolmen.format.schema import Schema
-from dolmen.rows.scan.read.byte_ranges import is_local
-from dolmen.rows.write.conform import check_storable
+from dolmen.rows.scan.data_objects import is_local
+from dolmen.rows.write.data_file import check_storable
 from dolmen.rows.write.row_digest import content_digest
 from dolmen.transactions import row_statements
 from dolmen.transactions.results import Commit

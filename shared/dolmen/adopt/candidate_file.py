@@ -22,12 +22,12 @@ from dolmen.format.adopted_files import JULIAN, OWN, AdoptedPath, ColumnsBy, jul
 from dolmen.format.checksums import crc32
 from dolmen.format.entries import Bounds, ColumnStats, column_stats
 from dolmen.format.schema import Field, field_id, is_nested
-from dolmen.rows.scan.read.byte_ranges import check_same_kind
-from dolmen.rows.scan.read.footers import (
+from dolmen.rows.scan.data_objects import (
     AdoptedColumn,
     DataFileFooter,
     FileColumn,
     adopted_column,
+    check_same_kind,
     leaf_count,
     microseconds_per_unit,
 )

@@ -180,7 +180,7 @@ class Table(KeyedTable):
             cast: round, parse or cut values that do not fit (see ``dolmen.rows.write.casts``), instead of refusing
             them.
                 Casts without a loss are always made, for a pandas frame also of floats that are all integers or NaN,
-                and of midnights to dates (``dolmen.rows.write.frames``; NaN of pandas is NULL).
+                and of midnights to dates (``dolmen.rows.write.row_input``; NaN of pandas is NULL).
             request: an id under which this is applied once, however often it is tried: text of 1 to 4,096 bytes.
             message: a message for ``history``: see ``Database.transaction``.
             leave_out_erased: whether rows that match an erasure in force are left out; None = as the table's setting

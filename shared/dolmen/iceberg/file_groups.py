@@ -23,8 +23,8 @@ from dolmen.format.entries import DataFile
 from dolmen.format.layout import uuid_of
 from dolmen.format.manifest import Manifest, Segment, TableEntry
 from dolmen.rows.scan.plan import FilePlan
-from dolmen.rows.scan.read.reading import PlanReader, hidden_rows, whole_groups
-from dolmen.rows.scan.read.row_groups import RowGroup, row_groups
+from dolmen.rows.scan.reading import PlanReader, hidden_rows, whole_groups
+from dolmen.rows.scan.row_groups import RowGroup, row_groups
 from dolmen.rows.scan.scan_deletes import BlobReader, Deletes, load_deletes
 
 

@@ -34,7 +34,7 @@ from dolmen.format.schema import Field, Schema
 from dolmen.ingest.formats.formats import SourceFile, read
 from dolmen.ingest.formats.reader_options import BadRow, OnBadRow, RowNumbers
 from dolmen.ingest.new_columns import find_columns
-from dolmen.rows.scan.erased_rows import ErasureMatcher
+from dolmen.rows.scan.scan_deletes import ErasureMatcher
 from dolmen.transactions.transaction import Transaction, unit_of
 
 

@@ -22,9 +22,9 @@ from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Field
 from dolmen.format.types import to_plain
 from dolmen.predicate.text import plain_text
-from dolmen.rows.scan.by_key.lookup import existing_keys
-from dolmen.rows.scan.erased_rows import ErasedRowsFilter
+from dolmen.rows.scan.lookup import existing_keys
 from dolmen.rows.scan.plan import View
+from dolmen.rows.scan.scan_deletes import ErasedRowsFilter
 from dolmen.rows.write.row_digest import RowDigest
 from dolmen.rows.write.row_input import check_not_null
 from dolmen.transactions import row_statements

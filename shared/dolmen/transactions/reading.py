@@ -20,8 +20,8 @@ from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.properties import has_index
 from dolmen.format.schema import COMMIT_TS, Schema
 from dolmen.predicate import Parameters, Predicate, Where, from_builtins, parse, to_sql, with_parameters
-from dolmen.rows.scan.by_key.lookup import Lookup, where_key_in
 from dolmen.rows.scan.engines.dataframes import optional, to_dicts
+from dolmen.rows.scan.lookup import Lookup, where_key_in
 from dolmen.rows.scan.plan import View, output_fields
 from dolmen.rows.scan.scan import Scan
 from dolmen.rows.write.row_digest import content_digest

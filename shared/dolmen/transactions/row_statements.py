@@ -30,15 +30,14 @@ from dolmen.predicate import (
     to_json,
 )
 from dolmen.predicate.constants import Domain, domain_of
-from dolmen.rows.scan.erased_rows import ErasedRowsFilter
 from dolmen.rows.scan.plan import View
 from dolmen.rows.scan.scan import matching_positions
+from dolmen.rows.scan.scan_deletes import ErasedRowsFilter
 from dolmen.rows.write.casts import lossless, lossy
 from dolmen.rows.write.conform import conform
 from dolmen.rows.write.data_file import write_data_files
-from dolmen.rows.write.frames import frame_cast, values_of
 from dolmen.rows.write.row_digest import RowDigest
-from dolmen.rows.write.row_input import as_batches, dedupe_last
+from dolmen.rows.write.row_input import as_batches, dedupe_last, frame_cast, values_of
 
 Mode: TypeAlias = Literal["tombstone", "positions"]
 

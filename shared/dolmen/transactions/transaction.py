@@ -20,7 +20,7 @@ from dolmen.format.layout import check_table_name
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.properties import check_database_properties, check_table_properties
 from dolmen.format.schema import Schema
-from dolmen.rows.write.conform import check_storable
+from dolmen.rows.write.data_file import check_storable
 from dolmen.rows.write.row_digest import content_digest
 from dolmen.transactions import row_statements
 from dolmen.transactions.erase import Subject, forget_subjects

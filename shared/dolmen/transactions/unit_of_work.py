@@ -26,7 +26,7 @@ from dolmen.format.entries import DataFile
 from dolmen.format.manifest import AppliedId, Manifest, Segment, TableEntry
 from dolmen.format.properties import TableSettings
 from dolmen.predicate import Predicate
-from dolmen.rows.scan.erased_rows import ErasedRowsFilter, ErasureMatcher
+from dolmen.rows.scan.scan_deletes import ErasedRowsFilter, ErasureMatcher
 from dolmen.rows.write.row_digest import content_digest
 from dolmen.transactions.results import Commit
 

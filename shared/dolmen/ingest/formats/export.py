@@ -34,7 +34,7 @@ from dolmen.ingest.formats.columnar.typed_batches import stored_schema
 from dolmen.ingest.formats.source_file import Format
 from dolmen.ingest.formats.text.text_export import Unsayable, csv_header, csv_lines, has_text, json_lines
 from dolmen.rows.write.conform import conform
-from dolmen.rows.write.validity import fill_hidden_of_batch
+from dolmen.rows.write.parquet_object import fill_hidden_of_batch
 
 _HOLDS_ALL = "parquet and arrow hold it"
 

@@ -30,7 +30,7 @@ from dolmen.iceberg.publication_directory import PREFIX
 from dolmen.maintenance.erasures.erasure_work import load_receipt, update_receipt
 from dolmen.maintenance.gc.gc_plan import KnownIntent
 from dolmen.maintenance.gc.mark import KeySet, released_since
-from dolmen.rows.scan.read.byte_ranges import data_object
+from dolmen.rows.scan.data_objects import data_object
 from dolmen.store.base import ObjectInfo, ObjectStore, VersionedStore, scheme_of
 from dolmen.store.url import open_store
 

@@ -33,8 +33,8 @@ from dolmen.format.manifest import Manifest
 from dolmen.format.pointer import FORMAT_VERSION
 from dolmen.format.properties import DatabaseSettings
 from dolmen.maintenance.erasures.erasure_work import expire_at, load_receipt, receipt_of, rewrite_at, rewritten_through
+from dolmen.rows.scan.data_objects import data_object
 from dolmen.rows.scan.plan import FactSheet
-from dolmen.rows.scan.read.byte_ranges import data_object
 
 
 @dataclass(frozen=True, repr=False)

@@ -29,11 +29,11 @@ from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.maintenance import never
 from dolmen.maintenance.erasures.erasure_work import note_held_files
 from dolmen.maintenance.resolve.unresolved import ErasureMatches, Unresolved, gather_vectors
-from dolmen.rows.scan.by_key.key_access import FilterChoice, IndexedDeletes
+from dolmen.rows.scan.data_objects import local_path
+from dolmen.rows.scan.key_access import FilterChoice, IndexedDeletes
 from dolmen.rows.scan.plan import FactSheet, FilePlan
-from dolmen.rows.scan.read.byte_ranges import local_path
-from dolmen.rows.scan.read.reading import PlanReader, RowGroupColumns, hidden_rows, whole_groups
-from dolmen.rows.scan.read.row_groups import OpenFile, RowGroup, row_groups
+from dolmen.rows.scan.reading import PlanReader, RowGroupColumns, hidden_rows, whole_groups
+from dolmen.rows.scan.row_groups import OpenFile, RowGroup, row_groups
 
 BUDGET_BYTES = 64 * GIB
 """A call stops after reading about this many bytes, whatever its deadline."""

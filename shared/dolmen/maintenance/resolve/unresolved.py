@@ -21,10 +21,10 @@ from dolmen.format.entries import Blob, DataFile, KeysTombstone, Tombstone, Wher
 from dolmen.format.manifest import TableEntry
 from dolmen.maintenance import never
 from dolmen.predicate import StatsVerdict, matches
-from dolmen.rows.scan.by_key.keys_lookup import KeysLookup, Tuples
+from dolmen.rows.scan.keys_lookup import KeysLookup, Tuples
 from dolmen.rows.scan.plan import FilePlan
-from dolmen.rows.scan.read.reading import RowGroupColumns
-from dolmen.rows.scan.read.row_groups import OpenFile, RowGroup, as_bound
+from dolmen.rows.scan.reading import RowGroupColumns
+from dolmen.rows.scan.row_groups import OpenFile, RowGroup, as_bound
 from dolmen.rows.scan.scan_deletes import BlobReader, Deletes, load_deletes
 
 MOST_OBJECTS = 32

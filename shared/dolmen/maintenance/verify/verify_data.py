@@ -22,11 +22,10 @@ from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import COMMIT_TS_FIELD, COMMIT_TS_ID, is_nested
 from dolmen.format.types import Plain, short_type, to_plain
 from dolmen.maintenance.verify.verify_report import FindingLog
-from dolmen.rows.scan.by_key.key_filters import filters_range
-from dolmen.rows.scan.read.byte_ranges import coalesce, data_object, local_path
-from dolmen.rows.scan.read.file_bytes import FileBytes
-from dolmen.rows.scan.read.footers import DataFileFooter, first_request
-from dolmen.rows.write.validity import first_invalid
+from dolmen.rows.scan.data_objects import DataFileFooter, coalesce, data_object, first_request, local_path
+from dolmen.rows.scan.file_bytes import FileBytes
+from dolmen.rows.scan.row_groups import filters_range
+from dolmen.rows.write.conform import first_invalid
 
 
 @dataclass(frozen=True)

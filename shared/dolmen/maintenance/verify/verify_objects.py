@@ -30,7 +30,7 @@ from dolmen.iceberg.metadata import TableMetadata
 from dolmen.iceberg.publication_directory import Newest, PublicationDirectory
 from dolmen.iceberg.published_versions import published_tables
 from dolmen.maintenance.verify.verify_report import FindingLog, Unreferenced
-from dolmen.rows.scan.read.byte_ranges import data_object
+from dolmen.rows.scan.data_objects import data_object
 from dolmen.store.base import ObjectInfo, ObjectStore
 
 PREFIXES = ("data/", "index/", "manifest/", "segment/", "tombstone/")

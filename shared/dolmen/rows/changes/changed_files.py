@@ -7,28 +7,192 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+import numpy as np
 import pyarrow as pa
 
 from dolmen.commit.context import Context
 from dolmen.entries.segments.erasures_in_force import with_erasures
+from dolmen.format.arrow_arrays import Mask, to_boolean_array, to_mask
 from dolmen.format.entries import DataFile, KeysTombstone, Tombstone
 from dolmen.format.erasures import Erasure
 from dolmen.format.manifest import Manifest, TableEntry
-from dolmen.format.schema import Field
-from dolmen.predicate import Predicate
-from dolmen.rows.changes.affected_files import (
+from dolmen.format.schema import COMMIT_TS_FIELD, COMMIT_TS_ID, Field
+from dolmen.predicate import Predicate, matches
+from dolmen.rows.changes.row_matching import Changed, RowMatcher
+from dolmen.rows.changes.table_state import (
     AffectedFile,
+    FeedColumns,
     FilePlanner,
+    TableState,
     affected_between,
     affected_by_commit,
     affected_by_deletes,
     unlike_files,
     younger_files,
 )
-from dolmen.rows.changes.changed_rows import read_schema, taken_rows, visible_rows
-from dolmen.rows.changes.row_matching import Changed, RowMatcher
-from dolmen.rows.changes.table_state import FeedColumns, TableState
+from dolmen.rows.scan.data_objects import cut_by_size
 from dolmen.rows.scan.plan import FilePlan
+from dolmen.rows.scan.reading import PlanReader, RowGroupColumns
+from dolmen.rows.scan.row_groups import OpenFile, RowGroup, column_of, live_mask, row_groups, row_mask
+from dolmen.rows.scan.scan_deletes import VECTOR_BYTES, vector_bytes
+
+
+@dataclass(frozen=True)
+class AffectedRowGroup(RowGroup):
+    """A row group that may have lost rows.
+
+    Args:
+        after: the same row group with the deletes that may have taken rows of it; None if all are gone.
+    """
+
+    after: RowGroup | None
+
+    @classmethod
+    def of(cls, group: RowGroup, after: RowGroup | None) -> AffectedRowGroup:
+        """A row group of the version before, with what it has become."""
+        return cls(
+            file=group.file,
+            index=group.index,
+            first=group.first,
+            rows=group.rows,
+            gone=group.gone,
+            filter=group.filter,
+            predicates=group.predicates,
+            lookups=group.lookups,
+            after=after,
+        )
+
+
+def visible_rows(
+    state: TableState,
+    columns: FeedColumns,
+    files: Iterable[FilePlan],
+    unresolved: tuple[Tombstone, ...],
+    *,
+    since: int = 0,
+) -> Iterator[pa.RecordBatch]:
+    """Streams the requested rows of some files that no delete hides.
+
+    Args:
+        unresolved: the deletes among which the files' tombstones are.
+        since: leaves out rows of commits up to this timestamp.
+    """
+    plans = tuple(files)
+    reader = state.reader(columns, plans, unresolved)
+    is_mixed = any(plan.file.least_row_ts <= since for plan in plans)
+    ids = columns.ids | _tested_late(state, columns) | ({COMMIT_TS_ID} if is_mixed else frozenset())
+    schema = read_schema(columns)
+
+    def decode(group: RowGroup, read: RowGroupColumns) -> pa.RecordBatch | None:
+        keep = row_mask(group, read.read(group.tests))
+        if group.file.file.least_row_ts <= since:
+            ts = column_of(group, COMMIT_TS_FIELD, read.read(frozenset((COMMIT_TS_ID,)))).to_numpy()
+            keep = ts > since if keep is None else keep & (ts > since)
+        return _take(state, group, read, keep, columns, schema)
+
+    for batch in reader.read(decode, reader.groups(), ids):
+        if batch is not None:
+            yield batch
+
+
+def taken_rows(
+    before: TableState,
+    after: TableState,
+    columns: FeedColumns,
+    affected: Iterable[AffectedFile],
+    deletes: tuple[Tombstone, ...],
+) -> Iterator[pa.RecordBatch]:
+    """Streams the requested rows that were visible in ``before`` and are hidden in ``after``.
+
+    Args:
+        affected: the files that may have lost rows.
+        deletes: those among which the tombstones of ``affected`` are.
+    """
+    by_path = {each.before.file.path: each for each in affected}
+    if not by_path:
+        return
+    older = before.reader(columns, tuple(each.before for each in by_path.values()), before.tombstones)
+    newer = after.reader(
+        columns,
+        tuple(FilePlan(each.after, False, each.tombstones) for each in by_path.values() if each.tombstones),
+        deletes,
+    )
+    tested = frozenset(id_ for tombstone in newer.plan.tombstones for id_ in tombstone.columns)
+    schema = read_schema(columns)
+
+    def decode(group: RowGroup, read: RowGroupColumns) -> pa.RecordBatch | None:
+        assert isinstance(group, AffectedRowGroup)
+        keep = row_mask(group, read.read(group.tests))
+        if group.after is not None:
+            there = live_mask(group.after, read.read(group.after.tests))
+            if there is None:
+                return None
+            keep = ~there if keep is None else keep & ~there
+        return _take(before, group, read, keep, columns, schema)
+
+    ids = columns.ids | tested | _tested_late(before, columns)
+    for batch in older.read(decode, _affected_groups(older, newer, by_path), ids):
+        if batch is not None:
+            yield batch
+
+
+def _affected_groups(
+    older: PlanReader, newer: PlanReader, by_path: dict[str, AffectedFile]
+) -> Iterator[AffectedRowGroup]:
+    """The row groups that had visible rows and may have lost some."""
+    hidden, taken = older.deletes(), newer.deletes()
+    schema = older.plan.entry.schema
+    for some in cut_by_size(older.plan.files, vector_bytes, VECTOR_BYTES):
+        affected = [by_path[plan.file.path] for plan in some]
+        bitmaps = newer.vectors([FilePlan(each.after, False, ()) for each in affected if each.has_other_vector])
+        for file in older.open_files(some):
+            each = by_path[file.file.path]
+            there: dict[int, RowGroup] = {}
+            if each.tombstones is not None:
+                now = OpenFile(
+                    FilePlan(each.after, False, each.tombstones), file.footer, bitmaps.get(each.after.path), file.source
+                )
+                there = {group.index: group for group in row_groups(now, None, taken, schema)}
+            for group in row_groups(file, older.plan.where, hidden, schema):
+                after = there.get(group.index)
+                if after is None or after.tests or after.gone:
+                    yield AffectedRowGroup.of(group, after)
+
+
+def _tested_late(state: TableState, columns: FeedColumns) -> frozenset[int]:
+    """Ids of the columns of a predicate by which files can't be judged: see ``TableState.where``."""
+    return frozenset() if state.where(columns) is columns.where else columns.filtered
+
+
+def _take(
+    state: TableState,
+    group: RowGroup,
+    read: RowGroupColumns,
+    keep: Mask | None,
+    columns: FeedColumns,
+    schema: pa.Schema,
+) -> pa.RecordBatch | None:
+    if keep is not None and not keep.any():
+        return None
+    tested = _tested_late(state, columns)
+    arrays = read.read(columns.ids | tested)
+    if tested and columns.where is not None:
+        shown = {field.id: state.column(group, field, arrays) for field in columns.needed if field.id in tested}
+        requested = to_mask(matches(columns.where, shown, group.rows))
+        keep = requested if keep is None else keep & requested
+        if not keep.any():
+            return None
+    output = [state.column(group, field, arrays) for field in columns.read]
+    if keep is not None and np.count_nonzero(keep) < len(keep):
+        kept = to_boolean_array(keep)
+        output = [array.filter(kept) for array in output]
+    return pa.record_batch(output, schema)
+
+
+def read_schema(columns: FeedColumns) -> pa.Schema:
+    """The Arrow schema of the rows that are read. In versions that do not show a column, it is NULL."""
+    return pa.schema([pa.field(field.name, field.arrow_type) for field in columns.read])
+
 
 LosingFile: TypeAlias = AffectedFile | FilePlan
 ReadLost: TypeAlias = Callable[[FeedColumns, Sequence[LosingFile]], Iterator[pa.RecordBatch]]

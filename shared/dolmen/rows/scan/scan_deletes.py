@@ -3,33 +3,120 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
+import pyarrow as pa
 from pyroaring import BitMap
 
 from dolmen.base.cached import cached_property
 from dolmen.base.runtime import Runtime
 from dolmen.base.units import MIB
 from dolmen.commit.context import Context
+from dolmen.entries.segments.erasures_in_force import with_erasures
 from dolmen.entries.segments.row_bounds import RowBounds, inline_predicate, undecided
 from dolmen.entries.segments.segment_reader import fetch_deletes
 from dolmen.errors import CorruptionError, PredicateError
+from dolmen.format.arrow_arrays import Mask, to_boolean_array, to_mask
 from dolmen.format.checksums import crc32
 from dolmen.format.delete_object import check_blob, decode_vector
 from dolmen.format.entries import Blob, DataFile, KeysTombstone, Tombstone, Vector, WhereTombstone
+from dolmen.format.erasures import Erasure
 from dolmen.format.keys import all_inline_keys, decode_keys, decode_keys_in_parts
-from dolmen.format.schema import Schema
-from dolmen.predicate import Predicate, StatsVerdict, days_to_timestamps, from_json
+from dolmen.format.manifest import TableEntry
+from dolmen.format.schema import Schema, constant
+from dolmen.predicate import Predicate, StatsVerdict, days_to_timestamps, from_json, matches
 from dolmen.predicate.any_of import Conjunction
-from dolmen.rows.scan.by_key.keys_lookup import KeysGathering, KeysLookup, group_by_types
+from dolmen.rows.scan.data_objects import Range, coalesce
+from dolmen.rows.scan.keys_lookup import KeysGathering, KeysLookup, Tuples, group_by_types
 from dolmen.rows.scan.plan import FilePlan, Pending
-from dolmen.rows.scan.read.byte_ranges import Range, coalesce
 from dolmen.store.base import ObjectStore
 from dolmen.store.cache import CacheKey, ObjectCache
+
+
+@dataclass(frozen=True)
+class ErasureMatcher:
+    """Matches rows with erasures.
+
+    Args:
+        entry: the table, with the erasures' deletes alone.
+        deletes: these, ready to be applied.
+    """
+
+    entry: TableEntry
+    deletes: Deletes
+
+    @classmethod
+    def of(cls, context: Context, entry: TableEntry, erasures: Iterable[Erasure]) -> ErasureMatcher | None:
+        """The matcher of a table; None if no erasure reaches it. It fetches what is not in the manifest.
+
+        Args:
+            entry: the table's whole entry.
+        """
+        bare = msgspec.structs.replace(entry, tombstones=(), segments=(), files=())
+        erased = with_erasures(bare, erasures, context.segments)
+        if not erased.tombstones:
+            return None
+        blobs = BlobReader(context.store, context.runtime, cache=context.cache)
+        return cls(erased, load_deletes(erased.tombstones, erased.schema, blobs, context.cache))
+
+    @property
+    def columns(self) -> frozenset[int]:
+        """Ids of the columns by which rows were erased."""
+        return frozenset(id_ for tombstone in self.entry.tombstones for id_ in tombstone.columns)
+
+    def mask(self, columns: Mapping[int, pa.Array], rows: int) -> Mask:
+        """A mask of the rows that were erased.
+
+        Args:
+            columns: by id. A row has the default of a column that is not there.
+        """
+        schema, known = self.entry.schema, dict(columns)
+        dropped = {field.id for field in schema.dropped}
+        for id_ in self.columns - known.keys():
+            field = schema.by_id[id_]
+            known[id_] = constant(None if id_ in dropped else field.write_default, field.arrow_type, rows)
+        mask = np.zeros(rows, np.bool_)
+        for lookups in self.deletes.lookups.values():
+            for lookup in lookups:
+                mask |= lookup.hidden_mask(Tuples([known[id_] for id_ in lookup.columns], lookup.types), 0)
+        for predicate in self.deletes.predicates.values():
+            mask |= to_mask(matches(predicate, known, rows))
+        return mask
+
+
+@dataclass
+class ErasedRowsFilter:
+    """Counts the rows among those that are written which match an erasure in force, and may leave them out.
+
+    Args:
+        matcher: of the table that the rows are for.
+        leave_out: whether these rows are left out.
+        count: how many there were so far.
+    """
+
+    matcher: ErasureMatcher
+    leave_out: bool
+    count: int = 0
+
+    def passing(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The rows to be written.
+
+        Args:
+            batches: of the table's columns, by their names.
+        """
+        ids = {field.name: field.id for field in self.matcher.entry.schema.fields}
+        for batch in batches:
+            columns = {ids[name]: column for name, column in zip(batch.schema.names, batch.columns, strict=True)}
+            mask = self.matcher.mask(columns, batch.num_rows)
+            found = int(np.count_nonzero(mask))
+            self.count += found
+            yield batch.filter(to_boolean_array(~mask)) if found and self.leave_out else batch
+
 
 _CACHED_KEYS, _CACHED_BYTES = 1_000_000, 8 * MIB
 """Keys are kept decoded for other scans when a scan needs no more than so many, of lists of so many bytes."""

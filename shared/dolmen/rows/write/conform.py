@@ -10,27 +10,137 @@ Whether tables of some columns can be stored at all: two rows of them are writte
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache, partial
-from typing import Any, Self
+from functools import partial
 
-import msgspec
+import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
+import pyarrow.compute as pc
 from pyarrow import types as t
 
 from dolmen.base.units import MIB
 from dolmen.errors import RowError, SchemaError
-from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Schema, constant, readable_names
 from dolmen.format.types import Json
 from dolmen.rows.write.casts import Cast, FindCast, Misfit, first_misfit, lossless, matching
-from dolmen.rows.write.encodings import DEFAULT
-from dolmen.rows.write.parquet_object import WritePlan, write_object
-from dolmen.rows.write.runs import prepare
-from dolmen.rows.write.validity import check_values
-from dolmen.store.base import Buffer
+
+_REASONS = (
+    (re.compile("UTF8"), "the text is not UTF-8: decode it by its true encoding, or store it as binary"),
+    (re.compile(r"Decimal value .* does not fit"), "a decimal has more digits than its type {kind} holds"),
+    (re.compile("not within the acceptable range"), "a {kind} lies outside of a day"),
+    (re.compile("does not represent a whole number of days"), "a {kind} is no whole number of days"),
+)
+
+
+def check_values(batch: pa.RecordBatch, *, first_row: int = 1) -> None:
+    """Looks at every value of a batch.
+
+    Args:
+        first_row: 1-based number of the batch's first row, for errors.
+
+    Raises:
+        RowError: a value is not one of its column's type; names the first such row and its column.
+    """
+    faults = [
+        (fault[0], index, fault[1]) for index, column in enumerate(batch.columns) if (fault := first_invalid(column))
+    ]
+    if faults:
+        row, index, reason = min(faults)
+        raise RowError(reason, row=first_row + row, column=batch.schema.field(index).name)
+
+
+def first_invalid(array: pa.Array) -> tuple[int, str] | None:
+    """Place (0-based) and reason of the first value that is none of the array's type; None if there is none."""
+    kind = array.type
+    if isinstance(kind, pa.BaseExtensionType):
+        return first_invalid(array.storage)
+    if not (t.is_nested(kind) or t.is_dictionary(kind) or t.is_run_end_encoded(kind)):
+        return _first_invalid_leaf(array)
+    try:
+        array.validate()
+    except pa.ArrowInvalid as error:
+        return 0, _reason(error, kind)
+    if t.is_dictionary(kind):
+        return _first_invalid_code(array)
+    if t.is_struct(kind):
+        faults = [fault for index in range(kind.num_fields) if (fault := first_invalid(array.field(index)))]
+        return min(faults, default=None)
+    if t.is_fixed_size_list(kind):
+        size = kind.list_size
+        fault = first_invalid(array.values.slice(array.offset * size, len(array) * size)) if size else None
+        return fault and (fault[0] // size, fault[1])
+    if t.is_list(kind) or t.is_large_list(kind) or t.is_map(kind):
+        return _first_invalid_list(array)
+    if t.is_run_end_encoded(kind):
+        return _first_invalid_run(array)
+    return _first_invalid_leaf(array)  # views of lists, unions: as a whole, for they are never stored
+
+
+def _first_invalid_leaf(array: pa.Array) -> tuple[int, str] | None:
+    try:
+        array.validate(full=True)
+    except pa.ArrowInvalid as error:
+        reason = _reason(error, array.type)
+    else:
+        return None
+    good, bad = 0, len(array)  # the first ``good`` values are valid, the first ``bad`` are not
+    while bad - good > 1:
+        middle = (good + bad) // 2
+        try:
+            array.slice(0, middle).validate(full=True)
+            good = middle
+        except pa.ArrowInvalid:
+            bad = middle
+    return good, reason
+
+
+def _first_invalid_code(array: pa.DictionaryArray) -> tuple[int, str] | None:
+    codes, values = array.indices.cast(pa.int64(), safe=False), array.dictionary  # large unsigned ones turn negative
+    index = pc.index(pc.or_(pc.less(codes, 0), pc.greater_equal(codes, len(values))), True).as_py()
+    if index >= 0:
+        return index, "an index lies outside of its dictionary"
+    if fault := first_invalid(values):
+        index = pc.index(codes, fault[0]).as_py()
+        return max(index, 0), fault[1]
+    return None
+
+
+def _first_invalid_list(array: pa.Array) -> tuple[int, str] | None:
+    is_map = t.is_map(array.type)
+    offsets = array.offsets
+    children = (array.keys, array.items) if is_map else (array.values,)
+    ends = offsets.to_numpy()
+    if not len(array):
+        return None
+    wrong = np.flatnonzero((ends[1:] < ends[:-1]) | (ends[1:] > len(children[0])) | (ends[:-1] < 0))
+    if len(wrong):
+        return int(wrong[0]), "the offsets of a list lie outside of its values"
+    start, stop = int(ends[0]), int(ends[-1])
+    faults = [fault for child in children if (fault := first_invalid(child.slice(start, stop - start)))]
+    if not faults:
+        return None
+    index, reason = min(faults)
+    return int(np.searchsorted(ends, start + index, side="right")) - 1, reason
+
+
+def _first_invalid_run(array: pa.RunEndEncodedArray) -> tuple[int, str] | None:
+    first, count = array.find_physical_offset(), array.find_physical_length()
+    ends = array.run_ends.slice(first, count).to_numpy() - array.offset
+    if count and (ends[0] <= 0 or (np.diff(ends) <= 0).any() or ends[-1] < len(array)):
+        return 0, "the ends of its runs are out of order"
+    fault = first_invalid(array.values.slice(first, count))
+    return fault and (int(ends[fault[0] - 1]) if fault[0] else 0, fault[1])
+
+
+def _reason(error: pa.ArrowInvalid, kind: pa.DataType) -> str:
+    text = str(error)
+    for pattern, reason in _REASONS:
+        if pattern.search(text):
+            return reason.format(kind=kind)
+    return f"the Arrow data are damaged: {text}"
+
 
 MAX_BATCH_ROWS = 131_072
 
@@ -195,80 +305,3 @@ def _without_view(kind: pa.DataType) -> pa.DataType:
 
 def _inner_without_view(field: pa.Field) -> pa.Field:
     return field.with_type(_without_view(field.type))
-
-
-def check_storable(entry: TableEntry) -> None:
-    """Writes a row of values and, as far as columns may be NULL, one without, in memory, and reads them back.
-
-    Whatever pyarrow refuses is refused here, before a table is there that takes no row. It takes milliseconds, and
-    only once for equal columns and keys.
-
-    Raises:
-        SchemaError: a file of these columns cannot be written, or does not hold what was written.
-    """
-    kept = TableEntry(
-        uuid="", epoch=0, schema=entry.schema, primary_key=entry.primary_key, sort_key=entry.sort_key, properties={}
-    )
-    _check_storable(msgspec.json.encode(kept))
-
-
-@lru_cache(256)
-def _check_storable(encoded: bytes) -> None:
-    entry = msgspec.json.decode(encoded, type=TableEntry)
-    schema = entry.schema.arrow
-    try:
-        columns = [_example_column(field) for field in schema]
-        rows = pa.table(columns, schema)
-        run = prepare(list(rows.columns), entry)
-        output = _Memory()
-        write_object(output, "probe", entry, WritePlan.of(run, DEFAULT), run)
-        found = pq.ParquetFile(pa.BufferReader(bytes(output.body))).read(use_threads=False)
-        if not found.cast(schema).equals(run.table):
-            raise pa.ArrowInvalid("what was written is not what is read back")
-    except (pa.ArrowException, OSError, OverflowError, ValueError, RecursionError) as error:
-        raise SchemaError(f"a table of these columns cannot be stored: {error}") from error
-
-
-def _example_column(field: pa.Field) -> pa.Array:
-    example = _example(field.type)
-    return pa.array([example, None if field.nullable else example], field.type)
-
-
-def _example(kind: pa.DataType) -> Any:
-    """Some value of a stored type, as Python has it."""
-    if t.is_struct(kind):
-        return {field.name: _example(field.type) for field in kind}
-    if t.is_map(kind):
-        return [(_example(kind.key_type), _example(kind.item_type))]
-    if t.is_list(kind):
-        return [_example(kind.value_type)]
-    if t.is_string(kind):
-        return "a"
-    if t.is_fixed_size_binary(kind):
-        return b"a" * kind.byte_width
-    if t.is_binary(kind):
-        return b"a"
-    return 0 if not t.is_boolean(kind) else True
-
-
-class _Memory:
-    """An upload that goes nowhere."""
-
-    def __init__(self) -> None:
-        self.body = bytearray()
-
-    def write(self, data: Buffer, /) -> int:
-        self.body += data
-        return len(data)
-
-    def commit(self) -> int:
-        return len(self.body)
-
-    def abort(self) -> None:
-        """There is nothing to give up."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        """There is nothing to close."""

@@ -2,26 +2,240 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
-from functools import partial
+from dataclasses import dataclass
+from functools import lru_cache, partial
 from itertools import chain
-from typing import Generic, Self, TypeAlias
+from typing import Any, Generic, Self, TypeAlias, TypeVar
 
 import msgspec
 import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import types as t
 
 from dolmen.base.runtime import Runtime
+from dolmen.errors import SchemaError
+from dolmen.format.checksums import crc32
+from dolmen.format.chunk_locations import PARQUET_MAGIC, GroupSums, SpliceSource, moved_sums
 from dolmen.format.entries import DataFile
 from dolmen.format.layout import data_key
 from dolmen.format.manifest import TableEntry
+from dolmen.format.page_locations import ChunkSums
+from dolmen.format.parquet_footer import FooterParts, MovedGroup, move_groups
 from dolmen.format.properties import has_index
 from dolmen.format.schema import COMMIT_TS_FIELD
 from dolmen.rows.write.encodings import DEFAULT, WriteOptions
-from dolmen.rows.write.parquet_object import WritePlan, write_object
-from dolmen.rows.write.runs import Run, cut, prepare
-from dolmen.rows.write.spliced_object import CopiedGroup, CopiedGroups, EncodedGroups, Output, SplicedObject
-from dolmen.store.base import ObjectOutput, ObjectStore, StreamedOutput
+from dolmen.rows.write.parquet_object import (
+    Extent,
+    Run,
+    WritePlan,
+    commit_output,
+    cut,
+    encode,
+    file_entry,
+    has_filters,
+    prepare,
+    write_object,
+)
+from dolmen.store.base import Buffer, ObjectOutput, ObjectStore, StreamedOutput
+
+Output = TypeVar("Output", bound=StreamedOutput)
+
+
+@dataclass(frozen=True)
+class CopiedGroup:
+    """A row group that becomes part of another file.
+
+    Args:
+        index: its number in its file.
+        rows: how many it has.
+        size: bytes of its column chunks.
+        extents: of all columns that have statistics in an entry, and of ``_commit_ts`` if that is one.
+    """
+
+    index: int
+    rows: int
+    size: int
+    extents: Mapping[int, Extent]
+
+
+@dataclass(frozen=True)
+class CopiedGroups:
+    """Consecutive row groups of one file that become part of others.
+
+    Args:
+        source: the file; its frame is that of ``written_frame``.
+    """
+
+    source: SpliceSource
+    groups: tuple[CopiedGroup, ...]
+
+
+@dataclass(frozen=True)
+class EncodedGroups:
+    """A run whose row groups become part of a file.
+
+    Args:
+        body: the bytes of the column chunks, and the magic before them.
+        source: what the footer says of them.
+        extents: of all columns.
+    """
+
+    body: Sequence[bytes]
+    source: SpliceSource
+    rows: int
+    extents: Mapping[int, Extent]
+
+    @classmethod
+    def of(cls, run: Run, entry: TableEntry, plan: WritePlan) -> EncodedGroups:
+        """Encodes a run in memory."""
+        body: list[bytes] = []
+        encoded = encode(body.append, entry, plan, run)
+        behind, size = encoded.behind, encoded.size
+        source = SpliceSource.parse("", "", behind + encoded.footer, size, size + len(behind))
+        if source is None:
+            raise AssertionError("the Parquet writer has written a file of another kind")
+        return cls(body, source, encoded.rows, encoded.extents)
+
+
+@lru_cache(64)
+def written_metadata(schema: pa.Schema) -> pq.FileMetaData:
+    """The footer of a file of these columns without rows, as it is written now."""
+    return pq.read_metadata(pa.BufferReader(_file_without_rows(schema)))
+
+
+@lru_cache(64)
+def written_frame(schema: pa.Schema) -> bytes:
+    """The footer of a file of these columns as it is written now, encoded, without its rows and row groups.
+
+    Only row groups of files in which it is the same may be put together.
+    """
+    body = _file_without_rows(schema)
+    length = int.from_bytes(body[-8:-4], "little")
+    return FooterParts.parse(body[-8 - length : -8]).frame
+
+
+def _file_without_rows(schema: pa.Schema) -> bytes:
+    sink = pa.BufferOutputStream()
+    pq.ParquetWriter(sink, schema).close()
+    body: bytes = sink.getvalue().to_pybytes()
+    return body
+
+
+class SplicedObject(Generic[Output]):
+    """Puts row groups together as one Parquet object. Used as a context: leaving it uncommitted aborts the upload.
+
+    Column chunks keep their bytes; their places in the file, and their checksums, follow from those that they had.
+    So a damaged byte in a source is a damaged byte here, which every reader finds as before.
+
+    Args:
+        output: the upload; belongs to this object from here on.
+        path: its key.
+    """
+
+    def __init__(self, output: Output, path: str, entry: TableEntry) -> None:
+        self._output, self._path, self._entry = output, path, entry
+        self._position = self._state = 0  # bytes so far, and their CRC-32
+        self._groups: list[MovedGroup] = []
+        self._sums: list[GroupSums] = []
+        self._differences: list[int] = []  # between the CRC-32 before each of them, here and there
+        self._extents: dict[int, Extent] = {}
+        self._unbounded: set[int] = set()  # columns whose bounds are unknown in some rows
+        self._rows = 0
+        self._has_filters = False
+
+    @property
+    def size(self) -> int:
+        """Bytes written so far; the footer and the filters are yet to come."""
+        return self._position
+
+    def copy(self: SplicedObject[ObjectOutput], copied: CopiedGroups) -> None:
+        """Appends row groups as they are."""
+        source = copied.source
+        groups = range(copied.groups[0].index, copied.groups[-1].index + 1)
+        first, end = source.place(groups)
+        if not self._position and first == len(PARQUET_MAGIC):  # its beginning is that of every file
+            self._output.copy(source.key, (0, end), source.etag)
+            self._position, self._state = first, crc32(PARQUET_MAGIC)
+        else:
+            self._begin()
+            self._output.copy(source.key, (first, end), source.etag)
+        self._add(source, groups)
+        for group in copied.groups:
+            self._add_rows(group.rows, group.extents)
+
+    def write(self, encoded: EncodedGroups) -> None:
+        """Appends the rows of a run."""
+        self._begin()
+        skipped = len(PARQUET_MAGIC)
+        for piece in encoded.body:
+            self._output.write(piece[skipped:])
+            skipped = 0
+        self._add(encoded.source, range(encoded.source.metadata.num_row_groups))
+        self._add_rows(encoded.rows, encoded.extents)
+
+    def commit(self) -> DataFile:
+        """Finishes the file and makes the object visible; returns its entry, not yet stamped."""
+        start = self._position
+        behind, encoded = move_groups(self._groups, start)
+        footer = self._footer(encoded, start + len(behind), crc32(behind, self._state))
+        self._output.write(behind + footer)
+        size = commit_output(self._output, self._path, start + len(behind) + len(footer))
+        filters = start if self._has_filters else 0
+        extents = {
+            id_: found._replace(least=None, greatest=None) if id_ in self._unbounded else found
+            for id_, found in self._extents.items()
+        }
+        return file_entry(self._path, size, self._rows, footer, extents, filters, self._entry)
+
+    def __enter__(self) -> Self:
+        self._output.__enter__()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._output.__exit__(*exception)
+
+    def _begin(self) -> None:
+        if not self._position:
+            self._output.write(PARQUET_MAGIC)
+            self._position, self._state = len(PARQUET_MAGIC), crc32(PARQUET_MAGIC)
+
+    def _add_rows(self, rows: int, extents: Mapping[int, Extent]) -> None:
+        self._rows += rows
+        for id_, found in extents.items():
+            self._extents[id_] = self._extents[id_].merged(found) if id_ in self._extents else found
+        self._unbounded |= {
+            id_ for id_, found in extents.items() if found.least is None and found.nulls + found.nans < rows
+        }
+
+    def _add(self, source: SpliceSource, groups: range) -> None:
+        """Takes over the statistics of row groups that were added at the end of this file."""
+        if source.footer.frame != written_frame(self._entry.schema.arrow):
+            raise AssertionError(f"{source.key} has other columns than {self._path}, or another writer")
+        first, end = source.place(groups)
+        self._groups += source.moved_groups(groups, self._position - first)
+        self._has_filters |= has_filters(source.metadata)
+        sums = source.group_sums(groups)
+        difference = self._state ^ sums.start
+        self._sums.append(sums)
+        self._differences.append(difference)
+        self._position, self._state = self._position + end - first, sums.end(difference)
+
+    def _footer(self, groups: Sequence[bytes], start: int, state: int) -> bytes:
+        """All that the entry calls so.
+
+        Args:
+            groups: the row groups, encoded.
+            start: where it begins.
+            state: CRC-32 of what is before it.
+        """
+        states, pages = moved_sums(self._sums, self._differences)
+        block = pages.encode() if len(pages.lengths) else b""
+        block += ChunkSums(tuple(states), state, start).encode()
+        metadata = FooterParts(written_frame(self._entry.schema.arrow), ()).encode(groups, self._rows)
+        return block + metadata + len(metadata).to_bytes(4, "little") + PARQUET_MAGIC
+
 
 Segment: TypeAlias = CopiedGroups | Iterable[pa.RecordBatch]
 """Rows of the files to write: row groups of other files, or batches."""
@@ -224,3 +438,80 @@ class _Files(Generic[Output]):
 
     def __exit__(self, *exception: object) -> None:
         self._opened.__exit__(*exception)  # type: ignore[arg-type]
+
+
+def check_storable(entry: TableEntry) -> None:
+    """Writes a row of values and, as far as columns may be NULL, one without, in memory, and reads them back.
+
+    Whatever pyarrow refuses is refused here, before a table is there that takes no row. It takes milliseconds, and
+    only once for equal columns and keys.
+
+    Raises:
+        SchemaError: a file of these columns cannot be written, or does not hold what was written.
+    """
+    kept = TableEntry(
+        uuid="", epoch=0, schema=entry.schema, primary_key=entry.primary_key, sort_key=entry.sort_key, properties={}
+    )
+    _check_storable(msgspec.json.encode(kept))
+
+
+@lru_cache(256)
+def _check_storable(encoded: bytes) -> None:
+    entry = msgspec.json.decode(encoded, type=TableEntry)
+    schema = entry.schema.arrow
+    try:
+        columns = [_example_column(field) for field in schema]
+        rows = pa.table(columns, schema)
+        run = prepare(list(rows.columns), entry)
+        output = _Memory()
+        write_object(output, "probe", entry, WritePlan.of(run, DEFAULT), run)
+        found = pq.ParquetFile(pa.BufferReader(bytes(output.body))).read(use_threads=False)
+        if not found.cast(schema).equals(run.table):
+            raise pa.ArrowInvalid("what was written is not what is read back")
+    except (pa.ArrowException, OSError, OverflowError, ValueError, RecursionError) as error:
+        raise SchemaError(f"a table of these columns cannot be stored: {error}") from error
+
+
+def _example_column(field: pa.Field) -> pa.Array:
+    example = _example(field.type)
+    return pa.array([example, None if field.nullable else example], field.type)
+
+
+def _example(kind: pa.DataType) -> Any:
+    """Some value of a stored type, as Python has it."""
+    if t.is_struct(kind):
+        return {field.name: _example(field.type) for field in kind}
+    if t.is_map(kind):
+        return [(_example(kind.key_type), _example(kind.item_type))]
+    if t.is_list(kind):
+        return [_example(kind.value_type)]
+    if t.is_string(kind):
+        return "a"
+    if t.is_fixed_size_binary(kind):
+        return b"a" * kind.byte_width
+    if t.is_binary(kind):
+        return b"a"
+    return 0 if not t.is_boolean(kind) else True
+
+
+class _Memory:
+    """An upload that goes nowhere."""
+
+    def __init__(self) -> None:
+        self.body = bytearray()
+
+    def write(self, data: Buffer, /) -> int:
+        self.body += data
+        return len(data)
+
+    def commit(self) -> int:
+        return len(self.body)
+
+    def abort(self) -> None:
+        """There is nothing to give up."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        """There is nothing to close."""

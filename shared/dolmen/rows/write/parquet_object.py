@@ -4,25 +4,244 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from typing import Any
+from itertools import chain
+from typing import Any, NamedTuple
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from pyarrow import types as t
 
 from dolmen.base.units import KIB, MIB
 from dolmen.format.checksums import crc32
-from dolmen.format.entries import ColumnStats, DataFile
+from dolmen.format.entries import ColumnStats, DataFile, column_stats
 from dolmen.format.manifest import TableEntry
 from dolmen.format.page_locations import ChunkSums, PagePlaces
 from dolmen.format.properties import has_index, key_filter_bits
-from dolmen.format.schema import COMMIT_TS_ID
+from dolmen.format.schema import COMMIT_TS_ID, is_nested
+from dolmen.format.types import Plain, to_plain
 from dolmen.rows.write.encodings import Encodings, WriteOptions, choose, leaves
-from dolmen.rows.write.runs import Extent, Run
 from dolmen.store.base import Buffer, StreamedOutput
+
+#: Parquet's writer keeps the least and greatest text of a row group if they are not longer than 4096 bytes.
+_IN_FOOTER_BYTES = 1024
+
+
+#: Batches are cut into pieces of at most this part of a run, so that runs come out full.
+_PIECES = 8
+
+
+class Extent(NamedTuple):
+    """Exact least and greatest value (None: no value but NULL and NaN, or a nested column), and counts.
+
+    ``in_footer``: these are not known here, but Parquet's writer will find them and keep them in the footer. So it is
+    for texts and binaries, whose comparison takes a tenth of the writing: once is enough.
+    """
+
+    least: Plain
+    greatest: Plain
+    nulls: int = 0
+    nans: int = 0
+    in_footer: bool = False
+
+    def merged(self, other: Extent) -> Extent:
+        """The extent of both columns' values together."""
+        least = [value for value in (self.least, other.least) if value is not None]
+        greatest = [value for value in (self.greatest, other.greatest) if value is not None]
+        return Extent(
+            _least(least),
+            _greatest(greatest),
+            self.nulls + other.nulls,
+            self.nans + other.nans,
+            self.in_footer or other.in_footer,
+        )
+
+    def stats(self) -> ColumnStats:
+        """The statistics that an entry holds."""
+        return column_stats(self.least, self.greatest, self.nulls, self.nans)
+
+
+def _least(values: list[Any]) -> Plain:
+    return min(values, default=None)
+
+
+def _greatest(values: list[Any]) -> Plain:
+    return max(values, default=None)
+
+
+def extent(column: pa.ChunkedArray) -> Extent:
+    """The extent of one column of a stored type."""
+    if is_nested(column.type):
+        return Extent(None, None, column.null_count)
+    if pa.types.is_string(column.type) or pa.types.is_binary(column.type):
+        longest = pc.max(pc.binary_length(column)).as_py()
+        if longest is not None and longest <= _IN_FOOTER_BYTES:
+            return Extent(None, None, column.null_count, in_footer=True)
+    nans = 0
+    if pa.types.is_floating(column.type):
+        nans = pc.sum(pc.is_nan(column), min_count=0).as_py()
+    ends = pc.min_max(column)  # passes over NULL, and over NaN where there is anything else
+    least, greatest = to_plain(pa.array([ends["min"], ends["max"]], column.type))
+    if isinstance(least, float) and math.isnan(least):
+        least = greatest = None
+    return Extent(least, greatest, column.null_count, nans)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Rows that are written together, and what was found in each of their columns."""
+
+    table: pa.Table
+    extents: dict[int, Extent]
+
+    def columns_with_nan(self) -> set[int]:
+        """Ids of the columns that hold at least one NaN."""
+        return {id_ for id_, found in self.extents.items() if found.nans}
+
+
+def cut(
+    batches: Iterable[pa.RecordBatch], schema: pa.Schema, max_bytes: int, max_rows: int
+) -> Iterator[list[pa.ChunkedArray]]:
+    """The columns of the batches' rows, in their order, within both limits (but for single rows that are larger).
+
+    Each list belongs to the caller alone: what is taken out of it is freed.
+    """
+    run: list[pa.RecordBatch] = []
+    size = rows = 0
+    for piece in chain.from_iterable(_pieces(batch, max_bytes // _PIECES, max_rows) for batch in batches):
+        piece_bytes = piece.nbytes
+        if run and (size + piece_bytes > max_bytes or rows + piece.num_rows > max_rows):
+            columns = pa.Table.from_batches(run, schema).columns
+            run, size, rows = [], 0, 0
+            yield columns
+            del columns
+        run.append(piece)
+        size += piece_bytes
+        rows += piece.num_rows
+    if run:
+        yield pa.Table.from_batches(run, schema).columns
+
+
+def _pieces(batch: pa.RecordBatch, max_bytes: int, max_rows: int) -> Iterator[pa.RecordBatch]:
+    rows = batch.num_rows
+    if rows == 0:
+        return
+    count = min(rows, max(-(-batch.nbytes // max_bytes), -(-rows // max_rows)))
+    if count <= 1:
+        yield batch
+        return
+    step = -(-rows // count)
+    for start in range(0, rows, step):
+        yield from _pieces(batch.slice(start, step), max_bytes, max_rows)  # again: rows are not of one size
+
+
+def prepare(columns: list[pa.ChunkedArray], entry: TableEntry) -> Run:
+    """The rows of these columns sorted by the table's sort key, and the extent of each column.
+
+    Args:
+        columns: of the table's schema; left empty, so that no row is held twice for long.
+    """
+    schema = entry.schema.arrow
+    sort_columns(columns, schema, [entry.schema.by_id[id_].name for id_ in entry.sort_key])
+    table = pa.table([fill_hidden(column) for column in columns], schema)
+    columns.clear()
+    extents = {field.id: extent(column) for field, column in zip(entry.schema.fields, table.columns, strict=True)}
+    return Run(table, extents)
+
+
+def sort_columns(columns: list[pa.ChunkedArray], schema: pa.Schema, names: Sequence[str]) -> None:
+    """Sorts rows, in place: each column is replaced in the list, so that no more than one is there twice.
+
+    Args:
+        columns: of ``schema``.
+        names: of the columns to sort by; with none the rows stay as they are.
+    """
+    keys = [columns[schema.get_field_index(name)] for name in names]
+    if not keys or _is_sorted(keys):
+        return
+    order = pc.sort_indices(pa.table(keys, names), [(name, "ascending") for name in names])
+    keys.clear()
+    for index in range(len(columns)):
+        columns[index] = pa.chunked_array([columns[index].combine_chunks()])  # here, as ``take`` keeps the pieces
+        columns[index] = columns[index].take(order)
+
+
+def _is_sorted(keys: list[pa.ChunkedArray]) -> bool:
+    """Whether the rows are certainly in order. NULL and NaN make it uncertain: then sorting costs time, no more."""
+    ordered = None  # whether each row and the next are in order by the key columns from here on
+    for column in reversed(keys):
+        if column.null_count:
+            return False
+        row, following = column.slice(0, len(column) - 1), column.slice(1)
+        if ordered is None:
+            ordered = pc.less_equal(row, following)
+        else:
+            ordered = pc.or_(pc.less(row, following), pc.and_(pc.equal(row, following), ordered))
+    return bool(pc.all(ordered, min_count=0).as_py())
+
+
+def _needs_values(kind: pa.DataType) -> bool:
+    """Whether the type has a field that is not nullable, in a struct at any depth."""
+    if t.is_struct(kind):
+        return any(not field.nullable or _needs_values(field.type) for field in kind)
+    if t.is_map(kind):
+        return _needs_values(kind.key_type) or _needs_values(kind.item_type)
+    return bool(t.is_list(kind)) and _needs_values(kind.value_type)
+
+
+def fill_hidden_of_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """``fill_hidden`` of every column."""
+    return pa.RecordBatch.from_arrays([_with_values(column) for column in batch.columns], schema=batch.schema)
+
+
+def fill_hidden(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """The same values, of a column of a stored type, with some value in each field that is not nullable.
+
+    The caller has seen that no such field is NULL where its struct is not. Little is copied.
+    """
+    if not _needs_values(column.type):
+        return column
+    return pa.chunked_array([_with_values(chunk) for chunk in column.chunks], column.type)
+
+
+def _with_values(array: pa.Array) -> pa.Array:
+    """Applies ``fill_hidden`` to one array."""
+    kind = array.type
+    if not _needs_values(kind):
+        return array
+    if t.is_struct(kind):
+        children = [_with_values(array.field(index)) for index in range(kind.num_fields)]
+        filled = [
+            child if field.nullable or not child.null_count else _without_nulls(child)
+            for child, field in zip(children, kind, strict=True)
+        ]
+        return pa.StructArray.from_arrays(filled, fields=list(kind), mask=array.is_null() if array.null_count else None)
+    validity, offsets = array.buffers()[:2]
+    if t.is_map(kind):
+        entries = pa.StructArray.from_arrays(
+            [_with_values(array.keys), _with_values(array.items)], fields=[kind.key_field, kind.item_field]
+        )
+    else:
+        entries = _with_values(array.values)
+    return pa.Array.from_buffers(kind, len(array), [validity, offsets], array.null_count, array.offset, [entries])
+
+
+def _without_nulls(array: pa.Array) -> pa.Array:
+    """The array with whatever stands under its NULLs in their place."""
+    kind = array.type
+    if t.is_struct(kind):  # whose children know nothing of the array's own offset
+        return pa.StructArray.from_arrays([array.field(index) for index in range(kind.num_fields)], fields=list(kind))
+    children = []
+    if t.is_map(kind):
+        children = [pa.StructArray.from_arrays([array.keys, array.items], fields=[kind.key_field, kind.item_field])]
+    elif t.is_list(kind):
+        children = [array.values]
+    buffers = array.buffers()[1 : kind.num_buffers]
+    return pa.Array.from_buffers(kind, len(array), [None, *buffers], 0, array.offset, children)
+
 
 STATISTICS_COLUMNS = 64
 """The number of columns with statistics in the entry: the key columns, then others in the schema's order."""

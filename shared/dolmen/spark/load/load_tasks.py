@@ -39,7 +39,7 @@ from dolmen.ingest.formats.formats import SourceFile, detect, read
 from dolmen.ingest.formats.reader_options import ReadOptions
 from dolmen.ingest.landing import Landing
 from dolmen.rows.write.encodings import WriteOptions
-from dolmen.rows.write.runs import cut, sort_columns
+from dolmen.rows.write.parquet_object import cut, sort_columns
 from dolmen.spark.file_tasks import WriteTask, open_to_write
 from dolmen.spark.write.task_reports import ipc_bytes
 

@@ -21,12 +21,11 @@ from dolmen.format.keys import Keys, keys_from_arrow
 from dolmen.format.schema import Field, Schema, own_names, same_names, storable
 from dolmen.format.types import to_json, to_plain
 from dolmen.predicate import And, Column, Compare, Constant, In, Literal, Predicate
-from dolmen.rows.scan.by_key.key_codes import codes, is_exact
+from dolmen.rows.scan.key_codes import codes, is_exact
 from dolmen.rows.write.casts import FindCast, Misfit, lossless
 from dolmen.rows.write.conform import conform
-from dolmen.rows.write.frames import frame_cast, is_pandas, is_polars
 from dolmen.rows.write.row_digest import RowDigest
-from dolmen.rows.write.row_input import as_batches
+from dolmen.rows.write.row_input import as_batches, frame_cast, is_pandas, is_polars
 
 
 def keys_predicate(keys: Keys, fields: tuple[Field, ...], *, listed: bool) -> Predicate:

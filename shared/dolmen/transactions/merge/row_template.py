@@ -30,8 +30,7 @@ from dolmen.format.types import is_text
 from dolmen.predicate.constants import domain_of, scalar_from_text
 from dolmen.rows.scan.engines.expressions import Evaluator, Literals, Sides
 from dolmen.rows.write.casts import Cast, FindCast, Misfit, lossless, no_fit, shown
-from dolmen.rows.write.conform import CastPlan, conform_batch, plan_conform
-from dolmen.rows.write.validity import check_values
+from dolmen.rows.write.conform import CastPlan, check_values, conform_batch, plan_conform
 
 NO_LITERALS = Literals(every=False, texts=False, null=False)
 

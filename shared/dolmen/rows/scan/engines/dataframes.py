@@ -26,7 +26,6 @@ from dolmen.format.types import type_of
 from dolmen.predicate import Predicate, bind
 from dolmen.predicate.constants import Op, Value, domain_of, nearest_float32
 from dolmen.predicate.foreign import ConditionReader, Connective, UnsupportedConditionError
-from dolmen.rows.scan.explain import RowSource
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -328,3 +327,15 @@ LITERALS: dict[str, _ReadLiteral] = {
     "Datetime": _timestamp,
 }
 """How a literal of a type becomes a plain value, by Polars's name of the type."""
+
+
+class RowSource(Protocol):
+    """Rows of one table: a ``Scan``, for DuckDB and for Polars, which push columns and conditions down into it."""
+
+    schema: pa.Schema
+
+    def to_batches(self) -> Iterator[pa.RecordBatch]:
+        """The rows; each call reads them."""
+
+    def explain(self) -> object:
+        """The reads of the scan, and the files and row groups that it skips."""

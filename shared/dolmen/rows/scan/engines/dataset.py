@@ -39,8 +39,7 @@ from dolmen.format.types import to_plain
 from dolmen.predicate import Constant, Not, Predicate, bind
 from dolmen.predicate.constants import Domain, Op, Value, domain_of
 from dolmen.predicate.foreign import ConditionReader, Connective, UnsupportedConditionError
-from dolmen.rows.scan.engines.dataframes import optional
-from dolmen.rows.scan.explain import RowSource
+from dolmen.rows.scan.engines.dataframes import RowSource, optional
 
 if TYPE_CHECKING:
     import duckdb

@@ -24,10 +24,9 @@ import pyarrow as pa
 from dolmen.errors import Error, InputError, TableNotFoundError
 from dolmen.format.schema import same_names
 from dolmen.predicate import Predicate
-from dolmen.rows.scan.engines.dataframes import optional, to_pandas, to_polars
+from dolmen.rows.scan.engines.dataframes import RowSource, optional, to_pandas, to_polars
 from dolmen.rows.scan.engines.dataset import ScanDataset
 from dolmen.rows.scan.engines.sandbox import open_sandbox, reject_functions
-from dolmen.rows.scan.explain import RowSource
 from dolmen.rows.scan.plan import SchemaSource, stored_schema_of
 
 if TYPE_CHECKING:

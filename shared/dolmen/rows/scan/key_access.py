@@ -28,23 +28,22 @@ from dolmen.format.bloom_filters import false_positives
 from dolmen.format.entries import DataFile, KeysTombstone
 from dolmen.format.manifest import TableEntry
 from dolmen.format.types import to_array
-from dolmen.predicate import And, Column, In, Predicate
+from dolmen.predicate import And, Column, In, Or, Predicate
 from dolmen.predicate import columns as columns_of
 from dolmen.predicate.ast import Compare, Literal
-from dolmen.rows.scan.by_key.key_filters import (
+from dolmen.rows.scan.data_objects import GAP_BYTES, REQUEST_BYTES, DataFileFooter, FetchedFooter, Range
+from dolmen.rows.scan.keys_lookup import KeysLookup
+from dolmen.rows.scan.plan import FilePlan
+from dolmen.rows.scan.row_groups import (
     MOST_KEYS,
     FileProbe,
     KeyFilters,
     KeyProbes,
+    OpenFile,
+    RowGroup,
     filters_range,
-    tests_asked,
-    values_asked,
+    row_groups,
 )
-from dolmen.rows.scan.by_key.keys_lookup import KeysLookup
-from dolmen.rows.scan.plan import FilePlan
-from dolmen.rows.scan.read.byte_ranges import GAP_BYTES, REQUEST_BYTES, Range
-from dolmen.rows.scan.read.footers import DataFileFooter, FetchedFooter
-from dolmen.rows.scan.read.row_groups import OpenFile, RowGroup, row_groups
 from dolmen.rows.scan.scan_deletes import Deletes
 
 _LEAST_SPARED = 0.25
@@ -412,3 +411,37 @@ class IndexedDeletes:
         parts = self.entry.segments_of("index")
         own = sum(expected_cost(part, self.lookup.count, REQUEST_BYTES) for part in parts)
         return own < sum(self.choice.expected_cost(plan) for plan in plans)
+
+
+def values_asked(p: Predicate, ids: frozenset[int]) -> int | None:
+    """The number of values of which a row must have one for a predicate to be TRUE; None if it need have none.
+
+    Args:
+        ids: columns with filters.
+    """
+    match p:
+        case And():
+            return min((n for n in (values_asked(arg, ids) for arg in p.args) if n is not None), default=None)
+        case Or():
+            return _total(values_asked(arg, ids) for arg in p.args)
+        case Compare(op="=", left=Column() as column, right=Literal()) if column.id in ids:
+            return 1
+        case In(column=Column() as column) if column.id in ids:
+            return len(p.values)
+        case _:
+            return None
+
+
+def tests_asked(predicates: Iterable[Predicate], lookups: Iterable[KeysLookup], ids: frozenset[int]) -> int | None:
+    """The same for deletes, of which each must be excluded for rows not to be tested; None if one can't be."""
+    keys = [lookup.count if lookup.in_memory and ids & set(lookup.columns) else None for lookup in lookups]
+    return _total([*keys, *(values_asked(p, ids) for p in predicates)])
+
+
+def _total(numbers: Iterable[int | None]) -> int | None:
+    total = 0
+    for number in numbers:
+        if number is None:
+            return None
+        total += number
+    return total or None

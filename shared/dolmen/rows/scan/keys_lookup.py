@@ -33,7 +33,7 @@ from dolmen.format.entries import KeysTombstone
 from dolmen.format.schema import Schema
 from dolmen.format.types import to_array
 from dolmen.predicate import StatsVerdict
-from dolmen.rows.scan.by_key.key_codes import Int64s, KeysInMemory, KeysOnDisk, Mask, Span, codes, is_exact, slots
+from dolmen.rows.scan.key_codes import Int64s, KeysInMemory, KeysOnDisk, Mask, Span, codes, is_exact, slots
 
 _SLOTS_PER_KEY = 16
 _MAX_SLOT_BITS = 24

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
+from operator import and_
 
 import numpy as np
 import pyarrow as pa
@@ -15,20 +17,157 @@ from dolmen.entries.segments.row_bounds import RowBounds
 from dolmen.entries.segments.tombstone_judge import FileTombstones
 from dolmen.errors import CorruptionError
 from dolmen.format.arrow_arrays import Mask, to_mask
+from dolmen.format.bloom_filters import Blocks, Hashes, can_be_asked, decode, hashes_in_file, maybe_mask
 from dolmen.format.delete_object import keep_mask
 from dolmen.format.entries import DataFile
 from dolmen.format.nesting import has_same_fields, nested_values
 from dolmen.format.schema import COMMIT_TS_ID, Field, Schema, is_nested
+from dolmen.format.types import Plain, to_array
 from dolmen.predicate import Predicate, StatsVerdict, columns, matches
 from dolmen.predicate.any_of import Conjunction, any_of
-from dolmen.predicate.ast import all_columns
-from dolmen.rows.scan.by_key.key_filters import FileProbe
-from dolmen.rows.scan.by_key.keys_lookup import KeysLookup, Tuples
+from dolmen.predicate.ast import And, Column, Compare, In, Literal, Or, all_columns
+from dolmen.rows.scan.data_objects import DataFileFooter, Range
+from dolmen.rows.scan.file_bytes import FileBytes, Rows, picked_pages
+from dolmen.rows.scan.keys_lookup import KeysLookup, Tuples
 from dolmen.rows.scan.plan import FilePlan
-from dolmen.rows.scan.read.byte_ranges import Range
-from dolmen.rows.scan.read.file_bytes import FileBytes, Rows, picked_pages
-from dolmen.rows.scan.read.footers import DataFileFooter
 from dolmen.rows.scan.scan_deletes import Deletes
+
+MOST_KEYS = 65_536
+"""More values than this are not looked up in filters."""
+
+
+def filters_range(footer: DataFileFooter) -> Range | None:
+    """The bytes of a file that hold its filters; None if it has none, or no checksum of them."""
+    metadata, sums = footer.metadata, footer.sums
+    if not sums or not sums.states:
+        return None
+    group = metadata.row_group(0)
+    if all(group.column(leaf).bloom_filter_offset is None for leaf in range(metadata.num_columns)):
+        return None
+    part = sums.behind_chunks(metadata)
+    return Range(part.start, part.end)
+
+
+@dataclass(frozen=True)
+class KeyFilters:
+    """The filters of one file.
+
+    Args:
+        footer: the file's.
+        start: the first byte of ``body`` in the file.
+        body: as its checksum says.
+    """
+
+    footer: DataFileFooter
+    start: int
+    body: memoryview
+
+    @classmethod
+    def check(cls, footer: DataFileFooter, start: int, body: bytes) -> KeyFilters | None:
+        """The filters in these bytes; None if they are not what was written: they must not decide then."""
+        expected = filters_range(footer)
+        if expected is None or expected != Range(start, start + len(body)) or footer.sums is None:
+            return None
+        if not footer.sums.behind_chunks(footer.metadata).states.fit(body):
+            return None
+        return cls(footer, start, memoryview(body))
+
+    def blocks(self, group: int, id_: int) -> Blocks | None:
+        """The filter of a column in a row group; None if it has none."""
+        column = self.footer.columns.get(id_)
+        if column is None or len(column.leaves) != 1:
+            return None
+        chunk = self.footer.metadata.row_group(group).column(column.leaves[0])
+        if chunk.bloom_filter_offset is None or chunk.bloom_filter_length is None:
+            return None
+        first = chunk.bloom_filter_offset - self.start
+        last = first + chunk.bloom_filter_length
+        return decode(self.body[first:last]) if 0 <= first <= last <= len(self.body) else None
+
+
+class KeyProbes:
+    """The values that filters are asked for, of predicates and of lookups, hashed once for all files of a scan."""
+
+    def __init__(self) -> None:
+        self._hashed: dict[tuple[int, int, pa.DataType], tuple[object, tuple[Hashes, Mask] | None]] = {}
+
+    def of_literals(self, p: Compare | In, arrow_type: pa.DataType) -> tuple[Hashes, Mask] | None:
+        """The hashes of the values that a column is compared with, in a file where it has this type."""
+
+        def values() -> pa.Array | None:
+            literal = p.right if isinstance(p, Compare) else p
+            assert isinstance(literal, (Literal, In))
+            plain: list[Plain] = [literal.plain] if isinstance(literal, Literal) else literal.plain
+            return to_array(plain, literal.arrow_type) if can_be_asked(literal.arrow_type) else None
+
+        key = (id(p), 0, arrow_type)
+        if key not in self._hashed:
+            array = values()
+            self._hashed[key] = p, None if array is None else hashes_in_file(array, arrow_type)
+        return self._hashed[key][1]
+
+    def of_keys(self, lookup: KeysLookup, at: int, arrow_type: pa.DataType) -> tuple[Hashes, Mask] | None:
+        """The hashes of one column of the keys of a lookup, those that no longer count for a file included."""
+        key = (id(lookup), at, arrow_type)
+        if key not in self._hashed:
+            array = lookup.all_keys()[at]
+            self._hashed[key] = lookup, hashes_in_file(array, arrow_type)
+        return self._hashed[key][1]
+
+
+@dataclass
+class FileProbe:
+    """The filters of one file, with what a scan asks them for.
+
+    Args:
+        requested: bytes that were fetched to have the filters; None if none were.
+        with_footer: whether the footer came with them.
+
+    Attributes:
+        excluded: row groups that the filters excluded, or freed from all their tests.
+    """
+
+    filters: KeyFilters
+    probes: KeyProbes
+    requested: int | None = None
+    with_footer: bool = False
+    excluded: int = field(default=0, init=False)
+
+    def may_match(self, group: int, p: Predicate) -> bool:
+        """Whether a predicate may be TRUE for a row of a row group."""
+        match p:
+            case And():
+                return all(self.may_match(group, arg) for arg in p.args)
+            case Or():
+                return any(self.may_match(group, arg) for arg in p.args)
+            case Compare(op="=", left=Column() as column, right=Literal()) | In(column=Column() as column):
+                assert isinstance(p, (Compare, In))
+                mask = self._mask(group, column.id, p)
+                return mask is None or bool(mask.any())
+            case _:
+                return True
+
+    def may_hold(self, group: int, lookup: KeysLookup) -> bool:
+        """Whether a row of a row group may have one of a lookup's keys."""
+        if not lookup.in_memory or lookup.count > MOST_KEYS:
+            return True
+        found = [self._mask(group, id_, (lookup, at)) for at, id_ in enumerate(lookup.columns)]
+        known = [mask for mask in found if mask is not None]
+        return not known or bool(reduce(and_, known).any())
+
+    def _mask(self, group: int, id_: int, asked: Compare | In | tuple[KeysLookup, int]) -> Mask | None:
+        """A mask of the values that may be in a column; None if the filter says nothing of them."""
+        blocks = self.filters.blocks(group, id_)
+        if blocks is None:
+            return None
+        own = self.filters.footer.columns[id_].type
+        hashed = (
+            self.probes.of_keys(asked[0], asked[1], own)
+            if isinstance(asked, tuple)
+            else self.probes.of_literals(asked, own)
+        )
+        return None if hashed is None else maybe_mask(blocks, hashed[0]) & hashed[1]
+
 
 _FEW_ROWS = 10_000
 """A file with so few rows, all in one row group, is not judged again: that takes longer than to test its rows."""

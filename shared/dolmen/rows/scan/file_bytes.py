@@ -6,9 +6,11 @@ writes it for the column's type, and one row group of one chunk.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,10 +19,9 @@ import pyarrow.parquet as pq
 
 from dolmen.format.arrow_arrays import one_array
 from dolmen.format.chunk_locations import CODECS, PHYSICAL_TYPES
-from dolmen.format.page_locations import ChunkPages
+from dolmen.format.page_locations import ChunkPages, Place, States
 from dolmen.format.parquet_footer import BINARY, I32, I64, LIST, STRUCT, EmptyFooter, array, binary, integer, struct
-from dolmen.rows.scan.read.byte_ranges import CheckedFile, FetchedFile, LocalFile, Range, verify
-from dolmen.rows.scan.read.footers import DataFileFooter, FetchedFooter, FileColumn, as_read
+from dolmen.rows.scan.data_objects import DataFileFooter, FetchedFooter, FileColumn, Range, as_read
 
 _MAGIC = b"PAR1"
 _NAME = "c"
@@ -161,6 +162,130 @@ def picked_pages(footer: DataFileFooter, group: int, column: FileColumn, rows: R
     lengths = chunk.firsts[pages + 1] - chunk.firsts[pages]
     before = np.cumsum(lengths) - lengths
     return PickedPages(chunk, pages, pa.array(before[page_of] + rows - chunk.firsts[own]))
+
+
+def verify(expected: Mapping[Place, States], body: bytes) -> None:
+    """Compares column chunks of a whole file with their checksums. Raises OSError."""
+    view = memoryview(body)
+    for (start, length), states in expected.items():
+        _verify(states, view[start : start + length], start)
+
+
+def _verify(states: States, body: Any, start: int) -> None:
+    if not states.fit(body):
+        raise OSError(f"the checksum of the column chunk at byte {start} differs")
+
+
+class CheckedFile:
+    """A file for pyarrow to read column chunks from, each of which is compared with its checksum when it is read.
+
+    One position, so one reader at a time; instances over the same bytes cost nothing.
+
+    Args:
+        size: of the whole object.
+
+    Attributes:
+        expected: by (offset, length), the checksums of column chunks; each goes when it was read and found right.
+    """
+
+    closed = False
+    mode = "rb"
+
+    def __init__(self, size: int) -> None:
+        self.expected: dict[Place, States] = {}
+        self._size, self._position = size, 0
+
+    def _take(self, start: int, length: int) -> pa.Buffer:
+        """These bytes, or fewer if there are no more."""
+        raise NotImplementedError
+
+    def read_buffer(self, length: int) -> pa.Buffer:
+        """The next ``length`` bytes, without copying.
+
+        Raises:
+            OSError: they are a column chunk, and its checksum differs.
+        """
+        start = self._position
+        body = self._take(start, length)
+        states = self.expected.pop((start, length), None)
+        if states:
+            _verify(states, body, start)
+        self._position += body.size
+        return body
+
+    def read(self, length: int = -1) -> bytes:
+        """The next ``length`` bytes, copied."""
+        if length < 0:
+            length = self._size - self._position
+        body: bytes = self.read_buffer(length).to_pybytes()
+        return body
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        """Moves to ``offset`` from the start (0), from here (1) or from the end (2)."""
+        self._position = offset + (0, self._position, self._size)[whence]
+        return self._position
+
+    def tell(self) -> int:
+        """Where the next read begins."""
+        return self._position
+
+    def readable(self) -> bool:
+        """Always."""
+        return True
+
+    def seekable(self) -> bool:
+        """Always."""
+        return True
+
+    def writable(self) -> bool:
+        """Never."""
+        return False
+
+    def close(self) -> None:
+        """Does nothing: the file is closed with the last reference to it."""
+
+    def open(self) -> Any:
+        """This file as pyarrow takes it."""
+        return pa.PythonFile(self, mode="r")
+
+
+class FetchedFile(CheckedFile):
+    """The fetched ranges of an object, as a file that has holes where nothing was fetched.
+
+    Reading into a hole is a bug of the planning above and raises AssertionError.
+
+    Args:
+        parts: (offset, bytes), ascending and not overlapping.
+        size: of the whole object.
+    """
+
+    def __init__(self, parts: Sequence[tuple[int, bytes]], size: int) -> None:
+        super().__init__(size)
+        self._starts = [start for start, _ in parts]
+        self._bodies = [body for _, body in parts]
+
+    def _take(self, start: int, length: int) -> pa.Buffer:
+        part = bisect_right(self._starts, start) - 1
+        offset = start - self._starts[part] if part >= 0 else 0
+        if part < 0 or offset + length > len(self._bodies[part]):
+            raise AssertionError(f"bytes {start} to {start + length} were not fetched")
+        return pa.py_buffer(self._bodies[part]).slice(offset, length)
+
+
+class LocalFile(CheckedFile):
+    """A file of this machine.
+
+    Raises:
+        FileNotFoundError: there is none.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._file = pa.OSFile(path)
+        super().__init__(self._file.size())
+
+    def _take(self, start: int, length: int) -> pa.Buffer:
+        self._file.seek(start)
+        return self._file.read_buffer(length)
 
 
 @dataclass

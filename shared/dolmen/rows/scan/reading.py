@@ -23,23 +23,26 @@ from dolmen.format.delete_object import vector_of_mask
 from dolmen.format.entries import DataFile
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.schema import Field, Schema
-from dolmen.rows.scan.by_key.key_access import FilterChoice, FilterUse, IndexedRows, indexed_rows
-from dolmen.rows.scan.plan import FilePlan, Pending, ScanPlan
-from dolmen.rows.scan.read.byte_ranges import (
+from dolmen.rows.scan.data_objects import (
     GAP_BYTES,
     MERGED_BYTES,
     PAGE_GAP_BYTES,
+    DataFileFooter,
+    FetchedFooter,
     Range,
     coalesce,
     cut_by_size,
     data_object,
+    first_request,
     is_local,
     local_path,
     missing_file_error,
+    open_file,
 )
-from dolmen.rows.scan.read.file_bytes import FileBytes, Rows
-from dolmen.rows.scan.read.footers import DataFileFooter, FetchedFooter, first_request, open_file
-from dolmen.rows.scan.read.row_groups import OpenFile, RowGroup, live_mask, row_groups, with_hidden
+from dolmen.rows.scan.file_bytes import FileBytes, Rows
+from dolmen.rows.scan.key_access import FilterChoice, FilterUse, IndexedRows, indexed_rows
+from dolmen.rows.scan.plan import FilePlan, Pending, ScanPlan
+from dolmen.rows.scan.row_groups import OpenFile, RowGroup, live_mask, row_groups, with_hidden
 from dolmen.rows.scan.scan_deletes import (
     VECTOR_BYTES,
     BlobReader,

@@ -23,10 +23,10 @@ from dolmen.format.keys import Keys
 from dolmen.format.manifest import TableEntry
 from dolmen.format.types import to_json, to_plain
 from dolmen.predicate import And, Column, Compare, In, Literal, Or, Predicate
-from dolmen.rows.scan.by_key.key_access import IndexedRows
+from dolmen.rows.scan.key_access import IndexedRows
 from dolmen.rows.scan.plan import ScanPlan, View, plan
-from dolmen.rows.scan.read.reading import PlanReader, RowGroupColumns
-from dolmen.rows.scan.read.row_groups import RowGroup, column_of, row_mask
+from dolmen.rows.scan.reading import PlanReader, RowGroupColumns
+from dolmen.rows.scan.row_groups import RowGroup, column_of, row_mask
 
 LISTED = 10_000
 """The most keys that a predicate lists one by one, so that filters are asked for them; of more it has ranges."""
