@@ -33,7 +33,7 @@ from dolmen.predicate.constants import Domain, domain_of
 from dolmen.rows.scan.plan import View
 from dolmen.rows.scan.scan import matching_positions
 from dolmen.rows.scan.scan_deletes import ErasedRowsFilter
-from dolmen.rows.write.casts import lossless, lossy
+from dolmen.rows.write.casts import lossless_cast, lossy_cast
 from dolmen.rows.write.conform import conform
 from dolmen.rows.write.data_file import write_data_files
 from dolmen.rows.write.row_digest import RowDigest
@@ -129,15 +129,15 @@ def rows_of(
 ) -> Iterator[pa.RecordBatch]:
     """Fits rows to a table, batch by batch, and updates ``digest`` with them, and ``erased`` after it."""
     source = as_batches(data, entry.schema.arrow)
-    batches = conform(source, entry.schema, frame_cast(data) or lossless)
+    batches = conform(source, entry.schema, frame_cast(data) or lossless_cast)
     batches = digest.passing(batches, source.schema) if digest else batches
     return erased.passing(batches) if erased else batches
 
 
 def cast_rows(entry: TableEntry, data: Any) -> pa.RecordBatchReader:
-    """Fits rows to a table, with a loss where necessary (see ``lossy``)."""
+    """Fits rows to a table, with a loss where necessary (see ``lossy_cast``)."""
     schema = entry.schema.arrow
-    return pa.RecordBatchReader.from_batches(schema, conform(as_batches(data, schema), entry.schema, lossy))
+    return pa.RecordBatchReader.from_batches(schema, conform(as_batches(data, schema), entry.schema, lossy_cast))
 
 
 def write_rows(
@@ -292,7 +292,7 @@ def default_json(name: str, arrow_type: pa.DataType, value: Any) -> Json:
         raise InputError(f"column {name!r} of type {short_type(stored)} can have no default but NULL")
     schema = pa.schema([pa.field(name, stored)])
     try:
-        [batch] = conform(as_batches([{name: value}], schema), schema, lossless)
+        [batch] = conform(as_batches([{name: value}], schema), schema, lossless_cast)
         [plain] = to_plain(batch.column(0))
         return to_json_value(plain)
     except (SchemaError, RowError, InputError) as error:
@@ -312,7 +312,7 @@ def _key_rows(keys: Any, fields: tuple[Field, ...]) -> pa.Table:
         columns = _key_columns(list(keys), fields)
         try:
             exact = {field.name: _exact(column, field) for column, field in zip(columns, fields, strict=True)}
-            return pa.Table.from_batches(conform(as_batches(exact, wanted), wanted, lossless), wanted)
+            return pa.Table.from_batches(conform(as_batches(exact, wanted), wanted, lossless_cast), wanted)
         except (SchemaError, RowError, ValueError) as error:
             listed = ", ".join(f"{field.name} {short_type(field.arrow_type)}" for field in fields)
             reason = error.reason if isinstance(error, RowError) else error
@@ -324,7 +324,7 @@ def _key_rows(keys: Any, fields: tuple[Field, ...]) -> pa.Table:
             raise InputError(f"an array has no columns, and this key has several: give rows of {listed}")
         column = pa.table([found[0]], [fields[0].name])
         return pa.Table.from_batches(conform(as_batches(column), wanted, found[1]), wanted)
-    return pa.Table.from_batches(conform(as_batches(keys, wanted), wanted, frame_cast(keys) or lossless), wanted)
+    return pa.Table.from_batches(conform(as_batches(keys, wanted), wanted, frame_cast(keys) or lossless_cast), wanted)
 
 
 def _key_columns(keys: list[Any], fields: tuple[Field, ...]) -> list[list[Any]]:

@@ -1,10 +1,10 @@
-"""Plans from metadata alone which files the changes between two versions are read from."""
+"""Plans from metadata which files the changes between two versions are in, and reads the changed rows from them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -16,6 +16,7 @@ from dolmen.format.arrow_arrays import Mask, to_boolean_array, to_mask
 from dolmen.format.entries import DataFile, KeysTombstone, Tombstone
 from dolmen.format.erasures import Erasure
 from dolmen.format.manifest import Manifest, TableEntry
+from dolmen.format.nesting import nested_values
 from dolmen.format.schema import COMMIT_TS_FIELD, COMMIT_TS_ID, Field
 from dolmen.predicate import Predicate, matches
 from dolmen.rows.changes.row_matching import Changed, RowMatcher
@@ -27,11 +28,11 @@ from dolmen.rows.changes.table_state import (
     affected_between,
     affected_by_commit,
     affected_by_deletes,
-    unlike_files,
+    differing_files,
     younger_files,
 )
 from dolmen.rows.scan.data_objects import cut_by_size
-from dolmen.rows.scan.plan import FilePlan
+from dolmen.rows.scan.plan import FilePlan, ScanPlan
 from dolmen.rows.scan.reading import PlanReader, RowGroupColumns
 from dolmen.rows.scan.row_groups import OpenFile, RowGroup, column_of, live_mask, row_groups, row_mask
 from dolmen.rows.scan.scan_deletes import VECTOR_BYTES, vector_bytes
@@ -42,25 +43,10 @@ class AffectedRowGroup(RowGroup):
     """A row group that may have lost rows.
 
     Args:
-        after: the same row group with the deletes that may have taken rows of it; None if all are gone.
+        after: the same row group with the deletes that may have hidden rows of it; None if all are hidden.
     """
 
     after: RowGroup | None
-
-    @classmethod
-    def of(cls, group: RowGroup, after: RowGroup | None) -> AffectedRowGroup:
-        """A row group of the version before, with what it has become."""
-        return cls(
-            file=group.file,
-            index=group.index,
-            first=group.first,
-            rows=group.rows,
-            gone=group.gone,
-            filter=group.filter,
-            predicates=group.predicates,
-            lookups=group.lookups,
-            after=after,
-        )
 
 
 def visible_rows(
@@ -74,51 +60,45 @@ def visible_rows(
     """Streams the requested rows of some files that no delete hides.
 
     Args:
-        unresolved: the deletes among which the files' tombstones are.
+        unresolved: all deletes that the files' tombstones are from.
         since: leaves out rows of commits up to this timestamp.
     """
     plans = tuple(files)
-    reader = state.reader(columns, plans, unresolved)
+    reader = _reader(state, columns, plans, unresolved)
     is_mixed = any(plan.file.least_row_ts <= since for plan in plans)
     ids = columns.ids | _tested_late(state, columns) | ({COMMIT_TS_ID} if is_mixed else frozenset())
-    schema = read_schema(columns)
 
     def decode(group: RowGroup, read: RowGroupColumns) -> pa.RecordBatch | None:
         keep = row_mask(group, read.read(group.tests))
         if group.file.file.least_row_ts <= since:
             ts = column_of(group, COMMIT_TS_FIELD, read.read(frozenset((COMMIT_TS_ID,)))).to_numpy()
             keep = ts > since if keep is None else keep & (ts > since)
-        return _take(state, group, read, keep, columns, schema)
+        return _take(state, group, read, keep, columns)
 
     for batch in reader.read(decode, reader.groups(), ids):
         if batch is not None:
             yield batch
 
 
-def taken_rows(
+def lost_rows(
     before: TableState,
     after: TableState,
     columns: FeedColumns,
-    affected: Iterable[AffectedFile],
+    files: Iterable[LosingFile],
     deletes: tuple[Tombstone, ...],
 ) -> Iterator[pa.RecordBatch]:
-    """Streams the requested rows that were visible in ``before`` and are hidden in ``after``.
+    """Streams the requested rows of affected files that were visible in ``before`` and are hidden in ``after``.
 
     Args:
-        affected: the files that may have lost rows.
-        deletes: those among which the tombstones of ``affected`` are.
+        deletes: all deletes that the tombstones of the files are from.
     """
-    by_path = {each.before.file.path: each for each in affected}
+    by_path = {each.before.file.path: each for each in files if isinstance(each, AffectedFile)}
     if not by_path:
         return
-    older = before.reader(columns, tuple(each.before for each in by_path.values()), before.tombstones)
-    newer = after.reader(
-        columns,
-        tuple(FilePlan(each.after, False, each.tombstones) for each in by_path.values() if each.tombstones),
-        deletes,
-    )
+    older = _reader(before, columns, tuple(each.before for each in by_path.values()), before.tombstones)
+    plans = (FilePlan(each.after, False, each.tombstones) for each in by_path.values() if each.tombstones)
+    newer = _reader(after, columns, tuple(plans), deletes)
     tested = frozenset(id_ for tombstone in newer.plan.tombstones for id_ in tombstone.columns)
-    schema = read_schema(columns)
 
     def decode(group: RowGroup, read: RowGroupColumns) -> pa.RecordBatch | None:
         assert isinstance(group, AffectedRowGroup)
@@ -128,7 +108,7 @@ def taken_rows(
             if there is None:
                 return None
             keep = ~there if keep is None else keep & ~there
-        return _take(before, group, read, keep, columns, schema)
+        return _take(before, group, read, keep, columns)
 
     ids = columns.ids | tested | _tested_late(before, columns)
     for batch in older.read(decode, _affected_groups(older, newer, by_path), ids):
@@ -140,11 +120,12 @@ def _affected_groups(
     older: PlanReader, newer: PlanReader, by_path: dict[str, AffectedFile]
 ) -> Iterator[AffectedRowGroup]:
     """The row groups that had visible rows and may have lost some."""
-    hidden, taken = older.deletes(), newer.deletes()
+    older_deletes, newer_deletes = older.deletes(), newer.deletes()
     schema = older.plan.entry.schema
     for some in cut_by_size(older.plan.files, vector_bytes, VECTOR_BYTES):
         affected = [by_path[plan.file.path] for plan in some]
-        bitmaps = newer.vectors([FilePlan(each.after, False, ()) for each in affected if each.has_other_vector])
+        changed = [each.after for each in affected if each.after.vector != each.before.file.vector]
+        bitmaps = newer.vectors([FilePlan(file, False, ()) for file in changed])
         for file in older.open_files(some):
             each = by_path[file.file.path]
             there: dict[int, RowGroup] = {}
@@ -152,11 +133,29 @@ def _affected_groups(
                 now = OpenFile(
                     FilePlan(each.after, False, each.tombstones), file.footer, bitmaps.get(each.after.path), file.source
                 )
-                there = {group.index: group for group in row_groups(now, None, taken, schema)}
-            for group in row_groups(file, older.plan.where, hidden, schema):
+                there = {group.index: group for group in row_groups(now, None, newer_deletes, schema)}
+            for group in row_groups(file, older.plan.where, older_deletes, schema):
                 after = there.get(group.index)
-                if after is None or after.tests or after.gone:
-                    yield AffectedRowGroup.of(group, after)
+                if after is None or after.tests or after.deleted:
+                    own = {each.name: getattr(group, each.name) for each in fields(group)}
+                    yield AffectedRowGroup(**own, after=after)
+
+
+def _reader(
+    state: TableState, columns: FeedColumns, files: tuple[FilePlan, ...], unresolved: tuple[Tombstone, ...]
+) -> PlanReader:
+    plan = ScanPlan(
+        table=state.name,
+        version=state.manifest.version,
+        entry=state.entry,
+        output=columns.read,
+        where=state.where(columns),
+        limit=None,
+        files=files,
+        pruned={},
+        unresolved=unresolved,
+    )
+    return PlanReader(state.context, plan)
 
 
 def _tested_late(state: TableState, columns: FeedColumns) -> frozenset[int]:
@@ -170,28 +169,34 @@ def _take(
     read: RowGroupColumns,
     keep: Mask | None,
     columns: FeedColumns,
-    schema: pa.Schema,
 ) -> pa.RecordBatch | None:
     if keep is not None and not keep.any():
         return None
     tested = _tested_late(state, columns)
     arrays = read.read(columns.ids | tested)
     if tested and columns.where is not None:
-        shown = {field.id: state.column(group, field, arrays) for field in columns.needed if field.id in tested}
+        shown = {field.id: _column(state, group, field, arrays) for field in columns.needed if field.id in tested}
         requested = to_mask(matches(columns.where, shown, group.rows))
         keep = requested if keep is None else keep & requested
         if not keep.any():
             return None
-    output = [state.column(group, field, arrays) for field in columns.read]
+    output = [_column(state, group, field, arrays) for field in columns.read]
     if keep is not None and np.count_nonzero(keep) < len(keep):
-        kept = to_boolean_array(keep)
-        output = [array.filter(kept) for array in output]
-    return pa.record_batch(output, schema)
+        mask = to_boolean_array(keep)
+        output = [array.filter(mask) for array in output]
+    return pa.record_batch(output, columns.arrow)
 
 
-def read_schema(columns: FeedColumns) -> pa.Schema:
-    """The Arrow schema of the rows that are read. In versions that do not show a column, it is NULL."""
-    return pa.schema([pa.field(field.name, field.arrow_type) for field in columns.read])
+def _column(state: TableState, group: RowGroup, field: Field, arrays: Mapping[int, pa.Array]) -> pa.Array:
+    """A column of all rows of a row group as a version shows it, in the feed's type."""
+    absent = state.absent.get(field.id)
+    if absent is None:
+        return column_of(group, field, arrays)
+    if field.id in absent:
+        is_older = field.added_ts <= state.commit_ts
+        return pa.nulls(group.rows, field.arrow_type) if is_older else field.initial_values(group.rows)
+    own = state.own.by_id[field.id]
+    return nested_values(column_of(group, own, arrays), own.arrow_type, field.arrow_type)
 
 
 LosingFile: TypeAlias = AffectedFile | FilePlan
@@ -207,7 +212,7 @@ class ChangedFiles:
         columns: to be read.
         lost, new: these files.
         read_lost, read_new: stream the rows that some of these files have lost, or that are new in them.
-        is_difference: whether a row on both sides is no change.
+        is_difference: whether a row on both sides is not a change.
     """
 
     columns: FeedColumns
@@ -219,7 +224,7 @@ class ChangedFiles:
 
     @property
     def is_paired(self) -> bool:
-        """Whether rows of one file may have to be paired with rows of another, so that all files are read together."""
+        """True if rows of one file may have to be paired with rows of another, so that all files are read together."""
         return bool(self.lost and self.new and (self.columns.key or self.is_difference))
 
     @property
@@ -229,7 +234,7 @@ class ChangedFiles:
         return [(file.path, file.size) for file in before], [(plan.file.path, plan.file.size) for plan in self.new]
 
     def only(self, lost: AbstractSet[str], new: AbstractSet[str]) -> ChangedFiles:
-        """The same change with some of its files alone, by their paths; no rows of it may have to be paired."""
+        """The same change with only some of its files, by their paths, when ``is_paired`` is False."""
         return replace(
             self,
             columns=replace(self.columns, key=()),
@@ -257,15 +262,14 @@ class ChangedFiles:
 
 def matcher(columns: FeedColumns, *, is_difference: bool) -> RowMatcher:
     """A matcher of rows with these columns."""
-    key = [field.name for field in columns.key]
-    return RowMatcher(read_schema(columns), key, drop_equal=is_difference)
+    return RowMatcher(columns.arrow, [field.name for field in columns.key], drop_equal=is_difference)
 
 
 class ChangePlanner:
     """Plans changes of one table.
 
     Args:
-        entry: says the table's uuid, primary key, and the columns of the feed.
+        entry: has the table's uuid, primary key, and the columns of the feed.
         output: columns of the result.
         where: bound to the columns of ``entry``: the feed of the rows for which it is TRUE.
         erasures: of rows of the table, oldest first: the changes are those of the versions without erased rows.
@@ -288,7 +292,7 @@ class ChangePlanner:
         return self._keyed_by(self._entry.primary_key)
 
     def of_commit(self, first: Manifest, last: Manifest, columns: FeedColumns | None = None) -> ChangedFiles:
-        """The rows that one commit took away and added.
+        """The rows that one commit deleted and added.
 
         Args:
             first, last: the version before the commit, and its own.
@@ -304,13 +308,13 @@ class ChangePlanner:
             ids = self._entry.primary_key or _upserted_by(deletes, new) if new and affected else ()
             columns = self._keyed_by(ids)
         planner = FilePlanner(after, columns, deletes)
-        return _in_epoch(columns, before, after, affected, tuple(_plans(planner, new)), deletes)
+        return _in_epoch(columns, before, after, affected, tuple(planner.plans(new)), deletes)
 
     def net(self, first: Manifest, last: Manifest) -> ChangedFiles | None:
         """The difference of two versions.
 
         Returns:
-            None if compaction has replaced files of which rows may be gone: only the commits tell the difference then.
+            None if compaction has replaced files that may have lost rows: then only the commits tell the difference.
         """
         before, after = self._state(first), self._state(last)
         if before is None or after is None or not self._is_in_epoch(before, after):
@@ -321,20 +325,20 @@ class ChangePlanner:
         affected = affected_between(before, after, columns, planner) if has_deletes else iter(())
         if affected is None:
             return None
-        new = tuple(_plans(planner, younger_files(after, columns, before.commit_ts)))
+        new = tuple(planner.plans(younger_files(after, columns, before.commit_ts)))
         return _in_epoch(columns, before, after, tuple(affected), new, planner.tombstones, is_net=True)
 
     def erased(self, first: Manifest, last: Manifest, *, net: bool = False) -> ChangedFiles | None:
-        """The rows that a commit took away and that were erased later, as deletes for consumers that have them.
+        """The rows that a commit deleted and that were erased later, as deletes for consumers that have them.
 
-        They have values in the columns of the primary key alone; without one, in those that the erasures name. Some may
-        be of rows that are erased by a later commit, in a file of which this one took others.
+        They have values only in the columns of the primary key; without one, in those that the erasures name. Rows that
+        a later commit erased may be among them, if this one deleted others of the same file.
 
         Args:
-            net: whether other commits may have come between the two versions.
+            net: whether other commits may be between the two versions.
 
         Returns:
-            None if there are none.
+            None without such rows.
         """
         erasures = [erasure for erasure in self._erasures if erasure.ts > first.commit_ts]
         state = self._stored(first) if erasures else None
@@ -343,11 +347,11 @@ class ChangePlanner:
         with_deletes = with_erasures(state.entry, erasures, self._context.segments)
         deletes = with_deletes.tombstones[len(state.entry.tombstones) :]
         named = self._entry.primary_key or {id_ for delete in deletes for id_ in delete.columns}
-        kept = tuple(field for field in self._entry.schema.fields if field.id in named)
-        if not deletes or not kept:
+        key = tuple(field for field in self._entry.schema.fields if field.id in named)
+        if not deletes or not key:
             return None
         output = tuple(field for field in self._columns.output if field.id in named)
-        columns = FeedColumns(self._entry.schema, output, kept, self._columns.where)
+        columns = FeedColumns(self._entry.schema, output, key, self._columns.where)
         affected = affected_by_deletes(state, deletes, with_deletes.schema, columns)
         now = None if net else self._stored(last)
         if now is not None and now.entry.epoch == state.entry.epoch:
@@ -355,18 +359,14 @@ class ChangePlanner:
             affected = (each for each in affected if each.after.path in touched)
 
         def read_lost(_: FeedColumns, files: Sequence[LosingFile]) -> Iterator[pa.RecordBatch]:
-            losing = [each for each in files if isinstance(each, AffectedFile)]
-            for batch in taken_rows(state, state.with_entry(with_deletes), columns, losing, deletes):
+            for batch in lost_rows(state, state.with_entry(with_deletes), columns, files, deletes):
                 arrays = [
                     batch.column(field.name) if field in output else pa.nulls(batch.num_rows, field.arrow_type)
                     for field in self._columns.output
                 ]
                 yield pa.RecordBatch.from_arrays(arrays, [field.name for field in self._columns.output])
 
-        def read_new(_: FeedColumns, files: Sequence[FilePlan]) -> Iterator[pa.RecordBatch]:
-            return iter(())
-
-        return ChangedFiles(columns, tuple(affected), (), read_lost, read_new)
+        return ChangedFiles(columns, tuple(affected), (), read_lost, lambda columns, files: iter(()))
 
     def _difference(self, before: TableState | None, after: TableState | None) -> ChangedFiles:
         """The rows that only one of two versions has, whatever happened in between."""
@@ -380,14 +380,14 @@ class ChangePlanner:
 
             return rows
 
-        are_alike = before is not None and after is not None and before.shows_like(after, columns)
-        lost = () if before is None else tuple(unlike_files(before, after if are_alike else None, columns))
-        new = () if after is None else tuple(unlike_files(after, before if are_alike else None, columns))
+        are_alike = before is not None and after is not None and before.shows_same(after, columns)
+        lost = () if before is None else tuple(differing_files(before, after if are_alike else None, columns))
+        new = () if after is None else tuple(differing_files(after, before if are_alike else None, columns))
         return ChangedFiles(columns, lost, new, read(before), read(after), is_difference=both)
 
     def _is_in_epoch(self, before: TableState, after: TableState) -> bool:
-        """Whether the table was not overwritten or restored in between, and lost none of the feed's columns."""
-        return before.entry.epoch == after.entry.epoch and before.shows_like(after, self.key_columns)
+        """True if the table was not overwritten or restored in between, and lost none of the feed's columns."""
+        return before.entry.epoch == after.entry.epoch and before.shows_same(after, self.key_columns)
 
     def _state(self, manifest: Manifest) -> TableState | None:
         """The table in a version, without the rows that were erased since."""
@@ -417,7 +417,7 @@ def _in_epoch(
     """The changed files of two versions of one epoch."""
 
     def read_lost(columns: FeedColumns, files: Sequence[LosingFile]) -> Iterator[pa.RecordBatch]:
-        return taken_rows(before, after, columns, [each for each in files if isinstance(each, AffectedFile)], deletes)
+        return lost_rows(before, after, columns, files, deletes)
 
     def read_new(columns: FeedColumns, files: Sequence[FilePlan]) -> Iterator[pa.RecordBatch]:
         return visible_rows(after, columns, files, deletes, since=before.commit_ts if is_net else 0)
@@ -427,10 +427,6 @@ def _in_epoch(
 
 def _file_before(plan: LosingFile) -> DataFile:
     return plan.before.file if isinstance(plan, AffectedFile) else plan.file
-
-
-def _plans(planner: FilePlanner, files: Iterable[DataFile]) -> Iterator[FilePlan]:
-    return (plan for file in files if (plan := planner.plan(file)) is not None)
 
 
 def _upserted_by(deletes: Iterable[Tombstone], files: Iterable[DataFile]) -> tuple[int, ...]:

@@ -1,9 +1,9 @@
-"""Matches rows that a change took away with rows that it added: equal ones, and those of the same key.
+"""Matches rows that a change deleted with rows that it added: equal ones, and those of the same key.
 
-The rows that were taken away are buffered in memory and the others stream past them. When they do not fit, both go to
-temporary files in parts by key, or by the whole row where there is no key, and part after part is matched.
+Deleted rows are buffered in memory and the others stream past them. If they do not fit, both go to temporary files in
+parts by key, or by the whole row without a key, and part after part is matched.
 
-Compares rows with rows, bit by bit: NaN equals itself, -0.0 is not 0.0, NULL equals NULL, and so within lists.
+Rows are compared bit by bit: NaN equals itself, -0.0 is not 0.0, NULL equals NULL, also inside lists.
 """
 
 from __future__ import annotations
@@ -31,18 +31,14 @@ Mask: TypeAlias = npt.NDArray[np.bool_]
 Indexes: TypeAlias = npt.NDArray[np.int64]
 
 MEMORY_BYTES = 64 * MIB
-"""The most bytes of removed rows that are buffered in memory; matching takes a few times as much."""
+"""The most bytes of deleted rows that are buffered in memory; matching takes a few times as much."""
 
 _LEVELS = 3
-"""How often rows that do not fit into memory are divided: into 32,768 parts. Equal rows stay together."""
+"""Rows that do not fit into memory are divided at most this many times: into 32,768 parts."""
 
 
 def equal_rows(first: Sequence[pa.Array], second: Sequence[pa.Array]) -> Mask:
-    """A mask of the indexes at which two groups of columns have the same row.
-
-    Args:
-        first, second: columns of the same types and of equal length.
-    """
+    """A mask of the indexes at which two groups of columns, of the same types and length, have the same row."""
     mask = np.ones(len(first[0]) if first else 0, np.bool_)
     for one, other in zip(first, second, strict=True):
         mask &= _equal(one, other)
@@ -58,7 +54,7 @@ def _equal(first: pa.Array, second: pa.Array) -> Mask:
 
 
 def _equal_values(first: pa.Array, second: pa.Array) -> Mask:
-    """The same for values that are not NULL; anything at the indexes of the others."""
+    """The mask for values that are not NULL; its other values mean nothing."""
     kind = first.type
     if t.is_struct(kind):
         return equal_rows(first.flatten(), second.flatten())
@@ -86,7 +82,7 @@ def _equal_lists(first: pa.Array, second: pa.Array) -> Mask:
 
 
 def _spans(array: pa.Array) -> tuple[Indexes, Indexes]:
-    """Where each list begins among the elements, and how long it is; a NULL has none."""
+    """The start of each list among the elements, and its length, which is 0 for NULL."""
     ends = array.offsets.to_numpy().astype(np.int64)
     lengths = np.diff(ends)
     if array.null_count:
@@ -115,12 +111,12 @@ Changed: TypeAlias = tuple[Change, pa.RecordBatch]
 
 
 class RowMatcher:
-    """Matches rows.
+    """Matches deleted and added rows.
 
     Args:
         schema: the rows' columns.
-        key: names of the columns by which two different rows are the same row before and after; none for no such rows.
-        drop_equal: whether a row that was both taken away and added is no change.
+        key: names of the columns by which a deleted and an added row are the same row; may be empty.
+        drop_equal: whether a row that was both deleted and added is not a change.
         memory_bytes: see ``MEMORY_BYTES``.
     """
 
@@ -137,7 +133,7 @@ class RowMatcher:
         self._memory_bytes, self._level = memory_bytes, level
 
     def match(self, deleted: Iterator[pa.RecordBatch], inserted: Iterable[pa.RecordBatch]) -> Iterator[Changed]:
-        """Yields the changes. Before a row of a key is added, the row of this key is taken away.
+        """Yields the changes: the row of a key is deleted before another one is added.
 
         Raises:
             LimitError: the disk has no room for rows that do not fit into memory.
@@ -161,7 +157,7 @@ class RowMatcher:
             yield from _each("insert", inserted)
 
     def match_mixed(self, changes: Iterator[Changed]) -> Iterator[Changed]:
-        """The same for inserts and deletes of several commits, in any order."""
+        """Matches inserts and deletes of several commits, in any order."""
         buffered: list[Changed] = []
         size = 0
         for change in changes:
@@ -174,11 +170,11 @@ class RowMatcher:
         yield from self.match(iter(deleted), [batch for change, batch in buffered if change == "insert"])
 
     def _match_parts(self, changes: Iterable[Changed]) -> Iterator[Changed]:
-        with SpilledRows(self._schema, self._level) as gone, SpilledRows(self._schema, self._level) as new:
+        with SpilledRows(self._schema, self._level) as deleted, SpilledRows(self._schema, self._level) as new:
             for change, batch in changes:
                 hashes = row_hashes(batch.select(self._key) if self._key else batch)
-                (gone if change == "delete" else new).add(batch, hashes)
-            gone.finish()
+                (deleted if change == "delete" else new).add(batch, hashes)
+            deleted.finish()
             new.finish()
             inner = RowMatcher(
                 self._schema,
@@ -188,7 +184,7 @@ class RowMatcher:
                 level=self._level + 1,
             )
             for part in range(PARTS):
-                yield from inner.match(gone.read(part), new.read(part))
+                yield from inner.match(deleted.read(part), new.read(part))
 
     def _match_in_memory(self, buffered: list[pa.RecordBatch], inserted: Iterable[pa.RecordBatch]) -> Iterator[Changed]:
         deleted = _concatenate(buffered, self._schema)
@@ -206,10 +202,10 @@ class RowMatcher:
             if key_hashes is not None:
                 hashes = row_hashes(batch.select(self._key))
                 at = np.minimum(np.searchsorted(key_hashes, hashes), len(key_hashes) - 1)
-                known = key_hashes[at] == hashes
-                if known.any():
-                    later.append(batch.filter(pa.array(known)))
-                    batch = batch.filter(pa.array(~known))
+                may_pair = key_hashes[at] == hashes
+                if may_pair.any():
+                    later.append(batch.filter(pa.array(may_pair)))
+                    batch = batch.filter(pa.array(~may_pair))
             if batch.num_rows:
                 yield "insert", batch
         rest = deleted.filter(pa.array(left))
@@ -234,11 +230,7 @@ class RowMatcher:
 
 
 class _Groups:
-    """Indexes of rows by a number of each; each index is given out once.
-
-    Args:
-        hashes: the number of the row at each place.
-    """
+    """Indexes of rows by their hashes; ``take`` returns each index once."""
 
     def __init__(self, hashes: Hashes) -> None:
         self._order = np.argsort(hashes, kind="stable")
@@ -248,10 +240,10 @@ class _Groups:
         self._taken = np.zeros(len(self._numbers), np.int64)
 
     def take(self, hashes: Hashes) -> tuple[Indexes, Indexes]:
-        """Gives out indexes for rows with these numbers.
+        """Takes an index for each row with one of these hashes, while there are any.
 
         Returns:
-            The rows that got an index, and the index of each. The rows have the same number, and may still differ.
+            The rows that got an index, and the index of each: rows of the same hash, which may still differ.
         """
         if not len(self._numbers):
             return np.empty(0, np.int64), np.empty(0, np.int64)
@@ -292,15 +284,15 @@ PARTS_BITS = 5
 PARTS = 1 << PARTS_BITS
 
 _BUFFERED = 4 * MIB
-"""Rows of all parts are collected up to so many bytes before they are written."""
+"""Rows of all parts are collected up to this size before they are written."""
 
 
 class SpilledRows:
-    """Rows in files, one for each part. Use it as a context: the files go at its end.
+    """Rows in temporary files, one for each part, which the end of the context deletes.
 
     Args:
         schema: the rows' columns.
-        level: which bits of a row's number choose its part; rows of one part are divided further on the next level.
+        level: chooses the bits of a row's hash that give its part; the next level divides rows of one part further.
     """
 
     def __init__(self, schema: pa.Schema, level: int) -> None:
@@ -319,7 +311,7 @@ class SpilledRows:
         self._stack.close()
 
     def add(self, batch: pa.RecordBatch, hashes: Hashes) -> None:
-        """Adds rows with the number of each. Raises LimitError if the disk is full."""
+        """Adds rows with their hashes. Raises LimitError if the disk is full."""
         part_of = (hashes >> self._shift) & np.uint64(PARTS - 1)
         order = np.argsort(part_of, kind="stable")
         sorted_rows = batch.take(pa.array(order))

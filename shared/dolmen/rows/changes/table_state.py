@@ -1,13 +1,12 @@
-"""One table in one version, seen through the columns of the feed's last version.
+"""One table in one version, seen through the columns of the feed's last version, and its files that a change concerns.
 
 A version may lack columns of the feed that a later restore brought back. In such a version these columns are NULL in
 all rows, whatever its files still hold. A column that was added later is not absent: older rows have its default.
 
-``changing_commits`` finds the commits that changed a table's rows, with few requests: most versions of a long chain are
-never read. The history lists the effects of each commit. They only choose the manifests that are read first. Whether a
-table is the same in two versions follows from its entries: a commit that added rows left a younger timestamp, one that
-took rows away moved ``last_delete_ts``, one that replaced all of them made a new epoch, and one that dropped a column
-of the feed no longer shows it. Where the entries disagree with the history, every version in between is read.
+``changing_commits`` reads few of the versions in a long chain. The effects in the history only choose the manifests
+that are read first. Entries decide whether a table differs between two versions: a commit that added rows left a
+greater timestamp, one that deleted rows moved ``last_delete_ts``, one that replaced all rows made a new epoch, and one
+that dropped a column of the feed does not show it. If they disagree with the history, every version in between is read.
 """
 
 from __future__ import annotations
@@ -34,15 +33,13 @@ from dolmen.format.column_history import changed_forms, widened_entry
 from dolmen.format.entries import DataFile, Tombstone
 from dolmen.format.erasures import Erasure
 from dolmen.format.manifest import HistoryEntry, Manifest, TableEntry
-from dolmen.format.nesting import fields_inside, nested_values, wider_ids
+from dolmen.format.nesting import fields_inside, wider_ids
 from dolmen.format.schema import COMMIT_TS_ID, Field, Schema
 from dolmen.format.types import short_type
 from dolmen.predicate import Predicate, StatsVerdict, columns
-from dolmen.rows.scan.plan import FilePlan, ScanPlan
-from dolmen.rows.scan.reading import PlanReader
-from dolmen.rows.scan.row_groups import RowGroup, column_of
+from dolmen.rows.scan.plan import FilePlan
 
-_TOGETHER = 4096
+_FILES_AT_ONCE = 4096
 """The most files of one version that are looked up in the other at once."""
 
 
@@ -51,19 +48,14 @@ class AffectedFile:
     """A file that may have lost rows.
 
     Args:
-        before: the file as it was, with the deletes that hid rows of it.
-        after: its entry as it is.
-        tombstones: deletes that may have taken rows of it; None if one of them certainly took all.
+        before: the file in the earlier version, with the deletes that hid rows of it.
+        after: its entry in the later version.
+        tombstones: deletes that may have hidden rows of it; None if one of them certainly hides all.
     """
 
     before: FilePlan
     after: DataFile
     tombstones: FileTombstones | None
-
-    @property
-    def has_other_vector(self) -> bool:
-        """Whether rows may have been taken by position."""
-        return self.after.vector != self.before.file.vector
 
 
 class FilePlanner:
@@ -76,21 +68,22 @@ class FilePlanner:
     def __init__(
         self, state: TableState, columns: FeedColumns, tombstones: tuple[Tombstone, ...] | None = None
     ) -> None:
-        self.state, self._columns, self._given = state, columns, tombstones
+        self._state, self._columns, self._tombstones = state, columns, tombstones
         self._where = state.where(columns)
-        self._judge: TombstoneJudge | None = None
 
     @property
     def tombstones(self) -> tuple[Tombstone, ...]:
         """The deletes that count, oldest first."""
-        return self.state.tombstones if self._given is None else self._given
+        return self._state.tombstones if self._tombstones is None else self._tombstones
 
-    @property
+    @cached_property
     def judge(self) -> TombstoneJudge:
         """Judges files by statistics against these deletes."""
-        if self._judge is None:
-            self._judge = TombstoneJudge(self.tombstones, self.state.entry.schema)
-        return self._judge
+        return TombstoneJudge(self.tombstones, self._state.entry.schema)
+
+    def plans(self, files: Iterable[DataFile]) -> Iterator[FilePlan]:
+        """Plans those of the files that may have visible rows that match."""
+        return (plan for file in files if (plan := self.plan(file)) is not None)
 
     def plan(self, file: DataFile) -> FilePlan | None:
         """The file with the deletes that may hide rows of it; None if no row of it both matches and is visible."""
@@ -98,7 +91,7 @@ class FilePlanner:
             return None
         verdict = StatsVerdict.ALWAYS
         if self._where is not None:
-            verdict = RowBounds.of(file, self.state.entry.schema, self._columns.filtered).judge(self._where)
+            verdict = RowBounds.of(file, self._state.entry.schema, self._columns.filtered).judge(self._where)
         tombstones = None if verdict is StatsVerdict.NEVER else self.judge.of_file(file)
         return None if tombstones is None else FilePlan(file, verdict is StatsVerdict.MAYBE, tombstones)
 
@@ -114,17 +107,17 @@ def younger_files(state: TableState, columns: FeedColumns, commit_ts: int) -> It
 
 
 def affected_by_commit(before: TableState, after: TableState, columns: FeedColumns) -> Iterator[AffectedFile]:
-    """Yields the files of ``before`` of which the commit that made ``after`` may have taken rows.
+    """Yields the files of ``before`` that may have lost rows by the commit that made ``after``.
 
-    Of the table's segments it reads those that may have such files, and no other.
+    Of the table's segments it reads only those that may have such files.
     """
     older = FilePlanner(before, columns)
     own = [each for each in after.tombstones_since(before.commit_ts) if each.ts <= after.commit_ts]
-    judge_ = TombstoneJudge(own, after.entry.schema)
+    judge = TombstoneJudge(own, after.entry.schema)
     replaced = _replaced_vectors(before, after)
-    for file in _judged_files(before, judge_):
+    for file in _judged_files(before, judge):
         now = replaced.pop(file.uuid, None)
-        tombstones = judge_.of_file(file)
+        tombstones = judge.of_file(file)
         if now is None and tombstones is not None and not tombstones:
             continue
         if (plan := older.plan(file)) is not None:
@@ -137,14 +130,14 @@ def affected_by_commit(before: TableState, after: TableState, columns: FeedColum
 def affected_by_deletes(
     before: TableState, deletes: tuple[Tombstone, ...], schema: Schema, columns: FeedColumns
 ) -> Iterator[AffectedFile]:
-    """Yields the files of which some deletes may take rows.
+    """Yields the files of which some deletes may hide rows.
 
     Args:
         schema: the table's columns, with all that the deletes name.
     """
-    older, judge_ = FilePlanner(before, columns), TombstoneJudge(deletes, schema)
-    for file in _judged_files(before, judge_):
-        tombstones = judge_.of_file(file)
+    older, judge = FilePlanner(before, columns), TombstoneJudge(deletes, schema)
+    for file in _judged_files(before, judge):
+        tombstones = judge.of_file(file)
         if (tombstones is None or tombstones) and (plan := older.plan(file)) is not None:
             yield AffectedFile(plan, file, tombstones)
 
@@ -178,48 +171,41 @@ def affected_between(
     return iter(affected)
 
 
-def unlike_files(state: TableState, other: TableState | None, columns: FeedColumns) -> Iterator[FilePlan]:
+def differing_files(state: TableState, other: TableState | None, columns: FeedColumns) -> Iterator[FilePlan]:
     """Yields the files whose visible rows may not be the same in the other version."""
     planner = FilePlanner(state, columns)
     others = None if other is None else FilePlanner(other, columns)
     for some in _batches(state.live):
         found = {} if other is None else other.live.find([file.uuid for file in some])
-        for file in some:
-            there = found.get(file.uuid)
-            plan = planner.plan(file)
-            if plan is None or (others and there and _is_alike(plan, there, others)):
-                continue
+        for plan in planner.plans(some):
+            there = found.get(plan.file.uuid)
+            if others and there and plan.file.vector == there.vector:
+                alike = others.plan(there)
+                if alike is not None and tuple(alike.tombstones) == tuple(plan.tombstones):
+                    continue
             yield plan
 
 
-def _is_alike(plan: FilePlan, there: DataFile, others: FilePlanner) -> bool:
-    if plan.file.vector != there.vector:
-        return False
-    other = others.plan(there)
-    return other is not None and tuple(other.tombstones) == tuple(plan.tombstones)
-
-
-def _judged_files(state: TableState, judge_: TombstoneJudge) -> Iterator[DataFile]:
+def _judged_files(state: TableState, judge: TombstoneJudge) -> Iterator[DataFile]:
     """The files of which some delete may hide rows, by the bounds of segments, and all inline files."""
-    if not judge_:
+    if not judge:
         return
-    judged = {segment.object: judge_.of_segment(segment) for segment in state.live.segments}
-    requested = [segment for segment in state.live.segments if judged[segment.object]]
+    verdicts = {segment.object: judge.of_segment(segment) for segment in state.live.segments}
+    requested = [segment for segment in state.live.segments if verdicts[segment.object]]
     for each in state.live.live_segments(requested) if requested else ():
-        yield from each.entries(each.positions(judged[each.segment.object].mask(each)))
+        yield from each.entries(each.positions(verdicts[each.segment.object].mask(each)))
     yield from state.entry.files
 
 
 def _replaced_vectors(before: TableState, after: TableState) -> dict[str, DataFile]:
     """Files of ``before`` to which the next commit gave other vectors, as they are after it, by uuid.
 
-    The pairs that a commit changes are inline: in an overlay, or in the file's own inline entry.
+    Changed vectors are inline: in an overlay, or in the file's own inline entry.
     """
     inline = {file.uuid: file.vector for file in before.entry.files}
     found = {file.uuid: file for file in after.entry.files if inline.get(file.uuid, file.vector) != file.vector}
-    known = set(before.entry.overlays)
-    changed = [overlay.file for overlay in after.entry.overlays if overlay not in known]
-    if changed:
+    older = set(before.entry.overlays)
+    if changed := [overlay.file for overlay in after.entry.overlays if overlay not in older]:
         was = before.live.find(changed)
         now = after.live.find(was)
         found |= {uuid: file for uuid, file in now.items() if was[uuid].vector != file.vector}
@@ -228,7 +214,7 @@ def _replaced_vectors(before: TableState, after: TableState) -> dict[str, DataFi
 
 def _batches(files: Iterable[DataFile]) -> Iterator[list[DataFile]]:
     iterator = iter(files)
-    while some := list(islice(iterator, _TOGETHER)):
+    while some := list(islice(iterator, _FILES_AT_ONCE)):
         yield some
 
 
@@ -241,12 +227,12 @@ _AHEAD = 8
 _SAME_ROWS = frozenset(("resolve", "compact", "index", "merge", "set", "alter", "rename"))
 """Effects after which a scan returns the same rows, in the columns that it still has."""
 
-_REACHING = frozenset(("erase", "forget"))
+_ON_OTHER_TABLES = frozenset(("erase", "forget"))
 """Effects on more tables than the one that they name, if they name any."""
 
 
 def absent_columns(own: Schema, commit_ts: int, fields: Iterable[Field]) -> AbsentColumns:
-    """The columns, and fields inside them, that a version of the table does not show.
+    """The columns of the feed, and fields inside them, that a version of the table does not show.
 
     A table that was dropped and restored may give an id a second time, so the time of a column's addition counts too.
 
@@ -256,44 +242,44 @@ def absent_columns(own: Schema, commit_ts: int, fields: Iterable[Field]) -> Abse
         fields: columns of the feed.
     """
     there = {field.id: field for field in own.fields}
-    found: dict[int, frozenset[int]] = {}
+    absent: dict[int, frozenset[int]] = {}
     for field in fields:
-        known = there.get(field.id)
-        if known == field:
+        shown = there.get(field.id)
+        if shown == field:
             continue
-        if known is None or known.added_ts != field.added_ts:
+        if shown is None or shown.added_ts != field.added_ts:
             if field.added_ts <= commit_ts or field.id < own.next_id:
-                found[field.id] = frozenset((field.id,))
+                absent[field.id] = frozenset((field.id,))
             continue
-        shown = {(inside.id, inside.added_ts) for inside in fields_inside(known.type)}
-        gone = frozenset(
+        inner = {(inside.id, inside.added_ts) for inside in fields_inside(shown.type)}
+        hidden = frozenset(
             inside.id
             for inside in fields_inside(field.type)
-            if (inside.id, inside.added_ts) not in shown and (inside.added_ts <= commit_ts or inside.id < own.next_id)
+            if (inside.id, inside.added_ts) not in inner and (inside.added_ts <= commit_ts or inside.id < own.next_id)
         )
-        if gone:
-            found[field.id] = gone
-    return found
+        if hidden:
+            absent[field.id] = hidden
+    return absent
 
 
 @dataclass(frozen=True)
 class CommitStep:
-    """A version that may have changed a table's rows, and the version before it, or for net changes an earlier one."""
+    """A version that may have changed a table's rows, and the version before it (an earlier one for net changes)."""
 
     before: Manifest
     after: Manifest
 
 
 def entry_of(manifest: Manifest, uuid: str) -> TableEntry | None:
-    """The entry of the table with this uuid, whatever its name is; None if the version has no such table."""
+    """The entry of the table with this uuid; None if the version has no such table."""
     name = manifest.name_of(uuid)
     return None if name is None else manifest.tables[name]
 
 
 def may_differ(before: Manifest, after: Manifest, uuid: str, segments: SegmentReader, fields: Sequence[Field]) -> bool:
-    """Whether a table's rows may differ between two versions, or may have differed from both in between.
+    """True if a table's rows may differ between two versions, or may have differed from both in between.
 
-    False is certain. It goes by the entries alone; an idle table's is fetched if it has become idle in between.
+    Compares entries only; that of an idle table is fetched if it has become idle in between.
 
     Args:
         fields: columns of the feed: a version that does not show one of them differs from one that does.
@@ -320,10 +306,10 @@ def changing_commits(
 ) -> Iterator[CommitStep]:
     """Yields the commits after ``since`` and up to ``until`` that may have changed a table's rows, oldest first.
 
-    Reads segments of history, and the manifests of these commits and of the versions before them; several at once.
+    Reads segments of history, and the manifests of these commits and of the versions before them.
 
     Args:
-        newest: a version that knows the history of ``until``.
+        newest: a version that has the history of ``until``.
         fields: columns of the feed.
 
     Raises:
@@ -333,7 +319,7 @@ def changing_commits(
         return
     history = history_between(context.head, newest, since.version + 1, until.version)
     names = {name for manifest in (since, until) if (name := manifest.name_of(uuid)) is not None}
-    for before, after in pairwise(_manifests(context, since, until, _worth_reading(history, names))):
+    for before, after in pairwise(_manifests(context, since, until, _relevant_commits(history, names))):
         if not may_differ(before, after, uuid, context.segments, fields):
             continue
         if after.version == before.version + 1:
@@ -352,35 +338,36 @@ def _manifests(
     return chain([first], read, [last])
 
 
-def _worth_reading(history: Iterable[HistoryEntry], names: set[str]) -> Iterator[HistoryEntry]:
-    """The commits that say that they changed rows of the table, and those before them; the last one is left out."""
+def _relevant_commits(history: Iterable[HistoryEntry], names: set[str]) -> Iterator[HistoryEntry]:
+    """The commits that may have changed rows of the table, and those before them; the last one is left out."""
     before: HistoryEntry | None = None
-    is_before_wanted = False
+    is_before_relevant = False
     for entry in history:
-        is_wanted = _says_changes(entry, names)
-        if before is not None and (is_wanted or is_before_wanted):
+        is_relevant = _may_change_rows(entry, names)
+        if before is not None and (is_relevant or is_before_relevant):
             yield before
-        before, is_before_wanted = entry, is_wanted
+        before, is_before_relevant = entry, is_relevant
 
 
-def _says_changes(entry: HistoryEntry, names: set[str]) -> bool:
-    """Whether a commit says that it changed rows of a table with one of these names. Adds its new name to them."""
-    for deed in entry.did:
-        if deed.what == "rename" and deed.table in names:
-            names.update(deed.over)
+def _may_change_rows(entry: HistoryEntry, names: set[str]) -> bool:
+    """True if a commit may have changed rows of a table with one of these names. Adds its new name to them."""
+    for effect in entry.did:
+        if effect.what == "rename" and effect.table in names:
+            names.update(effect.over)
     return bool(entry.did_more) or any(
-        deed.what in _REACHING or (deed.table in names and deed.what not in _SAME_ROWS) for deed in entry.did
+        effect.what in _ON_OTHER_TABLES or (effect.table in names and effect.what not in _SAME_ROWS)
+        for effect in entry.did
     )
 
 
 @dataclass(frozen=True)
 class FeedColumns:
-    """The columns that are read of every version.
+    """The columns that a feed reads of every version.
 
     Args:
         schema: the table's columns in the feed's last version.
         output: the columns of the result.
-        key: the columns by which a deleted and an added row are the same row; none if there is no key.
+        key: the columns by which a deleted and an added row are the same row; may be empty.
         where: bound to ``schema``: only rows for which it is TRUE.
     """
 
@@ -399,6 +386,11 @@ class FeedColumns:
     def ids(self) -> frozenset[int]:
         """Ids of the columns that are read."""
         return frozenset(field.id for field in self.read)
+
+    @property
+    def arrow(self) -> pa.Schema:
+        """The Arrow schema of the rows that are read. A column is NULL in versions that do not show it."""
+        return pa.schema([pa.field(field.name, field.arrow_type) for field in self.read])
 
     @cached_property
     def filtered(self) -> frozenset[int]:
@@ -438,10 +430,10 @@ class TableState:
         *,
         hide: bool = True,
     ) -> TableState | None:
-        """The table with this uuid; None if the version has no such table. An idle one's entry is fetched.
+        """The table with this uuid; None if the version has no such table. Fetches the entry of an idle one.
 
         Args:
-            erasures: oldest first: the table is seen without the rows that younger ones than the version erased.
+            erasures: oldest first: the table is seen without rows that erasures after this version erased.
             hide: whether columns that the version does not show are NULL, and not what its files hold.
 
         Raises:
@@ -464,32 +456,17 @@ class TableState:
         """The same version of the table with another entry."""
         return TableState(self.context, self.manifest, self.name, entry, self.own, self.absent)
 
-    def shows_like(self, other: TableState, columns: FeedColumns) -> bool:
-        """Whether two versions show the same of the columns that are needed."""
+    def shows_same(self, other: TableState, columns: FeedColumns) -> bool:
+        """True if two versions show the same of the columns that are needed."""
         return all(self.absent.get(field.id) == other.absent.get(field.id) for field in columns.needed)
 
     def where(self, columns: FeedColumns) -> Predicate | None:
         """The predicate, if files can be judged by it; None if it names a column that the version lacks."""
         return None if self.absent.keys() & columns.filtered else columns.where
 
-    def column(self, group: RowGroup, field: Field, arrays: Mapping[int, pa.Array]) -> pa.Array:
-        """A column of a row group as this version shows it, in the feed's type; all rows, deleted ones too.
-
-        Args:
-            arrays: by id, at least this column as it is in the file.
-        """
-        gone = self.absent.get(field.id)
-        if gone is None:
-            return column_of(group, field, arrays)
-        if field.id in gone:
-            is_older = field.added_ts <= self.commit_ts
-            return pa.nulls(group.rows, field.arrow_type) if is_older else field.initial_values(group.rows)
-        own = self.own.by_id[field.id]
-        return nested_values(column_of(group, own, arrays), own.arrow_type, field.arrow_type)
-
     @property
     def commit_ts(self) -> int:
-        """The version's commit timestamp: rows of later commits have greater ones."""
+        """The version's commit timestamp; rows of later commits have greater ones."""
         return self.manifest.commit_ts
 
     @cached_property
@@ -501,27 +478,6 @@ class TableState:
         """The inline deletes of later commits. Those of the version's own commit and of erasures are always inline."""
         return tuple(tombstone for tombstone in self.entry.tombstones if tombstone.ts > commit_ts)
 
-    def reader(
-        self, columns: FeedColumns, files: tuple[FilePlan, ...] = (), unresolved: tuple[Tombstone, ...] = ()
-    ) -> PlanReader:
-        """A reader of some of its files.
-
-        Args:
-            unresolved: the deletes among which the files' tombstones are.
-        """
-        plan = ScanPlan(
-            table=self.name,
-            version=self.manifest.version,
-            entry=self.entry,
-            output=columns.read,
-            where=self.where(columns),
-            limit=None,
-            files=files,
-            pruned={},
-            unresolved=unresolved,
-        )
-        return PlanReader(self.context, plan)
-
 
 def _check_types(own: Schema, last: Schema, version: int) -> None:
     there = {field.id: field for field in last.fields}
@@ -532,9 +488,8 @@ def _check_types(own: Schema, last: Schema, version: int) -> None:
         if now.type != field.type and wider_ids(field.type, now.type, field.id):
             raise SchemaError(
                 f"column {field.name!r} is {short_type(field.arrow_type)} in version {version}, "
-                f"but {short_type(now.arrow_type)} in the last "
-                "one, to which the table was restored: take the changes up to the restore apart, or widen the column "
-                "again"
+                f"but {short_type(now.arrow_type)} in the last one, to which the table was restored: take the changes "
+                "up to the restore apart, or widen the column again"
             )
 
 

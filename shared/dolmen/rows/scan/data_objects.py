@@ -1,8 +1,8 @@
-"""Footers of data files: fetched with one request, checked against the entry, and the columns that they describe.
+"""The objects of data files: which ones they are, the byte ranges that one request fetches, and their footers.
 
-Others' writers leave metadata in files by which pyarrow returns dictionaries, large strings, views, and times in other
-units. dolmen has one type for each of these (``dolmen.format.schema.storable``), to which columns are cast as they are
-read.
+The bytes of a data file are under its path in the database's store or, if it was adopted, where it was. The store of an
+adopted file is of the same kind as the database's: a manifest cannot make a reader of a bucket open files of the
+reader's machine. Columns of adopted files are cast to the types that tables have (``dolmen.format.schema.storable``).
 """
 
 from __future__ import annotations
@@ -34,16 +34,13 @@ from dolmen.store.cache import ObjectCache
 T = TypeVar("T")
 
 GAP_BYTES = MIB
-"""Ranges that are at most so far apart are fetched together: on S3 a request costs more than so many bytes."""
+"""Ranges at most this far apart are fetched together: on S3 a request costs more than these bytes."""
 
 REQUEST_BYTES = 128 * KIB
-"""A request more is worth so many bytes less. It waits 20 to 60 ms for the first byte, in which a connection of 90 MB/s
-brings 1.8 to 5.4 MB; but 32 requests wait at once, so that leaves 56 to 170 KB. It takes 0.7 ms of a processor
-(measured over HTTP), in which 60 KB come."""
+"""The bytes that one request less is worth, when 32 requests wait at once for their first byte."""
 
 PAGE_GAP_BYTES = 64 * KIB
-"""Pages so far apart are fetched together. It is less, since a look-up makes few requests, and waits for all of
-them at once."""
+"""Pages at most this far apart are fetched together: a look-up makes few requests, and waits for all at once."""
 
 MERGED_BYTES = 8 * MIB
 """No request asks for more than this, unless one column chunk alone is larger."""
@@ -57,7 +54,6 @@ class Range(NamedTuple):
 
     @property
     def length(self) -> int:
-        """Number of bytes."""
         return self.end - self.start
 
 
@@ -92,12 +88,12 @@ def cut_by_size(
 
 @dataclass(frozen=True, slots=True)
 class DataObject:
-    """The object that a data file is.
+    """The object of a data file.
 
     Args:
         store: the store that it is in.
         key: its key there.
-        adopted: what its path says; None for the database's own files.
+        adopted: its parsed path; None for the database's own files.
     """
 
     store: ObjectStore
@@ -111,11 +107,7 @@ class DataObject:
 
 
 def data_object(store: ObjectStore, path: str) -> DataObject:
-    """Finds the object of a data file.
-
-    Args:
-        store: the database's.
-        path: the file's path in its entry.
+    """Finds the object of a data file by its path in the entry.
 
     Raises:
         CorruptionError: the path is that of an adopted file in a store of another kind than the database's.
@@ -124,7 +116,7 @@ def data_object(store: ObjectStore, path: str) -> DataObject:
         return DataObject(store, path)
     adopted = AdoptedPath.parse(path)
     if adopted is None:
-        raise CorruptionError(path, "it is no path of an adopted file")
+        raise CorruptionError(path, "it is not a path of an adopted file")
     if adopted.scheme == OWN:
         return DataObject(store, adopted.key, adopted)
     kind = scheme_of(store.url)
@@ -134,17 +126,12 @@ def data_object(store: ObjectStore, path: str) -> DataObject:
 
 
 def local_path(store: ObjectStore, path: str) -> str | None:
-    """A data file's path on this machine if no other program replaces it. Others may replace an adopted one.
-
-    Args:
-        store: the database's.
-        path: the file's path in its entry.
-    """
+    """A data file's path on this machine; None for an adopted file, which other programs may replace."""
     return None if is_adopted(path) else store.local_path(path)
 
 
 def is_local(store: ObjectStore) -> bool:
-    """Whether the objects of a store are files of this machine."""
+    """True if the objects of a store are files of this machine."""
     return store.local_path("any") is not None
 
 
@@ -159,11 +146,7 @@ def missing_file_error(store: ObjectStore, file: DataFile, table: str) -> Corrup
 
 
 def changed_file_error(store: ObjectStore, file: DataFile, table: str, reason: str) -> Error:
-    """The error for a data file that is another one than its entry says.
-
-    Args:
-        reason: the difference, as the error for one of the database's own files gives it.
-    """
+    """The error for a data file that is not the one of its entry, because of this difference."""
     found = data_object(store, file.path)
     if found.adopted:
         return CorruptionError(
@@ -187,18 +170,16 @@ _NO_ID = -1
 _US = {"milliseconds": 1_000, "microseconds": 1}
 
 _PARSED_FACTOR = 4
-"""A parsed footer takes about so many times the bytes it was parsed from."""
+"""The memory of a parsed footer, in multiples of its encoded size."""
 
 
 class AdoptedColumn(NamedTuple):
-    """One column of a file.
+    """One column of an adopted file.
 
     Args:
-        name: its name there.
-        id: its id; None for a column that the table never had.
+        id: None for a column that the table never had.
         type: its type as it is read, whose fields have their ids.
-        nullable: whether it may be NULL.
-        leaves: the Parquet columns that it is made of.
+        leaves: its Parquet columns.
     """
 
     name: str
@@ -208,32 +189,23 @@ class AdoptedColumn(NamedTuple):
     leaves: tuple[int, ...]
 
 
-def adopted_columns(metadata: pq.FileMetaData, mapping: Sequence[MappedColumn] | None) -> Iterator[AdoptedColumn]:
-    """The columns of a file, in its order, without those that dolmen has no type for, which no table has.
-
-    Args:
-        mapping: ids by names; None to find columns by their field ids.
-    """
-    leaf = 0
-    for field in metadata.schema.to_arrow_schema():
-        count = leaf_count(field.type)
-        with suppress(SchemaError):
-            yield adopted_column(field, tuple(range(leaf, leaf + count)), mapping)
-        leaf += count
-
-
 def adopted_column(
     field: pa.Field, leaves: tuple[int, ...], mapping: Sequence[MappedColumn] | None = None
 ) -> AdoptedColumn:
-    """One column. Raises SchemaError if its type cannot be stored."""
-    known = None if mapping is None else column_named(mapping, field.name)
-    own = (field_id(field) if mapping is None else None) if known is None else known.id
-    kind = _numbered(field.type, None if mapping is None else known.fields if known else ())
-    return AdoptedColumn(field.name, own, kind, field.nullable, leaves)
+    """One column. Raises SchemaError if its type cannot be stored.
+
+    Args:
+        mapping: ids by names; None to take those of the file.
+    """
+    if mapping is None:
+        return AdoptedColumn(field.name, field_id(field), _with_ids(field.type, None), field.nullable, leaves)
+    mapped = column_named(mapping, field.name)
+    kind = _with_ids(field.type, mapped.fields if mapped else ())
+    return AdoptedColumn(field.name, mapped.id if mapped else None, kind, field.nullable, leaves)
 
 
 def leaf_count(arrow_type: pa.DataType) -> int:
-    """The number of Parquet columns that a column of this type is made of."""
+    """The number of Parquet columns that a column of this type has."""
     if not is_nested(arrow_type):
         return 1
     return sum(leaf_count(arrow_type.field(i).type) for i in range(arrow_type.num_fields))
@@ -252,40 +224,26 @@ def microseconds_per_unit(metadata: pq.FileMetaData, leaf: int) -> int | None:
     return _US.get(logical.get("timeUnit", ""))
 
 
-def as_read(column: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedArray:
-    """Values as pyarrow returns them, in the type that dolmen has for them."""
-    return column if column.type == target else column.cast(target)
+def _with_ids(own: pa.DataType, mapping: Sequence[MappedColumn] | None) -> pa.DataType:
+    """The type in which values are read, with the ids of its fields (``mapping``: see ``adopted_column``)."""
 
+    def inner(field: pa.Field, mapped: MappedColumn | None) -> pa.Field:
+        id_ = field_id(field) if mapping is None else mapped.id if mapped else None
+        kind = _with_ids(field.type, None if mapping is None else mapped.fields if mapped else ())
+        return pa.field(field.name, kind, field.nullable, {_FIELD_ID: str(_NO_ID if id_ is None else id_).encode()})
 
-def _numbered(own: pa.DataType, mapped: Sequence[MappedColumn] | None) -> pa.DataType:
-    """The type in which values are read, with the ids of its fields.
-
-    Args:
-        mapped: the fields' ids by names; None to take those of the file.
-    """
     target = storable(own)
     if not is_nested(target):
         return target
     if isinstance(own, pa.BaseExtensionType):
-        return _numbered(own.storage_type, mapped)
-    children: list[MappedColumn | None]
+        return _with_ids(own.storage_type, mapping)
     if pa.types.is_struct(target):
-        children = [None if mapped is None else column_named(mapped, own.field(i).name) for i in range(own.num_fields)]
-        return pa.struct([_field(own.field(i), children[i], mapped is None) for i in range(own.num_fields)])
-    children = [None if mapped is None or i >= len(mapped) else mapped[i] for i in range(2)]
+        fields = [own.field(index) for index in range(own.num_fields)]
+        return pa.struct([inner(field, column_named(mapping or (), field.name)) for field in fields])
+    first, second = [*(mapping or ()), None, None][:2]
     if pa.types.is_map(target):
-        key, item = (
-            _field(own.key_field, children[0], mapped is None),
-            _field(own.item_field, children[1], mapped is None),
-        )
-        return pa.map_(key, item)
-    return pa.list_(_field(own.value_field, children[0], mapped is None))
-
-
-def _field(field: pa.Field, mapped: MappedColumn | None, by_ids: bool) -> pa.Field:
-    own = field_id(field) if by_ids else mapped.id if mapped else None
-    kind = _numbered(field.type, None if by_ids else mapped.fields if mapped else ())
-    return pa.field(field.name, kind, field.nullable, {_FIELD_ID: str(_NO_ID if own is None else own).encode()})
+        return pa.map_(inner(own.key_field, first), inner(own.item_field, second))
+    return pa.list_(inner(own.value_field, first))
 
 
 @dataclass(frozen=True)
@@ -294,8 +252,8 @@ class FileColumn:
 
     Args:
         type: its type there, or the one in which dolmen reads it from an adopted file.
-        leaves: the Parquet columns it is made of.
-        unit_us: how many microseconds the unit of times in the footer's statistics is; None for nanoseconds.
+        leaves: its Parquet columns.
+        unit_us: the unit of times in the footer's statistics, in microseconds; None for nanoseconds.
     """
 
     type: pa.DataType
@@ -308,14 +266,12 @@ class DataFileFooter:
     """A data file's footer.
 
     Args:
-        metadata: as pyarrow reads it.
         columns: by field id, in the file's order.
         firsts: position of each row group's first row in the file.
-        sums: checksums of the column chunks; None for files that were written without.
+        sums: checksums of the column chunks; None for files without.
         etag: of an adopted file when the footer was read; None for files that are never replaced.
-        columns_by: how the columns of an adopted file are found, which are read in the types that dolmen has for them;
-            None for the database's own files.
-        page_block: what the footer says of the places of pages, encoded.
+        columns_by: how the columns of an adopted file are found; None for the database's own files.
+        page_block: encoded locations of pages.
     """
 
     metadata: pq.FileMetaData
@@ -330,14 +286,14 @@ class DataFileFooter:
     def parse(
         cls, body: bytes, file: DataFile, mapping: Sequence[MappedColumn] = (), etag: str | None = None
     ) -> DataFileFooter:
-        """Reads the Thrift metadata with the 8 bytes behind it, and the checksums of column chunks before it.
+        """Parses what an entry calls the footer.
 
         Args:
             mapping: ids of columns by their names, for adopted files without field ids.
             etag: the file's, if others may replace it.
 
         Raises:
-            CorruptionError: it is not what the entry says.
+            CorruptionError: it is not the footer of the entry.
         """
         check_footer(body, file)
         return cls.of(open_parquet(body, file).metadata, body, file, mapping, etag)
@@ -352,7 +308,7 @@ class DataFileFooter:
         etag: str | None,
         like: DataFileFooter | None = None,
     ) -> DataFileFooter:
-        """The footer with this metadata; the other arguments are as those of ``parse`` and ``open_file``."""
+        """The footer with this metadata; other arguments: see ``parse`` and ``open_file``."""
         if metadata.num_rows != file.rows:
             raise CorruptionError(file.path, f"{metadata.num_rows} rows, not the {file.rows} of its entry")
         adopted = AdoptedPath.parse(file.path)
@@ -360,9 +316,9 @@ class DataFileFooter:
         if like and like.columns_by == columns_by and _same_columns(metadata, like.metadata):
             columns = like.columns
         elif adopted:
-            columns = _adopted(metadata, mapping if columns_by == "names" else None)
+            columns = _adopted_columns(metadata, mapping if columns_by == "names" else None)
         else:
-            columns = _own(metadata)
+            columns = _own_columns(metadata)
         rows = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
         sums = None if adopted else ChunkSums.decode(body, file.footer[0], metadata, file.path)
         block = body[: sums.before] if sums else b""
@@ -370,24 +326,17 @@ class DataFileFooter:
 
     @classmethod
     def of_places(cls, places: ChunkPlaces, groups: list[int]) -> DataFileFooter:
-        """The part of a footer that reading some row groups needs, made of the places of their column chunks.
-
-        It says nothing of other row groups, and has no statistics.
-
-        Args:
-            groups: their numbers in the file, ascending.
-        """
+        """A footer of some row groups (ascending), from the locations of their column chunks; it has no statistics."""
         found = places.pick(groups)
-        return cls(found.metadata, _own(found.metadata), found.firsts, ChunkSums(found.states, 0, 0))
+        return cls(found.metadata, _own_columns(found.metadata), found.firsts, ChunkSums(found.states, 0, 0))
 
     @property
     def is_adopted(self) -> bool:
-        """Whether others wrote the file."""
         return self.columns_by is not None
 
     @cached_property
     def pages(self) -> PagePlaces | None:
-        """Where pages are; None if the file was written without it. Raises CorruptionError."""
+        """The locations of pages; None in files without. Raises CorruptionError."""
         chunks = self.metadata.num_row_groups * self.metadata.num_columns
         return PagePlaces.decode(self.page_block, chunks)
 
@@ -397,23 +346,20 @@ class DataFileFooter:
         return count
 
     def leaves(self, ids: frozenset[int]) -> list[int]:
-        """Parquet columns of those of these columns that the file has, ascending."""
+        """The Parquet columns of these columns, as far as the file has them, ascending."""
         return [leaf for id_, column in self.columns.items() if id_ in ids for leaf in column.leaves]
 
     def ranges(self, group: int, ids: frozenset[int]) -> list[Range]:
-        """Where a row group's chunks of these columns are."""
+        """The ranges of a row group's chunks of these columns."""
         row_group = self.metadata.row_group(group)
-        found = []
-        for leaf in self.leaves(ids):
-            start, length = chunk_place(row_group.column(leaf))
-            found.append(Range(start, start + length))
-        return found
+        chunks = (chunk_place(row_group.column(leaf)) for leaf in self.leaves(ids))
+        return [Range(start, start + length) for start, length in chunks]
 
     def bounds(self, group: int, field: Field, nans: int | None) -> Bounds:
         """The bounds of a column in one row group, by Parquet's statistics, in the column's present type.
 
         Args:
-            nans: NaN values of the column in the whole file; None = unknown.
+            nans: NaN values of the column in the whole file; None if unknown.
         """
         row_group = self.metadata.row_group(group)
         column = self.columns.get(field.id)
@@ -425,33 +371,44 @@ class DataFileFooter:
         if statistics is None:
             return UNKNOWN
         nulls = statistics.null_count if statistics.has_null_count else None
-        if nans != 0 and pa.types.is_floating(column.type):  # noqa: SIM108
-            nans = 0 if nulls == row_group.num_rows else None
-        else:
-            nans = 0
+        is_uncertain = nans != 0 and pa.types.is_floating(column.type) and nulls != row_group.num_rows
         least: Plain = None
         greatest: Plain = None
         if statistics.has_min_max:
             least, greatest = _ends(statistics, column)
             if column.type != field.arrow_type:
                 least, greatest = (widened(end, column.type, field.arrow_type) for end in (least, greatest))
-        return Bounds(least, greatest, nulls, nans)
+        return Bounds(least, greatest, nulls, None if is_uncertain else 0)
 
 
-def _own(metadata: pq.FileMetaData) -> dict[int, FileColumn]:
-    """The columns of a file of the database's own."""
-    columns: dict[int, FileColumn] = {}
+def _fields(metadata: pq.FileMetaData) -> Iterator[tuple[pa.Field, tuple[int, ...]]]:
+    """The columns of a file with their Parquet columns."""
     leaf = 0
     for field in metadata.schema.to_arrow_schema():
-        count = leaf_count(field.type)
-        if field.metadata and _FIELD_ID in field.metadata:
-            columns[int(field.metadata[_FIELD_ID])] = FileColumn(field.type, tuple(range(leaf, leaf + count)))
-        leaf += count
+        leaves = tuple(range(leaf, leaf + leaf_count(field.type)))
+        leaf += len(leaves)
+        yield field, leaves
+
+
+def _own_columns(metadata: pq.FileMetaData) -> dict[int, FileColumn]:
+    columns = ((field_id(field), FileColumn(field.type, leaves)) for field, leaves in _fields(metadata))
+    return {id_: column for id_, column in columns if id_ is not None}
+
+
+def _adopted_columns(metadata: pq.FileMetaData, mapping: Sequence[MappedColumn] | None) -> dict[int, FileColumn]:
+    """The columns of an adopted file that the table has, all of which dolmen has a type for."""
+    columns: dict[int, FileColumn] = {}
+    for field, leaves in _fields(metadata):
+        with suppress(SchemaError):
+            column = adopted_column(field, leaves, mapping)
+            if column.id is not None:
+                unit = microseconds_per_unit(metadata, leaves[0]) if pa.types.is_temporal(column.type) else 1
+                columns[column.id] = FileColumn(column.type, leaves, unit)
     return columns
 
 
 def _same_columns(one: pq.FileMetaData, other: pq.FileMetaData) -> bool:
-    """Whether the columns of two files surely have the same names, types and ids."""
+    """True if the columns of two files surely have the same names, types and ids."""
     if not one.schema.equals(other.schema):  # which compares no names and ids of nested columns
         return False
     notes = [(metadata.metadata or {}).get(b"ARROW:schema") for metadata in (one, other)]
@@ -460,42 +417,26 @@ def _same_columns(one: pq.FileMetaData, other: pq.FileMetaData) -> bool:
     return bool(one.schema.to_arrow_schema().equals(other.schema.to_arrow_schema(), check_metadata=True))
 
 
-def _adopted(metadata: pq.FileMetaData, mapping: Sequence[MappedColumn] | None) -> dict[int, FileColumn]:
-    """The columns of an adopted file."""
-    return {
-        column.id: FileColumn(
-            column.type,
-            column.leaves,
-            microseconds_per_unit(metadata, column.leaves[0]) if pa.types.is_temporal(column.type) else 1,
-        )
-        for column in adopted_columns(metadata, mapping)
-        if column.id is not None
-    }
-
-
 def _ends(statistics: pq.Statistics, column: FileColumn) -> tuple[Plain, Plain]:
-    """The bounds in a footer's statistics, in plain form; None where they tell nothing."""
+    """The bounds in a footer's statistics, in plain form; None if unknown."""
     if pa.types.is_temporal(column.type):  # plain values of times are Parquet's own integers
         if column.unit_us is None:
             return None, None
         return statistics.min_raw * column.unit_us, statistics.max_raw * column.unit_us
     try:
         least, greatest = statistics.min, statistics.max
-    except UnicodeDecodeError:  # bounds of text that others have cut inside of a character
+    except UnicodeDecodeError:  # bounds of text that other writers have cut inside of a character
         return None, None
-    if isinstance(least, float) and (least != least or greatest != greatest):  # others take NaN for a bound
+    if isinstance(least, float) and (least != least or greatest != greatest):  # other writers have NaN for a bound
         return None, None
     return least, greatest
 
 
 def open_parquet(body: bytes, file: DataFile, *, verify_pages: bool = False) -> pq.ParquetFile:
-    """A reader of a file, or of its end, of which only the metadata is there then.
+    """A reader of a file, or of its metadata if the body is only its end. Raises CorruptionError.
 
     Args:
-        verify_pages: verify the checksums of pages, which Parquet has.
-
-    Raises:
-        CorruptionError: it is no Parquet file.
+        verify_pages: verify Parquet's checksums of pages.
     """
     try:
         return pq.ParquetFile(pa.BufferReader(body), pre_buffer=False, page_checksum_verification=verify_pages)
@@ -510,10 +451,7 @@ def check_footer(body: bytes, file: DataFile) -> None:
 
 
 def first_request(file: DataFile) -> Range:
-    """The range to fetch to open a file: its footer, or all of a small file.
-
-    One byte more is asked for than there should be, which costs nothing and shows a file of another length.
-    """
+    """The range to fetch to open a file: its footer, or all of a small file. One byte more shows if it is longer."""
     return Range(0 if file.size <= GAP_BYTES else file.footer[0], file.size + 1)
 
 
@@ -524,7 +462,7 @@ class FetchedFooter:
     Args:
         body: the whole file if it was fetched with the footer.
         parquet: a reader of ``body``, unless it would verify no checksum.
-        filters: the bytes from ``DataFile.filters`` to the footer if they were.
+        filters: the bytes from ``DataFile.filters`` to the footer if they were fetched with it.
         requested: bytes that were fetched; None if the footer was in the cache.
     """
 
@@ -542,7 +480,7 @@ def open_file(
     table: str,
     mapping: Sequence[MappedColumn] = (),
     *,
-    anew: bool = False,
+    refetch: bool = False,
     with_filters: bool = False,
     like: DataFileFooter | None = None,
 ) -> FetchedFooter:
@@ -551,7 +489,7 @@ def open_file(
     Args:
         table: for messages.
         mapping: of the table's schema.
-        anew: do not look into the cache.
+        refetch: do not look into the cache.
         with_filters: fetch its Bloom filters with the footer, but not the rest of a small file.
         like: the footer of another file, which probably has the same columns; saves time.
 
@@ -560,12 +498,12 @@ def open_file(
     """
     key = ("footer", file.path, 0)
     there = data_object(store, file.path)
-    footer: DataFileFooter | None = None if anew else cache.get(key)
+    footer: DataFileFooter | None = None if refetch else cache.get(key)
     if footer is not None:
         return FetchedFooter(footer)
-    kept = None if there.adopted else cache.peek(key, lambda body: check_footer(body, file))
-    if kept is not None:
-        footer = DataFileFooter.parse(kept, file)
+    cached = None if there.adopted else cache.peek(key, lambda body: check_footer(body, file))
+    if cached is not None:
+        footer = DataFileFooter.parse(cached, file)
         cache.put(key, footer, file.footer[1] * _PARSED_FACTOR)
         return FetchedFooter(footer)
     target = Range(file.filters, file.size + 1) if with_filters else first_request(file)
@@ -586,7 +524,7 @@ def open_file(
     parquet = open_parquet(body if is_whole else end, file, verify_pages=there.adopted is not None)
     footer = DataFileFooter.of(parquet.metadata, end, file, mapping, found.etag if there.adopted else None, like)
     cache.put(key, footer, file.footer[1] * _PARSED_FACTOR)
-    if not there.adopted:  # what the disk keeps says nothing of a file that others may replace
+    if not there.adopted:  # others may replace an adopted file, so its footer is not kept on disk
         cache.keep(key, end)
     if is_whole:
         verifies = bool(footer.sums or there.adopted)

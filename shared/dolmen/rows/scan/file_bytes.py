@@ -21,37 +21,23 @@ from dolmen.format.arrow_arrays import one_array
 from dolmen.format.chunk_locations import CODECS, PHYSICAL_TYPES
 from dolmen.format.page_locations import ChunkPages, Place, States
 from dolmen.format.parquet_footer import BINARY, I32, I64, LIST, STRUCT, EmptyFooter, array, binary, integer, struct
-from dolmen.rows.scan.data_objects import DataFileFooter, FetchedFooter, FileColumn, Range, as_read
+from dolmen.rows.scan.data_objects import DataFileFooter, FetchedFooter, FileColumn, Range
 
 _MAGIC = b"PAR1"
 _NAME = "c"
 
 
-@dataclass(frozen=True)
-class _Template:
-    """The part of a footer that is the same for all files with one column of a type.
-
-    Args:
-        footer: without row groups.
-        column: what the schema says of the column.
-    """
-
-    footer: EmptyFooter
-    column: pq.ColumnSchema
-
-
 def fits(chunk: pq.ColumnChunkMetaData, column: pq.ColumnSchema, own: pa.DataType) -> bool:
-    """Whether pages of a chunk can be read as those of a file that pyarrow writes now.
+    """True if pages of a chunk can be read as those of a file that pyarrow writes now.
 
     Args:
-        column: what the chunk's own file says of the column.
-        own: its type there.
+        column, own: the column's schema and its type in the chunk's file.
     """
     if column.max_definition_level > 1 or column.max_repetition_level:
         return False
-    now = _template(own, bool(column.max_definition_level)).column
-    facts = [(each.physical_type, each.length) for each in (now, column)]
-    return facts[0] == facts[1] and chunk.compression in CODECS
+    _, now = _template(own, bool(column.max_definition_level))
+    is_same = (now.physical_type, now.length) == (column.physical_type, column.length)
+    return is_same and chunk.compression in CODECS
 
 
 def read_pages(
@@ -63,22 +49,22 @@ def read_pages(
     *,
     has_dictionary: bool,
 ) -> pa.ChunkedArray:
-    """Decodes pages whose checksums were found right.
+    """Decodes pages whose checksums were verified.
 
     Args:
         pages: with their headers, in the order of the chunk.
-        rows: how many they have together.
-        chunk, column, own: of which ``fits`` is true.
+        rows: of all pages together.
+        chunk, column, own: for which ``fits`` is true.
         has_dictionary: whether the first page is the chunk's dictionary.
 
     Raises:
         OSError, pyarrow.ArrowException: the pages hold something else.
     """
-    template = _template(own, bool(column.max_definition_level))
+    template, _ = _template(own, bool(column.max_definition_level))
     start = len(_MAGIC)
     first = start + (pages[0].size if has_dictionary else 0)
     length = sum(page.size for page in pages)
-    facts = [
+    members = [
         (1, I32, integer(PHYSICAL_TYPES.index(chunk.physical_type))),
         (2, LIST, array(I32, [integer(0)])),
         (3, LIST, array(BINARY, [binary(_NAME.encode())])),
@@ -89,9 +75,9 @@ def read_pages(
         (9, I64, integer(first)),
         *([(11, I64, integer(start))] if has_dictionary else ()),
     ]
-    whole = struct([(2, I64, integer(start)), (3, STRUCT, struct(facts))])
+    whole = struct([(2, I64, integer(start)), (3, STRUCT, struct(members))])
     group = struct([(1, LIST, array(STRUCT, [whole])), (2, I64, integer(length)), (3, I64, integer(rows))])
-    footer = template.footer.filled(rows, [group])
+    footer = template.filled(rows, [group])
     parts = [_MAGIC, *pages, footer, len(footer).to_bytes(4, "little"), _MAGIC]
     file = pq.ParquetFile(pa.BufferReader(b"".join(parts)), pre_buffer=False)
     found = file.reader.read_row_group(0, column_indices=[0], use_threads=False).column(0)
@@ -101,13 +87,14 @@ def read_pages(
 
 
 @lru_cache(maxsize=256)
-def _template(own: pa.DataType, nullable: bool) -> _Template:
+def _template(own: pa.DataType, nullable: bool) -> tuple[EmptyFooter, pq.ColumnSchema]:
+    """The footer, without row groups, of files with one column of a type, and the schema of this column."""
     sink = pa.BufferOutputStream()
     pq.ParquetWriter(sink, pa.schema([pa.field(_NAME, own, nullable)])).close()
     body = sink.getvalue().to_pybytes()
     footer = body[-8 - int.from_bytes(body[-8:-4], "little") : -8]
     column = pq.read_metadata(pa.BufferReader(body)).schema.column(0)
-    return _Template(EmptyFooter.split(footer), column)
+    return EmptyFooter.split(footer), column
 
 
 Rows = npt.NDArray[np.int64]
@@ -119,8 +106,8 @@ class PickedPages:
 
     Args:
         chunk: all of its pages.
-        pages: the numbers of the picked data pages, ascending, of which 0 is the first that is no dictionary.
-        at: the places of the requested rows among the rows of these pages.
+        pages: the indexes of the picked data pages, ascending; a dictionary page does not count.
+        at: the indexes of the requested rows among the rows of these pages.
     """
 
     chunk: ChunkPages
@@ -134,22 +121,22 @@ class PickedPages:
         return int((firsts[self.pages + 1] - firsts[self.pages]).sum())
 
     @property
-    def numbers(self) -> list[int]:
-        """The numbers of all pages that are needed in the chunk: the dictionary's, if there is one, and the picked."""
-        numbers: list[int] = (self.pages + self.chunk.has_dictionary).tolist()
-        return [0, *numbers] if self.chunk.has_dictionary else numbers
+    def indexes(self) -> list[int]:
+        """The indexes in the chunk of the dictionary page, if there is one, and of the picked pages."""
+        indexes: list[int] = (self.pages + self.chunk.has_dictionary).tolist()
+        return [0, *indexes] if self.chunk.has_dictionary else indexes
 
     def ranges(self) -> list[Range]:
-        """The bytes of each of them."""
+        """The bytes of these pages."""
         starts = self.chunk.starts
-        return [Range(int(starts[page]), int(starts[page + 1])) for page in self.numbers]
+        return [Range(int(starts[page]), int(starts[page + 1])) for page in self.indexes]
 
 
 def picked_pages(footer: DataFileFooter, group: int, column: FileColumn, rows: Rows) -> PickedPages | None:
     """The pages of a column with some rows of a row group; None if the whole chunks have to be read.
 
     Args:
-        rows: numbers of rows in the row group, ascending.
+        rows: indexes of rows in the row group, ascending.
     """
     if footer.pages is None or footer.sums is None or len(column.leaves) != 1:
         return None
@@ -177,15 +164,13 @@ def _verify(states: States, body: Any, start: int) -> None:
 
 
 class CheckedFile:
-    """A file for pyarrow to read column chunks from, each of which is compared with its checksum when it is read.
-
-    One position, so one reader at a time; instances over the same bytes cost nothing.
+    """A file for one reader of pyarrow at a time, which verifies the checksums of column chunks when it reads them.
 
     Args:
         size: of the whole object.
 
     Attributes:
-        expected: by (offset, length), the checksums of column chunks; each goes when it was read and found right.
+        expected: checksums of column chunks by (offset, length); each is removed once it was verified.
     """
 
     closed = False
@@ -226,33 +211,23 @@ class CheckedFile:
         return self._position
 
     def tell(self) -> int:
-        """Where the next read begins."""
         return self._position
 
     def readable(self) -> bool:
-        """Always."""
         return True
 
     def seekable(self) -> bool:
-        """Always."""
         return True
 
     def writable(self) -> bool:
-        """Never."""
         return False
 
     def close(self) -> None:
         """Does nothing: the file is closed with the last reference to it."""
 
-    def open(self) -> Any:
-        """This file as pyarrow takes it."""
-        return pa.PythonFile(self, mode="r")
-
 
 class FetchedFile(CheckedFile):
-    """The fetched ranges of an object, as a file that has holes where nothing was fetched.
-
-    Reading into a hole is a bug of the planning above and raises AssertionError.
+    """The fetched ranges of an object, as a file that raises AssertionError when other bytes are read.
 
     Args:
         parts: (offset, bytes), ascending and not overlapping.
@@ -273,11 +248,7 @@ class FetchedFile(CheckedFile):
 
 
 class LocalFile(CheckedFile):
-    """A file of this machine.
-
-    Raises:
-        FileNotFoundError: there is none.
-    """
+    """A file of this machine. Raises FileNotFoundError."""
 
     def __init__(self, path: str) -> None:
         self._file = pa.OSFile(path)
@@ -290,23 +261,17 @@ class LocalFile(CheckedFile):
 
 @dataclass
 class _Reader:
-    """A Parquet reader, which one thread uses at a time.
-
-    Args:
-        parquet: the reader.
-        file: what it reads, if that verifies what is read.
-    """
+    """A Parquet reader, for one thread at a time, and the file that it reads if that verifies checksums."""
 
     parquet: pq.ParquetFile
     file: CheckedFile | None = None
 
 
 class FileBytes:
-    """Bytes of one data file, on this machine or fetched, that several threads decode row groups from at once.
+    """Bytes of one data file, on this machine or fetched, from which several threads decode row groups at once.
 
     Args:
         open_bytes: opens them as a new file.
-        footer: the file's.
         body: the whole file if it is in memory.
         parquet: a reader of ``body``.
     """
@@ -339,9 +304,9 @@ class FileBytes:
         return cls(lambda: FetchedFile([(0, body)], len(body)), found.footer, body, found.parquet)
 
     def read(self, row_group: int, leaves: list[int]) -> pa.Table:
-        """Decodes Parquet columns of one row group, and verifies their checksums: before anything is decoded.
+        """Decodes Parquet columns of one row group, after verifying their checksums.
 
-        Of files without checksums of column chunks those of pages are verified, which don't cover page headers.
+        In files without checksums of column chunks it verifies those of pages, which don't cover page headers.
 
         Raises:
             OSError, pyarrow.ArrowException: there is no such file, or it holds something else.
@@ -360,19 +325,21 @@ class FileBytes:
         if reader.file and reader.file.expected:
             raise AssertionError(f"column chunks at {sorted(reader.file.expected)} were read unchecked")
         rows = metadata.row_group(row_group).num_rows
-        if table.num_rows != rows:  # a page whose damaged header no longer says that it is one is passed over
+        if table.num_rows != rows:  # a page with a damaged header may have been skipped
             raise pa.ArrowInvalid(f"{table.num_rows} rows were decoded, not {rows}")
         self._idle.append(reader)
         if self._footer.columns_by:
             requested = [column.type for column in self._footer.columns.values() if column.leaves[0] in leaves]
-            columns = [as_read(own, kind) for own, kind in zip(table.columns, requested, strict=True)]
+            columns = [
+                own if own.type == kind else own.cast(kind) for own, kind in zip(table.columns, requested, strict=True)
+            ]
             return pa.Table.from_arrays(columns, names=table.column_names)
         return table
 
     def _open(self) -> _Reader:
         file = None if self._body is not None else self._open_bytes()
         parquet = pq.ParquetFile(
-            file.open() if file else pa.BufferReader(self._body),
+            pa.PythonFile(file, mode="r") if file else pa.BufferReader(self._body),
             metadata=self._footer.metadata,
             page_checksum_verification=self._footer.sums is None,
             pre_buffer=False,
@@ -380,10 +347,10 @@ class FileBytes:
         return _Reader(parquet, file)
 
     def pick(self, row_group: int, id_: int, rows: Rows) -> pa.Array:
-        """Decodes some rows of a column that the file has: pages with these rows if their places are known.
+        """Decodes some rows of a column that the file has: only their pages if the locations of pages are known.
 
         Args:
-            rows: numbers of rows in the row group, ascending.
+            rows: indexes of rows in the row group, ascending.
 
         Raises:
             OSError, pyarrow.ArrowException: there is no such file, or it holds something else.
@@ -394,7 +361,7 @@ class FileBytes:
             return one_array(self.read(row_group, list(column.leaves)).column(0).take(pa.array(rows)))
         file = self._open_bytes()
         chunk, bodies = picked.chunk, []
-        for page, requested in zip(picked.numbers, picked.ranges(), strict=True):
+        for page, requested in zip(picked.indexes, picked.ranges(), strict=True):
             file.seek(requested.start)
             body = file.read_buffer(requested.length)
             if not chunk.states[page].fit(body):

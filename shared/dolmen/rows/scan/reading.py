@@ -215,10 +215,10 @@ class PlanReader:
         probe = choice.probe(file, found) if choice else None
         return replace(file, probe=probe) if probe else file
 
-    def _open(self, file: DataFile, *, anew: bool = False, with_filters: bool = False) -> FetchedFooter:
+    def _open(self, file: DataFile, *, refetch: bool = False, with_filters: bool = False) -> FetchedFooter:
         mapping, store, cache = self.plan.entry.schema.mapping, self.context.store, self.context.cache
         found = open_file(
-            store, cache, file, self.plan.table, mapping, anew=anew, with_filters=with_filters, like=self._latest
+            store, cache, file, self.plan.table, mapping, refetch=refetch, with_filters=with_filters, like=self._latest
         )
         self._latest = found.footer
         return found
@@ -323,7 +323,7 @@ class PlanReader:
             try:
                 body = there.store.get(there.key, requested, etag=etag).body
             except ObjectChangedError:  # perhaps the same bytes were written again: the footer is compared
-                etag = self._open(file, anew=True).footer.etag
+                etag = self._open(file, refetch=True).footer.etag
                 body = there.store.get(there.key, requested, etag=etag).body
         except ObjectNotFoundError as error:
             raise missing_file_error(self.context.store, file, self.plan.table) from error

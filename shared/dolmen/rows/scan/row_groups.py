@@ -1,4 +1,8 @@
-"""Row groups: those of an opened file that have to be read, the tests of their rows, and masks of the rows."""
+"""Row groups: which of an opened file have to be read, the tests of their rows, and masks of the rows.
+
+A Bloom filter proves that a key is not in its row group, and nothing else. If a value has another encoding in the file,
+or a checksum differs, the filter proves nothing and the row group is read.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +41,7 @@ MOST_KEYS = 65_536
 
 
 def filters_range(footer: DataFileFooter) -> Range | None:
-    """The bytes of a file that hold its filters; None if it has none, or no checksum of them."""
+    """The bytes of a file's filters; None if it has none, or no checksum of them."""
     metadata, sums = footer.metadata, footer.sums
     if not sums or not sums.states:
         return None
@@ -53,9 +57,8 @@ class KeyFilters:
     """The filters of one file.
 
     Args:
-        footer: the file's.
         start: the first byte of ``body`` in the file.
-        body: as its checksum says.
+        body: verified bytes.
     """
 
     footer: DataFileFooter
@@ -64,7 +67,7 @@ class KeyFilters:
 
     @classmethod
     def check(cls, footer: DataFileFooter, start: int, body: bytes) -> KeyFilters | None:
-        """The filters in these bytes; None if they are not what was written: they must not decide then."""
+        """The filters in these bytes; None if they are damaged."""
         expected = filters_range(footer)
         if expected is None or expected != Range(start, start + len(body)) or footer.sums is None:
             return None
@@ -73,7 +76,7 @@ class KeyFilters:
         return cls(footer, start, memoryview(body))
 
     def blocks(self, group: int, id_: int) -> Blocks | None:
-        """The filter of a column in a row group; None if it has none."""
+        """The filter of a column in a row group; None without one."""
         column = self.footer.columns.get(id_)
         if column is None or len(column.leaves) != 1:
             return None
@@ -89,38 +92,31 @@ class KeyProbes:
     """The values that filters are asked for, of predicates and of lookups, hashed once for all files of a scan."""
 
     def __init__(self) -> None:
-        self._hashed: dict[tuple[int, int, pa.DataType], tuple[object, tuple[Hashes, Mask] | None]] = {}
+        self._hashes: dict[tuple[int, int, pa.DataType], tuple[object, tuple[Hashes, Mask] | None]] = {}
 
-    def of_literals(self, p: Compare | In, arrow_type: pa.DataType) -> tuple[Hashes, Mask] | None:
-        """The hashes of the values that a column is compared with, in a file where it has this type."""
+    def hashes(self, source: Compare | In | KeysLookup, at: int, arrow_type: pa.DataType) -> tuple[Hashes, Mask] | None:
+        """The hashes of a predicate's values, or of one column of a lookup's keys, in files where it has this type."""
+        key = (id(source), at, arrow_type)
+        if key not in self._hashes:
+            values = source.all_keys()[at] if isinstance(source, KeysLookup) else _literals(source)
+            self._hashes[key] = source, None if values is None else hashes_in_file(values, arrow_type)
+        return self._hashes[key][1]
 
-        def values() -> pa.Array | None:
-            literal = p.right if isinstance(p, Compare) else p
-            assert isinstance(literal, (Literal, In))
-            plain: list[Plain] = [literal.plain] if isinstance(literal, Literal) else literal.plain
-            return to_array(plain, literal.arrow_type) if can_be_asked(literal.arrow_type) else None
 
-        key = (id(p), 0, arrow_type)
-        if key not in self._hashed:
-            array = values()
-            self._hashed[key] = p, None if array is None else hashes_in_file(array, arrow_type)
-        return self._hashed[key][1]
-
-    def of_keys(self, lookup: KeysLookup, at: int, arrow_type: pa.DataType) -> tuple[Hashes, Mask] | None:
-        """The hashes of one column of the keys of a lookup, those that no longer count for a file included."""
-        key = (id(lookup), at, arrow_type)
-        if key not in self._hashed:
-            array = lookup.all_keys()[at]
-            self._hashed[key] = lookup, hashes_in_file(array, arrow_type)
-        return self._hashed[key][1]
+def _literals(p: Compare | In) -> pa.Array | None:
+    """The values that a column is compared with; None if filters can't be asked for them."""
+    literal = p.right if isinstance(p, Compare) else p
+    assert isinstance(literal, (Literal, In))
+    plain: list[Plain] = [literal.plain] if isinstance(literal, Literal) else literal.plain
+    return to_array(plain, literal.arrow_type) if can_be_asked(literal.arrow_type) else None
 
 
 @dataclass
 class FileProbe:
-    """The filters of one file, with what a scan asks them for.
+    """The filters of one file, with the values that a scan asks them for.
 
     Args:
-        requested: bytes that were fetched to have the filters; None if none were.
+        requested: bytes that were fetched for the filters; None without a request.
         with_footer: whether the footer came with them.
 
     Attributes:
@@ -134,7 +130,7 @@ class FileProbe:
     excluded: int = field(default=0, init=False)
 
     def may_match(self, group: int, p: Predicate) -> bool:
-        """Whether a predicate may be TRUE for a row of a row group."""
+        """True if a predicate may be TRUE for a row of a row group."""
         match p:
             case And():
                 return all(self.may_match(group, arg) for arg in p.args)
@@ -142,35 +138,30 @@ class FileProbe:
                 return any(self.may_match(group, arg) for arg in p.args)
             case Compare(op="=", left=Column() as column, right=Literal()) | In(column=Column() as column):
                 assert isinstance(p, (Compare, In))
-                mask = self._mask(group, column.id, p)
+                mask = self._mask(group, column.id, p, 0)
                 return mask is None or bool(mask.any())
             case _:
                 return True
 
     def may_hold(self, group: int, lookup: KeysLookup) -> bool:
-        """Whether a row of a row group may have one of a lookup's keys."""
+        """True if a row of a row group may have one of a lookup's keys."""
         if not lookup.in_memory or lookup.count > MOST_KEYS:
             return True
-        found = [self._mask(group, id_, (lookup, at)) for at, id_ in enumerate(lookup.columns)]
-        known = [mask for mask in found if mask is not None]
-        return not known or bool(reduce(and_, known).any())
+        found = [self._mask(group, id_, lookup, at) for at, id_ in enumerate(lookup.columns)]
+        masks = [mask for mask in found if mask is not None]
+        return not masks or bool(reduce(and_, masks).any())
 
-    def _mask(self, group: int, id_: int, asked: Compare | In | tuple[KeysLookup, int]) -> Mask | None:
-        """A mask of the values that may be in a column; None if the filter says nothing of them."""
+    def _mask(self, group: int, id_: int, source: Compare | In | KeysLookup, at: int) -> Mask | None:
+        """A mask of the values that may be in a column; None if the filter tells nothing about them."""
         blocks = self.filters.blocks(group, id_)
         if blocks is None:
             return None
-        own = self.filters.footer.columns[id_].type
-        hashed = (
-            self.probes.of_keys(asked[0], asked[1], own)
-            if isinstance(asked, tuple)
-            else self.probes.of_literals(asked, own)
-        )
-        return None if hashed is None else maybe_mask(blocks, hashed[0]) & hashed[1]
+        hashes = self.probes.hashes(source, at, self.filters.footer.columns[id_].type)
+        return None if hashes is None else maybe_mask(blocks, hashes[0]) & hashes[1]
 
 
 _FEW_ROWS = 10_000
-"""A file with so few rows, all in one row group, is not judged again: that takes longer than to test its rows."""
+"""A file with at most these rows, in one row group, is not judged again: testing its rows takes less time."""
 
 
 @dataclass(frozen=True)
@@ -178,10 +169,8 @@ class OpenFile:
     """A file of the plan with all that is needed before its rows.
 
     Args:
-        plan: its part of the plan.
-        footer: what its footer says.
-        vector: positions already gone.
-        source: where its bytes are, if none have to be fetched: on this machine, or they came with the footer.
+        vector: deleted positions.
+        source: its bytes, if they are on this machine or came with the footer.
         probe: its Bloom filters, if they are asked.
     """
 
@@ -193,15 +182,10 @@ class OpenFile:
 
     @property
     def file(self) -> DataFile:
-        """Its entry."""
         return self.plan.file
 
     def bounds(self, index: int, ids: Collection[int], schema: Schema) -> RowBounds:
-        """Bounds of the rows of a row group, by the footer's statistics.
-
-        Args:
-            ids: the columns; those that the schema no longer has are left out.
-        """
+        """Bounds of these columns in a row group, by the footer's statistics, without columns that the schema lacks."""
         stats, fields = self.file.stats, schema.by_id
         found = {
             id_: self.footer.bounds(index, fields[id_], stats[id_].nans if id_ in stats else None)
@@ -213,27 +197,25 @@ class OpenFile:
 
 @dataclass(frozen=True)
 class RowGroup:
-    """A row group to read: what statistics could not decide is decided row by row.
+    """A row group to read, with the tests of its rows that statistics could not decide.
 
     Args:
-        file: the file it is in.
-        index: its number there.
         first: position of its first row: rows of the file before it, deleted ones included.
         rows: physical rows.
-        gone: number of them that the file's vector deletes.
-        filter: the scan's predicate, None if every row matches.
+        deleted: number of them that the file's vector deletes.
+        filter: the scan's predicate; None if every row matches.
         predicates: of ``where`` tombstones; rows for which one is TRUE are hidden.
-        hidden: a mask of the rows that ``predicates`` hide, once they are evaluated.
         lookups: of ``keys`` tombstones.
-        picked: numbers of rows in the row group, ascending, if only these are read: they are its ``rows`` then.
+        picked: indexes of rows in the row group, ascending, if only these are read: they are its ``rows`` then.
         known: ids of columns whose values are known: they are read only for a test.
+        hidden: a mask of the rows that ``predicates`` hide, once they are evaluated.
     """
 
     file: OpenFile
     index: int
     first: int
     rows: int
-    gone: int
+    deleted: int
     filter: Predicate | None
     predicates: tuple[Conjunction, ...]
     lookups: tuple[KeysLookup, ...]
@@ -243,8 +225,8 @@ class RowGroup:
 
     @property
     def exact_rows(self) -> int | None:
-        """Number of rows that it has for the scan; None where only reading it would tell."""
-        return self.rows - self.gone if not self.tests else None
+        """Number of rows that it has for the scan; None if only reading it tells."""
+        return self.rows - self.deleted if not self.tests else None
 
     @cached_property
     def tests(self) -> frozenset[int]:
@@ -256,17 +238,13 @@ class RowGroup:
         return frozenset(ids)
 
     def pick(self, rows: Rows, known: frozenset[int] = frozenset()) -> RowGroup:
-        """The row group with some of its rows alone, of which none is deleted by a vector.
-
-        Args:
-            known: ids of columns whose values are known.
-        """
-        return replace(self, rows=len(rows), gone=0, picked=rows, known=known)
+        """The row group with only some of its rows, of which the vector deletes none."""
+        return replace(self, rows=len(rows), deleted=0, picked=rows, known=known)
 
     def rows_at(self, positions: BitMap) -> Rows:
-        """The rows at some positions of the file, as numbers in the row group, without those that a vector deletes."""
+        """The rows at some positions of the file, as indexes in the row group, without those that a vector deletes."""
         own = positions & BitMap(range(self.first, self.first + self.rows))
-        if self.gone and self.file.vector:
+        if self.deleted and self.file.vector:
             own -= self.file.vector
         return np.array(own, np.int64) - self.first
 
@@ -276,7 +254,7 @@ class RowGroup:
         return self.first + (np.arange(self.rows) if self.picked is None else self.picked)
 
     def ranges(self, ids: frozenset[int]) -> list[Range]:
-        """Where the bytes of these columns are: whole column chunks, or the pages with the picked rows."""
+        """The bytes of these columns: whole column chunks, or the pages with the picked rows."""
         footer = self.file.footer
         if self.picked is None:
             return footer.ranges(self.index, ids)
@@ -292,7 +270,7 @@ def row_groups(file: OpenFile, where: Predicate | None, deletes: Deletes, schema
 
     Args:
         where: the scan's predicate.
-        schema: the table's, which knows the values of columns that the file lacks.
+        schema: the table's, with the values of columns that the file lacks.
     """
     plan, footer, probe = file.plan, file.footer, file.probe
     tests = deletes.tests_of(plan)
@@ -328,7 +306,7 @@ def row_groups(file: OpenFile, where: Predicate | None, deletes: Deletes, schema
             index=index,
             first=first,
             rows=rows,
-            gone=deleted,
+            deleted=deleted,
             filter=predicate if verdict is StatsVerdict.MAYBE else None,
             predicates=predicates,
             lookups=lookups,
@@ -342,7 +320,7 @@ def live_mask(group: RowGroup, columns: Mapping[int, pa.Array]) -> Mask | None:
         columns: by id, at least those that ``group.tests`` names, of all rows of the row group.
     """
     # The vector comes first. It counts all physical rows of the file, so the row group must be whole.
-    keep = keep_mask(group.file.vector, group.first, group.rows) if group.gone and group.file.vector else None
+    keep = keep_mask(group.file.vector, group.first, group.rows) if group.deleted and group.file.vector else None
     # Keys: lookups over the same columns share the codes of the rows.
     rows: dict[tuple[int, ...], Tuples] = {}
     for lookup in group.lookups:
@@ -360,8 +338,8 @@ def live_mask(group: RowGroup, columns: Mapping[int, pa.Array]) -> Mask | None:
 def with_hidden(groups: Sequence[RowGroup], columns: Sequence[Mapping[int, pa.Array]]) -> list[RowGroup]:
     """Adds to row groups a mask of the rows that their predicates hide.
 
-    Evaluates a predicate once for all row groups whose columns have the same types: one evaluation of a small row group
-    takes as long as one of many.
+    Evaluates a predicate once for all row groups whose columns have the same types: many small row groups take as long
+    as one.
 
     Args:
         columns: for each row group, by id, at least those that ``group.tests`` names, of all of its rows.
@@ -395,7 +373,7 @@ def _hidden_mask(groups: Sequence[RowGroup], columns: Mapping[int, pa.Array]) ->
         if own is columns:
             predicates.append(predicate)
             limits.append(limit)
-        else:  # it needs narrower constants than the others, so it is evaluated alone
+        else:  # it needs narrower constants than the others
             mask = to_mask(matches(predicate.predicate, own, len(hidden)))
             hidden |= mask if limit is None else mask & limit
     # All others at once: conjuncts that several of them have are evaluated once.
@@ -405,7 +383,7 @@ def _hidden_mask(groups: Sequence[RowGroup], columns: Mapping[int, pa.Array]) ->
 def _limits(groups: Sequence[RowGroup], rows: list[int]) -> Iterator[tuple[Conjunction, Mask | None]]:
     """Each predicate of some row groups, with a mask of the rows that it applies to; None for all rows.
 
-    A predicate applies to the row groups that have it: those of files that are older than its delete.
+    A predicate applies to the row groups that have it: their files are older than its delete.
     """
     first = groups[0].predicates
     if all(group.predicates == first for group in groups):
@@ -432,17 +410,16 @@ def _concat(arrays: Sequence[pa.Array]) -> pa.Array:
 
 def row_mask(group: RowGroup, columns: Mapping[int, pa.Array]) -> Mask | None:
     """A mask of the rows that match the scan's predicate and are not deleted; None for all rows."""
-    # Deleted rows first, by vector, keys and predicates.
     keep = live_mask(group, columns)
     if group.filter is None:
         return keep
-    # The scan's predicate looks at all rows, deleted ones too: taking rows out of columns would cost more.
+    # The scan's predicate is evaluated on all rows, deleted ones too: taking rows out of columns would cost more.
     matching = to_mask(matches(group.filter, columns, group.rows))
     return matching if keep is None else keep & matching
 
 
 def column_of(group: RowGroup, field: Field, arrays: Mapping[int, pa.Array]) -> pa.Array:
-    """A column of a row group as the table has it now, whatever the file's type was; all rows, deleted ones too.
+    """A column of all rows of a row group, in the table's type.
 
     Raises:
         CorruptionError: the file holds a value that the column has no room for.
@@ -458,15 +435,15 @@ def column_of(group: RowGroup, field: Field, arrays: Mapping[int, pa.Array]) -> 
         if array.type == target:
             return array
         return pa.nulls(group.rows, target) if pa.types.is_null(array.type) else array.cast(target)
-    except pa.ArrowInvalid:  # it would say the value
+    except pa.ArrowInvalid:  # its text has the value
         reason = f"column {field.name!r} is {array.type} there, and has a value that the table's {target} cannot hold"
         raise CorruptionError(group.file.file.path, reason) from None
 
 
 def as_bound(predicate: Predicate, group: RowGroup, columns: Mapping[int, pa.Array]) -> Mapping[int, pa.Array]:
-    """The columns, of which those that the file lacks have the type that the predicate was bound to, if it is narrower.
+    """The columns; those that the file lacks have the type that the predicate was bound to, if it is narrower.
 
-    A comparison of floats depends on their width, so a constant that is a double now must hide what the float did.
+    A comparison of floats depends on their width: a constant that is a double now must hide what the float did.
     """
     if group.file.footer.columns.keys() >= columns.keys():
         return columns

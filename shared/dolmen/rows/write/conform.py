@@ -1,11 +1,7 @@
 """Record batches of any origin made to fit a table: columns by name, lossless casts, bounded batches.
 
-Columns come in any order. A missing column has its default in all rows, which is NULL where no other was set. An extra
-column, and a missing one that has no default and is not nullable, is a ``SchemaError`` before any row is looked at.
-Values are cast only where nothing is lost (``lossless``); the first one that does not fit is a ``RowError`` naming its
-row and column.
-
-Whether tables of some columns can be stored at all: two rows of them are written and read back.
+Arrow takes buffers as they come: a string may hold bytes that are not UTF-8, a decimal more digits than its type has, a
+dictionary index may lie outside its dictionary. So every value is checked first.
 """
 
 from __future__ import annotations
@@ -24,7 +20,7 @@ from dolmen.base.units import MIB
 from dolmen.errors import RowError, SchemaError
 from dolmen.format.schema import Schema, constant, readable_names
 from dolmen.format.types import Json
-from dolmen.rows.write.casts import Cast, FindCast, Misfit, first_misfit, lossless, matching
+from dolmen.rows.write.casts import Cast, FindCast, Misfit, first_misfit, first_refused, lossless_cast, match_fields
 
 _REASONS = (
     (re.compile("UTF8"), "the text is not UTF-8: decode it by its true encoding, or store it as binary"),
@@ -35,24 +31,19 @@ _REASONS = (
 
 
 def check_values(batch: pa.RecordBatch, *, first_row: int = 1) -> None:
-    """Looks at every value of a batch.
+    """Raises RowError for the first row with a value that is not one of its column's type.
 
     Args:
         first_row: 1-based number of the batch's first row, for errors.
-
-    Raises:
-        RowError: a value is not one of its column's type; names the first such row and its column.
     """
-    faults = [
-        (fault[0], index, fault[1]) for index, column in enumerate(batch.columns) if (fault := first_invalid(column))
-    ]
-    if faults:
-        row, index, reason = min(faults)
+    found = ((first_invalid(column), index) for index, column in enumerate(batch.columns))
+    if invalid := [(problem[0], index, problem[1]) for problem, index in found if problem]:
+        row, index, reason = min(invalid)
         raise RowError(reason, row=first_row + row, column=batch.schema.field(index).name)
 
 
 def first_invalid(array: pa.Array) -> tuple[int, str] | None:
-    """Place (0-based) and reason of the first value that is none of the array's type; None if there is none."""
+    """The index and the reason of the first value that is not one of the array's type; None if all are."""
     kind = array.type
     if isinstance(kind, pa.BaseExtensionType):
         return first_invalid(array.storage)
@@ -65,12 +56,12 @@ def first_invalid(array: pa.Array) -> tuple[int, str] | None:
     if t.is_dictionary(kind):
         return _first_invalid_code(array)
     if t.is_struct(kind):
-        faults = [fault for index in range(kind.num_fields) if (fault := first_invalid(array.field(index)))]
-        return min(faults, default=None)
+        problems = [first_invalid(array.field(index)) for index in range(kind.num_fields)]
+        return min(filter(None, problems), default=None)
     if t.is_fixed_size_list(kind):
         size = kind.list_size
-        fault = first_invalid(array.values.slice(array.offset * size, len(array) * size)) if size else None
-        return fault and (fault[0] // size, fault[1])
+        problem = first_invalid(array.values.slice(array.offset * size, len(array) * size)) if size else None
+        return problem and (problem[0] // size, problem[1])
     if t.is_list(kind) or t.is_large_list(kind) or t.is_map(kind):
         return _first_invalid_list(array)
     if t.is_run_end_encoded(kind):
@@ -82,18 +73,9 @@ def _first_invalid_leaf(array: pa.Array) -> tuple[int, str] | None:
     try:
         array.validate(full=True)
     except pa.ArrowInvalid as error:
-        reason = _reason(error, array.type)
-    else:
-        return None
-    good, bad = 0, len(array)  # the first ``good`` values are valid, the first ``bad`` are not
-    while bad - good > 1:
-        middle = (good + bad) // 2
-        try:
-            array.slice(0, middle).validate(full=True)
-            good = middle
-        except pa.ArrowInvalid:
-            bad = middle
-    return good, reason
+        index = first_refused(len(array), lambda n: array.slice(0, n).validate(full=True), pa.ArrowInvalid)
+        return index, _reason(error, array.type)
+    return None
 
 
 def _first_invalid_code(array: pa.DictionaryArray) -> tuple[int, str] | None:
@@ -101,28 +83,24 @@ def _first_invalid_code(array: pa.DictionaryArray) -> tuple[int, str] | None:
     index = pc.index(pc.or_(pc.less(codes, 0), pc.greater_equal(codes, len(values))), True).as_py()
     if index >= 0:
         return index, "an index lies outside of its dictionary"
-    if fault := first_invalid(values):
-        index = pc.index(codes, fault[0]).as_py()
-        return max(index, 0), fault[1]
+    if problem := first_invalid(values):
+        return max(pc.index(codes, problem[0]).as_py(), 0), problem[1]
     return None
 
 
 def _first_invalid_list(array: pa.Array) -> tuple[int, str] | None:
-    is_map = t.is_map(array.type)
-    offsets = array.offsets
-    children = (array.keys, array.items) if is_map else (array.values,)
-    ends = offsets.to_numpy()
     if not len(array):
         return None
+    children = (array.keys, array.items) if t.is_map(array.type) else (array.values,)
+    ends = array.offsets.to_numpy()
     wrong = np.flatnonzero((ends[1:] < ends[:-1]) | (ends[1:] > len(children[0])) | (ends[:-1] < 0))
     if len(wrong):
         return int(wrong[0]), "the offsets of a list lie outside of its values"
     start, stop = int(ends[0]), int(ends[-1])
-    faults = [fault for child in children if (fault := first_invalid(child.slice(start, stop - start)))]
-    if not faults:
+    problems = [first_invalid(child.slice(start, stop - start)) for child in children]
+    if (first := min(filter(None, problems), default=None)) is None:
         return None
-    index, reason = min(faults)
-    return int(np.searchsorted(ends, start + index, side="right")) - 1, reason
+    return int(np.searchsorted(ends, start + first[0], side="right")) - 1, first[1]
 
 
 def _first_invalid_run(array: pa.RunEndEncodedArray) -> tuple[int, str] | None:
@@ -130,8 +108,8 @@ def _first_invalid_run(array: pa.RunEndEncodedArray) -> tuple[int, str] | None:
     ends = array.run_ends.slice(first, count).to_numpy() - array.offset
     if count and (ends[0] <= 0 or (np.diff(ends) <= 0).any() or ends[-1] < len(array)):
         return 0, "the ends of its runs are out of order"
-    fault = first_invalid(array.values.slice(first, count))
-    return fault and (int(ends[fault[0] - 1]) if fault[0] else 0, fault[1])
+    problem = first_invalid(array.values.slice(first, count))
+    return problem and (int(ends[problem[0] - 1]) if problem[0] else 0, problem[1])
 
 
 def _reason(error: pa.ArrowInvalid, kind: pa.DataType) -> str:
@@ -145,7 +123,7 @@ def _reason(error: pa.ArrowInvalid, kind: pa.DataType) -> str:
 MAX_BATCH_ROWS = 131_072
 
 MAX_BATCH_BYTES = 64 * MIB
-"""Batches above either limit are handed out in parts; a single row is never cut."""
+"""Batches above either limit are cut; a single row never is."""
 
 
 @dataclass(frozen=True)
@@ -153,9 +131,9 @@ class CastColumn:
     """How one column of the target is made.
 
     Args:
-        index: of the input column; None for one that is missing.
-        cast: None = its values are taken as they are.
-        default: JSON form of the value of a column that is missing.
+        index: of the input column; None if it is missing.
+        cast: None to take its values as they are.
+        default: JSON form of the value of a missing column.
     """
 
     field: pa.Field
@@ -175,16 +153,15 @@ class CastPlan:
 def plan_conform(
     source: pa.Schema,
     target: Schema | pa.Schema,
-    find: FindCast = lossless,
+    find: FindCast = lossless_cast,
     defaults: Mapping[str, Json] | None = None,
     finds: Mapping[str, FindCast] | None = None,
 ) -> CastPlan:
-    """How batches of ``source`` are made to fit ``target`` (a table's schema, or an Arrow schema of stored types).
+    """Plans how batches of ``source`` are made to fit ``target`` (a table's schema, or one of stored types).
 
     Args:
-        find: how values without children are cast.
-        defaults: JSON forms of the values of columns that are missing, by name; by default those of a table's schema.
-        finds: how values of some columns are cast instead, by name.
+        find, finds: see ``match_fields``.
+        defaults: JSON forms of the values of missing columns, by name; by default those of a table's schema.
 
     Raises:
         SchemaError: a column is there twice, is unknown, is missing and not nullable, or is of another kind.
@@ -193,10 +170,10 @@ def plan_conform(
     if defaults is None:
         defaults = target.write_defaults if isinstance(target, Schema) else {}
     with readable_names():
-        matched = matching(list(source), list(schema), find, defaults, finds or {})
+        matches = match_fields(list(source), list(schema), find, defaults, finds or {})
     columns = (
         CastColumn(field, index, cast, defaults.get(field.name))
-        for field, (cast, index) in zip(schema, matched, strict=True)
+        for field, (cast, index) in zip(schema, matches, strict=True)
     )
     return CastPlan(schema, tuple(columns))
 
@@ -204,22 +181,19 @@ def plan_conform(
 def conform(
     batches: pa.RecordBatchReader,
     schema: Schema | pa.Schema,
-    find: FindCast = lossless,
+    find: FindCast = lossless_cast,
     defaults: Mapping[str, Json] | None = None,
     finds: Mapping[str, FindCast] | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of ``batches`` as batches of exactly ``schema``, neither too long nor too large.
-
-    The batches may come from anywhere: every value is looked at, whether it is one of its own type at all.
+    """Yields the rows of ``batches`` as batches of exactly ``schema``, neither too long nor too large.
 
     Args:
-        find: how values without children are cast.
-        defaults, finds: see ``plan_conform``.
+        find, defaults, finds: see ``plan_conform``.
 
     Raises:
         SchemaError: the columns do not match; raised by the call, before any row is read.
-        RowError: a value does not fit, or is none of its type; ``row`` counts from 1 over the whole stream. Rows
-            before its batch have been handed out by then.
+        RowError: a value does not fit, or is not one of its type; ``row`` counts from 1 over the whole stream.
+            Earlier batches have been yielded by then.
     """
     return _conform(batches, plan_conform(batches.schema, schema, find, defaults, finds))
 
@@ -234,12 +208,12 @@ def _conform(batches: Iterable[pa.RecordBatch], plan: CastPlan) -> Iterator[pa.R
 
 
 def conform_batch(batch: pa.RecordBatch, plan: CastPlan, *, first_row: int = 1) -> pa.RecordBatch:
-    """One batch made to fit. ``first_row`` is the 1-based number of its first row, for errors.
+    """Makes one batch fit. Raises RowError for the first value that does not fit, by row and then by column.
 
-    Raises:
-        RowError: the first value that does not fit, by row and then by column.
+    Args:
+        first_row: 1-based number of its first row, for errors.
     """
-    arrays, faults = [], []
+    arrays, misfits = [], []
     for column in plan.columns:
         if column.index is None:
             array = constant(column.default, column.field.type, batch.num_rows)
@@ -249,9 +223,9 @@ def conform_batch(batch: pa.RecordBatch, plan: CastPlan, *, first_row: int = 1) 
             arrays.append(_fit(array, column))
         except Misfit:
             index, reason = first_misfit(array, partial(_fit, column=column))
-            faults.append((index, column.field.name, reason))
-    if faults:
-        index, name, reason = min(faults, key=lambda fault: fault[0])
+            misfits.append((index, column.field.name, reason))
+    if misfits:
+        index, name, reason = min(misfits, key=lambda misfit: misfit[0])
         raise RowError(reason, row=first_row + index, column=name)
     if not arrays:
         raise SchemaError("a table needs at least one column")
@@ -290,18 +264,15 @@ def _without_views(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _without_view(kind: pa.DataType) -> pa.DataType:
+    def inner(field: pa.Field) -> pa.Field:
+        return field.with_type(_without_view(field.type))
+
     if t.is_string_view(kind):
         return pa.large_string()
     if t.is_binary_view(kind):
         return pa.large_binary()
     if t.is_list(kind):
-        return pa.list_(_inner_without_view(kind.value_field))
+        return pa.list_(inner(kind.value_field))
     if t.is_large_list(kind):
-        return pa.large_list(_inner_without_view(kind.value_field))
-    if t.is_struct(kind):
-        return pa.struct([_inner_without_view(field) for field in kind])
-    return kind
-
-
-def _inner_without_view(field: pa.Field) -> pa.Field:
-    return field.with_type(_without_view(field.type))
+        return pa.large_list(inner(kind.value_field))
+    return pa.struct(map(inner, kind)) if t.is_struct(kind) else kind

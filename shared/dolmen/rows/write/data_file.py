@@ -48,8 +48,6 @@ class CopiedGroup:
     """A row group that becomes part of another file.
 
     Args:
-        index: its number in its file.
-        rows: how many it has.
         size: bytes of its column chunks.
         extents: of all columns that have statistics in an entry, and of ``_commit_ts`` if that is one.
     """
@@ -62,11 +60,7 @@ class CopiedGroup:
 
 @dataclass(frozen=True)
 class CopiedGroups:
-    """Consecutive row groups of one file that become part of others.
-
-    Args:
-        source: the file; its frame is that of ``written_frame``.
-    """
+    """Consecutive row groups of one file, whose frame is ``written_frame``, that become part of others."""
 
     source: SpliceSource
     groups: tuple[CopiedGroup, ...]
@@ -77,9 +71,8 @@ class EncodedGroups:
     """A run whose row groups become part of a file.
 
     Args:
-        body: the bytes of the column chunks, and the magic before them.
-        source: what the footer says of them.
-        extents: of all columns.
+        body: the magic and the column chunks.
+        source: their locations and checksums, by the footer.
     """
 
     body: Sequence[bytes]
@@ -89,7 +82,6 @@ class EncodedGroups:
 
     @classmethod
     def of(cls, run: Run, entry: TableEntry, plan: WritePlan) -> EncodedGroups:
-        """Encodes a run in memory."""
         body: list[bytes] = []
         encoded = encode(body.append, entry, plan, run)
         behind, size = encoded.behind, encoded.size
@@ -107,9 +99,9 @@ def written_metadata(schema: pa.Schema) -> pq.FileMetaData:
 
 @lru_cache(64)
 def written_frame(schema: pa.Schema) -> bytes:
-    """The footer of a file of these columns as it is written now, encoded, without its rows and row groups.
+    """The encoded footer of a file of these columns as it is written now, without its rows and row groups.
 
-    Only row groups of files in which it is the same may be put together.
+    Only row groups of files with the same frame may be put together.
     """
     body = _file_without_rows(schema)
     length = int.from_bytes(body[-8:-4], "little")
@@ -126,12 +118,11 @@ def _file_without_rows(schema: pa.Schema) -> bytes:
 class SplicedObject(Generic[Output]):
     """Puts row groups together as one Parquet object. Used as a context: leaving it uncommitted aborts the upload.
 
-    Column chunks keep their bytes; their places in the file, and their checksums, follow from those that they had.
-    So a damaged byte in a source is a damaged byte here, which every reader finds as before.
+    Column chunks keep their bytes, and their checksums are derived from the existing ones, so that readers still find
+    damage in a source.
 
     Args:
-        output: the upload; belongs to this object from here on.
-        path: its key.
+        output: the upload of ``path``, which this object commits or aborts.
     """
 
     def __init__(self, output: Output, path: str, entry: TableEntry) -> None:
@@ -147,7 +138,7 @@ class SplicedObject(Generic[Output]):
 
     @property
     def size(self) -> int:
-        """Bytes written so far; the footer and the filters are yet to come."""
+        """Bytes written so far, without filters and footer."""
         return self._position
 
     def copy(self: SplicedObject[ObjectOutput], copied: CopiedGroups) -> None:
@@ -179,7 +170,11 @@ class SplicedObject(Generic[Output]):
         """Finishes the file and makes the object visible; returns its entry, not yet stamped."""
         start = self._position
         behind, encoded = move_groups(self._groups, start)
-        footer = self._footer(encoded, start + len(behind), crc32(behind, self._state))
+        states, pages = moved_sums(self._sums, self._differences)
+        footer = pages.encode() if len(pages.lengths) else b""
+        footer += ChunkSums(tuple(states), crc32(behind, self._state), start + len(behind)).encode()
+        metadata = FooterParts(written_frame(self._entry.schema.arrow), ()).encode(encoded, self._rows)
+        footer += metadata + len(metadata).to_bytes(4, "little") + PARQUET_MAGIC
         self._output.write(behind + footer)
         size = commit_output(self._output, self._path, start + len(behind) + len(footer))
         filters = start if self._has_filters else 0
@@ -210,7 +205,7 @@ class SplicedObject(Generic[Output]):
         }
 
     def _add(self, source: SpliceSource, groups: range) -> None:
-        """Takes over the statistics of row groups that were added at the end of this file."""
+        """Adds the locations and checksums of row groups whose bytes were appended."""
         if source.footer.frame != written_frame(self._entry.schema.arrow):
             raise AssertionError(f"{source.key} has other columns than {self._path}, or another writer")
         first, end = source.place(groups)
@@ -222,26 +217,12 @@ class SplicedObject(Generic[Output]):
         self._differences.append(difference)
         self._position, self._state = self._position + end - first, sums.end(difference)
 
-    def _footer(self, groups: Sequence[bytes], start: int, state: int) -> bytes:
-        """All that the entry calls so.
-
-        Args:
-            groups: the row groups, encoded.
-            start: where it begins.
-            state: CRC-32 of what is before it.
-        """
-        states, pages = moved_sums(self._sums, self._differences)
-        block = pages.encode() if len(pages.lengths) else b""
-        block += ChunkSums(tuple(states), state, start).encode()
-        metadata = FooterParts(written_frame(self._entry.schema.arrow), ()).encode(groups, self._rows)
-        return block + metadata + len(metadata).to_bytes(4, "little") + PARQUET_MAGIC
-
 
 Segment: TypeAlias = CopiedGroups | Iterable[pa.RecordBatch]
 """Rows of the files to write: row groups of other files, or batches."""
 
 _MOST_ENCODERS = 8
-"""More processors are left to others: each encodes a run of its own, which takes memory."""
+"""The most processors that encode: each encodes a run of its own, which takes memory."""
 
 
 def write_data_files(
@@ -255,22 +236,22 @@ def write_data_files(
     beat: Callable[[], None] = lambda: None,
     open_output: Callable[[str], StreamedOutput] | None = None,
 ) -> list[DataFile]:
-    """Writes rows into as many data files as they need; no rows, no file.
+    """Writes rows into as many data files as they need; without rows it writes no file.
 
-    The batches are taken, and what is encoded uploaded, in the calling thread. Runs are sorted and encoded on all
-    processors. On any error the file under way is given up; finished ones are left as orphans.
+    It reads the batches and uploads in the calling thread; runs are sorted and encoded on all processors. An error
+    aborts the current file; finished ones are left as orphans.
 
     Args:
         table_name: part of the objects' keys.
         table: its schema may end with the hidden column ``_commit_ts`` (``with_commit_ts``).
         batches: of exactly ``table.schema.arrow``.
-        name: gives each object a name that is unique in the world; a fresh uuid by default.
+        name: gives each object a universally unique name; a fresh uuid by default.
         beat: called after each run, to show that the job is alive.
         open_output: opens the object of a key to write into; the store's by default.
 
     Returns:
-        Their entries, in the order of the rows, not yet stamped. Those of files with ``_commit_ts`` have no
-        ``row_ts``, but the bounds of that column.
+        Their entries, in the order of the rows, not yet stamped. Those of files with ``_commit_ts`` have the bounds of
+        that column instead of ``row_ts``.
 
     Raises:
         StoreUnavailableError, AccessDeniedError: from the upload; and whatever ``batches`` raises.
@@ -298,11 +279,7 @@ def write_spliced_files(
     name: Callable[[], str],
     beat: Callable[[], None],
 ) -> list[DataFile]:
-    """Writes segments one after the other into as many data files as they need. See ``write_data_files``.
-
-    Args:
-        segments: batches are of exactly ``table.schema.arrow``.
-    """
+    """Writes segments one after the other into as many data files as they need. See ``write_data_files``."""
     with _Files(store.open_output, partial(_key, store, table_name, name), table, options, runtime, beat) as files:
         for segment in segments:
             if isinstance(segment, CopiedGroups):
@@ -313,7 +290,7 @@ def write_spliced_files(
 
 
 def with_commit_ts(table: TableEntry) -> TableEntry:
-    """The table as its files are written whose rows have different commit timestamps: with the last, hidden column."""
+    """The table with a last, hidden column: for files whose rows have different commit timestamps."""
     schema = msgspec.structs.replace(table.schema, fields=(*table.schema.fields, COMMIT_TS_FIELD))
     return msgspec.structs.replace(table, schema=schema)
 
@@ -323,7 +300,7 @@ def _key(store: ObjectStore, table_name: str, name: Callable[[], str]) -> str:
 
 
 class _Files(Generic[Output]):
-    """The files of one write: those that are finished, and the one under way.
+    """The files of one write: the finished ones, and the current one.
 
     Args:
         open_output: opens the object of a key to write into.
@@ -350,7 +327,7 @@ class _Files(Generic[Output]):
         self._done: list[DataFile] = []
 
     def write_one(self, run: Run) -> DataFile:
-        """Writes a run into a file of its own: there is nothing to put together, which would take a millisecond."""
+        """Writes a run into a file of its own, without the millisecond that putting runs together takes."""
         key = self._key()
         file = write_object(self._open(key), key, self._table, self._plan_of(run), run)
         self._beat()
@@ -363,17 +340,13 @@ class _Files(Generic[Output]):
                 self._file().write(run)
                 del run  # before the next one is waited for
                 self._end_if_full()
-                self._give_memory_back()
+                self._runs += 1
+                if self._runs % self._encoders == 0:  # a fifth of the peak; after each run that would be slow
+                    pa.default_memory_pool().release_unused()
                 self._beat()
 
-    def _give_memory_back(self) -> None:
-        """Lets Arrow's allocator return freed memory, a fifth of the peak; after each run that would be slow."""
-        self._runs += 1
-        if self._runs % self._encoders == 0:
-            pa.default_memory_pool().release_unused()
-
     def _encoded(self, pieces: Iterator[list[pa.ChunkedArray]]) -> Generator[EncodedGroups, None, None]:
-        """The rows of each piece, encoded; the next ones are encoded in the meantime."""
+        """Yields the rows of each piece, encoded; the next ones are encoded in the meantime."""
         piece = next(pieces, None)
         if piece is None:
             return
@@ -388,11 +361,18 @@ class _Files(Generic[Output]):
         yield from self._runtime.compute(encode, runs, ahead=self._encoders + 1)
 
     def copy(self: _Files[ObjectOutput], copied: CopiedGroups) -> None:
-        """Appends row groups as they are."""
-        for piece in self._pieces(copied):
-            self._file().copy(piece)
+        """Appends row groups as they are, cut where a file is full."""
+        piece: list[CopiedGroup] = []
+        size = self._current.size if self._current else 0
+        for group in copied.groups:
+            piece.append(group)
+            size += group.size
+            if size < self._options.target_file_bytes and group is not copied.groups[-1]:
+                continue
+            self._file().copy(CopiedGroups(copied.source, tuple(piece)))
             self._end_if_full()
             self._beat()
+            piece, size = [], 0
 
     def finish(self) -> list[DataFile]:
         """Ends the last file. Returns the entries of all of them."""
@@ -403,19 +383,6 @@ class _Files(Generic[Output]):
         if self._plan is None or self._plan.encodings.row_bytes is None:  # of too few rows to try encodings on them
             return WritePlan.of(run, self._options, looked_up=has_index(self._table))
         return self._plan
-
-    def _pieces(self, copied: CopiedGroups) -> Iterator[CopiedGroups]:
-        """Cuts row groups where a file is full."""
-        piece: list[CopiedGroup] = []
-        size = self._current.size if self._current else 0
-        for group in copied.groups:
-            piece.append(group)
-            size += group.size
-            if size >= self._options.target_file_bytes:
-                yield CopiedGroups(copied.source, tuple(piece))
-                piece, size = [], 0
-        if piece:
-            yield CopiedGroups(copied.source, tuple(piece))
 
     def _file(self) -> SplicedObject[Output]:
         if self._current is None:
@@ -441,18 +408,15 @@ class _Files(Generic[Output]):
 
 
 def check_storable(entry: TableEntry) -> None:
-    """Writes a row of values and, as far as columns may be NULL, one without, in memory, and reads them back.
-
-    Whatever pyarrow refuses is refused here, before a table is there that takes no row. It takes milliseconds, and
-    only once for equal columns and keys.
+    """Writes two rows in memory and reads them back, so that no table is created that pyarrow can't write.
 
     Raises:
         SchemaError: a file of these columns cannot be written, or does not hold what was written.
     """
-    kept = TableEntry(
+    key = TableEntry(
         uuid="", epoch=0, schema=entry.schema, primary_key=entry.primary_key, sort_key=entry.sort_key, properties={}
     )
-    _check_storable(msgspec.json.encode(kept))
+    _check_storable(msgspec.json.encode(key))
 
 
 @lru_cache(256)
@@ -460,7 +424,8 @@ def _check_storable(encoded: bytes) -> None:
     entry = msgspec.json.decode(encoded, type=TableEntry)
     schema = entry.schema.arrow
     try:
-        columns = [_example_column(field) for field in schema]
+        examples = [(field, _example(field.type)) for field in schema]
+        columns = [pa.array([each, None if field.nullable else each], field.type) for field, each in examples]
         rows = pa.table(columns, schema)
         run = prepare(list(rows.columns), entry)
         output = _Memory()
@@ -470,11 +435,6 @@ def _check_storable(encoded: bytes) -> None:
             raise pa.ArrowInvalid("what was written is not what is read back")
     except (pa.ArrowException, OSError, OverflowError, ValueError, RecursionError) as error:
         raise SchemaError(f"a table of these columns cannot be stored: {error}") from error
-
-
-def _example_column(field: pa.Field) -> pa.Array:
-    example = _example(field.type)
-    return pa.array([example, None if field.nullable else example], field.type)
 
 
 def _example(kind: pa.DataType) -> Any:
@@ -489,13 +449,11 @@ def _example(kind: pa.DataType) -> Any:
         return "a"
     if t.is_fixed_size_binary(kind):
         return b"a" * kind.byte_width
-    if t.is_binary(kind):
-        return b"a"
-    return 0 if not t.is_boolean(kind) else True
+    return b"a" if t.is_binary(kind) else True if t.is_boolean(kind) else 0
 
 
 class _Memory:
-    """An upload that goes nowhere."""
+    """An upload into memory."""
 
     def __init__(self) -> None:
         self.body = bytearray()
@@ -508,10 +466,10 @@ class _Memory:
         return len(self.body)
 
     def abort(self) -> None:
-        """There is nothing to give up."""
+        """Does nothing."""
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """There is nothing to close."""
+        """Does nothing."""

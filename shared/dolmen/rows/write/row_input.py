@@ -1,4 +1,12 @@
-"""Turns any holder of rows into a stream of Arrow record batches, and leaves out rows that later ones replace."""
+"""Turns rows in any form, data frames among them, into a stream of Arrow record batches.
+
+On top of ``lossless_cast``, columns of frames may be cast from float to integer if every value is an integer that the
+float holds exactly, and from a naive timestamp to a date if every value is midnight. So
+``table.overwrite(table.scan().to_pandas())`` stores the same rows again.
+
+NaN in a pandas column of floats, or among objects, is NULL, because pandas has no other NULL there. Columns that
+distinguish them (``Float64``, ``double[pyarrow]``) and Polars frames keep both.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +29,13 @@ from dolmen.errors import Error, InputError, LimitError, RowError, SchemaError
 from dolmen.format.keys import Keys, distinct_keys, key_tuples, keys_from_arrow
 from dolmen.format.schema import Field, check_nesting, readable_names
 from dolmen.format.types import short_type, type_of
-from dolmen.rows.write.casts import Cast, FindCast, Misfit, lossless, shown
+from dolmen.rows.write.casts import Cast, FindCast, Misfit, first_refused, lossless_cast, short_value
 
 NOT_ARROW = pa.ArrowException, ArithmeticError, TypeError, ValueError
 """The exceptions that pyarrow raises for values that it has no type for."""
 
 MOST_DIGITS = 400
-"""Digits before or behind the point of a decimal that no type of numbers has room for, of floats either."""
+"""Decimals with more digits before or behind the point fit no type of numbers, not even floats."""
 
 _NANOSECONDS = "nanoseconds cannot be stored"
 _MAX_EXACT = {16: 2**11, 32: 2**24, 64: 2**53}
@@ -54,7 +62,7 @@ def array_of(values: Any, name: str, target: pa.DataType | None, *, nan_is_null:
     """The values of a column, a sequence or a pandas Series, as an array or a chunked one.
 
     Args:
-        target: the type of the column that they are for, if it is known; the array may have another.
+        target: the type of their column, if it is known: asked for where pyarrow finds no type by itself.
         nan_is_null: NaN and NaT mean NULL, as in pandas.
 
     Raises:
@@ -71,42 +79,38 @@ def array_of(values: Any, name: str, target: pa.DataType | None, *, nan_is_null:
 def _as_target(values: Any, name: str, target: pa.DataType | None, why: Exception, *, nan_is_null: bool) -> Any:
     if target is not None and not has_endless_decimal(values):
         try:
-            made = pa.array(values, type=target, from_pandas=nan_is_null)
+            array = pa.array(values, type=target, from_pandas=nan_is_null)
         except NOT_ARROW as error:
             why = error if t.is_nested(target) else why
         else:
-            _check_kept(values, target, name)
-            return made
-    fault = _first_fault(values, nan_is_null=nan_is_null)
-    kinds = {type(value).__name__ for value in values[:fault] if value is not None and value == value}  # NaN is not
-    [own] = {type(value).__name__ for value in values[fault : fault + 1]}
+            for row, value in enumerate(values, 1):
+                if (loss := _loss(value, target)) is not None:
+                    raise RowError(loss, row=row, column=name)
+            return array
+    index = first_refused(len(values), lambda n: pa.array(values[:n], from_pandas=nan_is_null), NOT_ARROW)
+    kinds = {type(value).__name__ for value in values[:index] if value is not None and value == value}  # NaN is not
+    [refused] = values[index : index + 1]
+    own = type(refused).__name__
     if kinds and own not in kinds:
         text = target is not None and t.is_string(target)
         helps = "; .astype('string') helps" if text and nan_is_null else ""
         reason = f"a value of type {own} stands below values of type {' and '.join(sorted(kinds))}{helps}"
-    elif own == "Decimal" and not next(iter(values[fault : fault + 1])).is_finite():
+    elif own == "Decimal" and not refused.is_finite():
         reason = "a decimal that is no number (NaN, Infinity) cannot be stored; NULL can"
     elif own == "Decimal" or isinstance(why, ArithmeticError):
         reason = "a number has too many digits"
     else:
         reason = f"pyarrow has no type for this and what stands above it: {why}"
-    raise RowError(reason, row=fault + 1, column=name) from why
+    raise RowError(reason, row=index + 1, column=name) from why
 
 
-def _check_kept(values: Iterable[Any], target: pa.DataType, name: str) -> None:
-    """Raises RowError for the first value of which pyarrow, asked for this type, has left something out."""
-    for row, value in enumerate(values, 1):
-        if (lost := _lost(value, target)) is not None:
-            raise RowError(lost, row=row, column=name)
-
-
-def _lost(value: Any, kind: pa.DataType) -> str | None:
-    """Says which part of a value pyarrow would silently drop in an array of this type; None if none."""
+def _loss(value: Any, kind: pa.DataType) -> str | None:
+    """The part of a value that pyarrow would silently drop in an array of this type; None if it drops nothing."""
     inner: list[tuple[Any, pa.DataType]] = []
     if isinstance(value, Decimal | Real) and t.is_integer(kind) and value % 1 != 0:
         return f"a number with a fraction stands among values of type {kind}"
-    if (lost := _lost_time(value, kind)) is not None:
-        return lost
+    if (loss := _time_loss(value, kind)) is not None:
+        return loss
     if isinstance(value, (str, bytes)) or not isinstance(value, Iterable) or not t.is_nested(kind):
         return None
     if t.is_struct(kind):
@@ -121,11 +125,11 @@ def _lost(value: Any, kind: pa.DataType) -> str | None:
         inner = [part for key, member in pairs for part in ((key, kind.key_type), (member, kind.item_type))]
     else:
         inner = [(member, kind.value_type) for member in value]
-    return next((lost for part, its in inner if (lost := _lost(part, its)) is not None), None)
+    return next((loss for part, part_kind in inner if (loss := _loss(part, part_kind)) is not None), None)
 
 
 def has_endless_decimal(values: Any) -> bool:
-    """Whether a decimal stands among values that takes pyarrow minutes, or takes the process down with it."""
+    """True if among values is a decimal that takes pyarrow minutes, or crashes the process."""
     if isinstance(values, Decimal):
         return values.is_finite() and abs(values.adjusted()) > MOST_DIGITS
     if isinstance(values, Mapping):
@@ -135,33 +139,20 @@ def has_endless_decimal(values: Any) -> bool:
     )
 
 
-def _first_fault(values: Any, *, nan_is_null: bool) -> int:
-    """The number of values at the beginning that can be converted."""
-    good, bad = 0, len(values)
-    while bad - good > 1:
-        middle = (good + bad) // 2
-        try:
-            pa.array(values[:middle], from_pandas=nan_is_null)
-            good = middle
-        except NOT_ARROW:
-            bad = middle
-    return good
-
-
-def _check_whole(values: Sequence[Any], made: pa.DataType, name: str) -> None:
-    """Raises RowError for the first value of which the array holds a part."""
-    if (hasattr(values, "dtype") and values.dtype != object) or not (t.is_temporal(made) or t.is_binary(made)):
+def _check_whole(values: Sequence[Any], kind: pa.DataType, name: str) -> None:
+    """Raises RowError for the first value of which an array of this type holds only a part."""
+    if (hasattr(values, "dtype") and values.dtype != object) or not (t.is_temporal(kind) or t.is_binary(kind)):
         return
     for row, value in enumerate(values, 1):
-        if (lost := _lost_time(value, made)) is not None:
-            helps = "; .dt.floor('us') cuts them off" if lost == _NANOSECONDS else ""
-            raise RowError(f"{lost}{helps}", row=row, column=name)
-        if t.is_binary(made) and isinstance(value, str):
+        if (loss := _time_loss(value, kind)) is not None:
+            helps = "; .dt.floor('us') cuts them off" if loss == _NANOSECONDS else ""
+            raise RowError(f"{loss}{helps}", row=row, column=name)
+        if t.is_binary(kind) and isinstance(value, str):
             raise RowError("text stands among bytes: encode it", row=row, column=name)
 
 
-def _lost_time(value: Any, kind: pa.DataType) -> str | None:
-    """Says which part of a date or time pyarrow would silently drop, or take for UTC; None if none."""
+def _time_loss(value: Any, kind: pa.DataType) -> str | None:
+    """The part of a date or time that pyarrow would silently drop, or take for UTC; None if it drops nothing."""
     if isinstance(value, dt.datetime) and value != value:  # NaT
         return None
     if t.is_timestamp(kind) and getattr(value, "nanosecond", 0):
@@ -177,53 +168,52 @@ def _lost_time(value: Any, kind: pa.DataType) -> str | None:
 
 
 def frame_cast(data: Any) -> FindCast | None:
-    """How casts are found of the columns of a frame; None: ``data`` is no frame."""
-    if is_pandas(data):
-        return _by_library(0)
-    if is_polars(data):
-        return _by_library(1)
-    return None
+    """Finds the casts of the columns of a frame; None if ``data`` is not a frame."""
+    return _find_cast(0) if is_pandas(data) else _find_cast(1) if is_polars(data) else None
 
 
 def is_pandas(data: Any) -> bool:
-    """Whether it is a pandas DataFrame; pandas need not be installed."""
-    return "pandas" in sys.modules and isinstance(data, sys.modules["pandas"].DataFrame)
+    """True for a pandas DataFrame; pandas need not be installed."""
+    return _is(data, "pandas", "DataFrame")
 
 
 def is_polars(data: Any) -> bool:
-    """Whether it is a Polars DataFrame; Polars need not be installed."""
-    return "polars" in sys.modules and isinstance(data, sys.modules["polars"].DataFrame)
+    """True for a Polars DataFrame; Polars need not be installed."""
+    return _is(data, "polars", "DataFrame")
+
+
+def _is(data: Any, module: str, name: str) -> bool:
+    return module in sys.modules and isinstance(data, getattr(sys.modules[module], name))
 
 
 def values_of(data: Any, name: str, target: pa.DataType) -> tuple[Any, FindCast] | None:
     """The values of an Arrow or NumPy array, or of a Series, as an array, and how their casts are found.
 
     Args:
-        name: the column that they are for.
-        target: its type.
+        name, target: the column that they are for, and its type.
 
     Returns:
-        None: it is none of these.
+        None if it is none of these.
 
     Raises:
         InputError: an array of several dimensions.
         SchemaError, RowError: values that no column holds.
     """
     if isinstance(data, (pa.Array, pa.ChunkedArray)):
-        return data, lossless
+        return data, lossless_cast
     if isinstance(data, np.ndarray):
         if data.ndim != 1:
             raise InputError(f"an array of {data.ndim} dimensions is no list of values")
-        return array_of(data, name, target), _by_library(0)
-    pandas, polars = sys.modules.get("pandas"), sys.modules.get("polars")
+        return array_of(data, name, target), _find_cast(0)
+    pandas = sys.modules.get("pandas")
     if pandas and isinstance(data, (pandas.Series, pandas.Index, pandas.api.extensions.ExtensionArray)):
-        return _column(pandas.Series(data), name, target), _by_library(0)
-    if polars and isinstance(data, polars.Series):
-        return data.to_arrow(), _by_library(1)
+        return _column(pandas.Series(data), name, target), _find_cast(0)
+    if _is(data, "polars", "Series"):
+        return data.to_arrow(), _find_cast(1)
     return None
 
 
-def _by_library(library: int) -> FindCast:
+def _find_cast(library: int) -> FindCast:
     return lambda source, target: _frame_cast(source, target, library)
 
 
@@ -235,7 +225,7 @@ def pandas_table(frame: Any, schema: pa.Schema | None) -> pa.Table:
 
     Raises:
         InputError: a column is there twice.
-        RowError: values of a column are of no one type.
+        RowError: the values of a column have no common type.
     """
     try:
         if any(name is not None for name in frame.index.names):
@@ -245,10 +235,9 @@ def pandas_table(frame: Any, schema: pa.Schema | None) -> pa.Table:
     names = [str(name) for name in frame.columns]
     if twice := [name for name in names if names.count(name) > 1]:
         raise InputError(f"this DataFrame cannot be taken as Arrow data: column {twice[0]!r} is there twice")
-    if len(frame) and not names:
-        raise InputError(f"these {len(frame)} rows have no columns")
-    wanted = {field.name.lower(): field.type for field in schema} if schema is not None else {}
-    columns = [_column(frame.iloc[:, index], name, wanted.get(name.lower())) for index, name in enumerate(names)]
+    _check_columns(len(frame), len(names))
+    types = {field.name.lower(): field.type for field in schema or ()}
+    columns = [_column(frame.iloc[:, index], name, types.get(name.lower())) for index, name in enumerate(names)]
     return pa.table(columns, names)
 
 
@@ -271,9 +260,9 @@ def _frame_cast(source: pa.DataType, target: pa.DataType, library: int) -> Cast 
     if t.is_timestamp(source) and source.tz is None and t.is_date(target):
         return _with_hint(_midnight, _HINTS["naive timestamp", "date"][library])
     try:
-        cast = lossless(source, target)
-        finer = t.is_timestamp(source) and t.is_timestamp(target) and source.unit == "ns" != target.unit
-        return _with_hint(cast, _MICROSECONDS[library]) if cast is not None and finer else cast
+        cast = lossless_cast(source, target)
+        is_finer = t.is_timestamp(source) and t.is_timestamp(target) and source.unit == "ns" != target.unit
+        return _with_hint(cast, _MICROSECONDS[library]) if cast is not None and is_finer else cast
     except SchemaError as error:
         hint = _HINTS.get((_family(source), _family(target)))
         helps = f"{hint[library]} helps; or cast=True" if hint else "cast=True asks for it"
@@ -283,13 +272,13 @@ def _frame_cast(source: pa.DataType, target: pa.DataType, library: int) -> Cast 
 
 
 def _with_hint(cast: Cast, hint: str) -> Cast:
-    def hinted(array: pa.Array) -> pa.Array:
+    def cast_or_hint(array: pa.Array) -> pa.Array:
         try:
             return cast(array)
         except Misfit as misfit:
             raise Misfit(f"{misfit}; {hint} helps, or cast=True" if str(misfit) else "") from None
 
-    return hinted
+    return cast_or_hint
 
 
 def _integral(target: pa.DataType) -> Cast:
@@ -300,40 +289,40 @@ def _integral(target: pa.DataType) -> Cast:
                 return array.cast(pa.float64()).cast(target)
             except pa.ArrowInvalid:
                 pass  # decimal places, or out of range
-        raise Misfit(_no_integer(array[0].as_py(), array.type, target) if len(array) == 1 else "")
+        raise Misfit(_not_integer_reason(array[0].as_py(), array.type, target) if len(array) == 1 else "")
 
     return cast
 
 
-def _no_integer(value: float, source: pa.DataType, target: pa.DataType) -> str:
-    """Why a float is none of an integer type's values, and what helps where something does."""
+def _not_integer_reason(value: float, source: pa.DataType, target: pa.DataType) -> str:
     width = target.bit_width
     least, beyond = (0, 2**width) if t.is_unsigned_integer(target) else (-(2 ** (width - 1)), 2 ** (width - 1))
+    text = short_value(value)
     if value != value:
-        return f"{shown(value)} cannot be stored as {target}; NULL can"
+        return f"{text} cannot be stored as {target}; NULL can"
     if not least <= value < beyond:
-        return f"{shown(value)} cannot be stored as {target}: it is out of its range"
+        return f"{text} cannot be stored as {target}: it is out of its range"
     if value.is_integer():
-        return f"{shown(value)} is an integer of which a {source} may have lost digits; cast=True stores it as {target}"
-    return f"{shown(value)} cannot be stored as {target} without loss; .round() helps, or cast=True"
+        return f"{text} is an integer of which a {source} may have lost digits; cast=True stores it as {target}"
+    return f"{text} cannot be stored as {target} without loss; .round() helps, or cast=True"
 
 
 def _midnight(array: pa.Array) -> pa.Array:
     days = array.cast(pa.date32())
     if pc.all(pc.equal(days.cast(pa.timestamp("s")), array)).as_py() is False:
-        raise Misfit(f"{shown(str(array[0]))} has a time of day" if len(array) == 1 else "")
+        raise Misfit(f"{short_value(str(array[0]))} has a time of day" if len(array) == 1 else "")
     return days
 
 
 def _family(kind: pa.DataType) -> str:
-    if t.is_duration(kind) or t.is_float16(kind):  # types of frames alone
+    if t.is_duration(kind) or t.is_float16(kind):  # only frames have these
         return "duration" if t.is_duration(kind) else "number"
     found = type_of(kind)
     return str(kind) if found is None else found.family
 
 
 BATCH_ROWS = 65_536
-_TAKEN = (
+_ACCEPTED = (
     "a pyarrow Table, RecordBatch, RecordBatchReader, dataset or scanner, an iterable of record batches, "
     "a pandas or Polars DataFrame, a DuckDB relation, a dict of columns, a list of dicts, "
     "or anything with __arrow_c_stream__"
@@ -343,30 +332,33 @@ _TAKEN = (
 MAX_KEYS = 1_000_000
 
 MAX_BYTES = 256 * MIB
-"""An upsert holds its rows in memory, since a later row may replace any of them: this much Arrow memory at most."""
+"""The most Arrow memory of an upsert, whose rows stay in memory because a later row may replace any of them."""
 
-#: Replaced rows are dropped whenever so much has been added.
-_FOLD_ROWS = MAX_KEYS
-_FOLD_BYTES = MAX_BYTES // 4
+_FOLD_ROWS, _FOLD_BYTES = MAX_KEYS, MAX_BYTES // 4
+"""Replaced rows are dropped whenever this much has been added."""
 
 
 def as_batches(data: Any, schema: pa.Schema | None = None) -> pa.RecordBatchReader:
     """The rows of ``data`` as a stream.
 
-    pandas: NaN and NaT mean NULL, as everywhere in pandas (see ``frames``); an index with a name is a column, one
-    without is dropped. List of dicts: a missing key is NULL.
+    An index of pandas with a name is a column, one without is dropped. A key that a dict lacks is NULL.
 
     Args:
-        schema: of the table that the rows are for, if it is known: types of Python objects that cannot be told from
-            them, and of the stream when ``data`` has neither rows nor columns, as ``[]``.
+        schema: of the table that the rows are for, if it is known: gives types where Python objects leave them open,
+            and the columns when ``data`` has neither rows nor columns, as ``[]``.
 
     Raises:
-        InputError: it is nothing that holds rows, or Arrow can't tell its types.
+        InputError: it holds no rows, or Arrow can't find their types.
         SchemaError: a column is nested too deeply.
     """
     try:
         reader = _reader(data, schema)
-        _check_nesting(reader.schema)
+        with readable_names():
+            for field in reader.schema:
+                try:
+                    check_nesting(field.type)
+                except SchemaError as error:
+                    raise SchemaError(f"column {field.name!r}: {error}", column=field.name) from None
         if len(reader.schema) == 0:
             return pa.RecordBatchReader.from_batches(schema or reader.schema, [])
         return reader
@@ -374,16 +366,6 @@ def as_batches(data: Any, schema: pa.Schema | None = None) -> pa.RecordBatchRead
         raise
     except NOT_ARROW as error:
         raise InputError(f"these rows cannot be taken as Arrow data: {error}") from error
-
-
-def _check_nesting(schema: pa.Schema) -> None:
-    """Raises SchemaError for the first column that is nested too deeply."""
-    with readable_names():
-        for field in schema:
-            try:
-                check_nesting(field.type)
-            except SchemaError as error:
-                raise SchemaError(f"column {field.name!r}: {error}", column=field.name) from None
 
 
 def _reader(data: Any, schema: pa.Schema | None) -> pa.RecordBatchReader:
@@ -408,7 +390,10 @@ def _reader(data: Any, schema: pa.Schema | None) -> pa.RecordBatchReader:
         return _from_table(_from_columns(data, schema))
     if isinstance(data, Iterable) and not isinstance(data, (str, bytes, bytearray, memoryview)):
         return _from_items(data, schema)
-    raise InputError(f"{type(data).__name__} is nothing that rows can be taken from; give {_TAKEN}{_hint(data)}")
+    hint = " (call .collect() first)" if hasattr(data, "collect") else ""
+    if isinstance(data, str):
+        hint = " (files are read by `dolmen append`, or by pyarrow.dataset)"
+    raise InputError(f"{type(data).__name__} is nothing that rows can be taken from; give {_ACCEPTED}{hint}")
 
 
 def _from_table(rows: pa.Table | pa.RecordBatch) -> pa.RecordBatchReader:
@@ -422,23 +407,12 @@ def _check_columns(rows: int, columns: int) -> None:
         raise InputError(f"these {rows} rows have no columns")
 
 
-def _is(data: Any, module: str, name: str) -> bool:
-    """Whether it is an instance of a class of a library that need not be installed."""
-    return module in sys.modules and isinstance(data, getattr(sys.modules[module], name))
-
-
-def _hint(data: Any) -> str:
-    if isinstance(data, str):
-        return " (files are read by `dolmen append`, or by pyarrow.dataset)"
-    return " (call .collect() first)" if hasattr(data, "collect") else ""
-
-
 def _from_items(items: Iterable[Any], schema: pa.Schema | None) -> pa.RecordBatchReader:
     """Reads an iterable: record batches or tables one at a time, dicts all at once."""
     try:
         iterator = iter(items)
     except TypeError as error:  # a NumPy array without dimensions
-        raise InputError(f"{type(items).__name__} holds no rows; give {_TAKEN}") from error
+        raise InputError(f"{type(items).__name__} holds no rows; give {_ACCEPTED}") from error
     first = next(iterator, None)
     if first is None:
         return pa.RecordBatchReader.from_batches(pa.schema([]), [])
@@ -446,7 +420,7 @@ def _from_items(items: Iterable[Any], schema: pa.Schema | None) -> pa.RecordBatc
         return _from_table(_from_dicts([first, *iterator], schema))
     if isinstance(first, (pa.RecordBatch, pa.Table)):
         return pa.RecordBatchReader.from_batches(first.schema, _flat(chain([first], iterator)))
-    raise InputError(f"{type(items).__name__} of {type(first).__name__} holds no rows; give {_TAKEN}")
+    raise InputError(f"{type(items).__name__} of {type(first).__name__} holds no rows; give {_ACCEPTED}")
 
 
 def _flat(items: Iterator[Any]) -> Iterator[pa.RecordBatch]:
@@ -471,14 +445,12 @@ def _from_dicts(rows: list[Any], schema: pa.Schema | None) -> pa.Table:
 
 
 def _from_columns(columns: dict[Any, Any], schema: pa.Schema | None) -> pa.Table:
-    arrays, wanted = {}, {field.name.lower(): field.type for field in schema or ()}
+    arrays, types = {}, {field.name.lower(): field.type for field in schema or ()}
     for name, values in columns.items():
         if not isinstance(name, str):
             raise InputError(f"column name {arguments.short_repr(name)} is no string")
-        if isinstance(values, (pa.Array, pa.ChunkedArray)):
-            arrays[name] = values
-        else:
-            arrays[name] = array_of(values, name, wanted.get(name.lower()))
+        is_arrow = isinstance(values, (pa.Array, pa.ChunkedArray))
+        arrays[name] = values if is_arrow else array_of(values, name, types.get(name.lower()))
     return pa.table(arrays)
 
 
@@ -486,7 +458,7 @@ def dedupe_last(batches: Iterable[pa.RecordBatch], columns: tuple[Field, ...]) -
     """The rows without those that a later row of the same key replaces, in their order, and their keys.
 
     Args:
-        batches: taken whole, before this returns.
+        batches: read to the end before this returns.
         columns: the key.
 
     Raises:
@@ -513,12 +485,7 @@ def dedupe_last(batches: Iterable[pa.RecordBatch], columns: tuple[Field, ...]) -
 
 
 def check_not_null(batch: pa.RecordBatch, columns: tuple[Field, ...], seen: int) -> None:
-    """Raises RowError for a NULL in a key, with its row.
-
-    Args:
-        columns: the key.
-        seen: number of rows before this batch.
-    """
+    """Raises RowError for a NULL in a key with these columns; ``seen`` is the number of rows before the batch."""
     for field in columns:
         values = batch[field.name]
         if values.null_count:

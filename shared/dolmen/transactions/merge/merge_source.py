@@ -22,7 +22,7 @@ from dolmen.format.schema import Field, Schema, own_names, same_names, storable
 from dolmen.format.types import to_json, to_plain
 from dolmen.predicate import And, Column, Compare, Constant, In, Literal, Predicate
 from dolmen.rows.scan.key_codes import codes, is_exact
-from dolmen.rows.write.casts import FindCast, Misfit, lossless
+from dolmen.rows.write.casts import FindCast, Misfit, lossless_cast
 from dolmen.rows.write.conform import conform
 from dolmen.rows.write.row_digest import RowDigest
 from dolmen.rows.write.row_input import as_batches, frame_cast, is_pandas, is_polars
@@ -97,7 +97,7 @@ class SourceRows:
         """
         if isinstance(data, SourceRows):
             return data
-        reader, find = as_batches(data, schema.arrow), frame_cast(data) or lossless
+        reader, find = as_batches(data, schema.arrow), frame_cast(data) or lossless_cast
         wanted = {field.name: field.arrow_type for field in schema.fields}
         kept, size = [], 0
         names = own_names(reader.schema.names, schema)

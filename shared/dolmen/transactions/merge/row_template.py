@@ -1,6 +1,6 @@
 """Templates of rows: which column of a new row is taken from where, and which is computed.
 
-Casts of computed values: those of ``lossless``, and more for literals, whose types are DuckDB's guess.
+Casts of computed values: those of ``lossless_cast``, and more for literals, whose types are DuckDB's guess.
 
 ==========================  ==================================================================================
 from                        to
@@ -29,7 +29,7 @@ from dolmen.format.schema import Schema
 from dolmen.format.types import is_text
 from dolmen.predicate.constants import domain_of, scalar_from_text
 from dolmen.rows.scan.engines.expressions import Evaluator, Literals, Sides
-from dolmen.rows.write.casts import Cast, FindCast, Misfit, lossless, no_fit, shown
+from dolmen.rows.write.casts import Cast, FindCast, Misfit, lossless_cast, misfit_error, short_value
 from dolmen.rows.write.conform import CastPlan, check_values, conform_batch, plan_conform
 
 NO_LITERALS = Literals(every=False, texts=False, null=False)
@@ -44,7 +44,7 @@ def _find(literals: Literals, source: pa.DataType, target: pa.DataType) -> Cast 
     if literals.every and t.is_floating(source) and _is_number(target) and source != target:
         return _if_same(_as_read, target)
     try:
-        return lossless(source, target)
+        return lossless_cast(source, target)
     except SchemaError:
         if t.is_decimal(source) and t.is_floating(target):
             return _if_same(_nearest, target)
@@ -100,7 +100,7 @@ def _parse(array: pa.Array, target: pa.DataType) -> pa.Array:
     try:
         values = pa.array([scalar_from_text(text, target) for text in texts], target)
     except PredicateError:
-        raise Misfit(f"{shown(array[0].as_py())} is no {target}" if len(array) == 1 else "") from None
+        raise Misfit(f"{short_value(array[0].as_py())} is no {target}" if len(array) == 1 else "") from None
     if t.is_floating(target) and not all(map(_says, texts, values.cast(pa.string()).to_pylist())):
         raise _not_same(array, target)
     return values.take(coded.indices)
@@ -115,12 +115,12 @@ def _says(text: str, shortest: str) -> bool:
 def _nulls(array: pa.Array, target: pa.DataType) -> pa.Array:
     """The NULLs of DuckDB 1, which are integers."""
     if array.null_count < len(array):
-        raise no_fit(array, target)
+        raise misfit_error(array, target)
     return pa.nulls(len(array), target)
 
 
 def _not_same(array: pa.Array, target: pa.DataType) -> Misfit:
-    misfit = no_fit(array, target)
+    misfit = misfit_error(array, target)
     return Misfit(f"{misfit}: round it") if str(misfit) else misfit
 
 
@@ -182,7 +182,7 @@ class RowTemplate:
         terms: Mapping[str, Term],
         sides: Mapping[str, pa.Schema],
         evaluator: Evaluator | None,
-        find: FindCast = lossless,
+        find: FindCast = lossless_cast,
     ) -> None:
         self._terms, self._evaluator = dict(terms), evaluator
         self._texts = list(dict.fromkeys(term.sql for term in terms.values() if isinstance(term, Expression)))

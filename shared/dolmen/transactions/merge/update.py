@@ -31,7 +31,7 @@ from dolmen.predicate import Predicate, Where, columns, parse
 from dolmen.rows.scan.engines.expressions import Evaluator
 from dolmen.rows.scan.plan import View
 from dolmen.rows.scan.scan import PositionedRows, Scan, rows_with_positions
-from dolmen.rows.write.casts import lossless
+from dolmen.rows.write.casts import lossless_cast
 from dolmen.rows.write.conform import conform
 from dolmen.rows.write.row_digest import RowDigest, content_digest
 from dolmen.rows.write.row_input import as_batches
@@ -89,7 +89,7 @@ class Assignments:
 def _constant(field: Field, value: Any) -> pa.Array:
     schema = pa.schema([pa.field(field.name, field.arrow_type, field.nullable)])
     try:
-        [batch] = conform(as_batches([{field.name: value}], schema), schema, lossless)
+        [batch] = conform(as_batches([{field.name: value}], schema), schema, lossless_cast)
     except RowError as error:
         raise RowError(error.reason, column=field.name) from None
     except SchemaError as error:
