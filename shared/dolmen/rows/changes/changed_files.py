@@ -40,11 +40,7 @@ from dolmen.rows.scan.scan_deletes import VECTOR_BYTES, vector_bytes
 
 @dataclass(frozen=True)
 class AffectedRowGroup(RowGroup):
-    """A row group that may have lost rows.
-
-    Args:
-        after: the same row group with the deletes that may have hidden rows of it; None if all are hidden.
-    """
+    """A row group that may have lost rows, and the same with the later deletes; None if these hide all rows."""
 
     after: RowGroup | None
 
@@ -57,12 +53,7 @@ def visible_rows(
     *,
     since: int = 0,
 ) -> Iterator[pa.RecordBatch]:
-    """Streams the requested rows of some files that no delete hides.
-
-    Args:
-        unresolved: all deletes that the files' tombstones are from.
-        since: leaves out rows of commits up to this timestamp.
-    """
+    """Streams the requested rows of some files, of commits after ``since``, that no delete hides."""
     plans = tuple(files)
     reader = _reader(state, columns, plans, unresolved)
     is_mixed = any(plan.file.least_row_ts <= since for plan in plans)
@@ -87,11 +78,7 @@ def lost_rows(
     files: Iterable[LosingFile],
     deletes: tuple[Tombstone, ...],
 ) -> Iterator[pa.RecordBatch]:
-    """Streams the requested rows of affected files that were visible in ``before`` and are hidden in ``after``.
-
-    Args:
-        deletes: all deletes that the tombstones of the files are from.
-    """
+    """Streams the requested rows of affected files that were visible in ``before`` and are hidden in ``after``."""
     by_path = {each.before.file.path: each for each in files if isinstance(each, AffectedFile)}
     if not by_path:
         return
@@ -209,8 +196,6 @@ class ChangedFiles:
     """The files of a change: those that may have lost rows, and those that may have new ones.
 
     Args:
-        columns: to be read.
-        lost, new: these files.
         read_lost, read_new: stream the rows that some of these files have lost, or that are new in them.
         is_difference: whether a row on both sides is not a change.
     """
@@ -244,11 +229,9 @@ class ChangedFiles:
         )
 
     def deleted(self) -> Iterator[pa.RecordBatch]:
-        """Streams the rows that were taken away."""
         return self.read_lost(self.columns, self.lost)
 
     def inserted(self) -> Iterator[pa.RecordBatch]:
-        """Streams the rows that were added."""
         return self.read_new(self.columns, self.new)
 
     def match(self) -> Iterator[Changed]:
@@ -261,7 +244,6 @@ class ChangedFiles:
 
 
 def matcher(columns: FeedColumns, *, is_difference: bool) -> RowMatcher:
-    """A matcher of rows with these columns."""
     return RowMatcher(columns.arrow, [field.name for field in columns.key], drop_equal=is_difference)
 
 
@@ -270,9 +252,8 @@ class ChangePlanner:
 
     Args:
         entry: has the table's uuid, primary key, and the columns of the feed.
-        output: columns of the result.
         where: bound to the columns of ``entry``: the feed of the rows for which it is TRUE.
-        erasures: of rows of the table, oldest first: the changes are those of the versions without erased rows.
+        erasures: oldest first: the changes are those of the versions without erased rows.
     """
 
     def __init__(
@@ -292,12 +273,7 @@ class ChangePlanner:
         return self._keyed_by(self._entry.primary_key)
 
     def of_commit(self, first: Manifest, last: Manifest, columns: FeedColumns | None = None) -> ChangedFiles:
-        """The rows that one commit deleted and added.
-
-        Args:
-            first, last: the version before the commit, and its own.
-            columns: to be read; by default those of the result, and of the key by which rows are to be paired.
-        """
+        """The rows that one commit deleted and added, by default with the columns of the result and of the key."""
         before, after = self._state(first), self._state(last)
         if before is None or after is None or not self._is_in_epoch(before, after):
             return self._difference(before, after)
@@ -311,11 +287,7 @@ class ChangePlanner:
         return _in_epoch(columns, before, after, affected, tuple(planner.plans(new)), deletes)
 
     def net(self, first: Manifest, last: Manifest) -> ChangedFiles | None:
-        """The difference of two versions.
-
-        Returns:
-            None if compaction has replaced files that may have lost rows: then only the commits tell the difference.
-        """
+        """The difference of two versions; None if only the commits tell it, because compaction replaced files."""
         before, after = self._state(first), self._state(last)
         if before is None or after is None or not self._is_in_epoch(before, after):
             return self._difference(before, after)
@@ -336,9 +308,6 @@ class ChangePlanner:
 
         Args:
             net: whether other commits may be between the two versions.
-
-        Returns:
-            None without such rows.
         """
         erasures = [erasure for erasure in self._erasures if erasure.ts > first.commit_ts]
         state = self._stored(first) if erasures else None

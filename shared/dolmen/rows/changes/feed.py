@@ -79,11 +79,7 @@ class ChangeFeed:
         return pa.RecordBatchReader.from_batches(self.schema, self.to_batches())
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
-        """Streams the changes, each batch of one commit and one kind.
-
-        Raises:
-            VersionExpiredError: a version that is needed expired while this was read.
-        """
+        """Streams the changes, each batch of one commit and one kind. Raises VersionExpiredError."""
         with self._context.reading(max(self._since.version, 1), self._until.version):
             for step, files, _ in self.plan():
                 changes = self.net_of_commits() if files is None else files.match()
@@ -226,11 +222,7 @@ class FeedPart:
 
 
 def parts_of(feed: ChangeFeed) -> Iterator[FeedPart]:
-    """Yields the smallest parts of a feed, in the order of versions. Reads manifests and segments, and no data.
-
-    Raises:
-        VersionExpiredError: a version that is needed has expired.
-    """
+    """Yields the smallest parts of a feed, in the order of versions. Reads only manifests and segments."""
     for step, files, erased in feed.plan():
         before, after = VersionKey.of(step.before), VersionKey.of(step.after)
         if files is None:  # the changes of all commits are paired
@@ -246,11 +238,7 @@ def parts_of(feed: ChangeFeed) -> Iterator[FeedPart]:
 
 
 class PartReader:
-    """Reads parts of one feed.
-
-    Args:
-        newest, table, entry, columns, where, net: of the feed, as for ``ChangeFeed``.
-    """
+    """Reads parts of a ``ChangeFeed`` with these arguments."""
 
     def __init__(
         self,
@@ -274,11 +262,7 @@ class PartReader:
         self.schema = feed_schema(self._output, () if erasures else entry.primary_key)
 
     def read(self, part: FeedPart) -> Iterator[pa.RecordBatch]:
-        """Streams the changes of one part, in bounded memory.
-
-        Raises:
-            VersionExpiredError: a version of it has expired.
-        """
+        """Streams the changes of one part, in bounded memory. Raises VersionExpiredError."""
         before, after = self._manifest(part.before), self._manifest(part.after)
         self._manifests = {part.before: before, part.after: after}
         with self._context.reading(max(part.before.version, 1), part.after.version):

@@ -114,10 +114,8 @@ class RowMatcher:
     """Matches deleted and added rows.
 
     Args:
-        schema: the rows' columns.
         key: names of the columns by which a deleted and an added row are the same row; may be empty.
         drop_equal: whether a row that was both deleted and added is not a change.
-        memory_bytes: see ``MEMORY_BYTES``.
     """
 
     def __init__(
@@ -133,11 +131,7 @@ class RowMatcher:
         self._memory_bytes, self._level = memory_bytes, level
 
     def match(self, deleted: Iterator[pa.RecordBatch], inserted: Iterable[pa.RecordBatch]) -> Iterator[Changed]:
-        """Yields the changes: the row of a key is deleted before another one is added.
-
-        Raises:
-            LimitError: the disk has no room for rows that do not fit into memory.
-        """
+        """Yields the changes: the row of a key is deleted before another one is added. Raises LimitError."""
         if not self._key and not self._drop_equal:
             yield from chain(_each("delete", deleted), _each("insert", inserted))
             return
@@ -240,11 +234,7 @@ class _Groups:
         self._taken = np.zeros(len(self._numbers), np.int64)
 
     def take(self, hashes: Hashes) -> tuple[Indexes, Indexes]:
-        """Takes an index for each row with one of these hashes, while there are any.
-
-        Returns:
-            The rows that got an index, and the index of each: rows of the same hash, which may still differ.
-        """
+        """Takes indexes for rows with these hashes, while there are any. Returns the rows and their indexes."""
         if not len(self._numbers):
             return np.empty(0, np.int64), np.empty(0, np.int64)
         order = np.argsort(hashes, kind="stable")
@@ -288,11 +278,9 @@ _BUFFERED = 4 * MIB
 
 
 class SpilledRows:
-    """Rows in temporary files, one for each part, which the end of the context deletes.
+    """Rows in temporary files, one for each part, until the end of the context.
 
-    Args:
-        schema: the rows' columns.
-        level: chooses the bits of a row's hash that give its part; the next level divides rows of one part further.
+    ``level`` chooses the bits of a row's hash that give its part; the next level divides rows of one part further.
     """
 
     def __init__(self, schema: pa.Schema, level: int) -> None:

@@ -45,12 +45,9 @@ _FILES_AT_ONCE = 4096
 
 @dataclass(frozen=True)
 class AffectedFile:
-    """A file that may have lost rows.
+    """A file that may have lost rows: in the earlier version with its deletes, and its entry in the later version.
 
-    Args:
-        before: the file in the earlier version, with the deletes that hid rows of it.
-        after: its entry in the later version.
-        tombstones: deletes that may have hidden rows of it; None if one of them certainly hides all.
+    ``tombstones`` are deletes that may have hidden rows of it, or None if one of them certainly hides all.
     """
 
     before: FilePlan
@@ -59,11 +56,7 @@ class AffectedFile:
 
 
 class FilePlanner:
-    """Plans the reading of one version's files. Nothing is fetched before the first file.
-
-    Args:
-        tombstones: the deletes that count; all of the version by default.
-    """
+    """Plans the reading of one version's files, with some deletes instead of all."""
 
     def __init__(
         self, state: TableState, columns: FeedColumns, tombstones: tuple[Tombstone, ...] | None = None
@@ -107,10 +100,7 @@ def younger_files(state: TableState, columns: FeedColumns, commit_ts: int) -> It
 
 
 def affected_by_commit(before: TableState, after: TableState, columns: FeedColumns) -> Iterator[AffectedFile]:
-    """Yields the files of ``before`` that may have lost rows by the commit that made ``after``.
-
-    Of the table's segments it reads only those that may have such files.
-    """
+    """Yields the files of ``before`` that may have lost rows by the commit that made ``after``, from few segments."""
     older = FilePlanner(before, columns)
     own = [each for each in after.tombstones_since(before.commit_ts) if each.ts <= after.commit_ts]
     judge = TombstoneJudge(own, after.entry.schema)
@@ -130,11 +120,7 @@ def affected_by_commit(before: TableState, after: TableState, columns: FeedColum
 def affected_by_deletes(
     before: TableState, deletes: tuple[Tombstone, ...], schema: Schema, columns: FeedColumns
 ) -> Iterator[AffectedFile]:
-    """Yields the files of which some deletes may hide rows.
-
-    Args:
-        schema: the table's columns, with all that the deletes name.
-    """
+    """Yields the files of which some deletes may hide rows; ``schema`` has all columns that the deletes name."""
     older, judge = FilePlanner(before, columns), TombstoneJudge(deletes, schema)
     for file in _judged_files(before, judge):
         tombstones = judge.of_file(file)
@@ -145,14 +131,7 @@ def affected_by_deletes(
 def affected_between(
     before: TableState, after: TableState, columns: FeedColumns, planner: FilePlanner
 ) -> Iterator[AffectedFile] | None:
-    """The files of ``before`` that may have lost rows up to a later version of the same epoch.
-
-    Args:
-        planner: plans files of ``after``.
-
-    Returns:
-        None if files were replaced in between: their rows must be compared.
-    """
+    """Files of ``before`` that may have lost rows up to a later version of its epoch; None if some were replaced."""
     affected: list[AffectedFile] = []
     older = FilePlanner(before, columns)
     for some in _batches(before.live):
@@ -232,14 +211,9 @@ _ON_OTHER_TABLES = frozenset(("erase", "forget"))
 
 
 def absent_columns(own: Schema, commit_ts: int, fields: Iterable[Field]) -> AbsentColumns:
-    """The columns of the feed, and fields inside them, that a version of the table does not show.
+    """The columns of the feed, and fields inside them, that a version with these columns does not show.
 
     A table that was dropped and restored may give an id a second time, so the time of a column's addition counts too.
-
-    Args:
-        own: the version's columns.
-        commit_ts: its commit timestamp.
-        fields: columns of the feed.
     """
     there = {field.id: field for field in own.fields}
     absent: dict[int, frozenset[int]] = {}
@@ -279,10 +253,7 @@ def entry_of(manifest: Manifest, uuid: str) -> TableEntry | None:
 def may_differ(before: Manifest, after: Manifest, uuid: str, segments: SegmentReader, fields: Sequence[Field]) -> bool:
     """True if a table's rows may differ between two versions, or may have differed from both in between.
 
-    Compares entries only; that of an idle table is fetched if it has become idle in between.
-
-    Args:
-        fields: columns of the feed: a version that does not show one of them differs from one that does.
+    Compares entries only. A version that does not show one of the feed's columns differs from one that does.
     """
     first, last = entry_of(before, uuid), entry_of(after, uuid)
     if first is None or last is None:
@@ -310,7 +281,6 @@ def changing_commits(
 
     Args:
         newest: a version that has the history of ``until``.
-        fields: columns of the feed.
 
     Raises:
         VersionExpiredError: a version has expired in the meantime.
@@ -365,10 +335,9 @@ class FeedColumns:
     """The columns that a feed reads of every version.
 
     Args:
-        schema: the table's columns in the feed's last version.
+        schema: the table's columns in the feed's last version, to which ``where`` is bound.
         output: the columns of the result.
         key: the columns by which a deleted and an added row are the same row; may be empty.
-        where: bound to ``schema``: only rows for which it is TRUE.
     """
 
     schema: Schema
@@ -384,7 +353,6 @@ class FeedColumns:
 
     @cached_property
     def ids(self) -> frozenset[int]:
-        """Ids of the columns that are read."""
         return frozenset(field.id for field in self.read)
 
     @property
@@ -394,12 +362,10 @@ class FeedColumns:
 
     @cached_property
     def filtered(self) -> frozenset[int]:
-        """Ids of the columns that the predicate names."""
         return frozenset() if self.where is None else columns(self.where)
 
     @cached_property
     def needed(self) -> tuple[Field, ...]:
-        """The columns that are read, and those that the predicate names."""
         return tuple(field for field in self.schema.fields if field.id in self.ids | self.filtered)
 
 
@@ -408,8 +374,8 @@ class TableState:
 
     Args:
         entry: its whole entry, with the columns of the feed's last version.
-        own: the columns that the version shows itself.
-        absent: those of the feed's columns that it does not show.
+        own: the columns of the version.
+        absent: the feed's columns that the version does not show.
     """
 
     def __init__(

@@ -88,13 +88,7 @@ def cut_by_size(
 
 @dataclass(frozen=True, slots=True)
 class DataObject:
-    """The object of a data file.
-
-    Args:
-        store: the store that it is in.
-        key: its key there.
-        adopted: its parsed path; None for the database's own files.
-    """
+    """The object of a data file: its store, its key there, and the parsed path of an adopted file."""
 
     store: ObjectStore
     key: str
@@ -107,11 +101,7 @@ class DataObject:
 
 
 def data_object(store: ObjectStore, path: str) -> DataObject:
-    """Finds the object of a data file by its path in the entry.
-
-    Raises:
-        CorruptionError: the path is that of an adopted file in a store of another kind than the database's.
-    """
+    """Finds the object of a data file. Raises CorruptionError for an adopted file in another kind of store."""
     if not is_adopted(path):
         return DataObject(store, path)
     adopted = AdoptedPath.parse(path)
@@ -136,7 +126,6 @@ def is_local(store: ObjectStore) -> bool:
 
 
 def missing_file_error(store: ObjectStore, file: DataFile, table: str) -> CorruptionError:
-    """The error for a data file that is not there."""
     found = data_object(store, file.path)
     if found.adopted:
         return CorruptionError(
@@ -174,13 +163,7 @@ _PARSED_FACTOR = 4
 
 
 class AdoptedColumn(NamedTuple):
-    """One column of an adopted file.
-
-    Args:
-        id: None for a column that the table never had.
-        type: its type as it is read, whose fields have their ids.
-        leaves: its Parquet columns.
-    """
+    """One column of an adopted file, in the type in which it is read; without id if the table never had it."""
 
     name: str
     id: int | None
@@ -192,11 +175,7 @@ class AdoptedColumn(NamedTuple):
 def adopted_column(
     field: pa.Field, leaves: tuple[int, ...], mapping: Sequence[MappedColumn] | None = None
 ) -> AdoptedColumn:
-    """One column. Raises SchemaError if its type cannot be stored.
-
-    Args:
-        mapping: ids by names; None to take those of the file.
-    """
+    """One column, with ids from ``mapping``, or from the file if that is None. Raises SchemaError."""
     if mapping is None:
         return AdoptedColumn(field.name, field_id(field), _with_ids(field.type, None), field.nullable, leaves)
     mapped = column_named(mapping, field.name)
@@ -212,7 +191,6 @@ def leaf_count(arrow_type: pa.DataType) -> int:
 
 
 def column_named(mapping: Sequence[MappedColumn], name: str) -> MappedColumn | None:
-    """The mapped column that has this name in files."""
     return next((each for each in mapping if name in each.names), None)
 
 
@@ -248,12 +226,9 @@ def _with_ids(own: pa.DataType, mapping: Sequence[MappedColumn] | None) -> pa.Da
 
 @dataclass(frozen=True)
 class FileColumn:
-    """A column as one file has it.
+    """A column as one file has it, in the type in which it is read.
 
-    Args:
-        type: its type there, or the one in which dolmen reads it from an adopted file.
-        leaves: its Parquet columns.
-        unit_us: the unit of times in the footer's statistics, in microseconds; None for nanoseconds.
+    ``unit_us`` is the unit of times in the footer's statistics, in microseconds; None for nanoseconds.
     """
 
     type: pa.DataType
@@ -269,7 +244,7 @@ class DataFileFooter:
         columns: by field id, in the file's order.
         firsts: position of each row group's first row in the file.
         sums: checksums of the column chunks; None for files without.
-        etag: of an adopted file when the footer was read; None for files that are never replaced.
+        etag: of an adopted file when the footer was read.
         columns_by: how the columns of an adopted file are found; None for the database's own files.
         page_block: encoded locations of pages.
     """
@@ -286,15 +261,7 @@ class DataFileFooter:
     def parse(
         cls, body: bytes, file: DataFile, mapping: Sequence[MappedColumn] = (), etag: str | None = None
     ) -> DataFileFooter:
-        """Parses what an entry calls the footer.
-
-        Args:
-            mapping: ids of columns by their names, for adopted files without field ids.
-            etag: the file's, if others may replace it.
-
-        Raises:
-            CorruptionError: it is not the footer of the entry.
-        """
+        """Parses the footer of an entry. Raises CorruptionError if it is another one."""
         check_footer(body, file)
         return cls.of(open_parquet(body, file).metadata, body, file, mapping, etag)
 
@@ -341,7 +308,6 @@ class DataFileFooter:
         return PagePlaces.decode(self.page_block, chunks)
 
     def rows(self, group: int) -> int:
-        """Rows of a row group."""
         count: int = self.metadata.row_group(group).num_rows
         return count
 
@@ -356,11 +322,7 @@ class DataFileFooter:
         return [Range(start, start + length) for start, length in chunks]
 
     def bounds(self, group: int, field: Field, nans: int | None) -> Bounds:
-        """The bounds of a column in one row group, by Parquet's statistics, in the column's present type.
-
-        Args:
-            nans: NaN values of the column in the whole file; None if unknown.
-        """
+        """The bounds of a column in one row group; ``nans`` is the number of NaN in the whole file, if known."""
         row_group = self.metadata.row_group(group)
         column = self.columns.get(field.id)
         if column is None:  # it was written before the column was added
@@ -382,7 +344,6 @@ class DataFileFooter:
 
 
 def _fields(metadata: pq.FileMetaData) -> Iterator[tuple[pa.Field, tuple[int, ...]]]:
-    """The columns of a file with their Parquet columns."""
     leaf = 0
     for field in metadata.schema.to_arrow_schema():
         leaves = tuple(range(leaf, leaf + leaf_count(field.type)))
@@ -433,11 +394,7 @@ def _ends(statistics: pq.Statistics, column: FileColumn) -> tuple[Plain, Plain]:
 
 
 def open_parquet(body: bytes, file: DataFile, *, verify_pages: bool = False) -> pq.ParquetFile:
-    """A reader of a file, or of its metadata if the body is only its end. Raises CorruptionError.
-
-    Args:
-        verify_pages: verify Parquet's checksums of pages.
-    """
+    """A reader of a file, or of its metadata if the body is only its end. Raises CorruptionError."""
     try:
         return pq.ParquetFile(pa.BufferReader(body), pre_buffer=False, page_checksum_verification=verify_pages)
     except (pa.ArrowException, OSError) as error:
@@ -488,8 +445,6 @@ def open_file(
 
     Args:
         table: for messages.
-        mapping: of the table's schema.
-        refetch: do not look into the cache.
         with_filters: fetch its Bloom filters with the footer, but not the rest of a small file.
         like: the footer of another file, which probably has the same columns; saves time.
 

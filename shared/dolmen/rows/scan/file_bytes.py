@@ -28,11 +28,7 @@ _NAME = "c"
 
 
 def fits(chunk: pq.ColumnChunkMetaData, column: pq.ColumnSchema, own: pa.DataType) -> bool:
-    """True if pages of a chunk can be read as those of a file that pyarrow writes now.
-
-    Args:
-        column, own: the column's schema and its type in the chunk's file.
-    """
+    """True if pages of a chunk can be read as those of a file that pyarrow writes now."""
     if column.max_definition_level > 1 or column.max_repetition_level:
         return False
     _, now = _template(own, bool(column.max_definition_level))
@@ -49,17 +45,7 @@ def read_pages(
     *,
     has_dictionary: bool,
 ) -> pa.ChunkedArray:
-    """Decodes pages whose checksums were verified.
-
-    Args:
-        pages: with their headers, in the order of the chunk.
-        rows: of all pages together.
-        chunk, column, own: for which ``fits`` is true.
-        has_dictionary: whether the first page is the chunk's dictionary.
-
-    Raises:
-        OSError, pyarrow.ArrowException: the pages hold something else.
-    """
+    """Decodes verified pages with their headers, in the order of the chunk; ``rows`` is the count of all together."""
     template, _ = _template(own, bool(column.max_definition_level))
     start = len(_MAGIC)
     first = start + (pages[0].size if has_dictionary else 0)
@@ -102,13 +88,7 @@ Rows = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class PickedPages:
-    """Some pages of a column chunk.
-
-    Args:
-        chunk: all of its pages.
-        pages: the indexes of the picked data pages, ascending; a dictionary page does not count.
-        at: the indexes of the requested rows among the rows of these pages.
-    """
+    """Some data pages of a column chunk, by their indexes, and the indexes of the requested rows among their rows."""
 
     chunk: ChunkPages
     pages: Rows
@@ -116,7 +96,6 @@ class PickedPages:
 
     @property
     def rows(self) -> int:
-        """Rows of the pages together."""
         firsts = self.chunk.firsts
         return int((firsts[self.pages + 1] - firsts[self.pages]).sum())
 
@@ -127,17 +106,12 @@ class PickedPages:
         return [0, *indexes] if self.chunk.has_dictionary else indexes
 
     def ranges(self) -> list[Range]:
-        """The bytes of these pages."""
         starts = self.chunk.starts
         return [Range(int(starts[page]), int(starts[page + 1])) for page in self.indexes]
 
 
 def picked_pages(footer: DataFileFooter, group: int, column: FileColumn, rows: Rows) -> PickedPages | None:
-    """The pages of a column with some rows of a row group; None if the whole chunks have to be read.
-
-    Args:
-        rows: indexes of rows in the row group, ascending.
-    """
+    """The pages of a column with some ascending rows of a row group; None if the whole chunks have to be read."""
     if footer.pages is None or footer.sums is None or len(column.leaves) != 1:
         return None
     leaf, metadata = column.leaves[0], footer.metadata
@@ -164,10 +138,7 @@ def _verify(states: States, body: Any, start: int) -> None:
 
 
 class CheckedFile:
-    """A file for one reader of pyarrow at a time, which verifies the checksums of column chunks when it reads them.
-
-    Args:
-        size: of the whole object.
+    """A file of this size, for one reader of pyarrow at a time, that verifies column chunks when it reads them.
 
     Attributes:
         expected: checksums of column chunks by (offset, length); each is removed once it was verified.
@@ -185,11 +156,7 @@ class CheckedFile:
         raise NotImplementedError
 
     def read_buffer(self, length: int) -> pa.Buffer:
-        """The next ``length`` bytes, without copying.
-
-        Raises:
-            OSError: they are a column chunk, and its checksum differs.
-        """
+        """The next ``length`` bytes, uncopied. Raises OSError for a column chunk with another checksum."""
         start = self._position
         body = self._take(start, length)
         states = self.expected.pop((start, length), None)
@@ -227,12 +194,7 @@ class CheckedFile:
 
 
 class FetchedFile(CheckedFile):
-    """The fetched ranges of an object, as a file that raises AssertionError when other bytes are read.
-
-    Args:
-        parts: (offset, bytes), ascending and not overlapping.
-        size: of the whole object.
-    """
+    """The fetched ranges of an object, ascending, as a file. Reading other bytes raises AssertionError."""
 
     def __init__(self, parts: Sequence[tuple[int, bytes]], size: int) -> None:
         super().__init__(size)
@@ -268,13 +230,7 @@ class _Reader:
 
 
 class FileBytes:
-    """Bytes of one data file, on this machine or fetched, from which several threads decode row groups at once.
-
-    Args:
-        open_bytes: opens them as a new file.
-        body: the whole file if it is in memory.
-        parquet: a reader of ``body``.
-    """
+    """Bytes of one data file, on this machine or fetched, from which several threads decode row groups at once."""
 
     def __init__(
         self,
@@ -288,17 +244,14 @@ class FileBytes:
 
     @classmethod
     def from_path(cls, path: str, footer: DataFileFooter) -> FileBytes:
-        """Opens a file of this machine."""
         return cls(lambda: LocalFile(path), footer)
 
     @classmethod
     def from_ranges(cls, parts: Sequence[tuple[int, bytes]], size: int, footer: DataFileFooter) -> FileBytes:
-        """Takes ranges of a file of ``size`` bytes that were fetched."""
         return cls(lambda: FetchedFile(parts, size), footer)
 
     @classmethod
     def from_body(cls, found: FetchedFooter) -> FileBytes:
-        """Takes a whole file that was fetched with its footer."""
         body = found.body
         assert body is not None
         return cls(lambda: FetchedFile([(0, body)], len(body)), found.footer, body, found.parquet)
@@ -306,10 +259,8 @@ class FileBytes:
     def read(self, row_group: int, leaves: list[int]) -> pa.Table:
         """Decodes Parquet columns of one row group, after verifying their checksums.
 
-        In files without checksums of column chunks it verifies those of pages, which don't cover page headers.
-
-        Raises:
-            OSError, pyarrow.ArrowException: there is no such file, or it holds something else.
+        In files without checksums of column chunks it verifies those of pages, which don't cover page headers. Raises
+        OSError or ArrowException if there is no such file, or it holds something else.
         """
         metadata, sums = self._footer.metadata, self._footer.sums
         expected = sums.of_chunks(metadata, row_group, leaves) if sums else {}
@@ -347,14 +298,7 @@ class FileBytes:
         return _Reader(parquet, file)
 
     def pick(self, row_group: int, id_: int, rows: Rows) -> pa.Array:
-        """Decodes some rows of a column that the file has: only their pages if the locations of pages are known.
-
-        Args:
-            rows: indexes of rows in the row group, ascending.
-
-        Raises:
-            OSError, pyarrow.ArrowException: there is no such file, or it holds something else.
-        """
+        """Decodes some rows, in order, of a column. It reads only their pages if the locations are known."""
         column, metadata = self._footer.columns[id_], self._footer.metadata
         picked = picked_pages(self._footer, row_group, column, rows)
         if picked is None:

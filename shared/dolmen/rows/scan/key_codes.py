@@ -1,9 +1,7 @@
-"""A 64-bit code for every tuple of column values, so that tuples of any types are looked up as integers.
+"""Keys in the order of 64-bit codes, in memory or in a temporary file: tuples of any types are looked up as integers.
 
 The code of one integer-like column is its value: equal codes are equal values. All other codes are hashes of the
 whole content: equal values have equal codes, and equal codes have to be compared.
-
-Keys are kept in the order of their codes: in memory, or in a temporary file if there are too many.
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from tempfile import TemporaryFile, gettempdir
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -35,34 +33,35 @@ _STEP = np.uint64(0xFF51AFD7ED558CCD)  # the first multiplier of MurmurHash3's 6
 _SHIFT = np.uint64(32)
 
 _IN_WORDS = 1024
-"""Bytes of a text that are taken 64 bits at a time, for all texts at once; the rest of each is hashed by itself, as a
-few long texts among many short ones would make many steps."""
+"""The bytes of texts that are hashed 64 bits at a time, for all texts at once; the rest of each is hashed by itself."""
 
 _INTEGER_WIDTHS = {8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64}
 _SIGNED_WIDTHS = {8: np.int8, 16: np.int16, 32: np.int32, 64: np.int64}
 
 _FENCE = 1024
-"""Every so many codes of a file one is kept in memory."""
+"""The number of codes of a file for each one that is also in memory."""
 
 _SPAN = 128 * _FENCE
 """The most codes that are read from a file at once: 1 MB."""
 
 _BLOCK_BYTES = MIB
-"""Values are in a file in blocks of about so many bytes, each of which is read as a whole."""
+"""The size of the blocks in which values are in a file, each of which is read as a whole."""
 
 
 def is_exact(types: Sequence[pa.DataType]) -> bool:
-    """Whether equal codes are equal tuples."""
+    """True if equal codes are equal tuples."""
     return len(types) == 1 and _kind(types[0]) == "integer"
 
 
 def codes(arrays: Sequence[pa.Array]) -> npt.NDArray[np.int64]:
-    """The codes of the tuples at each place of some arrays of equal length; any value where one is NULL."""
+    """The codes of the tuples at each index of some arrays of equal length; any value where one is NULL."""
     if is_exact([array.type for array in arrays]):
         return integers(arrays[0])
     mixed = np.zeros(len(arrays[0]), np.uint64)
     for array in arrays:
-        for word, rows in _words(array):
+        kind = _kind(array.type)
+        assert kind is not None, array.type
+        for word, rows in WORDS[kind](array):
             if rows is None:
                 mixed = _mix(mixed, word)
             else:
@@ -108,19 +107,12 @@ def _kind(arrow_type: pa.DataType) -> CodesKind | None:
 
 
 def _values(array: pa.Array, dtype: npt.DTypeLike, width: int = 1) -> npt.NDArray[np.generic]:
-    """The fixed-width values of an array without copying, ``width`` items each; NULLs have any value."""
+    """The fixed-width values of an array, uncopied, with ``width`` items each; NULLs have any value."""
     buffer = array.buffers()[1]
     if buffer is None or len(array) == 0:
         return np.zeros(len(array) * width, dtype)
     values: npt.NDArray[np.generic] = np.frombuffer(buffer, dtype, (array.offset + len(array)) * width)
     return values[array.offset * width :]
-
-
-def _words(array: pa.Array) -> _WordsOfRows:
-    """All of each value's content, 64 bits at a time, and the indexes of the values that are that long; None = all."""
-    kind = _kind(array.type)
-    assert kind is not None, array.type
-    return WORDS[kind](array)
 
 
 def _integer_words(array: pa.Array) -> _WordsOfRows:
@@ -152,7 +144,8 @@ WORDS: dict[CodesKind, Callable[[pa.Array], _WordsOfRows]] = {
     "fixed": _fixed_words,
     "variable": _variable_words,
 }
-"""How values become words, by the kind of their type (``ColumnType.codes``)."""
+"""By kind of type (``ColumnType.codes``), yields the content of values, 64 bits at a time, and the indexes of the
+values that are that long; None for all."""
 
 
 def _text_words(data: npt.NDArray[np.generic], offsets: npt.NDArray[np.int64]) -> _WordsOfRows:
@@ -166,7 +159,7 @@ def _text_words(data: npt.NDArray[np.generic], offsets: npt.NDArray[np.int64]) -
     anywhere = np.ndarray((len(data) + 1,), "<u8", padded.data, 0, (1,))  # the 8 bytes from each byte on
     masks = np.array([(1 << (8 * n)) - 1 for n in range(8)] + [2**64 - 1], np.uint64)
     shortest, longest = int(lengths.min()), int(lengths.max())
-    rows: Indexes | None = None  # those that are longer than what is done
+    rows: Indexes | None = None  # those with more than ``done`` bytes
     for done in range(0, min(longest, _IN_WORDS), 8):
         if shortest > done:
             yield anywhere[starts + done] & masks[np.minimum(lengths - done, 8)], None
@@ -185,21 +178,6 @@ Int64s: TypeAlias = npt.NDArray[np.int64]
 Mask: TypeAlias = npt.NDArray[np.bool_]
 
 
-class Span(Protocol):
-    """Keys with consecutive codes."""
-
-    @property
-    def codes(self) -> Int64s:
-        """Ascending; equal codes are equal keys in types whose codes are exact."""
-
-    @property
-    def ts(self) -> Int64s:
-        """The greatest timestamp of each key."""
-
-    def take(self, indexes: Int64s) -> list[pa.Array]:
-        """The keys at some indexes, by column; nothing where codes are exact."""
-
-
 @dataclass(frozen=True)
 class KeysInMemory:
     """Keys in memory, which are one span."""
@@ -210,25 +188,20 @@ class KeysInMemory:
 
     @classmethod
     def of(cls, arrays: Sequence[pa.Array], ts: Int64s) -> KeysInMemory:
-        """Keys in the order in which they come, from which ``merged`` makes others.
-
-        Args:
-            arrays: the columns, in the types of the lookup, without NULL.
-            ts: the timestamp of each key.
-        """
+        """Keys without NULL, in any order, for ``merge``; ``ts`` has the timestamp of each."""
         return cls(codes(arrays), ts, () if is_exact([array.type for array in arrays]) else tuple(arrays))
 
     @classmethod
     def merge(cls, parts: Sequence[KeysInMemory]) -> KeysInMemory:
         """The keys of one or more parts in the order of their codes, each of them once."""
         found = np.concatenate([part.codes for part in parts])
-        # Lists are in order, and so are codes that are the values themselves: a stable sort merges what is.
+        # Lists are in order, and so are codes that are the values themselves: a stable sort merges them.
         order = np.argsort(found, kind=None if parts[0].arrays else "stable")
         found = found[order]
         arrays = [pa.chunked_array(column).combine_chunks() for column in zip(*(p.arrays for p in parts), strict=True)]
         new = np.append(found[:1] == found[:1], found[1:] != found[:-1])
         if arrays and not new.all():
-            alike = np.flatnonzero(~new)  # keys that follow one of the same code: they may differ all the same
+            alike = np.flatnonzero(~new)  # keys after one of the same code, which may still differ
             new[alike] = ~_equal(arrays, order[alike], order[alike - 1])
         ts = np.concatenate([part.ts for part in parts])[order]
         if not new.all():
@@ -238,17 +211,14 @@ class KeysInMemory:
 
     @property
     def count(self) -> int:
-        """Number of keys."""
         return len(self.codes)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory that they take."""
         values: int = sum(array.nbytes for array in self.arrays)
         return self.codes.nbytes + self.ts.nbytes + values
 
     def take(self, indexes: Int64s) -> list[pa.Array]:
-        """The keys at some indexes, by column."""
         picked = pa.array(indexes)
         return [array.take(picked) for array in self.arrays]
 
@@ -257,16 +227,13 @@ class KeysInMemory:
         return list(self.arrays) or [from_integers(self.codes, types[0])], self.ts
 
     def may_hold(self, least: int, greatest: int, applied_through: int) -> bool:
-        """Whether there are codes between these two with a timestamp greater than ``applied_through``."""
+        """True if there are codes between these two with a timestamp greater than ``applied_through``."""
         first, last = np.searchsorted(self.codes, least, "left"), np.searchsorted(self.codes, greatest, "right")
         return bool((self.ts[first:last] > applied_through).any())
 
 
 class KeysOnDisk:
-    """Keys in a temporary file, which goes with this object: codes, timestamps, then blocks of values.
-
-    Args:
-        keys: merged; at least one.
+    """Merged keys in a temporary file, which is deleted with this object: codes, timestamps, then blocks of values.
 
     Raises:
         LimitError: there is no room for them.
@@ -285,7 +252,7 @@ class KeysOnDisk:
         weakref.finalize(self, os.close, self._file)
 
     def _write(self, keys: KeysInMemory) -> int:
-        """Writes the file, which has no name any more, and returns its descriptor."""
+        """Writes the file, which has no name, and returns its descriptor."""
         try:
             with TemporaryFile(prefix="dolmen-") as file:
                 file.write(keys.codes.data)
@@ -306,11 +273,7 @@ class KeysOnDisk:
             ) from None
 
     def spans(self, ascending: Int64s) -> Iterator[tuple[Span, slice]]:
-        """The spans in which some codes may be, and which of these may be in each: read one after the other.
-
-        Args:
-            ascending: the codes that are looked for; at least one.
-        """
+        """Yields the spans in which some ascending codes may be, and the codes that may be in each."""
         first = max(0, int(np.searchsorted(self._fences, ascending[0], "left")) - 1)
         last = int(np.searchsorted(self._fences, ascending[-1], "right"))
         step = _SPAN // _FENCE
@@ -324,7 +287,6 @@ class KeysOnDisk:
                 yield _SpanOnDisk(self, start * _FENCE, min(end * _FENCE, self.count)), slice(int(begin), stop)
 
     def all(self, types: Sequence[pa.DataType]) -> tuple[list[pa.Array], Int64s]:
-        """All keys, by column, and the timestamp of each."""
         ts = self.integers(self.count, 2 * self.count)
         if not self._blocks:
             return [from_integers(self.integers(0, self.count), types[0])], ts
@@ -332,7 +294,6 @@ class KeysOnDisk:
         return [pa.concat_arrays(column) for column in zip(*(block.columns for block in blocks), strict=True)], ts
 
     def may_hold(self, least: int, greatest: int, applied_through: int) -> bool:
-        """Whether there may be codes between these two with a timestamp greater than ``applied_through``."""
         if greatest < int(self._fences[0]) or self._greatest < least:
             return False
         first = max(0, int(np.searchsorted(self._fences, least, "right")) - 1)
@@ -356,7 +317,6 @@ class KeysOnDisk:
         return [pa.concat_arrays(column) for column in zip(*(block.columns for block in found), strict=True)]
 
     def block(self, number: int) -> pa.RecordBatch:
-        """A block of values."""
         return pa.ipc.read_record_batch(pa.py_buffer(self._read(*self._blocks[number])), self._schema)
 
     def _read(self, start: int, end: int) -> bytes:
@@ -367,7 +327,7 @@ class KeysOnDisk:
 
 
 class _SpanOnDisk:
-    """Some keys of a file, whose codes are read when it is made; all else when it is asked for."""
+    """Some keys of a file. Codes are read at once, timestamps and values when they are needed."""
 
     def __init__(self, keys: KeysOnDisk, start: int, end: int) -> None:
         self._keys, self._start, self._end = keys, start, end
@@ -381,9 +341,13 @@ class _SpanOnDisk:
         return self._keys.take(indexes + self._start)
 
 
+Span: TypeAlias = KeysInMemory | _SpanOnDisk
+"""Keys with ascending codes. ``take`` returns nothing if codes are exact."""
+
+
 def _equal(arrays: Sequence[pa.Array], some: Int64s, others: Int64s) -> Mask:
-    """Whether the tuples at some indexes are those at others."""
-    same = np.ones(len(some), np.bool_)
+    """A mask of the tuples at some indexes that equal those at others."""
+    same: Mask = np.ones(len(some), np.bool_)
     left, right = pa.array(some), pa.array(others)
     for array in arrays:
         same &= to_mask(pc.equal(array.take(left), array.take(right)))

@@ -1,14 +1,9 @@
-"""Keys of some keys tombstones over one tuple of columns as ONE lookup: value -> greatest timestamp that deletes it.
+"""Lookups of keys: all keys tombstones over one tuple of columns, as value -> greatest timestamp that deletes it.
 
-Few keys are compared with every row. Rows are tested against more keys in memory by a prefilter: a table of one byte
-per slot, about 16 slots a key, which is small enough for the processor's cache. The few rows that pass are looked up in
-the sorted keys. Both are several times faster than building a hash table of the keys for every row group, as
-``pyarrow.compute.is_in`` does: that is used for few text keys, where it costs less than the codes of all rows. Keys in
-a file are read in the order of the rows' codes, and only as many at once as a row group's rows need.
-
-``KeysGathering`` makes lookups of the keys of any number of tombstones in bounded memory. It collects keys up to a
-limit. Then it sorts the largest collection and drops duplicates; if much is left, that becomes a lookup in a temporary
-file.
+Few keys are compared with every row. For more keys in memory a prefilter, a table of about 16 bytes a key, tests all
+rows; the few rows that pass are looked up in the sorted keys. Both are several times faster than
+``pyarrow.compute.is_in``, which builds a hash table for every row group; it is used for few text keys, where it costs
+less than the codes of all rows. Keys in a file are read in the order of the rows' codes, as a row group needs them.
 """
 
 from __future__ import annotations
@@ -19,7 +14,6 @@ from dataclasses import dataclass, field
 from functools import reduce
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -45,17 +39,11 @@ _IN_SET = 1024
 """Up to this many text keys become a hash table for each row group, which costs less than the codes of its rows."""
 
 MEMORY_BYTES = 32 * MIB
-"""Keys in memory, over all tuples of columns: values, codes and timestamps. Some three times as much while they are put
-in order."""
+"""The most memory of keys, over all tuples of columns; about three times as much while they are sorted."""
 
 
 class Tuples:
-    """Rows' values of a tuple of columns, made ready to be looked up in any number of lookups over these columns.
-
-    Args:
-        arrays: the columns in the order of the tuple, as a file has them.
-        types: the columns' types in the table now.
-    """
+    """Rows' values of a tuple of columns, cast to the table's current types, for any number of lookups."""
 
     def __init__(self, arrays: Sequence[pa.Array], types: Sequence[pa.DataType]) -> None:
         self.arrays = [
@@ -65,12 +53,11 @@ class Tuples:
 
     @cached_property
     def codes(self) -> Int64s:
-        """The code of each tuple."""
         return codes(self.arrays)
 
     @cached_property
     def are_ascending(self) -> bool:
-        """Whether the codes are in order as the rows come."""
+        """True if the codes are in order."""
         return bool((self.codes[1:] >= self.codes[:-1]).all())
 
     @cached_property
@@ -80,19 +67,11 @@ class Tuples:
 
     @cached_property
     def ascending(self) -> Int64s:
-        """The codes in order."""
         return self.codes if self.are_ascending else self.codes[self.order]
 
 
 class KeysLookup:
-    """Tells which rows are hidden by some keys over the same columns.
-
-    Args:
-        columns: ids of the tuple's columns.
-        types: the columns' types in the table now, to which older ones are cast: types only ever widen.
-        keys: merged, at least one.
-        tombstones: those that the keys are of.
-    """
+    """Finds the rows that some merged keys over the same columns, of these tombstones, hide."""
 
     def __init__(
         self,
@@ -109,16 +88,14 @@ class KeysLookup:
 
     @property
     def count(self) -> int:
-        """Number of keys."""
         return self._keys.count
 
     @property
     def in_memory(self) -> bool:
-        """Whether the keys are in memory, and not in a file."""
         return isinstance(self._keys, KeysInMemory)
 
     def all_keys(self) -> list[pa.Array]:
-        """All keys, by column, also those that hide rows of older files alone. They must be in memory."""
+        """All keys, by column, also those that hide only rows of older files. They must be in memory."""
         assert isinstance(self._keys, KeysInMemory)
         return self._keys.all(self.types)[0]
 
@@ -127,12 +104,11 @@ class KeysLookup:
         arrays, ts = self._keys.all(self.types)
         if self._least_ts > applied_through:
             return arrays, ts
-        counting = pa.array(ts > applied_through)
-        return [array.filter(counting) for array in arrays], ts[ts > applied_through]
+        younger = pa.array(ts > applied_through)
+        return [array.filter(younger) for array in arrays], ts[ts > applied_through]
 
     @cached_property
     def _ranges(self) -> list[KeyRanges]:
-        """For bounds by which the keys themselves cannot be judged."""
         return KeyRanges.each(self._tombstones, dict(zip(self.columns, self.types, strict=True)))
 
     def judge(self, rows: RowBounds) -> StatsVerdict:
@@ -147,14 +123,11 @@ class KeysLookup:
 
     def _may_match(self, rows: RowBounds) -> bool:
         own = rows.columns[self.columns[0]]
-        if (
-            not self._exact
-            or pa.types.is_uint64(self.types[0])
-            or not isinstance(own.min, int)
-            or not isinstance(own.max, int)
-        ):
-            return any(ranges.mask(rows).any() for ranges in self._ranges)
-        return rows.rows > 0 and own.nulls != rows.rows and self._keys.may_hold(own.min, own.max, rows.applied_through)
+        has_codes = self._exact and not pa.types.is_uint64(self.types[0])
+        if has_codes and isinstance(own.min, int) and isinstance(own.max, int):
+            has_values = rows.rows > 0 and own.nulls != rows.rows
+            return has_values and self._keys.may_hold(own.min, own.max, rows.applied_through)
+        return any(ranges.mask(rows).any() for ranges in self._ranges)
 
     def hidden_mask(self, rows: Tuples, applied_through: int) -> Mask:
         """A mask of the rows that are hidden in a file with this ``applied_through``."""
@@ -165,8 +138,8 @@ class KeysLookup:
             if keys.count <= _FEW:
                 return self._mask_of_few(keys, rows, applied_through)
             if keys.count <= _IN_SET and len(keys.arrays) == 1:
-                counting = keys.arrays[0].filter(pa.array(keys.ts > applied_through))
-                return to_mask(pc.is_in(rows.arrays[0], value_set=counting))
+                younger = keys.arrays[0].filter(pa.array(keys.ts > applied_through))
+                return to_mask(pc.is_in(rows.arrays[0], value_set=younger))
         if isinstance(keys, KeysOnDisk):
             for span, some in keys.spans(rows.ascending):
                 mask[self._matching(span, rows, rows.order[some], applied_through)] = True
@@ -184,8 +157,7 @@ class KeysLookup:
 
     @cached_property
     def _table(self) -> Mask | None:
-        """Whether there is a key at each distance from the least, and False for all beyond; None if keys are too far
-        apart for a table of the prefilter's size."""
+        """A mask of the keys by distance from the least, with a last False; None if they are too far apart for it."""
         assert isinstance(self._keys, KeysInMemory)
         own = self._keys.codes
         width = int(own[-1]) - int(own[0]) + 1
@@ -207,7 +179,7 @@ class KeysLookup:
         return prefilter
 
     def _mask_of_few(self, own: KeysInMemory, rows: Tuples, applied_through: int) -> Mask:
-        """The mask for few keys: it compares each key with all rows."""
+        """The mask for few keys: compares each key with all rows."""
         mask = np.zeros(len(rows.arrays[0]), np.bool_)
         for index in np.flatnonzero(own.ts > applied_through).tolist():
             if self._exact:
@@ -219,7 +191,7 @@ class KeysLookup:
         return _not_null(mask, rows) if self._exact else mask
 
     def _mask_in_order(self, own: KeysInMemory, ascending: Int64s, applied_through: int) -> Mask:
-        """The mask for ascending values of one column: it looks each key up among the rows."""
+        """The mask for ascending values of one column: looks each key up among the rows."""
         mask = np.zeros(len(ascending), np.bool_)
         start, end = np.searchsorted(own.codes, ascending[[0, -1]])
         keys = own.codes[start : end + 1][own.ts[start : end + 1] > applied_through]
@@ -235,11 +207,7 @@ class KeysLookup:
         return np.cumsum(steps[:-1], dtype=np.int8).view(np.bool_)
 
     def _matching(self, span: Span, rows: Tuples, at: Int64s, applied_through: int) -> Int64s:
-        """Finds those of the rows ``at`` whose tuple is a younger key of the span.
-
-        Args:
-            at: in the order of their codes where the span is of a file.
-        """
+        """Finds those of the rows ``at``, in the order of codes for a span of a file, that are a younger key."""
         found: list[Int64s] = []
         indexes = np.searchsorted(span.codes, rows.codes[at])
         ts = span.ts if self._least_ts <= applied_through else None
@@ -257,7 +225,7 @@ class KeysLookup:
     def _equal(
         self, rows: Tuples, at: Int64s, span: Span, indexes: Int64s, ts: Int64s | None, applied_through: int
     ) -> Mask:
-        """Whether the tuples at these rows are these keys, and these count: NULL never does, and codes may collide."""
+        """A mask of the rows whose tuples are these keys, if these are younger. Codes may collide."""
         same = np.ones(len(at), np.bool_) if ts is None else ts[indexes] > applied_through
         for array in rows.nullable:
             same &= to_mask(pc.is_valid(array.take(pa.array(at))))
@@ -270,7 +238,7 @@ class KeysLookup:
 
 
 def _are_equal(rows: Tuples, at: Int64s, keys: list[pa.Array]) -> Mask:
-    same: npt.NDArray[np.bool_] = np.ones(len(at), np.bool_)
+    same: Mask = np.ones(len(at), np.bool_)
     picked = pa.array(at)
     for array, column in zip(rows.arrays, keys, strict=True):
         same &= to_mask(pc.equal(array.take(picked), column))
@@ -286,11 +254,7 @@ def _not_null(mask: Mask, rows: Tuples) -> Mask:
 
 @dataclass
 class _KeysOfColumns:
-    """The keys over one tuple of columns.
-
-    Args:
-        types: its columns' types in the table now.
-    """
+    """The keys over one tuple of columns, whose current types are ``types``."""
 
     types: list[pa.DataType]
     parts: list[KeysInMemory] = field(default_factory=list)
@@ -300,10 +264,10 @@ class _KeysOfColumns:
 
 
 class KeysGathering:
-    """Takes keys, some at a time.
+    """Makes lookups of the keys of any number of tombstones of a table in bounded memory.
 
-    Args:
-        schema: the table's.
+    It collects keys up to a limit. Then it sorts the largest collection and drops duplicates; if much is left, that
+    becomes a lookup in a temporary file.
     """
 
     def __init__(self, schema: Schema) -> None:
@@ -311,11 +275,9 @@ class KeysGathering:
         self._by_columns: dict[tuple[int, ...], _KeysOfColumns] = {}
 
     def add(self, tombstones: Sequence[KeysTombstone], keys: pa.Table, ts: Int64s | None = None) -> None:
-        """Adds keys of tombstones over the same columns.
+        """Adds keys of tombstones over the same columns, by default with the timestamp of the only tombstone.
 
-        Args:
-            keys: named by id, in any of the types that the columns had.
-            ts: the timestamp of each key; that of the only tombstone by default.
+        The columns are named by id, and may have earlier types.
         """
         columns = tombstones[0].columns
         gathered = self._by_columns.get(columns)
@@ -330,7 +292,7 @@ class KeysGathering:
             part = KeysInMemory.of([column.chunk(0) for column in whole.columns], ts)
             gathered.parts.append(part)
             gathered.bytes += part.nbytes
-        if not gathered.tombstones or gathered.tombstones[-1] is not tombstones[0]:  # else a list that comes in parts
+        if not gathered.tombstones or gathered.tombstones[-1] is not tombstones[0]:  # else the next part of a list
             gathered.tombstones += tombstones
         while sum(each.bytes for each in self._by_columns.values()) > MEMORY_BYTES:
             self._make_room()
@@ -349,7 +311,7 @@ class KeysGathering:
     def _make_room(self) -> None:
         columns, most = max(self._by_columns.items(), key=lambda item: item[1].bytes)
         keys = KeysInMemory.merge(most.parts)
-        if keys.nbytes <= most.bytes // 2:  # the same keys again and again
+        if keys.nbytes <= most.bytes // 2:  # there were many duplicates
             most.parts, most.bytes = [keys], keys.nbytes
             return
         most.lookups.append(KeysLookup(columns, most.types, KeysOnDisk(keys), most.tombstones))
@@ -357,7 +319,7 @@ class KeysGathering:
 
 
 def group_by_types(tombstones: Sequence[KeysTombstone]) -> list[list[KeysTombstone]]:
-    """Tombstones over the same columns of the same types together."""
+    """Groups tombstones over the same columns of the same types."""
     alike: dict[tuple[tuple[int, ...], tuple[str, ...]], list[KeysTombstone]] = defaultdict(list)
     for tombstone in tombstones:
         alike[tombstone.columns, tombstone.types].append(tombstone)

@@ -54,12 +54,7 @@ def filters_range(footer: DataFileFooter) -> Range | None:
 
 @dataclass(frozen=True)
 class KeyFilters:
-    """The filters of one file.
-
-    Args:
-        start: the first byte of ``body`` in the file.
-        body: verified bytes.
-    """
+    """The verified filters of one file; ``start`` is their offset in the file."""
 
     footer: DataFileFooter
     start: int
@@ -113,14 +108,9 @@ def _literals(p: Compare | In) -> pa.Array | None:
 
 @dataclass
 class FileProbe:
-    """The filters of one file, with the values that a scan asks them for.
+    """The filters of one file, and the bytes that were fetched for them, if any.
 
-    Args:
-        requested: bytes that were fetched for the filters; None without a request.
-        with_footer: whether the footer came with them.
-
-    Attributes:
-        excluded: row groups that the filters excluded, or freed from all their tests.
+    ``excluded`` counts row groups that the filters excluded, or freed from all their tests.
     """
 
     filters: KeyFilters
@@ -168,10 +158,7 @@ _FEW_ROWS = 10_000
 class OpenFile:
     """A file of the plan with all that is needed before its rows.
 
-    Args:
-        vector: deleted positions.
-        source: its bytes, if they are on this machine or came with the footer.
-        probe: its Bloom filters, if they are asked.
+    ``source`` has its bytes if they are on this machine or came with the footer.
     """
 
     plan: FilePlan
@@ -266,12 +253,7 @@ class RowGroup:
 
 
 def row_groups(file: OpenFile, where: Predicate | None, deletes: Deletes, schema: Schema) -> Iterator[RowGroup]:
-    """The row groups that may have rows for the scan.
-
-    Args:
-        where: the scan's predicate.
-        schema: the table's, with the values of columns that the file lacks.
-    """
+    """The row groups that may have rows for the scan; ``schema`` has the values of columns that the file lacks."""
     plan, footer, probe = file.plan, file.footer, file.probe
     tests = deletes.tests_of(plan)
     predicate = where if plan.filter else None
@@ -314,11 +296,7 @@ def row_groups(file: OpenFile, where: Predicate | None, deletes: Deletes, schema
 
 
 def live_mask(group: RowGroup, columns: Mapping[int, pa.Array]) -> Mask | None:
-    """A mask of the rows that are not deleted; None for all rows.
-
-    Args:
-        columns: by id, at least those that ``group.tests`` names, of all rows of the row group.
-    """
+    """A mask of the rows that are not deleted; None for all rows. ``columns`` has those of ``group.tests``, by id."""
     # The vector comes first. It counts all physical rows of the file, so the row group must be whole.
     keep = keep_mask(group.file.vector, group.first, group.rows) if group.deleted and group.file.vector else None
     # Keys: lookups over the same columns share the codes of the rows.
@@ -336,13 +314,10 @@ def live_mask(group: RowGroup, columns: Mapping[int, pa.Array]) -> Mask | None:
 
 
 def with_hidden(groups: Sequence[RowGroup], columns: Sequence[Mapping[int, pa.Array]]) -> list[RowGroup]:
-    """Adds to row groups a mask of the rows that their predicates hide.
+    """Adds to row groups a mask of the rows that their predicates hide; ``columns`` has those of ``group.tests``.
 
     Evaluates a predicate once for all row groups whose columns have the same types: many small row groups take as long
     as one.
-
-    Args:
-        columns: for each row group, by id, at least those that ``group.tests`` names, of all of its rows.
     """
     found = list(groups)
     # Row groups go together if their columns have the same types, and their files lack the same columns.
@@ -419,11 +394,7 @@ def row_mask(group: RowGroup, columns: Mapping[int, pa.Array]) -> Mask | None:
 
 
 def column_of(group: RowGroup, field: Field, arrays: Mapping[int, pa.Array]) -> pa.Array:
-    """A column of all rows of a row group, in the table's type.
-
-    Raises:
-        CorruptionError: the file holds a value that the column has no room for.
-    """
+    """A column of all rows of a row group, in the table's type. Raises CorruptionError if a value does not fit."""
     row_ts = group.file.file.row_ts
     if field.id == COMMIT_TS_ID and row_ts is not None:
         return pa.repeat(pa.scalar(row_ts, pa.int64()), group.rows)

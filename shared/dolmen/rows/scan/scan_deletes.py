@@ -1,4 +1,7 @@
-"""The deletes of a scan, ready to be applied: predicates, lookups of keys, vectors, and the blobs that they are in."""
+"""The deletes of a scan, ready to be applied: predicates, lookups of keys, vectors, and the blobs that they are in.
+
+``ErasureMatcher`` applies the deletes of erasures to rows that are about to be written.
+"""
 
 from __future__ import annotations
 
@@ -37,102 +40,21 @@ from dolmen.rows.scan.plan import FilePlan, Pending
 from dolmen.store.base import ObjectStore
 from dolmen.store.cache import CacheKey, ObjectCache
 
-
-@dataclass(frozen=True)
-class ErasureMatcher:
-    """Matches rows with erasures.
-
-    Args:
-        entry: the table, with the erasures' deletes alone.
-        deletes: these, ready to be applied.
-    """
-
-    entry: TableEntry
-    deletes: Deletes
-
-    @classmethod
-    def of(cls, context: Context, entry: TableEntry, erasures: Iterable[Erasure]) -> ErasureMatcher | None:
-        """The matcher of a table; None if no erasure reaches it. It fetches what is not in the manifest.
-
-        Args:
-            entry: the table's whole entry.
-        """
-        bare = msgspec.structs.replace(entry, tombstones=(), segments=(), files=())
-        erased = with_erasures(bare, erasures, context.segments)
-        if not erased.tombstones:
-            return None
-        blobs = BlobReader(context.store, context.runtime, cache=context.cache)
-        return cls(erased, load_deletes(erased.tombstones, erased.schema, blobs, context.cache))
-
-    @property
-    def columns(self) -> frozenset[int]:
-        """Ids of the columns by which rows were erased."""
-        return frozenset(id_ for tombstone in self.entry.tombstones for id_ in tombstone.columns)
-
-    def mask(self, columns: Mapping[int, pa.Array], rows: int) -> Mask:
-        """A mask of the rows that were erased.
-
-        Args:
-            columns: by id. A row has the default of a column that is not there.
-        """
-        schema, known = self.entry.schema, dict(columns)
-        dropped = {field.id for field in schema.dropped}
-        for id_ in self.columns - known.keys():
-            field = schema.by_id[id_]
-            known[id_] = constant(None if id_ in dropped else field.write_default, field.arrow_type, rows)
-        mask = np.zeros(rows, np.bool_)
-        for lookups in self.deletes.lookups.values():
-            for lookup in lookups:
-                mask |= lookup.hidden_mask(Tuples([known[id_] for id_ in lookup.columns], lookup.types), 0)
-        for predicate in self.deletes.predicates.values():
-            mask |= to_mask(matches(predicate, known, rows))
-        return mask
-
-
-@dataclass
-class ErasedRowsFilter:
-    """Counts the rows among those that are written which match an erasure in force, and may leave them out.
-
-    Args:
-        matcher: of the table that the rows are for.
-        leave_out: whether these rows are left out.
-        count: how many there were so far.
-    """
-
-    matcher: ErasureMatcher
-    leave_out: bool
-    count: int = 0
-
-    def passing(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The rows to be written.
-
-        Args:
-            batches: of the table's columns, by their names.
-        """
-        ids = {field.name: field.id for field in self.matcher.entry.schema.fields}
-        for batch in batches:
-            columns = {ids[name]: column for name, column in zip(batch.schema.names, batch.columns, strict=True)}
-            mask = self.matcher.mask(columns, batch.num_rows)
-            found = int(np.count_nonzero(mask))
-            self.count += found
-            yield batch.filter(to_boolean_array(~mask)) if found and self.leave_out else batch
-
-
 _CACHED_KEYS, _CACHED_BYTES = 1_000_000, 8 * MIB
-"""Keys are kept decoded for other scans when a scan needs no more than so many, of lists of so many bytes."""
+"""Decoded keys are cached if a scan needs at most this many, from lists of this size."""
 
 _INLINE_TOGETHER = 1_000
 """The most inline lists of keys that are decoded at once."""
 
 AHEAD_BYTES = 32 * MIB
-"""Blobs that are worked on one after the other are fetched ahead up to this much."""
+"""Blobs are fetched ahead up to this size."""
 
 VECTOR_BYTES = 16 * MIB
-"""Vectors of consecutive files are fetched together up to this much."""
+"""Vectors of consecutive files are fetched together up to this size."""
 
 
 class BlobKey(NamedTuple):
-    """The object that a blob is in, and its first byte there."""
+    """The object that a blob is in, and its offset there."""
 
     object: str
     offset: int
@@ -156,7 +78,7 @@ def cache_key(blob: Blob | Vector) -> CacheKey:
 
 
 def blob_requests(blobs: Iterable[Blob | Vector]) -> list[BlobRequest]:
-    """The GETs that fetch these blobs: neighbours in one object go together."""
+    """The GETs that fetch these blobs; neighbours in one object come with one."""
     by_object: dict[str, set[Range]] = defaultdict(set)
     for blob in blobs:
         by_object[blob.object].add(Range(blob.offset, blob.offset + blob.length))
@@ -165,7 +87,7 @@ def blob_requests(blobs: Iterable[Blob | Vector]) -> list[BlobRequest]:
 
 @dataclass(frozen=True)
 class BlobReader:
-    """Fetches blobs, also those of a transaction's own objects that are not uploaded yet."""
+    """Fetches blobs, also those of a transaction's own objects before their upload."""
 
     store: ObjectStore
     runtime: Runtime
@@ -173,13 +95,7 @@ class BlobReader:
     cache: ObjectCache | None = None
 
     def stream(self, blobs: Iterable[Blob | Vector]) -> Iterator[tuple[BlobKey, bytes]]:
-        """Yields the bytes of each of the blobs, not yet checked, in no order, by the requests of ``blob_requests``.
-
-        It holds about ``AHEAD_BYTES``, or the largest blob.
-
-        Raises:
-            CorruptionError: an object is missing.
-        """
+        """Yields the unverified bytes of each blob, in any order, and buffers ``AHEAD_BYTES`` or the largest blob."""
         cached, fetched = self.split(blobs)
         yield from cached.items()
         largest = max((request.range.length for request in fetched), default=1)
@@ -217,7 +133,7 @@ class BlobReader:
         return fetch_deletes(self.store, request.key, *request.range)
 
     def cut(self, request: BlobRequest, blobs: Iterable[Blob | Vector], body: bytes) -> Iterator[tuple[BlobKey, bytes]]:
-        """Yields the bytes of each blob of a request. Keeps those of intact ones on the disk; others fail later."""
+        """Yields the bytes of each blob of a request. Keeps intact ones on the disk; others fail later."""
         for blob in blobs:
             start = blob.offset - request.range.start
             own = body[start : start + blob.length]
@@ -232,28 +148,19 @@ def _check(blob: Blob | Vector, body: bytes) -> None:
 
 @dataclass(frozen=True)
 class DeleteTests:
-    """The deletes that some rows have to be tested against.
-
-    Args:
-        predicates: of ``where`` tombstones; rows for which one is TRUE are hidden.
-        lookups: of ``keys`` tombstones.
-    """
+    """The deletes that some rows have to be tested against."""
 
     predicates: tuple[Conjunction, ...] = ()
     lookups: tuple[KeysLookup, ...] = ()
 
     @cached_property
     def ids(self) -> frozenset[int]:
-        """Ids of the columns that decide."""
+        """Ids of the columns that the tests read."""
         found = {id_ for lookup in self.lookups for id_ in lookup.columns}
         return frozenset(found.union(*(predicate.ids for predicate in self.predicates)))
 
     def undecided(self, rows: RowBounds, *, judge_predicates: bool) -> DeleteTests | None:
-        """The deletes that may hide some of the rows; None if one of them hides all.
-
-        Args:
-            judge_predicates: False to keep all predicates.
-        """
+        """The deletes that may hide some of the rows; None if one of them hides all."""
         predicates: Sequence[Conjunction] | None = self.predicates
         if judge_predicates:
             predicates = undecided((each, rows.judge(each.predicate)) for each in self.predicates)
@@ -265,12 +172,7 @@ class DeleteTests:
 
 @dataclass(frozen=True)
 class Deletes:
-    """The deletes of a scan's tombstones, ready to be applied.
-
-    Args:
-        predicates: of ``where`` tombstones, by their blob.
-        lookups: of ``keys`` tombstones, by their columns: one for all of the same columns if these are not too many.
-    """
+    """The deletes of a scan's tombstones, ready to be applied: predicates by blob, lookups by columns."""
 
     predicates: dict[Blob, Predicate]
     lookups: dict[tuple[int, ...], tuple[KeysLookup, ...]]
@@ -302,10 +204,10 @@ def tombstones_to_fetch(tombstones: Iterable[Tombstone], cache: ObjectCache) -> 
 
 
 def load_deletes(tombstones: Sequence[Tombstone], schema: Schema, reader: BlobReader, cache: ObjectCache) -> Deletes:
-    """Fetches what is not in the manifest, and makes it ready, in bounded memory however many keys there are.
+    """Fetches the deletes that are not in the manifest, and prepares all of them, in bounded memory.
 
     Raises:
-        CorruptionError: a blob is not what its entry says.
+        CorruptionError: a blob is not the one of its entry.
         LimitError: there is no room on the disk for keys that don't fit into memory.
     """
     predicates: dict[Blob, Predicate] = {}
@@ -359,7 +261,7 @@ def _decode(tombstone: WhereTombstone, body: bytes) -> Predicate:
 
 @dataclass(frozen=True)
 class VectorRequest:
-    """One GET, and the files whose vectors it brings, by the key of the vector."""
+    """One GET, and the files whose vectors it fetches, by the key of the vector."""
 
     request: BlobRequest
     files: dict[BlobKey, list[tuple[DataFile, Vector]]]
@@ -367,7 +269,7 @@ class VectorRequest:
 
 @dataclass(frozen=True)
 class VectorReader:
-    """Reads vectors of data files, from the cache or with few requests: neighbours in an object come together."""
+    """Reads vectors of data files, from the cache or with few requests."""
 
     context: Context
     blobs: BlobReader
@@ -380,7 +282,7 @@ class VectorReader:
         return found
 
     def split(self, files: Sequence[DataFile]) -> tuple[dict[str, BitMap], list[VectorRequest]]:
-        """The vectors that need no request, by the path of their file, and the requests that bring the others."""
+        """The vectors that need no request, by the path of their file, and the requests that fetch the others."""
         found: dict[str, BitMap] = {}
         missing: dict[BlobKey, list[tuple[DataFile, Vector]]] = defaultdict(list)
         for file in files:
@@ -418,5 +320,61 @@ class VectorReader:
 
 
 def vector_bytes(plan: FilePlan) -> int:
-    """Bytes of a file's deletion vector."""
     return plan.file.vector.length if plan.file.vector else 0
+
+
+@dataclass(frozen=True)
+class ErasureMatcher:
+    """Matches rows with the deletes of erasures, which are the only ones in ``entry``."""
+
+    entry: TableEntry
+    deletes: Deletes
+
+    @classmethod
+    def of(cls, context: Context, entry: TableEntry, erasures: Iterable[Erasure]) -> ErasureMatcher | None:
+        """The matcher of a table with this whole entry; None if no erasure reaches it."""
+        bare = msgspec.structs.replace(entry, tombstones=(), segments=(), files=())
+        erased = with_erasures(bare, erasures, context.segments)
+        if not erased.tombstones:
+            return None
+        blobs = BlobReader(context.store, context.runtime, cache=context.cache)
+        return cls(erased, load_deletes(erased.tombstones, erased.schema, blobs, context.cache))
+
+    @property
+    def columns(self) -> frozenset[int]:
+        """Ids of the columns by which rows were erased."""
+        return frozenset(id_ for tombstone in self.entry.tombstones for id_ in tombstone.columns)
+
+    def mask(self, columns: Mapping[int, pa.Array], rows: int) -> Mask:
+        """A mask of the rows that were erased. Columns, by id, that are missing have their defaults."""
+        schema, arrays = self.entry.schema, dict(columns)
+        dropped = {field.id for field in schema.dropped}
+        for id_ in self.columns - arrays.keys():
+            field = schema.by_id[id_]
+            arrays[id_] = constant(None if id_ in dropped else field.write_default, field.arrow_type, rows)
+        mask = np.zeros(rows, np.bool_)
+        for lookups in self.deletes.lookups.values():
+            for lookup in lookups:
+                mask |= lookup.hidden_mask(Tuples([arrays[id_] for id_ in lookup.columns], lookup.types), 0)
+        for predicate in self.deletes.predicates.values():
+            mask |= to_mask(matches(predicate, arrays, rows))
+        return mask
+
+
+@dataclass
+class ErasedRowsFilter:
+    """Counts rows to be written that match an erasure in force, and leaves them out if ``leave_out``."""
+
+    matcher: ErasureMatcher
+    leave_out: bool
+    count: int = 0
+
+    def passing(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yields the rows to be written."""
+        ids = {field.name: field.id for field in self.matcher.entry.schema.fields}
+        for batch in batches:
+            columns = {ids[name]: column for name, column in zip(batch.schema.names, batch.columns, strict=True)}
+            mask = self.matcher.mask(columns, batch.num_rows)
+            found = int(np.count_nonzero(mask))
+            self.count += found
+            yield batch.filter(to_boolean_array(~mask)) if found and self.leave_out else batch

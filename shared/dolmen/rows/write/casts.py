@@ -65,11 +65,7 @@ def short_value(value: object) -> str:
 def first_refused(
     count: int, check: Callable[[int], object], refusal: type[Exception] | tuple[type[Exception], ...]
 ) -> int:
-    """The index of the first of ``count`` values that is refused, given that one is.
-
-    Args:
-        check: checks so many of the first values, and raises ``refusal``.
-    """
+    """The index of the first of ``count`` values that is refused: ``check(n)`` tests the first n values."""
 
     def is_refused(values: int) -> bool:
         try:

@@ -31,11 +31,7 @@ _REASONS = (
 
 
 def check_values(batch: pa.RecordBatch, *, first_row: int = 1) -> None:
-    """Raises RowError for the first row with a value that is not one of its column's type.
-
-    Args:
-        first_row: 1-based number of the batch's first row, for errors.
-    """
+    """Raises RowError for the first row, from ``first_row`` on, with a value that is not one of its column's type."""
     found = ((first_invalid(column), index) for index, column in enumerate(batch.columns))
     if invalid := [(problem[0], index, problem[1]) for problem, index in found if problem]:
         row, index, reason = min(invalid)
@@ -208,11 +204,7 @@ def _conform(batches: Iterable[pa.RecordBatch], plan: CastPlan) -> Iterator[pa.R
 
 
 def conform_batch(batch: pa.RecordBatch, plan: CastPlan, *, first_row: int = 1) -> pa.RecordBatch:
-    """Makes one batch fit. Raises RowError for the first value that does not fit, by row and then by column.
-
-    Args:
-        first_row: 1-based number of its first row, for errors.
-    """
+    """Makes one batch fit. Raises RowError for the first value that does not fit, by row and then by column."""
     arrays, misfits = [], []
     for column in plan.columns:
         if column.index is None:

@@ -45,12 +45,7 @@ Output = TypeVar("Output", bound=StreamedOutput)
 
 @dataclass(frozen=True)
 class CopiedGroup:
-    """A row group that becomes part of another file.
-
-    Args:
-        size: bytes of its column chunks.
-        extents: of all columns that have statistics in an entry, and of ``_commit_ts`` if that is one.
-    """
+    """A row group that becomes part of another file, with the size of its column chunks and extents of columns."""
 
     index: int
     rows: int
@@ -68,12 +63,7 @@ class CopiedGroups:
 
 @dataclass(frozen=True)
 class EncodedGroups:
-    """A run whose row groups become part of a file.
-
-    Args:
-        body: the magic and the column chunks.
-        source: their locations and checksums, by the footer.
-    """
+    """A run whose row groups become part of a file: magic and column chunks, with their locations and checksums."""
 
     body: Sequence[bytes]
     source: SpliceSource
@@ -120,9 +110,6 @@ class SplicedObject(Generic[Output]):
 
     Column chunks keep their bytes, and their checksums are derived from the existing ones, so that readers still find
     damage in a source.
-
-    Args:
-        output: the upload of ``path``, which this object commits or aborts.
     """
 
     def __init__(self, output: Output, path: str, entry: TableEntry) -> None:
@@ -300,13 +287,7 @@ def _key(store: ObjectStore, table_name: str, name: Callable[[], str]) -> str:
 
 
 class _Files(Generic[Output]):
-    """The files of one write: the finished ones, and the current one.
-
-    Args:
-        open_output: opens the object of a key to write into.
-        key: makes the key of the next one.
-        beat: called after each step, to show that the job is alive.
-    """
+    """The files of one write: the finished ones, and the current one."""
 
     def __init__(
         self,
@@ -408,11 +389,7 @@ class _Files(Generic[Output]):
 
 
 def check_storable(entry: TableEntry) -> None:
-    """Writes two rows in memory and reads them back, so that no table is created that pyarrow can't write.
-
-    Raises:
-        SchemaError: a file of these columns cannot be written, or does not hold what was written.
-    """
+    """Writes two rows in memory and reads them back. Raises SchemaError if pyarrow can't store these columns."""
     key = TableEntry(
         uuid="", epoch=0, schema=entry.schema, primary_key=entry.primary_key, sort_key=entry.sort_key, properties={}
     )

@@ -44,10 +44,7 @@ WRITTEN_CODECS = frozenset({"ZSTD", "UNCOMPRESSED"})
 class Leaf:
     """A Parquet column. A nested column of the table has one or more.
 
-    Args:
-        path: Parquet's name. Need not be unique: there may be a column "a.b" and a struct "a" with a field "b".
-        column: name of the table's column.
-        nested: whether ``column`` is nested.
+    ``path`` need not be unique: there may be a column "a.b" and a struct "a" with a field "b".
     """
 
     path: str

@@ -120,11 +120,7 @@ def _pieces(batch: pa.RecordBatch, max_bytes: int, max_rows: int) -> Iterator[pa
 
 
 def prepare(columns: list[pa.ChunkedArray], entry: TableEntry) -> Run:
-    """Sorts rows by the table's sort key and measures each column.
-
-    Args:
-        columns: of the table's schema; emptied, so that no row is in memory twice for long.
-    """
+    """Sorts rows by the table's sort key and measures each column. Empties the list, so that memory is freed."""
     schema = entry.schema.arrow
     sort_columns(columns, schema, [entry.schema.by_id[id_].name for id_ in entry.sort_key])
     table = pa.table([fill_hidden(column) for column in columns], schema)
@@ -250,11 +246,7 @@ _MOST_HEADER_BYTES = 128
 
 @dataclass(frozen=True, slots=True)
 class WritePlan:
-    """The settings that all files of one write have in common.
-
-    Args:
-        group_rows: rows of a row group at most.
-    """
+    """The settings that all files of one write have in common."""
 
     encodings: Encodings
     group_rows: int
@@ -262,11 +254,7 @@ class WritePlan:
 
     @classmethod
     def of(cls, first: Run, options: WriteOptions, *, looked_up: bool = False) -> WritePlan:
-        """The settings that suit the first run.
-
-        Args:
-            looked_up: rows will be looked up one by one.
-        """
+        """The settings that suit the first run."""
         encodings = choose(first.table, options.compression_level)
         most_bytes, least, most = options.row_group_bytes, MIN_GROUP_ROWS, MAX_GROUP_ROWS
         if looked_up:
@@ -375,11 +363,7 @@ def _bloom_filters(entry: TableEntry, rows: pa.Table, group_rows: int) -> dict[s
 
 
 def write_object(output: StreamedOutput, path: str, entry: TableEntry, plan: WritePlan, run: Run) -> DataFile:
-    """Writes a run as one Parquet object with this key. Returns its entry, not yet stamped. An error aborts the upload.
-
-    Args:
-        output: the upload, which this function commits or aborts.
-    """
+    """Writes a run as one Parquet object and returns its entry, not yet stamped. An error aborts the upload."""
     with output:
         encoded = encode(output.write, entry, plan, run)
         output.write(encoded.behind + encoded.footer)
@@ -411,7 +395,6 @@ def sorting_columns(entry: TableEntry) -> list[pq.SortingColumn] | None:
 
 
 def has_filters(metadata: pq.FileMetaData) -> bool:
-    """True if a file has Bloom filters."""
     group = metadata.row_group(0)
     return any(group.column(leaf).bloom_filter_offset is not None for leaf in range(group.num_columns))
 
@@ -419,12 +402,7 @@ def has_filters(metadata: pq.FileMetaData) -> bool:
 def file_entry(
     path: str, size: int, rows: int, footer: bytes, extents: Mapping[int, Extent], filters: int, entry: TableEntry
 ) -> DataFile:
-    """The entry of a file, not yet stamped.
-
-    Args:
-        footer: as the entry has it.
-        filters: the first byte of its Bloom filters; 0 without any.
-    """
+    """The entry of a file, not yet stamped; ``filters`` is the first byte of its Bloom filters, or 0."""
     stats: dict[int, ColumnStats] = {}
     for id_ in statistics_columns(entry):
         found = extents[id_]
@@ -480,11 +458,7 @@ class _Sink:
         self._most = sys.maxsize
 
     def finish(self, metadata: pq.FileMetaData, flat: Sequence[bool]) -> tuple[bytes, bytes]:
-        """Splits the tail before the footer, and puts locations of pages and checksums of chunks before the footer.
-
-        Args:
-            flat: for each leaf, whether it has one value for each row.
-        """
+        """Splits the tail before the footer, and puts locations of pages and checksums of chunks before the footer."""
         tail = b"".join(self._buffered)
         length = int.from_bytes(tail[-8:-4], "little") + 8
         if tail[-4:] != b"PAR1" or length > len(tail):

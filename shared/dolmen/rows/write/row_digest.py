@@ -50,11 +50,7 @@ def content_digest(*parts: Any) -> str:
 
 
 class RowDigest:
-    """Digests a stream of rows in constant memory.
-
-    Args:
-        schema: of all batches; stored types only (``dolmen.format.schema.storable``).
-    """
+    """Digests a stream of rows of stored types in constant memory."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self._columns = {field.name: _DigestNode(field.type) for field in schema}
@@ -62,7 +58,6 @@ class RowDigest:
         self._names = frozenset(self._columns)
 
     def update(self, batch: pa.RecordBatch) -> None:
-        """Adds the rows of a batch."""
         for node, column in zip(self._columns.values(), batch.columns, strict=True):
             node.update(column)
         self._rows += batch.num_rows
@@ -155,11 +150,7 @@ Hashes: TypeAlias = npt.NDArray[np.uint64]
 
 
 def row_hashes(batch: pa.RecordBatch) -> Hashes:
-    """A number for each row, the same for equal rows; floats are equal if their bits are.
-
-    Raises:
-        InputError: a column's type cannot be stored.
-    """
+    """A number for each row, the same for equal rows. Raises InputError for a column that cannot be stored."""
     total = np.zeros(batch.num_rows, np.uint64)
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
         if column.null_count < len(column):
@@ -253,11 +244,7 @@ def _of_texts(array: pa.Array) -> Hashes:
 
 
 def _folded(elements: npt.NDArray[Any], ends: npt.NDArray[np.int64]) -> Hashes:
-    """A number for each list of elements (bytes, or numbers): sum of element x base^index, and their count.
-
-    Args:
-        ends: the start of each list, and the end of the last.
-    """
+    """A number for each list of elements (bytes, or numbers): sum of element x base^index, and their count."""
     lengths = np.diff(ends)
     hashes = np.zeros(len(lengths), np.uint64)
     first = 0

@@ -187,13 +187,7 @@ def _is(data: Any, module: str, name: str) -> bool:
 
 
 def values_of(data: Any, name: str, target: pa.DataType) -> tuple[Any, FindCast] | None:
-    """The values of an Arrow or NumPy array, or of a Series, as an array, and how their casts are found.
-
-    Args:
-        name, target: the column that they are for, and its type.
-
-    Returns:
-        None if it is none of these.
+    """The values of an Arrow or NumPy array, or of a Series, and a function that finds their casts; None for others.
 
     Raises:
         InputError: an array of several dimensions.
