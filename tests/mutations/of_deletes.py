@@ -31,7 +31,7 @@ DELETES: tuple[Mutation, ...] = (
     mutation(
         "keys deleted twice are remembered by their first delete",
         "all keys tombstones are one lookup, value -> GREATEST T",
-        "rows/scan/key_codes.py",
+        "rows/scan/keys_lookup.py",
         "            ts, found, order = np.maximum.reduceat(ts, firsts), found[firsts], order[firsts]\n",
         "            ts, found, order = np.minimum.reduceat(ts, firsts), found[firsts], order[firsts]\n",
     ),

@@ -24,8 +24,8 @@ from dolmen.format.layout import uuid_of
 from dolmen.format.manifest import Manifest, Segment, TableEntry
 from dolmen.rows.scan.plan import FilePlan
 from dolmen.rows.scan.reading import PlanReader, hidden_rows, whole_groups
-from dolmen.rows.scan.row_groups import RowGroup, row_groups
-from dolmen.rows.scan.scan_deletes import BlobReader, Deletes, load_deletes
+from dolmen.rows.scan.row_groups import Deletes, RowGroup, row_groups
+from dolmen.rows.scan.scan_deletes import BlobReader, load_deletes
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,8 @@ from dolmen.predicate import StatsVerdict, matches
 from dolmen.rows.scan.keys_lookup import KeysLookup, Tuples
 from dolmen.rows.scan.plan import FilePlan
 from dolmen.rows.scan.reading import RowGroupColumns
-from dolmen.rows.scan.row_groups import OpenFile, RowGroup, as_bound
-from dolmen.rows.scan.scan_deletes import BlobReader, Deletes, load_deletes
+from dolmen.rows.scan.row_groups import Deletes, OpenFile, RowGroup, as_bound
+from dolmen.rows.scan.scan_deletes import BlobReader, load_deletes
 
 MOST_OBJECTS = 32
 """Vectors are gathered when they are spread over more ``.del`` objects than this."""

@@ -37,155 +37,6 @@ from dolmen.rows.scan.reading import PlanReader, RowGroupColumns
 from dolmen.rows.scan.row_groups import OpenFile, RowGroup, column_of, live_mask, row_groups, row_mask
 from dolmen.rows.scan.scan_deletes import VECTOR_BYTES, vector_bytes
 
-
-@dataclass(frozen=True)
-class AffectedRowGroup(RowGroup):
-    """A row group that may have lost rows, and the same with the later deletes; None if these hide all rows."""
-
-    after: RowGroup | None
-
-
-def visible_rows(
-    state: TableState,
-    columns: FeedColumns,
-    files: Iterable[FilePlan],
-    unresolved: tuple[Tombstone, ...],
-    *,
-    since: int = 0,
-) -> Iterator[pa.RecordBatch]:
-    """Streams the requested rows of some files, of commits after ``since``, that no delete hides."""
-    plans = tuple(files)
-    reader = _reader(state, columns, plans, unresolved)
-    is_mixed = any(plan.file.least_row_ts <= since for plan in plans)
-    ids = columns.ids | _tested_late(state, columns) | ({COMMIT_TS_ID} if is_mixed else frozenset())
-
-    def decode(group: RowGroup, read: RowGroupColumns) -> pa.RecordBatch | None:
-        keep = row_mask(group, read.read(group.tests))
-        if group.file.file.least_row_ts <= since:
-            ts = column_of(group, COMMIT_TS_FIELD, read.read(frozenset((COMMIT_TS_ID,)))).to_numpy()
-            keep = ts > since if keep is None else keep & (ts > since)
-        return _take(state, group, read, keep, columns)
-
-    for batch in reader.read(decode, reader.groups(), ids):
-        if batch is not None:
-            yield batch
-
-
-def lost_rows(
-    before: TableState,
-    after: TableState,
-    columns: FeedColumns,
-    files: Iterable[LosingFile],
-    deletes: tuple[Tombstone, ...],
-) -> Iterator[pa.RecordBatch]:
-    """Streams the requested rows of affected files that were visible in ``before`` and are hidden in ``after``."""
-    by_path = {each.before.file.path: each for each in files if isinstance(each, AffectedFile)}
-    if not by_path:
-        return
-    older = _reader(before, columns, tuple(each.before for each in by_path.values()), before.tombstones)
-    plans = (FilePlan(each.after, False, each.tombstones) for each in by_path.values() if each.tombstones)
-    newer = _reader(after, columns, tuple(plans), deletes)
-    tested = frozenset(id_ for tombstone in newer.plan.tombstones for id_ in tombstone.columns)
-
-    def decode(group: RowGroup, read: RowGroupColumns) -> pa.RecordBatch | None:
-        assert isinstance(group, AffectedRowGroup)
-        keep = row_mask(group, read.read(group.tests))
-        if group.after is not None:
-            there = live_mask(group.after, read.read(group.after.tests))
-            if there is None:
-                return None
-            keep = ~there if keep is None else keep & ~there
-        return _take(before, group, read, keep, columns)
-
-    ids = columns.ids | tested | _tested_late(before, columns)
-    for batch in older.read(decode, _affected_groups(older, newer, by_path), ids):
-        if batch is not None:
-            yield batch
-
-
-def _affected_groups(
-    older: PlanReader, newer: PlanReader, by_path: dict[str, AffectedFile]
-) -> Iterator[AffectedRowGroup]:
-    """The row groups that had visible rows and may have lost some."""
-    older_deletes, newer_deletes = older.deletes(), newer.deletes()
-    schema = older.plan.entry.schema
-    for some in cut_by_size(older.plan.files, vector_bytes, VECTOR_BYTES):
-        affected = [by_path[plan.file.path] for plan in some]
-        changed = [each.after for each in affected if each.after.vector != each.before.file.vector]
-        bitmaps = newer.vectors([FilePlan(file, False, ()) for file in changed])
-        for file in older.open_files(some):
-            each = by_path[file.file.path]
-            there: dict[int, RowGroup] = {}
-            if each.tombstones is not None:
-                now = OpenFile(
-                    FilePlan(each.after, False, each.tombstones), file.footer, bitmaps.get(each.after.path), file.source
-                )
-                there = {group.index: group for group in row_groups(now, None, newer_deletes, schema)}
-            for group in row_groups(file, older.plan.where, older_deletes, schema):
-                after = there.get(group.index)
-                if after is None or after.tests or after.deleted:
-                    own = {each.name: getattr(group, each.name) for each in fields(group)}
-                    yield AffectedRowGroup(**own, after=after)
-
-
-def _reader(
-    state: TableState, columns: FeedColumns, files: tuple[FilePlan, ...], unresolved: tuple[Tombstone, ...]
-) -> PlanReader:
-    plan = ScanPlan(
-        table=state.name,
-        version=state.manifest.version,
-        entry=state.entry,
-        output=columns.read,
-        where=state.where(columns),
-        limit=None,
-        files=files,
-        pruned={},
-        unresolved=unresolved,
-    )
-    return PlanReader(state.context, plan)
-
-
-def _tested_late(state: TableState, columns: FeedColumns) -> frozenset[int]:
-    """Ids of the columns of a predicate by which files can't be judged: see ``TableState.where``."""
-    return frozenset() if state.where(columns) is columns.where else columns.filtered
-
-
-def _take(
-    state: TableState,
-    group: RowGroup,
-    read: RowGroupColumns,
-    keep: Mask | None,
-    columns: FeedColumns,
-) -> pa.RecordBatch | None:
-    if keep is not None and not keep.any():
-        return None
-    tested = _tested_late(state, columns)
-    arrays = read.read(columns.ids | tested)
-    if tested and columns.where is not None:
-        shown = {field.id: _column(state, group, field, arrays) for field in columns.needed if field.id in tested}
-        requested = to_mask(matches(columns.where, shown, group.rows))
-        keep = requested if keep is None else keep & requested
-        if not keep.any():
-            return None
-    output = [_column(state, group, field, arrays) for field in columns.read]
-    if keep is not None and np.count_nonzero(keep) < len(keep):
-        mask = to_boolean_array(keep)
-        output = [array.filter(mask) for array in output]
-    return pa.record_batch(output, columns.arrow)
-
-
-def _column(state: TableState, group: RowGroup, field: Field, arrays: Mapping[int, pa.Array]) -> pa.Array:
-    """A column of all rows of a row group as a version shows it, in the feed's type."""
-    absent = state.absent.get(field.id)
-    if absent is None:
-        return column_of(group, field, arrays)
-    if field.id in absent:
-        is_older = field.added_ts <= state.commit_ts
-        return pa.nulls(group.rows, field.arrow_type) if is_older else field.initial_values(group.rows)
-    own = state.own.by_id[field.id]
-    return nested_values(column_of(group, own, arrays), own.arrow_type, field.arrow_type)
-
-
 LosingFile: TypeAlias = AffectedFile | FilePlan
 ReadLost: TypeAlias = Callable[[FeedColumns, Sequence[LosingFile]], Iterator[pa.RecordBatch]]
 ReadNew: TypeAlias = Callable[[FeedColumns, Sequence[FilePlan]], Iterator[pa.RecordBatch]]
@@ -403,3 +254,147 @@ def _upserted_by(deletes: Iterable[Tombstone], files: Iterable[DataFile]) -> tup
     added = {file.row_ts for file in files}
     found = {each.columns for each in deletes if isinstance(each, KeysTombstone) and each.ts in added}
     return found.pop() if len(found) == 1 else ()
+
+
+@dataclass(frozen=True)
+class AffectedRowGroup(RowGroup):
+    """A row group that may have lost rows, and the same with the later deletes; None if these hide all rows."""
+
+    after: RowGroup | None
+
+
+def visible_rows(
+    state: TableState,
+    columns: FeedColumns,
+    files: Iterable[FilePlan],
+    unresolved: tuple[Tombstone, ...],
+    *,
+    since: int = 0,
+) -> Iterator[pa.RecordBatch]:
+    """Streams the requested rows of some files, of commits after ``since``, that no delete hides."""
+    plans = tuple(files)
+    reader = _reader(state, columns, plans, unresolved)
+    is_mixed = any(plan.file.least_row_ts <= since for plan in plans)
+    ids = columns.ids | _tested_late(state, columns) | ({COMMIT_TS_ID} if is_mixed else frozenset())
+
+    def decode(group: RowGroup, read: RowGroupColumns) -> pa.RecordBatch | None:
+        keep = row_mask(group, read.read(group.tests))
+        if group.file.file.least_row_ts <= since:
+            ts = column_of(group, COMMIT_TS_FIELD, read.read(frozenset((COMMIT_TS_ID,)))).to_numpy()
+            keep = ts > since if keep is None else keep & (ts > since)
+        return _take(state, group, read, keep, columns)
+
+    for batch in reader.read(decode, reader.groups(), ids):
+        if batch is not None:
+            yield batch
+
+
+def lost_rows(
+    before: TableState,
+    after: TableState,
+    columns: FeedColumns,
+    files: Iterable[LosingFile],
+    deletes: tuple[Tombstone, ...],
+) -> Iterator[pa.RecordBatch]:
+    """Streams the requested rows of affected files that were visible in ``before`` and are hidden in ``after``."""
+    by_path = {each.before.file.path: each for each in files if isinstance(each, AffectedFile)}
+    if not by_path:
+        return
+    older = _reader(before, columns, tuple(each.before for each in by_path.values()), before.tombstones)
+    plans = (FilePlan(each.after, False, each.tombstones) for each in by_path.values() if each.tombstones)
+    newer = _reader(after, columns, tuple(plans), deletes)
+    tested = frozenset(id_ for tombstone in newer.plan.tombstones for id_ in tombstone.columns)
+
+    def decode(group: RowGroup, read: RowGroupColumns) -> pa.RecordBatch | None:
+        assert isinstance(group, AffectedRowGroup)
+        keep = row_mask(group, read.read(group.tests))
+        if group.after is not None:
+            there = live_mask(group.after, read.read(group.after.tests))
+            if there is None:
+                return None
+            keep = ~there if keep is None else keep & ~there
+        return _take(before, group, read, keep, columns)
+
+    ids = columns.ids | tested | _tested_late(before, columns)
+    for batch in older.read(decode, _affected_groups(older, newer, by_path), ids):
+        if batch is not None:
+            yield batch
+
+
+def _affected_groups(
+    older: PlanReader, newer: PlanReader, by_path: dict[str, AffectedFile]
+) -> Iterator[AffectedRowGroup]:
+    """The row groups that had visible rows and may have lost some."""
+    older_deletes, newer_deletes = older.deletes(), newer.deletes()
+    schema = older.plan.entry.schema
+    for some in cut_by_size(older.plan.files, vector_bytes, VECTOR_BYTES):
+        affected = [by_path[plan.file.path] for plan in some]
+        changed = [each.after for each in affected if each.after.vector != each.before.file.vector]
+        bitmaps = newer.vectors([FilePlan(file, False, ()) for file in changed])
+        for file in older.open_files(some):
+            each = by_path[file.file.path]
+            there: dict[int, RowGroup] = {}
+            if each.tombstones is not None:
+                now = OpenFile(
+                    FilePlan(each.after, False, each.tombstones), file.footer, bitmaps.get(each.after.path), file.source
+                )
+                there = {group.index: group for group in row_groups(now, None, newer_deletes, schema)}
+            for group in row_groups(file, older.plan.where, older_deletes, schema):
+                after = there.get(group.index)
+                if after is None or after.tests or after.deleted:
+                    own = {each.name: getattr(group, each.name) for each in fields(group)}
+                    yield AffectedRowGroup(**own, after=after)
+
+
+def _reader(
+    state: TableState, columns: FeedColumns, files: tuple[FilePlan, ...], unresolved: tuple[Tombstone, ...]
+) -> PlanReader:
+    plan = ScanPlan(
+        table=state.name,
+        version=state.manifest.version,
+        entry=state.entry,
+        output=columns.read,
+        where=state.where(columns),
+        limit=None,
+        files=files,
+        pruned={},
+        unresolved=unresolved,
+    )
+    return PlanReader(state.context, plan)
+
+
+def _tested_late(state: TableState, columns: FeedColumns) -> frozenset[int]:
+    """Ids of the columns of a predicate by which files can't be judged: see ``TableState.where``."""
+    return frozenset() if state.where(columns) is columns.where else columns.filtered
+
+
+def _take(
+    state: TableState, group: RowGroup, read: RowGroupColumns, keep: Mask | None, columns: FeedColumns
+) -> pa.RecordBatch | None:
+    if keep is not None and not keep.any():
+        return None
+    tested = _tested_late(state, columns)
+    arrays = read.read(columns.ids | tested)
+    if tested and columns.where is not None:
+        shown = {field.id: _column(state, group, field, arrays) for field in columns.needed if field.id in tested}
+        requested = to_mask(matches(columns.where, shown, group.rows))
+        keep = requested if keep is None else keep & requested
+        if not keep.any():
+            return None
+    output = [_column(state, group, field, arrays) for field in columns.read]
+    if keep is not None and np.count_nonzero(keep) < len(keep):
+        mask = to_boolean_array(keep)
+        output = [array.filter(mask) for array in output]
+    return pa.record_batch(output, columns.arrow)
+
+
+def _column(state: TableState, group: RowGroup, field: Field, arrays: Mapping[int, pa.Array]) -> pa.Array:
+    """A column of all rows of a row group as a version shows it, in the feed's type."""
+    absent = state.absent.get(field.id)
+    if absent is None:
+        return column_of(group, field, arrays)
+    if field.id in absent:
+        is_older = field.added_ts <= state.commit_ts
+        return pa.nulls(group.rows, field.arrow_type) if is_older else field.initial_values(group.rows)
+    own = state.own.by_id[field.id]
+    return nested_values(column_of(group, own, arrays), own.arrow_type, field.arrow_type)

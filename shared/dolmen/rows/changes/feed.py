@@ -38,8 +38,7 @@ class ChangeFeed:
 
     Args:
         newest: the newest version, with the history of ``until`` and all erasures.
-        since: the version after which the changes begin.
-        until: the version with which they end.
+        since, until: the changes after the first version, up to the second.
         table: the table's name, for errors.
         entry: the table with the columns of the feed: as it is in ``until``, or in another version.
         columns: names of the table's columns to return, in order; all by default.
@@ -97,19 +96,12 @@ class ChangeFeed:
         for step in steps:
             if erased := self._planner.erased(step.before, step.after, net=self._net):
                 yield step, erased, True
-            if self._net:
-                yield step, self._planner.net(step.before, step.after), False
-            else:
-                yield step, self._planner.of_commit(step.before, step.after), False
+            changes = self._planner.net if self._net else self._planner.of_commit
+            yield step, changes(step.before, step.after), False
 
     def _steps(self) -> Iterator[CommitStep]:
         steps = changing_commits(
-            self._context,
-            self._newest,
-            self._since,
-            self._until,
-            self._entry.uuid,
-            self._planner.key_columns.needed,
+            self._context, self._newest, self._since, self._until, self._entry.uuid, self._planner.key_columns.needed
         )
         return (step for step in steps if step.after.data_change)
 

@@ -24,10 +24,9 @@ from pyarrow import types as t
 
 from dolmen.base.units import MIB
 from dolmen.errors import LimitError
-from dolmen.format.arrow_arrays import to_mask
+from dolmen.format.arrow_arrays import Mask, to_mask
 from dolmen.rows.write.row_digest import Hashes, row_hashes
 
-Mask: TypeAlias = npt.NDArray[np.bool_]
 Indexes: TypeAlias = npt.NDArray[np.int64]
 
 MEMORY_BYTES = 64 * MIB
@@ -74,8 +73,7 @@ def _equal_lists(first: pa.Array, second: pa.Array) -> Mask:
     if len(rows):
         counts = lengths[rows]
         each = equal_rows(
-            _elements(first, _offsets(starts[rows], counts)),
-            _elements(second, _offsets(others[rows], counts)),
+            _elements(first, _offsets(starts[rows], counts)), _elements(second, _offsets(others[rows], counts))
         )
         same[rows] = np.logical_and.reduceat(each, np.cumsum(counts) - counts)
     return same
@@ -182,7 +180,7 @@ class RowMatcher:
 
     def _match_in_memory(self, buffered: list[pa.RecordBatch], inserted: Iterable[pa.RecordBatch]) -> Iterator[Changed]:
         deleted = _concatenate(buffered, self._schema)
-        left = np.ones(deleted.num_rows, np.bool_)
+        is_unmatched = np.ones(deleted.num_rows, np.bool_)
         equals = _Groups(row_hashes(deleted)) if self._drop_equal else None
         keys = deleted.select(self._key) if self._key else None
         key_hashes = None if keys is None else np.sort(row_hashes(keys))
@@ -191,7 +189,7 @@ class RowMatcher:
             if equals is not None:
                 rows, indexes = equals.take(row_hashes(batch))
                 same = equal_rows(_columns(batch, rows), _columns(deleted, indexes))
-                left[indexes[same]] = False
+                is_unmatched[indexes[same]] = False
                 batch = _without(batch, rows[same])
             if key_hashes is not None:
                 hashes = row_hashes(batch.select(self._key))
@@ -202,7 +200,7 @@ class RowMatcher:
                     batch = batch.filter(pa.array(~may_pair))
             if batch.num_rows:
                 yield "insert", batch
-        rest = deleted.filter(pa.array(left))
+        rest = deleted.filter(pa.array(is_unmatched))
         if later:
             yield from self._pair(rest, _concatenate(later, self._schema))
         elif rest.num_rows:
@@ -231,7 +229,7 @@ class _Groups:
         self._numbers, self._starts, self._counts = np.unique(
             hashes[self._order], return_index=True, return_counts=True
         )
-        self._taken = np.zeros(len(self._numbers), np.int64)
+        self._used = np.zeros(len(self._numbers), np.int64)
 
     def take(self, hashes: Hashes) -> tuple[Indexes, Indexes]:
         """Takes indexes for rows with these hashes, while there are any. Returns the rows and their indexes."""
@@ -240,10 +238,10 @@ class _Groups:
         order = np.argsort(hashes, kind="stable")
         ascending = hashes[order]
         group = np.minimum(np.searchsorted(self._numbers, ascending), len(self._numbers) - 1)
-        rank = np.arange(len(ascending)) - np.searchsorted(ascending, ascending, "left") + self._taken[group]
+        rank = np.arange(len(ascending)) - np.searchsorted(ascending, ascending, "left") + self._used[group]
         matched = (self._numbers[group] == ascending) & (rank < self._counts[group])
         group, rank = group[matched], rank[matched]
-        np.add.at(self._taken, group, 1)
+        np.add.at(self._used, group, 1)
         return order[matched], self._order[self._starts[group] + rank]
 
 

@@ -39,164 +39,6 @@ from dolmen.format.types import short_type
 from dolmen.predicate import Predicate, StatsVerdict, columns
 from dolmen.rows.scan.plan import FilePlan
 
-_FILES_AT_ONCE = 4096
-"""The most files of one version that are looked up in the other at once."""
-
-
-@dataclass(frozen=True)
-class AffectedFile:
-    """A file that may have lost rows: in the earlier version with its deletes, and its entry in the later version.
-
-    ``tombstones`` are deletes that may have hidden rows of it, or None if one of them certainly hides all.
-    """
-
-    before: FilePlan
-    after: DataFile
-    tombstones: FileTombstones | None
-
-
-class FilePlanner:
-    """Plans the reading of one version's files, with some deletes instead of all."""
-
-    def __init__(
-        self, state: TableState, columns: FeedColumns, tombstones: tuple[Tombstone, ...] | None = None
-    ) -> None:
-        self._state, self._columns, self._tombstones = state, columns, tombstones
-        self._where = state.where(columns)
-
-    @property
-    def tombstones(self) -> tuple[Tombstone, ...]:
-        """The deletes that count, oldest first."""
-        return self._state.tombstones if self._tombstones is None else self._tombstones
-
-    @cached_property
-    def judge(self) -> TombstoneJudge:
-        """Judges files by statistics against these deletes."""
-        return TombstoneJudge(self.tombstones, self._state.entry.schema)
-
-    def plans(self, files: Iterable[DataFile]) -> Iterator[FilePlan]:
-        """Plans those of the files that may have visible rows that match."""
-        return (plan for file in files if (plan := self.plan(file)) is not None)
-
-    def plan(self, file: DataFile) -> FilePlan | None:
-        """The file with the deletes that may hide rows of it; None if no row of it both matches and is visible."""
-        if not file.live_rows:
-            return None
-        verdict = StatsVerdict.ALWAYS
-        if self._where is not None:
-            verdict = RowBounds.of(file, self._state.entry.schema, self._columns.filtered).judge(self._where)
-        tombstones = None if verdict is StatsVerdict.NEVER else self.judge.of_file(file)
-        return None if tombstones is None else FilePlan(file, verdict is StatsVerdict.MAYBE, tombstones)
-
-
-def younger_files(state: TableState, columns: FeedColumns, commit_ts: int) -> Iterator[DataFile]:
-    """Yields the files that may hold matching rows of commits after ``commit_ts``."""
-    where = state.where(columns)
-    requested = [segment for segment in state.live.segments_for(where) if segment.greatest > commit_ts]
-    for each in state.live.live_segments(requested) if requested else ():
-        positions = None if where is None else each.positions(may_match_mask(where, each.table))
-        yield from (file for file in each.entries(positions) if file.greatest_row_ts > commit_ts)
-    yield from (file for file in state.entry.files if file.greatest_row_ts > commit_ts)
-
-
-def affected_by_commit(before: TableState, after: TableState, columns: FeedColumns) -> Iterator[AffectedFile]:
-    """Yields the files of ``before`` that may have lost rows by the commit that made ``after``, from few segments."""
-    older = FilePlanner(before, columns)
-    own = [each for each in after.tombstones_since(before.commit_ts) if each.ts <= after.commit_ts]
-    judge = TombstoneJudge(own, after.entry.schema)
-    replaced = _replaced_vectors(before, after)
-    for file in _judged_files(before, judge):
-        now = replaced.pop(file.uuid, None)
-        tombstones = judge.of_file(file)
-        if now is None and tombstones is not None and not tombstones:
-            continue
-        if (plan := older.plan(file)) is not None:
-            yield AffectedFile(plan, now or file, tombstones)
-    for file in before.live.find(list(replaced)).values():
-        if (plan := older.plan(file)) is not None:
-            yield AffectedFile(plan, replaced[file.uuid], FileTombstones())
-
-
-def affected_by_deletes(
-    before: TableState, deletes: tuple[Tombstone, ...], schema: Schema, columns: FeedColumns
-) -> Iterator[AffectedFile]:
-    """Yields the files of which some deletes may hide rows; ``schema`` has all columns that the deletes name."""
-    older, judge = FilePlanner(before, columns), TombstoneJudge(deletes, schema)
-    for file in _judged_files(before, judge):
-        tombstones = judge.of_file(file)
-        if (tombstones is None or tombstones) and (plan := older.plan(file)) is not None:
-            yield AffectedFile(plan, file, tombstones)
-
-
-def affected_between(
-    before: TableState, after: TableState, columns: FeedColumns, planner: FilePlanner
-) -> Iterator[AffectedFile] | None:
-    """Files of ``before`` that may have lost rows up to a later version of its epoch; None if some were replaced."""
-    affected: list[AffectedFile] = []
-    older = FilePlanner(before, columns)
-    for some in _batches(before.live):
-        found = after.live.find([file.uuid for file in some])
-        for file in some:
-            now = found.get(file.uuid)
-            if now is None:
-                if file.live_rows:
-                    return None
-                continue
-            tombstones = planner.judge.of_file(now)
-            if now.vector == file.vector and tombstones is not None and not tombstones:
-                continue
-            if (plan := older.plan(file)) is not None:
-                affected.append(AffectedFile(plan, now, tombstones))
-    return iter(affected)
-
-
-def differing_files(state: TableState, other: TableState | None, columns: FeedColumns) -> Iterator[FilePlan]:
-    """Yields the files whose visible rows may not be the same in the other version."""
-    planner = FilePlanner(state, columns)
-    others = None if other is None else FilePlanner(other, columns)
-    for some in _batches(state.live):
-        found = {} if other is None else other.live.find([file.uuid for file in some])
-        for plan in planner.plans(some):
-            there = found.get(plan.file.uuid)
-            if others and there and plan.file.vector == there.vector:
-                alike = others.plan(there)
-                if alike is not None and tuple(alike.tombstones) == tuple(plan.tombstones):
-                    continue
-            yield plan
-
-
-def _judged_files(state: TableState, judge: TombstoneJudge) -> Iterator[DataFile]:
-    """The files of which some delete may hide rows, by the bounds of segments, and all inline files."""
-    if not judge:
-        return
-    verdicts = {segment.object: judge.of_segment(segment) for segment in state.live.segments}
-    requested = [segment for segment in state.live.segments if verdicts[segment.object]]
-    for each in state.live.live_segments(requested) if requested else ():
-        yield from each.entries(each.positions(verdicts[each.segment.object].mask(each)))
-    yield from state.entry.files
-
-
-def _replaced_vectors(before: TableState, after: TableState) -> dict[str, DataFile]:
-    """Files of ``before`` to which the next commit gave other vectors, as they are after it, by uuid.
-
-    Changed vectors are inline: in an overlay, or in the file's own inline entry.
-    """
-    inline = {file.uuid: file.vector for file in before.entry.files}
-    found = {file.uuid: file for file in after.entry.files if inline.get(file.uuid, file.vector) != file.vector}
-    older = set(before.entry.overlays)
-    if changed := [overlay.file for overlay in after.entry.overlays if overlay not in older]:
-        was = before.live.find(changed)
-        now = after.live.find(was)
-        found |= {uuid: file for uuid, file in now.items() if was[uuid].vector != file.vector}
-    return found
-
-
-def _batches(files: Iterable[DataFile]) -> Iterator[list[DataFile]]:
-    iterator = iter(files)
-    while some := list(islice(iterator, _FILES_AT_ONCE)):
-        yield some
-
-
 AbsentColumns: TypeAlias = Mapping[int, frozenset[int]]
 """By id of a column, the ids of it or of the fields inside it that a version does not show."""
 
@@ -467,3 +309,161 @@ def _with_dropped(schema: Schema, own: Schema) -> Schema:
     return Schema(
         schema.fields, schema.next_id, tuple(dropped.values()), schema.altered_ts, schema.mapping or own.mapping
     )
+
+
+_FILES_AT_ONCE = 4096
+"""The most files of one version that are looked up in the other at once."""
+
+
+@dataclass(frozen=True)
+class AffectedFile:
+    """A file that may have lost rows: in the earlier version with its deletes, and its entry in the later version.
+
+    ``tombstones`` are deletes that may have hidden rows of it, or None if one of them certainly hides all.
+    """
+
+    before: FilePlan
+    after: DataFile
+    tombstones: FileTombstones | None
+
+
+class FilePlanner:
+    """Plans the reading of one version's files, with some deletes instead of all."""
+
+    def __init__(
+        self, state: TableState, columns: FeedColumns, tombstones: tuple[Tombstone, ...] | None = None
+    ) -> None:
+        self._state, self._columns, self._tombstones = state, columns, tombstones
+        self._where = state.where(columns)
+
+    @property
+    def tombstones(self) -> tuple[Tombstone, ...]:
+        """The deletes that count, oldest first."""
+        return self._state.tombstones if self._tombstones is None else self._tombstones
+
+    @cached_property
+    def judge(self) -> TombstoneJudge:
+        """Judges files by statistics against these deletes."""
+        return TombstoneJudge(self.tombstones, self._state.entry.schema)
+
+    def plans(self, files: Iterable[DataFile]) -> Iterator[FilePlan]:
+        """Plans those of the files that may have visible rows that match."""
+        return (plan for file in files if (plan := self.plan(file)) is not None)
+
+    def plan(self, file: DataFile) -> FilePlan | None:
+        """The file with the deletes that may hide rows of it; None if no row of it both matches and is visible."""
+        if not file.live_rows:
+            return None
+        verdict = StatsVerdict.ALWAYS
+        if self._where is not None:
+            verdict = RowBounds.of(file, self._state.entry.schema, self._columns.filtered).judge(self._where)
+        tombstones = None if verdict is StatsVerdict.NEVER else self.judge.of_file(file)
+        return None if tombstones is None else FilePlan(file, verdict is StatsVerdict.MAYBE, tombstones)
+
+
+def younger_files(state: TableState, columns: FeedColumns, commit_ts: int) -> Iterator[DataFile]:
+    """Yields the files that may hold matching rows of commits after ``commit_ts``."""
+    where = state.where(columns)
+    requested = [segment for segment in state.live.segments_for(where) if segment.greatest > commit_ts]
+    for each in state.live.live_segments(requested) if requested else ():
+        positions = None if where is None else each.positions(may_match_mask(where, each.table))
+        yield from (file for file in each.entries(positions) if file.greatest_row_ts > commit_ts)
+    yield from (file for file in state.entry.files if file.greatest_row_ts > commit_ts)
+
+
+def affected_by_commit(before: TableState, after: TableState, columns: FeedColumns) -> Iterator[AffectedFile]:
+    """Yields the files of ``before`` that may have lost rows by the commit that made ``after``, from few segments."""
+    older = FilePlanner(before, columns)
+    own = [each for each in after.tombstones_since(before.commit_ts) if each.ts <= after.commit_ts]
+    judge = TombstoneJudge(own, after.entry.schema)
+    replaced = _replaced_vectors(before, after)
+    for file in _judged_files(before, judge):
+        now = replaced.pop(file.uuid, None)
+        tombstones = judge.of_file(file)
+        if now is None and tombstones is not None and not tombstones:
+            continue
+        if (plan := older.plan(file)) is not None:
+            yield AffectedFile(plan, now or file, tombstones)
+    for file in before.live.find(list(replaced)).values():
+        if (plan := older.plan(file)) is not None:
+            yield AffectedFile(plan, replaced[file.uuid], FileTombstones())
+
+
+def affected_by_deletes(
+    before: TableState, deletes: tuple[Tombstone, ...], schema: Schema, columns: FeedColumns
+) -> Iterator[AffectedFile]:
+    """Yields the files of which some deletes may hide rows; ``schema`` has all columns that the deletes name."""
+    older, judge = FilePlanner(before, columns), TombstoneJudge(deletes, schema)
+    for file in _judged_files(before, judge):
+        tombstones = judge.of_file(file)
+        if (tombstones is None or tombstones) and (plan := older.plan(file)) is not None:
+            yield AffectedFile(plan, file, tombstones)
+
+
+def affected_between(
+    before: TableState, after: TableState, columns: FeedColumns, planner: FilePlanner
+) -> Iterator[AffectedFile] | None:
+    """Files of ``before`` that may have lost rows up to a later version of its epoch; None if some were replaced."""
+    affected: list[AffectedFile] = []
+    older = FilePlanner(before, columns)
+    for some in _batches(before.live):
+        found = after.live.find([file.uuid for file in some])
+        for file in some:
+            now = found.get(file.uuid)
+            if now is None:
+                if file.live_rows:
+                    return None
+                continue
+            tombstones = planner.judge.of_file(now)
+            if now.vector == file.vector and tombstones is not None and not tombstones:
+                continue
+            if (plan := older.plan(file)) is not None:
+                affected.append(AffectedFile(plan, now, tombstones))
+    return iter(affected)
+
+
+def differing_files(state: TableState, other: TableState | None, columns: FeedColumns) -> Iterator[FilePlan]:
+    """Yields the files whose visible rows may not be the same in the other version."""
+    planner = FilePlanner(state, columns)
+    others = None if other is None else FilePlanner(other, columns)
+    for some in _batches(state.live):
+        found = {} if other is None else other.live.find([file.uuid for file in some])
+        for plan in planner.plans(some):
+            there = found.get(plan.file.uuid)
+            if others and there and plan.file.vector == there.vector:
+                alike = others.plan(there)
+                if alike is not None and tuple(alike.tombstones) == tuple(plan.tombstones):
+                    continue
+            yield plan
+
+
+def _judged_files(state: TableState, judge: TombstoneJudge) -> Iterator[DataFile]:
+    """The files of which some delete may hide rows, by the bounds of segments, and all inline files."""
+    if not judge:
+        return
+    verdicts = {segment.object: judge.of_segment(segment) for segment in state.live.segments}
+    requested = [segment for segment in state.live.segments if verdicts[segment.object]]
+    for each in state.live.live_segments(requested) if requested else ():
+        yield from each.entries(each.positions(verdicts[each.segment.object].mask(each)))
+    yield from state.entry.files
+
+
+def _replaced_vectors(before: TableState, after: TableState) -> dict[str, DataFile]:
+    """Files of ``before`` to which the next commit gave other vectors, as they are after it, by uuid.
+
+    Changed vectors are inline: in an overlay, or in the file's own inline entry.
+    """
+    inline = {file.uuid: file.vector for file in before.entry.files}
+    found = {file.uuid: file for file in after.entry.files if inline.get(file.uuid, file.vector) != file.vector}
+    older = set(before.entry.overlays)
+    if changed := [overlay.file for overlay in after.entry.overlays if overlay not in older]:
+        was = before.live.find(changed)
+        now = after.live.find(was)
+        found |= {uuid: file for uuid, file in now.items() if was[uuid].vector != file.vector}
+    return found
+
+
+def _batches(files: Iterable[DataFile]) -> Iterator[list[DataFile]]:
+    iterator = iter(files)
+    while some := list(islice(iterator, _FILES_AT_ONCE)):
+        yield some

@@ -96,7 +96,7 @@ class DataObject:
 
     @property
     def label(self) -> str:
-        """Its name in messages."""
+        """The name in messages."""
         return self.adopted.label if self.adopted else self.key
 
 

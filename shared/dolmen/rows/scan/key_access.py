@@ -35,6 +35,7 @@ from dolmen.rows.scan.keys_lookup import KeysLookup
 from dolmen.rows.scan.plan import FilePlan
 from dolmen.rows.scan.row_groups import (
     MOST_KEYS,
+    Deletes,
     FileProbe,
     KeyFilters,
     KeyProbes,
@@ -43,7 +44,6 @@ from dolmen.rows.scan.row_groups import (
     filters_range,
     row_groups,
 )
-from dolmen.rows.scan.scan_deletes import Deletes
 
 _LEAST_SPARED = 0.25
 """Filters that are expected to exclude a smaller share of files are not fetched."""
@@ -148,8 +148,8 @@ class FilterChoice:
             keys = self._keys(plan)
             assert keys is not None
             behind = file.size - file.filters
-            left = 1 - self._spared(keys, file, file.footer[0] - file.filters)
-            return int(behind + REQUEST_BYTES + left * (file.filters * columns + REQUEST_BYTES))
+            remaining = 1 - self._spared(keys, file, file.footer[0] - file.filters)
+            return int(behind + REQUEST_BYTES + remaining * (file.filters * columns + REQUEST_BYTES))
         if file.size <= GAP_BYTES:
             return file.size + REQUEST_BYTES
         return int(behind + (file.size - behind) * columns) + 2 * REQUEST_BYTES

@@ -202,8 +202,10 @@ def where_key_in(values: Mapping[int, pa.Array | pa.ChunkedArray], *, listed: bo
         distinct = pc.unique(array)
         distinct = distinct.take(pc.array_sort_indices(distinct))
         column = Column(id_, str(array.type))
-        members = In(column, column.type, tuple(to_json(value) for value in to_plain(distinct))) if listed else None
-        terms.append(members or _ranges(column, distinct))
+        if listed:
+            terms.append(In(column, column.type, tuple(to_json(value) for value in to_plain(distinct))))
+        else:
+            terms.append(_ranges(column, distinct))
     return terms[0] if len(terms) == 1 else And(tuple(terms))
 
 

@@ -92,14 +92,12 @@ class FilePlan:
 
     @property
     def where_tombstones(self) -> list[WhereTombstone]:
-        """Its tombstones with predicates."""
         if isinstance(self.tombstones, FileTombstones):
             return self.tombstones.where
         return [each for each in self.tombstones if isinstance(each, WhereTombstone)]
 
     @property
     def key_columns(self) -> list[tuple[int, ...]]:
-        """The columns of its keys tombstones."""
         if isinstance(self.tombstones, FileTombstones):
             return self.tombstones.key_columns
         return list(dict.fromkeys(each.columns for each in self.tombstones if isinstance(each, KeysTombstone)))
@@ -114,7 +112,7 @@ class FilePlan:
 class SegmentUse:
     """The segments of data files that planning read or left out, and what it fetched for that."""
 
-    kept: int = 0
+    read: int = 0
     pruned: int = 0
     requests: int = 0
     bytes: int = 0
@@ -170,9 +168,9 @@ class ScanPlan(FactSheet):
             ),
             (
                 "segments",
-                f"{use.kept:,} of {use.kept + use.pruned:,} looked into, fetched with {use.requests:,} requests, "
+                f"{use.read:,} of {use.read + use.pruned:,} looked into, fetched with {use.requests:,} requests, "
                 f"{use.bytes:,} bytes"
-                if use.kept + use.pruned + use.requests
+                if use.read + use.pruned + use.requests
                 else "",
             ),
             ("rows in them", f"{sum(file.file.live_rows for file in self.files):,}"),
@@ -291,13 +289,13 @@ class _ScanPlanner:
                 self.counted_rows += segment.rows - segment.deleted
             else:
                 requested.append(segment)
-        left = len(requested)
+        remaining = len(requested)
         live_segments = self.live.live_segments(requested, ahead=1 if self._limit is not None else None)
-        while left and not self._has_enough():  # before the next one is fetched
+        while remaining and not self._has_enough():  # before the next one is fetched
             self.read += 1
-            left -= 1
+            remaining -= 1
             self._add_segment(next(live_segments))
-        self.pruned["limit"] += sum(segment.count for segment in requested[len(requested) - left :])
+        self.pruned["limit"] += sum(segment.count for segment in requested[len(requested) - remaining :])
         inline = self.live.entry.files
         for index, file in enumerate(inline):
             if self._has_enough():
@@ -334,9 +332,9 @@ class _ScanPlanner:
             positions = positions[~exact[positions]]
         ids = self._filtered | tombstones.ids
         files = tombstones.of_files(segment, positions, segment.entries(positions, ids))
-        for left in range(len(positions), 0, -1):
+        for remaining in range(len(positions), 0, -1):
             if self._has_enough():
-                self.pruned["limit"] += left
+                self.pruned["limit"] += remaining
                 return
             self._add(*next(files))
 

@@ -42,11 +42,10 @@ from dolmen.rows.scan.data_objects import (
 from dolmen.rows.scan.file_bytes import FileBytes
 from dolmen.rows.scan.key_access import FilterChoice, FilterUse, IndexedRows, indexed_rows
 from dolmen.rows.scan.plan import FilePlan, Pending, ScanPlan
-from dolmen.rows.scan.row_groups import OpenFile, RowGroup, live_mask, row_groups, with_hidden
+from dolmen.rows.scan.row_groups import Deletes, OpenFile, RowGroup, live_mask, row_groups, with_hidden
 from dolmen.rows.scan.scan_deletes import (
     VECTOR_BYTES,
     BlobReader,
-    Deletes,
     VectorReader,
     VectorRequest,
     load_deletes,

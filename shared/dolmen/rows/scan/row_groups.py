@@ -17,13 +17,13 @@ import pyarrow as pa
 from pyroaring import BitMap
 
 from dolmen.base.cached import cached_property
-from dolmen.entries.segments.row_bounds import RowBounds
+from dolmen.entries.segments.row_bounds import RowBounds, undecided
 from dolmen.entries.segments.tombstone_judge import FileTombstones
 from dolmen.errors import CorruptionError
 from dolmen.format.arrow_arrays import Mask, to_mask
 from dolmen.format.bloom_filters import Blocks, Hashes, can_be_asked, decode, hashes_in_file, maybe_mask
 from dolmen.format.delete_object import keep_mask
-from dolmen.format.entries import DataFile
+from dolmen.format.entries import Blob, DataFile
 from dolmen.format.nesting import has_same_fields, nested_values
 from dolmen.format.schema import COMMIT_TS_ID, Field, Schema, is_nested
 from dolmen.format.types import Plain, to_array
@@ -34,7 +34,6 @@ from dolmen.rows.scan.data_objects import DataFileFooter, Range
 from dolmen.rows.scan.file_bytes import FileBytes, Rows, picked_pages
 from dolmen.rows.scan.keys_lookup import KeysLookup, Tuples
 from dolmen.rows.scan.plan import FilePlan
-from dolmen.rows.scan.scan_deletes import Deletes
 
 MOST_KEYS = 65_536
 """More values than this are not looked up in filters."""
@@ -194,7 +193,7 @@ class RowGroup:
         predicates: of ``where`` tombstones; rows for which one is TRUE are hidden.
         lookups: of ``keys`` tombstones.
         picked: indexes of rows in the row group, ascending, if only these are read: they are its ``rows`` then.
-        known: ids of columns whose values are known: they are read only for a test.
+        known_columns: ids of columns whose values are known: they are read only for a test.
         hidden: a mask of the rows that ``predicates`` hide, once they are evaluated.
     """
 
@@ -207,7 +206,7 @@ class RowGroup:
     predicates: tuple[Conjunction, ...]
     lookups: tuple[KeysLookup, ...]
     picked: Rows | None = field(default=None, kw_only=True)
-    known: frozenset[int] = field(default=frozenset(), kw_only=True)
+    known_columns: frozenset[int] = field(default=frozenset(), kw_only=True)
     hidden: Mask | None = field(default=None, kw_only=True)
 
     @property
@@ -224,9 +223,9 @@ class RowGroup:
             ids.update(lookup.columns)
         return frozenset(ids)
 
-    def pick(self, rows: Rows, known: frozenset[int] = frozenset()) -> RowGroup:
+    def pick(self, rows: Rows, known_columns: frozenset[int] = frozenset()) -> RowGroup:
         """The row group with only some of its rows, of which the vector deletes none."""
-        return replace(self, rows=len(rows), deleted=0, picked=rows, known=known)
+        return replace(self, rows=len(rows), deleted=0, picked=rows, known_columns=known_columns)
 
     def rows_at(self, positions: BitMap) -> Rows:
         """The rows at some positions of the file, as indexes in the row group, without those that a vector deletes."""
@@ -237,7 +236,6 @@ class RowGroup:
 
     @property
     def positions(self) -> Rows:
-        """The positions of its rows in the file."""
         return self.first + (np.arange(self.rows) if self.picked is None else self.picked)
 
     def ranges(self, ids: frozenset[int]) -> list[Range]:
@@ -246,10 +244,57 @@ class RowGroup:
         if self.picked is None:
             return footer.ranges(self.index, ids)
         found: list[Range] = []
-        for id_ in (ids - (self.known - self.tests)) & footer.columns.keys():
+        for id_ in (ids - (self.known_columns - self.tests)) & footer.columns.keys():
             pages = picked_pages(footer, self.index, footer.columns[id_], self.picked)
             found += footer.ranges(self.index, frozenset([id_])) if pages is None else pages.ranges()
         return found
+
+
+@dataclass(frozen=True)
+class DeleteTests:
+    """The deletes that some rows have to be tested against."""
+
+    predicates: tuple[Conjunction, ...] = ()
+    lookups: tuple[KeysLookup, ...] = ()
+
+    @cached_property
+    def ids(self) -> frozenset[int]:
+        found = {id_ for lookup in self.lookups for id_ in lookup.columns}
+        return frozenset(found.union(*(predicate.ids for predicate in self.predicates)))
+
+    def undecided(self, rows: RowBounds, *, judge_predicates: bool) -> DeleteTests | None:
+        """The deletes that may hide some of the rows; None if one of them hides all."""
+        predicates: Sequence[Conjunction] | None = self.predicates
+        if judge_predicates:
+            predicates = undecided((each, rows.judge(each.predicate)) for each in self.predicates)
+        if predicates is None:
+            return None
+        lookups = undecided((each, each.judge(rows)) for each in self.lookups)
+        return None if lookups is None else DeleteTests(tuple(predicates), tuple(lookups))
+
+
+@dataclass(frozen=True)
+class Deletes:
+    """The deletes of a scan's tombstones, ready to be applied: predicates by blob, lookups by columns."""
+
+    predicates: dict[Blob, Predicate]
+    lookups: dict[tuple[int, ...], tuple[KeysLookup, ...]]
+
+    @cached_property
+    def _conjunctions(self) -> dict[Blob, Conjunction]:
+        return {blob: Conjunction(predicate) for blob, predicate in self.predicates.items()}
+
+    def tests_of(self, plan: FilePlan) -> DeleteTests:
+        """The deletes that the rows of a file have to be tested against."""
+        predicates = tuple(self._conjunctions[tombstone.blob] for tombstone in plan.where_tombstones)
+        return DeleteTests(predicates, tuple(found for ids in plan.key_columns for found in self.lookups[ids]))
+
+    def judge_keys(self, columns: tuple[int, ...], rows: RowBounds) -> StatsVerdict:
+        """Judges whether the deletes by keys over these columns hide all, some or none of the rows."""
+        maybe = undecided((lookup, lookup.judge(rows)) for lookup in self.lookups[columns])
+        if maybe is None:
+            return StatsVerdict.ALWAYS
+        return StatsVerdict.MAYBE if maybe else StatsVerdict.NEVER
 
 
 def row_groups(file: OpenFile, where: Predicate | None, deletes: Deletes, schema: Schema) -> Iterator[RowGroup]:
@@ -275,10 +320,10 @@ def row_groups(file: OpenFile, where: Predicate | None, deletes: Deletes, schema
             probe.excluded += 1
             continue
         # Statistics may prove that one delete hides all rows, or that some deletes hide none.
-        left = tests.undecided(bounds, judge_predicates=judge_predicates)
-        if left is None:
+        undecided_tests = tests.undecided(bounds, judge_predicates=judge_predicates)
+        if undecided_tests is None:
             continue
-        predicates, lookups = left.predicates, left.lookups
+        predicates, lookups = undecided_tests.predicates, undecided_tests.lookups
         if probe and (predicates or lookups):
             predicates = tuple(each for each in predicates if probe.may_match(index, each.predicate))
             lookups = tuple(each for each in lookups if probe.may_hold(index, each))
@@ -428,5 +473,4 @@ def as_bound(predicate: Predicate, group: RowGroup, columns: Mapping[int, pa.Arr
 
 
 def _without(keep: Mask | None, hidden: Mask) -> Mask:
-    kept = ~hidden
-    return kept if keep is None else keep & kept
+    return ~hidden if keep is None else keep & ~hidden

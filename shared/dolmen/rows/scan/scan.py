@@ -32,132 +32,6 @@ if TYPE_CHECKING:
     import polars as pl
 
 
-@dataclass(frozen=True)
-class Fetch:
-    """A number of requests, and the bytes that they fetch."""
-
-    requests: int = 0
-    bytes: int = 0
-
-    def __add__(self, other: Fetch) -> Fetch:
-        return Fetch(self.requests + other.requests, self.bytes + other.bytes)
-
-    def __str__(self) -> str:
-        return f"{self.requests:,} requests, {self.bytes:,} bytes"
-
-
-@dataclass(frozen=True, repr=False)
-class Explanation(FactSheet):
-    """The requests and row groups of a scan, with the current cache.
-
-    Args:
-        row_groups: in all files that are read.
-        row_groups_read: those that may have rows for the scan, by the footers' statistics and vectors.
-        row_groups_tested: those of them whose rows have to be tested against a predicate or tombstone.
-        vectors, vector_positions: deletion vectors applied, and the rows they remove.
-        where_tombstones, keys_tombstones: deletes that are checked, in at least one file.
-        filtered_files, excluded_files: files whose Bloom filters were asked, and those that they excluded.
-        indexed_files, absent_files: files that the index covers, if it was asked, and those without any of the keys.
-        tombstone_fetch, vector_fetch, footer_fetch, filter_fetch, data_fetch: requests. A small file comes whole with
-            its footer, and filters mostly with the footer. With a limit, ``data_fetch`` is the most that is read.
-            Files of this machine are read without requests, in ``row_groups_read`` pieces.
-    """
-
-    plan: ScanPlan
-    row_groups: int
-    row_groups_read: int
-    row_groups_tested: int
-    vectors: int
-    vector_positions: int
-    where_tombstones: int
-    keys_tombstones: int
-    filtered_files: int
-    excluded_files: int
-    indexed_files: int
-    absent_files: int
-    index_fetch: Fetch
-    tombstone_fetch: Fetch
-    vector_fetch: Fetch
-    footer_fetch: Fetch
-    filter_fetch: Fetch
-    data_fetch: Fetch
-
-    @property
-    def fetch(self) -> Fetch:
-        """All requests together."""
-        files = self.footer_fetch + self.filter_fetch + self.data_fetch
-        return self.index_fetch + self.tombstone_fetch + self.vector_fetch + files
-
-    def facts(self) -> list[tuple[str, str]]:
-        """The lines of ``repr``, first those from the manifest, then those from footers and tombstones."""
-        filters = [
-            ("bloom filters", f"{self.excluded_files:,} of {self.filtered_files:,} files excluded"),
-            ("fetch filters", str(self.filter_fetch)),
-        ]
-        index = [
-            ("index", f"{self.absent_files:,} of {self.indexed_files:,} files have none of the keys"),
-            ("fetch index", str(self.index_fetch)),
-        ]
-        return [
-            *self.plan.facts(),
-            *(index if self.indexed_files else ()),
-            (
-                "row groups, by footers",
-                f"{self.row_groups_read:,} of {self.row_groups:,}, {self.row_groups_tested:,} row by row",
-            ),
-            ("vectors", f"{self.vectors:,}, removing {self.vector_positions:,} rows"),
-            ("applied tombstones", f"{self.where_tombstones:,} where, {self.keys_tombstones:,} keys"),
-            ("fetch tombstones", str(self.tombstone_fetch)),
-            ("fetch vectors", str(self.vector_fetch)),
-            ("fetch footers", str(self.footer_fetch)),
-            *(filters if self.filtered_files else ()),
-            ("fetch data", f"{'at most ' if self.plan.limit is not None else ''}{self.data_fetch}"),
-        ]
-
-
-def explain(reader: PlanReader) -> Explanation:
-    """Explains what this (fresh) reader would do."""
-    plan, cache = reader.plan, reader.context.cache
-    vectors = [file.file.vector for file in plan.files if file.file.vector]
-    blobs = blob_requests(t.blob for t in tombstones_to_fetch(plan.tombstones, cache))
-    bitmaps = blob_requests(v for v in vectors if cache_key(v) not in cache)
-    unopened = {file.file.uuid: file.file for file in plan.files if ("footer", file.file.path, 0) not in cache}
-    groups = tested = 0
-    data = Fetch()
-    for batch in batches(reader.groups(), plan.output_ids):
-        groups += len(batch.groups)
-        tested += sum(bool(group.tests) for group in batch.groups)
-        data += Fetch(len(batch.requests), sum(request.length for request in batch.requests))
-    filters = reader.filters
-    indexed = reader.indexed
-    covered = [file for file in plan.files if indexed and file.file.uuid in indexed.covered]
-    absent = [file for file in covered if indexed and indexed.has_none_of(file)]
-    for uuid in (*(file.file.uuid for file in absent), *reader.footers):
-        unopened.pop(uuid, None)
-    footers = [first_request(file) for file in unopened.values() if file.path not in filters.with_footer]
-    kinds = Counter(type(tombstone) for tombstone in plan.tombstones)
-    return Explanation(
-        plan=plan,
-        row_groups=reader.row_groups_seen,
-        row_groups_read=groups,
-        row_groups_tested=tested,
-        vectors=len(vectors),
-        vector_positions=sum(vector.cardinality for vector in vectors),
-        where_tombstones=kinds[WhereTombstone],
-        keys_tombstones=kinds[KeysTombstone],
-        filtered_files=filters.files,
-        excluded_files=filters.excluded,
-        indexed_files=len(covered),
-        absent_files=len(absent),
-        index_fetch=Fetch(indexed.tally.requests, indexed.tally.bytes) if indexed else Fetch(),
-        tombstone_fetch=Fetch(len(blobs), sum(request.range.length for request in blobs)),
-        vector_fetch=Fetch(len(bitmaps), sum(request.range.length for request in bitmaps)),
-        footer_fetch=Fetch(len(footers), sum(request.length - 1 for request in footers)),
-        filter_fetch=Fetch(filters.requests, filters.bytes),
-        data_fetch=data,
-    )
-
-
 def count_rows(reader: PlanReader) -> int:
     """Counts the rows of a plan's files, without its limit."""
     plan = reader.plan
@@ -402,13 +276,13 @@ class Scan:
                 if batch is not None:
                     yield batch
             return
-        left, inexact, groups = plan.limit, 1, reader.groups()
-        while left and (wave := _wave(groups, left, inexact)):
+        remaining, inexact, groups = plan.limit, 1, reader.groups()
+        while remaining and (wave := _wave(groups, remaining, inexact)):
             for batch in reader.read(self._decode, wave, plan.output_ids):
                 if batch is not None:
-                    yield batch.slice(0, left)
-                    left -= min(left, batch.num_rows)
-                if not left:
+                    yield batch.slice(0, remaining)
+                    remaining -= min(remaining, batch.num_rows)
+                if not remaining:
                     break
             inexact *= 2
 
@@ -454,16 +328,16 @@ def reader_of(scan: Scan) -> PlanReader:
     return scan._reader(scan._files)
 
 
-def _wave(groups: Iterator[RowGroup], left: int, inexact: int) -> list[RowGroup]:
-    """The next row groups: enough for ``left`` rows, but at most ``inexact`` with an unknown number of rows."""
+def _wave(groups: Iterator[RowGroup], rows: int, inexact: int) -> list[RowGroup]:
+    """The next row groups: enough for ``rows`` rows, but at most ``inexact`` with an unknown number of rows."""
     wave: list[RowGroup] = []
     for group in groups:
         wave.append(group)
         if group.exact_rows is None:
             inexact -= 1
         else:
-            left -= group.exact_rows
-        if left <= 0 or inexact <= 0:
+            rows -= group.exact_rows
+        if rows <= 0 or inexact <= 0:
             break
     return wave
 
@@ -514,3 +388,129 @@ def rows_with_positions(scan: Scan) -> Iterator[PositionedRows]:
         for found in reader.read(work, reader.groups(), scan_plan.output_ids):
             if found is not None:
                 yield found
+
+
+@dataclass(frozen=True)
+class Fetch:
+    """A number of requests, and the bytes that they fetch."""
+
+    requests: int = 0
+    bytes: int = 0
+
+    def __add__(self, other: Fetch) -> Fetch:
+        return Fetch(self.requests + other.requests, self.bytes + other.bytes)
+
+    def __str__(self) -> str:
+        return f"{self.requests:,} requests, {self.bytes:,} bytes"
+
+
+@dataclass(frozen=True, repr=False)
+class Explanation(FactSheet):
+    """The requests and row groups of a scan, with the current cache.
+
+    Args:
+        row_groups: in all files that are read.
+        row_groups_read: those that may have rows for the scan, by the footers' statistics and vectors.
+        row_groups_tested: those of them whose rows have to be tested against a predicate or tombstone.
+        vectors, vector_positions: deletion vectors applied, and the rows they remove.
+        where_tombstones, keys_tombstones: deletes that are checked, in at least one file.
+        filtered_files, excluded_files: files whose Bloom filters were asked, and those that they excluded.
+        indexed_files, absent_files: files that the index covers, if it was asked, and those without any of the keys.
+        tombstone_fetch, vector_fetch, footer_fetch, filter_fetch, data_fetch: requests. A small file comes whole with
+            its footer, and filters mostly with the footer. With a limit, ``data_fetch`` is the most that is read.
+            Files of this machine are read without requests, in ``row_groups_read`` pieces.
+    """
+
+    plan: ScanPlan
+    row_groups: int
+    row_groups_read: int
+    row_groups_tested: int
+    vectors: int
+    vector_positions: int
+    where_tombstones: int
+    keys_tombstones: int
+    filtered_files: int
+    excluded_files: int
+    indexed_files: int
+    absent_files: int
+    index_fetch: Fetch
+    tombstone_fetch: Fetch
+    vector_fetch: Fetch
+    footer_fetch: Fetch
+    filter_fetch: Fetch
+    data_fetch: Fetch
+
+    @property
+    def fetch(self) -> Fetch:
+        """All requests together."""
+        files = self.footer_fetch + self.filter_fetch + self.data_fetch
+        return self.index_fetch + self.tombstone_fetch + self.vector_fetch + files
+
+    def facts(self) -> list[tuple[str, str]]:
+        """The lines of ``repr``, first those from the manifest, then those from footers and tombstones."""
+        filters = [
+            ("bloom filters", f"{self.excluded_files:,} of {self.filtered_files:,} files excluded"),
+            ("fetch filters", str(self.filter_fetch)),
+        ]
+        index = [
+            ("index", f"{self.absent_files:,} of {self.indexed_files:,} files have none of the keys"),
+            ("fetch index", str(self.index_fetch)),
+        ]
+        return [
+            *self.plan.facts(),
+            *(index if self.indexed_files else ()),
+            (
+                "row groups, by footers",
+                f"{self.row_groups_read:,} of {self.row_groups:,}, {self.row_groups_tested:,} row by row",
+            ),
+            ("vectors", f"{self.vectors:,}, removing {self.vector_positions:,} rows"),
+            ("applied tombstones", f"{self.where_tombstones:,} where, {self.keys_tombstones:,} keys"),
+            ("fetch tombstones", str(self.tombstone_fetch)),
+            ("fetch vectors", str(self.vector_fetch)),
+            ("fetch footers", str(self.footer_fetch)),
+            *(filters if self.filtered_files else ()),
+            ("fetch data", f"{'at most ' if self.plan.limit is not None else ''}{self.data_fetch}"),
+        ]
+
+
+def explain(reader: PlanReader) -> Explanation:
+    """Explains what this (fresh) reader would do."""
+    plan, cache = reader.plan, reader.context.cache
+    vectors = [file.file.vector for file in plan.files if file.file.vector]
+    blobs = blob_requests(t.blob for t in tombstones_to_fetch(plan.tombstones, cache))
+    bitmaps = blob_requests(v for v in vectors if cache_key(v) not in cache)
+    unopened = {file.file.uuid: file.file for file in plan.files if ("footer", file.file.path, 0) not in cache}
+    groups = tested = 0
+    data = Fetch()
+    for batch in batches(reader.groups(), plan.output_ids):
+        groups += len(batch.groups)
+        tested += sum(bool(group.tests) for group in batch.groups)
+        data += Fetch(len(batch.requests), sum(request.length for request in batch.requests))
+    filters = reader.filters
+    indexed = reader.indexed
+    covered = [file for file in plan.files if indexed and file.file.uuid in indexed.covered]
+    absent = [file for file in covered if indexed and indexed.has_none_of(file)]
+    for uuid in (*(file.file.uuid for file in absent), *reader.footers):
+        unopened.pop(uuid, None)
+    footers = [first_request(file) for file in unopened.values() if file.path not in filters.with_footer]
+    kinds = Counter(type(tombstone) for tombstone in plan.tombstones)
+    return Explanation(
+        plan=plan,
+        row_groups=reader.row_groups_seen,
+        row_groups_read=groups,
+        row_groups_tested=tested,
+        vectors=len(vectors),
+        vector_positions=sum(vector.cardinality for vector in vectors),
+        where_tombstones=kinds[WhereTombstone],
+        keys_tombstones=kinds[KeysTombstone],
+        filtered_files=filters.files,
+        excluded_files=filters.excluded,
+        indexed_files=len(covered),
+        absent_files=len(absent),
+        index_fetch=Fetch(indexed.tally.requests, indexed.tally.bytes) if indexed else Fetch(),
+        tombstone_fetch=Fetch(len(blobs), sum(request.range.length for request in blobs)),
+        vector_fetch=Fetch(len(bitmaps), sum(request.range.length for request in bitmaps)),
+        footer_fetch=Fetch(len(footers), sum(request.length - 1 for request in footers)),
+        filter_fetch=Fetch(filters.requests, filters.bytes),
+        data_fetch=data,
+    )

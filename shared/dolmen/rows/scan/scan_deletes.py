@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -16,27 +16,27 @@ import numpy as np
 import pyarrow as pa
 from pyroaring import BitMap
 
-from dolmen.base.cached import cached_property
 from dolmen.base.runtime import Runtime
 from dolmen.base.units import MIB
 from dolmen.commit.context import Context
 from dolmen.entries.segments.erasures_in_force import with_erasures
-from dolmen.entries.segments.row_bounds import RowBounds, inline_predicate, undecided
+from dolmen.entries.segments.row_bounds import inline_predicate
 from dolmen.entries.segments.segment_reader import fetch_deletes
 from dolmen.errors import CorruptionError, PredicateError
 from dolmen.format.arrow_arrays import Mask, to_boolean_array, to_mask
 from dolmen.format.checksums import crc32
+from dolmen.format.column_history import widened_keys
 from dolmen.format.delete_object import check_blob, decode_vector
 from dolmen.format.entries import Blob, DataFile, KeysTombstone, Tombstone, Vector, WhereTombstone
 from dolmen.format.erasures import Erasure
 from dolmen.format.keys import all_inline_keys, decode_keys, decode_keys_in_parts
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Schema, constant
-from dolmen.predicate import Predicate, StatsVerdict, days_to_timestamps, from_json, matches
-from dolmen.predicate.any_of import Conjunction
+from dolmen.predicate import Predicate, days_to_timestamps, from_json, matches
 from dolmen.rows.scan.data_objects import Range, coalesce
-from dolmen.rows.scan.keys_lookup import KeysGathering, KeysLookup, Tuples, group_by_types
+from dolmen.rows.scan.keys_lookup import Int64s, KeysInMemory, KeysLookup, KeysOnDisk, Tuples
 from dolmen.rows.scan.plan import FilePlan, Pending
+from dolmen.rows.scan.row_groups import Deletes
 from dolmen.store.base import ObjectStore
 from dolmen.store.cache import CacheKey, ObjectCache
 
@@ -45,6 +45,9 @@ _CACHED_KEYS, _CACHED_BYTES = 1_000_000, 8 * MIB
 
 _INLINE_TOGETHER = 1_000
 """The most inline lists of keys that are decoded at once."""
+
+MEMORY_BYTES = 32 * MIB
+"""The most memory of keys, over all tuples of columns; about three times as much while they are sorted."""
 
 AHEAD_BYTES = 32 * MIB
 """Blobs are fetched ahead up to this size."""
@@ -146,52 +149,78 @@ def _check(blob: Blob | Vector, body: bytes) -> None:
     check_blob(body, blob)
 
 
-@dataclass(frozen=True)
-class DeleteTests:
-    """The deletes that some rows have to be tested against."""
+@dataclass
+class _KeysOfColumns:
+    """The keys over one tuple of columns, whose current types are ``types``."""
 
-    predicates: tuple[Conjunction, ...] = ()
-    lookups: tuple[KeysLookup, ...] = ()
-
-    @cached_property
-    def ids(self) -> frozenset[int]:
-        """Ids of the columns that the tests read."""
-        found = {id_ for lookup in self.lookups for id_ in lookup.columns}
-        return frozenset(found.union(*(predicate.ids for predicate in self.predicates)))
-
-    def undecided(self, rows: RowBounds, *, judge_predicates: bool) -> DeleteTests | None:
-        """The deletes that may hide some of the rows; None if one of them hides all."""
-        predicates: Sequence[Conjunction] | None = self.predicates
-        if judge_predicates:
-            predicates = undecided((each, rows.judge(each.predicate)) for each in self.predicates)
-        if predicates is None:
-            return None
-        lookups = undecided((each, each.judge(rows)) for each in self.lookups)
-        return None if lookups is None else DeleteTests(tuple(predicates), tuple(lookups))
+    types: list[pa.DataType]
+    parts: list[KeysInMemory] = field(default_factory=list)
+    tombstones: list[KeysTombstone] = field(default_factory=list)
+    lookups: list[KeysLookup] = field(default_factory=list)
+    bytes: int = 0
 
 
-@dataclass(frozen=True)
-class Deletes:
-    """The deletes of a scan's tombstones, ready to be applied: predicates by blob, lookups by columns."""
+class KeysGathering:
+    """Makes lookups of the keys of any number of tombstones of a table in bounded memory.
 
-    predicates: dict[Blob, Predicate]
-    lookups: dict[tuple[int, ...], tuple[KeysLookup, ...]]
+    It collects keys up to a limit. Then it sorts the largest collection and drops duplicates; if much is left, that
+    becomes a lookup in a temporary file.
+    """
 
-    @cached_property
-    def _conjunctions(self) -> dict[Blob, Conjunction]:
-        return {blob: Conjunction(predicate) for blob, predicate in self.predicates.items()}
+    def __init__(self, schema: Schema) -> None:
+        self._schema = schema
+        self._by_columns: dict[tuple[int, ...], _KeysOfColumns] = {}
 
-    def tests_of(self, plan: FilePlan) -> DeleteTests:
-        """The deletes that the rows of a file have to be tested against."""
-        predicates = tuple(self._conjunctions[tombstone.blob] for tombstone in plan.where_tombstones)
-        return DeleteTests(predicates, tuple(found for ids in plan.key_columns for found in self.lookups[ids]))
+    def add(self, tombstones: Sequence[KeysTombstone], keys: pa.Table, ts: Int64s | None = None) -> None:
+        """Adds keys of tombstones over the same columns, by default with the timestamp of the only tombstone.
 
-    def judge_keys(self, columns: tuple[int, ...], rows: RowBounds) -> StatsVerdict:
-        """Judges whether the deletes by keys over these columns hide all, some or none of the rows."""
-        maybe = undecided((lookup, lookup.judge(rows)) for lookup in self.lookups[columns])
-        if maybe is None:
-            return StatsVerdict.ALWAYS
-        return StatsVerdict.MAYBE if maybe else StatsVerdict.NEVER
+        The columns are named by id, and may have earlier types.
+        """
+        columns = tombstones[0].columns
+        gathered = self._by_columns.get(columns)
+        if gathered is None:
+            types = [self._schema.by_id[id_].arrow_type for id_ in columns]
+            gathered = self._by_columns[columns] = _KeysOfColumns(types)
+        if ts is None:
+            ts = np.full(keys.num_rows, tombstones[0].ts, np.int64)
+        names = [str(id_) for id_ in columns]
+        whole = widened_keys(keys, pa.schema(zip(names, gathered.types, strict=True))).combine_chunks()
+        if whole.num_rows:
+            part = KeysInMemory.of([column.chunk(0) for column in whole.columns], ts)
+            gathered.parts.append(part)
+            gathered.bytes += part.nbytes
+        if not gathered.tombstones or gathered.tombstones[-1] is not tombstones[0]:  # else the next part of a list
+            gathered.tombstones += tombstones
+        while sum(each.bytes for each in self._by_columns.values()) > MEMORY_BYTES:
+            self._make_room()
+
+    def finish(self) -> dict[tuple[int, ...], tuple[KeysLookup, ...]]:
+        """All keys as lookups, by their columns."""
+        found: dict[tuple[int, ...], tuple[KeysLookup, ...]] = {}
+        for columns, gathered in self._by_columns.items():
+            if gathered.parts:
+                keys = KeysInMemory.merge(gathered.parts)
+                gathered.lookups.append(KeysLookup(columns, gathered.types, keys, gathered.tombstones))
+            found[columns] = tuple(gathered.lookups)
+        self._by_columns = {}
+        return found
+
+    def _make_room(self) -> None:
+        columns, most = max(self._by_columns.items(), key=lambda item: item[1].bytes)
+        keys = KeysInMemory.merge(most.parts)
+        if keys.nbytes <= most.bytes // 2:  # there were many duplicates
+            most.parts, most.bytes = [keys], keys.nbytes
+            return
+        most.lookups.append(KeysLookup(columns, most.types, KeysOnDisk(keys), most.tombstones))
+        most.parts, most.bytes, most.tombstones = [], 0, most.tombstones[-1:]
+
+
+def group_by_types(tombstones: Sequence[KeysTombstone]) -> list[list[KeysTombstone]]:
+    """Groups tombstones over the same columns of the same types."""
+    alike: dict[tuple[tuple[int, ...], tuple[str, ...]], list[KeysTombstone]] = defaultdict(list)
+    for tombstone in tombstones:
+        alike[tombstone.columns, tombstone.types].append(tombstone)
+    return list(alike.values())
 
 
 def tombstones_to_fetch(tombstones: Iterable[Tombstone], cache: ObjectCache) -> list[Tombstone]:

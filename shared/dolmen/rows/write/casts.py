@@ -95,7 +95,7 @@ def lossless_cast(source: pa.DataType, target: pa.DataType) -> Cast | None:
         # an integer type may hold more digits than the column: go through a type that holds all of them
         return _checked(pa.decimal256(76, target.scale), target)
     if t.is_decimal(source) and t.is_decimal(target) and target.scale > source.scale:
-        # Arrow does not notice when 128 bits overflow on rescaling, nor 256: go where they cannot
+        # Arrow does not notice when 128 bits overflow on rescaling, nor 256: use types that cannot
         more = target.scale - source.scale
         wide = pa.decimal256(76 - more, source.scale) if t.is_decimal256(source) else pa.decimal256(76, target.scale)
         return _checked(wide, target)

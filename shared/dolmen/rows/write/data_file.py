@@ -409,7 +409,7 @@ def _check_storable(encoded: bytes) -> None:
         write_object(output, "probe", entry, WritePlan.of(run, DEFAULT), run)
         found = pq.ParquetFile(pa.BufferReader(bytes(output.body))).read(use_threads=False)
         if not found.cast(schema).equals(run.table):
-            raise pa.ArrowInvalid("what was written is not what is read back")
+            raise pa.ArrowInvalid("the rows that were read are not those that were written")
     except (pa.ArrowException, OSError, OverflowError, ValueError, RecursionError) as error:
         raise SchemaError(f"a table of these columns cannot be stored: {error}") from error
 

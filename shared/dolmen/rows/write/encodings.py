@@ -159,7 +159,6 @@ def _dictionary_sizes_of_more_rows(rows: pa.Table, compression_level: int) -> di
 
 
 def _sizes(sample: pa.Table, compression_level: int, **encoding: Any) -> dict[str, float]:
-    """Compressed bytes by path."""
     chunks = _chunks(sample, compression_level, **encoding)
     return {path: chunk.total_compressed_size for path, chunk in chunks.items()}
 

@@ -31,6 +31,190 @@ from dolmen.format.schema import Field, check_nesting, readable_names
 from dolmen.format.types import short_type, type_of
 from dolmen.rows.write.casts import Cast, FindCast, Misfit, first_refused, lossless_cast, short_value
 
+BATCH_ROWS = 65_536
+_ACCEPTED = (
+    "a pyarrow Table, RecordBatch, RecordBatchReader, dataset or scanner, an iterable of record batches, "
+    "a pandas or Polars DataFrame, a DuckDB relation, a dict of columns, a list of dicts, "
+    "or anything with __arrow_c_stream__"
+)
+
+MAX_KEYS = 1_000_000
+
+MAX_BYTES = 256 * MIB
+"""The most Arrow memory of an upsert, whose rows stay in memory because a later row may replace any of them."""
+
+_FOLD_ROWS, _FOLD_BYTES = MAX_KEYS, MAX_BYTES // 4
+"""Replaced rows are dropped whenever this much has been added."""
+
+
+def as_batches(data: Any, schema: pa.Schema | None = None) -> pa.RecordBatchReader:
+    """The rows of ``data`` as a stream.
+
+    An index of pandas with a name is a column, one without is dropped. A key that a dict lacks is NULL.
+
+    Args:
+        schema: of the table that the rows are for, if it is known: gives types where Python objects leave them open,
+            and the columns when ``data`` has neither rows nor columns, as ``[]``.
+
+    Raises:
+        InputError: it holds no rows, or Arrow can't find their types.
+        SchemaError: a column is nested too deeply.
+    """
+    try:
+        reader = _reader(data, schema)
+        with readable_names():
+            for field in reader.schema:
+                try:
+                    check_nesting(field.type)
+                except SchemaError as error:
+                    raise SchemaError(f"column {field.name!r}: {error}", column=field.name) from None
+        if len(reader.schema) == 0:
+            return pa.RecordBatchReader.from_batches(schema or reader.schema, [])
+        return reader
+    except Error:  # some are ValueErrors, too
+        raise
+    except NOT_ARROW as error:
+        raise InputError(f"these rows cannot be taken as Arrow data: {error}") from error
+
+
+def _reader(data: Any, schema: pa.Schema | None) -> pa.RecordBatchReader:
+    if isinstance(data, pa.RecordBatchReader):
+        return data
+    if isinstance(data, (pa.Table, pa.RecordBatch)):
+        return _from_table(data)
+    if _is(data, "pyarrow.dataset", "Dataset"):
+        return data.scanner().to_reader()
+    if _is(data, "pyarrow.dataset", "Scanner"):
+        return data.to_reader()
+    if is_pandas(data):
+        return _from_table(pandas_table(data, schema))
+    if _is(data, "duckdb", "DuckDBPyRelation"):  # a stream; its __arrow_c_stream__ takes the whole result first
+        stream = getattr(data, "to_arrow_reader", None) or data.fetch_record_batch  # DuckDB before 1.5
+        return stream(BATCH_ROWS)
+    if hasattr(data, "__arrow_c_stream__"):
+        return pa.RecordBatchReader.from_stream(data)
+    if hasattr(data, "__arrow_c_array__"):
+        return _reader(pa.record_batch(data), schema)
+    if isinstance(data, dict):
+        return _from_table(_from_columns(data, schema))
+    if isinstance(data, Iterable) and not isinstance(data, (str, bytes, bytearray, memoryview)):
+        return _from_items(data, schema)
+    hint = " (call .collect() first)" if hasattr(data, "collect") else ""
+    if isinstance(data, str):
+        hint = " (files are read by `dolmen append`, or by pyarrow.dataset)"
+    raise InputError(f"{type(data).__name__} is nothing that rows can be taken from; give {_ACCEPTED}{hint}")
+
+
+def _from_table(rows: pa.Table | pa.RecordBatch) -> pa.RecordBatchReader:
+    _check_columns(rows.num_rows, rows.num_columns)
+    batches = rows.to_batches() if isinstance(rows, pa.Table) else [rows]
+    return pa.RecordBatchReader.from_batches(rows.schema, batches)
+
+
+def _check_columns(rows: int, columns: int) -> None:
+    if rows and not columns:  # pyarrow would forget that there are rows
+        raise InputError(f"these {rows} rows have no columns")
+
+
+def _from_items(items: Iterable[Any], schema: pa.Schema | None) -> pa.RecordBatchReader:
+    """Reads an iterable: record batches or tables one at a time, dicts all at once."""
+    try:
+        iterator = iter(items)
+    except TypeError as error:  # a NumPy array without dimensions
+        raise InputError(f"{type(items).__name__} holds no rows; give {_ACCEPTED}") from error
+    first = next(iterator, None)
+    if first is None:
+        return pa.RecordBatchReader.from_batches(pa.schema([]), [])
+    if isinstance(first, dict):
+        return _from_table(_from_dicts([first, *iterator], schema))
+    if isinstance(first, (pa.RecordBatch, pa.Table)):
+        return pa.RecordBatchReader.from_batches(first.schema, _flat(chain([first], iterator)))
+    raise InputError(f"{type(items).__name__} of {type(first).__name__} holds no rows; give {_ACCEPTED}")
+
+
+def _flat(items: Iterator[Any]) -> Iterator[pa.RecordBatch]:
+    schema = None
+    for index, item in enumerate(items):
+        if not isinstance(item, (pa.RecordBatch, pa.Table)):
+            raise InputError(f"item {index} is a {type(item).__name__}, those before it are record batches")
+        schema = schema or item.schema
+        if item.schema != schema:
+            raise InputError(f"item {index} has another schema than those before it")
+        yield from item.to_batches() if isinstance(item, pa.Table) else [item]
+
+
+def _from_dicts(rows: list[Any], schema: pa.Schema | None) -> pa.Table:
+    names: dict[str, None] = {}
+    for index, row in enumerate(rows):
+        if not isinstance(row, dict):
+            raise InputError(f"item {index} is a {type(row).__name__}, those before it are dicts")
+        names.update(dict.fromkeys(row))
+    _check_columns(len(rows), len(names))
+    return _from_columns({name: [row.get(name) for row in rows] for name in names}, schema)
+
+
+def _from_columns(columns: dict[Any, Any], schema: pa.Schema | None) -> pa.Table:
+    arrays, types = {}, {field.name.lower(): field.type for field in schema or ()}
+    for name, values in columns.items():
+        if not isinstance(name, str):
+            raise InputError(f"column name {arguments.short_repr(name)} is no string")
+        is_arrow = isinstance(values, (pa.Array, pa.ChunkedArray))
+        arrays[name] = values if is_arrow else array_of(values, name, types.get(name.lower()))
+    return pa.table(arrays)
+
+
+def dedupe_last(batches: Iterable[pa.RecordBatch], columns: tuple[Field, ...]) -> tuple[Iterator[pa.RecordBatch], Keys]:
+    """The rows without those that a later row of the same key replaces, in their order, and their keys.
+
+    Args:
+        batches: read to the end before this returns.
+        columns: the key.
+
+    Raises:
+        InputError: a float or nested column, which can't be a key.
+        RowError: a NULL in a key; ``row`` counts from 1.
+        LimitError: more than 1,000,000 keys, or 256 MB of rows.
+    """
+    no_rows = pa.schema([field.to_arrow() for field in columns]).empty_table()
+    latest, keys = no_rows, keys_from_arrow(no_rows, columns)  # refuses what can't be a key, whatever the rows
+    added: list[pa.RecordBatch] = []
+    rows_before = added_rows = added_bytes = 0
+    for batch in batches:
+        check_not_null(batch, columns, rows_before)
+        added.append(batch)
+        rows_before += batch.num_rows
+        added_rows += batch.num_rows
+        added_bytes += batch.nbytes
+        if added_bytes > _FOLD_BYTES or added_rows > _FOLD_ROWS:
+            latest, keys = _fold(latest, added, columns)
+            added, added_rows, added_bytes = [], 0, 0
+    if added:
+        latest, keys = _fold(latest, added, columns)
+    return iter(latest.to_batches()), keys
+
+
+def check_not_null(batch: pa.RecordBatch, columns: tuple[Field, ...], rows_before: int) -> None:
+    """Raises RowError for a NULL in a key with these columns; ``rows_before`` counts the rows before the batch."""
+    for field in columns:
+        values = batch[field.name]
+        if values.null_count:
+            row = rows_before + pc.index(pc.is_null(values), True).as_py() + 1
+            raise RowError("NULL in a key: it equals nothing", row=row, column=field.name)
+
+
+def _fold(latest: pa.Table, added: list[pa.RecordBatch], columns: tuple[Field, ...]) -> tuple[pa.Table, Keys]:
+    """The last row of each key among both, in the order of the rows, and the keys."""
+    rows = pa.Table.from_batches([*(latest.to_batches() if latest.num_rows else ()), *added])
+    keys, last = distinct_keys(key_tuples(rows, columns))
+    if len(last) < rows.num_rows:
+        rows = rows.take(pa.array(np.sort(last)))
+    if rows.num_rows > MAX_KEYS:
+        raise LimitError(f"an upsert of more than {MAX_KEYS:,} keys: split it, or append what is new")
+    if rows.nbytes > MAX_BYTES:
+        raise LimitError(f"an upsert of more than {MAX_BYTES >> 20} MB of rows: split it, or append what is new")
+    return rows, keys
+
+
 NOT_ARROW = pa.ArrowException, ArithmeticError, TypeError, ValueError
 """The exceptions that pyarrow raises for values that it has no type for."""
 
@@ -94,13 +278,13 @@ def _as_target(values: Any, name: str, target: pa.DataType | None, why: Exceptio
     if kinds and own not in kinds:
         text = target is not None and t.is_string(target)
         helps = "; .astype('string') helps" if text and nan_is_null else ""
-        reason = f"a value of type {own} stands below values of type {' and '.join(sorted(kinds))}{helps}"
+        reason = f"a value of type {own} is below values of type {' and '.join(sorted(kinds))}{helps}"
     elif own == "Decimal" and not refused.is_finite():
         reason = "a decimal that is no number (NaN, Infinity) cannot be stored; NULL can"
     elif own == "Decimal" or isinstance(why, ArithmeticError):
         reason = "a number has too many digits"
     else:
-        reason = f"pyarrow has no type for this and what stands above it: {why}"
+        reason = f"pyarrow has no type for this and the values above it: {why}"
     raise RowError(reason, row=index + 1, column=name) from why
 
 
@@ -108,7 +292,7 @@ def _loss(value: Any, kind: pa.DataType) -> str | None:
     """The part of a value that pyarrow would silently drop in an array of this type; None if it drops nothing."""
     inner: list[tuple[Any, pa.DataType]] = []
     if isinstance(value, Decimal | Real) and t.is_integer(kind) and value % 1 != 0:
-        return f"a number with a fraction stands among values of type {kind}"
+        return f"a number with a fraction is among values of type {kind}"
     if (loss := _time_loss(value, kind)) is not None:
         return loss
     if isinstance(value, (str, bytes)) or not isinstance(value, Iterable) or not t.is_nested(kind):
@@ -148,7 +332,7 @@ def _check_whole(values: Sequence[Any], kind: pa.DataType, name: str) -> None:
             helps = "; .dt.floor('us') cuts them off" if loss == _NANOSECONDS else ""
             raise RowError(f"{loss}{helps}", row=row, column=name)
         if t.is_binary(kind) and isinstance(value, str):
-            raise RowError("text stands among bytes: encode it", row=row, column=name)
+            raise RowError("text is among bytes: encode it", row=row, column=name)
 
 
 def _time_loss(value: Any, kind: pa.DataType) -> str | None:
@@ -159,9 +343,9 @@ def _time_loss(value: Any, kind: pa.DataType) -> str | None:
         return _NANOSECONDS
     if isinstance(value, dt.datetime):
         if t.is_date(kind) and value.timetz() != dt.time():
-            return "a datetime with a time of day stands among dates"
+            return "a datetime with a time of day is among dates"
         if t.is_timestamp(kind) and (value.tzinfo is None) != (kind.tz is None):
-            return "times with a zone stand among times without: give all of them one, or none"
+            return "times with a zone are among times without: give all of them one, or none"
     if isinstance(value, dt.time) and value.tzinfo is not None:
         return "a time of day with a zone cannot be stored: leave the zone out"
     return None
@@ -313,188 +497,3 @@ def _family(kind: pa.DataType) -> str:
         return "duration" if t.is_duration(kind) else "number"
     found = type_of(kind)
     return str(kind) if found is None else found.family
-
-
-BATCH_ROWS = 65_536
-_ACCEPTED = (
-    "a pyarrow Table, RecordBatch, RecordBatchReader, dataset or scanner, an iterable of record batches, "
-    "a pandas or Polars DataFrame, a DuckDB relation, a dict of columns, a list of dicts, "
-    "or anything with __arrow_c_stream__"
-)
-
-
-MAX_KEYS = 1_000_000
-
-MAX_BYTES = 256 * MIB
-"""The most Arrow memory of an upsert, whose rows stay in memory because a later row may replace any of them."""
-
-_FOLD_ROWS, _FOLD_BYTES = MAX_KEYS, MAX_BYTES // 4
-"""Replaced rows are dropped whenever this much has been added."""
-
-
-def as_batches(data: Any, schema: pa.Schema | None = None) -> pa.RecordBatchReader:
-    """The rows of ``data`` as a stream.
-
-    An index of pandas with a name is a column, one without is dropped. A key that a dict lacks is NULL.
-
-    Args:
-        schema: of the table that the rows are for, if it is known: gives types where Python objects leave them open,
-            and the columns when ``data`` has neither rows nor columns, as ``[]``.
-
-    Raises:
-        InputError: it holds no rows, or Arrow can't find their types.
-        SchemaError: a column is nested too deeply.
-    """
-    try:
-        reader = _reader(data, schema)
-        with readable_names():
-            for field in reader.schema:
-                try:
-                    check_nesting(field.type)
-                except SchemaError as error:
-                    raise SchemaError(f"column {field.name!r}: {error}", column=field.name) from None
-        if len(reader.schema) == 0:
-            return pa.RecordBatchReader.from_batches(schema or reader.schema, [])
-        return reader
-    except Error:  # some are ValueErrors, too
-        raise
-    except NOT_ARROW as error:
-        raise InputError(f"these rows cannot be taken as Arrow data: {error}") from error
-
-
-def _reader(data: Any, schema: pa.Schema | None) -> pa.RecordBatchReader:
-    if isinstance(data, pa.RecordBatchReader):
-        return data
-    if isinstance(data, (pa.Table, pa.RecordBatch)):
-        return _from_table(data)
-    if _is(data, "pyarrow.dataset", "Dataset"):
-        return data.scanner().to_reader()
-    if _is(data, "pyarrow.dataset", "Scanner"):
-        return data.to_reader()
-    if is_pandas(data):
-        return _from_table(pandas_table(data, schema))
-    if _is(data, "duckdb", "DuckDBPyRelation"):  # a stream; its __arrow_c_stream__ takes the whole result first
-        stream = getattr(data, "to_arrow_reader", None) or data.fetch_record_batch  # DuckDB before 1.5
-        return stream(BATCH_ROWS)
-    if hasattr(data, "__arrow_c_stream__"):
-        return pa.RecordBatchReader.from_stream(data)
-    if hasattr(data, "__arrow_c_array__"):
-        return _reader(pa.record_batch(data), schema)
-    if isinstance(data, dict):
-        return _from_table(_from_columns(data, schema))
-    if isinstance(data, Iterable) and not isinstance(data, (str, bytes, bytearray, memoryview)):
-        return _from_items(data, schema)
-    hint = " (call .collect() first)" if hasattr(data, "collect") else ""
-    if isinstance(data, str):
-        hint = " (files are read by `dolmen append`, or by pyarrow.dataset)"
-    raise InputError(f"{type(data).__name__} is nothing that rows can be taken from; give {_ACCEPTED}{hint}")
-
-
-def _from_table(rows: pa.Table | pa.RecordBatch) -> pa.RecordBatchReader:
-    _check_columns(rows.num_rows, rows.num_columns)
-    batches = rows.to_batches() if isinstance(rows, pa.Table) else [rows]
-    return pa.RecordBatchReader.from_batches(rows.schema, batches)
-
-
-def _check_columns(rows: int, columns: int) -> None:
-    if rows and not columns:  # pyarrow would forget that there are rows
-        raise InputError(f"these {rows} rows have no columns")
-
-
-def _from_items(items: Iterable[Any], schema: pa.Schema | None) -> pa.RecordBatchReader:
-    """Reads an iterable: record batches or tables one at a time, dicts all at once."""
-    try:
-        iterator = iter(items)
-    except TypeError as error:  # a NumPy array without dimensions
-        raise InputError(f"{type(items).__name__} holds no rows; give {_ACCEPTED}") from error
-    first = next(iterator, None)
-    if first is None:
-        return pa.RecordBatchReader.from_batches(pa.schema([]), [])
-    if isinstance(first, dict):
-        return _from_table(_from_dicts([first, *iterator], schema))
-    if isinstance(first, (pa.RecordBatch, pa.Table)):
-        return pa.RecordBatchReader.from_batches(first.schema, _flat(chain([first], iterator)))
-    raise InputError(f"{type(items).__name__} of {type(first).__name__} holds no rows; give {_ACCEPTED}")
-
-
-def _flat(items: Iterator[Any]) -> Iterator[pa.RecordBatch]:
-    schema = None
-    for index, item in enumerate(items):
-        if not isinstance(item, (pa.RecordBatch, pa.Table)):
-            raise InputError(f"item {index} is a {type(item).__name__}, those before it are record batches")
-        schema = schema or item.schema
-        if item.schema != schema:
-            raise InputError(f"item {index} has another schema than those before it")
-        yield from item.to_batches() if isinstance(item, pa.Table) else [item]
-
-
-def _from_dicts(rows: list[Any], schema: pa.Schema | None) -> pa.Table:
-    names: dict[str, None] = {}
-    for index, row in enumerate(rows):
-        if not isinstance(row, dict):
-            raise InputError(f"item {index} is a {type(row).__name__}, those before it are dicts")
-        names.update(dict.fromkeys(row))
-    _check_columns(len(rows), len(names))
-    return _from_columns({name: [row.get(name) for row in rows] for name in names}, schema)
-
-
-def _from_columns(columns: dict[Any, Any], schema: pa.Schema | None) -> pa.Table:
-    arrays, types = {}, {field.name.lower(): field.type for field in schema or ()}
-    for name, values in columns.items():
-        if not isinstance(name, str):
-            raise InputError(f"column name {arguments.short_repr(name)} is no string")
-        is_arrow = isinstance(values, (pa.Array, pa.ChunkedArray))
-        arrays[name] = values if is_arrow else array_of(values, name, types.get(name.lower()))
-    return pa.table(arrays)
-
-
-def dedupe_last(batches: Iterable[pa.RecordBatch], columns: tuple[Field, ...]) -> tuple[Iterator[pa.RecordBatch], Keys]:
-    """The rows without those that a later row of the same key replaces, in their order, and their keys.
-
-    Args:
-        batches: read to the end before this returns.
-        columns: the key.
-
-    Raises:
-        InputError: a float or nested column, which can't be a key.
-        RowError: a NULL in a key; ``row`` counts from 1.
-        LimitError: more than 1,000,000 keys, or 256 MB of rows.
-    """
-    no_rows = pa.schema([field.to_arrow() for field in columns]).empty_table()
-    kept, keys = no_rows, keys_from_arrow(no_rows, columns)  # refuses what can't be a key, whatever the rows
-    added: list[pa.RecordBatch] = []
-    seen = added_rows = added_bytes = 0
-    for batch in batches:
-        check_not_null(batch, columns, seen)
-        added.append(batch)
-        seen += batch.num_rows
-        added_rows += batch.num_rows
-        added_bytes += batch.nbytes
-        if added_bytes > _FOLD_BYTES or added_rows > _FOLD_ROWS:
-            kept, keys = _fold(kept, added, columns)
-            added, added_rows, added_bytes = [], 0, 0
-    if added:
-        kept, keys = _fold(kept, added, columns)
-    return iter(kept.to_batches()), keys
-
-
-def check_not_null(batch: pa.RecordBatch, columns: tuple[Field, ...], seen: int) -> None:
-    """Raises RowError for a NULL in a key with these columns; ``seen`` is the number of rows before the batch."""
-    for field in columns:
-        values = batch[field.name]
-        if values.null_count:
-            row = seen + pc.index(pc.is_null(values), True).as_py() + 1
-            raise RowError("NULL in a key: it equals nothing", row=row, column=field.name)
-
-
-def _fold(kept: pa.Table, added: list[pa.RecordBatch], columns: tuple[Field, ...]) -> tuple[pa.Table, Keys]:
-    """The last row of each key among both, in the order of the rows, and the keys."""
-    rows = pa.Table.from_batches([*(kept.to_batches() if kept.num_rows else ()), *added])
-    keys, last = distinct_keys(key_tuples(rows, columns))
-    if len(last) < rows.num_rows:
-        rows = rows.take(pa.array(np.sort(last)))
-    if rows.num_rows > MAX_KEYS:
-        raise LimitError(f"an upsert of more than {MAX_KEYS:,} keys: split it, or append what is new")
-    if rows.nbytes > MAX_BYTES:
-        raise LimitError(f"an upsert of more than {MAX_BYTES >> 20} MB of rows: split it, or append what is new")
-    return rows, keys

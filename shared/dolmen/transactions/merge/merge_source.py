@@ -21,7 +21,7 @@ from dolmen.format.keys import Keys, keys_from_arrow
 from dolmen.format.schema import Field, Schema, own_names, same_names, storable
 from dolmen.format.types import to_json, to_plain
 from dolmen.predicate import And, Column, Compare, Constant, In, Literal, Predicate
-from dolmen.rows.scan.key_codes import codes, is_exact
+from dolmen.rows.scan.keys_lookup import codes, is_exact
 from dolmen.rows.write.casts import FindCast, Misfit, lossless_cast
 from dolmen.rows.write.conform import conform
 from dolmen.rows.write.row_digest import RowDigest

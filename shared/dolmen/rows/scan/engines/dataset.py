@@ -20,8 +20,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -71,12 +70,6 @@ def box(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
         for column, field in zip(batch.columns, boxed, strict=True)
     ]
     return pa.record_batch(columns, pa.schema(boxed))
-
-
-def unbox(relation: duckdb.DuckDBPyRelation) -> duckdb.DuckDBPyRelation:
-    """Takes the columns out of their boxes."""
-    names = ['"' + name.replace('"', '""') + '"' for name in relation.columns]
-    return relation.project(", ".join(f"struct_extract({name}, '{_VALUE}') AS {name}" for name in names))
 
 
 @dataclass(frozen=True)
@@ -173,12 +166,10 @@ def _read(steps: Iterator[_Step], batch: pa.RecordBatch) -> _Node:
 def _flat(function: str, arguments: list[_Node]) -> tuple[_Node, ...]:
     if function not in ("and_kleene", "or_kleene"):
         return tuple(arguments)
-    parts = ((node.arguments if _is(node, function) else (node,)) for node in arguments)
-    return tuple(chain.from_iterable(parts))
-
-
-def _is(node: _Node, function: str) -> TypeGuard[_Call]:
-    return isinstance(node, _Call) and node.function == function
+    flat: list[_Node] = []
+    for node in arguments:
+        flat += node.arguments if isinstance(node, _Call) and node.function == function else (node,)
+    return tuple(flat)
 
 
 def _metadata(schema: pa.Schema) -> list[_Step]:
@@ -339,7 +330,10 @@ class ScanDataset(ds.Dataset):  # type: ignore[misc]  # pyarrow is untyped
     def relation(self, connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyRelation:
         """The rows as a relation, which begins a scan whenever it is executed."""
         scanned = connection.from_arrow(self)
-        return unbox(scanned) if self._boxed else scanned
+        if not self._boxed:
+            return scanned
+        names = ['"' + name.replace('"', '""') + '"' for name in scanned.columns]
+        return scanned.project(", ".join(f"struct_extract({name}, '{_VALUE}') AS {name}" for name in names))
 
     @property
     def schema(self) -> pa.Schema:
@@ -368,8 +362,8 @@ class ScanDataset(ds.Dataset):  # type: ignore[misc]  # pyarrow is untyped
         try:
             for read in scan.to_batches():
                 batch = box(read, self.schema) if self._boxed else read
-                kept = batch if rest is None else batch.filter(rest)
-                yield kept if kept.schema.names == requested else kept.select(requested)
+                rows = batch if rest is None else batch.filter(rest)
+                yield rows if rows.schema.names == requested else rows.select(requested)
         except Error as error:
             self.error = error
             raise

@@ -29,11 +29,7 @@ _MADE_OF_ARGUMENTS = {"list_value", "array_value", "struct_pack", "row", "map", 
 _ARITHMETIC = {"+", "-", "*", "/", "//", "%", "**", "^"}
 
 
-_REFUSED = {
-    "SUBQUERY": "a subquery",
-    "STAR": "all columns at once",
-    "PARAMETER": "a parameter",
-}
+_REFUSED = {"SUBQUERY": "a subquery", "STAR": "all columns at once", "PARAMETER": "a parameter"}
 
 _NO_COLUMNS = "__rows"
 """The column that rows have if expressions use none."""

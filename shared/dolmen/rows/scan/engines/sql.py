@@ -88,7 +88,8 @@ def run_sql(query: str, tables: Tables, parameters: Parameters = None) -> SqlRes
     if parameters is not None and (isinstance(parameters, str) or not isinstance(parameters, (Sequence, Mapping))):
         raise InputError("parameters are a list of values, for each ? in turn, or a dict of them, for each $name")
     duckdb = optional("duckdb", "dolmen[sql]")
-    connection = open_sandbox(_spill_directory())
+    spill = _spill_root(os.getpid())
+    connection = open_sandbox(os.path.join(spill, str(next(_numbers))) if spill else "")
     explained = _check_statement(query, connection, duckdb)
     words, there = _words(query), tables.tables()
     named = there if lists_tables(query) else [name for name in there if name in words]
@@ -117,18 +118,12 @@ def _words(query: str) -> set[str]:
     return set(re.findall(r"[a-z0-9_]+", query.lower()))
 
 
-def _spill_directory() -> str:
-    """The directory for data of a query that exceeds memory. DuckDB makes and removes it, and lets queries read it.
-
-    Its default, ``.tmp`` in the working directory, would show queries other programs' files.
-    """
-    root = _spill_root(os.getpid())
-    return os.path.join(root, str(next(_numbers))) if root else ""
-
-
 @cache
 def _spill_root(process: int) -> str:
-    """A directory that only this user can read; empty, so that nothing is spilled, if none can be made."""
+    """The directory for data of queries that exceeds memory, for this user only; empty if none can be made.
+
+    DuckDB's default, ``.tmp`` in the working directory, would show queries the files of other programs.
+    """
     try:
         root = tempfile.mkdtemp(prefix="dolmen-sql-")
     except OSError:
