@@ -14,11 +14,10 @@ import pytest
 
 from dolmen.entries.segments.row_bounds import RowBounds
 from dolmen.errors import LimitError
-from dolmen.format.arrow_arrays import Mask
+from dolmen.format.delete_object import keys_from_arrow
 from dolmen.format.entries import Blob, Bounds, KeysTombstone, column_stats
-from dolmen.format.keys import keys_from_arrow
 from dolmen.format.schema import Schema
-from dolmen.format.types import to_plain
+from dolmen.format.types import Mask, to_plain
 from dolmen.predicate import StatsVerdict
 from dolmen.rows.scan.keys_lookup import KeysLookup, Tuples, codes, is_exact
 from dolmen.rows.scan.scan_deletes import KeysGathering

@@ -13,10 +13,9 @@ import numpy as np
 import pyarrow as pa
 
 from dolmen.base import arguments
-from dolmen.base.retry import AUTOCOMMIT, TRANSACTION, attempts
-from dolmen.commit.change import find_applied
+from dolmen.base.runtime import AUTOCOMMIT, TRANSACTION, attempts
+from dolmen.commit.change import ColumnsMovedError, ErasedMeanwhileError, find_applied
 from dolmen.commit.context import Context
-from dolmen.commit.statements.statement import ColumnsMovedError, ErasedMeanwhileError
 from dolmen.commit.versions import manifest_at_version
 from dolmen.errors import AppliedIdError, ConflictError, Error, InputError, NotFoundError, VersionExpiredError
 from dolmen.format.manifest import Manifest, TableEntry

@@ -9,13 +9,13 @@ import pyarrow as pa
 
 from dolmen.api.table import Table
 from dolmen.base import arguments
-from dolmen.base.retry import CURSOR_OPENING, attempts
+from dolmen.base.runtime import CURSOR_OPENING, attempts
 from dolmen.base.units import duration_text, parse_duration, utc
 from dolmen.commit.context import Context
 from dolmen.commit.statements.catalog import PutCursor
 from dolmen.errors import ConflictError, TagNotFoundError, VersionExpiredError
+from dolmen.format.layout import Cursor, check_tag_name
 from dolmen.format.manifest import Manifest
-from dolmen.format.pointer import Cursor, check_tag_name
 from dolmen.predicate import Parameters, Where
 from dolmen.transactions.results import Commit
 from dolmen.transactions.snapshot import manifest_at

@@ -21,9 +21,9 @@ from dolmen.commit.head import Head
 from dolmen.commit.versions import commits
 from dolmen.errors import InputError
 from dolmen.format.layout import check_table_name
-from dolmen.format.properties import DATABASE_PROPERTIES, shown
+from dolmen.format.properties import DATABASE_PROPERTIES, effective_values
+from dolmen.store import open_store, portable_url
 from dolmen.store.base import ObjectStore
-from dolmen.store.url import open_store, portable_url
 from dolmen.transactions.erase import ErasureResult, ListedErasure, Subject, listed_erasure, listed_erasures
 from dolmen.transactions.restore_and_clone import Moment, TaggedVersion, drop_tag, put_tag, restore_tables
 from dolmen.transactions.results import Commit
@@ -313,7 +313,7 @@ class Database(MaintainableDatabase):
             >>> db.settings()["retention"]
             '14d'
         """
-        return shown(self._context.head.refresh().manifest.properties, DATABASE_PROPERTIES)
+        return effective_values(self._context.head.refresh().manifest.properties, DATABASE_PROPERTIES)
 
     def at(
         self,

@@ -12,8 +12,9 @@ from dolmen.api.autocommit import Autocommit
 from dolmen.api.writer import MAX_BYTES, MAX_ROWS, MAX_SECONDS, BufferedWriter
 from dolmen.base import arguments
 from dolmen.errors import InputError
+from dolmen.format.ingest_properties import TABLE_PROPERTIES
 from dolmen.format.manifest import Manifest
-from dolmen.format.properties import TABLE_PROPERTIES, shown
+from dolmen.format.properties import effective_values
 from dolmen.predicate import Parameters, Where, parse, with_parameters
 from dolmen.rows.changes.feed import ChangeFeed
 from dolmen.transactions.erase import ErasureResult
@@ -767,7 +768,7 @@ class Table(KeyedTable):
             True
         """
         entry = self._context.segments.whole(self._snapshot().table(self.name))
-        return shown(entry.properties, TABLE_PROPERTIES)
+        return effective_values(entry.properties, TABLE_PROPERTIES)
 
     def _commit(
         self,

@@ -14,9 +14,10 @@ import numpy as np
 import numpy.typing as npt
 from pyroaring import BitMap
 
-from dolmen.base.cached import cached_property
+from dolmen.base.runtime import cached_property
 from dolmen.commit.context import Context
-from dolmen.entries.segments.live import LiveFiles, LiveSegment, tombstones_of
+from dolmen.entries.segments.live import LiveFiles, tombstones_of
+from dolmen.entries.segments.segment_reader import LiveSegment
 from dolmen.entries.segments.tombstone_judge import TombstoneJudge
 from dolmen.errors import LimitError
 from dolmen.format.entries import DataFile

@@ -11,12 +11,10 @@ from typing import TypeAlias
 from dolmen.base import arguments
 from dolmen.base.units import LAST_US, parse_duration, utc
 from dolmen.commit.context import Context
-from dolmen.commit.statements.catalog import DropTag, PutTag
-from dolmen.commit.statements.restore import CloneTable, Restore, table_and_memory
+from dolmen.commit.statements.catalog import CloneTable, DropTag, PutTag, Restore, table_and_memory
 from dolmen.errors import InputError, InvalidNameError, TableExistsError, TableNotFoundError
-from dolmen.format.layout import check_table_name
+from dolmen.format.layout import RESERVED_TAGS, Tag, check_table_name, check_tag_name
 from dolmen.format.manifest import Manifest, TableEntry
-from dolmen.format.pointer import RESERVED_TAGS, Tag, check_tag_name
 from dolmen.rows.write.row_digest import content_digest
 from dolmen.transactions.snapshot import find_version, microseconds
 from dolmen.transactions.unit_of_work import UnitOfWork

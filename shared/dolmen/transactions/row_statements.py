@@ -12,12 +12,11 @@ import pyarrow as pa
 
 from dolmen.base import arguments
 from dolmen.commit.context import Context
-from dolmen.commit.intent import Intent, LateIntent
 from dolmen.commit.statements.row_changes import DeletePositions, Write
-from dolmen.commit.uploads import PendingUploads, keys_in, record_keys, record_predicate
+from dolmen.commit.uploads import Intent, LateIntent, PendingUploads, keys_in, record_keys, record_predicate
 from dolmen.errors import InputError, RowError, SchemaError
+from dolmen.format.delete_object import Keys, keys_from_arrow
 from dolmen.format.entries import DataFile, Tombstone
-from dolmen.format.keys import Keys, keys_from_arrow
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.schema import Field, is_nested, storable
 from dolmen.format.types import Json, can_be_key, short_type, to_plain
@@ -29,7 +28,7 @@ from dolmen.predicate import (
     parse,
     to_json,
 )
-from dolmen.predicate.constants import Domain, domain_of
+from dolmen.predicate.domains import Domain, domain_of
 from dolmen.rows.scan.plan import View
 from dolmen.rows.scan.scan import matching_positions
 from dolmen.rows.scan.scan_deletes import ErasedRowsFilter

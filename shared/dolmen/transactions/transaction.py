@@ -16,9 +16,10 @@ from dolmen.commit.context import Context
 from dolmen.commit.statements.background import SetProperties
 from dolmen.commit.statements.catalog import CreateTable, DropTable, RenameTable
 from dolmen.errors import InputError, SchemaError, TableNotFoundError
+from dolmen.format.ingest_properties import check_table_properties
 from dolmen.format.layout import check_table_name
 from dolmen.format.manifest import Manifest, TableEntry
-from dolmen.format.properties import check_database_properties, check_table_properties
+from dolmen.format.properties import check_database_properties
 from dolmen.format.schema import Schema
 from dolmen.rows.write.data_file import check_storable
 from dolmen.rows.write.row_digest import content_digest

@@ -10,12 +10,12 @@ from typing import Any, get_args
 import pyarrow as pa
 
 from dolmen.base import arguments
-from dolmen.commit.change import is_raw_digest
+from dolmen.commit.change import ExpectErasures, Statement, is_raw_digest
 from dolmen.commit.statements.background import SetProperties
 from dolmen.commit.statements.catalog import AlterTable
 from dolmen.commit.statements.row_changes import DeletePositions, Overwrite
-from dolmen.commit.statements.statement import ExpectErasures, Statement
 from dolmen.errors import InputError
+from dolmen.format.delete_object import Keys
 from dolmen.format.evolution import (
     AddColumn,
     DropColumn,
@@ -28,10 +28,9 @@ from dolmen.format.evolution import (
     SetSortKey,
     WidenColumn,
 )
-from dolmen.format.keys import Keys
+from dolmen.format.ingest_properties import TABLE_PROPERTIES, check_table_properties
 from dolmen.format.manifest import Manifest, TableEntry
-from dolmen.format.properties import TABLE_PROPERTIES, check_table_properties
-from dolmen.format.property import check_properties
+from dolmen.format.properties import check_properties
 from dolmen.predicate import Parameters, Predicate, Where, with_parameters
 from dolmen.rows.scan.plan import View
 from dolmen.rows.write.row_digest import RowDigest, content_digest

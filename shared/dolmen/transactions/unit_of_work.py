@@ -9,18 +9,15 @@ from dataclasses import replace
 import pyarrow as pa
 
 from dolmen.base import arguments
-from dolmen.commit.change import Change, find_applied
+from dolmen.commit.change import Change, Claim, ColumnsClaim, NamesClaim, Statement, find_applied, is_prepared
 from dolmen.commit.context import Context
 from dolmen.commit.draft import Draft
-from dolmen.commit.group import Committed
-from dolmen.commit.head import STAMP_SECONDS
-from dolmen.commit.intent import Intent
+from dolmen.commit.head import STAMP_SECONDS, Committed
 from dolmen.commit.loop import commit as commit_change
-from dolmen.commit.statements.row_changes import Claim, InsertRows
-from dolmen.commit.statements.statement import ColumnsClaim, NamesClaim, Statement, is_prepared
-from dolmen.commit.uploads import PendingUploads
-from dolmen.entries.segments.erasures_in_force import erasures_of
+from dolmen.commit.statements.row_changes import InsertRows
+from dolmen.commit.uploads import Intent, PendingUploads
 from dolmen.entries.segments.row_bounds import may_hold_matches
+from dolmen.entries.segments.segment_reader import erasures_of
 from dolmen.errors import InputError, VersionExpiredError
 from dolmen.format.entries import DataFile
 from dolmen.format.manifest import AppliedId, Manifest, Segment, TableEntry

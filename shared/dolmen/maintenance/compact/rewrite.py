@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import msgspec
 import pyarrow as pa
 
-from dolmen.base.cached import cached_property
+from dolmen.base.runtime import cached_property
 from dolmen.commit.context import Context
 from dolmen.entries.segments.live import LiveFiles, tombstones_of
 from dolmen.format.entries import DataFile

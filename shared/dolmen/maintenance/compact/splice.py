@@ -22,9 +22,9 @@ import pyarrow.parquet as pq
 from dolmen.commit.context import Context
 from dolmen.entries.segments.row_bounds import column_bounds
 from dolmen.errors import CorruptionError, ObjectNotFoundError
-from dolmen.format.adopted_files import is_adopted
 from dolmen.format.chunk_locations import SpliceSource
 from dolmen.format.entries import Bounds, DataFile
+from dolmen.format.layout import is_adopted
 from dolmen.format.manifest import TableEntry
 from dolmen.format.properties import has_index, key_filter_bits
 from dolmen.format.schema import COMMIT_TS_ID, Field, is_nested

@@ -21,11 +21,10 @@ from dolmen.base.units import GIB
 from dolmen.commit.context import Context
 from dolmen.commit.loop import submit
 from dolmen.commit.statements.background import Resolve
-from dolmen.entries.segments.erasures_in_force import erasures_of
 from dolmen.entries.segments.live import LiveFiles, tombstones_of
+from dolmen.entries.segments.segment_reader import erasures_of
 from dolmen.format.entries import DataFile, Tombstone
-from dolmen.format.erasures import Erasure
-from dolmen.format.manifest import Manifest, TableEntry
+from dolmen.format.manifest import Erasure, Manifest, TableEntry
 from dolmen.maintenance import never
 from dolmen.maintenance.erasures.erasure_work import note_held_files
 from dolmen.maintenance.resolve.unresolved import ErasureMatches, Unresolved, gather_vectors

@@ -16,9 +16,9 @@ from dolmen.commit.statements.background import Resolve
 from dolmen.entries.segments.live import LiveFiles
 from dolmen.entries.segments.row_bounds import RowBounds, undecided
 from dolmen.entries.segments.tombstone_judge import FileTombstones, TombstoneJudge
-from dolmen.format.arrow_arrays import to_boolean_array, to_mask
 from dolmen.format.entries import Blob, DataFile, KeysTombstone, Tombstone, WhereTombstone
 from dolmen.format.manifest import TableEntry
+from dolmen.format.types import to_boolean_array, to_mask
 from dolmen.maintenance import never
 from dolmen.predicate import StatsVerdict, matches
 from dolmen.rows.scan.keys_lookup import KeysLookup, Tuples

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 import pyarrow as pa
@@ -14,10 +15,9 @@ import pyarrow.compute as pc
 
 from dolmen.commit.context import Context
 from dolmen.errors import CorruptionError, ObjectNotFoundError
-from dolmen.format.adopted_files import file_label
-from dolmen.format.checksums import crc32
-from dolmen.format.column_history import narrowing
+from dolmen.format.column_history import widening_problem
 from dolmen.format.entries import Bounds, DataFile, bounds, constant_bounds
+from dolmen.format.layout import file_label
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import COMMIT_TS_FIELD, COMMIT_TS_ID, is_nested
 from dolmen.format.types import Plain, short_type, to_plain
@@ -300,4 +300,4 @@ def _is_sorted(keys: list[pa.ChunkedArray]) -> bool:
 
 def _fits(own: pa.DataType, wanted: pa.DataType) -> bool:
     """Whether every value of the file's type is a value of the table's type."""
-    return (is_nested(own) and is_nested(wanted)) or not narrowing(own, wanted)
+    return (is_nested(own) and is_nested(wanted)) or not widening_problem(own, wanted)

@@ -16,8 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyroaring import BitMap
 
-from dolmen.base.retry import PUBLICATION_CHECK, attempts
-from dolmen.base.runtime import Runtime
+from dolmen.base.runtime import PUBLICATION_CHECK, Runtime, attempts
 from dolmen.commit.context import Context
 from dolmen.commit.versions import manifest_at_version
 from dolmen.errors import CorruptionError, NotFoundError, ObjectNotFoundError

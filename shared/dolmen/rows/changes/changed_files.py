@@ -12,12 +12,11 @@ import pyarrow as pa
 
 from dolmen.commit.context import Context
 from dolmen.entries.segments.erasures_in_force import with_erasures
-from dolmen.format.arrow_arrays import Mask, to_boolean_array, to_mask
+from dolmen.format.column_history import nested_values
 from dolmen.format.entries import DataFile, KeysTombstone, Tombstone
-from dolmen.format.erasures import Erasure
-from dolmen.format.manifest import Manifest, TableEntry
-from dolmen.format.nesting import nested_values
+from dolmen.format.manifest import Erasure, Manifest, TableEntry
 from dolmen.format.schema import COMMIT_TS_FIELD, COMMIT_TS_ID, Field
+from dolmen.format.types import Mask, to_boolean_array, to_mask
 from dolmen.predicate import Predicate, matches
 from dolmen.rows.changes.row_matching import Changed, RowMatcher
 from dolmen.rows.changes.table_state import (

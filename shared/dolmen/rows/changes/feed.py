@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from dolmen.commit.context import Context
-from dolmen.entries.segments.erasures_in_force import erasures_of, reaches, with_erasures
+from dolmen.entries.segments.erasures_in_force import reaches, with_erasures
+from dolmen.entries.segments.segment_reader import erasures_of
 from dolmen.errors import CorruptionError, ObjectNotFoundError, SchemaError
-from dolmen.format.erasures import Erasure
-from dolmen.format.manifest import EMPTY, Manifest, TableEntry
+from dolmen.format.manifest import EMPTY, Erasure, Manifest, TableEntry
 from dolmen.format.schema import COMMIT_TS, Field
 from dolmen.predicate import Predicate
 from dolmen.rows.changes.changed_files import ChangedFiles, ChangePlanner, matcher

@@ -24,7 +24,7 @@ from pyarrow import types as t
 
 from dolmen.base.units import MIB
 from dolmen.errors import LimitError
-from dolmen.format.arrow_arrays import Mask, to_mask
+from dolmen.format.types import Mask, to_mask
 from dolmen.rows.write.row_digest import Hashes, row_hashes
 
 Indexes: TypeAlias = npt.NDArray[np.int64]

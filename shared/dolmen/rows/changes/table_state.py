@@ -19,21 +19,19 @@ from typing import TypeAlias
 import msgspec
 import pyarrow as pa
 
-from dolmen.base.cached import cached_property
+from dolmen.base.runtime import cached_property
 from dolmen.commit.context import Context
 from dolmen.commit.versions import history_between, manifest_of
 from dolmen.entries.segments.erasures_in_force import with_erasures
-from dolmen.entries.segments.file_masks import may_match_mask
 from dolmen.entries.segments.live import LiveFiles, tombstones_of
-from dolmen.entries.segments.row_bounds import RowBounds
+from dolmen.entries.segments.row_bounds import RowBounds, may_match_mask
 from dolmen.entries.segments.segment_reader import SegmentReader
 from dolmen.entries.segments.tombstone_judge import FileTombstones, TombstoneJudge
 from dolmen.errors import SchemaError
-from dolmen.format.column_history import changed_forms, widened_entry
+from dolmen.format.column_history import changed_forms, fields_inside, wider_ids
 from dolmen.format.entries import DataFile, Tombstone
-from dolmen.format.erasures import Erasure
-from dolmen.format.manifest import HistoryEntry, Manifest, TableEntry
-from dolmen.format.nesting import fields_inside, wider_ids
+from dolmen.format.evolution import widen_entry
+from dolmen.format.manifest import Erasure, HistoryEntry, Manifest, TableEntry
 from dolmen.format.schema import COMMIT_TS_ID, Field, Schema
 from dolmen.format.types import short_type
 from dolmen.predicate import Predicate, StatsVerdict, columns
@@ -256,7 +254,7 @@ class TableState:
         entry = with_erasures(found, younger, context.segments)
         own = entry.schema
         _check_types(own, schema, manifest.version)
-        entry = widened_entry(entry, changed_forms(own, schema))
+        entry = widen_entry(entry, changed_forms(own, schema))
         entry = msgspec.structs.replace(entry, schema=_with_dropped(schema, own))
         return cls(context, manifest, manifest.name_of(uuid) or "", entry, own, absent)
 

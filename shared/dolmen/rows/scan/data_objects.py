@@ -13,20 +13,20 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import NamedTuple, TypeVar
+from zlib import crc32
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dolmen.base.cached import cached_property
+from dolmen.base.runtime import cached_property
 from dolmen.base.units import KIB, MIB
 from dolmen.errors import CorruptionError, Error, InputError, ObjectNotFoundError, SchemaError
-from dolmen.format.adopted_files import OWN, AdoptedPath, ColumnsBy, MappedColumn, is_adopted
-from dolmen.format.checksums import crc32
-from dolmen.format.chunk_locations import ChunkPlaces
-from dolmen.format.column_history import widened
+from dolmen.format.chunk_locations import ChunkLocations
+from dolmen.format.column_history import widen
 from dolmen.format.entries import UNKNOWN, Bounds, DataFile, constant_bounds
-from dolmen.format.page_locations import ChunkSums, PagePlaces, chunk_place
-from dolmen.format.schema import Field, field_id, is_nested, storable
+from dolmen.format.layout import OWN_SCHEME, AdoptedPath, ColumnsBy, is_adopted
+from dolmen.format.page_locations import ChunkSums, PageLocations, chunk_range
+from dolmen.format.schema import Field, MappedColumn, field_id, is_nested, storable
 from dolmen.format.types import Plain
 from dolmen.store.base import ObjectStore, scheme_of
 from dolmen.store.cache import ObjectCache
@@ -107,7 +107,7 @@ def data_object(store: ObjectStore, path: str) -> DataObject:
     adopted = AdoptedPath.parse(path)
     if adopted is None:
         raise CorruptionError(path, "it is not a path of an adopted file")
-    if adopted.scheme == OWN:
+    if adopted.scheme == OWN_SCHEME:
         return DataObject(store, adopted.key, adopted)
     kind = scheme_of(store.url)
     if kind is None or kind.name != adopted.scheme:
@@ -292,7 +292,7 @@ class DataFileFooter:
         return cls(metadata, columns, tuple(accumulate(rows, initial=0))[:-1], sums, etag, columns_by, block)
 
     @classmethod
-    def of_places(cls, places: ChunkPlaces, groups: list[int]) -> DataFileFooter:
+    def of_places(cls, places: ChunkLocations, groups: list[int]) -> DataFileFooter:
         """A footer of some row groups (ascending), from the locations of their column chunks; it has no statistics."""
         found = places.pick(groups)
         return cls(found.metadata, _own_columns(found.metadata), found.firsts, ChunkSums(found.states, 0, 0))
@@ -302,10 +302,10 @@ class DataFileFooter:
         return self.columns_by is not None
 
     @cached_property
-    def pages(self) -> PagePlaces | None:
+    def pages(self) -> PageLocations | None:
         """The locations of pages; None in files without. Raises CorruptionError."""
         chunks = self.metadata.num_row_groups * self.metadata.num_columns
-        return PagePlaces.decode(self.page_block, chunks)
+        return PageLocations.decode(self.page_block, chunks)
 
     def rows(self, group: int) -> int:
         count: int = self.metadata.row_group(group).num_rows
@@ -318,7 +318,7 @@ class DataFileFooter:
     def ranges(self, group: int, ids: frozenset[int]) -> list[Range]:
         """The ranges of a row group's chunks of these columns."""
         row_group = self.metadata.row_group(group)
-        chunks = (chunk_place(row_group.column(leaf)) for leaf in self.leaves(ids))
+        chunks = (chunk_range(row_group.column(leaf)) for leaf in self.leaves(ids))
         return [Range(start, start + length) for start, length in chunks]
 
     def bounds(self, group: int, field: Field, nans: int | None) -> Bounds:
@@ -339,7 +339,7 @@ class DataFileFooter:
         if statistics.has_min_max:
             least, greatest = _ends(statistics, column)
             if column.type != field.arrow_type:
-                least, greatest = (widened(end, column.type, field.arrow_type) for end in (least, greatest))
+                least, greatest = (widen(end, column.type, field.arrow_type) for end in (least, greatest))
         return Bounds(least, greatest, nulls, None if is_uncertain else 0)
 
 

@@ -17,10 +17,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dolmen.format.arrow_arrays import one_array
 from dolmen.format.chunk_locations import CODECS, PHYSICAL_TYPES
-from dolmen.format.page_locations import ChunkPages, Place, States
+from dolmen.format.page_locations import ChunkPages, ChunkRange, States
 from dolmen.format.parquet_footer import BINARY, I32, I64, LIST, STRUCT, EmptyFooter, array, binary, integer, struct
+from dolmen.format.types import one_array
 from dolmen.rows.scan.data_objects import DataFileFooter, FetchedFooter, FileColumn, Range
 
 _MAGIC = b"PAR1"
@@ -125,7 +125,7 @@ def picked_pages(footer: DataFileFooter, group: int, column: FileColumn, rows: R
     return PickedPages(chunk, pages, pa.array(before[page_of] + rows - chunk.firsts[own]))
 
 
-def verify(expected: Mapping[Place, States], body: bytes) -> None:
+def verify(expected: Mapping[ChunkRange, States], body: bytes) -> None:
     """Compares column chunks of a whole file with their checksums. Raises OSError."""
     view = memoryview(body)
     for (start, length), states in expected.items():
@@ -148,7 +148,7 @@ class CheckedFile:
     mode = "rb"
 
     def __init__(self, size: int) -> None:
-        self.expected: dict[Place, States] = {}
+        self.expected: dict[ChunkRange, States] = {}
         self._size, self._position = size, 0
 
     def _take(self, start: int, length: int) -> pa.Buffer:

@@ -17,9 +17,8 @@ from pyroaring import BitMap
 
 from dolmen.base.units import KIB
 from dolmen.commit.context import Context
-from dolmen.entries.index.index_parts import IndexReader
-from dolmen.entries.index.key_bytes import Keys, order
-from dolmen.entries.index.table_index import FoundRows, TableIndex, encoding_of, expected_cost
+from dolmen.entries.index.pages import Keys, key_order
+from dolmen.entries.index.table_index import FoundRows, IndexReader, TableIndex, encoding_of, expected_cost
 from dolmen.entries.segments.segment_reader import FetchTally
 from dolmen.entries.segments.tombstone_judge import FileTombstones
 from dolmen.errors import CorruptionError, ObjectNotFoundError
@@ -286,7 +285,7 @@ def listed_keys(where: Predicate, entry: TableEntry) -> Keys | None:
         return None
     grid = np.indices([len(array) for array in arrays]).reshape(len(arrays), -1)
     encoded = encoding_of(entry).encode([array.take(pa.array(at)) for array, at in zip(arrays, grid, strict=True)])
-    return encoded[order(encoded)]
+    return encoded[key_order(encoded)]
 
 
 def _pays(entry: TableEntry, choice: FilterChoice, keys: int, files: Collection[FilePlan]) -> bool:
@@ -337,7 +336,7 @@ class IndexedDeletes:
         arrays, ts = self.lookup.keys(-1)
         by_id = dict(zip(self.lookup.columns, arrays, strict=True))
         keys = encoding_of(self.entry).encode([by_id[id_] for id_ in self.entry.primary_key])
-        ascending = order(keys)
+        ascending = key_order(keys)
         ts = ts[ascending]
         # There may be millions of keys: the rows are not collected, but added to bitmaps page by page.
         for matches in index.matches(keys[ascending]):

@@ -26,14 +26,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dolmen.base.cached import cached_property
+from dolmen.base.runtime import cached_property
 from dolmen.base.units import MIB
 from dolmen.entries.segments.row_bounds import RowBounds
 from dolmen.entries.segments.tombstone_judge import KeyRanges
 from dolmen.errors import LimitError
-from dolmen.format.arrow_arrays import Mask, to_mask
 from dolmen.format.entries import KeysTombstone
-from dolmen.format.types import CodesKind, to_array, type_of
+from dolmen.format.types import CodesKind, Mask, to_array, to_mask, type_of
 from dolmen.predicate import StatsVerdict
 
 Words = npt.NDArray[np.uint64]

@@ -9,16 +9,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dolmen.entries.index.index_parts import IndexReader
-from dolmen.entries.index.key_bytes import KeyEncoding, order
-from dolmen.entries.index.key_bytes import Keys as EncodedKeys
+from dolmen.entries.index.pages import KeyEncoding, key_order
+from dolmen.entries.index.pages import Keys as EncodedKeys
 from dolmen.entries.index.sorting import KeyRun, KeyRuns
-from dolmen.entries.index.table_index import FoundRows, TableIndex, encoding_of
+from dolmen.entries.index.table_index import FoundRows, IndexReader, TableIndex, encoding_of
 from dolmen.entries.segments.segment_reader import FetchTally
-from dolmen.format.arrow_arrays import Mask, one_array, to_boolean_array
-from dolmen.format.keys import Keys
+from dolmen.format.delete_object import Keys
 from dolmen.format.manifest import TableEntry
-from dolmen.format.types import to_json, to_plain
+from dolmen.format.types import Mask, one_array, to_boolean_array, to_json, to_plain
 from dolmen.predicate import And, Column, Compare, In, Literal, Or, Predicate
 from dolmen.rows.scan.key_access import IndexedRows
 from dolmen.rows.scan.plan import ScanPlan, View, plan
@@ -145,7 +143,7 @@ class Lookup:
         encoded = encoding_of(entry).encode(list(values.values()))
         self._search: KeySearch | None = None
         if len(encoded):
-            ascending = order(encoded)
+            ascending = key_order(encoded)
             values = {id_: array.take(pa.array(ascending)) for id_, array in values.items()}
             where = where_key_in(values)
             self._search = KeySearch(view, encoded[ascending], values, where, columns, with_commit_ts=with_commit_ts)

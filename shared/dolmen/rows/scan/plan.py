@@ -13,11 +13,11 @@ from typing import Literal, Protocol, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from dolmen.base.cached import cached_property
+from dolmen.base.runtime import cached_property
 from dolmen.commit.context import Context
-from dolmen.entries.segments.file_masks import always_mask, may_match_mask
-from dolmen.entries.segments.live import LiveFiles, LiveSegment, tombstones_of
-from dolmen.entries.segments.row_bounds import RowBounds, greatest_ts
+from dolmen.entries.segments.live import LiveFiles, tombstones_of
+from dolmen.entries.segments.row_bounds import RowBounds, always_mask, greatest_ts, may_match_mask
+from dolmen.entries.segments.segment_reader import LiveSegment
 from dolmen.entries.segments.tombstone_judge import FileTombstones, TombstoneJudge
 from dolmen.errors import InputError, SchemaError
 from dolmen.format.entries import DataFile, KeysTombstone, Tombstone, WhereTombstone

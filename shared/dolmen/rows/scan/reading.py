@@ -18,11 +18,11 @@ from pyroaring import BitMap
 from dolmen.base.units import MIB
 from dolmen.commit.context import Context
 from dolmen.errors import CorruptionError, ObjectChangedError, ObjectNotFoundError
-from dolmen.format.arrow_arrays import one_array
 from dolmen.format.delete_object import vector_of_mask
 from dolmen.format.entries import DataFile
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.schema import Field, Schema
+from dolmen.format.types import one_array
 from dolmen.rows.scan.data_objects import (
     GAP_BYTES,
     MERGED_BYTES,

@@ -16,17 +16,16 @@ import numpy as np
 import pyarrow as pa
 from pyroaring import BitMap
 
-from dolmen.base.cached import cached_property
+from dolmen.base.runtime import cached_property
 from dolmen.entries.segments.row_bounds import RowBounds, undecided
 from dolmen.entries.segments.tombstone_judge import FileTombstones
 from dolmen.errors import CorruptionError
-from dolmen.format.arrow_arrays import Mask, to_mask
-from dolmen.format.bloom_filters import Blocks, Hashes, can_be_asked, decode, hashes_in_file, maybe_mask
+from dolmen.format.bloom_filters import Blocks, Hashes, decode, has_hashes, hashes_in_file, maybe_mask
+from dolmen.format.column_history import has_same_fields, nested_values
 from dolmen.format.delete_object import keep_mask
 from dolmen.format.entries import Blob, DataFile
-from dolmen.format.nesting import has_same_fields, nested_values
 from dolmen.format.schema import COMMIT_TS_ID, Field, Schema, is_nested
-from dolmen.format.types import Plain, to_array
+from dolmen.format.types import Mask, Plain, to_array, to_mask
 from dolmen.predicate import Predicate, StatsVerdict, columns, matches
 from dolmen.predicate.any_of import Conjunction, any_of
 from dolmen.predicate.ast import And, Column, Compare, In, Literal, Or, all_columns
@@ -102,7 +101,7 @@ def _literals(p: Compare | In) -> pa.Array | None:
     literal = p.right if isinstance(p, Compare) else p
     assert isinstance(literal, (Literal, In))
     plain: list[Plain] = [literal.plain] if isinstance(literal, Literal) else literal.plain
-    return to_array(plain, literal.arrow_type) if can_be_asked(literal.arrow_type) else None
+    return to_array(plain, literal.arrow_type) if has_hashes(literal.arrow_type) else None
 
 
 @dataclass

@@ -13,10 +13,10 @@ import pyarrow as pa
 from pyroaring import BitMap
 
 from dolmen.errors import InputError
-from dolmen.format.arrow_arrays import to_boolean_array
 from dolmen.format.delete_object import vector_of_mask
 from dolmen.format.entries import KeysTombstone, WhereTombstone
 from dolmen.format.schema import COMMIT_TS
+from dolmen.format.types import to_boolean_array
 from dolmen.predicate import Predicate, bind
 from dolmen.rows.scan import plan as planning
 from dolmen.rows.scan.data_objects import first_request

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
+from zlib import crc32
 
 import msgspec
 import numpy as np
@@ -23,15 +24,12 @@ from dolmen.entries.segments.erasures_in_force import with_erasures
 from dolmen.entries.segments.row_bounds import inline_predicate
 from dolmen.entries.segments.segment_reader import fetch_deletes
 from dolmen.errors import CorruptionError, PredicateError
-from dolmen.format.arrow_arrays import Mask, to_boolean_array, to_mask
-from dolmen.format.checksums import crc32
-from dolmen.format.column_history import widened_keys
-from dolmen.format.delete_object import check_blob, decode_vector
+from dolmen.format.column_history import widen_keys
+from dolmen.format.delete_object import all_inline_keys, check_blob, decode_keys, decode_keys_in_parts, decode_vector
 from dolmen.format.entries import Blob, DataFile, KeysTombstone, Tombstone, Vector, WhereTombstone
-from dolmen.format.erasures import Erasure
-from dolmen.format.keys import all_inline_keys, decode_keys, decode_keys_in_parts
-from dolmen.format.manifest import TableEntry
+from dolmen.format.manifest import Erasure, TableEntry
 from dolmen.format.schema import Schema, constant
+from dolmen.format.types import Mask, to_boolean_array, to_mask
 from dolmen.predicate import Predicate, days_to_timestamps, from_json, matches
 from dolmen.rows.scan.data_objects import Range, coalesce
 from dolmen.rows.scan.keys_lookup import Int64s, KeysInMemory, KeysLookup, KeysOnDisk, Tuples
@@ -184,7 +182,7 @@ class KeysGathering:
         if ts is None:
             ts = np.full(keys.num_rows, tombstones[0].ts, np.int64)
         names = [str(id_) for id_ in columns]
-        whole = widened_keys(keys, pa.schema(zip(names, gathered.types, strict=True))).combine_chunks()
+        whole = widen_keys(keys, pa.schema(zip(names, gathered.types, strict=True))).combine_chunks()
         if whole.num_rows:
             part = KeysInMemory.of([column.chunk(0) for column in whole.columns], ts)
             gathered.parts.append(part)

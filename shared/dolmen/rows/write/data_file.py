@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import chain
 from typing import Any, Generic, Self, TypeAlias, TypeVar
+from zlib import crc32
 
 import msgspec
 import pyarrow as pa
@@ -16,7 +17,6 @@ from pyarrow import types as t
 
 from dolmen.base.runtime import Runtime
 from dolmen.errors import SchemaError
-from dolmen.format.checksums import crc32
 from dolmen.format.chunk_locations import PARQUET_MAGIC, GroupSums, SpliceSource, moved_sums
 from dolmen.format.entries import DataFile
 from dolmen.format.layout import data_key

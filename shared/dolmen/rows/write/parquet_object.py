@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, NamedTuple
+from zlib import crc32
 
 import msgspec
 import pyarrow as pa
@@ -19,10 +20,9 @@ import pyarrow.parquet as pq
 from pyarrow import types as t
 
 from dolmen.base.units import KIB, MIB
-from dolmen.format.checksums import crc32
 from dolmen.format.entries import ColumnStats, DataFile, column_stats
 from dolmen.format.manifest import TableEntry
-from dolmen.format.page_locations import ChunkSums, PagePlaces
+from dolmen.format.page_locations import ChunkSums, PageLocations
 from dolmen.format.properties import has_index, key_filter_bits
 from dolmen.format.schema import COMMIT_TS_ID, is_nested
 from dolmen.format.types import Plain, to_plain
@@ -464,7 +464,7 @@ class _Sink:
         if tail[-4:] != b"PAR1" or length > len(tail):
             raise AssertionError("the Parquet writer did not end with a footer")
         sums = ChunkSums.collect(metadata, self._states, self.size - length)
-        pages = PagePlaces.collect(metadata, self._states, self._headers, flat) if sums else None
+        pages = PageLocations.collect(metadata, self._states, self._headers, flat) if sums else None
         block = (pages.encode() if pages else b"") + (sums.encode() if sums else b"")
         self.size -= len(tail)
         return tail[:-length], block + tail[-length:]

@@ -23,8 +23,7 @@ import pyarrow.compute as pc
 from pyarrow import types as t
 
 from dolmen.errors import InputError
-from dolmen.format.arrow_arrays import to_mask
-from dolmen.format.types import short_type, type_of
+from dolmen.format.types import short_type, to_mask, type_of
 
 DIGEST_BYTES = 16
 

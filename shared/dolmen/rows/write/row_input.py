@@ -26,7 +26,7 @@ from pyarrow import types as t
 from dolmen.base import arguments
 from dolmen.base.units import MIB
 from dolmen.errors import Error, InputError, LimitError, RowError, SchemaError
-from dolmen.format.keys import Keys, distinct_keys, key_tuples, keys_from_arrow
+from dolmen.format.delete_object import Keys, distinct_keys, key_tuples, keys_from_arrow
 from dolmen.format.schema import Field, check_nesting, readable_names
 from dolmen.format.types import short_type, type_of
 from dolmen.rows.write.casts import Cast, FindCast, Misfit, first_refused, lossless_cast, short_value

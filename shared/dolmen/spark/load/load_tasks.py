@@ -31,7 +31,7 @@ import pyarrow as pa
 from dolmen.base.runtime import shared_runtime
 from dolmen.base.units import MIB
 from dolmen.errors import StoreUnavailableError
-from dolmen.format.file_formats import FileKind
+from dolmen.format.ingest_properties import FileKind
 from dolmen.format.manifest import TableEntry
 from dolmen.format.types import integer_form
 from dolmen.ingest.announcements import Drop

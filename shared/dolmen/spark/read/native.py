@@ -24,7 +24,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users w
 from pyspark.sql import types as s
 
 from dolmen.errors import SchemaError
-from dolmen.format.adopted_files import is_adopted
+from dolmen.format.layout import is_adopted
 from dolmen.format.schema import COMMIT_TS, COMMIT_TS_ID, Field
 from dolmen.predicate import columns
 from dolmen.rows.scan.plan import FilePlan

@@ -16,9 +16,9 @@ import pyarrow as pa
 
 from dolmen.base import arguments
 from dolmen.errors import InputError, RowError
-from dolmen.format.arrow_arrays import to_mask
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Field, own_names
+from dolmen.format.types import to_mask
 from dolmen.rows.scan.engines.expressions import Evaluator, Sides
 from dolmen.rows.write.row_digest import content_digest
 from dolmen.transactions import row_statements

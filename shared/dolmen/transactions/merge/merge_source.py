@@ -16,10 +16,9 @@ import pyarrow.compute as pc
 
 from dolmen.base.units import MIB
 from dolmen.errors import LimitError, SchemaError
-from dolmen.format.arrow_arrays import one_array, to_mask
-from dolmen.format.keys import Keys, keys_from_arrow
+from dolmen.format.delete_object import Keys, keys_from_arrow
 from dolmen.format.schema import Field, Schema, own_names, same_names, storable
-from dolmen.format.types import to_json, to_plain
+from dolmen.format.types import one_array, to_json, to_mask, to_plain
 from dolmen.predicate import And, Column, Compare, Constant, In, Literal, Predicate
 from dolmen.rows.scan.keys_lookup import codes, is_exact
 from dolmen.rows.write.casts import FindCast, Misfit, lossless_cast

@@ -27,7 +27,8 @@ from pyarrow import types as t
 from dolmen.errors import PredicateError, RowError, SchemaError
 from dolmen.format.schema import Schema
 from dolmen.format.types import is_text
-from dolmen.predicate.constants import domain_of, scalar_from_text
+from dolmen.predicate.constants import scalar_from_text
+from dolmen.predicate.domains import domain_of
 from dolmen.rows.scan.engines.expressions import Evaluator, Literals, Sides
 from dolmen.rows.write.casts import Cast, FindCast, Misfit, lossless_cast, misfit_error, short_value
 from dolmen.rows.write.conform import CastPlan, check_values, conform_batch, plan_conform

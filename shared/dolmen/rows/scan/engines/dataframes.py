@@ -19,8 +19,9 @@ from dolmen.errors import InputError
 from dolmen.format.schema import Field, Schema, is_nested
 from dolmen.format.types import type_of
 from dolmen.predicate import Predicate, bind
-from dolmen.predicate.constants import Op, Value, domain_of, nearest_float32
-from dolmen.predicate.foreign import ConditionReader, Connective, UnsupportedConditionError
+from dolmen.predicate.bind import ConditionReader, Connective, UnsupportedConditionError
+from dolmen.predicate.constants import Value
+from dolmen.predicate.domains import Op, domain_of, nearest_float32
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -30,8 +30,9 @@ from dolmen.errors import Error
 from dolmen.format.schema import Field, Schema, is_nested
 from dolmen.format.types import to_plain
 from dolmen.predicate import Constant, Not, Predicate, bind
-from dolmen.predicate.constants import Domain, Op, Value, domain_of
-from dolmen.predicate.foreign import ConditionReader, Connective, UnsupportedConditionError
+from dolmen.predicate.bind import ConditionReader, Connective, UnsupportedConditionError
+from dolmen.predicate.constants import Value
+from dolmen.predicate.domains import Domain, Op, domain_of
 from dolmen.rows.scan.engines.dataframes import RowSource, optional
 
 if TYPE_CHECKING:

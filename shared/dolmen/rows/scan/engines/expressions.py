@@ -16,9 +16,8 @@ import pyarrow as pa
 
 from dolmen.base.arguments import short_repr
 from dolmen.errors import InputError
-from dolmen.format.arrow_arrays import one_array
 from dolmen.format.schema import same_names
-from dolmen.format.types import is_text
+from dolmen.format.types import is_text, one_array
 from dolmen.rows.scan.engines.dataframes import optional
 from dolmen.rows.scan.engines.sandbox import join_sandbox, reject_functions
 
