@@ -124,7 +124,7 @@ def test_history_that_says_nothing_is_read_in_full(world: World, monkeypatch: py
     since = world.db.version
     for number in range(3):
         world.db.table("t").append(user_rows(number))
-    monkeypatch.setattr("dolmen.rows.changes.table_state._says_changes", lambda entry, names: False)
+    monkeypatch.setattr("dolmen.rows.changes.table_state._may_change_rows", lambda entry, names: False)
     assert world.db.table("t").changes(since).read_all().num_rows == 3 * ROWS
 
 

@@ -23,8 +23,8 @@ FEEDS: tuple[Mutation, ...] = (
         "an overwrite is fed by its new files alone",
         "for a commit that starts a new epoch, the feed contains the difference of the visible rows",
         "rows/changes/changed_files.py",
-        "        return before.entry.epoch == after.entry.epoch and before.shows_like(after, self.key_columns)\n",
-        "        return before.shows_like(after, self.key_columns)\n",
+        "        return before.entry.epoch == after.entry.epoch and before.shows_same(after, self.key_columns)\n",
+        "        return before.shows_same(after, self.key_columns)\n",
     ),
     mutation(
         "rows that compaction moved count as deleted and new",

@@ -241,7 +241,7 @@ UPKEEP: tuple[Mutation, ...] = (
         (
             Edit(
                 "maintenance/compact/splice.py",
-                "        if group.gone or group.tests or not self._file_fits(group.file):\n",
+                "        if group.deleted or group.tests or not self._file_fits(group.file):\n",
                 "        if group.tests or not self._file_fits(group.file):\n",
             ),
             Edit(
@@ -256,8 +256,8 @@ UPKEEP: tuple[Mutation, ...] = (
         "row groups with rows that a tombstone may hide are copied",
         "only row groups all of whose rows are live are copied as they are",
         "maintenance/compact/splice.py",
-        "        if group.gone or group.tests or not self._file_fits(group.file):\n",
-        "        if group.gone or not self._file_fits(group.file):\n",
+        "        if group.deleted or group.tests or not self._file_fits(group.file):\n",
+        "        if group.deleted or not self._file_fits(group.file):\n",
     ),
     mutation(
         "a copied row group is read at its old offset",

@@ -17,9 +17,10 @@ from dolmen.errors import LimitError
 from dolmen.format.delete_object import keys_from_arrow
 from dolmen.format.entries import Blob, Bounds, KeysTombstone, column_stats
 from dolmen.format.schema import Schema
-from dolmen.format.types import to_plain
+from dolmen.format.types import Mask, to_plain
 from dolmen.predicate import StatsVerdict
 from dolmen.rows.scan.keys_lookup import KeysLookup, Mask, Tuples, codes, is_exact
+from dolmen.rows.scan.keys_lookup import KeysLookup, Tuples, codes, is_exact
 from dolmen.rows.scan.scan_deletes import KeysGathering
 from support.random_tables import FLAT, random_column
 
@@ -64,7 +65,7 @@ def lookups(*lists: tuple[int, pa.Table]) -> list[KeysLookup]:
 def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Where keys are: the files' fences, spans and blocks are so small that a few keys have many of them."""
     if request.param != "in memory":
-        monkeypatch.setattr("dolmen.rows.scan.keys_lookup.MEMORY_BYTES", 0 if request.param == "in files" else 400)
+        monkeypatch.setattr("dolmen.rows.scan.scan_deletes.MEMORY_BYTES", 0 if request.param == "in files" else 400)
         for name, value in (("_FENCE", 3), ("_SPAN", 6), ("_BLOCK_BYTES", 50)):
             monkeypatch.setattr(f"dolmen.rows.scan.keys_lookup.{name}", value)
     return str(request.param)
@@ -224,11 +225,9 @@ def test_codes_of_a_tuple_do_not_depend_on_its_neighbours() -> None:
 
 
 def test_colliding_codes_are_compared_by_value(monkeypatch: pytest.MonkeyPatch, place: str) -> None:
-    for module in ("keys_lookup", "key_codes"):
-        monkeypatch.setattr(
-            f"dolmen.rows.scan.by_key.{module}.codes",
-            lambda arrays: np.array([len(str(v)) for v in arrays[0]], np.int64),
-        )
+    monkeypatch.setattr(
+        "dolmen.rows.scan.keys_lookup.codes", lambda arrays: np.array([len(str(v)) for v in arrays[0]], np.int64)
+    )
     found = lookups((5, pa.table({"k": ["ab", "cd", "e", "ef"]})), (9, pa.table({"k": ["cd", "gh"]})))
     rows = pa.array(["ab", "xx", "cd", "e", "f", None, "gh", "ef"])
     assert any_hidden(found, [rows], 0) == [True, False, True, True, False, False, True, True]
@@ -297,7 +296,7 @@ def test_rows_that_all_have_one_deleted_tuple_need_not_be_read(seed: int, place:
 
 
 def test_keys_that_find_no_room_on_the_disk_are_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dolmen.rows.scan.keys_lookup.MEMORY_BYTES", 0)
+    monkeypatch.setattr("dolmen.rows.scan.scan_deletes.MEMORY_BYTES", 0)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 14, hard))
     try:

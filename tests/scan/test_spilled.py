@@ -98,7 +98,7 @@ def test_scans_of_a_spilled_table_are_those_of_the_same_table_before() -> None:
                 assert text is not None or plan_of(new).pruned == plan_of(old).pruned, seed
                 assert as_stored(plan_of(new).unresolved) == as_stored(plan_of(old).unresolved), (seed, text)
                 new.explain()
-                looked_into += plan_of(new).segments.kept
+                looked_into += plan_of(new).segments.read
                 pruned += plan_of(new).segments.pruned
                 if text is not None:
                     where = world.predicate(text)

@@ -17,7 +17,7 @@ import dolmen
 from dolmen.base.runtime import Runtime
 from dolmen.rows.scan.reading import RowGroupColumns
 from dolmen.rows.scan.row_groups import RowGroup
-from dolmen.rows.scan.scan import plan_of, reader_of, reading
+from dolmen.rows.scan.scan import plan_of, reader_of
 from dolmen.store.base import Object
 from dolmen.store.local_store import LocalStore
 
@@ -111,7 +111,7 @@ def test_row_groups_of_few_large_values_are_not_held_together(tmp_path: Path) ->
         begun.append(group.rows)
         return group.rows
 
-    with reading(scan):
+    with scan._view.reading():
         reader = reader_of(scan)
         found = reader.read(work, reader.groups(), plan_of(scan).output_ids)
         assert next(found) == 1

@@ -56,7 +56,7 @@ def test_a_selective_scan_by_a_clustered_column_fetches_few_segments_once(
         assert found.pruned == {"filter": FILES - 91}
         assert store.gets == found.segments.requests == gets
         assert store.bytes_down == found.segments.bytes
-        assert (found.segments.kept, found.segments.pruned) == (1, SEGMENTS - 1)
+        assert (found.segments.read, found.segments.pruned) == (1, SEGMENTS - 1)
     spread = planned(store, manifest, f"id IN (5, {500_000 * ROWS}, {999_999 * ROWS})")
     assert len(spread.files) == store.gets == 3
     assert "3 of 1,000,000" in repr(spread)

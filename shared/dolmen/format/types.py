@@ -67,7 +67,7 @@ class ColumnType:
         family: the word by which conversions of data frames tell types apart.
         text: kind of grammar by which text says a value; None if text cannot say it.
         json: how JSON says a value; None if JSON cannot say it.
-        codes: how ``scan.key_codes`` makes 64-bit codes of values; None for a type that cannot be in a key.
+        codes: how ``scan.keys_lookup`` makes 64-bit codes of values; None for a type that cannot be in a key.
         key_encoding: the Parquet encoding of lists of keys; None for Parquet's plain one.
         integers: the integer type with the same bits, where plain values are integers but stored ones are not.
         bounds: the type in which segments hold bounds of such columns, where it is not the column's own.

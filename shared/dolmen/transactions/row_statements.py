@@ -134,7 +134,7 @@ def rows_of(
 
 
 def cast_rows(entry: TableEntry, data: Any) -> pa.RecordBatchReader:
-    """Fits rows to a table, with a loss where necessary (see ``lossy``)."""
+    """Fits rows to a table, with a loss where necessary (see ``lossy_cast``)."""
     schema = entry.schema.arrow
     return pa.RecordBatchReader.from_batches(schema, conform(as_batches(data, schema), entry.schema, lossy_cast))
 

@@ -1,33 +1,40 @@
-"""Plans from metadata alone which files the changes between two versions are read from."""
+"""Plans from metadata which files the changes between two versions are in, and reads the changed rows from them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import TypeAlias
 
+import numpy as np
 import pyarrow as pa
 
 from dolmen.commit.context import Context
 from dolmen.entries.segments.erasures_in_force import with_erasures
+from dolmen.format.column_history import nested_values
 from dolmen.format.entries import DataFile, KeysTombstone, Tombstone
 from dolmen.format.manifest import Erasure, Manifest, TableEntry
-from dolmen.format.schema import Field
-from dolmen.predicate import Predicate
-from dolmen.rows.changes.affected_files import (
+from dolmen.format.schema import COMMIT_TS_FIELD, COMMIT_TS_ID, Field
+from dolmen.format.types import Mask, to_boolean_array, to_mask
+from dolmen.predicate import Predicate, matches
+from dolmen.rows.changes.row_matching import Changed, RowMatcher
+from dolmen.rows.changes.table_state import (
     AffectedFile,
+    FeedColumns,
     FilePlanner,
+    TableState,
     affected_between,
     affected_by_commit,
     affected_by_deletes,
-    unlike_files,
+    differing_files,
     younger_files,
 )
-from dolmen.rows.changes.changed_rows import read_schema, taken_rows, visible_rows
-from dolmen.rows.changes.row_matching import Changed, RowMatcher
-from dolmen.rows.changes.table_state import FeedColumns, TableState
-from dolmen.rows.scan.plan import FilePlan
+from dolmen.rows.scan.data_objects import cut_by_size
+from dolmen.rows.scan.plan import FilePlan, ScanPlan
+from dolmen.rows.scan.reading import PlanReader, RowGroupColumns
+from dolmen.rows.scan.row_groups import OpenFile, RowGroup, column_of, live_mask, row_groups, row_mask
+from dolmen.rows.scan.scan_deletes import VECTOR_BYTES, vector_bytes
 
 LosingFile: TypeAlias = AffectedFile | FilePlan
 ReadLost: TypeAlias = Callable[[FeedColumns, Sequence[LosingFile]], Iterator[pa.RecordBatch]]
@@ -39,10 +46,8 @@ class ChangedFiles:
     """The files of a change: those that may have lost rows, and those that may have new ones.
 
     Args:
-        columns: to be read.
-        lost, new: these files.
         read_lost, read_new: stream the rows that some of these files have lost, or that are new in them.
-        is_difference: whether a row on both sides is no change.
+        is_difference: whether a row on both sides is not a change.
     """
 
     columns: FeedColumns
@@ -54,7 +59,7 @@ class ChangedFiles:
 
     @property
     def is_paired(self) -> bool:
-        """Whether rows of one file may have to be paired with rows of another, so that all files are read together."""
+        """True if rows of one file may have to be paired with rows of another, so that all files are read together."""
         return bool(self.lost and self.new and (self.columns.key or self.is_difference))
 
     @property
@@ -64,7 +69,7 @@ class ChangedFiles:
         return [(file.path, file.size) for file in before], [(plan.file.path, plan.file.size) for plan in self.new]
 
     def only(self, lost: AbstractSet[str], new: AbstractSet[str]) -> ChangedFiles:
-        """The same change with some of its files alone, by their paths; no rows of it may have to be paired."""
+        """The same change with only some of its files, by their paths, when ``is_paired`` is False."""
         return replace(
             self,
             columns=replace(self.columns, key=()),
@@ -74,11 +79,9 @@ class ChangedFiles:
         )
 
     def deleted(self) -> Iterator[pa.RecordBatch]:
-        """Streams the rows that were taken away."""
         return self.read_lost(self.columns, self.lost)
 
     def inserted(self) -> Iterator[pa.RecordBatch]:
-        """Streams the rows that were added."""
         return self.read_new(self.columns, self.new)
 
     def match(self) -> Iterator[Changed]:
@@ -91,19 +94,16 @@ class ChangedFiles:
 
 
 def matcher(columns: FeedColumns, *, is_difference: bool) -> RowMatcher:
-    """A matcher of rows with these columns."""
-    key = [field.name for field in columns.key]
-    return RowMatcher(read_schema(columns), key, drop_equal=is_difference)
+    return RowMatcher(columns.arrow, [field.name for field in columns.key], drop_equal=is_difference)
 
 
 class ChangePlanner:
     """Plans changes of one table.
 
     Args:
-        entry: says the table's uuid, primary key, and the columns of the feed.
-        output: columns of the result.
+        entry: has the table's uuid, primary key, and the columns of the feed.
         where: bound to the columns of ``entry``: the feed of the rows for which it is TRUE.
-        erasures: of rows of the table, oldest first: the changes are those of the versions without erased rows.
+        erasures: oldest first: the changes are those of the versions without erased rows.
     """
 
     def __init__(
@@ -123,12 +123,7 @@ class ChangePlanner:
         return self._keyed_by(self._entry.primary_key)
 
     def of_commit(self, first: Manifest, last: Manifest, columns: FeedColumns | None = None) -> ChangedFiles:
-        """The rows that one commit took away and added.
-
-        Args:
-            first, last: the version before the commit, and its own.
-            columns: to be read; by default those of the result, and of the key by which rows are to be paired.
-        """
+        """The rows that one commit deleted and added, by default with the columns of the result and of the key."""
         before, after = self._state(first), self._state(last)
         if before is None or after is None or not self._is_in_epoch(before, after):
             return self._difference(before, after)
@@ -139,14 +134,10 @@ class ChangePlanner:
             ids = self._entry.primary_key or _upserted_by(deletes, new) if new and affected else ()
             columns = self._keyed_by(ids)
         planner = FilePlanner(after, columns, deletes)
-        return _in_epoch(columns, before, after, affected, tuple(_plans(planner, new)), deletes)
+        return _in_epoch(columns, before, after, affected, tuple(planner.plans(new)), deletes)
 
     def net(self, first: Manifest, last: Manifest) -> ChangedFiles | None:
-        """The difference of two versions.
-
-        Returns:
-            None if compaction has replaced files of which rows may be gone: only the commits tell the difference then.
-        """
+        """The difference of two versions; None if only the commits tell it, because compaction replaced files."""
         before, after = self._state(first), self._state(last)
         if before is None or after is None or not self._is_in_epoch(before, after):
             return self._difference(before, after)
@@ -156,20 +147,17 @@ class ChangePlanner:
         affected = affected_between(before, after, columns, planner) if has_deletes else iter(())
         if affected is None:
             return None
-        new = tuple(_plans(planner, younger_files(after, columns, before.commit_ts)))
+        new = tuple(planner.plans(younger_files(after, columns, before.commit_ts)))
         return _in_epoch(columns, before, after, tuple(affected), new, planner.tombstones, is_net=True)
 
     def erased(self, first: Manifest, last: Manifest, *, net: bool = False) -> ChangedFiles | None:
-        """The rows that a commit took away and that were erased later, as deletes for consumers that have them.
+        """The rows that a commit deleted and that were erased later, as deletes for consumers that have them.
 
-        They have values in the columns of the primary key alone; without one, in those that the erasures name. Some may
-        be of rows that are erased by a later commit, in a file of which this one took others.
+        They have values only in the columns of the primary key; without one, in those that the erasures name. Rows that
+        a later commit erased may be among them, if this one deleted others of the same file.
 
         Args:
-            net: whether other commits may have come between the two versions.
-
-        Returns:
-            None if there are none.
+            net: whether other commits may be between the two versions.
         """
         erasures = [erasure for erasure in self._erasures if erasure.ts > first.commit_ts]
         state = self._stored(first) if erasures else None
@@ -178,11 +166,11 @@ class ChangePlanner:
         with_deletes = with_erasures(state.entry, erasures, self._context.segments)
         deletes = with_deletes.tombstones[len(state.entry.tombstones) :]
         named = self._entry.primary_key or {id_ for delete in deletes for id_ in delete.columns}
-        kept = tuple(field for field in self._entry.schema.fields if field.id in named)
-        if not deletes or not kept:
+        key = tuple(field for field in self._entry.schema.fields if field.id in named)
+        if not deletes or not key:
             return None
         output = tuple(field for field in self._columns.output if field.id in named)
-        columns = FeedColumns(self._entry.schema, output, kept, self._columns.where)
+        columns = FeedColumns(self._entry.schema, output, key, self._columns.where)
         affected = affected_by_deletes(state, deletes, with_deletes.schema, columns)
         now = None if net else self._stored(last)
         if now is not None and now.entry.epoch == state.entry.epoch:
@@ -190,18 +178,14 @@ class ChangePlanner:
             affected = (each for each in affected if each.after.path in touched)
 
         def read_lost(_: FeedColumns, files: Sequence[LosingFile]) -> Iterator[pa.RecordBatch]:
-            losing = [each for each in files if isinstance(each, AffectedFile)]
-            for batch in taken_rows(state, state.with_entry(with_deletes), columns, losing, deletes):
+            for batch in lost_rows(state, state.with_entry(with_deletes), columns, files, deletes):
                 arrays = [
                     batch.column(field.name) if field in output else pa.nulls(batch.num_rows, field.arrow_type)
                     for field in self._columns.output
                 ]
                 yield pa.RecordBatch.from_arrays(arrays, [field.name for field in self._columns.output])
 
-        def read_new(_: FeedColumns, files: Sequence[FilePlan]) -> Iterator[pa.RecordBatch]:
-            return iter(())
-
-        return ChangedFiles(columns, tuple(affected), (), read_lost, read_new)
+        return ChangedFiles(columns, tuple(affected), (), read_lost, lambda columns, files: iter(()))
 
     def _difference(self, before: TableState | None, after: TableState | None) -> ChangedFiles:
         """The rows that only one of two versions has, whatever happened in between."""
@@ -215,14 +199,14 @@ class ChangePlanner:
 
             return rows
 
-        are_alike = before is not None and after is not None and before.shows_like(after, columns)
-        lost = () if before is None else tuple(unlike_files(before, after if are_alike else None, columns))
-        new = () if after is None else tuple(unlike_files(after, before if are_alike else None, columns))
+        are_alike = before is not None and after is not None and before.shows_same(after, columns)
+        lost = () if before is None else tuple(differing_files(before, after if are_alike else None, columns))
+        new = () if after is None else tuple(differing_files(after, before if are_alike else None, columns))
         return ChangedFiles(columns, lost, new, read(before), read(after), is_difference=both)
 
     def _is_in_epoch(self, before: TableState, after: TableState) -> bool:
-        """Whether the table was not overwritten or restored in between, and lost none of the feed's columns."""
-        return before.entry.epoch == after.entry.epoch and before.shows_like(after, self.key_columns)
+        """True if the table was not overwritten or restored in between, and lost none of the feed's columns."""
+        return before.entry.epoch == after.entry.epoch and before.shows_same(after, self.key_columns)
 
     def _state(self, manifest: Manifest) -> TableState | None:
         """The table in a version, without the rows that were erased since."""
@@ -252,7 +236,7 @@ def _in_epoch(
     """The changed files of two versions of one epoch."""
 
     def read_lost(columns: FeedColumns, files: Sequence[LosingFile]) -> Iterator[pa.RecordBatch]:
-        return taken_rows(before, after, columns, [each for each in files if isinstance(each, AffectedFile)], deletes)
+        return lost_rows(before, after, columns, files, deletes)
 
     def read_new(columns: FeedColumns, files: Sequence[FilePlan]) -> Iterator[pa.RecordBatch]:
         return visible_rows(after, columns, files, deletes, since=before.commit_ts if is_net else 0)
@@ -264,12 +248,152 @@ def _file_before(plan: LosingFile) -> DataFile:
     return plan.before.file if isinstance(plan, AffectedFile) else plan.file
 
 
-def _plans(planner: FilePlanner, files: Iterable[DataFile]) -> Iterator[FilePlan]:
-    return (plan for file in files if (plan := planner.plan(file)) is not None)
-
-
 def _upserted_by(deletes: Iterable[Tombstone], files: Iterable[DataFile]) -> tuple[int, ...]:
     """The columns by which a commit replaced rows; none if it replaced none, or by different columns."""
     added = {file.row_ts for file in files}
     found = {each.columns for each in deletes if isinstance(each, KeysTombstone) and each.ts in added}
     return found.pop() if len(found) == 1 else ()
+
+
+@dataclass(frozen=True)
+class AffectedRowGroup(RowGroup):
+    """A row group that may have lost rows, and the same with the later deletes; None if these hide all rows."""
+
+    after: RowGroup | None
+
+
+def visible_rows(
+    state: TableState,
+    columns: FeedColumns,
+    files: Iterable[FilePlan],
+    unresolved: tuple[Tombstone, ...],
+    *,
+    since: int = 0,
+) -> Iterator[pa.RecordBatch]:
+    """Streams the requested rows of some files, of commits after ``since``, that no delete hides."""
+    plans = tuple(files)
+    reader = _reader(state, columns, plans, unresolved)
+    is_mixed = any(plan.file.least_row_ts <= since for plan in plans)
+    ids = columns.ids | _tested_late(state, columns) | ({COMMIT_TS_ID} if is_mixed else frozenset())
+
+    def decode(group: RowGroup, read: RowGroupColumns) -> pa.RecordBatch | None:
+        keep = row_mask(group, read.read(group.tests))
+        if group.file.file.least_row_ts <= since:
+            ts = column_of(group, COMMIT_TS_FIELD, read.read(frozenset((COMMIT_TS_ID,)))).to_numpy()
+            keep = ts > since if keep is None else keep & (ts > since)
+        return _take(state, group, read, keep, columns)
+
+    for batch in reader.read(decode, reader.groups(), ids):
+        if batch is not None:
+            yield batch
+
+
+def lost_rows(
+    before: TableState,
+    after: TableState,
+    columns: FeedColumns,
+    files: Iterable[LosingFile],
+    deletes: tuple[Tombstone, ...],
+) -> Iterator[pa.RecordBatch]:
+    """Streams the requested rows of affected files that were visible in ``before`` and are hidden in ``after``."""
+    by_path = {each.before.file.path: each for each in files if isinstance(each, AffectedFile)}
+    if not by_path:
+        return
+    older = _reader(before, columns, tuple(each.before for each in by_path.values()), before.tombstones)
+    plans = (FilePlan(each.after, False, each.tombstones) for each in by_path.values() if each.tombstones)
+    newer = _reader(after, columns, tuple(plans), deletes)
+    tested = frozenset(id_ for tombstone in newer.plan.tombstones for id_ in tombstone.columns)
+
+    def decode(group: RowGroup, read: RowGroupColumns) -> pa.RecordBatch | None:
+        assert isinstance(group, AffectedRowGroup)
+        keep = row_mask(group, read.read(group.tests))
+        if group.after is not None:
+            there = live_mask(group.after, read.read(group.after.tests))
+            if there is None:
+                return None
+            keep = ~there if keep is None else keep & ~there
+        return _take(before, group, read, keep, columns)
+
+    ids = columns.ids | tested | _tested_late(before, columns)
+    for batch in older.read(decode, _affected_groups(older, newer, by_path), ids):
+        if batch is not None:
+            yield batch
+
+
+def _affected_groups(
+    older: PlanReader, newer: PlanReader, by_path: dict[str, AffectedFile]
+) -> Iterator[AffectedRowGroup]:
+    """The row groups that had visible rows and may have lost some."""
+    older_deletes, newer_deletes = older.deletes(), newer.deletes()
+    schema = older.plan.entry.schema
+    for some in cut_by_size(older.plan.files, vector_bytes, VECTOR_BYTES):
+        affected = [by_path[plan.file.path] for plan in some]
+        changed = [each.after for each in affected if each.after.vector != each.before.file.vector]
+        bitmaps = newer.vectors([FilePlan(file, False, ()) for file in changed])
+        for file in older.open_files(some):
+            each = by_path[file.file.path]
+            there: dict[int, RowGroup] = {}
+            if each.tombstones is not None:
+                now = OpenFile(
+                    FilePlan(each.after, False, each.tombstones), file.footer, bitmaps.get(each.after.path), file.source
+                )
+                there = {group.index: group for group in row_groups(now, None, newer_deletes, schema)}
+            for group in row_groups(file, older.plan.where, older_deletes, schema):
+                after = there.get(group.index)
+                if after is None or after.tests or after.deleted:
+                    own = {each.name: getattr(group, each.name) for each in fields(group)}
+                    yield AffectedRowGroup(**own, after=after)
+
+
+def _reader(
+    state: TableState, columns: FeedColumns, files: tuple[FilePlan, ...], unresolved: tuple[Tombstone, ...]
+) -> PlanReader:
+    plan = ScanPlan(
+        table=state.name,
+        version=state.manifest.version,
+        entry=state.entry,
+        output=columns.read,
+        where=state.where(columns),
+        limit=None,
+        files=files,
+        pruned={},
+        unresolved=unresolved,
+    )
+    return PlanReader(state.context, plan)
+
+
+def _tested_late(state: TableState, columns: FeedColumns) -> frozenset[int]:
+    """Ids of the columns of a predicate by which files can't be judged: see ``TableState.where``."""
+    return frozenset() if state.where(columns) is columns.where else columns.filtered
+
+
+def _take(
+    state: TableState, group: RowGroup, read: RowGroupColumns, keep: Mask | None, columns: FeedColumns
+) -> pa.RecordBatch | None:
+    if keep is not None and not keep.any():
+        return None
+    tested = _tested_late(state, columns)
+    arrays = read.read(columns.ids | tested)
+    if tested and columns.where is not None:
+        shown = {field.id: _column(state, group, field, arrays) for field in columns.needed if field.id in tested}
+        requested = to_mask(matches(columns.where, shown, group.rows))
+        keep = requested if keep is None else keep & requested
+        if not keep.any():
+            return None
+    output = [_column(state, group, field, arrays) for field in columns.read]
+    if keep is not None and np.count_nonzero(keep) < len(keep):
+        mask = to_boolean_array(keep)
+        output = [array.filter(mask) for array in output]
+    return pa.record_batch(output, columns.arrow)
+
+
+def _column(state: TableState, group: RowGroup, field: Field, arrays: Mapping[int, pa.Array]) -> pa.Array:
+    """A column of all rows of a row group as a version shows it, in the feed's type."""
+    absent = state.absent.get(field.id)
+    if absent is None:
+        return column_of(group, field, arrays)
+    if field.id in absent:
+        is_older = field.added_ts <= state.commit_ts
+        return pa.nulls(group.rows, field.arrow_type) if is_older else field.initial_values(group.rows)
+    own = state.own.by_id[field.id]
+    return nested_values(column_of(group, own, arrays), own.arrow_type, field.arrow_type)

@@ -1,4 +1,4 @@
-"""The change feed of one table: a stream of the rows that each commit added and took away, or of the net change.
+"""The change feed of one table: a stream of the rows that each commit added and deleted, or of the net change.
 
 A feed can be divided into parts: small descriptions, planned from metadata, that any process can read by itself.
 """
@@ -6,7 +6,7 @@ A feed can be divided into parts: small descriptions, planned from metadata, tha
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
@@ -37,9 +37,8 @@ class ChangeFeed:
     """The changes of one table's rows after one version and up to another. Nothing is read before rows are consumed.
 
     Args:
-        newest: the newest version: it knows the history of ``until``, and what was erased since.
-        since: the version after which the changes begin.
-        until: the version with which they end.
+        newest: the newest version, with the history of ``until`` and all erasures.
+        since, until: the changes after the first version, up to the second.
         table: the table's name, for errors.
         entry: the table with the columns of the feed: as it is in ``until``, or in another version.
         columns: names of the table's columns to return, in order; all by default.
@@ -70,8 +69,8 @@ class ChangeFeed:
         self._output = output_fields(entry, columns, with_commit_ts=False)
         check_names(table, self._output)
         self._planner = ChangePlanner(context, entry, self._output, where, erasures)
-        is_remade = entry.epoch > since.version  # by a restore, maybe, that brought back a column
-        shown = entry.primary_key if is_remade else [field.id for field in entry.schema.fields]
+        is_replaced = entry.epoch > since.version  # perhaps by a restore that brought back a column
+        shown = entry.primary_key if is_replaced else [field.id for field in entry.schema.fields]
         self.schema = feed_schema(self._output, () if erasures else shown)
 
     def to_reader(self) -> pa.RecordBatchReader:
@@ -79,47 +78,35 @@ class ChangeFeed:
         return pa.RecordBatchReader.from_batches(self.schema, self.to_batches())
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
-        """Streams the changes, each batch of one commit and one kind.
-
-        Raises:
-            VersionExpiredError: a version that is needed expired while this was read.
-        """
+        """Streams the changes, each batch of one commit and one kind. Raises VersionExpiredError."""
         with self._context.reading(max(self._since.version, 1), self._until.version):
             for step, files, _ in self.plan():
                 changes = self.net_of_commits() if files is None else files.match()
                 yield from (tag(change, step.after, self._output, self.schema) for change in changes)
 
     def plan(self) -> Iterator[tuple[CommitStep, ChangedFiles | None, bool]]:
-        """Yields each change of the feed with its files; None in place of files that only the commits tell.
-
-        Reads manifests and segments, and no data.
+        """Yields each change of the feed with its files. Reads manifests and segments, but no data.
 
         Yields:
-            The change, its files, and whether they are read for the rows that were erased since. Deletes of these come
-            before the other changes of a commit: a row of the same key that is added later is another one.
+            The change, its files (None if only the commits tell the change), and whether they are read for rows that
+            were erased since. Deletes of these precede the other changes of a commit: a row of the same key that is
+            added later is another one.
         """
         steps = [CommitStep(self._since, self._until)] if self._net else self._steps()
         for step in steps:
             if erased := self._planner.erased(step.before, step.after, net=self._net):
                 yield step, erased, True
-            if self._net:
-                yield step, self._planner.net(step.before, step.after), False
-            else:
-                yield step, self._planner.of_commit(step.before, step.after), False
+            changes = self._planner.net if self._net else self._planner.of_commit
+            yield step, changes(step.before, step.after), False
 
     def _steps(self) -> Iterator[CommitStep]:
         steps = changing_commits(
-            self._context,
-            self._newest,
-            self._since,
-            self._until,
-            self._entry.uuid,
-            self._planner.key_columns.needed,
+            self._context, self._newest, self._since, self._until, self._entry.uuid, self._planner.key_columns.needed
         )
         return (step for step in steps if step.after.data_change)
 
     def net_of_commits(self) -> Iterator[Changed]:
-        """The net change, put together from the commits, because compaction has moved rows in between."""
+        """The net change, from the changes of each commit, because compaction has moved rows in between."""
         columns = self._planner.key_columns
 
         def all_changes() -> Iterator[Changed]:
@@ -132,7 +119,7 @@ class ChangeFeed:
 
 
 def erasures_reaching(context: Context, newest: Manifest, entry: TableEntry, *, after: Manifest) -> tuple[Erasure, ...]:
-    """The erasures that are younger than a version, and may reach a table as any version has it, oldest first.
+    """The erasures after a version that may reach a table in any version, oldest first.
 
     An earlier version may have a subject where ``entry`` has none.
     """
@@ -144,27 +131,20 @@ def feed_schema(output: Iterable[Field], shown: Collection[int]) -> pa.Schema:
     """The Arrow schema of a feed with these columns of the table.
 
     Args:
-        shown: ids of those that have a value wherever the table has one; others may be NULL. An erased row has its key
-            alone in the feed, and NULL stands for a column that a version does not have.
+        shown: ids of those that are NULL only where the table's are. Others are NULL also in erased rows, of which the
+            feed has only the key, and in versions without the column.
     """
     own = [pa.field(field.name, field.arrow_type, field.nullable or field.id not in shown) for field in output]
     return pa.schema([*own, *FEED_FIELDS])
 
 
 def tag(change: Changed, manifest: Manifest, output: Iterable[Field], schema: pa.Schema) -> pa.RecordBatch:
-    """Changed rows with the columns that say what happened to them, and in which version."""
+    """Changed rows with the columns that the feed adds."""
     what, rows = change
-    added = (what, manifest.version, manifest.commit_ts)
-    return pa.RecordBatch.from_arrays(
-        [
-            *(rows.column(field.name) for field in output),
-            *(
-                pa.repeat(pa.scalar(value, field.type), rows.num_rows)
-                for value, field in zip(added, FEED_FIELDS, strict=True)
-            ),
-        ],
-        schema=schema,
-    )
+    arrays = [rows.column(field.name) for field in output]
+    for value, field in zip((what, manifest.version, manifest.commit_ts), FEED_FIELDS, strict=True):
+        arrays.append(pa.repeat(pa.scalar(value, field.type), rows.num_rows))
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def check_names(table: str, output: Iterable[Field]) -> None:
@@ -190,11 +170,7 @@ class VersionKey:
         return cls(manifest.version, manifest.key if manifest.version else "")
 
     def read(self, context: Context) -> Manifest:
-        """Reads the manifest.
-
-        Raises:
-            VersionExpiredError: the version has expired.
-        """
+        """Reads the manifest. Raises VersionExpiredError if the version has expired."""
         if not self.version:
             return EMPTY
         try:
@@ -210,8 +186,8 @@ class FeedPart:
 
     Args:
         before, after: these versions.
-        lost, new: paths of the files of which the rows that were lost, or are new, are read. None if rows of one file
-            may have to be paired with rows of another: then all files of the change are read together.
+        lost, new: paths of the files from which lost or new rows are read. None if rows of one file may have to be
+            paired with rows of another: then all files of the change are read together.
         size: bytes of the files.
         erased: whether the files are read for rows that were erased since.
     """
@@ -226,29 +202,22 @@ class FeedPart:
     def __add__(self, other: FeedPart) -> FeedPart:
         """The files of two parts of the same change."""
         assert self.is_same_change(other)
-        return FeedPart(
-            self.before,
-            self.after,
+        lost, new = (
             (self.lost or frozenset()) | (other.lost or frozenset()),
             (self.new or frozenset()) | (other.new or frozenset()),
-            self.size + other.size,
-            self.erased,
         )
+        return replace(self, lost=lost, new=new, size=self.size + other.size)
 
     def is_same_change(self, other: FeedPart) -> bool:
-        """Whether both are parts of one change."""
+        """True if both are parts of one change."""
         return (self.before, self.after, self.erased) == (other.before, other.after, other.erased)
 
 
 def parts_of(feed: ChangeFeed) -> Iterator[FeedPart]:
-    """Yields the smallest parts of a feed, in the order of versions. Reads manifests and segments, and no data.
-
-    Raises:
-        VersionExpiredError: a version that is needed has expired.
-    """
+    """Yields the smallest parts of a feed, in the order of versions. Reads only manifests and segments."""
     for step, files, erased in feed.plan():
         before, after = VersionKey.of(step.before), VersionKey.of(step.after)
-        if files is None:  # what the commits did is paired, all of it
+        if files is None:  # the changes of all commits are paired
             yield FeedPart(before, after, None, None, 0)
             continue
         lost, new = files.sizes
@@ -261,11 +230,7 @@ def parts_of(feed: ChangeFeed) -> Iterator[FeedPart]:
 
 
 class PartReader:
-    """Reads parts of one feed.
-
-    Args:
-        newest, table, entry, columns, where, net: of the feed, as for ``ChangeFeed``.
-    """
+    """Reads parts of a ``ChangeFeed`` with these arguments."""
 
     def __init__(
         self,
@@ -289,40 +254,24 @@ class PartReader:
         self.schema = feed_schema(self._output, () if erasures else entry.primary_key)
 
     def read(self, part: FeedPart) -> Iterator[pa.RecordBatch]:
-        """Streams the changes of one part, in bounded memory.
-
-        Raises:
-            VersionExpiredError: a version of it has expired.
-        """
+        """Streams the changes of one part, in bounded memory. Raises VersionExpiredError."""
         before, after = self._manifest(part.before), self._manifest(part.after)
         self._manifests = {part.before: before, part.after: after}
         with self._context.reading(max(part.before.version, 1), part.after.version):
-            files = self._files(part, before, after)
-            if files is None:
-                if part.erased:
-                    return
-                feed = ChangeFeed(
-                    self._context,
-                    self._newest,
-                    before,
-                    after,
-                    self._table,
-                    self._entry,
-                    self._columns,
-                    self._where,
-                    net=True,
-                )
-                changes = feed.net_of_commits()
-                yield from (tag(change, after, self._output, self.schema) for change in changes)
-                return
-            if part.lost is not None and part.new is not None:
-                files = files.only(part.lost, part.new)
-            yield from (tag(change, after, self._output, self.schema) for change in files.match())
+            changes = self._changes(part, before, after)
+            yield from (tag(change, after, self._output, self.schema) for change in changes)
 
-    def _files(self, part: FeedPart, before: Manifest, after: Manifest) -> ChangedFiles | None:
+    def _changes(self, part: FeedPart, before: Manifest, after: Manifest) -> Iterable[Changed]:
         if part.erased:
-            return self._planner.erased(before, after, net=self._net)
-        return self._planner.net(before, after) if self._net else self._planner.of_commit(before, after)
+            files = self._planner.erased(before, after, net=self._net)
+        else:
+            files = self._planner.net(before, after) if self._net else self._planner.of_commit(before, after)
+        if files is None:
+            feed = (before, after, self._table, self._entry, self._columns, self._where)
+            return () if part.erased else ChangeFeed(self._context, self._newest, *feed, net=True).net_of_commits()
+        if part.lost is not None and part.new is not None:
+            files = files.only(part.lost, part.new)
+        return files.match()
 
     def _manifest(self, key: VersionKey) -> Manifest:
         """A version's manifest; those of the last part are kept, because the next one often begins where it ended."""

@@ -1,16 +1,20 @@
-"""Matches rows that a change took away with rows that it added: equal ones, and those of the same key.
+"""Matches rows that a change deleted with rows that it added: equal ones, and those of the same key.
 
-The rows that were taken away are buffered in memory and the others stream past them. When they do not fit, both go to
-temporary files in parts by key, or by the whole row where there is no key, and part after part is matched.
+Deleted rows are buffered in memory and the others stream past them. If they do not fit, both go to temporary files in
+parts by key, or by the whole row without a key, and part after part is matched.
 
-Compares rows with rows, bit by bit: NaN equals itself, -0.0 is not 0.0, NULL equals NULL, and so within lists.
+Rows are compared bit by bit: NaN equals itself, -0.0 is not 0.0, NULL equals NULL, also inside lists.
 """
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from itertools import chain
-from typing import Literal, TypeAlias
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -19,26 +23,21 @@ import pyarrow.compute as pc
 from pyarrow import types as t
 
 from dolmen.base.units import MIB
-from dolmen.format.types import to_mask
-from dolmen.rows.changes.changed_rows import PARTS, SpilledRows
+from dolmen.errors import LimitError
+from dolmen.format.types import Mask, to_mask
 from dolmen.rows.write.row_digest import Hashes, row_hashes
 
-Mask: TypeAlias = npt.NDArray[np.bool_]
 Indexes: TypeAlias = npt.NDArray[np.int64]
 
 MEMORY_BYTES = 64 * MIB
-"""The most bytes of removed rows that are buffered in memory; matching takes a few times as much."""
+"""The most bytes of deleted rows that are buffered in memory; matching takes a few times as much."""
 
 _LEVELS = 3
-"""How often rows that do not fit into memory are divided: into 32,768 parts. Equal rows stay together."""
+"""Rows that do not fit into memory are divided at most this many times: into 32,768 parts."""
 
 
 def equal_rows(first: Sequence[pa.Array], second: Sequence[pa.Array]) -> Mask:
-    """A mask of the indexes at which two groups of columns have the same row.
-
-    Args:
-        first, second: columns of the same types and of equal length.
-    """
+    """A mask of the indexes at which two groups of columns, of the same types and length, have the same row."""
     mask = np.ones(len(first[0]) if first else 0, np.bool_)
     for one, other in zip(first, second, strict=True):
         mask &= _equal(one, other)
@@ -54,7 +53,7 @@ def _equal(first: pa.Array, second: pa.Array) -> Mask:
 
 
 def _equal_values(first: pa.Array, second: pa.Array) -> Mask:
-    """The same for values that are not NULL; anything at the indexes of the others."""
+    """The mask for values that are not NULL; its other values mean nothing."""
     kind = first.type
     if t.is_struct(kind):
         return equal_rows(first.flatten(), second.flatten())
@@ -74,15 +73,14 @@ def _equal_lists(first: pa.Array, second: pa.Array) -> Mask:
     if len(rows):
         counts = lengths[rows]
         each = equal_rows(
-            _elements(first, _offsets(starts[rows], counts)),
-            _elements(second, _offsets(others[rows], counts)),
+            _elements(first, _offsets(starts[rows], counts)), _elements(second, _offsets(others[rows], counts))
         )
         same[rows] = np.logical_and.reduceat(each, np.cumsum(counts) - counts)
     return same
 
 
 def _spans(array: pa.Array) -> tuple[Indexes, Indexes]:
-    """Where each list begins among the elements, and how long it is; a NULL has none."""
+    """The start of each list among the elements, and its length, which is 0 for NULL."""
     ends = array.offsets.to_numpy().astype(np.int64)
     lengths = np.diff(ends)
     if array.null_count:
@@ -111,13 +109,11 @@ Changed: TypeAlias = tuple[Change, pa.RecordBatch]
 
 
 class RowMatcher:
-    """Matches rows.
+    """Matches deleted and added rows.
 
     Args:
-        schema: the rows' columns.
-        key: names of the columns by which two different rows are the same row before and after; none for no such rows.
-        drop_equal: whether a row that was both taken away and added is no change.
-        memory_bytes: see ``MEMORY_BYTES``.
+        key: names of the columns by which a deleted and an added row are the same row; may be empty.
+        drop_equal: whether a row that was both deleted and added is not a change.
     """
 
     def __init__(
@@ -133,11 +129,7 @@ class RowMatcher:
         self._memory_bytes, self._level = memory_bytes, level
 
     def match(self, deleted: Iterator[pa.RecordBatch], inserted: Iterable[pa.RecordBatch]) -> Iterator[Changed]:
-        """Yields the changes. Before a row of a key is added, the row of this key is taken away.
-
-        Raises:
-            LimitError: the disk has no room for rows that do not fit into memory.
-        """
+        """Yields the changes: the row of a key is deleted before another one is added. Raises LimitError."""
         if not self._key and not self._drop_equal:
             yield from chain(_each("delete", deleted), _each("insert", inserted))
             return
@@ -157,7 +149,7 @@ class RowMatcher:
             yield from _each("insert", inserted)
 
     def match_mixed(self, changes: Iterator[Changed]) -> Iterator[Changed]:
-        """The same for inserts and deletes of several commits, in any order."""
+        """Matches inserts and deletes of several commits, in any order."""
         buffered: list[Changed] = []
         size = 0
         for change in changes:
@@ -170,11 +162,11 @@ class RowMatcher:
         yield from self.match(iter(deleted), [batch for change, batch in buffered if change == "insert"])
 
     def _match_parts(self, changes: Iterable[Changed]) -> Iterator[Changed]:
-        with SpilledRows(self._schema, self._level) as gone, SpilledRows(self._schema, self._level) as new:
+        with SpilledRows(self._schema, self._level) as deleted, SpilledRows(self._schema, self._level) as new:
             for change, batch in changes:
                 hashes = row_hashes(batch.select(self._key) if self._key else batch)
-                (gone if change == "delete" else new).add(batch, hashes)
-            gone.finish()
+                (deleted if change == "delete" else new).add(batch, hashes)
+            deleted.finish()
             new.finish()
             inner = RowMatcher(
                 self._schema,
@@ -184,11 +176,11 @@ class RowMatcher:
                 level=self._level + 1,
             )
             for part in range(PARTS):
-                yield from inner.match(gone.read(part), new.read(part))
+                yield from inner.match(deleted.read(part), new.read(part))
 
     def _match_in_memory(self, buffered: list[pa.RecordBatch], inserted: Iterable[pa.RecordBatch]) -> Iterator[Changed]:
         deleted = _concatenate(buffered, self._schema)
-        left = np.ones(deleted.num_rows, np.bool_)
+        is_unmatched = np.ones(deleted.num_rows, np.bool_)
         equals = _Groups(row_hashes(deleted)) if self._drop_equal else None
         keys = deleted.select(self._key) if self._key else None
         key_hashes = None if keys is None else np.sort(row_hashes(keys))
@@ -197,18 +189,18 @@ class RowMatcher:
             if equals is not None:
                 rows, indexes = equals.take(row_hashes(batch))
                 same = equal_rows(_columns(batch, rows), _columns(deleted, indexes))
-                left[indexes[same]] = False
+                is_unmatched[indexes[same]] = False
                 batch = _without(batch, rows[same])
             if key_hashes is not None:
                 hashes = row_hashes(batch.select(self._key))
                 at = np.minimum(np.searchsorted(key_hashes, hashes), len(key_hashes) - 1)
-                known = key_hashes[at] == hashes
-                if known.any():
-                    later.append(batch.filter(pa.array(known)))
-                    batch = batch.filter(pa.array(~known))
+                may_pair = key_hashes[at] == hashes
+                if may_pair.any():
+                    later.append(batch.filter(pa.array(may_pair)))
+                    batch = batch.filter(pa.array(~may_pair))
             if batch.num_rows:
                 yield "insert", batch
-        rest = deleted.filter(pa.array(left))
+        rest = deleted.filter(pa.array(is_unmatched))
         if later:
             yield from self._pair(rest, _concatenate(later, self._schema))
         elif rest.num_rows:
@@ -230,34 +222,26 @@ class RowMatcher:
 
 
 class _Groups:
-    """Indexes of rows by a number of each; each index is given out once.
-
-    Args:
-        hashes: the number of the row at each place.
-    """
+    """Indexes of rows by their hashes; ``take`` returns each index once."""
 
     def __init__(self, hashes: Hashes) -> None:
         self._order = np.argsort(hashes, kind="stable")
         self._numbers, self._starts, self._counts = np.unique(
             hashes[self._order], return_index=True, return_counts=True
         )
-        self._taken = np.zeros(len(self._numbers), np.int64)
+        self._used = np.zeros(len(self._numbers), np.int64)
 
     def take(self, hashes: Hashes) -> tuple[Indexes, Indexes]:
-        """Gives out indexes for rows with these numbers.
-
-        Returns:
-            The rows that got an index, and the index of each. The rows have the same number, and may still differ.
-        """
+        """Takes indexes for rows with these hashes, while there are any. Returns the rows and their indexes."""
         if not len(self._numbers):
             return np.empty(0, np.int64), np.empty(0, np.int64)
         order = np.argsort(hashes, kind="stable")
         ascending = hashes[order]
         group = np.minimum(np.searchsorted(self._numbers, ascending), len(self._numbers) - 1)
-        rank = np.arange(len(ascending)) - np.searchsorted(ascending, ascending, "left") + self._taken[group]
+        rank = np.arange(len(ascending)) - np.searchsorted(ascending, ascending, "left") + self._used[group]
         matched = (self._numbers[group] == ascending) & (rank < self._counts[group])
         group, rank = group[matched], rank[matched]
-        np.add.at(self._taken, group, 1)
+        np.add.at(self._used, group, 1)
         return order[matched], self._order[self._starts[group] + rank]
 
 
@@ -282,3 +266,88 @@ def _concatenate(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordB
     whole = pa.concat_batches(batches) if len(batches) > 1 else batches[0]
     batches.clear()
     return whole.cast(schema) if whole.schema != schema else whole
+
+
+PARTS_BITS = 5
+PARTS = 1 << PARTS_BITS
+
+_BUFFERED = 4 * MIB
+"""Rows of all parts are collected up to this size before they are written."""
+
+
+class SpilledRows:
+    """Rows in temporary files, one for each part, until the end of the context.
+
+    ``level`` chooses the bits of a row's hash that give its part; the next level divides rows of one part further.
+    """
+
+    def __init__(self, schema: pa.Schema, level: int) -> None:
+        self._schema, self._shift = schema, np.uint64(64 - PARTS_BITS * (level + 1))
+        self._stack = ExitStack()
+        self._buffers: list[list[pa.RecordBatch]] = [[] for _ in range(PARTS)]
+        self._writers: list[Any] = [None] * PARTS
+        self._bytes = 0
+
+    def __enter__(self) -> SpilledRows:
+        self._directory = Path(self._stack.enter_context(TemporaryDirectory(prefix="dolmen-")))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._buffers = []
+        self._stack.close()
+
+    def add(self, batch: pa.RecordBatch, hashes: Hashes) -> None:
+        """Adds rows with their hashes. Raises LimitError if the disk is full."""
+        part_of = (hashes >> self._shift) & np.uint64(PARTS - 1)
+        order = np.argsort(part_of, kind="stable")
+        sorted_rows = batch.take(pa.array(order))
+        ends = np.searchsorted(part_of[order], np.arange(PARTS + 1, dtype=np.uint64))
+        for part in np.flatnonzero(np.diff(ends)).tolist():
+            self._buffers[part].append(sorted_rows.slice(ends[part], ends[part + 1] - ends[part]))
+        self._bytes += batch.nbytes
+        if self._bytes > _BUFFERED:
+            self._write()
+
+    def finish(self) -> None:
+        """Ends the files. Raises LimitError if the disk is full."""
+        self._write()
+        with _explaining_full_disks():
+            for writer in self._writers:
+                if writer is not None:
+                    writer.close()
+
+    def read(self, part: int) -> Iterator[pa.RecordBatch]:
+        """Streams the rows of one part."""
+        if self._writers[part] is None:
+            return
+        with pa.memory_map(str(self._path(part))) as file, pa.ipc.open_stream(file) as rows:
+            yield from rows
+
+    def _path(self, part: int) -> Path:
+        return self._directory / f"{part}.arrow"
+
+    def _write(self) -> None:
+        with _explaining_full_disks():
+            for part, batches in enumerate(self._buffers):
+                if not batches:
+                    continue
+                if self._writers[part] is None:
+                    target = self._stack.enter_context(pa.OSFile(str(self._path(part)), "wb"))
+                    self._writers[part] = self._stack.enter_context(pa.ipc.new_stream(target, self._schema))
+                for batch in pa.Table.from_batches(batches).combine_chunks().to_batches():
+                    self._writers[part].write_batch(batch)
+                batches.clear()
+        self._bytes = 0
+
+
+@contextmanager
+def _explaining_full_disks() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        raise LimitError(
+            "the temporary directory is full of changed rows that don't fit into memory: make room, or ask for fewer "
+            "versions"
+        ) from error

@@ -1,20 +1,19 @@
-"""One table in one version, seen through the columns of the feed's last version.
+"""One table in one version, seen through the columns of the feed's last version, and its files that a change concerns.
 
 A version may lack columns of the feed that a later restore brought back. In such a version these columns are NULL in
 all rows, whatever its files still hold. A column that was added later is not absent: older rows have its default.
 
-``changing_commits`` finds the commits that changed a table's rows, with few requests: most versions of a long chain are
-never read. The history lists the effects of each commit. They only choose the manifests that are read first. Whether a
-table is the same in two versions follows from its entries: a commit that added rows left a younger timestamp, one that
-took rows away moved ``last_delete_ts``, one that replaced all of them made a new epoch, and one that dropped a column
-of the feed no longer shows it. Where the entries disagree with the history, every version in between is read.
+``changing_commits`` reads few of the versions in a long chain. The effects in the history only choose the manifests
+that are read first. Entries decide whether a table differs between two versions: a commit that added rows left a
+greater timestamp, one that deleted rows moved ``last_delete_ts``, one that replaced all rows made a new epoch, and one
+that dropped a column of the feed does not show it. If they disagree with the history, every version in between is read.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, pairwise
+from itertools import chain, islice, pairwise
 from typing import TypeAlias
 
 import msgspec
@@ -25,18 +24,18 @@ from dolmen.commit.context import Context
 from dolmen.commit.versions import history_between, manifest_of
 from dolmen.entries.segments.erasures_in_force import with_erasures
 from dolmen.entries.segments.live import LiveFiles, tombstones_of
+from dolmen.entries.segments.row_bounds import RowBounds, may_match_mask
 from dolmen.entries.segments.segment_reader import SegmentReader
+from dolmen.entries.segments.tombstone_judge import FileTombstones, TombstoneJudge
 from dolmen.errors import SchemaError
-from dolmen.format.column_history import changed_forms, fields_inside, nested_values, wider_ids
-from dolmen.format.entries import Tombstone
+from dolmen.format.column_history import changed_forms, fields_inside, wider_ids
+from dolmen.format.entries import DataFile, Tombstone
 from dolmen.format.evolution import widen_entry
 from dolmen.format.manifest import Erasure, HistoryEntry, Manifest, TableEntry
 from dolmen.format.schema import COMMIT_TS_ID, Field, Schema
 from dolmen.format.types import short_type
-from dolmen.predicate import Predicate, columns
-from dolmen.rows.scan.plan import FilePlan, ScanPlan
-from dolmen.rows.scan.read.reading import PlanReader
-from dolmen.rows.scan.read.row_groups import RowGroup, column_of
+from dolmen.predicate import Predicate, StatsVerdict, columns
+from dolmen.rows.scan.plan import FilePlan
 
 AbsentColumns: TypeAlias = Mapping[int, frozenset[int]]
 """By id of a column, the ids of it or of the fields inside it that a version does not show."""
@@ -47,62 +46,54 @@ _AHEAD = 8
 _SAME_ROWS = frozenset(("resolve", "compact", "index", "merge", "set", "alter", "rename"))
 """Effects after which a scan returns the same rows, in the columns that it still has."""
 
-_REACHING = frozenset(("erase", "forget"))
+_ON_OTHER_TABLES = frozenset(("erase", "forget"))
 """Effects on more tables than the one that they name, if they name any."""
 
 
 def absent_columns(own: Schema, commit_ts: int, fields: Iterable[Field]) -> AbsentColumns:
-    """The columns, and fields inside them, that a version of the table does not show.
+    """The columns of the feed, and fields inside them, that a version with these columns does not show.
 
     A table that was dropped and restored may give an id a second time, so the time of a column's addition counts too.
-
-    Args:
-        own: the version's columns.
-        commit_ts: its commit timestamp.
-        fields: columns of the feed.
     """
     there = {field.id: field for field in own.fields}
-    found: dict[int, frozenset[int]] = {}
+    absent: dict[int, frozenset[int]] = {}
     for field in fields:
-        known = there.get(field.id)
-        if known == field:
+        shown = there.get(field.id)
+        if shown == field:
             continue
-        if known is None or known.added_ts != field.added_ts:
+        if shown is None or shown.added_ts != field.added_ts:
             if field.added_ts <= commit_ts or field.id < own.next_id:
-                found[field.id] = frozenset((field.id,))
+                absent[field.id] = frozenset((field.id,))
             continue
-        shown = {(inside.id, inside.added_ts) for inside in fields_inside(known.type)}
-        gone = frozenset(
+        inner = {(inside.id, inside.added_ts) for inside in fields_inside(shown.type)}
+        hidden = frozenset(
             inside.id
             for inside in fields_inside(field.type)
-            if (inside.id, inside.added_ts) not in shown and (inside.added_ts <= commit_ts or inside.id < own.next_id)
+            if (inside.id, inside.added_ts) not in inner and (inside.added_ts <= commit_ts or inside.id < own.next_id)
         )
-        if gone:
-            found[field.id] = gone
-    return found
+        if hidden:
+            absent[field.id] = hidden
+    return absent
 
 
 @dataclass(frozen=True)
 class CommitStep:
-    """A version that may have changed a table's rows, and the version before it, or for net changes an earlier one."""
+    """A version that may have changed a table's rows, and the version before it (an earlier one for net changes)."""
 
     before: Manifest
     after: Manifest
 
 
 def entry_of(manifest: Manifest, uuid: str) -> TableEntry | None:
-    """The entry of the table with this uuid, whatever its name is; None if the version has no such table."""
+    """The entry of the table with this uuid; None if the version has no such table."""
     name = manifest.name_of(uuid)
     return None if name is None else manifest.tables[name]
 
 
 def may_differ(before: Manifest, after: Manifest, uuid: str, segments: SegmentReader, fields: Sequence[Field]) -> bool:
-    """Whether a table's rows may differ between two versions, or may have differed from both in between.
+    """True if a table's rows may differ between two versions, or may have differed from both in between.
 
-    False is certain. It goes by the entries alone; an idle table's is fetched if it has become idle in between.
-
-    Args:
-        fields: columns of the feed: a version that does not show one of them differs from one that does.
+    Compares entries only. A version that does not show one of the feed's columns differs from one that does.
     """
     first, last = entry_of(before, uuid), entry_of(after, uuid)
     if first is None or last is None:
@@ -126,11 +117,10 @@ def changing_commits(
 ) -> Iterator[CommitStep]:
     """Yields the commits after ``since`` and up to ``until`` that may have changed a table's rows, oldest first.
 
-    Reads segments of history, and the manifests of these commits and of the versions before them; several at once.
+    Reads segments of history, and the manifests of these commits and of the versions before them.
 
     Args:
-        newest: a version that knows the history of ``until``.
-        fields: columns of the feed.
+        newest: a version that has the history of ``until``.
 
     Raises:
         VersionExpiredError: a version has expired in the meantime.
@@ -139,7 +129,7 @@ def changing_commits(
         return
     history = history_between(context.head, newest, since.version + 1, until.version)
     names = {name for manifest in (since, until) if (name := manifest.name_of(uuid)) is not None}
-    for before, after in pairwise(_manifests(context, since, until, _worth_reading(history, names))):
+    for before, after in pairwise(_manifests(context, since, until, _relevant_commits(history, names))):
         if not may_differ(before, after, uuid, context.segments, fields):
             continue
         if after.version == before.version + 1:
@@ -158,36 +148,36 @@ def _manifests(
     return chain([first], read, [last])
 
 
-def _worth_reading(history: Iterable[HistoryEntry], names: set[str]) -> Iterator[HistoryEntry]:
-    """The commits that say that they changed rows of the table, and those before them; the last one is left out."""
+def _relevant_commits(history: Iterable[HistoryEntry], names: set[str]) -> Iterator[HistoryEntry]:
+    """The commits that may have changed rows of the table, and those before them; the last one is left out."""
     before: HistoryEntry | None = None
-    is_before_wanted = False
+    is_before_relevant = False
     for entry in history:
-        is_wanted = _says_changes(entry, names)
-        if before is not None and (is_wanted or is_before_wanted):
+        is_relevant = _may_change_rows(entry, names)
+        if before is not None and (is_relevant or is_before_relevant):
             yield before
-        before, is_before_wanted = entry, is_wanted
+        before, is_before_relevant = entry, is_relevant
 
 
-def _says_changes(entry: HistoryEntry, names: set[str]) -> bool:
-    """Whether a commit says that it changed rows of a table with one of these names. Adds its new name to them."""
-    for deed in entry.did:
-        if deed.what == "rename" and deed.table in names:
-            names.update(deed.over)
+def _may_change_rows(entry: HistoryEntry, names: set[str]) -> bool:
+    """True if a commit may have changed rows of a table with one of these names. Adds its new name to them."""
+    for effect in entry.did:
+        if effect.what == "rename" and effect.table in names:
+            names.update(effect.over)
     return bool(entry.did_more) or any(
-        deed.what in _REACHING or (deed.table in names and deed.what not in _SAME_ROWS) for deed in entry.did
+        effect.what in _ON_OTHER_TABLES or (effect.table in names and effect.what not in _SAME_ROWS)
+        for effect in entry.did
     )
 
 
 @dataclass(frozen=True)
 class FeedColumns:
-    """The columns that are read of every version.
+    """The columns that a feed reads of every version.
 
     Args:
-        schema: the table's columns in the feed's last version.
+        schema: the table's columns in the feed's last version, to which ``where`` is bound.
         output: the columns of the result.
-        key: the columns by which a deleted and an added row are the same row; none if there is no key.
-        where: bound to ``schema``: only rows for which it is TRUE.
+        key: the columns by which a deleted and an added row are the same row; may be empty.
     """
 
     schema: Schema
@@ -203,17 +193,19 @@ class FeedColumns:
 
     @cached_property
     def ids(self) -> frozenset[int]:
-        """Ids of the columns that are read."""
         return frozenset(field.id for field in self.read)
+
+    @property
+    def arrow(self) -> pa.Schema:
+        """The Arrow schema of the rows that are read. A column is NULL in versions that do not show it."""
+        return pa.schema([pa.field(field.name, field.arrow_type) for field in self.read])
 
     @cached_property
     def filtered(self) -> frozenset[int]:
-        """Ids of the columns that the predicate names."""
         return frozenset() if self.where is None else columns(self.where)
 
     @cached_property
     def needed(self) -> tuple[Field, ...]:
-        """The columns that are read, and those that the predicate names."""
         return tuple(field for field in self.schema.fields if field.id in self.ids | self.filtered)
 
 
@@ -222,8 +214,8 @@ class TableState:
 
     Args:
         entry: its whole entry, with the columns of the feed's last version.
-        own: the columns that the version shows itself.
-        absent: those of the feed's columns that it does not show.
+        own: the columns of the version.
+        absent: the feed's columns that the version does not show.
     """
 
     def __init__(
@@ -244,10 +236,10 @@ class TableState:
         *,
         hide: bool = True,
     ) -> TableState | None:
-        """The table with this uuid; None if the version has no such table. An idle one's entry is fetched.
+        """The table with this uuid; None if the version has no such table. Fetches the entry of an idle one.
 
         Args:
-            erasures: oldest first: the table is seen without the rows that younger ones than the version erased.
+            erasures: oldest first: the table is seen without rows that erasures after this version erased.
             hide: whether columns that the version does not show are NULL, and not what its files hold.
 
         Raises:
@@ -270,32 +262,17 @@ class TableState:
         """The same version of the table with another entry."""
         return TableState(self.context, self.manifest, self.name, entry, self.own, self.absent)
 
-    def shows_like(self, other: TableState, columns: FeedColumns) -> bool:
-        """Whether two versions show the same of the columns that are needed."""
+    def shows_same(self, other: TableState, columns: FeedColumns) -> bool:
+        """True if two versions show the same of the columns that are needed."""
         return all(self.absent.get(field.id) == other.absent.get(field.id) for field in columns.needed)
 
     def where(self, columns: FeedColumns) -> Predicate | None:
         """The predicate, if files can be judged by it; None if it names a column that the version lacks."""
         return None if self.absent.keys() & columns.filtered else columns.where
 
-    def column(self, group: RowGroup, field: Field, arrays: Mapping[int, pa.Array]) -> pa.Array:
-        """A column of a row group as this version shows it, in the feed's type; all rows, deleted ones too.
-
-        Args:
-            arrays: by id, at least this column as it is in the file.
-        """
-        gone = self.absent.get(field.id)
-        if gone is None:
-            return column_of(group, field, arrays)
-        if field.id in gone:
-            is_older = field.added_ts <= self.commit_ts
-            return pa.nulls(group.rows, field.arrow_type) if is_older else field.initial_values(group.rows)
-        own = self.own.by_id[field.id]
-        return nested_values(column_of(group, own, arrays), own.arrow_type, field.arrow_type)
-
     @property
     def commit_ts(self) -> int:
-        """The version's commit timestamp: rows of later commits have greater ones."""
+        """The version's commit timestamp; rows of later commits have greater ones."""
         return self.manifest.commit_ts
 
     @cached_property
@@ -307,27 +284,6 @@ class TableState:
         """The inline deletes of later commits. Those of the version's own commit and of erasures are always inline."""
         return tuple(tombstone for tombstone in self.entry.tombstones if tombstone.ts > commit_ts)
 
-    def reader(
-        self, columns: FeedColumns, files: tuple[FilePlan, ...] = (), unresolved: tuple[Tombstone, ...] = ()
-    ) -> PlanReader:
-        """A reader of some of its files.
-
-        Args:
-            unresolved: the deletes among which the files' tombstones are.
-        """
-        plan = ScanPlan(
-            table=self.name,
-            version=self.manifest.version,
-            entry=self.entry,
-            output=columns.read,
-            where=self.where(columns),
-            limit=None,
-            files=files,
-            pruned={},
-            unresolved=unresolved,
-        )
-        return PlanReader(self.context, plan)
-
 
 def _check_types(own: Schema, last: Schema, version: int) -> None:
     there = {field.id: field for field in last.fields}
@@ -338,9 +294,8 @@ def _check_types(own: Schema, last: Schema, version: int) -> None:
         if now.type != field.type and wider_ids(field.type, now.type, field.id):
             raise SchemaError(
                 f"column {field.name!r} is {short_type(field.arrow_type)} in version {version}, "
-                f"but {short_type(now.arrow_type)} in the last "
-                "one, to which the table was restored: take the changes up to the restore apart, or widen the column "
-                "again"
+                f"but {short_type(now.arrow_type)} in the last one, to which the table was restored: take the changes "
+                "up to the restore apart, or widen the column again"
             )
 
 
@@ -352,3 +307,161 @@ def _with_dropped(schema: Schema, own: Schema) -> Schema:
     return Schema(
         schema.fields, schema.next_id, tuple(dropped.values()), schema.altered_ts, schema.mapping or own.mapping
     )
+
+
+_FILES_AT_ONCE = 4096
+"""The most files of one version that are looked up in the other at once."""
+
+
+@dataclass(frozen=True)
+class AffectedFile:
+    """A file that may have lost rows: in the earlier version with its deletes, and its entry in the later version.
+
+    ``tombstones`` are deletes that may have hidden rows of it, or None if one of them certainly hides all.
+    """
+
+    before: FilePlan
+    after: DataFile
+    tombstones: FileTombstones | None
+
+
+class FilePlanner:
+    """Plans the reading of one version's files, with some deletes instead of all."""
+
+    def __init__(
+        self, state: TableState, columns: FeedColumns, tombstones: tuple[Tombstone, ...] | None = None
+    ) -> None:
+        self._state, self._columns, self._tombstones = state, columns, tombstones
+        self._where = state.where(columns)
+
+    @property
+    def tombstones(self) -> tuple[Tombstone, ...]:
+        """The deletes that count, oldest first."""
+        return self._state.tombstones if self._tombstones is None else self._tombstones
+
+    @cached_property
+    def judge(self) -> TombstoneJudge:
+        """Judges files by statistics against these deletes."""
+        return TombstoneJudge(self.tombstones, self._state.entry.schema)
+
+    def plans(self, files: Iterable[DataFile]) -> Iterator[FilePlan]:
+        """Plans those of the files that may have visible rows that match."""
+        return (plan for file in files if (plan := self.plan(file)) is not None)
+
+    def plan(self, file: DataFile) -> FilePlan | None:
+        """The file with the deletes that may hide rows of it; None if no row of it both matches and is visible."""
+        if not file.live_rows:
+            return None
+        verdict = StatsVerdict.ALWAYS
+        if self._where is not None:
+            verdict = RowBounds.of(file, self._state.entry.schema, self._columns.filtered).judge(self._where)
+        tombstones = None if verdict is StatsVerdict.NEVER else self.judge.of_file(file)
+        return None if tombstones is None else FilePlan(file, verdict is StatsVerdict.MAYBE, tombstones)
+
+
+def younger_files(state: TableState, columns: FeedColumns, commit_ts: int) -> Iterator[DataFile]:
+    """Yields the files that may hold matching rows of commits after ``commit_ts``."""
+    where = state.where(columns)
+    requested = [segment for segment in state.live.segments_for(where) if segment.greatest > commit_ts]
+    for each in state.live.live_segments(requested) if requested else ():
+        positions = None if where is None else each.positions(may_match_mask(where, each.table))
+        yield from (file for file in each.entries(positions) if file.greatest_row_ts > commit_ts)
+    yield from (file for file in state.entry.files if file.greatest_row_ts > commit_ts)
+
+
+def affected_by_commit(before: TableState, after: TableState, columns: FeedColumns) -> Iterator[AffectedFile]:
+    """Yields the files of ``before`` that may have lost rows by the commit that made ``after``, from few segments."""
+    older = FilePlanner(before, columns)
+    own = [each for each in after.tombstones_since(before.commit_ts) if each.ts <= after.commit_ts]
+    judge = TombstoneJudge(own, after.entry.schema)
+    replaced = _replaced_vectors(before, after)
+    for file in _judged_files(before, judge):
+        now = replaced.pop(file.uuid, None)
+        tombstones = judge.of_file(file)
+        if now is None and tombstones is not None and not tombstones:
+            continue
+        if (plan := older.plan(file)) is not None:
+            yield AffectedFile(plan, now or file, tombstones)
+    for file in before.live.find(list(replaced)).values():
+        if (plan := older.plan(file)) is not None:
+            yield AffectedFile(plan, replaced[file.uuid], FileTombstones())
+
+
+def affected_by_deletes(
+    before: TableState, deletes: tuple[Tombstone, ...], schema: Schema, columns: FeedColumns
+) -> Iterator[AffectedFile]:
+    """Yields the files of which some deletes may hide rows; ``schema`` has all columns that the deletes name."""
+    older, judge = FilePlanner(before, columns), TombstoneJudge(deletes, schema)
+    for file in _judged_files(before, judge):
+        tombstones = judge.of_file(file)
+        if (tombstones is None or tombstones) and (plan := older.plan(file)) is not None:
+            yield AffectedFile(plan, file, tombstones)
+
+
+def affected_between(
+    before: TableState, after: TableState, columns: FeedColumns, planner: FilePlanner
+) -> Iterator[AffectedFile] | None:
+    """Files of ``before`` that may have lost rows up to a later version of its epoch; None if some were replaced."""
+    affected: list[AffectedFile] = []
+    older = FilePlanner(before, columns)
+    for some in _batches(before.live):
+        found = after.live.find([file.uuid for file in some])
+        for file in some:
+            now = found.get(file.uuid)
+            if now is None:
+                if file.live_rows:
+                    return None
+                continue
+            tombstones = planner.judge.of_file(now)
+            if now.vector == file.vector and tombstones is not None and not tombstones:
+                continue
+            if (plan := older.plan(file)) is not None:
+                affected.append(AffectedFile(plan, now, tombstones))
+    return iter(affected)
+
+
+def differing_files(state: TableState, other: TableState | None, columns: FeedColumns) -> Iterator[FilePlan]:
+    """Yields the files whose visible rows may not be the same in the other version."""
+    planner = FilePlanner(state, columns)
+    others = None if other is None else FilePlanner(other, columns)
+    for some in _batches(state.live):
+        found = {} if other is None else other.live.find([file.uuid for file in some])
+        for plan in planner.plans(some):
+            there = found.get(plan.file.uuid)
+            if others and there and plan.file.vector == there.vector:
+                alike = others.plan(there)
+                if alike is not None and tuple(alike.tombstones) == tuple(plan.tombstones):
+                    continue
+            yield plan
+
+
+def _judged_files(state: TableState, judge: TombstoneJudge) -> Iterator[DataFile]:
+    """The files of which some delete may hide rows, by the bounds of segments, and all inline files."""
+    if not judge:
+        return
+    verdicts = {segment.object: judge.of_segment(segment) for segment in state.live.segments}
+    requested = [segment for segment in state.live.segments if verdicts[segment.object]]
+    for each in state.live.live_segments(requested) if requested else ():
+        yield from each.entries(each.positions(verdicts[each.segment.object].mask(each)))
+    yield from state.entry.files
+
+
+def _replaced_vectors(before: TableState, after: TableState) -> dict[str, DataFile]:
+    """Files of ``before`` to which the next commit gave other vectors, as they are after it, by uuid.
+
+    Changed vectors are inline: in an overlay, or in the file's own inline entry.
+    """
+    inline = {file.uuid: file.vector for file in before.entry.files}
+    found = {file.uuid: file for file in after.entry.files if inline.get(file.uuid, file.vector) != file.vector}
+    older = set(before.entry.overlays)
+    if changed := [overlay.file for overlay in after.entry.overlays if overlay not in older]:
+        was = before.live.find(changed)
+        now = after.live.find(was)
+        found |= {uuid: file for uuid, file in now.items() if was[uuid].vector != file.vector}
+    return found
+
+
+def _batches(files: Iterable[DataFile]) -> Iterator[list[DataFile]]:
+    iterator = iter(files)
+    while some := list(islice(iterator, _FILES_AT_ONCE)):
+        yield some

@@ -26,21 +26,21 @@ from dolmen.format.schema import COMMIT_TS_FIELD, Field, Schema
 from dolmen.predicate import Predicate, StatsVerdict, columns, to_sql
 
 Pending: TypeAlias = Callable[[str, int, int], bytes | None]
-"""(key, offset, length) -> those bytes of an object that a transaction has not uploaded yet; None for others."""
+"""(key, offset, length) -> these bytes of an object that a transaction has not uploaded yet; None for others."""
 
 Reason: TypeAlias = Literal["filter", "deleted", "limit"]
 _WORDS: dict[Reason, str] = {"filter": "statistics", "deleted": "deletes of all rows", "limit": "the limit"}
 
 
 class SchemaSource(Protocol):
-    """A table of one version, as a user holds it."""
+    """A table of one version in the public API."""
 
     @property
     def _stored_schema(self) -> Schema: ...
 
 
 def stored_schema_of(table: SchemaSource) -> Schema:
-    """The columns of a table with their ids and stored types, as predicates are bound to them."""
+    """The columns of a table with their ids and stored types."""
     return table._stored_schema
 
 
@@ -48,11 +48,7 @@ def stored_schema_of(table: SchemaSource) -> Schema:
 class View:
     """One table as one version shows it. Another process reads the same rows from a pickled view.
 
-    Args:
-        context: the database's store, runtime and cache.
-        manifest: the version.
-        table: the table's name.
-        pending: reads objects that a transaction has not uploaded yet; None outside of transactions.
+    ``pending`` reads objects that a transaction has not uploaded yet.
     """
 
     context: Context
@@ -61,16 +57,16 @@ class View:
     pending: Pending | None = None
 
     def entry(self) -> TableEntry:
-        """The table's entry, with what has left the manifest. Raises TableNotFoundError."""
+        """The table's whole entry. Raises TableNotFoundError."""
         return self.context.segments.whole(self.manifest.table(self.table))
 
     def reading(self) -> AbstractContextManager[None]:
-        """Surrounds work that reads the version's objects: see ``Context.reading``."""
+        """See ``Context.reading``."""
         return self.context.reading(self.manifest.version)
 
 
 class FactSheet:
-    """A result that shows its facts as text, one a line, and in notebooks as a table."""
+    """A result that is shown as text, one fact a line, and in notebooks as a table."""
 
     def facts(self) -> list[tuple[str, str]]:
         """The facts, as pairs of name and value."""
@@ -88,13 +84,7 @@ class FactSheet:
 
 @dataclass(frozen=True)
 class FilePlan:
-    """A data file to read.
-
-    Args:
-        file: its entry.
-        filter: whether its rows have to be tested against the scan's predicate; False when all of them match.
-        tombstones: deletes that may hide rows of it, by statistics.
-    """
+    """A data file to read, with deletes that may hide rows of it; ``filter``: its rows have to be tested."""
 
     file: DataFile
     filter: bool
@@ -102,35 +92,27 @@ class FilePlan:
 
     @property
     def where_tombstones(self) -> list[WhereTombstone]:
-        """The predicates among its tombstones. It makes no list of the keys, of which there may be thousands."""
         if isinstance(self.tombstones, FileTombstones):
             return self.tombstones.where
         return [each for each in self.tombstones if isinstance(each, WhereTombstone)]
 
     @property
     def key_columns(self) -> list[tuple[int, ...]]:
-        """The columns of the keys tombstones among its tombstones."""
         if isinstance(self.tombstones, FileTombstones):
             return self.tombstones.key_columns
         return list(dict.fromkeys(each.columns for each in self.tombstones if isinstance(each, KeysTombstone)))
 
     @property
     def exact_rows(self) -> int | None:
-        """Number of rows that the scan gets from it; None where metadata does not tell."""
+        """Number of rows that the scan gets from it; None if metadata does not tell."""
         return None if self.filter or self.tombstones else self.file.live_rows
 
 
 @dataclass(frozen=True)
 class SegmentUse:
-    """Use of the table's segments: how many segments of data files were read or pruned, and what planning fetched.
+    """The segments of data files that planning read or left out, and what it fetched for that."""
 
-    Args:
-        kept: segments that were looked into.
-        pruned: segments that their bounds in the root, or the limit, made unnecessary; or whose rows the root counts.
-        requests, bytes: fetched; what the cache had is not among them.
-    """
-
-    kept: int = 0
+    read: int = 0
     pruned: int = 0
     requests: int = 0
     bytes: int = 0
@@ -141,16 +123,9 @@ class ScanPlan(FactSheet):
     """The files and columns that a scan reads, and the deletes that it applies.
 
     Args:
-        table: its name.
-        version: of the snapshot.
-        entry: the table in that snapshot.
-        output: columns of the result, in order.
-        where: the scan's predicate.
-        limit: at most so many rows.
         files: to read, oldest first.
-        pruned: how many files are not to be read, by reason: nothing matches, all is deleted, the limit is reached.
+        pruned: number of files left out, by reason.
         unresolved: all tombstones of the table, oldest first.
-        segments: what planning took.
         counted_files, counted_rows: files that are not listed, and the rows that the scan gets from them, by
             metadata; only in plans for counting.
     """
@@ -170,16 +145,14 @@ class ScanPlan(FactSheet):
 
     @cached_property
     def schema(self) -> pa.Schema:
-        """Arrow schema of the result."""
         return pa.schema([pa.field(field.name, field.arrow_type, field.nullable) for field in self.output])
 
     @cached_property
     def output_ids(self) -> frozenset[int]:
-        """Ids of the result's columns."""
         return frozenset(field.id for field in self.output)
 
     def facts(self) -> list[tuple[str, str]]:
-        """The lines of ``repr``, all of them known from the manifest and its segments alone."""
+        """The lines of ``repr``, from the manifest and its segments alone."""
         reasons = ", ".join(f"{count:,} by {_WORDS[reason]}" for reason, count in sorted(self.pruned.items()))
         files = len(self.files) + self.counted_files + sum(self.pruned.values())
         use = self.segments
@@ -195,9 +168,9 @@ class ScanPlan(FactSheet):
             ),
             (
                 "segments",
-                f"{use.kept:,} of {use.kept + use.pruned:,} looked into, fetched with {use.requests:,} requests, "
+                f"{use.read:,} of {use.read + use.pruned:,} looked into, fetched with {use.requests:,} requests, "
                 f"{use.bytes:,} bytes"
-                if use.kept + use.pruned + use.requests
+                if use.read + use.pruned + use.requests
                 else "",
             ),
             ("rows in them", f"{sum(file.file.live_rows for file in self.files):,}"),
@@ -210,9 +183,7 @@ class ScanPlan(FactSheet):
         """All tombstones that some file has to be checked against, oldest first."""
         needed = np.zeros(len(self.unresolved), np.bool_)
         for file in self.files:
-            if isinstance(
-                file.tombstones, FileTombstones
-            ):  # those of ``unresolved``; other lists come with their own deletes
+            if isinstance(file.tombstones, FileTombstones):  # others are not from ``unresolved``
                 needed[file.tombstones.indexes()] = True
         return tuple(self.unresolved[index] for index in np.flatnonzero(needed).tolist())
 
@@ -230,13 +201,10 @@ def plan(
     """Plans a scan of one table in one version. Reads at most segments.
 
     Args:
-        view: the table, and the version of it.
-        columns: names of the result's columns; all by default. None at all is allowed (for counting).
+        columns: names of the result's columns; all by default. May be empty, for counting.
         where: a predicate bound to the table's schema.
-        limit: at most so many rows, any.
-        with_commit_ts: adds the column ``_commit_ts`` at the end.
-        counting: sum up the files that metadata can count instead of listing them, many at a time.
-        newer_than: a commit timestamp: leaves out files all of whose rows are of this time or before.
+        counting: sums up the files that metadata can count instead of listing them.
+        newer_than: a commit timestamp: leaves out files without later rows.
 
     Raises:
         TableNotFoundError, SchemaError: no such table or column.
@@ -260,10 +228,7 @@ def plan(
         pruned={reason: count for reason, count in planner.pruned.items() if count},
         unresolved=planner.tombstones,
         segments=SegmentUse(
-            planner.looked_into,
-            len(planner.live.segments) - planner.looked_into,
-            reader.tally.requests,
-            reader.tally.bytes,
+            planner.read, len(planner.live.segments) - planner.read, reader.tally.requests, reader.tally.bytes
         ),
         counted_files=planner.counted_files,
         counted_rows=planner.counted_rows,
@@ -291,7 +256,7 @@ def output_fields(entry: TableEntry, names: Sequence[str] | None, with_commit_ts
 
 
 class _ScanPlanner:
-    """Goes through a table's files, oldest first, a segment at a time where they have left the manifest."""
+    """Goes through a table's files, oldest first, segment by segment and then those in the manifest."""
 
     def __init__(
         self,
@@ -309,49 +274,46 @@ class _ScanPlanner:
         self._filtered: frozenset[int] = columns(where) if where is not None else frozenset()
         self.files: list[FilePlan] = []
         self.pruned: Counter[Reason] = Counter()
-        self.looked_into = self.counted_files = self.counted_rows = 0
+        self.read = self.counted_files = self.counted_rows = 0
         self._exact = 0
 
     def run(self) -> None:
-        """Fills in what the plan is made of."""
+        """Plans all files."""
         requested: list[Segment] = []
         for segment in self.live.segments:
             verdict = self._verdict(segment)
             if verdict is StatsVerdict.NEVER:
                 self.pruned["filter"] += segment.count
-            elif verdict is StatsVerdict.ALWAYS and self._known_by_root(segment):
+            elif verdict is StatsVerdict.ALWAYS and self._is_counted_in_root(segment):
                 self.counted_files += segment.count
                 self.counted_rows += segment.rows - segment.deleted
             else:
                 requested.append(segment)
-        left = len(requested)
+        remaining = len(requested)
         live_segments = self.live.live_segments(requested, ahead=1 if self._limit is not None else None)
-        while left and not self._enough():  # asked before the next one is fetched
-            self.looked_into += 1
-            left -= 1
+        while remaining and not self._has_enough():  # before the next one is fetched
+            self.read += 1
+            remaining -= 1
             self._add_segment(next(live_segments))
-        self.pruned["limit"] += sum(segment.count for segment in requested[len(requested) - left :])
+        self.pruned["limit"] += sum(segment.count for segment in requested[len(requested) - remaining :])
         inline = self.live.entry.files
         for index, file in enumerate(inline):
-            if self._enough():
+            if self._has_enough():
                 self.pruned["limit"] += len(inline) - index
                 break
             self._add(file, partial(self._deletes.of_file, file))
-        self._correct()
-
-    def _correct(self) -> None:
-        """Files of segments that were not looked into were counted with those of them that are gone."""
+        # Counts of segments that were not read include files that were replaced.
         there = len(self.files) + self.counted_files + sum(self.pruned.values())
         for reason in ("filter", "limit"):
             over = min(self.pruned[reason], max(0, there - self.live.count))
             self.pruned[reason] -= over
             there -= over
 
-    def _known_by_root(self, segment: Segment) -> bool:
-        """Whether the root alone gives the number of rows in a segment all of whose rows match."""
+    def _is_counted_in_root(self, segment: Segment) -> bool:
+        """True if the root has the number of rows of a segment whose rows all match."""
         return self._counting and not len(self.live.changes.uuids) and not self._deletes.of_segment(segment)
 
-    def _enough(self) -> bool:
+    def _has_enough(self) -> bool:
         return self._limit is not None and self._exact + self.counted_rows >= self._limit
 
     def _add_segment(self, segment: LiveSegment) -> None:
@@ -370,9 +332,9 @@ class _ScanPlanner:
             positions = positions[~exact[positions]]
         ids = self._filtered | tombstones.ids
         files = tombstones.of_files(segment, positions, segment.entries(positions, ids))
-        for left in range(len(positions), 0, -1):
-            if self._enough():
-                self.pruned["limit"] += left
+        for remaining in range(len(positions), 0, -1):
+            if self._has_enough():
+                self.pruned["limit"] += remaining
                 return
             self._add(*next(files))
 

@@ -1,10 +1,10 @@
-"""A scan: what ``table.scan(...)`` returns. It can explain itself, stream, count, or become a data frame."""
+"""A scan, which ``table.scan(...)`` returns. It can explain itself, stream, count, or become a data frame."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -14,15 +14,17 @@ from pyroaring import BitMap
 
 from dolmen.errors import InputError
 from dolmen.format.delete_object import vector_of_mask
+from dolmen.format.entries import KeysTombstone, WhereTombstone
 from dolmen.format.schema import COMMIT_TS
 from dolmen.format.types import to_boolean_array
 from dolmen.predicate import Predicate, bind
 from dolmen.rows.scan import plan as planning
-from dolmen.rows.scan.engines.dataframes import optional, to_pandas, to_polars
-from dolmen.rows.scan.explain import Explanation, explain
-from dolmen.rows.scan.plan import ScanPlan, View, plan
-from dolmen.rows.scan.read.reading import PlanReader, RowGroupColumns
-from dolmen.rows.scan.read.row_groups import RowGroup, column_of, row_mask
+from dolmen.rows.scan.data_objects import first_request
+from dolmen.rows.scan.engines.dataframes import lazy_frame, optional, to_pandas, to_polars
+from dolmen.rows.scan.plan import FactSheet, ScanPlan, View, plan
+from dolmen.rows.scan.reading import PlanReader, RowGroupColumns, batches
+from dolmen.rows.scan.row_groups import RowGroup, column_of, row_mask
+from dolmen.rows.scan.scan_deletes import blob_requests, cache_key, tombstones_to_fetch
 
 if TYPE_CHECKING:
     import duckdb
@@ -30,18 +32,15 @@ if TYPE_CHECKING:
     import polars as pl
 
 
-_NOTHING_ELSE: frozenset[int] = frozenset()
-
-
 def count_rows(reader: PlanReader) -> int:
-    """Counts the rows of a plan's files that the scan would give without its limit."""
+    """Counts the rows of a plan's files, without its limit."""
     plan = reader.plan
-    known = plan.counted_rows + sum(file.exact_rows or 0 for file in plan.files)
-    unknown = tuple(file for file in plan.files if file.exact_rows is None)
-    if not unknown or (plan.limit is not None and known >= plan.limit):
-        return known
-    rest = replace(reader, plan=replace(plan, files=unknown), cautious=False, tests_only=True)
-    return known + sum(rest.read(_count, rest.groups(), _NOTHING_ELSE))
+    counted = plan.counted_rows + sum(file.exact_rows or 0 for file in plan.files)
+    uncounted = tuple(file for file in plan.files if file.exact_rows is None)
+    if not uncounted or (plan.limit is not None and counted >= plan.limit):
+        return counted
+    rest = replace(reader, plan=replace(plan, files=uncounted), cautious=False, tests_only=True)
+    return counted + sum(rest.read(_count, rest.groups(), frozenset()))
 
 
 def _count(group: RowGroup, columns: RowGroupColumns) -> int:
@@ -60,7 +59,7 @@ class Scan:
         view: the table, and the version of it.
         columns: names of the result's columns, in order; all by default.
         where: only rows for which this is TRUE.
-        limit: at most so many rows.
+        limit: the most rows.
         order_by: columns to sort by, descending with a leading ``-``; NULLs and NaN come last. Sorts in memory.
         with_commit_ts: adds the column ``_commit_ts``: when each row was committed.
 
@@ -84,9 +83,10 @@ class Scan:
         self._with_commit_ts = with_commit_ts
         entry = view.entry()
         self._order_by = order_by
-        asked = _order([order_by] if isinstance(order_by, str) else order_by or ())
-        order = [entry.schema.field(name) for name, _ in asked]
-        self._order = [(field.name, way) for field, (_, way) in zip(order, asked, strict=True)]
+        names = [order_by] if isinstance(order_by, str) else order_by or ()
+        order = [entry.schema.field(name.removeprefix("-")) for name in names]
+        ways = ["descending" if name.startswith("-") else "ascending" for name in names]
+        self._order = [(field.name, way) for field, way in zip(order, ways, strict=True)]
         self._limit = limit
         planning.check_limit(limit)
         output = planning.output_fields(entry, columns, with_commit_ts)
@@ -103,7 +103,7 @@ class Scan:
 
     @property
     def _files(self) -> ScanPlan:
-        """The plan of what to read. The first access makes it, and fetches only segments."""
+        """The plan, which the first access makes from the manifest and segments."""
         if self._planned is None:
             with self._view.reading():
                 found = self._plan()
@@ -123,7 +123,7 @@ class Scan:
         )
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
-        """Streams the rows with bounded memory: at most a few row groups are held at once.
+        """Streams the rows with bounded memory: only a few row groups are in memory at once.
 
         Examples:
             >>> sum(batch.num_rows for batch in people.scan().to_batches())
@@ -172,8 +172,8 @@ class Scan:
     def to_duckdb(self, connection: duckdb.DuckDBPyConnection | None = None) -> duckdb.DuckDBPyRelation:
         """A DuckDB relation that streams the scan whenever it is executed.
 
-        A query over it reads the columns that it needs and those files and row groups that its conditions leave,
-        unless the scan has a limit: its rows must not depend on the query.
+        A query over it reads only the columns that it needs, and only files and row groups that its conditions do not
+        exclude, unless the scan has a limit: its rows must not depend on the query.
 
         Args:
             connection: where the relation lives; DuckDB's default connection otherwise.
@@ -182,10 +182,7 @@ class Scan:
             >>> people.scan(where="age > 30").to_duckdb().count("*").fetchall()
             [(2,)]
         """
-        from dolmen.rows.scan.engines.dataset import (
-            ScanDataset,  # pyarrow's datasets: only for those who ask
-            needs_boxes,
-        )
+        from dolmen.rows.scan.engines.dataset import ScanDataset, needs_boxes  # imports pyarrow.dataset
 
         duckdb = optional("duckdb", "dolmen[sql]")
         connection = connection or duckdb.default_connection()
@@ -197,14 +194,13 @@ class Scan:
     def to_polars_lazy(self) -> pl.LazyFrame:
         """A lazy frame of Polars that scans when it is collected.
 
-        It reads the columns that the query needs, and those files and row groups that its conditions leave; conditions
-        that dolmen does not understand are left to Polars.
+        It reads only the columns that the query needs, and only files and row groups that its conditions do not
+        exclude; conditions that dolmen does not understand are left to Polars.
 
         Examples:
             >>> people.scan().to_polars_lazy().select("age").max().collect().item()
             45
         """
-        from dolmen.rows.scan.engines.dataframes import lazy_frame  # only for those who ask
 
         return lazy_frame(self.schema, self._stored_schema, self._only, filters=not self._is_limited)
 
@@ -235,16 +231,13 @@ class Scan:
 
     @property
     def _is_limited(self) -> bool:
-        """Whether it has a limit. Which rows it takes is not known in advance, so no condition may be added to it."""
+        """True if it has a limit: its rows are not known in advance, so no condition may be added to it."""
         return self._limit is not None
 
     def _only(self, columns: Sequence[str], where: Predicate | None, limit: int | None = None) -> Scan:
-        """The same scan of some of its columns, and of rows that fulfil one more condition.
+        """The same scan of some of its columns, and of rows that fulfil another condition, up to another limit.
 
-        Args:
-            columns: names, in this order; ``_commit_ts`` comes last, and never alone.
-            where: bound to the table's schema; None if the scan is limited.
-            limit: at most so many of its rows.
+        ``_commit_ts`` comes last among the columns, and never alone. A limited scan takes no condition.
         """
         assert where is None or not self._is_limited
         limits = [most for most in (self._limit, limit) if most is not None]
@@ -283,30 +276,27 @@ class Scan:
                 if batch is not None:
                     yield batch
             return
-        left, inexact, groups = plan.limit, 1, reader.groups()
-        while left and (wave := _wave(groups, left, inexact)):
+        remaining, inexact, groups = plan.limit, 1, reader.groups()
+        while remaining and (wave := _wave(groups, remaining, inexact)):
             for batch in reader.read(self._decode, wave, plan.output_ids):
                 if batch is not None:
-                    yield batch.slice(0, left)
-                    left -= min(left, batch.num_rows)
-                if not left:
+                    yield batch.slice(0, remaining)
+                    remaining -= min(remaining, batch.num_rows)
+                if not remaining:
                     break
             inexact *= 2
 
     def _decode(self, group: RowGroup, columns: RowGroupColumns) -> pa.RecordBatch | None:
         """The scan's rows of one row group; None if there are none."""
         keep = row_mask(group, columns.read(group.tests))
-        if keep is not None:
-            kept = int(np.count_nonzero(keep))
-            if kept == 0:
-                return None
-            if kept == len(keep):
-                keep = None
+        rows = group.rows if keep is None else int(np.count_nonzero(keep))
+        if rows == 0 and keep is not None:
+            return None
         arrays = columns.read(self._files.output_ids)
         output = [column_of(group, field, arrays) for field in self._files.output]
-        if keep is not None:
-            kept_rows = to_boolean_array(keep)
-            output = [array.filter(kept_rows) for array in output]
+        if keep is not None and rows < len(keep):
+            mask = to_boolean_array(keep)
+            output = [array.filter(mask) for array in output]
         return pa.record_batch(output, self._files.schema)
 
     def _sorted(self) -> pa.Table:
@@ -321,7 +311,7 @@ class Scan:
 
 
 def plan_of(scan: Scan) -> ScanPlan:
-    """The plan of what a scan reads. The first call makes it, and fetches only segments."""
+    """The plan of a scan, which the first call makes from the manifest and segments."""
     return scan._files
 
 
@@ -338,25 +328,16 @@ def reader_of(scan: Scan) -> PlanReader:
     return scan._reader(scan._files)
 
 
-def reading(scan: Scan) -> AbstractContextManager[None]:
-    """Surrounds work with ``reader_of``, and tells objects that have expired from damage. See ``Context.reading``."""
-    return scan._view.reading()
-
-
-def _order(order_by: Sequence[str]) -> list[tuple[str, str]]:
-    return [(name[1:], "descending") if name.startswith("-") else (name, "ascending") for name in order_by]
-
-
-def _wave(groups: Iterator[RowGroup], left: int, inexact: int) -> list[RowGroup]:
-    """The next row groups: as many as surely hold ``left`` rows, but at most ``inexact`` of unknown rows."""
+def _wave(groups: Iterator[RowGroup], rows: int, inexact: int) -> list[RowGroup]:
+    """The next row groups: enough for ``rows`` rows, but at most ``inexact`` with an unknown number of rows."""
     wave: list[RowGroup] = []
     for group in groups:
         wave.append(group)
         if group.exact_rows is None:
             inexact -= 1
         else:
-            left -= group.exact_rows
-        if left <= 0 or inexact <= 0:
+            rows -= group.exact_rows
+        if rows <= 0 or inexact <= 0:
             break
     return wave
 
@@ -366,11 +347,7 @@ PositionedRows: TypeAlias = tuple[pa.RecordBatch, str, npt.NDArray[np.int64]]
 
 
 def matching_positions(view: View, where: Predicate) -> dict[str, BitMap]:
-    """Finds the live rows for which a predicate is TRUE; returns their positions by the path of their file.
-
-    Rows that a vector or a tombstone hides already are not among them, so the counts are exact. Reads only the columns
-    of the predicate and of tombstones, and nothing of row groups that statistics prove whole.
-    """
+    """The positions, by path of the file, of the live rows for which a predicate is TRUE. Reads only tested columns."""
     reader = PlanReader(view.context, plan(view, columns=(), where=where), view.pending, by_index=True)
     found: dict[str, BitMap] = {}
     for path, positions in reader.read(_positions, reader.groups(), frozenset()):
@@ -407,7 +384,133 @@ def rows_with_positions(scan: Scan) -> Iterator[PositionedRows]:
             output = [array.filter(to_boolean_array(keep)) for array in output]
         return pa.record_batch(output, scan_plan.schema), group.file.file.path, positions
 
-    with reading(scan):
+    with scan._view.reading():
         for found in reader.read(work, reader.groups(), scan_plan.output_ids):
             if found is not None:
                 yield found
+
+
+@dataclass(frozen=True)
+class Fetch:
+    """A number of requests, and the bytes that they fetch."""
+
+    requests: int = 0
+    bytes: int = 0
+
+    def __add__(self, other: Fetch) -> Fetch:
+        return Fetch(self.requests + other.requests, self.bytes + other.bytes)
+
+    def __str__(self) -> str:
+        return f"{self.requests:,} requests, {self.bytes:,} bytes"
+
+
+@dataclass(frozen=True, repr=False)
+class Explanation(FactSheet):
+    """The requests and row groups of a scan, with the current cache.
+
+    Args:
+        row_groups: in all files that are read.
+        row_groups_read: those that may have rows for the scan, by the footers' statistics and vectors.
+        row_groups_tested: those of them whose rows have to be tested against a predicate or tombstone.
+        vectors, vector_positions: deletion vectors applied, and the rows they remove.
+        where_tombstones, keys_tombstones: deletes that are checked, in at least one file.
+        filtered_files, excluded_files: files whose Bloom filters were asked, and those that they excluded.
+        indexed_files, absent_files: files that the index covers, if it was asked, and those without any of the keys.
+        tombstone_fetch, vector_fetch, footer_fetch, filter_fetch, data_fetch: requests. A small file comes whole with
+            its footer, and filters mostly with the footer. With a limit, ``data_fetch`` is the most that is read.
+            Files of this machine are read without requests, in ``row_groups_read`` pieces.
+    """
+
+    plan: ScanPlan
+    row_groups: int
+    row_groups_read: int
+    row_groups_tested: int
+    vectors: int
+    vector_positions: int
+    where_tombstones: int
+    keys_tombstones: int
+    filtered_files: int
+    excluded_files: int
+    indexed_files: int
+    absent_files: int
+    index_fetch: Fetch
+    tombstone_fetch: Fetch
+    vector_fetch: Fetch
+    footer_fetch: Fetch
+    filter_fetch: Fetch
+    data_fetch: Fetch
+
+    @property
+    def fetch(self) -> Fetch:
+        """All requests together."""
+        files = self.footer_fetch + self.filter_fetch + self.data_fetch
+        return self.index_fetch + self.tombstone_fetch + self.vector_fetch + files
+
+    def facts(self) -> list[tuple[str, str]]:
+        """The lines of ``repr``, first those from the manifest, then those from footers and tombstones."""
+        filters = [
+            ("bloom filters", f"{self.excluded_files:,} of {self.filtered_files:,} files excluded"),
+            ("fetch filters", str(self.filter_fetch)),
+        ]
+        index = [
+            ("index", f"{self.absent_files:,} of {self.indexed_files:,} files have none of the keys"),
+            ("fetch index", str(self.index_fetch)),
+        ]
+        return [
+            *self.plan.facts(),
+            *(index if self.indexed_files else ()),
+            (
+                "row groups, by footers",
+                f"{self.row_groups_read:,} of {self.row_groups:,}, {self.row_groups_tested:,} row by row",
+            ),
+            ("vectors", f"{self.vectors:,}, removing {self.vector_positions:,} rows"),
+            ("applied tombstones", f"{self.where_tombstones:,} where, {self.keys_tombstones:,} keys"),
+            ("fetch tombstones", str(self.tombstone_fetch)),
+            ("fetch vectors", str(self.vector_fetch)),
+            ("fetch footers", str(self.footer_fetch)),
+            *(filters if self.filtered_files else ()),
+            ("fetch data", f"{'at most ' if self.plan.limit is not None else ''}{self.data_fetch}"),
+        ]
+
+
+def explain(reader: PlanReader) -> Explanation:
+    """Explains what this (fresh) reader would do."""
+    plan, cache = reader.plan, reader.context.cache
+    vectors = [file.file.vector for file in plan.files if file.file.vector]
+    blobs = blob_requests(t.blob for t in tombstones_to_fetch(plan.tombstones, cache))
+    bitmaps = blob_requests(v for v in vectors if cache_key(v) not in cache)
+    unopened = {file.file.uuid: file.file for file in plan.files if ("footer", file.file.path, 0) not in cache}
+    groups = tested = 0
+    data = Fetch()
+    for batch in batches(reader.groups(), plan.output_ids):
+        groups += len(batch.groups)
+        tested += sum(bool(group.tests) for group in batch.groups)
+        data += Fetch(len(batch.requests), sum(request.length for request in batch.requests))
+    filters = reader.filters
+    indexed = reader.indexed
+    covered = [file for file in plan.files if indexed and file.file.uuid in indexed.covered]
+    absent = [file for file in covered if indexed and indexed.has_none_of(file)]
+    for uuid in (*(file.file.uuid for file in absent), *reader.footers):
+        unopened.pop(uuid, None)
+    footers = [first_request(file) for file in unopened.values() if file.path not in filters.with_footer]
+    kinds = Counter(type(tombstone) for tombstone in plan.tombstones)
+    return Explanation(
+        plan=plan,
+        row_groups=reader.row_groups_seen,
+        row_groups_read=groups,
+        row_groups_tested=tested,
+        vectors=len(vectors),
+        vector_positions=sum(vector.cardinality for vector in vectors),
+        where_tombstones=kinds[WhereTombstone],
+        keys_tombstones=kinds[KeysTombstone],
+        filtered_files=filters.files,
+        excluded_files=filters.excluded,
+        indexed_files=len(covered),
+        absent_files=len(absent),
+        index_fetch=Fetch(indexed.tally.requests, indexed.tally.bytes) if indexed else Fetch(),
+        tombstone_fetch=Fetch(len(blobs), sum(request.range.length for request in blobs)),
+        vector_fetch=Fetch(len(bitmaps), sum(request.range.length for request in bitmaps)),
+        footer_fetch=Fetch(len(footers), sum(request.length - 1 for request in footers)),
+        filter_fetch=Fetch(filters.requests, filters.bytes),
+        data_fetch=data,
+    )

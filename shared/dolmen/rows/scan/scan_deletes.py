@@ -1,49 +1,61 @@
-"""The deletes of a scan, ready to be applied: predicates, lookups of keys, vectors, and the blobs that they are in."""
+"""The deletes of a scan, ready to be applied: predicates, lookups of keys, vectors, and the blobs that they are in.
+
+``ErasureMatcher`` applies the deletes of erasures to rows that are about to be written.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 from zlib import crc32
 
+import msgspec
 import numpy as np
+import pyarrow as pa
 from pyroaring import BitMap
 
-from dolmen.base.runtime import Runtime, cached_property
+from dolmen.base.runtime import Runtime
 from dolmen.base.units import MIB
 from dolmen.commit.context import Context
-from dolmen.entries.segments.row_bounds import RowBounds, inline_predicate, undecided
+from dolmen.entries.segments.erasures_in_force import with_erasures
+from dolmen.entries.segments.row_bounds import inline_predicate
 from dolmen.entries.segments.segment_reader import fetch_deletes
 from dolmen.errors import CorruptionError, PredicateError
+from dolmen.format.column_history import widen_keys
 from dolmen.format.delete_object import all_inline_keys, check_blob, decode_keys, decode_keys_in_parts, decode_vector
 from dolmen.format.entries import Blob, DataFile, KeysTombstone, Tombstone, Vector, WhereTombstone
-from dolmen.format.schema import Schema
-from dolmen.predicate import Predicate, StatsVerdict, days_to_timestamps, from_json
-from dolmen.predicate.any_of import Conjunction
-from dolmen.rows.scan.by_key.keys_lookup import KeysGathering, KeysLookup, group_by_types
+from dolmen.format.manifest import Erasure, TableEntry
+from dolmen.format.schema import Schema, constant
+from dolmen.format.types import Mask, to_boolean_array, to_mask
+from dolmen.predicate import Predicate, days_to_timestamps, from_json, matches
+from dolmen.rows.scan.data_objects import Range, coalesce
+from dolmen.rows.scan.keys_lookup import Int64s, KeysInMemory, KeysLookup, KeysOnDisk, Tuples
 from dolmen.rows.scan.plan import FilePlan, Pending
-from dolmen.rows.scan.read.byte_ranges import Range, coalesce
+from dolmen.rows.scan.row_groups import Deletes
 from dolmen.store.base import ObjectStore
 from dolmen.store.cache import CacheKey, ObjectCache
 
 _CACHED_KEYS, _CACHED_BYTES = 1_000_000, 8 * MIB
-"""Keys are kept decoded for other scans when a scan needs no more than so many, of lists of so many bytes."""
+"""Decoded keys are cached if a scan needs at most this many, from lists of this size."""
 
 _INLINE_TOGETHER = 1_000
 """The most inline lists of keys that are decoded at once."""
 
+MEMORY_BYTES = 32 * MIB
+"""The most memory of keys, over all tuples of columns; about three times as much while they are sorted."""
+
 AHEAD_BYTES = 32 * MIB
-"""Blobs that are worked on one after the other are fetched ahead up to this much."""
+"""Blobs are fetched ahead up to this size."""
 
 VECTOR_BYTES = 16 * MIB
-"""Vectors of consecutive files are fetched together up to this much."""
+"""Vectors of consecutive files are fetched together up to this size."""
 
 
 class BlobKey(NamedTuple):
-    """The object that a blob is in, and its first byte there."""
+    """The object that a blob is in, and its offset there."""
 
     object: str
     offset: int
@@ -67,7 +79,7 @@ def cache_key(blob: Blob | Vector) -> CacheKey:
 
 
 def blob_requests(blobs: Iterable[Blob | Vector]) -> list[BlobRequest]:
-    """The GETs that fetch these blobs: neighbours in one object go together."""
+    """The GETs that fetch these blobs; neighbours in one object come with one."""
     by_object: dict[str, set[Range]] = defaultdict(set)
     for blob in blobs:
         by_object[blob.object].add(Range(blob.offset, blob.offset + blob.length))
@@ -76,7 +88,7 @@ def blob_requests(blobs: Iterable[Blob | Vector]) -> list[BlobRequest]:
 
 @dataclass(frozen=True)
 class BlobReader:
-    """Fetches blobs, also those of a transaction's own objects that are not uploaded yet."""
+    """Fetches blobs, also those of a transaction's own objects before their upload."""
 
     store: ObjectStore
     runtime: Runtime
@@ -84,13 +96,7 @@ class BlobReader:
     cache: ObjectCache | None = None
 
     def stream(self, blobs: Iterable[Blob | Vector]) -> Iterator[tuple[BlobKey, bytes]]:
-        """Yields the bytes of each of the blobs, not yet checked, in no order, by the requests of ``blob_requests``.
-
-        It holds about ``AHEAD_BYTES``, or the largest blob.
-
-        Raises:
-            CorruptionError: an object is missing.
-        """
+        """Yields the unverified bytes of each blob, in any order, and buffers ``AHEAD_BYTES`` or the largest blob."""
         cached, fetched = self.split(blobs)
         yield from cached.items()
         largest = max((request.range.length for request in fetched), default=1)
@@ -128,7 +134,7 @@ class BlobReader:
         return fetch_deletes(self.store, request.key, *request.range)
 
     def cut(self, request: BlobRequest, blobs: Iterable[Blob | Vector], body: bytes) -> Iterator[tuple[BlobKey, bytes]]:
-        """Yields the bytes of each blob of a request. Keeps those of intact ones on the disk; others fail later."""
+        """Yields the bytes of each blob of a request. Keeps intact ones on the disk; others fail later."""
         for blob in blobs:
             start = blob.offset - request.range.start
             own = body[start : start + blob.length]
@@ -141,66 +147,78 @@ def _check(blob: Blob | Vector, body: bytes) -> None:
     check_blob(body, blob)
 
 
-@dataclass(frozen=True)
-class DeleteTests:
-    """The deletes that some rows have to be tested against.
+@dataclass
+class _KeysOfColumns:
+    """The keys over one tuple of columns, whose current types are ``types``."""
 
-    Args:
-        predicates: of ``where`` tombstones; rows for which one is TRUE are hidden.
-        lookups: of ``keys`` tombstones.
+    types: list[pa.DataType]
+    parts: list[KeysInMemory] = field(default_factory=list)
+    tombstones: list[KeysTombstone] = field(default_factory=list)
+    lookups: list[KeysLookup] = field(default_factory=list)
+    bytes: int = 0
+
+
+class KeysGathering:
+    """Makes lookups of the keys of any number of tombstones of a table in bounded memory.
+
+    It collects keys up to a limit. Then it sorts the largest collection and drops duplicates; if much is left, that
+    becomes a lookup in a temporary file.
     """
 
-    predicates: tuple[Conjunction, ...] = ()
-    lookups: tuple[KeysLookup, ...] = ()
+    def __init__(self, schema: Schema) -> None:
+        self._schema = schema
+        self._by_columns: dict[tuple[int, ...], _KeysOfColumns] = {}
 
-    @cached_property
-    def ids(self) -> frozenset[int]:
-        """Ids of the columns that decide."""
-        found = {id_ for lookup in self.lookups for id_ in lookup.columns}
-        return frozenset(found.union(*(predicate.ids for predicate in self.predicates)))
+    def add(self, tombstones: Sequence[KeysTombstone], keys: pa.Table, ts: Int64s | None = None) -> None:
+        """Adds keys of tombstones over the same columns, by default with the timestamp of the only tombstone.
 
-    def undecided(self, rows: RowBounds, *, judge_predicates: bool) -> DeleteTests | None:
-        """The deletes that may hide some of the rows; None if one of them hides all.
-
-        Args:
-            judge_predicates: False to keep all predicates.
+        The columns are named by id, and may have earlier types.
         """
-        predicates: Sequence[Conjunction] | None = self.predicates
-        if judge_predicates:
-            predicates = undecided((each, rows.judge(each.predicate)) for each in self.predicates)
-        if predicates is None:
-            return None
-        lookups = undecided((each, each.judge(rows)) for each in self.lookups)
-        return None if lookups is None else DeleteTests(tuple(predicates), tuple(lookups))
+        columns = tombstones[0].columns
+        gathered = self._by_columns.get(columns)
+        if gathered is None:
+            types = [self._schema.by_id[id_].arrow_type for id_ in columns]
+            gathered = self._by_columns[columns] = _KeysOfColumns(types)
+        if ts is None:
+            ts = np.full(keys.num_rows, tombstones[0].ts, np.int64)
+        names = [str(id_) for id_ in columns]
+        whole = widen_keys(keys, pa.schema(zip(names, gathered.types, strict=True))).combine_chunks()
+        if whole.num_rows:
+            part = KeysInMemory.of([column.chunk(0) for column in whole.columns], ts)
+            gathered.parts.append(part)
+            gathered.bytes += part.nbytes
+        if not gathered.tombstones or gathered.tombstones[-1] is not tombstones[0]:  # else the next part of a list
+            gathered.tombstones += tombstones
+        while sum(each.bytes for each in self._by_columns.values()) > MEMORY_BYTES:
+            self._make_room()
+
+    def finish(self) -> dict[tuple[int, ...], tuple[KeysLookup, ...]]:
+        """All keys as lookups, by their columns."""
+        found: dict[tuple[int, ...], tuple[KeysLookup, ...]] = {}
+        for columns, gathered in self._by_columns.items():
+            if gathered.parts:
+                keys = KeysInMemory.merge(gathered.parts)
+                gathered.lookups.append(KeysLookup(columns, gathered.types, keys, gathered.tombstones))
+            found[columns] = tuple(gathered.lookups)
+        self._by_columns = {}
+        return found
+
+    def _make_room(self) -> None:
+        columns, most = max(self._by_columns.items(), key=lambda item: item[1].bytes)
+        keys = KeysInMemory.merge(most.parts)
+        if keys.nbytes <= most.bytes // 2:  # there were many duplicates
+            most.parts, most.bytes = [keys], keys.nbytes
+            return
+        most.lookups.append(KeysLookup(columns, most.types, KeysOnDisk(keys), most.tombstones))
+        most.parts, most.bytes, most.tombstones = [], 0, most.tombstones[-1:]
 
 
-@dataclass(frozen=True)
-class Deletes:
-    """The deletes of a scan's tombstones, ready to be applied.
-
-    Args:
-        predicates: of ``where`` tombstones, by their blob.
-        lookups: of ``keys`` tombstones, by their columns: one for all of the same columns if these are not too many.
-    """
-
-    predicates: dict[Blob, Predicate]
-    lookups: dict[tuple[int, ...], tuple[KeysLookup, ...]]
-
-    @cached_property
-    def _conjunctions(self) -> dict[Blob, Conjunction]:
-        return {blob: Conjunction(predicate) for blob, predicate in self.predicates.items()}
-
-    def tests_of(self, plan: FilePlan) -> DeleteTests:
-        """The deletes that the rows of a file have to be tested against."""
-        predicates = tuple(self._conjunctions[tombstone.blob] for tombstone in plan.where_tombstones)
-        return DeleteTests(predicates, tuple(found for ids in plan.key_columns for found in self.lookups[ids]))
-
-    def judge_keys(self, columns: tuple[int, ...], rows: RowBounds) -> StatsVerdict:
-        """Judges whether the deletes by keys over these columns hide all, some or none of the rows."""
-        maybe = undecided((lookup, lookup.judge(rows)) for lookup in self.lookups[columns])
-        if maybe is None:
-            return StatsVerdict.ALWAYS
-        return StatsVerdict.MAYBE if maybe else StatsVerdict.NEVER
+def group_by_types(tombstones: Sequence[KeysTombstone]) -> list[list[KeysTombstone]]:
+    """Groups tombstones over the same columns of the same types."""
+    alike: dict[tuple[tuple[int, ...], tuple[str, ...]], list[KeysTombstone]] = defaultdict(list)
+    for tombstone in tombstones:
+        alike[tombstone.columns, tombstone.types].append(tombstone)
+    return list(alike.values())
 
 
 def tombstones_to_fetch(tombstones: Iterable[Tombstone], cache: ObjectCache) -> list[Tombstone]:
@@ -213,10 +231,10 @@ def tombstones_to_fetch(tombstones: Iterable[Tombstone], cache: ObjectCache) -> 
 
 
 def load_deletes(tombstones: Sequence[Tombstone], schema: Schema, reader: BlobReader, cache: ObjectCache) -> Deletes:
-    """Fetches what is not in the manifest, and makes it ready, in bounded memory however many keys there are.
+    """Fetches the deletes that are not in the manifest, and prepares all of them, in bounded memory.
 
     Raises:
-        CorruptionError: a blob is not what its entry says.
+        CorruptionError: a blob is not the one of its entry.
         LimitError: there is no room on the disk for keys that don't fit into memory.
     """
     predicates: dict[Blob, Predicate] = {}
@@ -270,7 +288,7 @@ def _decode(tombstone: WhereTombstone, body: bytes) -> Predicate:
 
 @dataclass(frozen=True)
 class VectorRequest:
-    """One GET, and the files whose vectors it brings, by the key of the vector."""
+    """One GET, and the files whose vectors it fetches, by the key of the vector."""
 
     request: BlobRequest
     files: dict[BlobKey, list[tuple[DataFile, Vector]]]
@@ -278,7 +296,7 @@ class VectorRequest:
 
 @dataclass(frozen=True)
 class VectorReader:
-    """Reads vectors of data files, from the cache or with few requests: neighbours in an object come together."""
+    """Reads vectors of data files, from the cache or with few requests."""
 
     context: Context
     blobs: BlobReader
@@ -291,7 +309,7 @@ class VectorReader:
         return found
 
     def split(self, files: Sequence[DataFile]) -> tuple[dict[str, BitMap], list[VectorRequest]]:
-        """The vectors that need no request, by the path of their file, and the requests that bring the others."""
+        """The vectors that need no request, by the path of their file, and the requests that fetch the others."""
         found: dict[str, BitMap] = {}
         missing: dict[BlobKey, list[tuple[DataFile, Vector]]] = defaultdict(list)
         for file in files:
@@ -329,5 +347,61 @@ class VectorReader:
 
 
 def vector_bytes(plan: FilePlan) -> int:
-    """Bytes of a file's deletion vector."""
     return plan.file.vector.length if plan.file.vector else 0
+
+
+@dataclass(frozen=True)
+class ErasureMatcher:
+    """Matches rows with the deletes of erasures, which are the only ones in ``entry``."""
+
+    entry: TableEntry
+    deletes: Deletes
+
+    @classmethod
+    def of(cls, context: Context, entry: TableEntry, erasures: Iterable[Erasure]) -> ErasureMatcher | None:
+        """The matcher of a table with this whole entry; None if no erasure reaches it."""
+        bare = msgspec.structs.replace(entry, tombstones=(), segments=(), files=())
+        erased = with_erasures(bare, erasures, context.segments)
+        if not erased.tombstones:
+            return None
+        blobs = BlobReader(context.store, context.runtime, cache=context.cache)
+        return cls(erased, load_deletes(erased.tombstones, erased.schema, blobs, context.cache))
+
+    @property
+    def columns(self) -> frozenset[int]:
+        """Ids of the columns by which rows were erased."""
+        return frozenset(id_ for tombstone in self.entry.tombstones for id_ in tombstone.columns)
+
+    def mask(self, columns: Mapping[int, pa.Array], rows: int) -> Mask:
+        """A mask of the rows that were erased. Columns, by id, that are missing have their defaults."""
+        schema, arrays = self.entry.schema, dict(columns)
+        dropped = {field.id for field in schema.dropped}
+        for id_ in self.columns - arrays.keys():
+            field = schema.by_id[id_]
+            arrays[id_] = constant(None if id_ in dropped else field.write_default, field.arrow_type, rows)
+        mask = np.zeros(rows, np.bool_)
+        for lookups in self.deletes.lookups.values():
+            for lookup in lookups:
+                mask |= lookup.hidden_mask(Tuples([arrays[id_] for id_ in lookup.columns], lookup.types), 0)
+        for predicate in self.deletes.predicates.values():
+            mask |= to_mask(matches(predicate, arrays, rows))
+        return mask
+
+
+@dataclass
+class ErasedRowsFilter:
+    """Counts rows to be written that match an erasure in force, and leaves them out if ``leave_out``."""
+
+    matcher: ErasureMatcher
+    leave_out: bool
+    count: int = 0
+
+    def passing(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yields the rows to be written."""
+        ids = {field.name: field.id for field in self.matcher.entry.schema.fields}
+        for batch in batches:
+            columns = {ids[name]: column for name, column in zip(batch.schema.names, batch.columns, strict=True)}
+            mask = self.matcher.mask(columns, batch.num_rows)
+            found = int(np.count_nonzero(mask))
+            self.count += found
+            yield batch.filter(to_boolean_array(~mask)) if found and self.leave_out else batch

@@ -1,4 +1,4 @@
-"""Casts between Arrow types that lose nothing: what a write may do to values so that they fit a table's types.
+"""Casts between Arrow types that a write may make so that values fit a table's types. By default they lose nothing:
 
 ==========================  ==================================================================================
 from                        to
@@ -17,24 +17,20 @@ dictionary, run-end         as the values they encode
 extension                   as its storage type
 ==========================  ==================================================================================
 
-Everything else is refused by kind, whatever the values: text is never parsed, a float never becomes an integer, a
-naive timestamp never a zoned one.
-
-Casts that may lose a part of a value, made where they are asked for (``cast=True``).
-
-A value that fits is stored as it is. Of others:
+Everything else is refused by kind, whatever the values. With ``cast=True`` a value that does not fit may lose a part:
 
 - numbers are rounded to the nearest number that the column holds, halves to even; one out of its range is refused
 - times lose the digits beyond microseconds, timestamps in a date column their time of day
 - a timestamp without a zone is taken as UTC, one with a zone becomes its time in UTC where the column has none
-- text is parsed, as Arrow parses it, and other values become text; what is no such value is refused
+- text is parsed, as Arrow parses it, and other values become text; text that cannot be parsed is refused
 
 Nothing wraps around, and nothing becomes NULL.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from types import MappingProxyType
 from typing import TypeAlias
@@ -51,52 +47,55 @@ Cast: TypeAlias = Callable[[pa.Array], pa.Array]
 """Turns an array into one of the target type, or raises ``Misfit`` when a value does not fit."""
 
 FindCast: TypeAlias = Callable[[pa.DataType, pa.DataType], Cast | None]
-"""Given the types of some values and of their column, finds their cast (None: there is nothing to do), or raises
-``SchemaError`` when no value of the one kind can be one of the other."""
+"""Finds the cast from one type to another (None: nothing to do). Raises ``SchemaError`` if there is none."""
 
 _SHOWN_CHARACTERS = 60
 
 
 class Misfit(Exception):  # noqa: N818 - never leaves this package's callers: they know the row and raise RowError
-    """A value does not fit its column's type.
-
-    Args:
-        reason: what is wrong, without the place.
-    """
+    """A value does not fit its column's type: the reason, without row and column."""
 
 
-def shown(value: object) -> str:
+def short_value(value: object) -> str:
     """A value as error messages show it: short, on one line."""
     text = repr(value)
     return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
 
 
-def first_misfit(array: pa.Array, cast: Cast) -> tuple[int, str]:
-    """Place (0-based) and reason of the first value that ``cast`` refuses; at least one must be refused."""
-    good, bad = 0, len(array)  # the prefix of ``good`` values fits, that of ``bad`` values does not
-    while bad - good > 1:
-        middle = (good + bad) // 2
+def first_refused(
+    count: int, check: Callable[[int], object], refusal: type[Exception] | tuple[type[Exception], ...]
+) -> int:
+    """The index of the first of ``count`` values that is refused: ``check(n)`` tests the first n values."""
+
+    def is_refused(values: int) -> bool:
         try:
-            cast(array[good:middle])
-            good = middle
-        except Misfit:
-            bad = middle
+            check(values)
+        except refusal:
+            return True
+        return False
+
+    return bisect_left(range(1, count), True, key=is_refused)
+
+
+def first_misfit(array: pa.Array, cast: Cast) -> tuple[int, str]:
+    """The index and the reason of the first value that ``cast`` refuses; at least one must be refused."""
+    index = first_refused(len(array), lambda count: cast(array[:count]), Misfit)
     try:
-        cast(array[good:bad])
+        cast(array[index : index + 1])
     except Misfit as misfit:
-        return good, str(misfit)
+        return index, str(misfit)
     raise AssertionError("a value was refused among others and accepted alone")
 
 
-def lossless(source: pa.DataType, target: pa.DataType) -> Cast | None:
-    """The cast of values that are no lists, structs or maps, by the table above (see ``FindCast``)."""
+def lossless_cast(source: pa.DataType, target: pa.DataType) -> Cast | None:
+    """Finds the cast of values without children, by the table above (see ``FindCast``)."""
     if source == target:
         return None
     if t.is_integer(source) and t.is_decimal(target):
         # an integer type may hold more digits than the column: go through a type that holds all of them
         return _checked(pa.decimal256(76, target.scale), target)
     if t.is_decimal(source) and t.is_decimal(target) and target.scale > source.scale:
-        # Arrow does not notice when 128 bits overflow on rescaling, nor 256: go where they cannot
+        # Arrow does not notice when 128 bits overflow on rescaling, nor 256: use types that cannot
         more = target.scale - source.scale
         wide = pa.decimal256(76 - more, source.scale) if t.is_decimal256(source) else pa.decimal256(76, target.scale)
         return _checked(wide, target)
@@ -104,67 +103,70 @@ def lossless(source: pa.DataType, target: pa.DataType) -> Cast | None:
         return _checked(target) if source.bit_width <= target.bit_width else partial(_narrow_float, target=target)
     if _same_kind(source, target):
         return _checked(target)
-    raise _refused(source, target)
+    hint = ""
+    if t.is_timestamp(source) and t.is_timestamp(target):
+        hint = (
+            "; give the values a time zone first"
+            if target.tz
+            else "; the column holds times without a zone: convert the values to local time first"
+        )
+    elif is_text(source):
+        hint = "; text is never parsed here: cast it first"
+    raise SchemaError(f"values of type {short_type(source)} are never stored as {short_type(target)}{hint}")
 
 
-def matching(
-    given: list[pa.Field],
-    wanted: list[pa.Field],
-    find: FindCast = lossless,
+def match_fields(
+    source: list[pa.Field],
+    target: list[pa.Field],
+    find: FindCast = lossless_cast,
     defaults: Collection[str] = (),
     finds: Mapping[str, FindCast] = MappingProxyType({}),
 ) -> list[tuple[Cast | None, int | None]]:
-    """For each wanted field its cast and the index of the given field of that name; no index: there is none.
+    """For each target field, the cast and the index of the source field of that name; no index if there is none.
 
-    Whether there are NULLs in a field that is not nullable is left to the caller, who knows which rows count.
+    The caller checks for NULLs in fields that are not nullable: it knows which rows count.
 
     Args:
-        find: how values without children are cast.
+        find: finds the cast of values without children.
         defaults: names of fields that may be missing even where they are not nullable.
-        finds: how values without children in some fields are cast instead, by name.
+        finds: other functions for ``find``, by name of the field.
 
     Raises:
-        SchemaError: a field is there twice, is not wanted, is missing and not nullable, or is of another kind.
+        SchemaError: a field is there twice, is unknown, is missing and not nullable, or is of another kind.
     """
     indexes: dict[str, int] = {}
-    for index, (field, own) in enumerate(zip(given, own_names([field.name for field in given], wanted), strict=True)):
+    for index, (field, own) in enumerate(zip(source, own_names([field.name for field in source], target), strict=True)):
         if (twice := indexes.setdefault(own, index)) != index:
-            other = given[twice].name
+            other = source[twice].name
             if other != field.name:
                 reason = f"columns {other!r} and {field.name!r} differ in case only: rename one, or drop it"
                 raise SchemaError(reason, column=own)
             raise SchemaError(f"column {other!r} is there twice", column=other)
-    names = [field.name for field in wanted]
+    names = [field.name for field in target]
     if extra := [name for name in indexes if name not in names]:
-        raise unknown_column(extra[0], names)
-    matched: list[tuple[Cast | None, int | None]] = []
-    for field in wanted:
+        listed = ", ".join(names)
+        reason = f"no column {extra[0]!r} in the table; there are: {listed}; add_column (dolmen alter --add) adds one"
+        raise SchemaError(reason, column=extra[0])
+    matches: list[tuple[Cast | None, int | None]] = []
+    for field in target:
         found = indexes.get(field.name)
         if found is None:
             if not field.nullable and field.name not in defaults:
                 raise SchemaError(f"column {field.name!r} is missing and not nullable", column=field.name)
-            matched.append((None, None))
+            matches.append((None, None))
             continue
         try:
-            matched.append((_cast(given[found].type, field.type, finds.get(field.name, find)), found))
+            matches.append((_cast(source[found].type, field.type, finds.get(field.name, find)), found))
         except SchemaError as error:
             raise SchemaError(f"column {field.name!r}: {error}", column=field.name) from None
-    return matched
-
-
-def unknown_column(name: str, there: Sequence[str]) -> SchemaError:
-    """The error for a column of rows that the table does not have."""
-    listed = ", ".join(there)
-    reason = f"no column {name!r} in the table; there are: {listed}; add_column (dolmen alter --add) adds one"
-    return SchemaError(reason, column=name)
+    return matches
 
 
 def _cast(source: pa.DataType, target: pa.DataType, find: FindCast) -> Cast | None:
     if isinstance(source, pa.BaseExtensionType):
         return _after(lambda array: array.storage, _cast(source.storage_type, target, find))
     if t.is_dictionary(source):
-        view = t.is_string_view(source.value_type) or t.is_binary_view(source.value_type)
-        if not view:
+        if not (t.is_string_view(source.value_type) or t.is_binary_view(source.value_type)):
             return _after(lambda array: array.dictionary_decode(), _cast(source.value_type, target, find))
         plain = pa.large_string() if t.is_string_view(source.value_type) else pa.large_binary()  # views can't be taken
         return _after(lambda array: array.dictionary.cast(plain).take(array.indices), _cast(plain, target, find))
@@ -214,19 +216,6 @@ def _same_kind(source: pa.DataType, target: pa.DataType) -> bool:
     return False
 
 
-def _refused(source: pa.DataType, target: pa.DataType) -> SchemaError:
-    hint = ""
-    if t.is_timestamp(source) and t.is_timestamp(target):
-        hint = (
-            "; give the values a time zone first"
-            if target.tz
-            else "; the column holds times without a zone: convert the values to local time first"
-        )
-    elif is_text(source):
-        hint = "; text is never parsed here: cast it first"
-    return SchemaError(f"values of type {short_type(source)} are never stored as {short_type(target)}{hint}")
-
-
 def _after(first: Cast, then: Cast | None) -> Cast:
     return first if then is None else lambda array: then(first(array))
 
@@ -240,7 +229,7 @@ def _checked(*targets: pa.DataType) -> Cast:
             for target in targets:
                 result = result.cast(target)
         except pa.ArrowInvalid:
-            raise no_fit(array, targets[-1]) from None
+            raise misfit_error(array, targets[-1]) from None
         return result
 
     return cast
@@ -250,19 +239,19 @@ def _narrow_float(array: pa.Array, target: pa.DataType) -> pa.Array:
     narrow = array.cast(target, safe=False)
     same = pc.or_(pc.equal(narrow.cast(array.type), array), pc.is_nan(array))
     if pc.all(same).as_py() is False:
-        raise no_fit(array, target)
+        raise misfit_error(array, target)
     return narrow
 
 
-def no_fit(array: pa.Array, target: pa.DataType) -> Misfit:
-    """The error of a cast that refuses some value of an array; it names the value if there is one only."""
+def misfit_error(array: pa.Array, target: pa.DataType) -> Misfit:
+    """The error of a cast that refuses some value of an array; it names the value if it is the only one."""
     if len(array) > 1:
-        return Misfit("")  # the value to blame is found by asking again, down to one
+        return Misfit("")  # ``first_misfit`` finds the value
     try:
         value = str(array[0])
     except (OverflowError, ValueError):  # a day or a time that Python has no words for
         value = str(array.cast(pa.int32() if t.is_date32(array.type) else pa.int64())[0])
-    return Misfit(f"{shown(value)} cannot be stored as {target} without loss")
+    return Misfit(f"{short_value(value)} cannot be stored as {target} without loss")
 
 
 def _list_cast(source: pa.DataType, target: pa.DataType, find: FindCast) -> Cast | None:
@@ -271,9 +260,9 @@ def _list_cast(source: pa.DataType, target: pa.DataType, find: FindCast) -> Cast
         return None
 
     def cast(array: pa.Array) -> pa.Array:
-        values = array.flatten()
+        values, offsets = array.flatten(), flattened_offsets(array)
         return pa.ListArray.from_arrays(
-            flattened_offsets(array), inner(values) if inner else values, type=target, mask=_null_mask(array)
+            offsets, inner(values) if inner else values, type=target, mask=_null_mask(array)
         )
 
     return cast
@@ -298,21 +287,18 @@ def _map_cast(source: pa.DataType, target: pa.DataType, find: FindCast) -> Cast 
 
 
 def _struct_cast(source: pa.DataType, target: pa.DataType, find: FindCast) -> Cast | None:
-    casts = matching(list(source), list(target), find)
-    if source == target and all(
-        cast is None and field.nullable for (cast, _), field in zip(casts, target, strict=True)
-    ):
+    casts = match_fields(list(source), list(target), find)
+    if source == target and all(cast is None for cast, _ in casts) and all(field.nullable for field in target):
         return None
 
     def cast(array: pa.Array) -> pa.Array:
-        children, hidden = array.flatten(), array.null_count
-        made = []
+        children, output = array.flatten(), []
         for (inner, index), field in zip(casts, target, strict=True):
             child = pa.nulls(len(array), field.type) if index is None else children[index]
-            made.append(inner(child) if inner else child)
-            if not field.nullable and made[-1].null_count > hidden:
+            output.append(inner(child) if inner else child)
+            if not field.nullable and output[-1].null_count > array.null_count:
                 raise Misfit(f"NULL in field {field.name!r}, which is not nullable")
-        return pa.StructArray.from_arrays(made, fields=list(target), mask=_null_mask(array))
+        return pa.StructArray.from_arrays(output, fields=list(target), mask=_null_mask(array))
 
     return cast
 
@@ -327,10 +313,10 @@ def _null_mask(array: pa.Array) -> pa.Array | None:
     return array.is_null() if array.null_count else None
 
 
-def lossy(source: pa.DataType, target: pa.DataType) -> Cast | None:
-    """The cast of values without children (see ``lossless.FindCast``)."""
+def lossy_cast(source: pa.DataType, target: pa.DataType) -> Cast | None:
+    """Finds the cast of values without children that may lose a part of them (see ``FindCast``)."""
     try:
-        exact = lossless(source, target)
+        exact = lossless_cast(source, target)
         if exact is None:
             return None
     except SchemaError as error:
@@ -347,14 +333,21 @@ def lossy(source: pa.DataType, target: pa.DataType) -> Cast | None:
         except Misfit:
             pass
         try:
-            return _rounded(array, target)
+            return _round(array, target)
         except pa.ArrowInvalid:
-            raise Misfit(f"{_word(array)} cannot be cast to {short_type(target)}" if len(array) == 1 else "") from None
+            pass
+        if len(array) > 1:
+            raise Misfit
+        try:
+            value = short_value(array[0].as_py())
+        except (OverflowError, ValueError):
+            value = "this value"
+        raise Misfit(f"{value} cannot be cast to {short_type(target)}")
 
     return cast
 
 
-def _rounded(array: pa.Array, target: pa.DataType) -> pa.Array:
+def _round(array: pa.Array, target: pa.DataType) -> pa.Array:
     source = array.type
     if is_text(source):
         array = pc.utf8_trim_whitespace(array.cast(pa.large_string()))
@@ -363,31 +356,19 @@ def _rounded(array: pa.Array, target: pa.DataType) -> pa.Array:
         array = pc.round(array, ndigits=digits, round_mode="half_to_even") if digits < source.scale else array
     elif t.is_floating(source) and t.is_integer(target):
         array = pc.round(array.cast(pa.float64()), round_mode="half_to_even")
-        return _within(array, target).cast(target)
+        signed = t.is_signed_integer(target)
+        least = -(2.0 ** (target.bit_width - 1)) if signed else 0.0
+        beyond = 2.0 ** (target.bit_width - signed)
+        if pc.all(pc.and_(pc.greater_equal(array, least), pc.less(array, beyond))).as_py() is False:
+            raise pa.ArrowInvalid("out of range")  # Arrow would wrap it around
+        return array.cast(target)
     elif t.is_floating(source) and t.is_floating(target):
-        made = array.cast(target, safe=False)
-        if pc.any(pc.and_(pc.is_inf(made), pc.is_finite(array))).as_py():
+        narrow = array.cast(target, safe=False)
+        if pc.any(pc.and_(pc.is_inf(narrow), pc.is_finite(array))).as_py():
             raise pa.ArrowInvalid("out of range")
-        return made
+        return narrow
     elif t.is_integer(source) and t.is_floating(target):
         return array.cast(target, safe=False)
     if t.is_timestamp(source) and t.is_date(target):
         array = array.cast(pa.timestamp(source.unit))
     return array.cast(options=pc.CastOptions(target_type=target, allow_time_truncate=True))
-
-
-def _within(numbers: pa.Array, target: pa.DataType) -> pa.Array:
-    """Whole numbers as they are. Raises ArrowInvalid for one that the integer type does not reach: Arrow wraps them."""
-    signed = t.is_signed_integer(target)
-    low = -(2.0 ** (target.bit_width - 1)) if signed else 0.0
-    high = 2.0 ** (target.bit_width - signed)
-    if pc.all(pc.and_(pc.greater_equal(numbers, low), pc.less(numbers, high))).as_py() is False:
-        raise pa.ArrowInvalid("out of range")
-    return numbers
-
-
-def _word(array: pa.Array) -> str:
-    try:
-        return shown(array[0].as_py())
-    except (OverflowError, ValueError):
-        return "this value"

@@ -1,41 +1,125 @@
 """Record batches of any origin made to fit a table: columns by name, lossless casts, bounded batches.
 
-Columns come in any order. A missing column has its default in all rows, which is NULL where no other was set. An extra
-column, and a missing one that has no default and is not nullable, is a ``SchemaError`` before any row is looked at.
-Values are cast only where nothing is lost (``lossless``); the first one that does not fit is a ``RowError`` naming its
-row and column.
-
-Whether tables of some columns can be stored at all: two rows of them are written and read back.
+Arrow takes buffers as they come: a string may hold bytes that are not UTF-8, a decimal more digits than its type has, a
+dictionary index may lie outside its dictionary. So every value is checked first.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache, partial
-from typing import Any, Self
+from functools import partial
 
-import msgspec
+import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
+import pyarrow.compute as pc
 from pyarrow import types as t
 
 from dolmen.base.units import MIB
 from dolmen.errors import RowError, SchemaError
-from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Schema, constant, readable_names
 from dolmen.format.types import Json
-from dolmen.rows.write.casts import Cast, FindCast, Misfit, first_misfit, lossless, matching
-from dolmen.rows.write.encodings import DEFAULT
-from dolmen.rows.write.parquet_object import WritePlan, write_object
-from dolmen.rows.write.runs import prepare
-from dolmen.rows.write.validity import check_values
-from dolmen.store.base import Buffer
+from dolmen.rows.write.casts import Cast, FindCast, Misfit, first_misfit, first_refused, lossless_cast, match_fields
+
+_REASONS = (
+    (re.compile("UTF8"), "the text is not UTF-8: decode it by its true encoding, or store it as binary"),
+    (re.compile(r"Decimal value .* does not fit"), "a decimal has more digits than its type {kind} holds"),
+    (re.compile("not within the acceptable range"), "a {kind} lies outside of a day"),
+    (re.compile("does not represent a whole number of days"), "a {kind} is no whole number of days"),
+)
+
+
+def check_values(batch: pa.RecordBatch, *, first_row: int = 1) -> None:
+    """Raises RowError for the first row, from ``first_row`` on, with a value that is not one of its column's type."""
+    found = ((first_invalid(column), index) for index, column in enumerate(batch.columns))
+    if invalid := [(problem[0], index, problem[1]) for problem, index in found if problem]:
+        row, index, reason = min(invalid)
+        raise RowError(reason, row=first_row + row, column=batch.schema.field(index).name)
+
+
+def first_invalid(array: pa.Array) -> tuple[int, str] | None:
+    """The index and the reason of the first value that is not one of the array's type; None if all are."""
+    kind = array.type
+    if isinstance(kind, pa.BaseExtensionType):
+        return first_invalid(array.storage)
+    if not (t.is_nested(kind) or t.is_dictionary(kind) or t.is_run_end_encoded(kind)):
+        return _first_invalid_leaf(array)
+    try:
+        array.validate()
+    except pa.ArrowInvalid as error:
+        return 0, _reason(error, kind)
+    if t.is_dictionary(kind):
+        return _first_invalid_code(array)
+    if t.is_struct(kind):
+        problems = [first_invalid(array.field(index)) for index in range(kind.num_fields)]
+        return min(filter(None, problems), default=None)
+    if t.is_fixed_size_list(kind):
+        size = kind.list_size
+        problem = first_invalid(array.values.slice(array.offset * size, len(array) * size)) if size else None
+        return problem and (problem[0] // size, problem[1])
+    if t.is_list(kind) or t.is_large_list(kind) or t.is_map(kind):
+        return _first_invalid_list(array)
+    if t.is_run_end_encoded(kind):
+        return _first_invalid_run(array)
+    return _first_invalid_leaf(array)  # views of lists, unions: as a whole, for they are never stored
+
+
+def _first_invalid_leaf(array: pa.Array) -> tuple[int, str] | None:
+    try:
+        array.validate(full=True)
+    except pa.ArrowInvalid as error:
+        index = first_refused(len(array), lambda n: array.slice(0, n).validate(full=True), pa.ArrowInvalid)
+        return index, _reason(error, array.type)
+    return None
+
+
+def _first_invalid_code(array: pa.DictionaryArray) -> tuple[int, str] | None:
+    codes, values = array.indices.cast(pa.int64(), safe=False), array.dictionary  # large unsigned ones turn negative
+    index = pc.index(pc.or_(pc.less(codes, 0), pc.greater_equal(codes, len(values))), True).as_py()
+    if index >= 0:
+        return index, "an index lies outside of its dictionary"
+    if problem := first_invalid(values):
+        return max(pc.index(codes, problem[0]).as_py(), 0), problem[1]
+    return None
+
+
+def _first_invalid_list(array: pa.Array) -> tuple[int, str] | None:
+    if not len(array):
+        return None
+    children = (array.keys, array.items) if t.is_map(array.type) else (array.values,)
+    ends = array.offsets.to_numpy()
+    wrong = np.flatnonzero((ends[1:] < ends[:-1]) | (ends[1:] > len(children[0])) | (ends[:-1] < 0))
+    if len(wrong):
+        return int(wrong[0]), "the offsets of a list lie outside of its values"
+    start, stop = int(ends[0]), int(ends[-1])
+    problems = [first_invalid(child.slice(start, stop - start)) for child in children]
+    if (first := min(filter(None, problems), default=None)) is None:
+        return None
+    return int(np.searchsorted(ends, start + first[0], side="right")) - 1, first[1]
+
+
+def _first_invalid_run(array: pa.RunEndEncodedArray) -> tuple[int, str] | None:
+    first, count = array.find_physical_offset(), array.find_physical_length()
+    ends = array.run_ends.slice(first, count).to_numpy() - array.offset
+    if count and (ends[0] <= 0 or (np.diff(ends) <= 0).any() or ends[-1] < len(array)):
+        return 0, "the ends of its runs are out of order"
+    problem = first_invalid(array.values.slice(first, count))
+    return problem and (int(ends[problem[0] - 1]) if problem[0] else 0, problem[1])
+
+
+def _reason(error: pa.ArrowInvalid, kind: pa.DataType) -> str:
+    text = str(error)
+    for pattern, reason in _REASONS:
+        if pattern.search(text):
+            return reason.format(kind=kind)
+    return f"the Arrow data are damaged: {text}"
+
 
 MAX_BATCH_ROWS = 131_072
 
 MAX_BATCH_BYTES = 64 * MIB
-"""Batches above either limit are handed out in parts; a single row is never cut."""
+"""Batches above either limit are cut; a single row never is."""
 
 
 @dataclass(frozen=True)
@@ -43,9 +127,9 @@ class CastColumn:
     """How one column of the target is made.
 
     Args:
-        index: of the input column; None for one that is missing.
-        cast: None = its values are taken as they are.
-        default: JSON form of the value of a column that is missing.
+        index: of the input column; None if it is missing.
+        cast: None to take its values as they are.
+        default: JSON form of the value of a missing column.
     """
 
     field: pa.Field
@@ -65,16 +149,15 @@ class CastPlan:
 def plan_conform(
     source: pa.Schema,
     target: Schema | pa.Schema,
-    find: FindCast = lossless,
+    find: FindCast = lossless_cast,
     defaults: Mapping[str, Json] | None = None,
     finds: Mapping[str, FindCast] | None = None,
 ) -> CastPlan:
-    """How batches of ``source`` are made to fit ``target`` (a table's schema, or an Arrow schema of stored types).
+    """Plans how batches of ``source`` are made to fit ``target`` (a table's schema, or one of stored types).
 
     Args:
-        find: how values without children are cast.
-        defaults: JSON forms of the values of columns that are missing, by name; by default those of a table's schema.
-        finds: how values of some columns are cast instead, by name.
+        find, finds: see ``match_fields``.
+        defaults: JSON forms of the values of missing columns, by name; by default those of a table's schema.
 
     Raises:
         SchemaError: a column is there twice, is unknown, is missing and not nullable, or is of another kind.
@@ -83,10 +166,10 @@ def plan_conform(
     if defaults is None:
         defaults = target.write_defaults if isinstance(target, Schema) else {}
     with readable_names():
-        matched = matching(list(source), list(schema), find, defaults, finds or {})
+        matches = match_fields(list(source), list(schema), find, defaults, finds or {})
     columns = (
         CastColumn(field, index, cast, defaults.get(field.name))
-        for field, (cast, index) in zip(schema, matched, strict=True)
+        for field, (cast, index) in zip(schema, matches, strict=True)
     )
     return CastPlan(schema, tuple(columns))
 
@@ -94,22 +177,19 @@ def plan_conform(
 def conform(
     batches: pa.RecordBatchReader,
     schema: Schema | pa.Schema,
-    find: FindCast = lossless,
+    find: FindCast = lossless_cast,
     defaults: Mapping[str, Json] | None = None,
     finds: Mapping[str, FindCast] | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of ``batches`` as batches of exactly ``schema``, neither too long nor too large.
-
-    The batches may come from anywhere: every value is looked at, whether it is one of its own type at all.
+    """Yields the rows of ``batches`` as batches of exactly ``schema``, neither too long nor too large.
 
     Args:
-        find: how values without children are cast.
-        defaults, finds: see ``plan_conform``.
+        find, defaults, finds: see ``plan_conform``.
 
     Raises:
         SchemaError: the columns do not match; raised by the call, before any row is read.
-        RowError: a value does not fit, or is none of its type; ``row`` counts from 1 over the whole stream. Rows
-            before its batch have been handed out by then.
+        RowError: a value does not fit, or is not one of its type; ``row`` counts from 1 over the whole stream.
+            Earlier batches have been yielded by then.
     """
     return _conform(batches, plan_conform(batches.schema, schema, find, defaults, finds))
 
@@ -124,12 +204,8 @@ def _conform(batches: Iterable[pa.RecordBatch], plan: CastPlan) -> Iterator[pa.R
 
 
 def conform_batch(batch: pa.RecordBatch, plan: CastPlan, *, first_row: int = 1) -> pa.RecordBatch:
-    """One batch made to fit. ``first_row`` is the 1-based number of its first row, for errors.
-
-    Raises:
-        RowError: the first value that does not fit, by row and then by column.
-    """
-    arrays, faults = [], []
+    """Makes one batch fit. Raises RowError for the first value that does not fit, by row and then by column."""
+    arrays, misfits = [], []
     for column in plan.columns:
         if column.index is None:
             array = constant(column.default, column.field.type, batch.num_rows)
@@ -139,9 +215,9 @@ def conform_batch(batch: pa.RecordBatch, plan: CastPlan, *, first_row: int = 1) 
             arrays.append(_fit(array, column))
         except Misfit:
             index, reason = first_misfit(array, partial(_fit, column=column))
-            faults.append((index, column.field.name, reason))
-    if faults:
-        index, name, reason = min(faults, key=lambda fault: fault[0])
+            misfits.append((index, column.field.name, reason))
+    if misfits:
+        index, name, reason = min(misfits, key=lambda misfit: misfit[0])
         raise RowError(reason, row=first_row + index, column=name)
     if not arrays:
         raise SchemaError("a table needs at least one column")
@@ -180,95 +256,15 @@ def _without_views(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _without_view(kind: pa.DataType) -> pa.DataType:
+    def inner(field: pa.Field) -> pa.Field:
+        return field.with_type(_without_view(field.type))
+
     if t.is_string_view(kind):
         return pa.large_string()
     if t.is_binary_view(kind):
         return pa.large_binary()
     if t.is_list(kind):
-        return pa.list_(_inner_without_view(kind.value_field))
+        return pa.list_(inner(kind.value_field))
     if t.is_large_list(kind):
-        return pa.large_list(_inner_without_view(kind.value_field))
-    if t.is_struct(kind):
-        return pa.struct([_inner_without_view(field) for field in kind])
-    return kind
-
-
-def _inner_without_view(field: pa.Field) -> pa.Field:
-    return field.with_type(_without_view(field.type))
-
-
-def check_storable(entry: TableEntry) -> None:
-    """Writes a row of values and, as far as columns may be NULL, one without, in memory, and reads them back.
-
-    Whatever pyarrow refuses is refused here, before a table is there that takes no row. It takes milliseconds, and
-    only once for equal columns and keys.
-
-    Raises:
-        SchemaError: a file of these columns cannot be written, or does not hold what was written.
-    """
-    kept = TableEntry(
-        uuid="", epoch=0, schema=entry.schema, primary_key=entry.primary_key, sort_key=entry.sort_key, properties={}
-    )
-    _check_storable(msgspec.json.encode(kept))
-
-
-@lru_cache(256)
-def _check_storable(encoded: bytes) -> None:
-    entry = msgspec.json.decode(encoded, type=TableEntry)
-    schema = entry.schema.arrow
-    try:
-        columns = [_example_column(field) for field in schema]
-        rows = pa.table(columns, schema)
-        run = prepare(list(rows.columns), entry)
-        output = _Memory()
-        write_object(output, "probe", entry, WritePlan.of(run, DEFAULT), run)
-        found = pq.ParquetFile(pa.BufferReader(bytes(output.body))).read(use_threads=False)
-        if not found.cast(schema).equals(run.table):
-            raise pa.ArrowInvalid("what was written is not what is read back")
-    except (pa.ArrowException, OSError, OverflowError, ValueError, RecursionError) as error:
-        raise SchemaError(f"a table of these columns cannot be stored: {error}") from error
-
-
-def _example_column(field: pa.Field) -> pa.Array:
-    example = _example(field.type)
-    return pa.array([example, None if field.nullable else example], field.type)
-
-
-def _example(kind: pa.DataType) -> Any:
-    """Some value of a stored type, as Python has it."""
-    if t.is_struct(kind):
-        return {field.name: _example(field.type) for field in kind}
-    if t.is_map(kind):
-        return [(_example(kind.key_type), _example(kind.item_type))]
-    if t.is_list(kind):
-        return [_example(kind.value_type)]
-    if t.is_string(kind):
-        return "a"
-    if t.is_fixed_size_binary(kind):
-        return b"a" * kind.byte_width
-    if t.is_binary(kind):
-        return b"a"
-    return 0 if not t.is_boolean(kind) else True
-
-
-class _Memory:
-    """An upload that goes nowhere."""
-
-    def __init__(self) -> None:
-        self.body = bytearray()
-
-    def write(self, data: Buffer, /) -> int:
-        self.body += data
-        return len(data)
-
-    def commit(self) -> int:
-        return len(self.body)
-
-    def abort(self) -> None:
-        """There is nothing to give up."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        """There is nothing to close."""
+        return pa.large_list(inner(kind.value_field))
+    return pa.struct(map(inner, kind)) if t.is_struct(kind) else kind

@@ -2,32 +2,214 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
-from functools import partial
+from dataclasses import dataclass
+from functools import lru_cache, partial
 from itertools import chain
-from typing import Generic, Self, TypeAlias
+from typing import Any, Generic, Self, TypeAlias, TypeVar
+from zlib import crc32
 
 import msgspec
 import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import types as t
 
 from dolmen.base.runtime import Runtime
+from dolmen.errors import SchemaError
+from dolmen.format.chunk_locations import PARQUET_MAGIC, GroupSums, SpliceSource, moved_sums
 from dolmen.format.entries import DataFile
 from dolmen.format.layout import data_key
 from dolmen.format.manifest import TableEntry
+from dolmen.format.page_locations import ChunkSums
+from dolmen.format.parquet_footer import FooterParts, MovedGroup, move_groups
 from dolmen.format.properties import has_index
 from dolmen.format.schema import COMMIT_TS_FIELD
 from dolmen.rows.write.encodings import DEFAULT, WriteOptions
-from dolmen.rows.write.parquet_object import WritePlan, write_object
-from dolmen.rows.write.runs import Run, cut, prepare
-from dolmen.rows.write.spliced_object import CopiedGroup, CopiedGroups, EncodedGroups, Output, SplicedObject
-from dolmen.store.base import ObjectOutput, ObjectStore, StreamedOutput
+from dolmen.rows.write.parquet_object import (
+    Extent,
+    Run,
+    WritePlan,
+    commit_output,
+    cut,
+    encode,
+    file_entry,
+    has_filters,
+    prepare,
+    write_object,
+)
+from dolmen.store.base import Buffer, ObjectOutput, ObjectStore, StreamedOutput
+
+Output = TypeVar("Output", bound=StreamedOutput)
+
+
+@dataclass(frozen=True)
+class CopiedGroup:
+    """A row group that becomes part of another file, with the size of its column chunks and extents of columns."""
+
+    index: int
+    rows: int
+    size: int
+    extents: Mapping[int, Extent]
+
+
+@dataclass(frozen=True)
+class CopiedGroups:
+    """Consecutive row groups of one file, whose frame is ``written_frame``, that become part of others."""
+
+    source: SpliceSource
+    groups: tuple[CopiedGroup, ...]
+
+
+@dataclass(frozen=True)
+class EncodedGroups:
+    """A run whose row groups become part of a file: magic and column chunks, with their locations and checksums."""
+
+    body: Sequence[bytes]
+    source: SpliceSource
+    rows: int
+    extents: Mapping[int, Extent]
+
+    @classmethod
+    def of(cls, run: Run, entry: TableEntry, plan: WritePlan) -> EncodedGroups:
+        body: list[bytes] = []
+        encoded = encode(body.append, entry, plan, run)
+        behind, size = encoded.behind, encoded.size
+        source = SpliceSource.parse("", "", behind + encoded.footer, size, size + len(behind))
+        if source is None:
+            raise AssertionError("the Parquet writer has written a file of another kind")
+        return cls(body, source, encoded.rows, encoded.extents)
+
+
+@lru_cache(64)
+def written_metadata(schema: pa.Schema) -> pq.FileMetaData:
+    """The footer of a file of these columns without rows, as it is written now."""
+    return pq.read_metadata(pa.BufferReader(_file_without_rows(schema)))
+
+
+@lru_cache(64)
+def written_frame(schema: pa.Schema) -> bytes:
+    """The encoded footer of a file of these columns as it is written now, without its rows and row groups.
+
+    Only row groups of files with the same frame may be put together.
+    """
+    body = _file_without_rows(schema)
+    length = int.from_bytes(body[-8:-4], "little")
+    return FooterParts.parse(body[-8 - length : -8]).frame
+
+
+def _file_without_rows(schema: pa.Schema) -> bytes:
+    sink = pa.BufferOutputStream()
+    pq.ParquetWriter(sink, schema).close()
+    body: bytes = sink.getvalue().to_pybytes()
+    return body
+
+
+class SplicedObject(Generic[Output]):
+    """Puts row groups together as one Parquet object. Used as a context: leaving it uncommitted aborts the upload.
+
+    Column chunks keep their bytes, and their checksums are derived from the existing ones, so that readers still find
+    damage in a source.
+    """
+
+    def __init__(self, output: Output, path: str, entry: TableEntry) -> None:
+        self._output, self._path, self._entry = output, path, entry
+        self._position = self._state = 0  # bytes so far, and their CRC-32
+        self._groups: list[MovedGroup] = []
+        self._sums: list[GroupSums] = []
+        self._differences: list[int] = []  # between the CRC-32 before each of them, here and there
+        self._extents: dict[int, Extent] = {}
+        self._unbounded: set[int] = set()  # columns whose bounds are unknown in some rows
+        self._rows = 0
+        self._has_filters = False
+
+    @property
+    def size(self) -> int:
+        """Bytes written so far, without filters and footer."""
+        return self._position
+
+    def copy(self: SplicedObject[ObjectOutput], copied: CopiedGroups) -> None:
+        """Appends row groups as they are."""
+        source = copied.source
+        groups = range(copied.groups[0].index, copied.groups[-1].index + 1)
+        first, end = source.place(groups)
+        if not self._position and first == len(PARQUET_MAGIC):  # its beginning is that of every file
+            self._output.copy(source.key, (0, end), source.etag)
+            self._position, self._state = first, crc32(PARQUET_MAGIC)
+        else:
+            self._begin()
+            self._output.copy(source.key, (first, end), source.etag)
+        self._add(source, groups)
+        for group in copied.groups:
+            self._add_rows(group.rows, group.extents)
+
+    def write(self, encoded: EncodedGroups) -> None:
+        """Appends the rows of a run."""
+        self._begin()
+        skipped = len(PARQUET_MAGIC)
+        for piece in encoded.body:
+            self._output.write(piece[skipped:])
+            skipped = 0
+        self._add(encoded.source, range(encoded.source.metadata.num_row_groups))
+        self._add_rows(encoded.rows, encoded.extents)
+
+    def commit(self) -> DataFile:
+        """Finishes the file and makes the object visible; returns its entry, not yet stamped."""
+        start = self._position
+        behind, encoded = move_groups(self._groups, start)
+        states, pages = moved_sums(self._sums, self._differences)
+        footer = pages.encode() if len(pages.lengths) else b""
+        footer += ChunkSums(tuple(states), crc32(behind, self._state), start + len(behind)).encode()
+        metadata = FooterParts(written_frame(self._entry.schema.arrow), ()).encode(encoded, self._rows)
+        footer += metadata + len(metadata).to_bytes(4, "little") + PARQUET_MAGIC
+        self._output.write(behind + footer)
+        size = commit_output(self._output, self._path, start + len(behind) + len(footer))
+        filters = start if self._has_filters else 0
+        extents = {
+            id_: found._replace(least=None, greatest=None) if id_ in self._unbounded else found
+            for id_, found in self._extents.items()
+        }
+        return file_entry(self._path, size, self._rows, footer, extents, filters, self._entry)
+
+    def __enter__(self) -> Self:
+        self._output.__enter__()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._output.__exit__(*exception)
+
+    def _begin(self) -> None:
+        if not self._position:
+            self._output.write(PARQUET_MAGIC)
+            self._position, self._state = len(PARQUET_MAGIC), crc32(PARQUET_MAGIC)
+
+    def _add_rows(self, rows: int, extents: Mapping[int, Extent]) -> None:
+        self._rows += rows
+        for id_, found in extents.items():
+            self._extents[id_] = self._extents[id_].merged(found) if id_ in self._extents else found
+        self._unbounded |= {
+            id_ for id_, found in extents.items() if found.least is None and found.nulls + found.nans < rows
+        }
+
+    def _add(self, source: SpliceSource, groups: range) -> None:
+        """Adds the locations and checksums of row groups whose bytes were appended."""
+        if source.footer.frame != written_frame(self._entry.schema.arrow):
+            raise AssertionError(f"{source.key} has other columns than {self._path}, or another writer")
+        first, end = source.place(groups)
+        self._groups += source.moved_groups(groups, self._position - first)
+        self._has_filters |= has_filters(source.metadata)
+        sums = source.group_sums(groups)
+        difference = self._state ^ sums.start
+        self._sums.append(sums)
+        self._differences.append(difference)
+        self._position, self._state = self._position + end - first, sums.end(difference)
+
 
 Segment: TypeAlias = CopiedGroups | Iterable[pa.RecordBatch]
 """Rows of the files to write: row groups of other files, or batches."""
 
 _MOST_ENCODERS = 8
-"""More processors are left to others: each encodes a run of its own, which takes memory."""
+"""The most processors that encode: each encodes a run of its own, which takes memory."""
 
 
 def write_data_files(
@@ -41,22 +223,22 @@ def write_data_files(
     beat: Callable[[], None] = lambda: None,
     open_output: Callable[[str], StreamedOutput] | None = None,
 ) -> list[DataFile]:
-    """Writes rows into as many data files as they need; no rows, no file.
+    """Writes rows into as many data files as they need; without rows it writes no file.
 
-    The batches are taken, and what is encoded uploaded, in the calling thread. Runs are sorted and encoded on all
-    processors. On any error the file under way is given up; finished ones are left as orphans.
+    It reads the batches and uploads in the calling thread; runs are sorted and encoded on all processors. An error
+    aborts the current file; finished ones are left as orphans.
 
     Args:
         table_name: part of the objects' keys.
         table: its schema may end with the hidden column ``_commit_ts`` (``with_commit_ts``).
         batches: of exactly ``table.schema.arrow``.
-        name: gives each object a name that is unique in the world; a fresh uuid by default.
+        name: gives each object a universally unique name; a fresh uuid by default.
         beat: called after each run, to show that the job is alive.
         open_output: opens the object of a key to write into; the store's by default.
 
     Returns:
-        Their entries, in the order of the rows, not yet stamped. Those of files with ``_commit_ts`` have no
-        ``row_ts``, but the bounds of that column.
+        Their entries, in the order of the rows, not yet stamped. Those of files with ``_commit_ts`` have the bounds of
+        that column instead of ``row_ts``.
 
     Raises:
         StoreUnavailableError, AccessDeniedError: from the upload; and whatever ``batches`` raises.
@@ -84,11 +266,7 @@ def write_spliced_files(
     name: Callable[[], str],
     beat: Callable[[], None],
 ) -> list[DataFile]:
-    """Writes segments one after the other into as many data files as they need. See ``write_data_files``.
-
-    Args:
-        segments: batches are of exactly ``table.schema.arrow``.
-    """
+    """Writes segments one after the other into as many data files as they need. See ``write_data_files``."""
     with _Files(store.open_output, partial(_key, store, table_name, name), table, options, runtime, beat) as files:
         for segment in segments:
             if isinstance(segment, CopiedGroups):
@@ -99,7 +277,7 @@ def write_spliced_files(
 
 
 def with_commit_ts(table: TableEntry) -> TableEntry:
-    """The table as its files are written whose rows have different commit timestamps: with the last, hidden column."""
+    """The table with a last, hidden column: for files whose rows have different commit timestamps."""
     schema = msgspec.structs.replace(table.schema, fields=(*table.schema.fields, COMMIT_TS_FIELD))
     return msgspec.structs.replace(table, schema=schema)
 
@@ -109,13 +287,7 @@ def _key(store: ObjectStore, table_name: str, name: Callable[[], str]) -> str:
 
 
 class _Files(Generic[Output]):
-    """The files of one write: those that are finished, and the one under way.
-
-    Args:
-        open_output: opens the object of a key to write into.
-        key: makes the key of the next one.
-        beat: called after each step, to show that the job is alive.
-    """
+    """The files of one write: the finished ones, and the current one."""
 
     def __init__(
         self,
@@ -136,7 +308,7 @@ class _Files(Generic[Output]):
         self._done: list[DataFile] = []
 
     def write_one(self, run: Run) -> DataFile:
-        """Writes a run into a file of its own: there is nothing to put together, which would take a millisecond."""
+        """Writes a run into a file of its own, without the millisecond that putting runs together takes."""
         key = self._key()
         file = write_object(self._open(key), key, self._table, self._plan_of(run), run)
         self._beat()
@@ -149,17 +321,13 @@ class _Files(Generic[Output]):
                 self._file().write(run)
                 del run  # before the next one is waited for
                 self._end_if_full()
-                self._give_memory_back()
+                self._runs += 1
+                if self._runs % self._encoders == 0:  # a fifth of the peak; after each run that would be slow
+                    pa.default_memory_pool().release_unused()
                 self._beat()
 
-    def _give_memory_back(self) -> None:
-        """Lets Arrow's allocator return freed memory, a fifth of the peak; after each run that would be slow."""
-        self._runs += 1
-        if self._runs % self._encoders == 0:
-            pa.default_memory_pool().release_unused()
-
     def _encoded(self, pieces: Iterator[list[pa.ChunkedArray]]) -> Generator[EncodedGroups, None, None]:
-        """The rows of each piece, encoded; the next ones are encoded in the meantime."""
+        """Yields the rows of each piece, encoded; the next ones are encoded in the meantime."""
         piece = next(pieces, None)
         if piece is None:
             return
@@ -174,11 +342,18 @@ class _Files(Generic[Output]):
         yield from self._runtime.compute(encode, runs, ahead=self._encoders + 1)
 
     def copy(self: _Files[ObjectOutput], copied: CopiedGroups) -> None:
-        """Appends row groups as they are."""
-        for piece in self._pieces(copied):
-            self._file().copy(piece)
+        """Appends row groups as they are, cut where a file is full."""
+        piece: list[CopiedGroup] = []
+        size = self._current.size if self._current else 0
+        for group in copied.groups:
+            piece.append(group)
+            size += group.size
+            if size < self._options.target_file_bytes and group is not copied.groups[-1]:
+                continue
+            self._file().copy(CopiedGroups(copied.source, tuple(piece)))
             self._end_if_full()
             self._beat()
+            piece, size = [], 0
 
     def finish(self) -> list[DataFile]:
         """Ends the last file. Returns the entries of all of them."""
@@ -189,19 +364,6 @@ class _Files(Generic[Output]):
         if self._plan is None or self._plan.encodings.row_bytes is None:  # of too few rows to try encodings on them
             return WritePlan.of(run, self._options, looked_up=has_index(self._table))
         return self._plan
-
-    def _pieces(self, copied: CopiedGroups) -> Iterator[CopiedGroups]:
-        """Cuts row groups where a file is full."""
-        piece: list[CopiedGroup] = []
-        size = self._current.size if self._current else 0
-        for group in copied.groups:
-            piece.append(group)
-            size += group.size
-            if size >= self._options.target_file_bytes:
-                yield CopiedGroups(copied.source, tuple(piece))
-                piece, size = [], 0
-        if piece:
-            yield CopiedGroups(copied.source, tuple(piece))
 
     def _file(self) -> SplicedObject[Output]:
         if self._current is None:
@@ -224,3 +386,67 @@ class _Files(Generic[Output]):
 
     def __exit__(self, *exception: object) -> None:
         self._opened.__exit__(*exception)  # type: ignore[arg-type]
+
+
+def check_storable(entry: TableEntry) -> None:
+    """Writes two rows in memory and reads them back. Raises SchemaError if pyarrow can't store these columns."""
+    key = TableEntry(
+        uuid="", epoch=0, schema=entry.schema, primary_key=entry.primary_key, sort_key=entry.sort_key, properties={}
+    )
+    _check_storable(msgspec.json.encode(key))
+
+
+@lru_cache(256)
+def _check_storable(encoded: bytes) -> None:
+    entry = msgspec.json.decode(encoded, type=TableEntry)
+    schema = entry.schema.arrow
+    try:
+        examples = [(field, _example(field.type)) for field in schema]
+        columns = [pa.array([each, None if field.nullable else each], field.type) for field, each in examples]
+        rows = pa.table(columns, schema)
+        run = prepare(list(rows.columns), entry)
+        output = _Memory()
+        write_object(output, "probe", entry, WritePlan.of(run, DEFAULT), run)
+        found = pq.ParquetFile(pa.BufferReader(bytes(output.body))).read(use_threads=False)
+        if not found.cast(schema).equals(run.table):
+            raise pa.ArrowInvalid("the rows that were read are not those that were written")
+    except (pa.ArrowException, OSError, OverflowError, ValueError, RecursionError) as error:
+        raise SchemaError(f"a table of these columns cannot be stored: {error}") from error
+
+
+def _example(kind: pa.DataType) -> Any:
+    """Some value of a stored type, as Python has it."""
+    if t.is_struct(kind):
+        return {field.name: _example(field.type) for field in kind}
+    if t.is_map(kind):
+        return [(_example(kind.key_type), _example(kind.item_type))]
+    if t.is_list(kind):
+        return [_example(kind.value_type)]
+    if t.is_string(kind):
+        return "a"
+    if t.is_fixed_size_binary(kind):
+        return b"a" * kind.byte_width
+    return b"a" if t.is_binary(kind) else True if t.is_boolean(kind) else 0
+
+
+class _Memory:
+    """An upload into memory."""
+
+    def __init__(self) -> None:
+        self.body = bytearray()
+
+    def write(self, data: Buffer, /) -> int:
+        self.body += data
+        return len(data)
+
+    def commit(self) -> int:
+        return len(self.body)
+
+    def abort(self) -> None:
+        """Does nothing."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        """Does nothing."""

@@ -2,8 +2,6 @@
 
 Only encodings that DuckDB, Polars and Spark's vectorised reader all know are tried: dictionary, plain,
 DELTA_BINARY_PACKED for integers and times, DELTA_LENGTH_BYTE_ARRAY for strings and binaries.
-
-How data files are written. The defaults were measured; tests and maintenance choose others.
 """
 
 from __future__ import annotations
@@ -23,31 +21,20 @@ from dolmen.format.schema import is_nested
 SAMPLE_ROWS = 8192
 _SAMPLE_SLICES = 4
 
-
-#: With fewer rows than this a trial would take longer than writing them: texts get dictionaries, integers are packed.
 _TRIAL_ROWS = 16_384
+"""With fewer rows a trial would take longer than writing them: texts get dictionaries, integers are packed."""
 
+_NEAR_MISS, _GROUP_ROWS = 1.5, 65_536
+"""A dictionary that takes less than ``_NEAR_MISS`` times the alternative's space gets a second trial, on more rows."""
 
-#: A dictionary that takes less than this many times the alternative's space gets a second trial, on ``_GROUP_ROWS``.
-_NEAR_MISS = 1.5
-_GROUP_ROWS = 65_536
-
-
-_DELTA = {
-    "INT32": "DELTA_BINARY_PACKED",
-    "INT64": "DELTA_BINARY_PACKED",
-    "BYTE_ARRAY": "DELTA_LENGTH_BYTE_ARRAY",
-}
-
-
-#: How large a delta encoded column may be, in parts of the plain one. Packed integers decode four times faster than
-#: ZSTD decompresses them, so they may even be larger; strings gain no time.
+_DELTA = {"INT32": "DELTA_BINARY_PACKED", "INT64": "DELTA_BINARY_PACKED", "BYTE_ARRAY": "DELTA_LENGTH_BYTE_ARRAY"}
 _DELTA_MAY_TAKE = {"INT32": 1.25, "INT64": 1.25, "BYTE_ARRAY": 0.97}
+"""The size allowed for a delta encoded column, in parts of the plain one. Packed integers decode four times faster than
+ZSTD decompresses them, so they may even be larger; strings gain no time."""
 
-
-#: Packed integers are compressed only if ZSTD leaves less than this part of them: else it costs time and gains nothing.
-#: Other columns always are, because later rows may compress well: packed integers stay small without it.
 _WORTH_COMPRESSING = 0.98
+"""Packed integers are compressed only if ZSTD leaves less than this part of them. Other columns always are: their later
+rows may compress well, while packed integers stay small without it."""
 
 WRITTEN_CODECS = frozenset({"ZSTD", "UNCOMPRESSED"})
 """The compressions of column chunks that dolmen writes, as Parquet names them."""
@@ -55,12 +42,9 @@ WRITTEN_CODECS = frozenset({"ZSTD", "UNCOMPRESSED"})
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """A column as Parquet has it: a nested one of the table is one or several of these.
+    """A Parquet column. A nested column of the table has one or more.
 
-    Args:
-        path: how Parquet names it. Need not be unique: there may be a column "a.b" and a struct "a" with a field "b".
-        column: name of the table's column.
-        nested: whether ``column`` is nested.
+    ``path`` need not be unique: there may be a column "a.b" and a struct "a" with a field "b".
     """
 
     path: str
@@ -71,10 +55,10 @@ class Leaf:
 
 @dataclass(frozen=True, slots=True)
 class Encodings:
-    """Encoding by leaf path: those in ``dictionary``, those in ``delta``, and PLAIN for the rest.
+    """Encodings by path of the leaf; PLAIN for those in neither ``dictionary`` nor ``delta``.
 
     Args:
-        row_bytes: how many compressed bytes a row takes, None when nothing was tried.
+        row_bytes: compressed bytes of a row; None without a trial.
         uncompressed: paths of the columns that ZSTD would not make smaller.
     """
 
@@ -84,12 +68,7 @@ class Encodings:
     uncompressed: frozenset[str] = frozenset()
 
     def options(self, schema: pa.Schema, compression_level: int) -> dict[str, Any]:
-        """The arguments of pyarrow's writer.
-
-        Args:
-            schema: of the file.
-            compression_level: of ZSTD.
-        """
+        """The arguments of pyarrow's writer, for a file of this schema."""
         paths = {leaf.path for leaf in leaves(schema)}
         return {
             "use_dictionary": list(self.dictionary) or False,
@@ -151,14 +130,13 @@ def choose(rows: pa.Table, compression_level: int) -> Encodings:
     for path in dictionary:
         best[path] = as_dictionary[path]
         chosen.pop(path, None)
-    uncompressed = frozenset(path for path in chosen if _gains_nothing(tried[path]))
+    uncompressed = frozenset(
+        path
+        for path in chosen
+        if "DELTA_BINARY_PACKED" in tried[path].encodings
+        and as_delta[path] > tried[path].total_uncompressed_size * _WORTH_COMPRESSING
+    )
     return Encodings(dictionary, chosen, sum(best.values()) / sample.num_rows, uncompressed)
-
-
-def _gains_nothing(chunk: pq.ColumnChunkMetaData) -> bool:
-    """Whether compression leaves packed integers about as large as they are."""
-    compressed, plain = chunk.total_compressed_size, chunk.total_uncompressed_size
-    return "DELTA_BINARY_PACKED" in chunk.encodings and compressed > plain * _WORTH_COMPRESSING
 
 
 def _sample(rows: pa.Table) -> pa.Table:
@@ -172,10 +150,7 @@ def _sample(rows: pa.Table) -> pa.Table:
 
 
 def _dictionary_sizes_of_more_rows(rows: pa.Table, compression_level: int) -> dict[str, float]:
-    """Sizes per sample, by path, of columns whose dictionary does not pay in the sample but may in a row group.
-
-    The more rows share a dictionary the less it costs each: the sample is too small for a verdict on near misses.
-    """
+    """Sizes for as many rows as the sample has, by path, of dictionaries that are shared by more rows."""
     group = rows.slice(0, _GROUP_ROWS)
     if group.num_rows <= SAMPLE_ROWS or group.num_columns == 0:
         return {}
@@ -184,7 +159,6 @@ def _dictionary_sizes_of_more_rows(rows: pa.Table, compression_level: int) -> di
 
 
 def _sizes(sample: pa.Table, compression_level: int, **encoding: Any) -> dict[str, float]:
-    """Compressed bytes by path."""
     chunks = _chunks(sample, compression_level, **encoding)
     return {path: chunk.total_compressed_size for path, chunk in chunks.items()}
 
@@ -207,16 +181,15 @@ def _chunks(sample: pa.Table, compression_level: int, **encoding: Any) -> dict[s
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """Sizes of what is written.
+    """Sizes of data files and their parts.
 
     Args:
-        target_file_bytes: a file is finished by the first run that brings it to this size (compressed).
-        run_bytes: rows are taken, sorted and encoded in runs of up to this much Arrow memory. As many are in memory as
-            processors encode them (eight at most) and one more, each of them twice while it is sorted: this is what
-            bounds memory.
-        run_rows: rows of a run at most.
-        row_group_bytes: a row group is not planned larger than this (compressed), unless it has few rows then.
-        compression_level: of ZSTD. Level 1 takes half the time of level 3, for files 3 % larger on random text.
+        target_file_bytes: the first run that brings a file to this size (compressed) is its last.
+        run_bytes: the most Arrow memory of a run of rows that is sorted and encoded. One run for each processor (eight
+            at most) and one more are in memory, each of them twice while it is sorted.
+        run_rows: the most rows of a run.
+        row_group_bytes: the size (compressed) planned for row groups, unless they would have too few rows.
+        compression_level: of ZSTD.
     """
 
     target_file_bytes: int = WRITTEN_FILE_BYTES

@@ -1,59 +1,244 @@
-"""Runs encoded as Parquet: a file of one of them, and the entry that describes a file."""
+"""Runs: bounded pieces of a stream of batches, sorted by the table's sort key, and encoded as Parquet.
+
+Sorting is ascending and stable. NULLs come last, NaN after every other value and before NULL; -0.0 equals 0.0.
+"""
 
 from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from itertools import chain
+from typing import Any, NamedTuple
 from zlib import crc32
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from pyarrow import types as t
 
 from dolmen.base.units import KIB, MIB
-from dolmen.format.entries import ColumnStats, DataFile
+from dolmen.format.entries import ColumnStats, DataFile, column_stats
 from dolmen.format.manifest import TableEntry
 from dolmen.format.page_locations import ChunkSums, PageLocations
 from dolmen.format.properties import has_index, key_filter_bits
-from dolmen.format.schema import COMMIT_TS_ID
+from dolmen.format.schema import COMMIT_TS_ID, is_nested
+from dolmen.format.types import Plain, to_plain
 from dolmen.rows.write.encodings import Encodings, WriteOptions, choose, leaves
-from dolmen.rows.write.runs import Extent, Run
 from dolmen.store.base import Buffer, StreamedOutput
+
+_IN_FOOTER_BYTES = 1024
+"""Parquet's writer keeps the bounds of a row group's texts if they are not longer than 4096 bytes."""
+
+_PIECES = 8
+"""Batches are cut into pieces of at most this part of a run, so that runs come out full."""
+
+
+class Extent(NamedTuple):
+    """Exact least and greatest value (None: no value but NULL and NaN, or a nested column), and counts.
+
+    With ``in_footer`` Parquet's writer finds these bounds: comparing texts twice would take a tenth of the writing.
+    """
+
+    least: Plain
+    greatest: Plain
+    nulls: int = 0
+    nans: int = 0
+    in_footer: bool = False
+
+    def merged(self, other: Extent) -> Extent:
+        """The extent of both columns' values together."""
+        least: list[Any] = [value for value in (self.least, other.least) if value is not None]
+        greatest: list[Any] = [value for value in (self.greatest, other.greatest) if value is not None]
+        nulls, nans = self.nulls + other.nulls, self.nans + other.nans
+        in_footer = self.in_footer or other.in_footer
+        return Extent(min(least, default=None), max(greatest, default=None), nulls, nans, in_footer)
+
+
+def extent(column: pa.ChunkedArray) -> Extent:
+    """The extent of one column of a stored type."""
+    if is_nested(column.type):
+        return Extent(None, None, column.null_count)
+    if pa.types.is_string(column.type) or pa.types.is_binary(column.type):
+        longest = pc.max(pc.binary_length(column)).as_py()
+        if longest is not None and longest <= _IN_FOOTER_BYTES:
+            return Extent(None, None, column.null_count, in_footer=True)
+    nans = 0
+    if pa.types.is_floating(column.type):
+        nans = pc.sum(pc.is_nan(column), min_count=0).as_py()
+    ends = pc.min_max(column)  # passes over NULL, and over NaN where there is anything else
+    least, greatest = to_plain(pa.array([ends["min"], ends["max"]], column.type))
+    if isinstance(least, float) and math.isnan(least):
+        least = greatest = None
+    return Extent(least, greatest, column.null_count, nans)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Rows that are written together, and the extents of their columns by id."""
+
+    table: pa.Table
+    extents: dict[int, Extent]
+
+
+def cut(
+    batches: Iterable[pa.RecordBatch], schema: pa.Schema, max_bytes: int, max_rows: int
+) -> Iterator[list[pa.ChunkedArray]]:
+    """Yields the columns of the batches' rows, in their order, within both limits unless a single row is larger.
+
+    Each list belongs to the caller alone, so memory is freed as columns are taken out of it.
+    """
+    run: list[pa.RecordBatch] = []
+    size = rows = 0
+    for piece in chain.from_iterable(_pieces(batch, max_bytes // _PIECES, max_rows) for batch in batches):
+        piece_bytes = piece.nbytes
+        if run and (size + piece_bytes > max_bytes or rows + piece.num_rows > max_rows):
+            columns = pa.Table.from_batches(run, schema).columns
+            run, size, rows = [], 0, 0
+            yield columns
+            del columns
+        run.append(piece)
+        size += piece_bytes
+        rows += piece.num_rows
+    if run:
+        yield pa.Table.from_batches(run, schema).columns
+
+
+def _pieces(batch: pa.RecordBatch, max_bytes: int, max_rows: int) -> Iterator[pa.RecordBatch]:
+    rows = batch.num_rows
+    if rows == 0:
+        return
+    count = min(rows, max(-(-batch.nbytes // max_bytes), -(-rows // max_rows)))
+    if count <= 1:
+        yield batch
+        return
+    step = -(-rows // count)
+    for start in range(0, rows, step):
+        yield from _pieces(batch.slice(start, step), max_bytes, max_rows)  # again: rows are not of one size
+
+
+def prepare(columns: list[pa.ChunkedArray], entry: TableEntry) -> Run:
+    """Sorts rows by the table's sort key and measures each column. Empties the list, so that memory is freed."""
+    schema = entry.schema.arrow
+    sort_columns(columns, schema, [entry.schema.by_id[id_].name for id_ in entry.sort_key])
+    table = pa.table([fill_hidden(column) for column in columns], schema)
+    columns.clear()
+    extents = {field.id: extent(column) for field, column in zip(entry.schema.fields, table.columns, strict=True)}
+    return Run(table, extents)
+
+
+def sort_columns(columns: list[pa.ChunkedArray], schema: pa.Schema, names: Sequence[str]) -> None:
+    """Sorts rows by the named columns in place: replaces each column in the list, so that only one is there twice."""
+    keys = [columns[schema.get_field_index(name)] for name in names]
+    if not keys or _is_sorted(keys):
+        return
+    order = pc.sort_indices(pa.table(keys, names), [(name, "ascending") for name in names])
+    keys.clear()
+    for index in range(len(columns)):
+        columns[index] = pa.chunked_array([columns[index].combine_chunks()])  # here, as ``take`` keeps the pieces
+        columns[index] = columns[index].take(order)
+
+
+def _is_sorted(keys: list[pa.ChunkedArray]) -> bool:
+    """True if the rows are certainly in order, which NULL and NaN make uncertain: sorting then only costs time."""
+    ordered = None  # whether each row and the next are in order by the key columns from here on
+    for column in reversed(keys):
+        if column.null_count:
+            return False
+        row, following = column.slice(0, len(column) - 1), column.slice(1)
+        if ordered is None:
+            ordered = pc.less_equal(row, following)
+        else:
+            ordered = pc.or_(pc.less(row, following), pc.and_(pc.equal(row, following), ordered))
+    return bool(pc.all(ordered, min_count=0).as_py())
+
+
+def _needs_values(kind: pa.DataType) -> bool:
+    """True if the type has a field that is not nullable, in a struct at any depth."""
+    if t.is_struct(kind):
+        return any(not field.nullable or _needs_values(field.type) for field in kind)
+    if t.is_map(kind):
+        return _needs_values(kind.key_type) or _needs_values(kind.item_type)
+    return bool(t.is_list(kind)) and _needs_values(kind.value_type)
+
+
+def fill_hidden_of_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """``fill_hidden`` of every column."""
+    return pa.RecordBatch.from_arrays([_with_values(column) for column in batch.columns], schema=batch.schema)
+
+
+def fill_hidden(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Replaces NULLs under NULL structs in fields that are not nullable: Parquet's writer refuses them.
+
+    The caller has checked that no such field is NULL where its struct is not. Little is copied.
+    """
+    if not _needs_values(column.type):
+        return column
+    return pa.chunked_array([_with_values(chunk) for chunk in column.chunks], column.type)
+
+
+def _with_values(array: pa.Array) -> pa.Array:
+    kind = array.type
+    if not _needs_values(kind):
+        return array
+    if t.is_struct(kind):
+        children = [_with_values(array.field(index)) for index in range(kind.num_fields)]
+        filled = [
+            child if field.nullable or not child.null_count else _without_nulls(child)
+            for child, field in zip(children, kind, strict=True)
+        ]
+        return pa.StructArray.from_arrays(filled, fields=list(kind), mask=array.is_null() if array.null_count else None)
+    validity, offsets = array.buffers()[:2]
+    if t.is_map(kind):
+        entries = pa.StructArray.from_arrays(
+            [_with_values(array.keys), _with_values(array.items)], fields=[kind.key_field, kind.item_field]
+        )
+    else:
+        entries = _with_values(array.values)
+    return pa.Array.from_buffers(kind, len(array), [validity, offsets], array.null_count, array.offset, [entries])
+
+
+def _without_nulls(array: pa.Array) -> pa.Array:
+    """The array with the values under its NULLs in their place."""
+    kind = array.type
+    if t.is_struct(kind):  # whose children know nothing of the array's own offset
+        return pa.StructArray.from_arrays([array.field(index) for index in range(kind.num_fields)], fields=list(kind))
+    children = []
+    if t.is_map(kind):
+        children = [pa.StructArray.from_arrays([array.keys, array.items], fields=[kind.key_field, kind.item_field])]
+    elif t.is_list(kind):
+        children = [array.values]
+    buffers = array.buffers()[1 : kind.num_buffers]
+    return pa.Array.from_buffers(kind, len(array), [None, *buffers], 0, array.offset, children)
+
 
 STATISTICS_COLUMNS = 64
 """The number of columns with statistics in the entry: the key columns, then others in the schema's order."""
 
-#: With such a rate 2^n rows take this many bits of filter each: it is a little greater than that of a filter of this
-#: size, since sizes are powers of two.
 BLOOM_FALSE_POSITIVES = {8: 0.03, 16: 7e-4, 32: 7e-6, 64: 4.6e-8}
-#: A column with few values in the first row group may have more in others; all their filters are of one size.
+"""By bits of filter for a row: a little above the rate of a filter of this size, since sizes are powers of two."""
 _BLOOM_HEADROOM = 2
-MIN_GROUP_ROWS = 1 << 14
-MAX_GROUP_ROWS = 1 << 18
+"""A column with few values in the first row group may have more in others; all their filters have one size."""
+MIN_GROUP_ROWS, MAX_GROUP_ROWS = 1 << 14, 1 << 18
 """Rows of a full row group: enough for a column chunk to be worth a request, few enough to decode many at once."""
 
 LOOKED_UP_GROUP_BYTES = 128 * KIB
-"""A row group of a table with an index has about so many bytes, because a look-up reads one with one request."""
+"""The size of a row group of a table with an index: a look-up reads one with one request."""
 LOOKED_UP_CHUNK_BYTES = 8 * KIB
-"""But so many for each column, since a footer has about 120 bytes for each column chunk."""
+"""At least this much for each column, because a footer has about 120 bytes for each column chunk."""
 MIN_LOOKED_UP_ROWS, MAX_LOOKED_UP_ROWS = 1 << 8, 1 << 13
 
-PAGE_BYTES = 16 * KIB
-"""A page of a table with an index is finished when it has so many bytes before compression: a look-up reads one
-of each column. Files are 4 % larger than with pages of up to 1 MB, and take a third more time to decode."""
-PAGE_ROWS = 4096
-"""And when it has so many rows: the writer does not know how many bytes packed integers have."""
+PAGE_BYTES, PAGE_ROWS = 16 * KIB, 4096
+"""A page of a table with an index ends at either: a look-up reads one page of each column. The writer does not know
+how many bytes packed integers have."""
 _LEAST_BATCH_ROWS, _MOST_BATCH_ROWS = 16, 1024
-"""The writer asks after so many rows whether a page is full."""
+"""The writer asks after this many rows whether a page is full."""
 _UNKNOWN_ROW_BYTES = 64
 
-
-#: Page headers and small pages are collected to this much before they go to the store.
 _BUFFER_BYTES = MIB
+"""Page headers and small pages are collected up to this size before they go to the store."""
 
 _MOST_HEADER_BYTES = 128
 """Headers of pages are shorter: statistics of pages are in the page index."""
@@ -61,11 +246,7 @@ _MOST_HEADER_BYTES = 128
 
 @dataclass(frozen=True, slots=True)
 class WritePlan:
-    """The settings that all files of one write have in common.
-
-    Args:
-        group_rows: rows of a row group at most.
-    """
+    """The settings that all files of one write have in common."""
 
     encodings: Encodings
     group_rows: int
@@ -73,11 +254,7 @@ class WritePlan:
 
     @classmethod
     def of(cls, first: Run, options: WriteOptions, *, looked_up: bool = False) -> WritePlan:
-        """The settings that suit the first run.
-
-        Args:
-            looked_up: rows will be looked up one by one.
-        """
+        """The settings that suit the first run."""
         encodings = choose(first.table, options.compression_level)
         most_bytes, least, most = options.row_group_bytes, MIN_GROUP_ROWS, MAX_GROUP_ROWS
         if looked_up:
@@ -89,7 +266,7 @@ class WritePlan:
         group_rows = 1 << int(math.log2(min(most, max(least, rows))))
         return cls(encodings, group_rows, options.compression_level)
 
-    def small_pages(self) -> dict[str, int]:
+    def page_sizes(self) -> dict[str, int]:
         """The arguments of pyarrow's writer for files whose rows are looked up one by one."""
         rows = PAGE_BYTES / (self.encodings.row_bytes or _UNKNOWN_ROW_BYTES)
         batch = 1 << int(math.log2(min(_MOST_BATCH_ROWS, max(_LEAST_BATCH_ROWS, rows))))
@@ -98,14 +275,13 @@ class WritePlan:
 
 @dataclass(frozen=True)
 class EncodedRun:
-    """A run that was encoded as a Parquet file; its column chunks have gone to ``write`` of ``encode``.
+    """The parts of a run's Parquet file behind its column chunks, which have gone to ``write`` of ``encode``.
 
     Args:
         size: bytes of the column chunks, and of the magic before them.
         behind: Bloom filters and page index, which follow them.
-        footer: what an entry calls so.
+        footer: as an entry has it: locations of pages and checksums belong to it.
         metadata: the footer as pyarrow has it.
-        extents: of the columns, by column id.
     """
 
     rows: int
@@ -117,26 +293,28 @@ class EncodedRun:
 
 
 def encode(write: Callable[[bytes], object], entry: TableEntry, plan: WritePlan, run: Run) -> EncodedRun:
-    """Encodes a run as the row groups, of about equal size, of a Parquet file.
+    """Encodes a run as a Parquet file with row groups of about equal size, and writes its column chunks.
 
     A float column with NaN gets no Parquet statistics: their min and max pass over NaN, so that engines which order
-    NaN as a value, as Spark and DuckDB do, would prune rows away by them. Leaves of nested columns that are floats
-    never have any.
-
-    Args:
-        write: takes the bytes, piece by piece.
+    NaN as a value, as Spark and DuckDB do, would prune rows away by them. Float leaves of nested columns never do.
     """
     sink, schema = _Sink(write), entry.schema.arrow
+    with_nan = {entry.schema.by_id[id_].name for id_, found in run.extents.items() if found.nans}
+    unmeasured = {
+        leaf.path
+        for leaf in leaves(schema)
+        if leaf.column in with_nan or (leaf.nested and leaf.physical_type in ("FLOAT", "DOUBLE"))
+    }  # by path, which two leaves may share
     writer = pq.ParquetWriter(
         pa.PythonFile(sink, "w"),
         schema,
         data_page_version="1.0",  # what every reader knows
         write_page_index=True,
         write_page_checksum=True,
-        write_statistics=_statistics_paths(entry, run.columns_with_nan()),
+        write_statistics=[leaf.path for leaf in leaves(schema) if leaf.path not in unmeasured],
         sorting_columns=sorting_columns(entry),
         bloom_filter_options=_bloom_filters(entry, run.table, plan.group_rows) or None,
-        **(plan.small_pages() if has_index(entry) else {}),
+        **(plan.page_sizes() if has_index(entry) else {}),
         **plan.encodings.options(schema, plan.compression_level),
     )
     try:
@@ -154,15 +332,15 @@ def encode(write: Callable[[bytes], object], entry: TableEntry, plan: WritePlan,
 
 
 def _complete_extents(extents: Mapping[int, Extent], entry: TableEntry, metadata: pq.FileMetaData) -> dict[int, Extent]:
-    """The extents, with those ends that only the footer knows."""
+    """The extents, with the bounds that only the footer has."""
     columns = [leaf.column for leaf in leaves(entry.schema.arrow)]
     complete = dict(extents)
     for id_, total in extents.items():
         if not total.in_footer:
             continue
-        place = columns.index(entry.schema.by_id[id_].name)
+        leaf = columns.index(entry.schema.by_id[id_].name)
         for group in range(metadata.num_row_groups):
-            found = metadata.row_group(group).column(place).statistics
+            found = metadata.row_group(group).column(leaf).statistics
             if found is not None and found.has_min_max:
                 total = total.merged(Extent(found.min, found.max))
             elif found is None or found.num_values:  # values, but unknown ones
@@ -172,19 +350,8 @@ def _complete_extents(extents: Mapping[int, Extent], entry: TableEntry, metadata
     return complete
 
 
-def _statistics_paths(entry: TableEntry, without: Set[int]) -> list[str]:
-    names = {entry.schema.by_id[id_].name for id_ in without}
-    there = leaves(entry.schema.arrow)
-    bad = {
-        leaf.path
-        for leaf in there
-        if leaf.column in names or (leaf.nested and leaf.physical_type in ("FLOAT", "DOUBLE"))
-    }
-    return [leaf.path for leaf in there if leaf.path not in bad]  # two leaves may have one path
-
-
 def _bloom_filters(entry: TableEntry, rows: pa.Table, group_rows: int) -> dict[str, dict[str, Any]]:
-    """For the primary key, sized by the values in the first row group, as it is for each row group alike."""
+    """Filters for the primary key: those of all row groups are sized by the values in the first."""
     filters, bits = {}, key_filter_bits(entry)
     for id_ in entry.primary_key:
         field = entry.schema.by_id[id_]
@@ -196,12 +363,7 @@ def _bloom_filters(entry: TableEntry, rows: pa.Table, group_rows: int) -> dict[s
 
 
 def write_object(output: StreamedOutput, path: str, entry: TableEntry, plan: WritePlan, run: Run) -> DataFile:
-    """Writes a run as one Parquet object. Returns its entry, not yet stamped. On an error the upload is given up.
-
-    Args:
-        output: the upload; belongs to this function from here on.
-        path: its key.
-    """
+    """Writes a run as one Parquet object and returns its entry, not yet stamped. An error aborts the upload."""
     with output:
         encoded = encode(output.write, entry, plan, run)
         output.write(encoded.behind + encoded.footer)
@@ -211,7 +373,7 @@ def write_object(output: StreamedOutput, path: str, entry: TableEntry, plan: Wri
 
 
 def commit_output(output: StreamedOutput, path: str, size: int) -> int:
-    """Makes an object visible that has to be of this size, which is returned."""
+    """Makes an object visible and returns its size, which has to be this."""
     stored = output.commit()
     if stored != size:
         raise AssertionError(f"{path}: {size} bytes were written, {stored} were stored")
@@ -219,21 +381,20 @@ def commit_output(output: StreamedOutput, path: str, size: int) -> int:
 
 
 def statistics_columns(entry: TableEntry) -> list[int]:
-    """Ids of the columns that have statistics in an entry. The bounds of ``_commit_ts`` have a place of their own."""
+    """Ids of the columns that have statistics in an entry. Bounds of ``_commit_ts`` are in another field."""
     keys = {*entry.primary_key, *entry.sort_key}
     columns = [field.id for field in entry.schema.fields if field.id != COMMIT_TS_ID]
     return sorted(sorted(columns, key=lambda id_: id_ not in keys)[:STATISTICS_COLUMNS])
 
 
 def sorting_columns(entry: TableEntry) -> list[pq.SortingColumn] | None:
-    """The order of rows, as a row group says it: ascending, NULLs last; None if there is none."""
+    """The order of rows as row groups have it: ascending, NULLs last; None without a sort key."""
     columns = [leaf.column for leaf in leaves(entry.schema.arrow)]
     names = [entry.schema.by_id[id_].name for id_ in entry.sort_key]
     return [pq.SortingColumn(columns.index(name)) for name in names] or None
 
 
 def has_filters(metadata: pq.FileMetaData) -> bool:
-    """Whether a file has Bloom filters."""
     group = metadata.row_group(0)
     return any(group.column(leaf).bloom_filter_offset is not None for leaf in range(group.num_columns))
 
@@ -241,16 +402,13 @@ def has_filters(metadata: pq.FileMetaData) -> bool:
 def file_entry(
     path: str, size: int, rows: int, footer: bytes, extents: Mapping[int, Extent], filters: int, entry: TableEntry
 ) -> DataFile:
-    """The entry of a file, not yet stamped.
-
-    Args:
-        footer: all that the entry calls so.
-        extents: of all columns.
-        filters: the first byte of its Bloom filters; 0 without any.
-    """
-    place = (size - len(footer), len(footer), crc32(footer))
-    stats: dict[int, ColumnStats] = {id_: extents[id_].stats() for id_ in statistics_columns(entry)}
-    written = DataFile(path, size, rows, place, stats=stats, filters=filters)
+    """The entry of a file, not yet stamped; ``filters`` is the first byte of its Bloom filters, or 0."""
+    stats: dict[int, ColumnStats] = {}
+    for id_ in statistics_columns(entry):
+        found = extents[id_]
+        stats[id_] = column_stats(found.least, found.greatest, found.nulls, found.nans)
+    location = (size - len(footer), len(footer), crc32(footer))
+    written = DataFile(path, size, rows, location, stats=stats, filters=filters)
     hidden = extents.get(COMMIT_TS_ID)
     if hidden is None:
         return written
@@ -258,45 +416,41 @@ def file_entry(
 
 
 class _Sink:
-    """A file as pyarrow's writer sees it: passes bytes on in larger pieces, and at the end keeps them.
-
-    Args:
-        write: takes the bytes.
-    """
+    """A file for pyarrow's writer: passes bytes on in larger pieces, and at the end keeps them."""
 
     def __init__(self, write: Callable[[bytes], object]) -> None:
         self._write, self.size, self.closed = write, 0, False
-        self._held: list[bytes] = []
-        self._held_bytes = 0
+        self._buffered: list[bytes] = []
+        self._buffered_bytes = 0
         self._most = _BUFFER_BYTES
         self._state = 0  # CRC-32 of all bytes so far
         self._states: dict[int, int] = {}
         self._headers: dict[int, bytes] = {}
 
     def write(self, data: Buffer, /) -> int:
-        if self.closed:  # given up: what the writer's destructor still writes goes nowhere
+        if self.closed:  # the destructor of an aborted writer still writes
             return len(data)
         self._states[self.size] = self._state
         if len(data) <= _MOST_HEADER_BYTES:
             self._headers[self.size] = bytes(data)
         self._state = crc32(data, self._state)
         self.size += len(data)
-        self._held.append(bytes(data))
-        self._held_bytes += len(data)
-        if self._held_bytes > self._most:
+        self._buffered.append(bytes(data))
+        self._buffered_bytes += len(data)
+        if self._buffered_bytes > self._most:
             self._pass_on()
         return len(data)
 
     def _pass_on(self) -> None:
-        body, self._held, self._held_bytes = b"".join(self._held), [], 0
+        body, self._buffered, self._buffered_bytes = b"".join(self._buffered), [], 0
         if body:
             self._write(body)
 
     def flush(self) -> None:
-        """Does nothing: the bytes held back are few."""
+        """Does nothing: few bytes are buffered."""
 
     def close(self) -> None:
-        """The file is ended by its owner."""
+        """Does nothing: ``finish`` ends the file."""
 
     def keep_tail(self) -> None:
         """Keeps all bytes written from here on: page index, Bloom filters and footer."""
@@ -304,16 +458,8 @@ class _Sink:
         self._most = sys.maxsize
 
     def finish(self, metadata: pq.FileMetaData, flat: Sequence[bool]) -> tuple[bytes, bytes]:
-        """Returns what was kept, with places of pages and checksums of column chunks in front of the footer.
-
-        Args:
-            flat: of each leaf, whether it has one value for each row.
-
-        Returns:
-            what stands before the places; the places, the checksums and the Parquet footer that was written last, its
-            8 bytes of length and magic included.
-        """
-        tail = b"".join(self._held)
+        """Splits the tail before the footer, and puts locations of pages and checksums of chunks before the footer."""
+        tail = b"".join(self._buffered)
         length = int.from_bytes(tail[-8:-4], "little") + 8
         if tail[-4:] != b"PAR1" or length > len(tail):
             raise AssertionError("the Parquet writer did not end with a footer")

@@ -1,17 +1,11 @@
 """A digest of rows: the same for the same rows, however they are cut into batches and laid out in memory.
 
-Rows are taken as they fit the table (``conform``), so that a pandas frame, a list of dicts and an Arrow table with the
-same rows have the same digest. Their order counts. Values are compared by their bits: -0.0 is another value than 0.0,
-and one NaN may be another than the next.
+Rows are digested as they fit the table (``conform``), in order, and their values by their bits: -0.0 is not 0.0, and
+one NaN may differ from another. Each column has a running hash for each of its *streams* (docs/protocol.md): which rows
+are NULL, the values of the others, and for strings and lists their lengths.
 
-One running hash for each *stream* of each column (docs/protocol.md): which rows are NULL, what the others hold, and for
-strings and lists how long they are. So nothing depends on where a batch ends, on offsets and slices, or on what lies in
-memory beneath a NULL; and no row is looked at by itself.
-
-A 64-bit number for each row, made from the bits of its values and the names of their columns.
-
-NULL adds nothing, so that a column that was left out is like one of NULLs. No row is looked at by itself: numbers are
-mixed as arrays; strings and lists are polynomials of their bytes, or elements, from prefix sums over all of them.
+``row_hashes`` has a 64-bit number for each row. NULL adds nothing to it, so that a missing column is like one of NULLs.
+Strings and lists are polynomials of their bytes, or elements, from prefix sums over all of them.
 """
 
 from __future__ import annotations
@@ -34,7 +28,7 @@ from dolmen.format.types import short_type, to_mask, type_of
 DIGEST_BYTES = 16
 
 SCHEME = "c1-"
-"""Begins every digest of content made here, so that one made in another way is known for that."""
+"""The prefix of every digest of content made here, which distinguishes it from those made in another way."""
 
 _GOLDEN, _SECOND = 0x9E3779B97F4A7C15, 0xD6E8FEB86659FD93
 
@@ -49,41 +43,32 @@ _LONG = 1 << 16
 
 
 def content_digest(*parts: Any) -> str:
-    """The digest of a statement's content: of its canonical JSON (sorted members, no spaces).
-
-    Args:
-        parts: of plain values that JSON has, digests of rows among them.
-    """
+    """The digest of a statement's content: of its canonical JSON (sorted members, no spaces)."""
     text = json.dumps(parts, sort_keys=True, separators=(",", ":"))
     return f"{SCHEME}{_hash(text.encode()).hexdigest()}"
 
 
 class RowDigest:
-    """Takes rows in; ``hexdigest`` at any time is that of all taken so far. Needs the same memory for any number.
-
-    Args:
-        schema: of all batches: stored types alone (``dolmen.format.schema.storable``).
-    """
+    """Digests a stream of rows of stored types in constant memory."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self._columns = {field.name: _DigestNode(field.type) for field in schema}
         self._rows = 0
-        self._given = frozenset(self._columns)
+        self._names = frozenset(self._columns)
 
     def update(self, batch: pa.RecordBatch) -> None:
-        """Takes the rows of a batch."""
         for node, column in zip(self._columns.values(), batch.columns, strict=True):
             node.update(column)
         self._rows += batch.num_rows
 
-    def passing(self, batches: Iterable[pa.RecordBatch], given: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """The same batches, each taken on its way.
+    def passing(self, batches: Iterable[pa.RecordBatch], source: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """Yields the same batches, and adds the rows of each.
 
         Args:
-            given: the columns that the rows came with. Others hold defaults, which may be others when they come again.
+            source: the columns that the rows came with. Others hold defaults, which may differ when they come again.
         """
         for batch in batches:
-            self._given = frozenset(given.names)
+            self._names = frozenset(source.names)
             self.update(batch)
             yield batch
 
@@ -93,7 +78,7 @@ class RowDigest:
         A column of nothing but NULLs does not count: callers may leave it out.
         """
         columns = sorted(
-            [name, *node.facts()] for name, node in self._columns.items() if node.holds and name in self._given
+            [name, *node.digests()] for name, node in self._columns.items() if node.has_values and name in self._names
         )
         return content_digest("rows", self._rows, columns)
 
@@ -102,7 +87,7 @@ class _DigestNode:
     """One column, or a child of a nested one."""
 
     def __init__(self, kind: pa.DataType) -> None:
-        self.seen, self.holds = 0, False
+        self.rows, self.has_values = 0, False
         self.stored = _widest(kind)
         self.type = str(self.stored)
         self.nulls, self.values, self.lengths = _hash(), _hash(), _hash()
@@ -114,21 +99,21 @@ class _DigestNode:
         elif t.is_nested(kind):
             self.type, self.children = "list", {"item": _DigestNode(kind.value_type)}
 
-    def facts(self) -> list[Any]:
-        """The type and digests of this column, for the digest of all columns."""
+    def digests(self) -> list[Any]:
+        """The type and the digests of this column and its children."""
         streams = [stream.hexdigest() for stream in (self.nulls, self.values, self.lengths)]
-        return [self.type, *streams, [[name, *child.facts()] for name, child in self.children.items()]]
+        return [self.type, *streams, [[name, *child.digests()] for name, child in self.children.items()]]
 
     def update(self, array: pa.Array) -> None:
-        """Takes values: the indexes of NULLs, and then what is left without them."""
-        indexes = self.seen
-        self.seen += len(array)
+        """Adds values: the indexes of NULLs, and then the other values."""
+        first = self.rows
+        self.rows += len(array)
         if array.null_count:
-            self.nulls.update(np.flatnonzero(to_mask(pc.is_null(array))).astype("<i8") + indexes)
+            self.nulls.update(np.flatnonzero(to_mask(pc.is_null(array))).astype("<i8") + first)
             array = array.drop_null()
         if not len(array):
             return
-        self.holds = True
+        self.has_values = True
         if self.type == "struct":
             for index, child in enumerate(self.children.values()):
                 child.update(array.field(index))
@@ -151,10 +136,7 @@ class _DigestNode:
 
 
 def _widest(kind: pa.DataType) -> pa.DataType:
-    """The type in which values are taken: 7 is 7 and 1.5 is 1.5, however many bits a table has for it.
-
-    Values of uint64 beyond int64 are distinguished by their bits, too.
-    """
+    """The type in which values are hashed: 7 is 7 and 1.5 is 1.5, however many bits a table has for it."""
     found = type_of(kind)
     return (found and found.widest) or kind
 
@@ -167,11 +149,7 @@ Hashes: TypeAlias = npt.NDArray[np.uint64]
 
 
 def row_hashes(batch: pa.RecordBatch) -> Hashes:
-    """A number for each row. Equal rows have equal numbers; floats are equal if their bits are.
-
-    Raises:
-        InputError: a column's type is none that can be stored.
-    """
+    """A number for each row, the same for equal rows. Raises InputError for a column that cannot be stored."""
     total = np.zeros(batch.num_rows, np.uint64)
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
         if column.null_count < len(column):
@@ -205,7 +183,7 @@ def _hashes(array: pa.Array) -> Hashes:
 
 
 def _plain(array: pa.Array) -> Hashes:
-    """A number for each value, whatever for NULL."""
+    """A number for each value, and any number for NULL."""
     kind = array.type
     if t.is_struct(kind):
         total = np.zeros(len(array), np.uint64)
@@ -265,11 +243,7 @@ def _of_texts(array: pa.Array) -> Hashes:
 
 
 def _folded(elements: npt.NDArray[Any], ends: npt.NDArray[np.int64]) -> Hashes:
-    """A number for each list of elements (bytes, or numbers): sum of element x base^index, and how many they are.
-
-    Args:
-        ends: where each list begins, and the end of the last.
-    """
+    """A number for each list of elements (bytes, or numbers): sum of element x base^index, and their count."""
     lengths = np.diff(ends)
     hashes = np.zeros(len(lengths), np.uint64)
     first = 0

@@ -1,6 +1,6 @@
 """Templates of rows: which column of a new row is taken from where, and which is computed.
 
-Casts of computed values: those of ``lossless``, and more for literals, whose types are DuckDB's guess.
+Casts of computed values: those of ``lossless_cast``, and more for literals, whose types are DuckDB's guess.
 
 ==========================  ==================================================================================
 from                        to

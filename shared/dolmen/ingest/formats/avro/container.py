@@ -89,7 +89,7 @@ def _wanted_time(named: pa.DataType, wanted: pa.DataType | None) -> pa.DataType 
 
 
 def _lossless_or_zoned(source: pa.DataType, target: pa.DataType) -> Cast | None:
-    """``lossless``, and for files with times as Kafka Connect writes them: text as a timestamp with a zone."""
+    """``lossless_cast``, and for files with times as Kafka Connect writes them: text as a timestamp with a zone."""
     if t.is_string(source) and t.is_timestamp(target) and target.tz:
         return text_cast(target, empty_is_null=False)
     return lossless_cast(source, target)

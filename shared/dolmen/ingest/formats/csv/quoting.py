@@ -270,7 +270,7 @@ SUSPECTS = (
 
 
 def cell_cast(source: pa.DataType, target: pa.DataType, *, times: TimeFormat | None, ignore_extra: bool) -> Cast | None:
-    """The cast of cells, parsed to ``target`` or to numbers already, or text (see ``lossless.FindCast``)."""
+    """The cast of cells, parsed to ``target`` or to numbers already, or text (see ``FindCast``)."""
     if source == target or (t.is_decimal(source) and t.is_decimal(target)):
         if t.is_timestamp(target) or t.is_date(target):
             return within_years

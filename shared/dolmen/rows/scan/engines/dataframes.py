@@ -1,12 +1,7 @@
-"""A scan as a lazy frame of Polars: its columns, and conditions that are surely understood, reach the plan.
+"""Rows as data frames of pandas and Polars, with every value as it is stored, or an error; scans as lazy frames.
 
-Polars gives the condition as an expression whose columns and literals have their types by then, and which can be
-written as JSON. Of that a closed list is understood; Polars itself applies the whole condition to what comes back, so
-a condition of an unknown form only costs more reading.
-
-Rows as frames of pandas and Polars: every value as it is stored, or an error that says what to do.
-
-Packages that only some results need.
+Polars passes the condition on a lazy frame as a typed expression, which can be written as JSON. A closed list of forms
+is understood. Polars itself applies the whole condition to the rows, so that other forms only cost more reading.
 """
 
 from __future__ import annotations
@@ -27,7 +22,6 @@ from dolmen.predicate import Predicate, bind
 from dolmen.predicate.bind import ConditionReader, Connective, UnsupportedConditionError
 from dolmen.predicate.constants import Value
 from dolmen.predicate.domains import Op, domain_of, nearest_float32
-from dolmen.rows.scan.explain import RowSource
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -52,12 +46,11 @@ def optional(module: str, package: str) -> Any:
 def to_pandas(rows: pa.Table, **options: Any) -> pd.DataFrame:
     """The rows as a pandas frame, from which the same rows can be made again.
 
-    Integers with NULLs become pandas' nullable integers (``Int64``), where Arrow alone would make floats of them;
-    floats with NaN its nullable floats (``Float64``), which tell NaN from NULL; nested values with NULL numbers lists
-    and dicts of Python. Everything else is as Arrow makes it.
+    Integers with NULLs become ``Int64`` and the like, where Arrow would make floats; floats with NaN ``Float64``, which
+    distinguishes NaN from NULL; nested values with NULL numbers lists and dicts of Python.
 
     Args:
-        options: for ``pyarrow.Table.to_pandas``: with any of them Arrow alone makes the frame.
+        options: for ``pyarrow.Table.to_pandas``, which then makes the whole frame.
 
     Raises:
         InputError: a type, or a date or time, that Python or pandas does not have; its column is named.
@@ -97,14 +90,14 @@ def _series(column: pa.ChunkedArray, pandas: Any) -> Any:
 
 
 def _nullable_series(column: pa.ChunkedArray, pandas: Any) -> Any:
-    """A series of the nullable type of pandas that has the same name: Int8, UInt64, Float32."""
+    """A series of the nullable type of pandas: Int8, UInt64, Float32."""
     kind = "Float" if pa.types.is_floating(column.type) else "UInt" if str(column.type)[0] == "u" else "Int"
     dtype = getattr(pandas, f"{kind}{column.type.bit_width}Dtype")()
     return pandas.Series(dtype.__from_arrow__(column))
 
 
 def _has_null_numbers(array: pa.Array) -> bool:
-    """Whether numbers within nested values are NULL, of which Arrow's frames make NaN."""
+    """True if numbers inside nested values are NULL, which Arrow's frames make NaN."""
     t = pa.types
     if t.is_integer(array.type) or t.is_floating(array.type):
         return bool(array.null_count)
@@ -118,11 +111,7 @@ def _has_null_numbers(array: pa.Array) -> bool:
 
 
 def to_dicts(rows: pa.Table) -> list[dict[str, Any]]:
-    """The rows as Python objects.
-
-    Raises:
-        InputError: a date or time that Python does not have; its column is named.
-    """
+    """The rows as Python objects. Raises InputError for a date or time that Python does not have."""
     for name, column in zip(rows.column_names, rows.columns, strict=True):
         try:
             column.to_pylist()
@@ -136,11 +125,7 @@ def to_dicts(rows: pa.Table) -> list[dict[str, Any]]:
 
 
 def to_polars(rows: pa.Table) -> pl.DataFrame:
-    """The rows as a Polars frame.
-
-    Raises:
-        InputError: a type that Polars does not have; its column is named.
-    """
+    """The rows as a Polars frame. Raises InputError for a type that Polars does not have."""
     polars = optional("polars", "polars")
     try:
         frame: pl.DataFrame = polars.from_arrow(rows)
@@ -155,21 +140,13 @@ _ReadLiteral: TypeAlias = Callable[[Any, Field], Any]
 
 
 class NarrowScan(Protocol):
-    """Makes a scan of some columns, of the rows that fulfil one more condition, up to a limit."""
+    """Makes a scan of some columns, of the rows that fulfil another condition, up to a limit."""
 
-    def __call__(self, columns: Sequence[str], where: Predicate | None, limit: int | None = None) -> RowSource:
-        """The scan."""
+    def __call__(self, columns: Sequence[str], where: Predicate | None, limit: int | None = None) -> RowSource: ...
 
 
 def lazy_frame(schema: pa.Schema, stored: Schema, narrow: NarrowScan, *, filters: bool) -> pl.LazyFrame:
-    """A lazy frame that scans whenever it is collected.
-
-    Args:
-        schema: the columns of the rows.
-        stored: the table's columns with their ids.
-        narrow: makes the scan.
-        filters: whether conditions may be added to it.
-    """
+    """A lazy frame that scans whenever it is collected; with ``filters`` conditions may be added to the scan."""
     plugins = optional("polars.io.plugins", "polars")
 
     def read(
@@ -180,12 +157,12 @@ def lazy_frame(schema: pa.Schema, stored: Schema, narrow: NarrowScan, *, filters
         # Rows are counted before the condition: the scan can't apply both.
         where = None if condition is None or rows is not None or not filters else predicate_of(condition, stored)
         part = narrow([*requested, *read_too], where, rows)
-        empty = True
+        is_empty = True
         for batch in part.to_batches():
             frame = to_polars(pa.table(batch))
-            empty = False
+            is_empty = False
             yield (frame if condition is None else frame.filter(condition)).select(requested)
-        if empty:
+        if is_empty:
             yield to_polars(part.schema.empty_table()).select(requested)
 
     empty_frame = to_polars(schema.empty_table())
@@ -194,7 +171,7 @@ def lazy_frame(schema: pa.Schema, stored: Schema, narrow: NarrowScan, *, filters
 
 
 def predicate_of(condition: pl.Expr, stored: Schema) -> Predicate | None:
-    """The predicate of those parts of a condition that are understood; None if none is."""
+    """The predicate of the parts of a condition that are understood; None if none is."""
     polars = optional("polars", "polars")
     try:
         tree = json.loads(condition.meta.serialize(format="json"))
@@ -226,11 +203,10 @@ class _ExpressionReader(ConditionReader[Any]):
             case {"Column": _}:
                 return bind.truth(self._field(node))
             case {"BinaryExpr": {"op": op, "left": left, "right": right}} if op in _COMPARISONS:
-                if "Column" in left:
-                    field = self._field(left)
-                    return bind.compare(_COMPARISONS[op], field, _value(right, field))
-                field = self._field(right)
-                return bind.compare(_COMPARISONS[op], _value(left, field), field)
+                is_left = "Column" in left
+                field = self._field(left if is_left else right)
+                operands = (field, _value(right, field)) if is_left else (_value(left, field), field)
+                return bind.compare(_COMPARISONS[op], *operands)
             case {"Function": {"function": {"Boolean": name}, "input": inputs}}:
                 return self._function(name, inputs)
         raise UnsupportedConditionError
@@ -243,8 +219,7 @@ class _ExpressionReader(ConditionReader[Any]):
             case "IsNotNull":
                 return bind.negation(bind.is_null(field))
             case "IsNan":
-                domain = domain_of(field.arrow_type)
-                return bind.compare("=", field, Value(domain, float("nan")))
+                return bind.compare("=", field, Value(domain_of(field.arrow_type), float("nan")))
             case {"IsBetween": {"closed": closed}}:
                 least, greatest = _BETWEEN[closed]
                 low, high = (_value(bound, field) for bound in inputs[1:])
@@ -328,4 +303,14 @@ LITERALS: dict[str, _ReadLiteral] = {
     "Time": _time,
     "Datetime": _timestamp,
 }
-"""How a literal of a type becomes a plain value, by Polars's name of the type."""
+"""By Polars's name of a type, reads the plain value of a literal."""
+
+
+class RowSource(Protocol):
+    """A ``Scan``, into which DuckDB and Polars push columns and conditions."""
+
+    schema: pa.Schema
+
+    def to_batches(self) -> Iterator[pa.RecordBatch]: ...
+
+    def explain(self) -> object: ...

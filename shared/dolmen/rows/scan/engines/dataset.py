@@ -1,24 +1,18 @@
 """A scan as an Arrow dataset: the columns and filters that DuckDB asks it for reach the plan.
 
-DuckDB knows Arrow datasets by their class. It asks them for a scanner, with the columns that it needs and those
-conditions that it will not check again itself: its own planner decides what these are, in the column's own types.
+DuckDB recognizes Arrow datasets by their class. It asks them for a scanner, with the columns that it needs and the
+conditions that it will not check again itself.
 
-Boxes: columns in the form in which DuckDB 1.5 asks for no rows that its filters cannot describe.
+DuckDB 2 does not push filters that Arrow cannot express. DuckDB 1.5 fails on them (``n IS DISTINCT FROM 3 OR n = 4``,
+most joins of times), or asks for other rows (``f <= 'nan'``, and ``ORDER BY`` with ``LIMIT`` before 1.5.3). On fields
+of structs it pushes only comparisons with constants, and nothing if the struct has a field of a type without filters.
+So for DuckDB 1.5 each column is in a *box*: a struct with the column as its first field. A second field, of the type
+null, is added if comparisons go wrong as well: those of floats, because Arrow's NaN is not the greatest number, and
+those of times of day and of nested values, because not all constants can be written.
 
-DuckDB pushes filters into Arrow datasets. DuckDB 2 leaves out those that Arrow cannot express. DuckDB 1.5 fails on
-them (``n IS DISTINCT FROM 3 OR n = 4``, most joins of times), or asks for other rows (``f <= 'nan'``, and ``ORDER BY``
-with ``LIMIT`` before 1.5.3). It does so for filters on columns. On fields of structs it pushes comparisons with
-constants only, and it pushes nothing on structs that have a field of a type without filters.
-
-A box is a struct with a column as its first field. It has a second field, of the type null, if comparisons of the
-column go wrong as well: those of floats, as Arrow's NaN is not the greatest number, and those of times of day and of
-nested values, because not all constants can be written. The relation takes the columns out of their boxes.
-
-Filters as Arrow expressions, in which DuckDB asks a dataset for rows, as predicates.
-
-An expression does not show what it is made of, but its serialized form does (Arrow's ``compute::Serialize``): a record
-batch whose columns are the literals, and whose metadata are the steps of a walk through the expression: ``call`` and
-``end`` around a function's arguments, ``field_ref``, ``literal``, ``options``.
+The structure of a filter is read from its serialized form (Arrow's ``compute::Serialize``): a record batch whose
+columns are the literals, and whose metadata are the steps of a walk through the expression: ``call`` and ``end`` around
+a function's arguments, ``field_ref``, ``literal``, ``options``.
 """
 
 from __future__ import annotations
@@ -26,8 +20,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -40,8 +33,7 @@ from dolmen.predicate import Constant, Not, Predicate, bind
 from dolmen.predicate.bind import ConditionReader, Connective, UnsupportedConditionError
 from dolmen.predicate.constants import Value
 from dolmen.predicate.domains import Domain, Op, domain_of
-from dolmen.rows.scan.engines.dataframes import optional
-from dolmen.rows.scan.explain import RowSource
+from dolmen.rows.scan.engines.dataframes import RowSource, optional
 
 if TYPE_CHECKING:
     import duckdb
@@ -55,51 +47,30 @@ _COMPARISONS: dict[str, Op] = {
 
 
 def needs_boxes() -> bool:
-    """Whether the DuckDB that is installed pushes filters that Arrow cannot express."""
+    """True if the installed DuckDB pushes filters that Arrow cannot express."""
     version: str = optional("duckdb", "dolmen[sql]").__version__
     return int(version.partition(".")[0]) < 2
 
 
 def boxed_schema(schema: pa.Schema, *, filters: bool) -> pa.Schema:
-    """The columns in boxes.
+    """The columns in boxes, with filters if comparisons may be pushed."""
 
-    Args:
-        filters: whether comparisons may be pushed.
-    """
-    return pa.schema(
-        pa.field(field.name, pa.struct(_fields(field, filters and _compares_alike(field.type)))) for field in schema
-    )
+    def boxed(field: pa.Field) -> pa.Field:
+        t, value = pa.types, pa.field(_VALUE, field.type, field.nullable)
+        is_filtered = filters and not (t.is_floating(field.type) or t.is_time(field.type) or t.is_nested(field.type))
+        return pa.field(field.name, pa.struct([value] if is_filtered else [value, _NO_FILTER]))
 
-
-def _fields(column: pa.Field, filters: bool) -> list[pa.Field]:
-    value = pa.field(_VALUE, column.type, column.nullable)
-    return [value] if filters else [value, _NO_FILTER]
-
-
-def _compares_alike(arrow_type: pa.DataType) -> bool:
-    """Whether Arrow compares all values of a type with all constants as DuckDB does."""
-    t = pa.types
-    return not (t.is_floating(arrow_type) or t.is_time(arrow_type) or t.is_nested(arrow_type))
+    return pa.schema(map(boxed, schema))
 
 
 def box(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Rows with their columns in boxes.
-
-    Args:
-        schema: of ``boxed_schema``; it has the columns of the batch.
-    """
+    """Rows with their columns in the boxes of this schema."""
     boxed = [schema.field(name) for name in batch.schema.names]
     columns = [
         pa.StructArray.from_arrays([column, pa.nulls(batch.num_rows)][: field.type.num_fields], fields=list(field.type))
         for column, field in zip(batch.columns, boxed, strict=True)
     ]
     return pa.record_batch(columns, pa.schema(boxed))
-
-
-def unbox(relation: duckdb.DuckDBPyRelation) -> duckdb.DuckDBPyRelation:
-    """The columns out of their boxes."""
-    names = ['"' + name.replace('"', '""') + '"' for name in relation.columns]
-    return relation.project(", ".join(f"struct_extract({name}, '{_VALUE}') AS {name}" for name in names))
 
 
 @dataclass(frozen=True)
@@ -123,9 +94,9 @@ class Filter:
     """The predicate and the columns of an Arrow expression.
 
     Args:
-        columns: names of the columns that it reads; None if that is unknown.
+        columns: names of the columns that it reads; None if unknown.
         predicate: TRUE for every row for which the expression is TRUE.
-        is_exact: the predicate is TRUE for these rows only, so the expression need not be evaluated.
+        is_exact: the predicate is TRUE only for these rows, so the expression need not be evaluated.
     """
 
     columns: frozenset[str] | None
@@ -134,14 +105,10 @@ class Filter:
 
 
 def read_filter(expression: pc.Expression, schema: Schema, *, boxed: bool = False) -> Filter:
-    """Finds the predicate that a filter of DuckDB's amounts to.
+    """Finds the predicate of a filter of DuckDB's, which may read columns out of their boxes.
 
-    Comparisons mean what they mean in DuckDB, and in predicates: NaN equals itself and is greater than every number.
-    Literals must have the type of the column that they are compared with; anything else is not understood.
-
-    Args:
-        schema: the table's columns.
-        boxed: the expression reads them out of their boxes.
+    Comparisons mean the same in DuckDB and in predicates: NaN equals itself and is greater than every number. Literals
+    must have the type of the column that they are compared with; anything else is not understood.
     """
     try:
         node = _out_of_boxes(_tree(expression)) if boxed else _tree(expression)
@@ -159,7 +126,7 @@ def _tree(expression: pc.Expression) -> _Node:
 
 
 def _out_of_boxes(node: _Node) -> _Node:
-    """The same expression on columns instead of the fields of their boxes."""
+    """The expression with columns instead of the fields of their boxes."""
     if isinstance(node, _Call):
         return replace(node, arguments=tuple(map(_out_of_boxes, node.arguments)))
     if not isinstance(node, _Column):
@@ -200,18 +167,16 @@ def _read(steps: Iterator[_Step], batch: pa.RecordBatch) -> _Node:
 def _flat(function: str, arguments: list[_Node]) -> tuple[_Node, ...]:
     if function not in ("and_kleene", "or_kleene"):
         return tuple(arguments)
-    parts = ((node.arguments if _is(node, function) else (node,)) for node in arguments)
-    return tuple(chain.from_iterable(parts))
-
-
-def _is(node: _Node, function: str) -> TypeGuard[_Call]:
-    return isinstance(node, _Call) and node.function == function
+    flat: list[_Node] = []
+    for node in arguments:
+        flat += node.arguments if isinstance(node, _Call) and node.function == function else (node,)
+    return tuple(flat)
 
 
 def _metadata(schema: pa.Schema) -> list[_Step]:
-    """A schema's metadata with all keys that are there twice, which pyarrow's own way leaves out.
+    """A schema's metadata with repeated keys, which pyarrow leaves out, by the Arrow C data interface.
 
-    Read from the Arrow C data interface: https://arrow.apache.org/docs/format/CDataInterface.html#c.ArrowSchema.metadata
+    See https://arrow.apache.org/docs/format/CDataInterface.html#c.ArrowSchema.metadata
     """
     exported = (ctypes.c_void_p * 9)()
     schema._export_to_c(ctypes.addressof(exported))
@@ -295,9 +260,9 @@ class _FilterReader(ConditionReader[_Node]):
         if isinstance(left, pa.Scalar):
             field = self._field(right)
             return bind.compare(op, _value(left, field), field)
-        field = self._field(left)
         if not isinstance(right, pa.Scalar):
             raise UnsupportedConditionError
+        field = self._field(left)
         return bind.compare(op, field, _value(right, field))
 
     def _in_where_valid(self, arguments: tuple[_Node, ...]) -> Predicate:
@@ -350,11 +315,7 @@ class ScanDataset(ds.Dataset):  # type: ignore[misc]  # pyarrow is untyped
     """Rows of one table, as DuckDB scans them.
 
     Args:
-        name: the table's.
-        schema: columns of the rows.
-        stored: the table's columns with their ids.
-        narrow: makes the scans.
-        filters: whether a scan may be narrowed to some rows. It must be, unless DuckDB needs boxes.
+        filters: whether conditions may be added to the scan. They must be, unless DuckDB needs boxes.
     """
 
     def __init__(self, name: str, schema: pa.Schema, stored: Schema, narrow: Narrow, *, filters: bool = True) -> None:
@@ -363,33 +324,35 @@ class ScanDataset(ds.Dataset):  # type: ignore[misc]  # pyarrow is untyped
         self._schema = boxed_schema(schema, filters=filters) if self._boxed else schema
         self._stored, self._narrow = stored, narrow
         self.error: Error | None = None
-        """The error of the last scan, as DuckDB shows only its text."""
+        """The error of the last scan, of which DuckDB shows only the text."""
         self.rehearsed: list[RowSource] | None = None
         """While this is a list, scans are added to it instead of being read."""
 
     def relation(self, connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyRelation:
         """The rows as a relation, which begins a scan whenever it is executed."""
         scanned = connection.from_arrow(self)
-        return unbox(scanned) if self._boxed else scanned
+        if not self._boxed:
+            return scanned
+        names = ['"' + name.replace('"', '""') + '"' for name in scanned.columns]
+        return scanned.project(", ".join(f"struct_extract({name}, '{_VALUE}') AS {name}" for name in names))
 
     @property
     def schema(self) -> pa.Schema:
-        """Columns of the rows, in the form that DuckDB scans."""
         return self._schema
 
     def scanner(
         self, columns: Sequence[str] | None = None, filter: Any = None, batch_size: int | None = None, **_: Any
     ) -> Scanner:
-        """Makes a scan. DuckDB calls it for each place in a query that reads the table, in each run."""
+        """Makes a scan. DuckDB calls it for each part of a query that reads the table, in each run."""
         self.error = None
         requested = list(self.schema.names if columns is None else columns)
-        asked = (
-            Filter(frozenset(), None, True) if filter is None else read_filter(filter, self._stored, boxed=self._boxed)
-        )
-        rest = None if asked.is_exact else filter
-        tested = set() if asked.is_exact else set(self.schema.names if asked.columns is None else asked.columns)
+        pushed = Filter(frozenset(), None, True)
+        if filter is not None:
+            pushed = read_filter(filter, self._stored, boxed=self._boxed)
+        rest = None if pushed.is_exact else filter
+        tested = set() if pushed.is_exact else set(self.schema.names if pushed.columns is None else pushed.columns)
         extra = [name for name in self.schema.names if name in tested and name not in requested]
-        scan = self._narrow([*requested, *extra], asked.predicate)
+        scan = self._narrow([*requested, *extra], pushed.predicate)
         if self.rehearsed is not None:
             self.rehearsed.append(scan)
         schema = pa.schema([self.schema.field(name) for name in requested])
@@ -400,8 +363,8 @@ class ScanDataset(ds.Dataset):  # type: ignore[misc]  # pyarrow is untyped
         try:
             for read in scan.to_batches():
                 batch = box(read, self.schema) if self._boxed else read
-                kept = batch if rest is None else batch.filter(rest)
-                yield kept if kept.schema.names == requested else kept.select(requested)
+                rows = batch if rest is None else batch.filter(rest)
+                yield rows if rows.schema.names == requested else rows.select(requested)
         except Error as error:
             self.error = error
             raise
@@ -415,9 +378,7 @@ class Scanner(ds.Scanner):  # type: ignore[misc]  # pyarrow is untyped
 
     @property
     def projected_schema(self) -> pa.Schema:
-        """Columns of the batches."""
         return self._schema
 
     def to_reader(self) -> pa.RecordBatchReader:
-        """The batches."""
         return pa.RecordBatchReader.from_batches(self._schema, self._batches)

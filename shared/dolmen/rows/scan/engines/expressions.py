@@ -2,11 +2,6 @@
 
 Rows may have several sides, such as those of a table and of the source of a merge: ``target.price + source.price``.
 An expression sees the columns of its own row, so subqueries, aggregates and window functions are refused.
-
-The literals among the results of SQL expressions, which DuckDB gives a type before it knows their column's.
-
-``0.5`` is a DECIMAL(2, 1), ``1e3`` a DOUBLE, ``'2026-01-05'`` a VARCHAR, and NULL an INTEGER up to DuckDB 1.5. What is
-written so may become a value of another type; what is read from a column, or computed, may not.
 """
 
 from __future__ import annotations
@@ -33,19 +28,18 @@ _MADE_OF_ARGUMENTS = {"list_value", "array_value", "struct_pack", "row", "map", 
 _ARITHMETIC = {"+", "-", "*", "/", "//", "%", "**", "^"}
 
 
-_REFUSED = {
-    "SUBQUERY": "a subquery",
-    "STAR": "all columns at once",
-    "PARAMETER": "a parameter",
-}
+_REFUSED = {"SUBQUERY": "a subquery", "STAR": "all columns at once", "PARAMETER": "a parameter"}
 
 _NO_COLUMNS = "__rows"
-"""The column of rows of which expressions use no column."""
+"""The column that rows have if expressions use none."""
 
 
 @dataclass(frozen=True)
 class Literals:
-    """The literals among the results of an expression.
+    """The literals among the results of an expression, which DuckDB gives a type before it knows their column's.
+
+    ``0.5`` is a DECIMAL(2, 1), ``1e3`` a DOUBLE, ``'2026-01-05'`` a VARCHAR, and NULL an INTEGER up to DuckDB 1.5.
+    Literals may become values of another type; values of columns and computed values may not.
 
     Args:
         every: every result is a literal.
@@ -59,12 +53,7 @@ class Literals:
 
     @classmethod
     def of(cls, tree: Node, columns: Mapping[str, list[pa.DataType]]) -> Literals:
-        """Finds the literals of an expression.
-
-        Args:
-            tree: of the expression.
-            columns: the types of all columns that may be meant by a name, in lower case.
-        """
+        """Finds the literals in the tree of an expression; ``columns`` are the types by name in lower case."""
         found = list(_results(tree))
         others = [node for node in found if node["class"] != "CONSTANT" and not _is_empty(node)]
         null = any(_is_empty(node) or _is_null(node) for node in found)
@@ -72,7 +61,7 @@ class Literals:
 
 
 def _results(node: Node) -> Iterator[Node]:
-    """The nodes of which the value is one, or is made."""
+    """The nodes that the value comes from."""
     inner: list[Node] | None = None
     if node["class"] == "CASE":
         inner = [*(check["then_expr"] for check in node["case_checks"]), node["else_expr"]]
@@ -92,12 +81,12 @@ def _results(node: Node) -> Iterator[Node]:
 
 def _arguments(node: Node) -> list[Node]:
     """The arguments of a function; DuckDB 2.0 also gives each a name."""
-    given = node.get("arguments") or node.get("children") or ()
-    return [each.get("expression", each) for each in given]
+    arguments = node.get("arguments") or node.get("children") or ()
+    return [each.get("expression", each) for each in arguments]
 
 
 def _is_empty(node: Node) -> bool:
-    """Whether it makes a list or a map of nothing."""
+    """True if it makes an empty list or map."""
     return node["class"] == "FUNCTION" and node["function_name"] in _MADE_OF_ARGUMENTS and not _arguments(node)
 
 
@@ -123,11 +112,7 @@ Sides: TypeAlias = Mapping[str, pa.RecordBatch]
 
 
 class Evaluator:
-    """Evaluates SQL expressions. ``now()`` is the same for all rows of one evaluator. Used by one thread.
-
-    Raises:
-        InputError: DuckDB is not installed.
-    """
+    """Evaluates SQL expressions, in one thread. ``now()`` is the same for all rows of one evaluator."""
 
     def __init__(self) -> None:
         # Rewritten, ``u + 1 = 18446744073709551615`` fails inside of DuckDB: expressions are evaluated unchanged.
@@ -136,11 +121,7 @@ class Evaluator:
         self._errors: Any = optional("duckdb", "dolmen[sql]").Error
 
     def columns(self, text: str) -> frozenset[str]:
-        """The words in an expression that may name columns, in lower case.
-
-        Raises:
-            InputError: it is no single expression, or has what no row can answer.
-        """
+        """The words in an expression that may name columns, in lower case. Raises InputError."""
         if not text.strip():
             raise InputError("an expression is empty")
         if text not in self._trees:
@@ -163,29 +144,24 @@ class Evaluator:
         return [name for name in names if name.lower() in words]
 
     def types(self, texts: Sequence[str], sides: Mapping[str, pa.Schema]) -> list[pa.DataType]:
-        """The types of expressions, which are checked with it; no row is needed.
-
-        Raises:
-            InputError: DuckDB refuses one, it has what no row can answer, or it gives times of day with a zone.
-        """
-        rows = {side: _no_rows(schema) for side, schema in sides.items()}
+        """The types of expressions. Raises InputError if DuckDB refuses one, or it gives times of day with a zone."""
+        rows = {
+            side: pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
+            for side, schema in sides.items()
+        }
         for text in texts:
             self.columns(text)
             with self._explaining(text):
-                self._run(f"SELECT 1 FROM {_rows(rows)} WHERE (({text}\n)) IS NULL", [text], rows)  # noqa: S608 - as asked
+                self._run(f"SELECT 1 FROM {_joined(rows)} WHERE (({text}\n)) IS NULL", [text], rows)  # noqa: S608 - a user's
         return [array.type for array in self.evaluate(texts, rows)]
 
     def evaluate(self, texts: Sequence[str], sides: Sides) -> list[pa.Array]:
-        """The values of expressions, a row for each row of the sides.
-
-        Raises:
-            InputError: an expression fails on some row.
-        """
+        """The values of expressions, one for each row of the sides. Raises InputError if one fails."""
         if not texts:
             return []
         listed = ", ".join(f'({text}\n) AS "{index}"' for index, text in enumerate(texts))
         try:
-            found = self._run(f"SELECT {listed} FROM {_rows(sides)}", texts, sides)  # noqa: S608 - of one expression each
+            found = self._run(f"SELECT {listed} FROM {_joined(sides)}", texts, sides)  # noqa: S608 - of one expression each
         except self._errors as error:
             for text in texts if len(texts) > 1 else ():  # which one?
                 self.evaluate([text], sides)
@@ -201,7 +177,6 @@ class Evaluator:
             ) from error
 
     def close(self) -> None:
-        """Frees what the connection holds."""
         self._connection.close()
 
     def _run(self, query: str, texts: Sequence[str], sides: Sides) -> pa.Table:
@@ -209,7 +184,9 @@ class Evaluator:
             names = self.uses(texts, rows.schema.names)
             if alike := same_names(names):
                 raise InputError(f"columns {alike[0]!r} and {alike[1]!r} of {side} are the same to SQL: rename one")
-            narrow = rows.select(names) if names else _without_columns(rows.num_rows)
+            narrow = rows.select(names or [])
+            if not names:
+                narrow = pa.record_batch([pa.nulls(rows.num_rows, pa.bool_())], [_NO_COLUMNS])
             # DuckDB reads a stream in this thread, and asks nothing of it.
             self._connection.register(side, pa.RecordBatchReader.from_batches(narrow.schema, [narrow]))
         try:
@@ -219,7 +196,7 @@ class Evaluator:
                     raise InputError(f"{short_repr(text)} gives a time of day with a zone: cast it to TIME")
             return found.to_arrow_table()
         except self._errors:
-            with suppress(self._errors):  # unless it has failed inside, and takes no more
+            with suppress(self._errors):  # the database may have failed inside
                 self._connection.execute("ROLLBACK; BEGIN TRANSACTION")
             raise
         finally:
@@ -253,7 +230,7 @@ class Evaluator:
 
 
 def _has_zone(kind: Any) -> bool:
-    """Whether values of a type of DuckDB are times of day with a zone, or hold some."""
+    """True if values of a type of DuckDB are, or contain, times of day with a zone."""
     nested = kind.children if kind.id in ("list", "array", "struct", "map") else ()
     return kind.id == "time with time zone" or any(
         _has_zone(child)
@@ -262,16 +239,8 @@ def _has_zone(kind: Any) -> bool:
     )
 
 
-def _rows(sides: Iterable[str]) -> str:
+def _joined(sides: Iterable[str]) -> str:
     return " POSITIONAL JOIN ".join(sides)
-
-
-def _no_rows(schema: pa.Schema) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
-
-
-def _without_columns(rows: int) -> pa.RecordBatch:
-    return pa.record_batch([pa.nulls(rows, pa.bool_())], [_NO_COLUMNS])
 
 
 def _nodes(tree: Any) -> Iterator[dict[str, Any]]:

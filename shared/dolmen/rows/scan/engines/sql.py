@@ -1,8 +1,8 @@
-"""``db.sql(...)``: DuckDB runs the query; scans bring it the columns and rows that it asks for.
+"""``db.sql(...)``: DuckDB runs the query, and scans return the columns and rows that it asks for.
 
-Each table that the query may name is registered as a dataset. DuckDB's own planner decides which columns it needs of
-each place that names one, and which conditions may be asked of the rows there; both go into that place's scan, where
-they prune files and row groups. The query's text is never changed, and nothing else is made of its conditions.
+Each table that the query may name is registered as a dataset. Wherever the query names a table, DuckDB's planner
+decides which columns it needs there, and which conditions it pushes into the scan, where they prune files and row
+groups. The query's text is never changed.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
@@ -24,10 +25,9 @@ import pyarrow as pa
 from dolmen.errors import Error, InputError, TableNotFoundError
 from dolmen.format.schema import same_names
 from dolmen.predicate import Predicate
-from dolmen.rows.scan.engines.dataframes import optional, to_pandas, to_polars
+from dolmen.rows.scan.engines.dataframes import RowSource, optional, to_pandas, to_polars
 from dolmen.rows.scan.engines.dataset import ScanDataset
 from dolmen.rows.scan.engines.sandbox import open_sandbox, reject_functions
-from dolmen.rows.scan.explain import RowSource
 from dolmen.rows.scan.plan import SchemaSource, stored_schema_of
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ _CATALOGUE = re.compile(r"show|describe|information_schema|sqlite_(master|schema
 _PARSED = '{"error":false,'
 _NODE = re.compile(r'"type":"(\w+_NODE)"')
 _READING_NODES = {"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE"}
-"""What queries consist of, in ``json_serialize_sql``."""
+"""The nodes of queries in ``json_serialize_sql``."""
 
 _NO_SUCH_TABLE = re.compile(r'Table with name "?(\w+)"? does not exist')
 _AS_OF = re.compile(r"\b(version|timestamp|system_time)\s+as\s+of\b", re.IGNORECASE)
@@ -58,42 +58,38 @@ class TableSource(SchemaSource, Protocol):
     """A table of one version."""
 
     @property
-    def schema(self) -> pa.Schema:
-        """Its columns."""
+    def schema(self) -> pa.Schema: ...
 
-    def scan(self, columns: Sequence[str] | None = None, where: Predicate | None = None) -> RowSource:
-        """Its rows."""
+    def scan(self, columns: Sequence[str] | None = None, where: Predicate | None = None) -> RowSource: ...
 
 
 class Tables(Protocol):
     """The tables of one version."""
 
-    def tables(self) -> list[str]:
-        """Their names."""
+    def tables(self) -> list[str]: ...
 
-    def table(self, name: str) -> TableSource:
-        """One of them. Raises TableNotFoundError."""
+    def table(self, name: str) -> TableSource: ...
 
 
 def run_sql(query: str, tables: Tables, parameters: Parameters = None) -> SqlResult:
-    """Prepares a query; it runs whenever its result is asked for.
+    """Prepares a query, which runs whenever its result is read.
 
     Args:
         query: one statement that reads, in DuckDB's dialect: SELECT, FROM, WITH, VALUES, PIVOT, DESCRIBE, SUMMARIZE,
             SHOW TABLES, or EXPLAIN before one of them.
-        tables: all in the same version.
-        parameters: values of the query's parameters.
+        tables: all of one version.
 
     Raises:
         InputError: another statement, or it does not fit the tables or the parameters.
-        TableNotFoundError: it names a table that is not there.
+        TableNotFoundError: it names a table that does not exist.
     """
     if not isinstance(query, str):
         raise InputError(f"a query is text, not {type(query).__name__}")
     if parameters is not None and (isinstance(parameters, str) or not isinstance(parameters, (Sequence, Mapping))):
         raise InputError("parameters are a list of values, for each ? in turn, or a dict of them, for each $name")
     duckdb = optional("duckdb", "dolmen[sql]")
-    connection = open_sandbox(_spill_directory())
+    spill = _spill_root(os.getpid())
+    connection = open_sandbox(os.path.join(spill, str(next(_numbers))) if spill else "")
     explained = _check_statement(query, connection, duckdb)
     words, there = _words(query), tables.tables()
     named = there if lists_tables(query) else [name for name in there if name in words]
@@ -109,12 +105,12 @@ def run_sql(query: str, tables: Tables, parameters: Parameters = None) -> SqlRes
         dataset.relation(connection).create_view(name)
         datasets.append(dataset)
     result = SqlResult(_Query(connection, query, parameters, datasets, tables, refused), explained)
-    result.columns  # noqa: B018  # binds the query: what does not fit is said now
+    result.columns  # noqa: B018  # binds the query, and raises its errors now
     return result
 
 
 def lists_tables(query: str) -> bool:
-    """Whether a query may list tables, rather than only name them."""
+    """True if a query may list tables, rather than only name them."""
     return any(map(_CATALOGUE.fullmatch, _words(query)))
 
 
@@ -122,33 +118,27 @@ def _words(query: str) -> set[str]:
     return set(re.findall(r"[a-z0-9_]+", query.lower()))
 
 
-def _spill_directory() -> str:
-    """Where a query puts what exceeds memory: DuckDB makes it then, removes it, and lets queries read what is there.
-
-    By default that were ``.tmp`` of the working directory, with all that others have there.
-    """
-    root = _spill_root(os.getpid())
-    return os.path.join(root, str(next(_numbers))) if root else ""
-
-
 @cache
 def _spill_root(process: int) -> str:
-    """A directory that only this user can look into; empty, so that nothing is spilled, where none can be made."""
+    """The directory for data of queries that exceeds memory, for this user only; empty if none can be made.
+
+    DuckDB's default, ``.tmp`` in the working directory, would show queries the files of other programs.
+    """
     try:
         root = tempfile.mkdtemp(prefix="dolmen-sql-")
     except OSError:
         return ""
-    atexit.register(_remove, root, process)
+
+    def remove() -> None:
+        if os.getpid() == process:  # and not in a fork
+            shutil.rmtree(root, ignore_errors=True)
+
+    atexit.register(remove)
     return root
 
 
-def _remove(root: str, process: int) -> None:
-    if os.getpid() == process:  # a fork has inherited this
-        shutil.rmtree(root, ignore_errors=True)
-
-
 def _check_statement(query: str, connection: duckdb.DuckDBPyConnection, duckdb: Any) -> str | None:
-    """Lets one reading statement through; returns what an EXPLAIN explains, None for any other. Raises InputError."""
+    """Checks that a query is one reading statement. Returns the query that an EXPLAIN explains, None for others."""
     kind, kinds = None, duckdb.StatementType
     try:
         statements = connection.extract_statements(query)
@@ -171,7 +161,7 @@ def _check_statement(query: str, connection: duckdb.DuckDBPyConnection, duckdb: 
 
 
 def _check_parts(query: str, connection: duckdb.DuckDBPyConnection) -> None:
-    """Checks that all parts of a query only read, and that it may call its functions. Raises InputError."""
+    """Raises InputError unless all parts of a query only read, and its functions are allowed."""
     [(parsed,)] = connection.execute("SELECT json_serialize_sql(?)", [query]).fetchall()
     if not parsed.startswith(_PARSED):
         raise InputError(json.loads(parsed)["error_message"])
@@ -193,7 +183,7 @@ def _query_to_explain(query: str, duckdb: Any) -> str:
 
 
 def _with_advice(text: str, query: str) -> str:
-    """Adds to an error of DuckDB what to do instead, if dolmen knows it."""
+    """Adds advice to an error of DuckDB."""
     if "does not support time travel" in text or ("syntax error" in text and _AS_OF.search(query)):
         text += (
             "\nA query reads one version of the database: db.at(n).sql(query) reads version n, and db.at() also takes "
@@ -207,26 +197,21 @@ def _with_advice(text: str, query: str) -> str:
     return text
 
 
+@dataclass
 class _Query:
-    """A query and all that it runs on."""
+    """A query with its connection, tables and parameters."""
 
-    def __init__(
-        self,
-        connection: duckdb.DuckDBPyConnection,
-        text: str,
-        parameters: Parameters,
-        datasets: Sequence[ScanDataset],
-        tables: Tables,
-        refused: Mapping[str, InputError],
-    ) -> None:
-        self.connection, self.text, self.datasets = connection, text, datasets
-        self._parameters, self._tables, self._refused = parameters, tables, refused
+    connection: duckdb.DuckDBPyConnection
+    text: str
+    parameters: Parameters
+    datasets: Sequence[ScanDataset]
+    tables: Tables
+    refused: Mapping[str, InputError]
 
     def relation(self, text: str) -> duckdb.DuckDBPyRelation:
         """A relation of this text, with the query's parameters."""
-        if self._parameters is None:
-            return self.connection.sql(text)
-        return self.connection.sql(text, params=self._parameters)
+        options: Any = {} if self.parameters is None else {"params": self.parameters}
+        return self.connection.sql(text, **options)
 
     @contextmanager
     def raising_dolmen_errors(self) -> Iterator[None]:
@@ -239,7 +224,7 @@ class _Query:
             raise self._reason(error) from error
 
     def _reason(self, error: Exception) -> Error:
-        """The reason for an error. The error itself is not kept: it refers to frames that refer to the connection."""
+        """The error of a scan, or one with DuckDB's text. It must not refer to frames that refer to the connection."""
         for dataset in self.datasets:
             found, dataset.error = dataset.error, None
             if found:
@@ -248,11 +233,11 @@ class _Query:
         if match := _NO_SUCH_TABLE.search(text):
             name = match[1].lower()
             try:
-                self._tables.table(name)
+                self.tables.table(name)
             except (TableNotFoundError, InputError) as unknown:
                 return unknown
-            if name in self._refused:
-                return self._refused[name]
+            if name in self.refused:
+                return self.refused[name]
         return InputError(_with_advice(text, self.text))
 
     def rehearse(self, text: str) -> list[RowSource]:
@@ -270,7 +255,7 @@ class _Query:
 
 
 class SqlResult:
-    """A query's result. It runs once for each of these calls, and not before the first."""
+    """A query's result. Each call runs the query."""
 
     def __init__(self, query: _Query, explained: str | None) -> None:
         self._query, self._explained = query, explained
@@ -310,8 +295,8 @@ class SqlResult:
     def explain(self) -> str:
         """Explains what each scan reads and skips, and shows DuckDB's plan above them.
 
-        DuckDB says what it asks of the scans only while it runs: the query runs once over tables without rows, which
-        reads no data. A scan that it would only begin when another one has found rows is not shown.
+        The query runs once over tables without rows, which reads no data. Scans that DuckDB would only begin after
+        another one has found rows are not shown.
         """
         with self._query.raising_dolmen_errors():
             explained = self._explained
@@ -334,8 +319,5 @@ class SqlResult:
         assert self._explained is not None
         rows = [("dolmen_scan", str(scan.explain())) for scan in self._query.rehearse(self._explained)]
         rows += self._query.relation(self._query.text).fetchall()
-        return self._query.connection.from_arrow(_table(self.columns, rows))
-
-
-def _table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> pa.Table:
-    return pa.table([pa.array(column, pa.string()) for column in zip(*rows, strict=True)], list(names))
+        columns = [pa.array(column, pa.string()) for column in zip(*rows, strict=True)]
+        return self._query.connection.from_arrow(pa.table(columns, self.columns))

@@ -1,14 +1,13 @@
 """Chooses how rows with listed keys are found: through the index, through Bloom filters, or by reading all rows.
 
-A condition that lists keys (``id = 7``, ``id IN (...)``, and the like for each column of a key) is TRUE for rows of
-these keys alone. The index has their positions; a Bloom filter proves that a row group has none of them. What each way
-would read is estimated from the manifest and from footers, and the cheapest is taken. The condition is tested on the
-rows in any case. Deletes by key are looked up the same way.
+A condition that lists keys (``id = 7``, ``id IN (...)``, for each column of a key) is TRUE only for rows of these keys.
+The index has their positions; a Bloom filter proves that a row group has none of them. The way that would read least,
+by the manifest and by footers, is used, and rows are tested in any case. Deletes by key are looked up the same way.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
@@ -27,46 +26,44 @@ from dolmen.format.bloom_filters import false_positives
 from dolmen.format.entries import DataFile, KeysTombstone
 from dolmen.format.manifest import TableEntry
 from dolmen.format.types import to_array
-from dolmen.predicate import And, Column, In, Predicate
+from dolmen.predicate import And, Column, In, Or, Predicate
 from dolmen.predicate import columns as columns_of
 from dolmen.predicate.ast import Compare, Literal
-from dolmen.rows.scan.by_key.key_filters import (
+from dolmen.rows.scan.data_objects import GAP_BYTES, REQUEST_BYTES, DataFileFooter, FetchedFooter, Range
+from dolmen.rows.scan.keys_lookup import KeysLookup
+from dolmen.rows.scan.plan import FilePlan
+from dolmen.rows.scan.row_groups import (
     MOST_KEYS,
+    Deletes,
     FileProbe,
     KeyFilters,
     KeyProbes,
+    OpenFile,
+    RowGroup,
     filters_range,
-    tests_asked,
-    values_asked,
+    row_groups,
 )
-from dolmen.rows.scan.by_key.keys_lookup import KeysLookup
-from dolmen.rows.scan.plan import FilePlan
-from dolmen.rows.scan.read.byte_ranges import GAP_BYTES, REQUEST_BYTES, Range
-from dolmen.rows.scan.read.footers import DataFileFooter, FetchedFooter
-from dolmen.rows.scan.read.row_groups import OpenFile, RowGroup, row_groups
-from dolmen.rows.scan.scan_deletes import Deletes
 
 _LEAST_SPARED = 0.25
-"""Filters that are expected to exclude a smaller share of files are left where they are."""
+"""Filters that are expected to exclude a smaller share of files are not fetched."""
 
 _MANY_FILES = 8
-"""From so many files on, half of them are expected to have none of the keys, though there are more keys than files."""
+"""With at least this many files, half are expected to have none of the keys, even if there are more keys than files."""
 
 _PAGE_BYTES = 16 * KIB
-"""About the bytes of a page."""
+"""The approximate size of a page."""
 
 _NEVER = np.iinfo(np.int64).max
 
 
 @dataclass
 class FilterUse:
-    """Counts the Bloom filters that were asked, and what they took.
+    """Counts the files whose Bloom filters were asked.
 
     Args:
-        files: files whose filters were asked.
-        excluded: those of which no row had to be read or tested, thanks to them.
-        requests, bytes: fetched for them. A request that brought the footer, too, is counted here with all its bytes.
-        with_footer: paths of the files whose footers came so.
+        excluded: files without a row to read or test, thanks to their filters.
+        requests, bytes: fetched for filters, and for footers that came with them.
+        with_footer: paths of the files whose footers came with the filters.
     """
 
     files: int = 0
@@ -76,7 +73,7 @@ class FilterUse:
     with_footer: set[str] = field(default_factory=set)
 
     def add(self, file: OpenFile) -> None:
-        """Counts what an opened file took."""
+        """Counts an opened file."""
         probe = file.probe
         if probe is None:
             return
@@ -88,23 +85,16 @@ class FilterUse:
             self.with_footer.add(file.file.path)
 
     def judge(self, file: OpenFile, groups: Iterable[RowGroup], *, tests_only: bool) -> None:
-        """Counts a file whose row groups are known.
-
-        Args:
-            tests_only: nothing is read of row groups without tests.
-        """
+        """Counts a file with these row groups; with ``tests_only`` nothing is read of row groups without tests."""
         if file.probe and file.probe.excluded and not any(group.tests or not tests_only for group in groups):
             self.excluded += 1
 
 
 @dataclass
 class FilterChoice:
-    """Chooses for the files of one scan.
+    """Chooses the files of one scan whose filters are asked.
 
     Args:
-        entry: the table's.
-        where: the scan's predicate.
-        deletes: those that its files are checked against.
         output: ids of the columns that are read, apart from those that decide about rows.
         files: the number of files that are asked.
     """
@@ -127,13 +117,13 @@ class FilterChoice:
         output: frozenset[int],
         files: int,
     ) -> FilterChoice | None:
-        """The choice for so many files; None where there is none: no key, one file, or all rows are wanted."""
+        """The choice; None without a key, for a single file, or if all rows are read."""
         if not entry.primary_key or files < 2 or (where is None and output):
             return None
         return cls(context, entry, where, deletes, output, files)
 
     def comes_with_footer(self, plan: FilePlan) -> bool:
-        """Whether the filters of a file are to be fetched together with its footer."""
+        """True if the filters of a file are to be fetched together with its footer."""
         file = plan.file
         behind = file.footer[0] - file.filters
         if not file.filters or behind > GAP_BYTES:
@@ -144,40 +134,34 @@ class FilterChoice:
         spared = self._spared(keys, file, behind)
         if spared < _LEAST_SPARED:
             return False
-        columns = len(self._ids(plan) & self.entry.schema.by_id.keys()) / len(self.entry.schema.fields)
-        rows_bytes = int(file.filters * min(1.0, columns)) + REQUEST_BYTES
+        rows_bytes = int(file.filters * min(1.0, self._share(plan))) + REQUEST_BYTES
         if file.size <= GAP_BYTES:  # else it would be fetched whole
             return file.filters > (1 - spared) * rows_bytes
         return spared * rows_bytes > behind
 
     def expected_cost(self, plan: FilePlan) -> int:
         """Bytes that testing the rows of a file is expected to fetch, with those that the requests are worth."""
-        file = plan.file
-        columns = len(self._ids(plan) & self.entry.schema.by_id.keys()) / len(self.entry.schema.fields)
+        file, columns = plan.file, self._share(plan)
         behind = file.size - file.footer[0]
         if self.comes_with_footer(plan):
             keys = self._keys(plan)
             assert keys is not None
             behind = file.size - file.filters
-            left = 1 - self._spared(keys, file, file.footer[0] - file.filters)
-            return int(behind + REQUEST_BYTES + left * (file.filters * columns + REQUEST_BYTES))
+            remaining = 1 - self._spared(keys, file, file.footer[0] - file.filters)
+            return int(behind + REQUEST_BYTES + remaining * (file.filters * columns + REQUEST_BYTES))
         if file.size <= GAP_BYTES:
             return file.size + REQUEST_BYTES
         return int(behind + (file.size - behind) * columns) + 2 * REQUEST_BYTES
 
     def probe(self, file: OpenFile, found: FetchedFooter) -> FileProbe | None:
-        """The filters of an opened file, if they came with its footer, are in the cache, or are worth a request.
-
-        Raises:
-            CorruptionError: the file is not there, or shorter than it was.
-        """
+        """The filters of an opened file, if they came with its footer, are in the cache, or are worth a request."""
         keys = self._keys(file.plan)
         if keys is None or keys > MOST_KEYS:
             return None
-        entry, cache, key = file.file, self.context.cache, ("filters", file.file.path, 0)
-        kept: KeyFilters | None = cache.get(key)
-        if kept is not None:
-            return FileProbe(kept, self.probes)
+        cache, key = self.context.cache, ("filters", file.file.path, 0)
+        cached: KeyFilters | None = cache.get(key)
+        if cached is not None:
+            return FileProbe(cached, self.probes)
         range_ = filters_range(found.footer)
         if found.body is not None or range_ is None:
             return None
@@ -185,7 +169,11 @@ class FilterChoice:
         if body is None:
             if not self._is_worth(file, range_, keys):
                 return None
-            body = self._fetch(entry, range_)
+            try:
+                body = self.context.store.get(file.file.path, range_).body
+            except ObjectNotFoundError as error:
+                reason = "it is missing, and is a data file that a scan reads"
+                raise CorruptionError(file.file.path, reason) from error
             requested = len(body)
         filters = KeyFilters.check(found.footer, range_.start, body)
         if filters is None:
@@ -197,33 +185,30 @@ class FilterChoice:
         spared = self._spared(keys, file.file, range_.length)
         if spared < _LEAST_SPARED:
             return False
-        wanted = [
+        lengths = [
             found.length
             for group in row_groups(file, self.where, self.deletes, self.entry.schema)
             for found in file.footer.ranges(group.index, self.output | group.tests)
         ]
-        return bool(wanted) and spared * (sum(wanted) + REQUEST_BYTES) > range_.length + REQUEST_BYTES
-
-    def _fetch(self, file: DataFile, range_: Range) -> bytes:
-        try:
-            body = self.context.store.get(file.path, range_).body
-        except ObjectNotFoundError as error:
-            raise CorruptionError(file.path, "it is missing, and is a data file that a scan reads") from error
-        return body
+        return bool(lengths) and spared * (sum(lengths) + REQUEST_BYTES) > range_.length + REQUEST_BYTES
 
     def _keys(self, plan: FilePlan) -> int | None:
         """The number of values that the filters of a file are asked for; None if they can't exclude it."""
         ids = frozenset(self.entry.primary_key)
         if plan.filter and self.where is not None:
-            return values_asked(self.where, ids)
+            return _value_count(self.where, ids)
         if self.output:
             return None
+        # All deletes must be excluded for rows not to be tested.
         tests = self.deletes.tests_of(plan)
-        return tests_asked([each.predicate for each in tests.predicates], tests.lookups, ids)
+        keys = [lookup.count if lookup.in_memory and ids & set(lookup.columns) else None for lookup in tests.lookups]
+        return _total([*keys, *(_value_count(each.predicate, ids) for each in tests.predicates)])
 
-    def _ids(self, plan: FilePlan) -> frozenset[int]:
+    def _share(self, plan: FilePlan) -> float:
+        """The share of the table's columns that is read of a file."""
         filtered: Collection[int] = columns_of(self.where) if plan.filter and self.where is not None else ()
-        return self.output.union(filtered, self.deletes.tests_of(plan).ids)
+        ids = self.output.union(filtered, self.deletes.tests_of(plan).ids)
+        return len(ids & self.entry.schema.by_id.keys()) / len(self.entry.schema.fields)
 
     def _spared(self, keys: int, file: DataFile, filter_bytes: int) -> float:
         """The share of files like this one that filters are expected to exclude."""
@@ -234,13 +219,11 @@ class FilterChoice:
 
 @dataclass(frozen=True)
 class IndexedRows:
-    """The rows of some keys, by the index.
+    """The rows of some keys, hidden rows included, by the index.
 
     Args:
-        covered: uuids of the files that it covers.
-        rows: by uuid, the rows in those of them that have some, hidden rows included.
-        footers: by uuid, the footers' parts for these rows, of files whose column chunks the index locates.
-        tally: what was fetched.
+        covered: uuids of the files that the index covers.
+        footers: by uuid, footers of the row groups with these rows, if the index has their locations.
     """
 
     covered: frozenset[str]
@@ -250,57 +233,37 @@ class IndexedRows:
 
     @classmethod
     def find(cls, index: TableIndex, keys: Keys, files: Sequence[FilePlan]) -> IndexedRows:
-        """Looks keys up. Raises CorruptionError if a part of the index is missing or damaged.
-
-        Args:
-            keys: encoded, distinct, in ascending order.
-            files: those that statistics leave; the index is not read if it covers none of them.
-        """
+        """Looks distinct keys up, in ascending order. Does not read the index if it covers none of the files."""
         is_covered = any(plan.file.uuid in index.covered for plan in files)
         rows = index.find(keys) if is_covered else {}
-        return cls(index.covered, rows, _footers_of_rows(index, files, rows), index.reader.tally)
+        footers = {}
+        for uuid, file in ((plan.file.uuid, plan.file) for plan in files if plan.file.uuid in rows):
+            chunks = index.chunk_places(uuid)
+            if chunks is not None and int(chunks.rows.sum()) == file.rows:
+                groups = chunks.groups_at(rows[uuid].positions.astype(np.int64))
+                if groups:
+                    footers[uuid] = DataFileFooter.of_places(chunks, groups)
+        return cls(index.covered, rows, footers, index.reader.tally)
 
     def has_none_of(self, plan: FilePlan) -> bool:
-        """Whether a file certainly has no row of the keys."""
+        """True if a file certainly has no row of the keys."""
         return plan.file.uuid in self.covered and plan.file.uuid not in self.rows
 
 
 def indexed_rows(
     context: Context, entry: TableEntry, choice: FilterChoice | None, files: Sequence[FilePlan]
 ) -> IndexedRows | None:
-    """Finds the rows that a condition lists by key; None if it lists none, or reading the files is expected to be less.
-
-    Args:
-        choice: of the scan's condition.
-        files: those that statistics leave.
-
-    Raises:
-        CorruptionError: a part of the index is missing or damaged.
-    """
+    """Finds the rows that a condition lists by key; None if it lists none, or reading the files would take less."""
     if choice is None or choice.where is None or not entry.segments_of("index"):
         return None
     keys = listed_keys(choice.where, entry)
     if keys is None or not _pays(entry, choice, len(keys), files):
         return None
-    # Only its parts tell which files the index covers.
+    # Its parts tell which files the index covers.
     index = TableIndex.of(entry, IndexReader(context.store, context.runtime, context.cache))
     if not _pays(entry, choice, len(keys), [plan for plan in files if plan.file.uuid in index.covered]):
         return None
     return IndexedRows.find(index, keys, files)
-
-
-def _footers_of_rows(
-    index: TableIndex, files: Iterable[FilePlan], rows: Mapping[str, FoundRows]
-) -> dict[str, DataFileFooter]:
-    """The parts of footers that reading some rows of files needs, by uuid, if the index locates their chunks."""
-    found = {}
-    for uuid, file in ((plan.file.uuid, plan.file) for plan in files if plan.file.uuid in rows):
-        chunks = index.chunk_places(uuid)
-        if chunks is not None and int(chunks.rows.sum()) == file.rows:
-            groups = chunks.groups_at(rows[uuid].positions.astype(np.int64))
-            if groups:
-                found[uuid] = DataFileFooter.of_places(chunks, groups)
-    return found
 
 
 def listed_keys(where: Predicate, entry: TableEntry) -> Keys | None:
@@ -326,7 +289,7 @@ def listed_keys(where: Predicate, entry: TableEntry) -> Keys | None:
 
 
 def _pays(entry: TableEntry, choice: FilterChoice, keys: int, files: Collection[FilePlan]) -> bool:
-    """Whether asking the index, and reading pages with the keys, is expected to read less than these files."""
+    """True if asking the index, and reading pages with the keys, is expected to read less than these files."""
     otherwise = sum(choice.expected_cost(plan) for plan in files)
     own = sum(expected_cost(part, keys, REQUEST_BYTES) for part in entry.segments_of("index"))
     footers = sum(plan.file.footer[1] for plan in files)
@@ -337,12 +300,7 @@ def _pays(entry: TableEntry, choice: FilterChoice, keys: int, files: Collection[
 
 @dataclass(frozen=True)
 class IndexedDeletes:
-    """Deletes of one version of a table by keys whose rows the index may know.
-
-    Args:
-        lookup: the keys.
-        choice: estimates what it takes to read the keys of files.
-    """
+    """Deletes of one version of a table by keys whose rows the index may have."""
 
     context: Context
     entry: TableEntry
@@ -351,11 +309,7 @@ class IndexedDeletes:
 
     @classmethod
     def of(cls, context: Context, entry: TableEntry, deletes: Deletes, files: int) -> IndexedDeletes | None:
-        """The deletes by primary key, if there are any and the table has an index.
-
-        Args:
-            files: the number of files that they are looked for in.
-        """
+        """The deletes by primary key, if there are any and the table has an index; ``files`` is a count."""
         lookups = deletes.lookups.get(tuple(sorted(entry.primary_key)), ())
         if not entry.segments_of("index") or len(lookups) != 1 or not lookups[0].in_memory:
             return None
@@ -363,17 +317,11 @@ class IndexedDeletes:
         return cls(context, entry, lookups[0], choice)
 
     def find(self, plans: Sequence[FilePlan]) -> tuple[dict[str, BitMap], int]:
-        """The positions of the rows that the deletes hide in files whose rows no other deletes may hide, by path.
-
-        Args:
-            plans: files, with all deletes that may hide rows of them. Of those that the result lacks, the keys have to
-                be read: the index does not cover them, or that reads less.
+        """Finds the rows that the deletes hide in files whose rows no other deletes may hide.
 
         Returns:
-            the positions, and the bytes that were fetched for them.
-
-        Raises:
-            CorruptionError: a part of the index is missing or damaged.
+            The positions by path, and the bytes that were fetched for them. For files that are missing the keys have to
+            be read: the index does not cover them, or that reads less.
         """
         by_key = {plan.file.uuid: plan for plan in plans if self._is_by_key(plan)}
         if not self._pays(by_key.values()):
@@ -400,14 +348,38 @@ class IndexedDeletes:
         return found, reader.tally.bytes
 
     def _is_by_key(self, plan: FilePlan) -> bool:
-        """Whether all deletes that may hide rows of a file are among these."""
+        """True if all deletes that may hide rows of a file are among these."""
         tombstones = plan.tombstones
         if isinstance(tombstones, FileTombstones):
             return False
         return all(isinstance(each, KeysTombstone) and each.columns == self.lookup.columns for each in tombstones)
 
     def _pays(self, plans: Collection[FilePlan]) -> bool:
-        """Whether the index is expected to read less than reading the keys of these files."""
+        """True if the index is expected to read less than reading the keys of these files."""
         parts = self.entry.segments_of("index")
         own = sum(expected_cost(part, self.lookup.count, REQUEST_BYTES) for part in parts)
         return own < sum(self.choice.expected_cost(plan) for plan in plans)
+
+
+def _value_count(p: Predicate, ids: frozenset[int]) -> int | None:
+    """The number of values in columns with filters of which a row must have one for a predicate to be TRUE."""
+    match p:
+        case And():
+            return min((n for n in (_value_count(arg, ids) for arg in p.args) if n is not None), default=None)
+        case Or():
+            return _total(_value_count(arg, ids) for arg in p.args)
+        case Compare(op="=", left=Column() as column, right=Literal()) if column.id in ids:
+            return 1
+        case In(column=Column() as column) if column.id in ids:
+            return len(p.values)
+        case _:
+            return None
+
+
+def _total(numbers: Iterable[int | None]) -> int | None:
+    total = 0
+    for number in numbers:
+        if number is None:
+            return None
+        total += number
+    return total or None

@@ -1,7 +1,4 @@
-"""Looks rows up by primary key: through the index in files that it covers, and by statistics in the others.
-
-``existing_keys`` finds the keys among many that a table has: an insert checks this before it is committed.
-"""
+"""Looks rows up by primary key: through the index in files that it covers, and by statistics in the others."""
 
 from __future__ import annotations
 
@@ -21,29 +18,25 @@ from dolmen.format.delete_object import Keys
 from dolmen.format.manifest import TableEntry
 from dolmen.format.types import Mask, one_array, to_boolean_array, to_json, to_plain
 from dolmen.predicate import And, Column, Compare, In, Literal, Or, Predicate
-from dolmen.rows.scan.by_key.key_access import IndexedRows
+from dolmen.rows.scan.key_access import IndexedRows
 from dolmen.rows.scan.plan import ScanPlan, View, plan
-from dolmen.rows.scan.read.reading import PlanReader, RowGroupColumns
-from dolmen.rows.scan.read.row_groups import RowGroup, column_of, row_mask
+from dolmen.rows.scan.reading import PlanReader, RowGroupColumns
+from dolmen.rows.scan.row_groups import RowGroup, column_of, row_mask
 
 LISTED = 10_000
-"""The most keys that a predicate lists one by one, so that filters are asked for them; of more it has ranges."""
+"""The most keys that a predicate lists one by one, so that filters are asked for them; for more it has ranges."""
 
 _RANGES = 256
 
 
 class KeySearch:
-    """A search for the rows of one version of a table that have one of some encoded keys.
+    """A search for the rows of one version of a table that have one of some keys.
 
     Args:
-        view: the table, and the version of it.
         encoded: the keys, distinct and in ascending order; at least one.
-        values: of each column of the primary key, by id, the values of these keys.
-        where: a predicate that is TRUE for all rows with these keys, by which files and row groups are left out.
-        columns: names of the result's columns; all by default.
-        with_commit_ts: adds the column ``_commit_ts``.
+        values: by id of the columns of the primary key, the values of these keys.
+        where: a predicate that is TRUE for all rows with these keys, to leave out files and row groups.
         filter_rows: tests rows against the predicate before their keys are compared, which pays for few values.
-        newer_than: a commit timestamp: leaves out files all of whose rows are of this time or before.
     """
 
     def __init__(
@@ -65,8 +58,7 @@ class KeySearch:
         self.encoding: KeyEncoding = encoding_of(self._entry)
 
     def plan(self) -> tuple[ScanPlan, IndexedRows]:
-        """Finds out what has to be read: the files that may have the keys by statistics, and the rows that the index
-        finds in those of them that it covers."""
+        """Plans the files that may have the keys by statistics, and finds rows in those that the index covers."""
         context = self._view.context
         scan = plan(
             self._view,
@@ -82,7 +74,7 @@ class KeySearch:
         return replace(scan, files=tuple(each for each in scan.files if not found.has_none_of(each))), found
 
     def batches(self, scan: ScanPlan, found: IndexedRows) -> Iterator[pa.RecordBatch]:
-        """The rows, in any order. The key decides about each, and not the predicate, which may be TRUE for others."""
+        """Yields the rows, in any order, by comparing keys: the predicate may be TRUE for other rows."""
         reader = PlanReader(self._view.context, scan, self._view.pending, footers=found.footers)
         keys = [self._entry.schema.by_id[id_] for id_ in self._entry.primary_key]
         key_ids = frozenset(self._entry.primary_key)
@@ -118,7 +110,7 @@ class KeySearch:
     def _batch(
         self, scan: ScanPlan, group: RowGroup, columns: RowGroupColumns, chosen: pa.Array, rows: FoundRows
     ) -> pa.RecordBatch:
-        """The rows of a row group that the index found, whose keys need not be read."""
+        """The rows of a row group that the index found, without reading their keys."""
         own = rows.keys[np.searchsorted(rows.positions, group.positions)]
         keys = pa.array(own).take(chosen)
         arrays = columns.read(scan.output_ids - self._values.keys())
@@ -131,7 +123,7 @@ class KeySearch:
         return pa.record_batch(output, scan.schema)
 
     def _has_key(self, arrays: list[pa.Array]) -> Mask:
-        """The rows that have one of the keys. Long keys are compared by their digests."""
+        """A mask of the rows that have one of the keys. Long keys are compared by their digests."""
         found = np.zeros(len(arrays[0]), np.bool_)
         for start, keys in self.encoding.encode_blocks(arrays):
             at = np.minimum(np.searchsorted(self._encoded, keys), len(self._encoded) - 1)
@@ -140,14 +132,7 @@ class KeySearch:
 
 
 class Lookup:
-    """Rows of one version of a table by their primary key.
-
-    Args:
-        view: the table, and the version of it.
-        keys: distinct tuples of the primary key's columns.
-        columns: names of the result's columns; all by default.
-        with_commit_ts: adds the column ``_commit_ts``.
-    """
+    """Rows of one version of a table by distinct values of their primary key."""
 
     def __init__(
         self, view: View, keys: Keys, columns: Sequence[str] | None = None, *, with_commit_ts: bool = False
@@ -164,11 +149,7 @@ class Lookup:
             self._search = KeySearch(view, encoded[ascending], values, where, columns, with_commit_ts=with_commit_ts)
 
     def to_arrow(self) -> pa.Table:
-        """All rows with these keys, in any order.
-
-        Raises:
-            CorruptionError: an object is missing or damaged.
-        """
+        """All rows with these keys, in any order. Raises CorruptionError."""
         with self._view.reading():
             if self._search is None:
                 nothing = plan(self._view, columns=self._columns, limit=0, with_commit_ts=self._with_commit_ts)
@@ -178,17 +159,9 @@ class Lookup:
 
 
 def existing_keys(view: View, keys: KeyRuns, newer_than: int, most: int) -> tuple[int, pa.Table | None]:
-    """The number of keys that visible rows of a table have, and the values of the first of them.
+    """The number of distinct keys that visible rows of a table have, and the values of at most ``most`` of them.
 
-    Reads the key columns of files that may have one of the keys, by statistics, filters and the index.
-
-    Args:
-        keys: distinct, of the table's primary key.
-        newer_than: a commit timestamp: rows of this time or before are known to have none of the keys.
-        most: the most keys whose values are returned.
-
-    Raises:
-        CorruptionError: an object is missing or damaged.
+    Rows of commits up to the timestamp ``newer_than`` have none of the keys.
     """
     entry = view.entry()
     names = [entry.schema.by_id[id_].name for id_ in entry.primary_key]
@@ -220,9 +193,7 @@ def _find(view: View, entry: TableEntry, names: list[str], run: KeyRun, newer_th
 def where_key_in(values: Mapping[int, pa.Array | pa.ChunkedArray], *, listed: bool = True) -> Predicate:
     """A predicate that is TRUE for all rows with some keys; for keys of several columns also for others.
 
-    Args:
-        values: by id, the values of the columns of the primary key.
-        listed: False for ranges of values, which are TRUE for values in between, too.
+    It lists the values of the columns of the key, which are given by id, or has ranges of them.
     """
     terms: list[Predicate] = []
     for id_, array in values.items():
@@ -241,14 +212,11 @@ def _ranges(column: Column, values: pa.Array) -> Predicate:
     step = -(-len(values) // _RANGES)
     first = np.arange(0, len(values), step)
     last = np.minimum(first + step, len(values)) - 1
-    ends = (to_plain(values.take(pa.array(places))) for places in (first, last))
+    bounds = (
+        [Literal(column.type, to_json(end)) for end in to_plain(values.take(pa.array(at)))] for at in (first, last)
+    )
     between = [
-        And(
-            (
-                Compare(">=", column, Literal(column.type, to_json(least))),
-                Compare("<=", column, Literal(column.type, to_json(greatest))),
-            )
-        )
-        for least, greatest in zip(*ends, strict=True)
+        And((Compare(">=", column, least), Compare("<=", column, greatest)))
+        for least, greatest in zip(*bounds, strict=True)
     ]
     return between[0] if len(between) == 1 else Or(tuple(between))

@@ -1,8 +1,8 @@
 """Reading row groups: open files, prune row groups, fetch ranges, decode; each stage ahead of the next.
 
-All waiting happens in the thread that consumes the rows; the stages hand their work to pools whose tasks never wait
-for each other. Each stage has a bound on its work in flight, which bounds memory:
-at most ``threads`` requests and ``AHEAD_BYTES``, and one decoded row group per processor.
+Only the thread that consumes the rows waits: the stages use pools whose tasks never wait for each other. Each stage
+bounds its work in flight, and so memory: at most ``threads`` requests and ``AHEAD_BYTES``, and one decoded row group
+per processor.
 """
 
 from __future__ import annotations
@@ -23,27 +23,29 @@ from dolmen.format.entries import DataFile
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.schema import Field, Schema
 from dolmen.format.types import one_array
-from dolmen.rows.scan.by_key.key_access import FilterChoice, FilterUse, IndexedRows, indexed_rows
-from dolmen.rows.scan.plan import FilePlan, Pending, ScanPlan
-from dolmen.rows.scan.read.byte_ranges import (
+from dolmen.rows.scan.data_objects import (
     GAP_BYTES,
     MERGED_BYTES,
     PAGE_GAP_BYTES,
+    DataFileFooter,
+    FetchedFooter,
     Range,
     coalesce,
     cut_by_size,
     data_object,
+    first_request,
     is_local,
     local_path,
     missing_file_error,
+    open_file,
 )
-from dolmen.rows.scan.read.file_bytes import FileBytes, Rows
-from dolmen.rows.scan.read.footers import DataFileFooter, FetchedFooter, first_request, open_file
-from dolmen.rows.scan.read.row_groups import OpenFile, RowGroup, live_mask, row_groups, with_hidden
+from dolmen.rows.scan.file_bytes import FileBytes
+from dolmen.rows.scan.key_access import FilterChoice, FilterUse, IndexedRows, indexed_rows
+from dolmen.rows.scan.plan import FilePlan, Pending, ScanPlan
+from dolmen.rows.scan.row_groups import Deletes, OpenFile, RowGroup, live_mask, row_groups, with_hidden
 from dolmen.rows.scan.scan_deletes import (
     VECTOR_BYTES,
     BlobReader,
-    Deletes,
     VectorReader,
     VectorRequest,
     load_deletes,
@@ -56,76 +58,56 @@ FetchTask: TypeAlias = VectorRequest | Sequence[FilePlan]
 """Fetches vectors of several files, or opens one file, or several small ones of this machine."""
 
 AHEAD_BYTES = 64 * MIB
-"""Footers, small files and ranges under way at once are no more than this each, but for the last of them."""
+"""The most bytes of footers and small files, and of ranges, that are fetched at once, apart from the last request."""
 
 LOCAL_FILES = 16
-"""A task opens at most so many small files of this machine."""
+"""The most small files of this machine that a task opens."""
 
 TOGETHER_BYTES = MIB
 """Consecutive small row groups are decoded one after the other up to this size: see ``Runtime.near``."""
 
 FEW_PREDICATES, MOST_TOGETHER = 4, 16
-"""With 8, 12, ... deletes by predicate, 2, 3, ... times as many row groups are decoded together, since each delete is
+"""With 8, 12, ... deletes by predicate, 2, 3, ... times as many row groups are decoded together, because each delete is
 evaluated once for all of them."""
 
 VALUE_BYTES = 16
-"""A value counts as at least so many bytes: one that is compressed well takes as long to decode as any other."""
+"""A value counts as at least this size: one that is compressed well takes as long to decode as any other."""
 
 FEW_COLUMNS, AHEAD_OF_FEW = 4, 4
-"""Row groups of so few columns are decoded in a few milliseconds: as long as the caller needs for what it was given.
-With so many more of them ahead than processors these don't wait for the caller."""
+"""Row groups of few columns are decoded in a few milliseconds. More of them are decoded ahead, so that processors don't
+wait for the caller."""
 
 
 class RowGroupColumns:
-    """Columns of one row group, decoded when asked for.
-
-    Args:
-        group: the row group.
-        source: where its bytes are.
-        table: for messages.
-        schema: the table's, which knows the values of columns that the file lacks.
-    """
+    """Columns of one row group, decoded when they are read."""
 
     def __init__(self, group: RowGroup, source: FileBytes, table: str, schema: Schema) -> None:
         self._group, self._source, self._table, self._schema = group, source, table, schema
         self._read: dict[int, pa.Array] = {}
 
     def read(self, ids: frozenset[int]) -> dict[int, pa.Array]:
-        """The rows of these columns by id, in the file's types; a constant where the file is older than a column.
-
-        Raises:
-            CorruptionError: bytes that don't decode, or whose checksum differs.
-        """
-        footer = self._group.file.footer
-        leaves = footer.leaves(ids - self._read.keys())
-        if leaves:
-            try:
-                if self._group.picked is not None:
-                    return self._pick(ids, self._group.picked)
-                table = self._source.read(self._group.index, leaves)
-            except FileNotFoundError as error:
-                raise CorruptionError(
-                    self._group.file.file.path, f"it is missing, and is a data file of table {self._table!r}"
-                ) from error
-            except (OSError, pa.ArrowException) as error:
-                raise CorruptionError(
-                    self._group.file.file.path, f"row group {self._group.index}, table {self._table!r}: {error}"
-                ) from error
-            names = [id_ for id_, column in footer.columns.items() if column.leaves[0] in leaves]
-            for id_, column in zip(names, table.columns, strict=True):
-                self._read[id_] = one_array(column)
-        return self._with_constants(ids)
-
-    def _pick(self, ids: frozenset[int], rows: Rows) -> dict[int, pa.Array]:
-        for id_ in (ids - self._read.keys()) & self._group.file.footer.columns.keys():
-            self._read[id_] = self._source.pick(self._group.index, id_, rows)
-        return self._with_constants(ids)
-
-    def _with_constants(self, ids: frozenset[int]) -> dict[int, pa.Array]:
+        """The rows of these columns by id, in the file's types; constants if the file is older than a column."""
+        group, path = self._group, self._group.file.file.path
+        try:
+            self._decode(ids - self._read.keys())
+        except FileNotFoundError as error:
+            raise CorruptionError(path, f"it is missing, and is a data file of table {self._table!r}") from error
+        except (OSError, pa.ArrowException) as error:
+            raise CorruptionError(path, f"row group {group.index}, table {self._table!r}: {error}") from error
         for id_ in ids - self._read.keys():
-            known = self._schema.by_id.get(id_)  # none for the commit timestamp
-            self._read[id_] = known.initial_values(self._group.rows) if known else pa.nulls(self._group.rows)
+            field = self._schema.by_id.get(id_)  # none for the commit timestamp
+            self._read[id_] = field.initial_values(group.rows) if field else pa.nulls(group.rows)
         return {id_: self._read[id_] for id_ in ids}
+
+    def _decode(self, ids: frozenset[int]) -> None:
+        """Decodes those of the columns that the file has."""
+        index, columns = self._group.index, self._group.file.footer.columns
+        own = [id_ for id_ in columns if id_ in ids]
+        if self._group.picked is not None:
+            self._read |= {id_: self._source.pick(index, id_, self._group.picked) for id_ in own}
+        elif own:
+            table = self._source.read(index, self._group.file.footer.leaves(ids))
+            self._read |= {id_: one_array(column) for id_, column in zip(own, table.columns, strict=True)}
 
 
 @dataclass
@@ -133,11 +115,9 @@ class PlanReader:
     """Runs a plan. Each is used once.
 
     Args:
-        context: the database's store, runtime and cache.
-        pending: reads objects that a transaction has not uploaded yet.
-        cautious: open no file before its row groups are asked for; for scans that may stop early.
-        tests_only: no columns are read but those that decide about rows.
-        by_index: find the rows of listed keys through the table's index, where that reads less.
+        cautious: opens no file before its row groups are asked for; for scans that may stop early.
+        tests_only: reads only columns that decide about rows.
+        by_index: finds the rows of listed keys through the table's index, if that reads less.
         footers: by uuid, footers, or parts of them, that need not be fetched.
     """
 
@@ -151,15 +131,14 @@ class PlanReader:
     row_groups_seen: int = field(default=0, init=False)
     """Row groups in the files opened so far."""
     filters: FilterUse = field(default_factory=FilterUse, init=False)
-    """Counts of the questions to Bloom filters so far."""
     indexed: IndexedRows | None = field(default=None, init=False)
-    """The rows that the index found, once the row groups have been asked for; None if it was not asked."""
+    """The rows that the index found once the row groups have been asked for; None if it was not used."""
 
     @classmethod
     def of_table(
         cls, context: Context, name: str, manifest: Manifest, entry: TableEntry, output: tuple[Field, ...] = ()
     ) -> PlanReader:
-        """A reader of the table's files whose caller chooses files and columns at each step."""
+        """A reader whose caller chooses files and columns at each step."""
         return cls(context, ScanPlan(name, manifest.version, entry, output, None, None, (), {}))
 
     def __post_init__(self) -> None:
@@ -181,41 +160,49 @@ class PlanReader:
                 yield from cut_by_size(some, lambda plan: first_request(plan.file).length, GAP_BYTES, most_files)
 
         def work(item: FetchTask) -> dict[str, BitMap] | list[OpenFile]:
-            return (
-                self._vectors.fetch(item)
-                if isinstance(item, VectorRequest)
-                else [self._open_one(plan, choice) for plan in item]
-            )
+            if isinstance(item, VectorRequest):
+                return self._vectors.fetch(item)
+            return [self._open_one(plan, choice) for plan in item]
+
+        def count(item: FetchTask) -> int:
+            return 1 if isinstance(item, VectorRequest) else len(item)
+
+        def size(item: FetchTask) -> int:
+            if isinstance(item, VectorRequest):
+                return item.request.range.length
+            return sum(first_request(plan.file).length for plan in item)
 
         runtime, items = self.context.runtime, tasks()
-        here = runtime.near(work, items, count=_files_of) if are_local else ()
+        here = runtime.near(work, items, count=count) if are_local else ()
         ahead = 1 if self.cautious else None
-        others = runtime.map(work, items, ahead=ahead, size=_bytes_ahead, most=AHEAD_BYTES)
+        others = runtime.map(work, items, ahead=ahead, size=size, most=AHEAD_BYTES)
         for found in chain(here, others):
             if isinstance(found, dict):
                 bitmaps |= found
                 continue
             for file in found:
                 if file.file.vector:
-                    file = replace(file, vector=_take(bitmaps, file.file.path))
+                    if file.file.path not in bitmaps:
+                        raise CorruptionError(file.file.path, "the table lists it twice")
+                    file = replace(file, vector=bitmaps.pop(file.file.path))
                 self.filters.add(file)
                 yield file
 
     def _open_one(self, plan: FilePlan, choice: FilterChoice | None) -> OpenFile:
         """A file without its vector."""
-        known = self.footers.get(plan.file.uuid)
-        if known is not None:
-            return OpenFile(plan, known, None, self._source(plan.file, FetchedFooter(known)))
+        footer = self.footers.get(plan.file.uuid)
+        if footer is not None:
+            return OpenFile(plan, footer, None, self._source(plan.file, FetchedFooter(footer)))
         with_filters = choice is not None and choice.comes_with_footer(plan)
         found = self._open(plan.file, with_filters=with_filters)
         file = OpenFile(plan, found.footer, None, self._source(plan.file, found))
         probe = choice.probe(file, found) if choice else None
         return replace(file, probe=probe) if probe else file
 
-    def _open(self, file: DataFile, *, anew: bool = False, with_filters: bool = False) -> FetchedFooter:
+    def _open(self, file: DataFile, *, refetch: bool = False, with_filters: bool = False) -> FetchedFooter:
         mapping, store, cache = self.plan.entry.schema.mapping, self.context.store, self.context.cache
         found = open_file(
-            store, cache, file, self.plan.table, mapping, anew=anew, with_filters=with_filters, like=self._latest
+            store, cache, file, self.plan.table, mapping, refetch=refetch, with_filters=with_filters, like=self._latest
         )
         self._latest = found.footer
         return found
@@ -228,8 +215,8 @@ class PlanReader:
         """Row groups that may have rows, in file order."""
         deletes, where = self.deletes(), self.plan.where
         output = frozenset[int]() if self.tests_only else self.plan.output_ids
-        asked = [file for file in self.plan.files if where is None or file.filter]
-        choice = FilterChoice.of(self.context, self.plan.entry, where, deletes, output, len(asked))
+        tested = sum(where is None or file.filter for file in self.plan.files)
+        choice = FilterChoice.of(self.context, self.plan.entry, where, deletes, output, tested)
         files: Sequence[FilePlan] = self.plan.files
         if self.by_index:
             self.indexed = indexed_rows(self.context, self.plan.entry, choice, files)
@@ -241,12 +228,16 @@ class PlanReader:
             found = list(row_groups(file, where, deletes, self.plan.entry.schema))
             self.filters.judge(file, found, tests_only=not output)
             rows = self.indexed.rows.get(file.file.uuid) if self.indexed else None
-            yield from found if rows is None else _pick(found, rows.bitmap)
+            if rows is None:
+                yield from found
+                continue
+            picks = ((group, group.rows_at(rows.bitmap)) for group in found)
+            yield from (group.pick(own) for group, own in picks if len(own))
 
     def read(
         self, work: Callable[[RowGroup, RowGroupColumns], R], groups: Iterable[RowGroup], ids: frozenset[int]
     ) -> Iterator[R]:
-        """Does ``work`` on row groups, several at a time, and yields what it returns in their order.
+        """Does ``work`` on row groups, several at a time, and yields its results in order.
 
         Args:
             ids: columns that ``work`` may read, apart from those that ``RowGroup.tests`` names.
@@ -274,20 +265,19 @@ class PlanReader:
             yield from found
 
     def _source(self, file: DataFile, found: FetchedFooter) -> FileBytes | None:
-        """Where the file's bytes are if no more have to be fetched."""
+        """The file's bytes if no more have to be fetched."""
         if found.body is not None:
             return FileBytes.from_body(found)
         path = local_path(self.context.store, file.path)
         return None if path is None else FileBytes.from_path(path, found.footer)
 
     def vectors(self, files: Sequence[FilePlan]) -> dict[str, BitMap]:
-        """Deletion vectors by the path of their file."""
         return self._vectors.read([plan.file for plan in files])
 
     def _sources(self, groups: Iterable[RowGroup], ids: frozenset[int]) -> Iterator[tuple[RowGroup, FileBytes]]:
-        """Each row group with the bytes it needs, or the file they are in."""
+        """Yields each row group with the bytes it needs, or the file they are in."""
         cut = batches(groups, ids)
-        for batch in cut:  # of files whose bytes are all here, which needs no threads
+        for batch in cut:  # those of files whose bytes are all here need no threads
             if batch.requests:
                 cut = chain([batch], cut)
                 break
@@ -296,7 +286,7 @@ class PlanReader:
             yield from batch.sources(parts)
 
     def _fetch_batches(self, some: Iterable[Batch]) -> Iterator[tuple[Batch, list[tuple[int, bytes]]]]:
-        """Batches with the (offset, bytes) that were asked for; requests of several batches are under way at once."""
+        """Yields batches with their (offset, bytes); requests of several batches are sent at once."""
         parts: list[tuple[int, bytes]] = []
         requests = ((batch, requested) for batch in some for requested in batch.requests or (None,))
         fetched = self.context.runtime.map(
@@ -319,8 +309,8 @@ class PlanReader:
         try:
             try:
                 body = there.store.get(there.key, requested, etag=etag).body
-            except ObjectChangedError:  # perhaps the same bytes were written again: the footer is compared
-                etag = self._open(file, anew=True).footer.etag
+            except ObjectChangedError:  # perhaps the same bytes were written again, as the footer tells
+                etag = self._open(file, refetch=True).footer.etag
                 body = there.store.get(there.key, requested, etag=etag).body
         except ObjectNotFoundError as error:
             raise missing_file_error(self.context.store, file, self.plan.table) from error
@@ -331,17 +321,13 @@ class PlanReader:
 
 @dataclass(frozen=True)
 class Batch:
-    """Consecutive row groups of one file whose bytes are fetched together.
-
-    Args:
-        requests: the GETs; none when nothing is needed, or all is here.
-    """
+    """Consecutive row groups of one file whose bytes are fetched together, and the GETs for them, if any."""
 
     groups: tuple[RowGroup, ...]
     requests: tuple[Range, ...]
 
     def sources(self, parts: list[tuple[int, bytes]]) -> Iterator[tuple[RowGroup, FileBytes]]:
-        """Each row group with its bytes, given what the requests brought."""
+        """Yields each row group with its bytes, from those that were fetched."""
         file = self.groups[0].file
         source = file.source or FileBytes.from_ranges(parts, file.file.size, file.footer)
         for group in self.groups:
@@ -349,7 +335,7 @@ class Batch:
 
 
 def batches(groups: Iterable[RowGroup], ids: frozenset[int]) -> Iterator[Batch]:
-    """Cuts row groups into batches of about ``MERGED_BYTES``: which requests are made follows from this alone."""
+    """Cuts row groups into batches of about ``MERGED_BYTES``, with the requests that are made."""
     together: list[RowGroup] = []
     ranges: list[Range] = []
     size = 0
@@ -378,32 +364,6 @@ def batches(groups: Iterable[RowGroup], ids: frozenset[int]) -> Iterator[Batch]:
         yield batch()
 
 
-def _pick(groups: Iterable[RowGroup], positions: BitMap) -> Iterator[RowGroup]:
-    """The row groups with rows at some positions, with these rows alone."""
-    for group in groups:
-        rows = group.rows_at(positions)
-        if len(rows):
-            yield group.pick(rows)
-
-
-def _bytes_ahead(item: FetchTask) -> int:
-    """The bytes that are fetched at once."""
-    if isinstance(item, VectorRequest):
-        return item.request.range.length
-    return sum(first_request(plan.file).length for plan in item)
-
-
-def _files_of(item: FetchTask) -> int:
-    return 1 if isinstance(item, VectorRequest) else len(item)
-
-
-def _take(bitmaps: dict[str, BitMap], path: str) -> BitMap:
-    """Takes the vector of a file out of those that were fetched."""
-    if path not in bitmaps:
-        raise CorruptionError(path, "the table lists it twice")
-    return bitmaps.pop(path)
-
-
 def hidden_rows(group: RowGroup, columns: RowGroupColumns) -> tuple[str, BitMap]:
     """The file of a row group, and the positions of the rows that its vector or a tombstone hides."""
     path = group.file.file.path
@@ -414,12 +374,8 @@ def hidden_rows(group: RowGroup, columns: RowGroupColumns) -> tuple[str, BitMap]
 
 
 def whole_groups(file: OpenFile, some: Sequence[RowGroup]) -> BitMap:
-    """Positions of the rows of row groups that need not be read, because all of them are hidden.
-
-    Args:
-        some: the row groups that have to be read.
-    """
+    """Positions of the rows in other row groups than ``some``, which have to be read: all of them are hidden."""
     there = {group.index for group in some}
     footer = file.footer
-    gone = [(first, footer.rows(index)) for index, first in enumerate(footer.firsts) if index not in there]
-    return BitMap(chain.from_iterable(range(first, first + rows) for first, rows in gone))
+    hidden = [(first, footer.rows(index)) for index, first in enumerate(footer.firsts) if index not in there]
+    return BitMap(chain.from_iterable(range(first, first + rows) for first, rows in hidden))

@@ -6,9 +6,11 @@ writes it for the column's type, and one row group of one chunk.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,41 +18,22 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dolmen.format.chunk_locations import CODECS, PHYSICAL_TYPES
-from dolmen.format.page_locations import ChunkPages
+from dolmen.format.page_locations import ChunkPages, ChunkRange, States
 from dolmen.format.parquet_footer import BINARY, I32, I64, LIST, STRUCT, EmptyFooter, array, binary, integer, struct
 from dolmen.format.types import one_array
-from dolmen.rows.scan.read.byte_ranges import CheckedFile, FetchedFile, LocalFile, Range, verify
-from dolmen.rows.scan.read.footers import DataFileFooter, FetchedFooter, FileColumn, as_read
+from dolmen.rows.scan.data_objects import DataFileFooter, FetchedFooter, FileColumn, Range
 
 _MAGIC = b"PAR1"
 _NAME = "c"
 
 
-@dataclass(frozen=True)
-class _Template:
-    """The part of a footer that is the same for all files with one column of a type.
-
-    Args:
-        footer: without row groups.
-        column: what the schema says of the column.
-    """
-
-    footer: EmptyFooter
-    column: pq.ColumnSchema
-
-
 def fits(chunk: pq.ColumnChunkMetaData, column: pq.ColumnSchema, own: pa.DataType) -> bool:
-    """Whether pages of a chunk can be read as those of a file that pyarrow writes now.
-
-    Args:
-        column: what the chunk's own file says of the column.
-        own: its type there.
-    """
+    """True if pages of a chunk can be read as those of a file that pyarrow writes now."""
     if column.max_definition_level > 1 or column.max_repetition_level:
         return False
-    now = _template(own, bool(column.max_definition_level)).column
-    facts = [(each.physical_type, each.length) for each in (now, column)]
-    return facts[0] == facts[1] and chunk.compression in CODECS
+    _, now = _template(own, bool(column.max_definition_level))
+    is_same = (now.physical_type, now.length) == (column.physical_type, column.length)
+    return is_same and chunk.compression in CODECS
 
 
 def read_pages(
@@ -62,22 +45,12 @@ def read_pages(
     *,
     has_dictionary: bool,
 ) -> pa.ChunkedArray:
-    """Decodes pages whose checksums were found right.
-
-    Args:
-        pages: with their headers, in the order of the chunk.
-        rows: how many they have together.
-        chunk, column, own: of which ``fits`` is true.
-        has_dictionary: whether the first page is the chunk's dictionary.
-
-    Raises:
-        OSError, pyarrow.ArrowException: the pages hold something else.
-    """
-    template = _template(own, bool(column.max_definition_level))
+    """Decodes verified pages with their headers, in the order of the chunk; ``rows`` is the count of all together."""
+    template, _ = _template(own, bool(column.max_definition_level))
     start = len(_MAGIC)
     first = start + (pages[0].size if has_dictionary else 0)
     length = sum(page.size for page in pages)
-    facts = [
+    members = [
         (1, I32, integer(PHYSICAL_TYPES.index(chunk.physical_type))),
         (2, LIST, array(I32, [integer(0)])),
         (3, LIST, array(BINARY, [binary(_NAME.encode())])),
@@ -88,9 +61,9 @@ def read_pages(
         (9, I64, integer(first)),
         *([(11, I64, integer(start))] if has_dictionary else ()),
     ]
-    whole = struct([(2, I64, integer(start)), (3, STRUCT, struct(facts))])
+    whole = struct([(2, I64, integer(start)), (3, STRUCT, struct(members))])
     group = struct([(1, LIST, array(STRUCT, [whole])), (2, I64, integer(length)), (3, I64, integer(rows))])
-    footer = template.footer.filled(rows, [group])
+    footer = template.filled(rows, [group])
     parts = [_MAGIC, *pages, footer, len(footer).to_bytes(4, "little"), _MAGIC]
     file = pq.ParquetFile(pa.BufferReader(b"".join(parts)), pre_buffer=False)
     found = file.reader.read_row_group(0, column_indices=[0], use_threads=False).column(0)
@@ -100,13 +73,14 @@ def read_pages(
 
 
 @lru_cache(maxsize=256)
-def _template(own: pa.DataType, nullable: bool) -> _Template:
+def _template(own: pa.DataType, nullable: bool) -> tuple[EmptyFooter, pq.ColumnSchema]:
+    """The footer, without row groups, of files with one column of a type, and the schema of this column."""
     sink = pa.BufferOutputStream()
     pq.ParquetWriter(sink, pa.schema([pa.field(_NAME, own, nullable)])).close()
     body = sink.getvalue().to_pybytes()
     footer = body[-8 - int.from_bytes(body[-8:-4], "little") : -8]
     column = pq.read_metadata(pa.BufferReader(body)).schema.column(0)
-    return _Template(EmptyFooter.split(footer), column)
+    return EmptyFooter.split(footer), column
 
 
 Rows = npt.NDArray[np.int64]
@@ -114,13 +88,7 @@ Rows = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class PickedPages:
-    """Some pages of a column chunk.
-
-    Args:
-        chunk: all of its pages.
-        pages: the numbers of the picked data pages, ascending, of which 0 is the first that is no dictionary.
-        at: the places of the requested rows among the rows of these pages.
-    """
+    """Some data pages of a column chunk, by their indexes, and the indexes of the requested rows among their rows."""
 
     chunk: ChunkPages
     pages: Rows
@@ -128,28 +96,22 @@ class PickedPages:
 
     @property
     def rows(self) -> int:
-        """Rows of the pages together."""
         firsts = self.chunk.firsts
         return int((firsts[self.pages + 1] - firsts[self.pages]).sum())
 
     @property
-    def numbers(self) -> list[int]:
-        """The numbers of all pages that are needed in the chunk: the dictionary's, if there is one, and the picked."""
-        numbers: list[int] = (self.pages + self.chunk.has_dictionary).tolist()
-        return [0, *numbers] if self.chunk.has_dictionary else numbers
+    def indexes(self) -> list[int]:
+        """The indexes in the chunk of the dictionary page, if there is one, and of the picked pages."""
+        indexes: list[int] = (self.pages + self.chunk.has_dictionary).tolist()
+        return [0, *indexes] if self.chunk.has_dictionary else indexes
 
     def ranges(self) -> list[Range]:
-        """The bytes of each of them."""
         starts = self.chunk.starts
-        return [Range(int(starts[page]), int(starts[page + 1])) for page in self.numbers]
+        return [Range(int(starts[page]), int(starts[page + 1])) for page in self.indexes]
 
 
 def picked_pages(footer: DataFileFooter, group: int, column: FileColumn, rows: Rows) -> PickedPages | None:
-    """The pages of a column with some rows of a row group; None if the whole chunks have to be read.
-
-    Args:
-        rows: numbers of rows in the row group, ascending.
-    """
+    """The pages of a column with some ascending rows of a row group; None if the whole chunks have to be read."""
     if footer.pages is None or footer.sums is None or len(column.leaves) != 1:
         return None
     leaf, metadata = column.leaves[0], footer.metadata
@@ -163,28 +125,112 @@ def picked_pages(footer: DataFileFooter, group: int, column: FileColumn, rows: R
     return PickedPages(chunk, pages, pa.array(before[page_of] + rows - chunk.firsts[own]))
 
 
+def verify(expected: Mapping[ChunkRange, States], body: bytes) -> None:
+    """Compares column chunks of a whole file with their checksums. Raises OSError."""
+    view = memoryview(body)
+    for (start, length), states in expected.items():
+        _verify(states, view[start : start + length], start)
+
+
+def _verify(states: States, body: Any, start: int) -> None:
+    if not states.fit(body):
+        raise OSError(f"the checksum of the column chunk at byte {start} differs")
+
+
+class CheckedFile:
+    """A file of this size, for one reader of pyarrow at a time, that verifies column chunks when it reads them.
+
+    Attributes:
+        expected: checksums of column chunks by (offset, length); each is removed once it was verified.
+    """
+
+    closed = False
+    mode = "rb"
+
+    def __init__(self, size: int) -> None:
+        self.expected: dict[ChunkRange, States] = {}
+        self._size, self._position = size, 0
+
+    def _take(self, start: int, length: int) -> pa.Buffer:
+        """These bytes, or fewer if there are no more."""
+        raise NotImplementedError
+
+    def read_buffer(self, length: int) -> pa.Buffer:
+        """The next ``length`` bytes, uncopied. Raises OSError for a column chunk with another checksum."""
+        start = self._position
+        body = self._take(start, length)
+        states = self.expected.pop((start, length), None)
+        if states:
+            _verify(states, body, start)
+        self._position += body.size
+        return body
+
+    def read(self, length: int = -1) -> bytes:
+        """The next ``length`` bytes, copied."""
+        if length < 0:
+            length = self._size - self._position
+        body: bytes = self.read_buffer(length).to_pybytes()
+        return body
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        """Moves to ``offset`` from the start (0), from here (1) or from the end (2)."""
+        self._position = offset + (0, self._position, self._size)[whence]
+        return self._position
+
+    def tell(self) -> int:
+        return self._position
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def writable(self) -> bool:
+        return False
+
+    def close(self) -> None:
+        """Does nothing: the file is closed with the last reference to it."""
+
+
+class FetchedFile(CheckedFile):
+    """The fetched ranges of an object, ascending, as a file. Reading other bytes raises AssertionError."""
+
+    def __init__(self, parts: Sequence[tuple[int, bytes]], size: int) -> None:
+        super().__init__(size)
+        self._starts = [start for start, _ in parts]
+        self._bodies = [body for _, body in parts]
+
+    def _take(self, start: int, length: int) -> pa.Buffer:
+        part = bisect_right(self._starts, start) - 1
+        offset = start - self._starts[part] if part >= 0 else 0
+        if part < 0 or offset + length > len(self._bodies[part]):
+            raise AssertionError(f"bytes {start} to {start + length} were not fetched")
+        return pa.py_buffer(self._bodies[part]).slice(offset, length)
+
+
+class LocalFile(CheckedFile):
+    """A file of this machine. Raises FileNotFoundError."""
+
+    def __init__(self, path: str) -> None:
+        self._file = pa.OSFile(path)
+        super().__init__(self._file.size())
+
+    def _take(self, start: int, length: int) -> pa.Buffer:
+        self._file.seek(start)
+        return self._file.read_buffer(length)
+
+
 @dataclass
 class _Reader:
-    """A Parquet reader, which one thread uses at a time.
-
-    Args:
-        parquet: the reader.
-        file: what it reads, if that verifies what is read.
-    """
+    """A Parquet reader, for one thread at a time, and the file that it reads if that verifies checksums."""
 
     parquet: pq.ParquetFile
     file: CheckedFile | None = None
 
 
 class FileBytes:
-    """Bytes of one data file, on this machine or fetched, that several threads decode row groups from at once.
-
-    Args:
-        open_bytes: opens them as a new file.
-        footer: the file's.
-        body: the whole file if it is in memory.
-        parquet: a reader of ``body``.
-    """
+    """Bytes of one data file, on this machine or fetched, from which several threads decode row groups at once."""
 
     def __init__(
         self,
@@ -198,28 +244,23 @@ class FileBytes:
 
     @classmethod
     def from_path(cls, path: str, footer: DataFileFooter) -> FileBytes:
-        """Opens a file of this machine."""
         return cls(lambda: LocalFile(path), footer)
 
     @classmethod
     def from_ranges(cls, parts: Sequence[tuple[int, bytes]], size: int, footer: DataFileFooter) -> FileBytes:
-        """Takes ranges of a file of ``size`` bytes that were fetched."""
         return cls(lambda: FetchedFile(parts, size), footer)
 
     @classmethod
     def from_body(cls, found: FetchedFooter) -> FileBytes:
-        """Takes a whole file that was fetched with its footer."""
         body = found.body
         assert body is not None
         return cls(lambda: FetchedFile([(0, body)], len(body)), found.footer, body, found.parquet)
 
     def read(self, row_group: int, leaves: list[int]) -> pa.Table:
-        """Decodes Parquet columns of one row group, and verifies their checksums: before anything is decoded.
+        """Decodes Parquet columns of one row group, after verifying their checksums.
 
-        Of files without checksums of column chunks those of pages are verified, which don't cover page headers.
-
-        Raises:
-            OSError, pyarrow.ArrowException: there is no such file, or it holds something else.
+        In files without checksums of column chunks it verifies those of pages, which don't cover page headers. Raises
+        OSError or ArrowException if there is no such file, or it holds something else.
         """
         metadata, sums = self._footer.metadata, self._footer.sums
         expected = sums.of_chunks(metadata, row_group, leaves) if sums else {}
@@ -235,19 +276,21 @@ class FileBytes:
         if reader.file and reader.file.expected:
             raise AssertionError(f"column chunks at {sorted(reader.file.expected)} were read unchecked")
         rows = metadata.row_group(row_group).num_rows
-        if table.num_rows != rows:  # a page whose damaged header no longer says that it is one is passed over
+        if table.num_rows != rows:  # a page with a damaged header may have been skipped
             raise pa.ArrowInvalid(f"{table.num_rows} rows were decoded, not {rows}")
         self._idle.append(reader)
         if self._footer.columns_by:
             requested = [column.type for column in self._footer.columns.values() if column.leaves[0] in leaves]
-            columns = [as_read(own, kind) for own, kind in zip(table.columns, requested, strict=True)]
+            columns = [
+                own if own.type == kind else own.cast(kind) for own, kind in zip(table.columns, requested, strict=True)
+            ]
             return pa.Table.from_arrays(columns, names=table.column_names)
         return table
 
     def _open(self) -> _Reader:
         file = None if self._body is not None else self._open_bytes()
         parquet = pq.ParquetFile(
-            file.open() if file else pa.BufferReader(self._body),
+            pa.PythonFile(file, mode="r") if file else pa.BufferReader(self._body),
             metadata=self._footer.metadata,
             page_checksum_verification=self._footer.sums is None,
             pre_buffer=False,
@@ -255,21 +298,14 @@ class FileBytes:
         return _Reader(parquet, file)
 
     def pick(self, row_group: int, id_: int, rows: Rows) -> pa.Array:
-        """Decodes some rows of a column that the file has: pages with these rows if their places are known.
-
-        Args:
-            rows: numbers of rows in the row group, ascending.
-
-        Raises:
-            OSError, pyarrow.ArrowException: there is no such file, or it holds something else.
-        """
+        """Decodes some rows, in order, of a column. It reads only their pages if the locations are known."""
         column, metadata = self._footer.columns[id_], self._footer.metadata
         picked = picked_pages(self._footer, row_group, column, rows)
         if picked is None:
             return one_array(self.read(row_group, list(column.leaves)).column(0).take(pa.array(rows)))
         file = self._open_bytes()
         chunk, bodies = picked.chunk, []
-        for page, requested in zip(picked.numbers, picked.ranges(), strict=True):
+        for page, requested in zip(picked.indexes, picked.ranges(), strict=True):
             file.seek(requested.start)
             body = file.read_buffer(requested.length)
             if not chunk.states[page].fit(body):

@@ -1,0 +1,488 @@
+"""The objects of data files: which ones they are, the byte ranges that one request fetches, and their footers.
+
+The bytes of a data file are under its path in the database's store or, if it was adopted, where it was. The store of an
+adopted file is of the same kind as the database's: a manifest cannot make a reader of a bucket open files of the
+reader's machine. Columns of adopted files are cast to the types that tables have (``dolmen.format.schema.storable``).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import NamedTuple, TypeVar
+from zlib import crc32
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from dolmen.base.runtime import cached_property
+from dolmen.base.units import KIB, MIB
+from dolmen.errors import CorruptionError, Error, InputError, ObjectNotFoundError, SchemaError
+from dolmen.format.chunk_locations import ChunkLocations
+from dolmen.format.column_history import widen
+from dolmen.format.entries import UNKNOWN, Bounds, DataFile, constant_bounds
+from dolmen.format.layout import OWN_SCHEME, AdoptedPath, ColumnsBy, is_adopted
+from dolmen.format.page_locations import ChunkSums, PageLocations, chunk_range
+from dolmen.format.schema import Field, MappedColumn, field_id, is_nested, storable
+from dolmen.format.types import Plain
+from dolmen.store.base import ObjectStore, scheme_of
+from dolmen.store.cache import ObjectCache
+
+T = TypeVar("T")
+
+GAP_BYTES = MIB
+"""Ranges at most this far apart are fetched together: on S3 a request costs more than these bytes."""
+
+REQUEST_BYTES = 128 * KIB
+"""The bytes that one request less is worth, when 32 requests wait at once for their first byte."""
+
+PAGE_GAP_BYTES = 64 * KIB
+"""Pages at most this far apart are fetched together: a look-up makes few requests, and waits for all at once."""
+
+MERGED_BYTES = 8 * MIB
+"""No request asks for more than this, unless one column chunk alone is larger."""
+
+
+class Range(NamedTuple):
+    """The bytes ``start`` <= i < ``end`` of an object."""
+
+    start: int
+    end: int
+
+    @property
+    def length(self) -> int:
+        return self.end - self.start
+
+
+def coalesce(ranges: Iterable[Range], gap: int = GAP_BYTES, most: int = MERGED_BYTES) -> list[Range]:
+    """The requests that cover ``ranges`` (in any order, overlaps allowed), in ascending order."""
+    merged: list[Range] = []
+    for requested in sorted(ranges):
+        last = merged[-1] if merged else None
+        if last and requested.start <= last.end + gap and max(requested.end, last.end) - last.start <= most:
+            merged[-1] = Range(last.start, max(requested.end, last.end))
+        else:
+            merged.append(requested)
+    return merged
+
+
+def cut_by_size(
+    items: Iterable[T], size: Callable[[T], int], most: int, count: int | None = None
+) -> Iterator[Sequence[T]]:
+    """Cuts items into runs of at most ``count`` items and ``most`` bytes together; a larger item is alone."""
+    run: list[T] = []
+    total = 0
+    for item in items:
+        own = size(item)
+        if run and (total + own > most or len(run) == count):
+            yield run
+            run, total = [], 0
+        run.append(item)
+        total += own
+    if run:
+        yield run
+
+
+@dataclass(frozen=True, slots=True)
+class DataObject:
+    """The object of a data file: its store, its key there, and the parsed path of an adopted file."""
+
+    store: ObjectStore
+    key: str
+    adopted: AdoptedPath | None = None
+
+    @property
+    def label(self) -> str:
+        """The name in messages."""
+        return self.adopted.label if self.adopted else self.key
+
+
+def data_object(store: ObjectStore, path: str) -> DataObject:
+    """Finds the object of a data file. Raises CorruptionError for an adopted file in another kind of store."""
+    if not is_adopted(path):
+        return DataObject(store, path)
+    adopted = AdoptedPath.parse(path)
+    if adopted is None:
+        raise CorruptionError(path, "it is not a path of an adopted file")
+    if adopted.scheme == OWN_SCHEME:
+        return DataObject(store, adopted.key, adopted)
+    kind = scheme_of(store.url)
+    if kind is None or kind.name != adopted.scheme:
+        raise CorruptionError(adopted.label, f"a database at {store.url} cannot have adopted it")
+    return DataObject(store.sibling(adopted.root), adopted.key, adopted)
+
+
+def local_path(store: ObjectStore, path: str) -> str | None:
+    """A data file's path on this machine; None for an adopted file, which other programs may replace."""
+    return None if is_adopted(path) else store.local_path(path)
+
+
+def is_local(store: ObjectStore) -> bool:
+    """True if the objects of a store are files of this machine."""
+    return store.local_path("any") is not None
+
+
+def missing_file_error(store: ObjectStore, file: DataFile, table: str) -> CorruptionError:
+    found = data_object(store, file.path)
+    if found.adopted:
+        return CorruptionError(
+            found.label, f"it is missing, and table {table!r} has adopted it: put it back, or delete its rows"
+        )
+    return CorruptionError(file.path, f"it is missing, and is a data file of table {table!r}")
+
+
+def changed_file_error(store: ObjectStore, file: DataFile, table: str, reason: str) -> Error:
+    """The error for a data file that is not the one of its entry, because of this difference."""
+    found = data_object(store, file.path)
+    if found.adopted:
+        return CorruptionError(
+            found.label,
+            f"it was changed since table {table!r} adopted it ({reason}): put the adopted file back, or drop the table "
+            "and adopt the files again",
+        )
+    return CorruptionError(file.path, reason)
+
+
+def check_same_kind(store: ObjectStore, scheme: str, url: str) -> None:
+    """Raises InputError unless a database in this store can adopt files of this scheme."""
+    kind = scheme_of(store.url)
+    if kind is None or kind.name != scheme:
+        raise InputError(f"{url!r}: a database at {store.url} can adopt files in stores of its own kind only")
+
+
+_FIELD_ID = b"PARQUET:field_id"
+_NO_ID = -1
+"""The id of fields inside columns that the table never had. No column has it."""
+_US = {"milliseconds": 1_000, "microseconds": 1}
+
+_PARSED_FACTOR = 4
+"""The memory of a parsed footer, in multiples of its encoded size."""
+
+
+class AdoptedColumn(NamedTuple):
+    """One column of an adopted file, in the type in which it is read; without id if the table never had it."""
+
+    name: str
+    id: int | None
+    type: pa.DataType
+    nullable: bool
+    leaves: tuple[int, ...]
+
+
+def adopted_column(
+    field: pa.Field, leaves: tuple[int, ...], mapping: Sequence[MappedColumn] | None = None
+) -> AdoptedColumn:
+    """One column, with ids from ``mapping``, or from the file if that is None. Raises SchemaError."""
+    if mapping is None:
+        return AdoptedColumn(field.name, field_id(field), _with_ids(field.type, None), field.nullable, leaves)
+    mapped = column_named(mapping, field.name)
+    kind = _with_ids(field.type, mapped.fields if mapped else ())
+    return AdoptedColumn(field.name, mapped.id if mapped else None, kind, field.nullable, leaves)
+
+
+def leaf_count(arrow_type: pa.DataType) -> int:
+    """The number of Parquet columns that a column of this type has."""
+    if not is_nested(arrow_type):
+        return 1
+    return sum(leaf_count(arrow_type.field(i).type) for i in range(arrow_type.num_fields))
+
+
+def column_named(mapping: Sequence[MappedColumn], name: str) -> MappedColumn | None:
+    return next((each for each in mapping if name in each.names), None)
+
+
+def microseconds_per_unit(metadata: pq.FileMetaData, leaf: int) -> int | None:
+    """Microseconds per unit of a column of times in statistics; None for nanoseconds."""
+    logical = json.loads(metadata.schema.column(leaf).logical_type.to_json())
+    if logical["Type"] == "Date":
+        return 1
+    return _US.get(logical.get("timeUnit", ""))
+
+
+def _with_ids(own: pa.DataType, mapping: Sequence[MappedColumn] | None) -> pa.DataType:
+    """The type in which values are read, with the ids of its fields (``mapping``: see ``adopted_column``)."""
+
+    def inner(field: pa.Field, mapped: MappedColumn | None) -> pa.Field:
+        id_ = field_id(field) if mapping is None else mapped.id if mapped else None
+        kind = _with_ids(field.type, None if mapping is None else mapped.fields if mapped else ())
+        return pa.field(field.name, kind, field.nullable, {_FIELD_ID: str(_NO_ID if id_ is None else id_).encode()})
+
+    target = storable(own)
+    if not is_nested(target):
+        return target
+    if isinstance(own, pa.BaseExtensionType):
+        return _with_ids(own.storage_type, mapping)
+    if pa.types.is_struct(target):
+        fields = [own.field(index) for index in range(own.num_fields)]
+        return pa.struct([inner(field, column_named(mapping or (), field.name)) for field in fields])
+    first, second = [*(mapping or ()), None, None][:2]
+    if pa.types.is_map(target):
+        return pa.map_(inner(own.key_field, first), inner(own.item_field, second))
+    return pa.list_(inner(own.value_field, first))
+
+
+@dataclass(frozen=True)
+class FileColumn:
+    """A column as one file has it, in the type in which it is read.
+
+    ``unit_us`` is the unit of times in the footer's statistics, in microseconds; None for nanoseconds.
+    """
+
+    type: pa.DataType
+    leaves: tuple[int, ...]
+    unit_us: int | None = 1
+
+
+@dataclass(frozen=True)
+class DataFileFooter:
+    """A data file's footer.
+
+    Args:
+        columns: by field id, in the file's order.
+        firsts: position of each row group's first row in the file.
+        sums: checksums of the column chunks; None for files without.
+        etag: of an adopted file when the footer was read.
+        columns_by: how the columns of an adopted file are found; None for the database's own files.
+        page_block: encoded locations of pages.
+    """
+
+    metadata: pq.FileMetaData
+    columns: dict[int, FileColumn]
+    firsts: tuple[int, ...]
+    sums: ChunkSums | None
+    etag: str | None = None
+    columns_by: ColumnsBy | None = None
+    page_block: bytes = b""
+
+    @classmethod
+    def parse(
+        cls, body: bytes, file: DataFile, mapping: Sequence[MappedColumn] = (), etag: str | None = None
+    ) -> DataFileFooter:
+        """Parses the footer of an entry. Raises CorruptionError if it is another one."""
+        check_footer(body, file)
+        return cls.of(open_parquet(body, file).metadata, body, file, mapping, etag)
+
+    @classmethod
+    def of(
+        cls,
+        metadata: pq.FileMetaData,
+        body: bytes,
+        file: DataFile,
+        mapping: Sequence[MappedColumn],
+        etag: str | None,
+        like: DataFileFooter | None = None,
+    ) -> DataFileFooter:
+        """The footer with this metadata; other arguments: see ``parse`` and ``open_file``."""
+        if metadata.num_rows != file.rows:
+            raise CorruptionError(file.path, f"{metadata.num_rows} rows, not the {file.rows} of its entry")
+        adopted = AdoptedPath.parse(file.path)
+        columns_by = adopted.columns_by if adopted else None
+        if like and like.columns_by == columns_by and _same_columns(metadata, like.metadata):
+            columns = like.columns
+        elif adopted:
+            columns = _adopted_columns(metadata, mapping if columns_by == "names" else None)
+        else:
+            columns = _own_columns(metadata)
+        rows = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
+        sums = None if adopted else ChunkSums.decode(body, file.footer[0], metadata, file.path)
+        block = body[: sums.before] if sums else b""
+        return cls(metadata, columns, tuple(accumulate(rows, initial=0))[:-1], sums, etag, columns_by, block)
+
+    @classmethod
+    def of_places(cls, places: ChunkLocations, groups: list[int]) -> DataFileFooter:
+        """A footer of some row groups (ascending), from the locations of their column chunks; it has no statistics."""
+        found = places.pick(groups)
+        return cls(found.metadata, _own_columns(found.metadata), found.firsts, ChunkSums(found.states, 0, 0))
+
+    @property
+    def is_adopted(self) -> bool:
+        return self.columns_by is not None
+
+    @cached_property
+    def pages(self) -> PageLocations | None:
+        """The locations of pages; None in files without. Raises CorruptionError."""
+        chunks = self.metadata.num_row_groups * self.metadata.num_columns
+        return PageLocations.decode(self.page_block, chunks)
+
+    def rows(self, group: int) -> int:
+        count: int = self.metadata.row_group(group).num_rows
+        return count
+
+    def leaves(self, ids: frozenset[int]) -> list[int]:
+        """The Parquet columns of these columns, as far as the file has them, ascending."""
+        return [leaf for id_, column in self.columns.items() if id_ in ids for leaf in column.leaves]
+
+    def ranges(self, group: int, ids: frozenset[int]) -> list[Range]:
+        """The ranges of a row group's chunks of these columns."""
+        row_group = self.metadata.row_group(group)
+        chunks = (chunk_range(row_group.column(leaf)) for leaf in self.leaves(ids))
+        return [Range(start, start + length) for start, length in chunks]
+
+    def bounds(self, group: int, field: Field, nans: int | None) -> Bounds:
+        """The bounds of a column in one row group; ``nans`` is the number of NaN in the whole file, if known."""
+        row_group = self.metadata.row_group(group)
+        column = self.columns.get(field.id)
+        if column is None:  # it was written before the column was added
+            return constant_bounds(field.initial_default, field.arrow_type, row_group.num_rows)
+        if is_nested(column.type):
+            return UNKNOWN
+        statistics = row_group.column(column.leaves[0]).statistics
+        if statistics is None:
+            return UNKNOWN
+        nulls = statistics.null_count if statistics.has_null_count else None
+        is_uncertain = nans != 0 and pa.types.is_floating(column.type) and nulls != row_group.num_rows
+        least: Plain = None
+        greatest: Plain = None
+        if statistics.has_min_max:
+            least, greatest = _ends(statistics, column)
+            if column.type != field.arrow_type:
+                least, greatest = (widen(end, column.type, field.arrow_type) for end in (least, greatest))
+        return Bounds(least, greatest, nulls, None if is_uncertain else 0)
+
+
+def _fields(metadata: pq.FileMetaData) -> Iterator[tuple[pa.Field, tuple[int, ...]]]:
+    leaf = 0
+    for field in metadata.schema.to_arrow_schema():
+        leaves = tuple(range(leaf, leaf + leaf_count(field.type)))
+        leaf += len(leaves)
+        yield field, leaves
+
+
+def _own_columns(metadata: pq.FileMetaData) -> dict[int, FileColumn]:
+    columns = ((field_id(field), FileColumn(field.type, leaves)) for field, leaves in _fields(metadata))
+    return {id_: column for id_, column in columns if id_ is not None}
+
+
+def _adopted_columns(metadata: pq.FileMetaData, mapping: Sequence[MappedColumn] | None) -> dict[int, FileColumn]:
+    """The columns of an adopted file that the table has, all of which dolmen has a type for."""
+    columns: dict[int, FileColumn] = {}
+    for field, leaves in _fields(metadata):
+        with suppress(SchemaError):
+            column = adopted_column(field, leaves, mapping)
+            if column.id is not None:
+                unit = microseconds_per_unit(metadata, leaves[0]) if pa.types.is_temporal(column.type) else 1
+                columns[column.id] = FileColumn(column.type, leaves, unit)
+    return columns
+
+
+def _same_columns(one: pq.FileMetaData, other: pq.FileMetaData) -> bool:
+    """True if the columns of two files surely have the same names, types and ids."""
+    if not one.schema.equals(other.schema):  # which compares no names and ids of nested columns
+        return False
+    notes = [(metadata.metadata or {}).get(b"ARROW:schema") for metadata in (one, other)]
+    if notes[0] is not None and notes[0] == notes[1]:
+        return True
+    return bool(one.schema.to_arrow_schema().equals(other.schema.to_arrow_schema(), check_metadata=True))
+
+
+def _ends(statistics: pq.Statistics, column: FileColumn) -> tuple[Plain, Plain]:
+    """The bounds in a footer's statistics, in plain form; None if unknown."""
+    if pa.types.is_temporal(column.type):  # plain values of times are Parquet's own integers
+        if column.unit_us is None:
+            return None, None
+        return statistics.min_raw * column.unit_us, statistics.max_raw * column.unit_us
+    try:
+        least, greatest = statistics.min, statistics.max
+    except UnicodeDecodeError:  # bounds of text that other writers have cut inside of a character
+        return None, None
+    if isinstance(least, float) and (least != least or greatest != greatest):  # other writers have NaN for a bound
+        return None, None
+    return least, greatest
+
+
+def open_parquet(body: bytes, file: DataFile, *, verify_pages: bool = False) -> pq.ParquetFile:
+    """A reader of a file, or of its metadata if the body is only its end. Raises CorruptionError."""
+    try:
+        return pq.ParquetFile(pa.BufferReader(body), pre_buffer=False, page_checksum_verification=verify_pages)
+    except (pa.ArrowException, OSError) as error:
+        raise CorruptionError(file.path, f"footer: {error}") from error
+
+
+def check_footer(body: bytes, file: DataFile) -> None:
+    """Compares a footer with the file's entry. Raises CorruptionError."""
+    if len(body) != file.footer[1] or crc32(body) != file.footer[2]:
+        raise CorruptionError(file.path, "the footer's length or checksum differs from its entry")
+
+
+def first_request(file: DataFile) -> Range:
+    """The range to fetch to open a file: its footer, or all of a small file. One byte more shows if it is longer."""
+    return Range(0 if file.size <= GAP_BYTES else file.footer[0], file.size + 1)
+
+
+@dataclass(frozen=True)
+class FetchedFooter:
+    """The footer of a file, and what came with it.
+
+    Args:
+        body: the whole file if it was fetched with the footer.
+        parquet: a reader of ``body``, unless it would verify no checksum.
+        filters: the bytes from ``DataFile.filters`` to the footer if they were fetched with it.
+        requested: bytes that were fetched; None if the footer was in the cache.
+    """
+
+    footer: DataFileFooter
+    body: bytes | None = None
+    parquet: pq.ParquetFile | None = None
+    filters: bytes | None = None
+    requested: int | None = None
+
+
+def open_file(
+    store: ObjectStore,
+    cache: ObjectCache,
+    file: DataFile,
+    table: str,
+    mapping: Sequence[MappedColumn] = (),
+    *,
+    refetch: bool = False,
+    with_filters: bool = False,
+    like: DataFileFooter | None = None,
+) -> FetchedFooter:
+    """Gets a file's footer from the cache, or with one request.
+
+    Args:
+        table: for messages.
+        with_filters: fetch its Bloom filters with the footer, but not the rest of a small file.
+        like: the footer of another file, which probably has the same columns; saves time.
+
+    Raises:
+        CorruptionError: the file is missing, or not the one its entry describes.
+    """
+    key = ("footer", file.path, 0)
+    there = data_object(store, file.path)
+    footer: DataFileFooter | None = None if refetch else cache.get(key)
+    if footer is not None:
+        return FetchedFooter(footer)
+    cached = None if there.adopted else cache.peek(key, lambda body: check_footer(body, file))
+    if cached is not None:
+        footer = DataFileFooter.parse(cached, file)
+        cache.put(key, footer, file.footer[1] * _PARSED_FACTOR)
+        return FetchedFooter(footer)
+    target = Range(file.filters, file.size + 1) if with_filters else first_request(file)
+    try:
+        found = there.store.get(there.key, target)
+    except ObjectNotFoundError as error:
+        raise missing_file_error(store, file, table) from error
+    body = found.body
+    if len(body) != file.size - target.start:
+        missing = f"{len(body) + target.start}{' or more' if len(body) == target.length else ''} bytes"
+        reason = f"it has {missing}, not the {file.size} of its entry in table {table!r}"
+        raise changed_file_error(store, file, table, reason)
+    end = body[file.footer[0] - target.start :]
+    if there.adopted and crc32(end) != file.footer[2]:
+        raise changed_file_error(store, file, table, "its footer is another one")
+    is_whole = target.start == 0
+    check_footer(end, file)
+    parquet = open_parquet(body if is_whole else end, file, verify_pages=there.adopted is not None)
+    footer = DataFileFooter.of(parquet.metadata, end, file, mapping, found.etag if there.adopted else None, like)
+    cache.put(key, footer, file.footer[1] * _PARSED_FACTOR)
+    if not there.adopted:  # others may replace an adopted file, so its footer is not kept on disk
+        cache.keep(key, end)
+    if is_whole:
+        verifies = bool(footer.sums or there.adopted)
+        return FetchedFooter(footer, body, parquet if verifies else None, requested=len(body))
+    filters = body[: file.footer[0] - target.start] if with_filters else None
+    return FetchedFooter(footer, filters=filters, requested=len(body))

@@ -1,0 +1,572 @@
+"""Lookups of keys: all keys tombstones over one tuple of columns, as value -> greatest timestamp that deletes it.
+
+Tuples of any types are looked up as 64-bit codes. The code of one integer-like column is its value: equal codes are
+equal values. All other codes are hashes of the whole content, so that keys of equal codes have to be compared.
+
+Few keys are compared with every row. For more keys in memory a prefilter, a table of about 16 bytes a key, tests all
+rows; the few rows that pass are looked up in the sorted keys. Both are several times faster than
+``pyarrow.compute.is_in``, which builds a hash table for every row group; it is used for few text keys, where it costs
+less than the codes of all rows. Keys in a file are read in the order of the rows' codes, as a row group needs them.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from hashlib import blake2b
+from tempfile import TemporaryFile, gettempdir
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dolmen.base.runtime import cached_property
+from dolmen.base.units import MIB
+from dolmen.entries.segments.row_bounds import RowBounds
+from dolmen.entries.segments.tombstone_judge import KeyRanges
+from dolmen.errors import LimitError
+from dolmen.format.entries import KeysTombstone
+from dolmen.format.types import CodesKind, Mask, to_array, to_mask, type_of
+from dolmen.predicate import StatsVerdict
+
+Words = npt.NDArray[np.uint64]
+Int64s = npt.NDArray[np.int64]
+_WordsOfRows: TypeAlias = Iterator[tuple[Words, Int64s | None]]
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / golden ratio, odd: Fibonacci hashing (Knuth, TAOCP 3, section 6.4)
+_STEP = np.uint64(0xFF51AFD7ED558CCD)  # the first multiplier of MurmurHash3's 64-bit finaliser
+_SHIFT = np.uint64(32)
+
+_IN_WORDS = 1024
+"""The bytes of texts that are hashed 64 bits at a time, for all texts at once; the rest of each is hashed by itself."""
+
+_INTEGER_WIDTHS = {8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64}
+_SIGNED_WIDTHS = {8: np.int8, 16: np.int16, 32: np.int32, 64: np.int64}
+
+_FENCE = 1024
+"""The number of codes of a file for each one that is also in memory."""
+
+_SPAN = 128 * _FENCE
+"""The most codes that are read from a file at once: 1 MB."""
+
+_BLOCK_BYTES = MIB
+"""The size of the blocks in which values are in a file, each of which is read as a whole."""
+
+
+def is_exact(types: Sequence[pa.DataType]) -> bool:
+    """True if equal codes are equal tuples."""
+    return len(types) == 1 and _kind(types[0]) == "integer"
+
+
+def codes(arrays: Sequence[pa.Array]) -> npt.NDArray[np.int64]:
+    """The codes of the tuples at each index of some arrays of equal length; any value where one is NULL."""
+    if is_exact([array.type for array in arrays]):
+        return integers(arrays[0])
+    mixed = np.zeros(len(arrays[0]), np.uint64)
+    for array in arrays:
+        kind = _kind(array.type)
+        assert kind is not None, array.type
+        for word, rows in WORDS[kind](array):
+            if rows is None:
+                mixed = _mix(mixed, word)
+            else:
+                mixed[rows] = _mix(mixed[rows], word)
+    return mixed.view(np.int64)
+
+
+def _mix(mixed: Words, word: Words) -> Words:
+    mixed = mixed ^ word
+    mixed *= _STEP
+    mixed ^= mixed >> _SHIFT
+    return mixed
+
+
+def slots(found: npt.NDArray[np.int64], bits: int) -> npt.NDArray[np.int64]:
+    """The index of each code in a table of 2 to the ``bits`` slots."""
+    hashed = found.view(np.uint64) * _GOLDEN
+    hashed >>= np.uint64(64 - bits)
+    return hashed.view(np.int64)
+
+
+def integers(array: pa.Array) -> npt.NDArray[np.int64]:
+    """The values of an integer-like array; those of uint64 wrap around."""
+    if pa.types.is_boolean(array.type):
+        array = array.cast(pa.uint8())
+    signed = not pa.types.is_unsigned_integer(array.type)
+    width = (_SIGNED_WIDTHS if signed else _INTEGER_WIDTHS)[array.type.bit_width]
+    values = _values(array, width)
+    return values.view(np.int64) if values.itemsize == 8 else values.astype(np.int64)
+
+
+def from_integers(values: npt.NDArray[np.int64], arrow_type: pa.DataType) -> pa.Array:
+    """The array of an integer-like type that ``integers`` makes these values of."""
+    if pa.types.is_boolean(arrow_type):
+        return pa.array(values != 0)
+    narrow = np.ascontiguousarray(values.astype(_SIGNED_WIDTHS[arrow_type.bit_width], copy=False))
+    return pa.Array.from_buffers(arrow_type, len(values), [None, pa.py_buffer(narrow)])
+
+
+def _kind(arrow_type: pa.DataType) -> CodesKind | None:
+    found = type_of(arrow_type)
+    return None if found is None else found.codes
+
+
+def _values(array: pa.Array, dtype: npt.DTypeLike, width: int = 1) -> npt.NDArray[np.generic]:
+    """The fixed-width values of an array, uncopied, with ``width`` items each; NULLs have any value."""
+    buffer = array.buffers()[1]
+    if buffer is None or len(array) == 0:
+        return np.zeros(len(array) * width, dtype)
+    values: npt.NDArray[np.generic] = np.frombuffer(buffer, dtype, (array.offset + len(array)) * width)
+    return values[array.offset * width :]
+
+
+def _integer_words(array: pa.Array) -> _WordsOfRows:
+    yield integers(array).view(np.uint64), None
+
+
+def _decimal_words(array: pa.Array) -> _WordsOfRows:
+    halves = _values(array, np.uint64, 2).reshape(-1, 2)
+    yield halves[:, 0].astype(np.uint64), None
+    yield halves[:, 1].astype(np.uint64), None
+
+
+def _fixed_words(array: pa.Array) -> _WordsOfRows:
+    width = array.type.byte_width
+    offsets = np.arange(len(array) + 1, dtype=np.int64) * width
+    return _text_words(_values(array, np.uint8, width), offsets)
+
+
+def _variable_words(array: pa.Array) -> _WordsOfRows:
+    ends = np.frombuffer(array.buffers()[1], np.int32, array.offset + len(array) + 1)[array.offset :]
+    body = array.buffers()[2]
+    data = np.frombuffer(body, np.uint8) if body is not None else np.zeros(0, np.uint8)
+    return _text_words(data, ends.astype(np.int64))
+
+
+WORDS: dict[CodesKind, Callable[[pa.Array], _WordsOfRows]] = {
+    "integer": _integer_words,
+    "decimal": _decimal_words,
+    "fixed": _fixed_words,
+    "variable": _variable_words,
+}
+"""By kind of type (``ColumnType.codes``), yields the content of values, 64 bits at a time, and the indexes of the
+values that are that long; None for all."""
+
+
+def _text_words(data: npt.NDArray[np.generic], offsets: npt.NDArray[np.int64]) -> _WordsOfRows:
+    data, offsets = data[offsets[0] : offsets[-1]], offsets - offsets[0]
+    starts, lengths = offsets[:-1], np.diff(offsets)
+    yield lengths.view(np.uint64), None
+    if len(lengths) == 0:
+        return
+    padded = np.zeros(len(data) + 8, np.uint8)
+    padded[: len(data)] = data
+    anywhere = np.ndarray((len(data) + 1,), "<u8", padded.data, 0, (1,))  # the 8 bytes from each byte on
+    masks = np.array([(1 << (8 * n)) - 1 for n in range(8)] + [2**64 - 1], np.uint64)
+    shortest, longest = int(lengths.min()), int(lengths.max())
+    rows: Int64s | None = None  # those with more than ``done`` bytes
+    for done in range(0, min(longest, _IN_WORDS), 8):
+        if shortest > done:
+            yield anywhere[starts + done] & masks[np.minimum(lengths - done, 8)], None
+        else:
+            rows = np.flatnonzero(lengths > done) if rows is None else rows[lengths[rows] > done]
+            yield anywhere[starts[rows] + done] & masks[np.minimum(lengths[rows] - done, 8)], rows
+    if longest > _IN_WORDS:
+        rows = np.flatnonzero(lengths > _IN_WORDS)
+        ends = zip((starts[rows] + _IN_WORDS).tolist(), (starts[rows] + lengths[rows]).tolist(), strict=True)
+        body = memoryview(data)  # type: ignore[arg-type]
+        tails = b"".join([blake2b(body[start:end], digest_size=8).digest() for start, end in ends])
+        yield np.frombuffer(tails, "<u8").astype(np.uint64), rows
+
+
+@dataclass(frozen=True)
+class KeysInMemory:
+    """Keys in memory, which are one span."""
+
+    codes: Int64s
+    ts: Int64s
+    arrays: tuple[pa.Array, ...]
+
+    @classmethod
+    def of(cls, arrays: Sequence[pa.Array], ts: Int64s) -> KeysInMemory:
+        """Keys without NULL, in any order, for ``merge``; ``ts`` has the timestamp of each."""
+        return cls(codes(arrays), ts, () if is_exact([array.type for array in arrays]) else tuple(arrays))
+
+    @classmethod
+    def merge(cls, parts: Sequence[KeysInMemory]) -> KeysInMemory:
+        """The keys of one or more parts in the order of their codes, each of them once."""
+        found = np.concatenate([part.codes for part in parts])
+        # Lists are in order, and so are codes that are the values themselves: a stable sort merges them.
+        order = np.argsort(found, kind=None if parts[0].arrays else "stable")
+        found = found[order]
+        arrays = [pa.chunked_array(column).combine_chunks() for column in zip(*(p.arrays for p in parts), strict=True)]
+        new = np.append(found[:1] == found[:1], found[1:] != found[:-1])
+        if arrays and not new.all():
+            alike = np.flatnonzero(~new)  # keys after one of the same code, which may still differ
+            new[alike] = ~_equal(_take(arrays, order[alike]), _take(arrays, order[alike - 1]))
+        ts = np.concatenate([part.ts for part in parts])[order]
+        if not new.all():
+            firsts = np.flatnonzero(new)
+            ts, found, order = np.maximum.reduceat(ts, firsts), found[firsts], order[firsts]
+        return cls(found, ts, tuple(_take(arrays, order)))
+
+    @property
+    def count(self) -> int:
+        return len(self.codes)
+
+    @property
+    def nbytes(self) -> int:
+        values: int = sum(array.nbytes for array in self.arrays)
+        return self.codes.nbytes + self.ts.nbytes + values
+
+    def take(self, indexes: Int64s) -> list[pa.Array]:
+        return _take(self.arrays, indexes)
+
+    def all(self, types: Sequence[pa.DataType]) -> tuple[list[pa.Array], Int64s]:
+        """All keys, by column, and the timestamp of each."""
+        return list(self.arrays) or [from_integers(self.codes, types[0])], self.ts
+
+    def may_hold(self, least: int, greatest: int, applied_through: int) -> bool:
+        """True if there are codes between these two with a timestamp greater than ``applied_through``."""
+        first, last = np.searchsorted(self.codes, least, "left"), np.searchsorted(self.codes, greatest, "right")
+        return bool((self.ts[first:last] > applied_through).any())
+
+
+class KeysOnDisk:
+    """Merged keys in a temporary file, which is deleted with this object: codes, timestamps, then blocks of values.
+
+    Raises:
+        LimitError: there is no room for them.
+    """
+
+    def __init__(self, keys: KeysInMemory) -> None:
+        self.count = keys.count
+        self._block_rows = max(1, _BLOCK_BYTES * keys.count // max(1, sum(array.nbytes for array in keys.arrays)))
+        self._schema = pa.schema([(str(index), array.type) for index, array in enumerate(keys.arrays)])
+        self._fences = keys.codes[::_FENCE].copy()
+        self._greatest = int(keys.codes[-1])
+        self._fence_ts = np.maximum.reduceat(keys.ts, np.arange(0, keys.count, _FENCE))
+        self._blocks: list[tuple[int, int]] = []
+        """Start and end of each block in the file."""
+        self._file = self._write(keys)
+        weakref.finalize(self, os.close, self._file)
+
+    def _write(self, keys: KeysInMemory) -> int:
+        """Writes the file, which has no name, and returns its descriptor."""
+        try:
+            with TemporaryFile(prefix="dolmen-") as file:
+                file.write(keys.codes.data)
+                file.write(keys.ts.data)
+                for start in range(0, self.count if keys.arrays else 0, self._block_rows):
+                    columns = [array.slice(start, self._block_rows) for array in keys.arrays]
+                    block = pa.RecordBatch.from_arrays(columns, schema=self._schema).serialize()
+                    self._blocks.append((file.tell(), file.tell() + block.size))
+                    file.write(block)
+                file.flush()
+                return os.dup(file.fileno())
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT):
+                raise
+            raise LimitError(
+                f"there are more unresolved deletes by key than there is room for in {gettempdir()}: "
+                "set TMPDIR to a directory that has more"
+            ) from None
+
+    def spans(self, ascending: Int64s) -> Iterator[tuple[Span, slice]]:
+        """Yields the spans in which some ascending codes may be, and the codes that may be in each."""
+        first = max(0, int(np.searchsorted(self._fences, ascending[0], "left")) - 1)
+        last = int(np.searchsorted(self._fences, ascending[-1], "right"))
+        step = _SPAN // _FENCE
+        for start in range(first, last, step):
+            end = min(start + step, last)
+            begin = np.searchsorted(ascending, self._fences[start], "left")
+            stop = len(ascending)
+            if end < len(self._fences):  # equal codes may be on both sides of a fence
+                stop = int(np.searchsorted(ascending, self._fences[end], "right"))
+            if begin < stop:
+                yield _SpanOnDisk(self, start * _FENCE, min(end * _FENCE, self.count)), slice(int(begin), stop)
+
+    def all(self, types: Sequence[pa.DataType]) -> tuple[list[pa.Array], Int64s]:
+        ts = self.integers(self.count, 2 * self.count)
+        if not self._blocks:
+            return [from_integers(self.integers(0, self.count), types[0])], ts
+        blocks = [self.block(number) for number in range(len(self._blocks))]
+        return [pa.concat_arrays(column) for column in zip(*(block.columns for block in blocks), strict=True)], ts
+
+    def may_hold(self, least: int, greatest: int, applied_through: int) -> bool:
+        if greatest < int(self._fences[0]) or self._greatest < least:
+            return False
+        first = max(0, int(np.searchsorted(self._fences, least, "right")) - 1)
+        last = np.searchsorted(self._fences, greatest, "right")
+        return bool((self._fence_ts[first:last] > applied_through).any())
+
+    def integers(self, start: int, end: int) -> Int64s:
+        """Some of the integers that the file begins with."""
+        return np.frombuffer(self._read(8 * start, 8 * end), np.int64)
+
+    def take(self, indexes: Int64s) -> list[pa.Array]:
+        """The keys at some ascending indexes, by column."""
+        if not self._blocks:
+            return []
+        numbers = indexes // self._block_rows
+        firsts = np.flatnonzero(np.append(True, numbers[1:] != numbers[:-1]))
+        found = [
+            self.block(int(own[0] // self._block_rows)).take(pa.array(own % self._block_rows))
+            for own in np.split(indexes, firsts[1:])
+        ]
+        return [pa.concat_arrays(column) for column in zip(*(block.columns for block in found), strict=True)]
+
+    def block(self, number: int) -> pa.RecordBatch:
+        return pa.ipc.read_record_batch(pa.py_buffer(self._read(*self._blocks[number])), self._schema)
+
+    def _read(self, start: int, end: int) -> bytes:
+        body = os.pread(self._file, end - start, start)
+        if len(body) != end - start:
+            raise AssertionError(f"{len(body)} bytes of a temporary file at {start}, not {end - start}")
+        return body
+
+
+class _SpanOnDisk:
+    """Some keys of a file. Codes are read at once, timestamps and values when they are needed."""
+
+    def __init__(self, keys: KeysOnDisk, start: int, end: int) -> None:
+        self._keys, self._start, self._end = keys, start, end
+        self.codes = keys.integers(start, end)
+
+    @property
+    def ts(self) -> Int64s:
+        return self._keys.integers(self._keys.count + self._start, self._keys.count + self._end)
+
+    def take(self, indexes: Int64s) -> list[pa.Array]:
+        return self._keys.take(indexes + self._start)
+
+
+Span: TypeAlias = KeysInMemory | _SpanOnDisk
+"""Keys with ascending codes. ``take`` returns nothing if codes are exact."""
+
+
+def _take(arrays: Sequence[pa.Array], indexes: Int64s) -> list[pa.Array]:
+    picked = pa.array(indexes)
+    return [array.take(picked) for array in arrays]
+
+
+def _equal(left: Sequence[pa.Array], right: Sequence[pa.Array]) -> Mask:
+    """A mask of the indexes at which two groups of columns have the same tuple."""
+    return reduce(np.logical_and, [to_mask(pc.equal(*columns)) for columns in zip(left, right, strict=True)])
+
+
+_SLOTS_PER_KEY = 16
+_MAX_SLOT_BITS = 24
+
+_FEW = 8
+"""Up to this many keys are compared with every row, which costs less than a look into the prefilter."""
+
+_IN_SET = 1024
+"""Up to this many text keys become a hash table for each row group, which costs less than the codes of its rows."""
+
+
+class Tuples:
+    """Rows' values of a tuple of columns, cast to the table's current types, for any number of lookups."""
+
+    def __init__(self, arrays: Sequence[pa.Array], types: Sequence[pa.DataType]) -> None:
+        self.arrays = [
+            array if array.type == own else array.cast(own) for array, own in zip(arrays, types, strict=True)
+        ]
+        self.nullable = [array for array in self.arrays if array.null_count]
+
+    @cached_property
+    def codes(self) -> Int64s:
+        return codes(self.arrays)
+
+    @cached_property
+    def are_ascending(self) -> bool:
+        """True if the codes are in order."""
+        return bool((self.codes[1:] >= self.codes[:-1]).all())
+
+    @cached_property
+    def order(self) -> Int64s:
+        """The rows in the order of their codes."""
+        return np.arange(len(self.codes)) if self.are_ascending else np.argsort(self.codes)
+
+    @cached_property
+    def ascending(self) -> Int64s:
+        return self.codes if self.are_ascending else self.codes[self.order]
+
+
+class KeysLookup:
+    """Finds the rows that some merged keys over the same columns, of these tombstones, hide."""
+
+    def __init__(
+        self,
+        columns: tuple[int, ...],
+        types: Sequence[pa.DataType],
+        keys: KeysInMemory | KeysOnDisk,
+        tombstones: Sequence[KeysTombstone],
+    ) -> None:
+        self.columns, self.types = columns, types
+        self._keys, self._tombstones = keys, tombstones
+        self._exact = is_exact(types)
+        self._least_ts = min(tombstone.ts for tombstone in tombstones)
+        self._greatest_ts = max(tombstone.ts for tombstone in tombstones)
+
+    @property
+    def count(self) -> int:
+        return self._keys.count
+
+    @property
+    def in_memory(self) -> bool:
+        return isinstance(self._keys, KeysInMemory)
+
+    def all_keys(self) -> list[pa.Array]:
+        """All keys, by column, also those that hide only rows of older files. They must be in memory."""
+        assert isinstance(self._keys, KeysInMemory)
+        return self._keys.all(self.types)[0]
+
+    def keys(self, applied_through: int) -> tuple[list[pa.Array], Int64s]:
+        """The tuples that hide rows of files with this ``applied_through``, by column, and the timestamp of each."""
+        arrays, ts = self._keys.all(self.types)
+        if self._least_ts > applied_through:
+            return arrays, ts
+        younger = pa.array(ts > applied_through)
+        return [array.filter(younger) for array in arrays], ts[ts > applied_through]
+
+    @cached_property
+    def _ranges(self) -> list[KeyRanges]:
+        return KeyRanges.each(self._tombstones, dict(zip(self.columns, self.types, strict=True)))
+
+    def judge(self, rows: RowBounds) -> StatsVerdict:
+        """Judges whether all, some or none of the rows are hidden."""
+        if self._greatest_ts <= rows.applied_through:
+            return StatsVerdict.NEVER
+        if rows.rows and (values := rows.one_tuple(self.columns)):
+            arrays = [to_array([value], own) for value, own in zip(values, self.types, strict=True)]
+            is_hidden = self.hidden_mask(Tuples(arrays, self.types), rows.applied_through)[0]
+            return StatsVerdict.ALWAYS if is_hidden else StatsVerdict.NEVER
+        return StatsVerdict.MAYBE if self._may_match(rows) else StatsVerdict.NEVER
+
+    def _may_match(self, rows: RowBounds) -> bool:
+        own = rows.columns[self.columns[0]]
+        has_codes = self._exact and not pa.types.is_uint64(self.types[0])
+        if has_codes and isinstance(own.min, int) and isinstance(own.max, int):
+            has_values = rows.rows > 0 and own.nulls != rows.rows
+            return has_values and self._keys.may_hold(own.min, own.max, rows.applied_through)
+        return any(ranges.mask(rows).any() for ranges in self._ranges)
+
+    def hidden_mask(self, rows: Tuples, applied_through: int) -> Mask:
+        """A mask of the rows that are hidden in a file with this ``applied_through``."""
+        keys, mask = self._keys, np.zeros(len(rows.arrays[0]), np.bool_)
+        if self._greatest_ts <= applied_through or not len(mask):
+            return mask
+        if isinstance(keys, KeysInMemory):
+            if keys.count <= _FEW:
+                return self._mask_of_few(keys, rows, applied_through)
+            if keys.count <= _IN_SET and len(keys.arrays) == 1:
+                younger = keys.arrays[0].filter(pa.array(keys.ts > applied_through))
+                return to_mask(pc.is_in(rows.arrays[0], value_set=younger))
+        if isinstance(keys, KeysOnDisk):
+            for span, some in keys.spans(rows.ascending):
+                mask[self._matching(span, rows, rows.order[some], applied_through)] = True
+            return mask
+        if self._exact and not rows.nullable and rows.are_ascending:
+            return self._mask_in_order(keys, rows.codes, applied_through)
+        if self._table is None:
+            possible = self._prefilter[slots(rows.codes, self._bits)]
+        else:
+            possible = self._table[np.minimum((rows.codes - keys.codes[0]).view(np.uint64), len(self._table) - 1)]
+            if self._least_ts > applied_through:
+                return _not_null(possible, rows)
+        mask[self._matching(keys, rows, np.flatnonzero(possible), applied_through)] = True
+        return mask
+
+    @cached_property
+    def _table(self) -> Mask | None:
+        """A mask of the keys by distance from the least, with a last False; None if they are too far apart for it."""
+        assert isinstance(self._keys, KeysInMemory)
+        own = self._keys.codes
+        width = int(own[-1]) - int(own[0]) + 1
+        if not self._exact or width > 1 << self._bits:
+            return None
+        table = np.zeros(width + 1, np.bool_)
+        table[own - own[0]] = True
+        return table
+
+    @cached_property
+    def _bits(self) -> int:
+        return min(_MAX_SLOT_BITS, max(6, (_SLOTS_PER_KEY * self._keys.count).bit_length()))
+
+    @cached_property
+    def _prefilter(self) -> Mask:
+        assert isinstance(self._keys, KeysInMemory)
+        prefilter = np.zeros(1 << self._bits, np.bool_)
+        prefilter[slots(self._keys.codes, self._bits)] = True
+        return prefilter
+
+    def _mask_of_few(self, own: KeysInMemory, rows: Tuples, applied_through: int) -> Mask:
+        """The mask for few keys: compares each key with all rows."""
+        mask = np.zeros(len(rows.arrays[0]), np.bool_)
+        for index in np.flatnonzero(own.ts > applied_through).tolist():
+            if self._exact:
+                mask |= rows.codes == own.codes[index]
+            else:
+                each = zip(rows.arrays, own.arrays, strict=True)
+                same = reduce(pc.and_, [pc.equal(array, column[index]) for array, column in each])
+                mask |= to_mask(same.fill_null(False))
+        return _not_null(mask, rows) if self._exact else mask
+
+    def _mask_in_order(self, own: KeysInMemory, ascending: Int64s, applied_through: int) -> Mask:
+        """The mask for ascending values of one column: looks each key up among the rows."""
+        mask = np.zeros(len(ascending), np.bool_)
+        start, end = np.searchsorted(own.codes, ascending[[0, -1]])
+        keys = own.codes[start : end + 1][own.ts[start : end + 1] > applied_through]
+        first, last = np.searchsorted(ascending, keys, "left"), np.searchsorted(ascending, keys, "right")
+        there = last > first
+        first, last = first[there], last[there]
+        if int((last - first).max(initial=0)) <= 1:
+            mask[first] = True
+            return mask
+        steps = np.zeros(len(ascending) + 1, np.int8)  # where rows of a key begin, and where they end
+        steps[first] = 1
+        steps[last] -= 1  # keys differ, so no two end at the same row
+        return np.cumsum(steps[:-1], dtype=np.int8).view(np.bool_)
+
+    def _matching(self, span: Span, rows: Tuples, at: Int64s, applied_through: int) -> Int64s:
+        """Finds those of the rows ``at``, in the order of codes for a span of a file, that are a younger key."""
+        found: list[Int64s] = []
+        indexes = np.searchsorted(span.codes, rows.codes[at])
+        ts = span.ts if self._least_ts <= applied_through else None
+        while len(at):  # once, and again for rows whose code is that of several keys
+            inside = np.minimum(indexes, len(span.codes) - 1)
+            same = (inside == indexes) & (span.codes[inside] == rows.codes[at])
+            at, indexes = at[same], indexes[same]
+            is_key = self._equal(rows, at, span, indexes, ts, applied_through)
+            found.append(at[is_key])
+            if self._exact:
+                break
+            at, indexes = at[~is_key], indexes[~is_key] + 1
+        return np.concatenate(found) if found else at
+
+    def _equal(
+        self, rows: Tuples, at: Int64s, span: Span, indexes: Int64s, ts: Int64s | None, applied_through: int
+    ) -> Mask:
+        """A mask of the rows whose tuples are these keys, if these are younger. Codes may collide."""
+        same = np.ones(len(at), np.bool_) if ts is None else ts[indexes] > applied_through
+        for array in rows.nullable:
+            same &= to_mask(pc.is_valid(array.take(pa.array(at))))
+        if self._exact or not same.any():
+            return same
+        if not same.all():
+            same[same] = _equal(_take(rows.arrays, at[same]), span.take(indexes[same]))
+            return same
+        return _equal(_take(rows.arrays, at), span.take(indexes))
+
+
+def _not_null(mask: Mask, rows: Tuples) -> Mask:
+    """A mask over one column without its NULLs."""
+    for array in rows.nullable:
+        mask &= to_mask(pc.is_valid(array))
+    return mask

@@ -1,0 +1,475 @@
+"""Row groups: which of an opened file have to be read, the tests of their rows, and masks of the rows.
+
+A Bloom filter proves that a key is not in its row group, and nothing else. If a value has another encoding in the file,
+or a checksum differs, the filter proves nothing and the row group is read.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import reduce
+from operator import and_
+
+import numpy as np
+import pyarrow as pa
+from pyroaring import BitMap
+
+from dolmen.base.runtime import cached_property
+from dolmen.entries.segments.row_bounds import RowBounds, undecided
+from dolmen.entries.segments.tombstone_judge import FileTombstones
+from dolmen.errors import CorruptionError
+from dolmen.format.bloom_filters import Blocks, Hashes, decode, has_hashes, hashes_in_file, maybe_mask
+from dolmen.format.column_history import has_same_fields, nested_values
+from dolmen.format.delete_object import keep_mask
+from dolmen.format.entries import Blob, DataFile
+from dolmen.format.schema import COMMIT_TS_ID, Field, Schema, is_nested
+from dolmen.format.types import Mask, Plain, to_array, to_mask
+from dolmen.predicate import Predicate, StatsVerdict, columns, matches
+from dolmen.predicate.any_of import Conjunction, any_of
+from dolmen.predicate.ast import And, Column, Compare, In, Literal, Or, all_columns
+from dolmen.rows.scan.data_objects import DataFileFooter, Range
+from dolmen.rows.scan.file_bytes import FileBytes, Rows, picked_pages
+from dolmen.rows.scan.keys_lookup import KeysLookup, Tuples
+from dolmen.rows.scan.plan import FilePlan
+
+MOST_KEYS = 65_536
+"""More values than this are not looked up in filters."""
+
+
+def filters_range(footer: DataFileFooter) -> Range | None:
+    """The bytes of a file's filters; None if it has none, or no checksum of them."""
+    metadata, sums = footer.metadata, footer.sums
+    if not sums or not sums.states:
+        return None
+    group = metadata.row_group(0)
+    if all(group.column(leaf).bloom_filter_offset is None for leaf in range(metadata.num_columns)):
+        return None
+    part = sums.behind_chunks(metadata)
+    return Range(part.start, part.end)
+
+
+@dataclass(frozen=True)
+class KeyFilters:
+    """The verified filters of one file; ``start`` is their offset in the file."""
+
+    footer: DataFileFooter
+    start: int
+    body: memoryview
+
+    @classmethod
+    def check(cls, footer: DataFileFooter, start: int, body: bytes) -> KeyFilters | None:
+        """The filters in these bytes; None if they are damaged."""
+        expected = filters_range(footer)
+        if expected is None or expected != Range(start, start + len(body)) or footer.sums is None:
+            return None
+        if not footer.sums.behind_chunks(footer.metadata).states.fit(body):
+            return None
+        return cls(footer, start, memoryview(body))
+
+    def blocks(self, group: int, id_: int) -> Blocks | None:
+        """The filter of a column in a row group; None without one."""
+        column = self.footer.columns.get(id_)
+        if column is None or len(column.leaves) != 1:
+            return None
+        chunk = self.footer.metadata.row_group(group).column(column.leaves[0])
+        if chunk.bloom_filter_offset is None or chunk.bloom_filter_length is None:
+            return None
+        first = chunk.bloom_filter_offset - self.start
+        last = first + chunk.bloom_filter_length
+        return decode(self.body[first:last]) if 0 <= first <= last <= len(self.body) else None
+
+
+class KeyProbes:
+    """The values that filters are asked for, of predicates and of lookups, hashed once for all files of a scan."""
+
+    def __init__(self) -> None:
+        self._hashes: dict[tuple[int, int, pa.DataType], tuple[object, tuple[Hashes, Mask] | None]] = {}
+
+    def hashes(self, source: Compare | In | KeysLookup, at: int, arrow_type: pa.DataType) -> tuple[Hashes, Mask] | None:
+        """The hashes of a predicate's values, or of one column of a lookup's keys, in files where it has this type."""
+        key = (id(source), at, arrow_type)
+        if key not in self._hashes:
+            values = source.all_keys()[at] if isinstance(source, KeysLookup) else _literals(source)
+            self._hashes[key] = source, None if values is None else hashes_in_file(values, arrow_type)
+        return self._hashes[key][1]
+
+
+def _literals(p: Compare | In) -> pa.Array | None:
+    """The values that a column is compared with; None if filters can't be asked for them."""
+    literal = p.right if isinstance(p, Compare) else p
+    assert isinstance(literal, (Literal, In))
+    plain: list[Plain] = [literal.plain] if isinstance(literal, Literal) else literal.plain
+    return to_array(plain, literal.arrow_type) if has_hashes(literal.arrow_type) else None
+
+
+@dataclass
+class FileProbe:
+    """The filters of one file, and the bytes that were fetched for them, if any.
+
+    ``excluded`` counts row groups that the filters excluded, or freed from all their tests.
+    """
+
+    filters: KeyFilters
+    probes: KeyProbes
+    requested: int | None = None
+    with_footer: bool = False
+    excluded: int = field(default=0, init=False)
+
+    def may_match(self, group: int, p: Predicate) -> bool:
+        """True if a predicate may be TRUE for a row of a row group."""
+        match p:
+            case And():
+                return all(self.may_match(group, arg) for arg in p.args)
+            case Or():
+                return any(self.may_match(group, arg) for arg in p.args)
+            case Compare(op="=", left=Column() as column, right=Literal()) | In(column=Column() as column):
+                assert isinstance(p, (Compare, In))
+                mask = self._mask(group, column.id, p, 0)
+                return mask is None or bool(mask.any())
+            case _:
+                return True
+
+    def may_hold(self, group: int, lookup: KeysLookup) -> bool:
+        """True if a row of a row group may have one of a lookup's keys."""
+        if not lookup.in_memory or lookup.count > MOST_KEYS:
+            return True
+        found = [self._mask(group, id_, lookup, at) for at, id_ in enumerate(lookup.columns)]
+        masks = [mask for mask in found if mask is not None]
+        return not masks or bool(reduce(and_, masks).any())
+
+    def _mask(self, group: int, id_: int, source: Compare | In | KeysLookup, at: int) -> Mask | None:
+        """A mask of the values that may be in a column; None if the filter tells nothing about them."""
+        blocks = self.filters.blocks(group, id_)
+        if blocks is None:
+            return None
+        hashes = self.probes.hashes(source, at, self.filters.footer.columns[id_].type)
+        return None if hashes is None else maybe_mask(blocks, hashes[0]) & hashes[1]
+
+
+_FEW_ROWS = 10_000
+"""A file with at most these rows, in one row group, is not judged again: testing its rows takes less time."""
+
+
+@dataclass(frozen=True)
+class OpenFile:
+    """A file of the plan with all that is needed before its rows.
+
+    ``source`` has its bytes if they are on this machine or came with the footer.
+    """
+
+    plan: FilePlan
+    footer: DataFileFooter
+    vector: BitMap | None
+    source: FileBytes | None
+    probe: FileProbe | None = None
+
+    @property
+    def file(self) -> DataFile:
+        return self.plan.file
+
+    def bounds(self, index: int, ids: Collection[int], schema: Schema) -> RowBounds:
+        """Bounds of these columns in a row group, by the footer's statistics, without columns that the schema lacks."""
+        stats, fields = self.file.stats, schema.by_id
+        found = {
+            id_: self.footer.bounds(index, fields[id_], stats[id_].nans if id_ in stats else None)
+            for id_ in ids
+            if id_ in fields
+        }
+        return RowBounds(found, self.footer.rows(index), self.file.applied_through)
+
+
+@dataclass(frozen=True)
+class RowGroup:
+    """A row group to read, with the tests of its rows that statistics could not decide.
+
+    Args:
+        first: position of its first row: rows of the file before it, deleted ones included.
+        rows: physical rows.
+        deleted: number of them that the file's vector deletes.
+        filter: the scan's predicate; None if every row matches.
+        predicates: of ``where`` tombstones; rows for which one is TRUE are hidden.
+        lookups: of ``keys`` tombstones.
+        picked: indexes of rows in the row group, ascending, if only these are read: they are its ``rows`` then.
+        known_columns: ids of columns whose values are known: they are read only for a test.
+        hidden: a mask of the rows that ``predicates`` hide, once they are evaluated.
+    """
+
+    file: OpenFile
+    index: int
+    first: int
+    rows: int
+    deleted: int
+    filter: Predicate | None
+    predicates: tuple[Conjunction, ...]
+    lookups: tuple[KeysLookup, ...]
+    picked: Rows | None = field(default=None, kw_only=True)
+    known_columns: frozenset[int] = field(default=frozenset(), kw_only=True)
+    hidden: Mask | None = field(default=None, kw_only=True)
+
+    @property
+    def exact_rows(self) -> int | None:
+        """Number of rows that it has for the scan; None if only reading it tells."""
+        return self.rows - self.deleted if not self.tests else None
+
+    @cached_property
+    def tests(self) -> frozenset[int]:
+        """Ids of the columns that decide which rows are there."""
+        ids: set[int] = set(columns(self.filter)) if self.filter is not None else set()
+        ids.update(*(predicate.ids for predicate in self.predicates))
+        for lookup in self.lookups:
+            ids.update(lookup.columns)
+        return frozenset(ids)
+
+    def pick(self, rows: Rows, known_columns: frozenset[int] = frozenset()) -> RowGroup:
+        """The row group with only some of its rows, of which the vector deletes none."""
+        return replace(self, rows=len(rows), deleted=0, picked=rows, known_columns=known_columns)
+
+    def rows_at(self, positions: BitMap) -> Rows:
+        """The rows at some positions of the file, as indexes in the row group, without those that a vector deletes."""
+        own = positions & BitMap(range(self.first, self.first + self.rows))
+        if self.deleted and self.file.vector:
+            own -= self.file.vector
+        return np.array(own, np.int64) - self.first
+
+    @property
+    def positions(self) -> Rows:
+        return self.first + (np.arange(self.rows) if self.picked is None else self.picked)
+
+    def ranges(self, ids: frozenset[int]) -> list[Range]:
+        """The bytes of these columns: whole column chunks, or the pages with the picked rows."""
+        footer = self.file.footer
+        if self.picked is None:
+            return footer.ranges(self.index, ids)
+        found: list[Range] = []
+        for id_ in (ids - (self.known_columns - self.tests)) & footer.columns.keys():
+            pages = picked_pages(footer, self.index, footer.columns[id_], self.picked)
+            found += footer.ranges(self.index, frozenset([id_])) if pages is None else pages.ranges()
+        return found
+
+
+@dataclass(frozen=True)
+class DeleteTests:
+    """The deletes that some rows have to be tested against."""
+
+    predicates: tuple[Conjunction, ...] = ()
+    lookups: tuple[KeysLookup, ...] = ()
+
+    @cached_property
+    def ids(self) -> frozenset[int]:
+        found = {id_ for lookup in self.lookups for id_ in lookup.columns}
+        return frozenset(found.union(*(predicate.ids for predicate in self.predicates)))
+
+    def undecided(self, rows: RowBounds, *, judge_predicates: bool) -> DeleteTests | None:
+        """The deletes that may hide some of the rows; None if one of them hides all."""
+        predicates: Sequence[Conjunction] | None = self.predicates
+        if judge_predicates:
+            predicates = undecided((each, rows.judge(each.predicate)) for each in self.predicates)
+        if predicates is None:
+            return None
+        lookups = undecided((each, each.judge(rows)) for each in self.lookups)
+        return None if lookups is None else DeleteTests(tuple(predicates), tuple(lookups))
+
+
+@dataclass(frozen=True)
+class Deletes:
+    """The deletes of a scan's tombstones, ready to be applied: predicates by blob, lookups by columns."""
+
+    predicates: dict[Blob, Predicate]
+    lookups: dict[tuple[int, ...], tuple[KeysLookup, ...]]
+
+    @cached_property
+    def _conjunctions(self) -> dict[Blob, Conjunction]:
+        return {blob: Conjunction(predicate) for blob, predicate in self.predicates.items()}
+
+    def tests_of(self, plan: FilePlan) -> DeleteTests:
+        """The deletes that the rows of a file have to be tested against."""
+        predicates = tuple(self._conjunctions[tombstone.blob] for tombstone in plan.where_tombstones)
+        return DeleteTests(predicates, tuple(found for ids in plan.key_columns for found in self.lookups[ids]))
+
+    def judge_keys(self, columns: tuple[int, ...], rows: RowBounds) -> StatsVerdict:
+        """Judges whether the deletes by keys over these columns hide all, some or none of the rows."""
+        maybe = undecided((lookup, lookup.judge(rows)) for lookup in self.lookups[columns])
+        if maybe is None:
+            return StatsVerdict.ALWAYS
+        return StatsVerdict.MAYBE if maybe else StatsVerdict.NEVER
+
+
+def row_groups(file: OpenFile, where: Predicate | None, deletes: Deletes, schema: Schema) -> Iterator[RowGroup]:
+    """The row groups that may have rows for the scan; ``schema`` has the values of columns that the file lacks."""
+    plan, footer, probe = file.plan, file.footer, file.probe
+    tests = deletes.tests_of(plan)
+    predicate = where if plan.filter else None
+    ids = tests.ids if predicate is None else tests.ids | columns(predicate)
+    has_one_small_group = plan.file.rows <= _FEW_ROWS and len(footer.firsts) == 1
+    judge_predicates = not (has_one_small_group and isinstance(plan.tombstones, FileTombstones))
+    for index, first in enumerate(footer.firsts):
+        rows = footer.rows(index)
+        # The vector may delete all rows.
+        deleted = file.vector.range_cardinality(first, first + rows) if file.vector else 0
+        if deleted == rows:
+            continue
+        # Statistics, then Bloom filters, may prove that no row matches.
+        bounds = file.bounds(index, ids, schema)
+        verdict = StatsVerdict.ALWAYS if predicate is None else bounds.judge(predicate)
+        if verdict is StatsVerdict.NEVER:
+            continue
+        if probe and verdict is StatsVerdict.MAYBE and predicate is not None and not probe.may_match(index, predicate):
+            probe.excluded += 1
+            continue
+        # Statistics may prove that one delete hides all rows, or that some deletes hide none.
+        undecided_tests = tests.undecided(bounds, judge_predicates=judge_predicates)
+        if undecided_tests is None:
+            continue
+        predicates, lookups = undecided_tests.predicates, undecided_tests.lookups
+        if probe and (predicates or lookups):
+            predicates = tuple(each for each in predicates if probe.may_match(index, each.predicate))
+            lookups = tuple(each for each in lookups if probe.may_hold(index, each))
+            probe.excluded += not predicates and not lookups
+        yield RowGroup(
+            file=file,
+            index=index,
+            first=first,
+            rows=rows,
+            deleted=deleted,
+            filter=predicate if verdict is StatsVerdict.MAYBE else None,
+            predicates=predicates,
+            lookups=lookups,
+        )
+
+
+def live_mask(group: RowGroup, columns: Mapping[int, pa.Array]) -> Mask | None:
+    """A mask of the rows that are not deleted; None for all rows. ``columns`` has those of ``group.tests``, by id."""
+    # The vector comes first. It counts all physical rows of the file, so the row group must be whole.
+    keep = keep_mask(group.file.vector, group.first, group.rows) if group.deleted and group.file.vector else None
+    # Keys: lookups over the same columns share the codes of the rows.
+    rows: dict[tuple[int, ...], Tuples] = {}
+    for lookup in group.lookups:
+        if lookup.columns not in rows:
+            rows[lookup.columns] = Tuples([columns[id_] for id_ in lookup.columns], lookup.types)
+        keep = _without(keep, lookup.hidden_mask(rows[lookup.columns], group.file.file.applied_through))
+    # Predicates: ``PlanReader.read`` has evaluated them already, together with those of other row groups.
+    if group.predicates:
+        (group,) = with_hidden([group], [columns])
+        assert group.hidden is not None
+        keep = _without(keep, group.hidden)
+    return keep
+
+
+def with_hidden(groups: Sequence[RowGroup], columns: Sequence[Mapping[int, pa.Array]]) -> list[RowGroup]:
+    """Adds to row groups a mask of the rows that their predicates hide; ``columns`` has those of ``group.tests``.
+
+    Evaluates a predicate once for all row groups whose columns have the same types: many small row groups take as long
+    as one.
+    """
+    found = list(groups)
+    # Row groups go together if their columns have the same types, and their files lack the same columns.
+    alike: dict[tuple[tuple[tuple[int, pa.DataType], ...], tuple[int, ...]], list[int]] = defaultdict(list)
+    for at, group in enumerate(groups):
+        if group.predicates and group.hidden is None:
+            ids = sorted(frozenset[int]().union(*(predicate.ids for predicate in group.predicates)))
+            lacking = tuple(id_ for id_ in ids if id_ not in group.file.footer.columns)
+            alike[tuple((id_, columns[at][id_].type) for id_ in ids), lacking].append(at)
+    # Their columns are joined, and the mask of all their rows is cut into one for each row group.
+    for (types, _), members in alike.items():
+        some = [groups[at] for at in members]
+        whole = {id_: _concat([columns[at][id_] for at in members]) for id_, _ in types}
+        hidden = _hidden_mask(some, whole)
+        for at, mask in zip(members, np.split(hidden, np.cumsum([group.rows for group in some])[:-1]), strict=True):
+            found[at] = replace(groups[at], hidden=mask)
+    return found
+
+
+def _hidden_mask(groups: Sequence[RowGroup], columns: Mapping[int, pa.Array]) -> Mask:
+    """A mask of the rows of several row groups, one after the other, that their predicates hide."""
+    rows = [group.rows for group in groups]
+    hidden = np.zeros(sum(rows), np.bool_)
+    predicates: list[Conjunction] = []
+    limits: list[Mask | None] = []
+    for predicate, limit in _limits(groups, rows):
+        own = as_bound(predicate.predicate, groups[0], columns)
+        if own is columns:
+            predicates.append(predicate)
+            limits.append(limit)
+        else:  # it needs narrower constants than the others
+            mask = to_mask(matches(predicate.predicate, own, len(hidden)))
+            hidden |= mask if limit is None else mask & limit
+    # All others at once: conjuncts that several of them have are evaluated once.
+    return hidden | any_of(predicates, columns, len(hidden), limits)
+
+
+def _limits(groups: Sequence[RowGroup], rows: list[int]) -> Iterator[tuple[Conjunction, Mask | None]]:
+    """Each predicate of some row groups, with a mask of the rows that it applies to; None for all rows.
+
+    A predicate applies to the row groups that have it: their files are older than its delete.
+    """
+    first = groups[0].predicates
+    if all(group.predicates == first for group in groups):
+        yield from ((predicate, None) for predicate in first)
+        return
+    members: dict[Conjunction, list[int]] = defaultdict(list)
+    for at, group in enumerate(groups):
+        for predicate in group.predicates:
+            members[predicate].append(at)
+    for predicate, own in members.items():
+        applies = np.zeros(len(groups), np.bool_)
+        applies[own] = True
+        yield predicate, None if len(own) == len(groups) else np.repeat(applies, rows)
+
+
+def _concat(arrays: Sequence[pa.Array]) -> pa.Array:
+    """Columns of several row groups, one after the other."""
+    if len(arrays) == 1:
+        return arrays[0]
+    if pa.types.is_dictionary(arrays[0].type):
+        arrays = [array.cast(array.type.value_type) for array in arrays]
+    return pa.concat_arrays(arrays)
+
+
+def row_mask(group: RowGroup, columns: Mapping[int, pa.Array]) -> Mask | None:
+    """A mask of the rows that match the scan's predicate and are not deleted; None for all rows."""
+    keep = live_mask(group, columns)
+    if group.filter is None:
+        return keep
+    # The scan's predicate is evaluated on all rows, deleted ones too: taking rows out of columns would cost more.
+    matching = to_mask(matches(group.filter, columns, group.rows))
+    return matching if keep is None else keep & matching
+
+
+def column_of(group: RowGroup, field: Field, arrays: Mapping[int, pa.Array]) -> pa.Array:
+    """A column of all rows of a row group, in the table's type. Raises CorruptionError if a value does not fit."""
+    row_ts = group.file.file.row_ts
+    if field.id == COMMIT_TS_ID and row_ts is not None:
+        return pa.repeat(pa.scalar(row_ts, pa.int64()), group.rows)
+    array, target = arrays[field.id], field.arrow_type
+    own = group.file.footer.columns.get(field.id)
+    try:
+        if own is not None and is_nested(target) and not has_same_fields(own.type, target):
+            return nested_values(array, own.type, target)  # fields inside go by ids, whatever their names
+        if array.type == target:
+            return array
+        return pa.nulls(group.rows, target) if pa.types.is_null(array.type) else array.cast(target)
+    except pa.ArrowInvalid:  # its text has the value
+        reason = f"column {field.name!r} is {array.type} there, and has a value that the table's {target} cannot hold"
+        raise CorruptionError(group.file.file.path, reason) from None
+
+
+def as_bound(predicate: Predicate, group: RowGroup, columns: Mapping[int, pa.Array]) -> Mapping[int, pa.Array]:
+    """The columns; those that the file lacks have the type that the predicate was bound to, if it is narrower.
+
+    A comparison of floats depends on their width: a constant that is a double now must hide what the float did.
+    """
+    if group.file.footer.columns.keys() >= columns.keys():
+        return columns
+    lacking = [column for column in all_columns(predicate) if column.id not in group.file.footer.columns]
+    narrow = {
+        column.id: columns[column.id].cast(column.arrow_type)
+        for column in lacking
+        if pa.types.is_float32(column.arrow_type) and pa.types.is_float64(columns[column.id].type)
+    }
+    return {**columns, **narrow} if narrow else columns
+
+
+def _without(keep: Mask | None, hidden: Mask) -> Mask:
+    return ~hidden if keep is None else keep & ~hidden
