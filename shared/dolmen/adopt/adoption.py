@@ -35,9 +35,8 @@ from dolmen.rows.scan.data_objects import is_local
 from dolmen.rows.write.data_file import check_storable
 from dolmen.rows.write.row_digest import content_digest
 from dolmen.transactions import row_statements
-from dolmen.transactions.results import Commit
 from dolmen.transactions.transaction import Transaction, unit_of
-from dolmen.transactions.unit_of_work import UnitOfWork
+from dolmen.transactions.unit_of_work import Commit, UnitOfWork
 
 AdoptionProgress: TypeAlias = Callable[[int, int], None]
 """Called with the number of footers read so far, and the number of files."""

@@ -38,7 +38,8 @@ from dolmen.format.layout import check_table_name
 from dolmen.format.properties import DATABASE_PROPERTIES, check_properties
 from dolmen.format.schema import Schema
 from dolmen.format.types import Json
-from dolmen.transactions.row_statements import check_key, check_sortable, default_json
+from dolmen.transactions.reading import check_key, check_sortable
+from dolmen.transactions.transaction_table import default_json
 
 T = TypeVar("T")
 
