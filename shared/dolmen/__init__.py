@@ -15,11 +15,10 @@ if TYPE_CHECKING:
     from dolmen.api.database import Database, open, verify
     from dolmen.api.table import Table
     from dolmen.errors import Error
-    from dolmen.transactions.merge.clauses import Delete, Insert, Update
-    from dolmen.transactions.merge.row_template import Expression
-    from dolmen.transactions.results import Commit
+    from dolmen.transactions.merge.clauses import Delete, Expression, Insert, Update
     from dolmen.transactions.snapshot import Snapshot
     from dolmen.transactions.transaction import Transaction
+    from dolmen.transactions.unit_of_work import Commit
 
 __version__ = "0.1.0"
 __all__ = [
@@ -39,11 +38,11 @@ __all__ = [
 ]
 
 _MODULES = {
-    "Commit": "dolmen.transactions.results",
+    "Commit": "dolmen.transactions.unit_of_work",
     "Database": "dolmen.api.database",
     "Delete": "dolmen.transactions.merge.clauses",
     "Error": "dolmen.errors",
-    "Expression": "dolmen.transactions.merge.row_template",
+    "Expression": "dolmen.transactions.merge.clauses",
     "Insert": "dolmen.transactions.merge.clauses",
     "Snapshot": "dolmen.transactions.snapshot",
     "Table": "dolmen.api.table",

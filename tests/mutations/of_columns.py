@@ -72,7 +72,7 @@ COLUMNS: tuple[Mutation, ...] = (
                 "            check_written_under(then, entry, base_ts)  # before anything is uploaded\n",
                 "",
             ),
-            Edit("api/writer.py", "self._table, first.entry, batches,", "self._table, entry, batches,"),
+            Edit("api/writer.py", "self._table, first.entry, batches)", "self._table, entry, batches)"),
             Edit(
                 "api/writer.py",
                 "                files = row_statements",

@@ -29,7 +29,7 @@ INSERTS: tuple[Mutation, ...] = (
     mutation(
         "an insert ignores its transaction",
         "an insert sees the results of the earlier statements of its change",
-        "transactions/insertion.py",
+        "transactions/row_statements.py",
         "        manifest = msgspec.structs.replace(draft.base, tables=dict(draft.tables))\n",
         "        manifest = draft.base\n",
     ),

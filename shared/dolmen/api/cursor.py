@@ -17,9 +17,8 @@ from dolmen.errors import ConflictError, TagNotFoundError, VersionExpiredError
 from dolmen.format.manifest import Manifest
 from dolmen.format.pointer import Cursor, check_tag_name
 from dolmen.predicate import Parameters, Where
-from dolmen.transactions.results import Commit
 from dolmen.transactions.snapshot import manifest_at
-from dolmen.transactions.transaction import Transaction, unit_of
+from dolmen.transactions.unit_of_work import Commit, UnitOfWork
 
 DEFAULT_AGE = "30d"
 
@@ -160,9 +159,9 @@ class ChangeCursor:
         return commit
 
     def _put(self, place: Cursor | None) -> Commit:
-        with Transaction(self._context, "cursor") as transaction:
-            unit_of(transaction).add(PutCursor(self.name, self._place, place))
-            return transaction.commit()
+        unit = UnitOfWork(self._context, "cursor")
+        unit.add(PutCursor(self.name, self._place, place))
+        return unit.commit()
 
     def __repr__(self) -> str:
         return f"<ChangeCursor {self.name} at version {self.version}, ends {self.ends_at:%Y-%m-%d %H:%M}Z>"
@@ -185,8 +184,9 @@ def open_cursor(
         first = base.manifest if start is None else manifest_at(context, base, start)
         place = Cursor(first.version, context.store.clock.current_us, age_us)
         try:
-            with Transaction(context, "cursor", newest=True) as transaction:
-                unit_of(transaction).add(PutCursor(name, None, place))
+            unit = UnitOfWork(context, "cursor", newest=True)
+            unit.add(PutCursor(name, None, place))
+            unit.commit()
         except ConflictError:  # another reader made it
             continue
         return ChangeCursor(context, name, place)

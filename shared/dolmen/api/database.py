@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-import pyarrow as pa
-
-from dolmen.api.autocommit import replay
 from dolmen.api.cursor import ChangeCursor, open_cursor
 from dolmen.api.table import Table
 from dolmen.api.upkeep import MaintainableDatabase
@@ -20,15 +18,21 @@ from dolmen.commit.context import Context
 from dolmen.commit.head import Head
 from dolmen.commit.versions import commits
 from dolmen.errors import InputError
-from dolmen.format.layout import check_table_name
 from dolmen.format.properties import DATABASE_PROPERTIES, shown
 from dolmen.store.base import ObjectStore
 from dolmen.store.url import open_store, portable_url
-from dolmen.transactions.erase import ErasureResult, ListedErasure, Subject, listed_erasure, listed_erasures
-from dolmen.transactions.restore_and_clone import Moment, TaggedVersion, drop_tag, put_tag, restore_tables
-from dolmen.transactions.results import Commit
-from dolmen.transactions.snapshot import Snapshot, pin
-from dolmen.transactions.transaction import Transaction, unit_of
+from dolmen.transactions.erase import ErasureResult, ListedErasure, listed_erasure, listed_erasures
+from dolmen.transactions.snapshot import (
+    Moment,
+    Snapshot,
+    TaggedVersion,
+    drop_tag,
+    pin,
+    put_tag,
+    restore_tables,
+)
+from dolmen.transactions.transaction import CatalogVerbs, Transaction, replay
+from dolmen.transactions.unit_of_work import Commit, UnitOfWork
 
 if TYPE_CHECKING:  # imported only when needed
     from dolmen.adopt.adoption import Adoption, AdoptionProgress
@@ -78,7 +82,7 @@ def verify(
     return verification.verify(context, version=version, deep=deep, all_versions=all_versions, progress=progress)
 
 
-class Database(MaintainableDatabase):
+class Database(CatalogVerbs[Commit, ErasureResult, Table, Commit], MaintainableDatabase):
     """Tables under one pointer: they commit together, and readers always see whole commits.
 
     Args:
@@ -90,6 +94,31 @@ class Database(MaintainableDatabase):
     def __init__(self, store: ObjectStore, runtime: Runtime, *, trust_clock: bool = False) -> None:
         arguments.flag("trust_clock", trust_clock)
         super().__init__(Context(store, runtime, Head(store, runtime, trust_clock=trust_clock)))
+
+    def _apply(
+        self,
+        operation: str,
+        statement: Callable[[UnitOfWork], None],
+        message: str | None,
+        *,
+        needs_newest: bool = False,
+    ) -> Commit:
+        unit = UnitOfWork(self._context, operation, message=message, newest=needs_newest)
+        statement(unit)
+        return unit.commit()
+
+    def _apply_erasure(
+        self, operation: str, statement: Callable[[UnitOfWork], str], message: str | None
+    ) -> ErasureResult:
+        unit = UnitOfWork(self._context, operation, message=message)
+        id_ = statement(unit)
+        return ErasureResult.of(id_, unit.commit(), self._context)
+
+    def _handle(self, name: str) -> Table:
+        return Table(self._context, name)
+
+    def _renamed(self, name: str, done: Commit) -> Commit:
+        return done
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Other processes open the database by its URL."""
@@ -158,47 +187,6 @@ class Database(MaintainableDatabase):
             self._context.head.refresh().manifest.table(name)
         return Table(self._context, name)
 
-    def create_table(
-        self,
-        name: str,
-        schema: pa.Schema,
-        primary_key: str | Sequence[str] | None = None,
-        sort_key: str | Sequence[str] | None = None,
-        properties: Mapping[str, Any] | None = None,
-        *,
-        request: str | None = None,
-        message: str | None = None,
-    ) -> Table:
-        """Creates a table.
-
-        Args:
-            name: 1 to 64 characters of ``a-z``, ``0-9`` and ``_``.
-            schema: columns and types. Dictionaries are stored as their values, times in microseconds.
-            primary_key: the key columns of ``upsert`` and ``delete(keys=...)``; ``append`` does not enforce them.
-            sort_key: the columns that rows in a file are sorted by: best those in most filters.
-            properties: settings (see ``Table.set``).
-            request, message: as for ``Table.append``. A table that was created under this id, and was dropped or
-                renamed since, is not created again.
-
-        Raises:
-            TableExistsError: the name is taken.
-            SchemaError: a type cannot be stored, or a column cannot be part of a key.
-            InputError: a setting is unknown, or its value is not allowed.
-            AppliedIdError: another table was created under this id, or the id was used for something else.
-
-        Examples:
-            >>> events = db.create_table("events", pa.schema({"day": pa.date32()}), sort_key="day")
-            >>> events.count()
-            0
-        """
-        check_table_name(name)
-        with Transaction(self._context, "create_table", message=message) as transaction:
-            unit = unit_of(transaction)
-            if name in unit.base.tables:
-                unit.refresh()  # it may have been dropped meanwhile
-            transaction.create_table(name, schema, primary_key, sort_key, properties, request=request)
-        return Table(self._context, name)
-
     def adopt(
         self,
         name: str,
@@ -235,74 +223,6 @@ class Database(MaintainableDatabase):
         transaction = Transaction(self._context, "adopt", message=message)
         settings = NewTableSettings.of(primary_key, sort_key, properties)
         return adopt(transaction, name, source, settings, request, progress, dry_run=arguments.flag("dry_run", dry_run))
-
-    def drop_table(self, name: str, *, request: str | None = None, message: str | None = None) -> Commit:
-        """Drops a table. Older versions still read it until they expire.
-
-        Args:
-            request, message: as for ``Table.append``. When it is tried again, a new table of this name is not dropped.
-
-        Raises:
-            TableNotFoundError: there is no such table, and none was dropped under this id.
-            AppliedIdError: another table was dropped under this id, or the id was used for something else.
-
-        Examples:
-            >>> db.drop_table("people").operation
-            'drop_table'
-        """
-        with Transaction(self._context, "drop_table", message=message) as transaction:
-            transaction.drop_table(name, request=request)
-            return transaction.commit()
-
-    def rename_table(self, old: str, new: str, *, request: str | None = None, message: str | None = None) -> Commit:
-        """Renames a table. Its rows, settings and history stay; older versions show it under its old name.
-
-        The memory of a table of changes (``<old>__deleted``) is renamed with it. The old name finds no table any more:
-        this affects handles, declarations, delete requests, and files dropped for it.
-
-        Args:
-            new: the new name; see ``create_table``.
-            request, message: as for ``Table.append``. When it is tried again, a new table with the old name is not
-                renamed.
-
-        Raises:
-            TableNotFoundError: there is no table ``old``, and none was renamed under this id.
-            AppliedIdError: the id was used for something else.
-            TableExistsError: the new name, or that of the memory, is taken.
-            InputError: the new name is the old one.
-            InvalidNameError: the new name is not allowed, or leaves no room for the memory's name.
-
-        Examples:
-            >>> commit = db.rename_table("people", "users")
-            >>> db.tables()
-            ['users']
-        """
-        check_table_name(new)
-        with Transaction(self._context, "rename_table", message=message) as transaction:
-            unit = unit_of(transaction)
-            if new in unit.base.tables:
-                unit.refresh()  # it may have been dropped meanwhile
-            transaction.rename_table(old, new, request=request)
-            return transaction.commit()
-
-    def set(self, *, request: str | None = None, message: str | None = None, **changes: Any) -> Commit:
-        """Changes settings of this database, in one commit: ``set(retention="7d")``.
-
-        Args:
-            changes: values by name (``settings`` lists them); None unsets a setting, so that its default holds.
-            request, message: as for ``Table.append``. When it is tried again, settings that were changed since stay so.
-
-        Raises:
-            InputError: a setting is unknown, or its value is not allowed.
-            AppliedIdError: other settings were changed under this id, or the id was used for something else.
-
-        Examples:
-            >>> db.set(retention="14d").operation
-            'set'
-        """
-        with Transaction(self._context, "set", message=message) as transaction:
-            transaction.set(request=request, **changes)
-            return transaction.commit()
 
     def settings(self) -> dict[str, Any]:
         """All settings of this database with their values, as they were given, or their defaults.
@@ -378,9 +298,9 @@ class Database(MaintainableDatabase):
             >>> db.at(tag="before").version
             1
         """
-        with Transaction(self._context, "tag", message=message, newest=True) as transaction:
-            put_tag(unit_of(transaction), name, Moment(version, timestamp), until, move=move, request=request)
-            return transaction.commit()
+        moment = Moment(version, timestamp)
+        statement = partial(put_tag, name=name, moment=moment, until=until, move=move, request=request)
+        return self._apply("tag", statement, message, needs_newest=True)
 
     def drop_tag(self, name: str, *, request: str | None = None, message: str | None = None) -> Commit:
         """Takes a name from its version, which may expire from now on. Raises TagNotFoundError.
@@ -390,9 +310,7 @@ class Database(MaintainableDatabase):
             >>> db.drop_tag("before").operation
             'drop_tag'
         """
-        with Transaction(self._context, "drop_tag", message=message, newest=True) as transaction:
-            drop_tag(unit_of(transaction), name, request)
-            return transaction.commit()
+        return self._apply("drop_tag", partial(drop_tag, name=name, request=request), message, needs_newest=True)
 
     def tags(self) -> dict[str, TaggedVersion]:
         """The versions that have names, by name.
@@ -404,42 +322,6 @@ class Database(MaintainableDatabase):
         """
         tags = self._context.head.refresh().manifest.tags
         return {name: TaggedVersion.of(tag) for name, tag in sorted(tags.items())}
-
-    def forget(
-        self,
-        subject: Subject | Iterable[Subject],
-        *,
-        dropped: bool = False,
-        within: str | None = None,
-        request: str | None = None,
-        message: str | None = None,
-    ) -> ErasureResult:
-        """Erases all rows about somebody, in every table with the property ``subject``, in ONE commit.
-
-        Older versions, clones, and tables that were dropped since show them no more either. See ``Table.erase``.
-
-        Args:
-            subject: the value of that column, a whole number or a text; or a list of up to 1,000 values. Where tables
-                have it in different types, give it in each of them: ``[42, "42"]``. Columns of UUIDs, dates and times
-                are named by texts, as in predicates.
-            dropped: also if no table that is there now can have such a subject, as only older versions, with tables
-                that were dropped since, have rows about them.
-            within: as for ``Table.erase``.
-            request, message: as for ``Table.append``. The same request has the same erasure.
-
-        Raises:
-            InputError: a table's subject has another type than all values, or a value fits no table's subject, and
-                ``dropped`` does not say that this may be.
-
-        Examples:
-            >>> commit = people.set(subject="id")
-            >>> erased = db.forget(2)
-            >>> people.count()
-            2
-        """
-        with Transaction(self._context, "forget", message=message) as transaction:
-            id_ = transaction.forget(subject, dropped=dropped, within=within, request=request)
-            return ErasureResult.of(id_, transaction.commit(), self._context)
 
     def erasures(self) -> list[ListedErasure]:
         """The erasures that still apply to older versions, late drops or the disk, oldest first.
@@ -535,43 +417,9 @@ class Database(MaintainableDatabase):
             >>> people.count()
             3
         """
-        with Transaction(self._context, "restore", message=message, newest=True) as transaction:
-            restore_tables(unit_of(transaction), Moment(version, timestamp, tag, settled), tables, request)
-            return transaction.commit()
-
-    def clone(
-        self,
-        source: str,
-        name: str,
-        version: int | None = None,
-        *,
-        timestamp: datetime | int | str | None = None,
-        tag: str | None = None,
-        request: str | None = None,
-        message: str | None = None,
-    ) -> Table:
-        """Makes a second table of a table, in one commit that copies no data: both have the same files from then on.
-
-        What is written to one of them is not seen in the other. Files are deleted when neither needs them.
-
-        Args:
-            source: the table, under its name in that version.
-            name: the new table's name; see ``create_table``.
-            version, timestamp, tag: the version of the source, the newest by default. It may have been dropped since.
-            request, message: as for ``Table.append``.
-
-        Raises:
-            TableNotFoundError: that version has no table ``source``.
-            TableExistsError: the name is taken.
-            VersionNotFoundError, VersionExpiredError, TagNotFoundError: there is no such version any more.
-
-        Examples:
-            >>> db.clone("people", "people_copy").count()
-            3
-        """
-        with Transaction(self._context, "clone", message=message, newest=True) as transaction:
-            transaction.clone(source, name, version, timestamp=timestamp, tag=tag, request=request)
-        return Table(self._context, name)
+        moment = Moment(version, timestamp, tag, settled)
+        statement = partial(restore_tables, moment=moment, names=tables, request=request)
+        return self._apply("restore", statement, message, needs_newest=True)
 
     def history(self, limit: int | None = None) -> list[Commit]:
         """Commits, newest first, with what each did to which tables, its requests, and its message.
@@ -590,10 +438,10 @@ class Database(MaintainableDatabase):
         newest = self._context.head.refresh().manifest
         entries: Iterator[Any] = commits(self._context.head, newest)
         with self._context.reading(newest.version):
-            told = list(islice(entries, limit))
-            versions = range(told[-1].version, told[0].version + 1) if told else range(0)
+            listed = list(islice(entries, limit))
+            versions = range(listed[-1].version, listed[0].version + 1) if listed else range(0)
             requests = applied_by(newest, versions, self._context.segments)
-        return [Commit.of(entry, requests.get(entry.version, ())) for entry in told]
+        return [Commit.of(entry, requests.get(entry.version, ())) for entry in listed]
 
     def transaction(self, operation: str = "transaction", *, message: str | None = None) -> Transaction:
         """Begins a transaction over any tables, which becomes one version: ``with db.transaction() as tx: ...``.
@@ -634,7 +482,7 @@ class Database(MaintainableDatabase):
             raise InputError(
                 f"function={arguments.short_repr(function)} is not callable: give a function of a transaction"
             )
-        return replay(self._context, function, message=message).value
+        return replay(self._context, function, message=message)[0]
 
     def sql(self, query: str, parameters: Parameters = None) -> SqlResult:
         """Runs a query over the tables on DuckDB. All tables are read in the same version.

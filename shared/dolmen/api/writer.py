@@ -33,12 +33,10 @@ from dolmen.format.evolution import check_written_under, same_column
 from dolmen.format.keys import Keys
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Schema
-from dolmen.predicate import Parameters, Predicate, Where, columns, with_parameters
+from dolmen.predicate import Parameters, Predicate, Where, columns
 from dolmen.rows.write.row_digest import RowDigest, content_digest
 from dolmen.transactions import row_statements
-from dolmen.transactions.results import Commit
-from dolmen.transactions.transaction import Transaction, unit_of
-from dolmen.transactions.unit_of_work import UnitOfWork, leaves_out_erased
+from dolmen.transactions.unit_of_work import Commit, UnitOfWork, leaves_out_erased
 
 MAX_ROWS, MAX_SECONDS, MAX_BYTES = 1_000_000, 1.0, 256 * MIB
 _DELETE_BYTES = 1_024
@@ -219,15 +217,13 @@ class BufferedWriter:
             >>> people.count()
             1
         """
-        entry, where = self._table_entry(), with_parameters(where, parameters)
-        if (keys is None) == (where is None):
-            raise InputError("delete takes either a predicate or keys=...")
-        call = _BufferedCall(Acknowledgement(self), entry, size_bytes=_DELETE_BYTES)
-        if keys is None:
-            call.where = row_statements.parse_where(self._context, entry, where)
+        entry = self._table_entry()
+        predicate, chosen = row_statements.choose_rows("delete", entry, where, parameters, keys, on)
+        call = _BufferedCall(Acknowledgement(self), entry, keys=chosen, size_bytes=_DELETE_BYTES)
+        if chosen is None:
+            call.where = row_statements.parse_where(self._context, entry, predicate)
         else:
-            call.keys = row_statements.take_keys(entry, keys, on)
-            call.size_bytes += call.keys.nbytes
+            call.size_bytes += chosen.nbytes
         return self._add(call)
 
     def flush(self) -> None:
@@ -408,16 +404,15 @@ class BufferedWriter:
     def _commit_calls(self, calls: Sequence[_BufferedCall]) -> list[Commit | BaseException]:
         """Makes one commit of calls, without those whose requests were applied before."""
         for attempt in attempts(self._context.runtime, WRITER_BATCH):
-            transaction = Transaction(self._context, "write")
-            unit = unit_of(transaction)
+            unit = UnitOfWork(self._context, "write")
             known = unit.find_applied([call.request for call in calls if call.request is not None])
             new = [call for call in calls if call.request not in known]
             if new:
                 self._check(unit.entry(self._table))
             try:
                 for statement in self._runs(new):
-                    self._state(transaction, statement)
-                commit = transaction.commit()
+                    self._add_statement(unit, statement)
+                commit = unit.commit()
             except (ConflictError, AppliedIdError, StaleWriterError):
                 if attempt.is_last:
                     raise
@@ -468,18 +463,17 @@ class BufferedWriter:
         if run:
             yield run
 
-    def _state(self, transaction: Transaction, run: Sequence[_BufferedCall]) -> None:
+    def _add_statement(self, unit: UnitOfWork, run: Sequence[_BufferedCall]) -> None:
         """Adds one statement for calls that can be one."""
-        unit = unit_of(transaction)
-        first, table, entry = run[0], transaction.table(self._table), unit.entry(self._table)
+        first, entry = run[0], unit.look_up(self._table)
         then, base_ts = first.entry.schema, unit.base.commit_ts
         if first.where is not None:
             _find_columns(then, columns(first.where), entry, base_ts)
-            table.delete(first.where)
+            row_statements.delete(unit, self._table, first.where)
         elif first.keys is not None:
             names = _find_columns(then, map(int, first.keys.column_names), entry, base_ts)
             keys = pa.concat_tables([call.keys for call in run if call.keys is not None])
-            table.delete(keys=keys.rename_columns(names), on=names)
+            row_statements.delete(unit, self._table, keys=keys.rename_columns(names), on=names)
         else:
             check_written_under(then, entry, base_ts)  # before anything is uploaded
             unit.begin_upload()
@@ -489,13 +483,13 @@ class BufferedWriter:
             batches = [batch for batch in passed if batch.num_rows]
             requests = frozenset(call.request for call in run if call.request is not None)
             if batches:
-                files = row_statements.write_rows(self._context, self._table, first.entry, batches, unit.intent)
+                files = row_statements.write_rows(unit, self._table, first.entry, batches)
                 if leaves_out:
                     unit.add(ExpectErasures(self._table, entry.uuid, base_ts, None))
                 unit.add(Write(self._table, entry.uuid, files, requests=requests, schema=then))
             for call in run:
                 if call.request is not None:
-                    transaction.bind(call.request, call.digest)
+                    unit.bind(call.request, call.digest)
 
 
 def _have_same_keys(one: _BufferedCall, other: _BufferedCall) -> bool:

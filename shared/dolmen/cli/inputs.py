@@ -42,8 +42,7 @@ from dolmen.ingest.formats.source_file import Format, SourceFile
 from dolmen.predicate.constants import from_text
 from dolmen.store.base import split_object_url
 from dolmen.store.url import open_store
-from dolmen.transactions.reading import ReadableTable
-from dolmen.transactions.row_statements import key_fields
+from dolmen.transactions.reading import ReadableTable, key_fields
 from dolmen.transactions.transaction import unit_of
 
 STANDARD_INPUT = "-"

@@ -39,7 +39,7 @@ from dolmen.errors import InputError
 from dolmen.format.file_formats import FORMATS
 from dolmen.ingest.formats.source_file import Format
 from dolmen.rows.scan.scan import Scan, plan_of, scan_files
-from dolmen.transactions.results import Commit
+from dolmen.transactions.unit_of_work import Commit
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer as Buffer

@@ -39,7 +39,8 @@ from dolmen.format.properties import DATABASE_PROPERTIES, TABLE_PROPERTIES, chec
 from dolmen.format.property import check_properties
 from dolmen.format.schema import Schema
 from dolmen.format.types import Json
-from dolmen.transactions.row_statements import check_key, check_sortable, default_json
+from dolmen.transactions.reading import check_key, check_sortable
+from dolmen.transactions.transaction_table import default_json
 
 T = TypeVar("T")
 

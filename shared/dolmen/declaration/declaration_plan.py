@@ -37,8 +37,8 @@ from dolmen.format.manifest import TableEntry
 from dolmen.format.properties import DATABASE_PROPERTIES, TABLE_PROPERTIES, columns_named, with_renamed_column
 from dolmen.format.property import Property, value_of
 from dolmen.format.schema import Field, Schema, own_names
-from dolmen.transactions.results import Commit
 from dolmen.transactions.transaction import Transaction, unit_of
+from dolmen.transactions.unit_of_work import Commit
 
 
 @dataclass(frozen=True)

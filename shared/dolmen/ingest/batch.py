@@ -17,8 +17,8 @@ from dolmen.errors import (
     StaleWriterError,
     TableNotFoundError,
 )
-from dolmen.transactions.results import Commit
 from dolmen.transactions.transaction import Transaction, unit_of
+from dolmen.transactions.unit_of_work import Commit
 
 Decision = Literal["apply", "reject", "finish"]
 """The decision on a request: apply its statements, reject it permanently, or finish it without a commit."""

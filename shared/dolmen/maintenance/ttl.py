@@ -28,8 +28,8 @@ from dolmen.format.properties import TableSettings, TimeToLive, check_ttl_column
 from dolmen.maintenance import never
 from dolmen.predicate import parse
 from dolmen.predicate.temporal import format_date, format_timestamp
-from dolmen.transactions.results import Commit
 from dolmen.transactions.transaction import Transaction, unit_of
+from dolmen.transactions.unit_of_work import Commit
 
 EXPIRED = "ttl_expired"
 """The property that remembers the last expiry of a table."""

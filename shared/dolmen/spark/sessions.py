@@ -26,7 +26,7 @@ from dolmen.spark.checks import worker_url
 from dolmen.spark.failures import raising_dolmen_errors
 from dolmen.spark.spark_types import quote, spark_schema
 from dolmen.transactions.reading import ReadableTable
-from dolmen.transactions.results import Commit
+from dolmen.transactions.unit_of_work import Commit
 
 ANSWER_SECONDS = 3.0
 """How long a master may take to accept each connection."""

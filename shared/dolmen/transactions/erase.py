@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, TypeAlias
@@ -14,14 +14,12 @@ from dolmen.commit.statements.erasures import Erase
 from dolmen.entries.segments.erasures_in_force import erasures_of, reaches
 from dolmen.errors import ErasureNotFoundError, InputError
 from dolmen.format.erasures import Erasure, erasure_id
-from dolmen.format.keys import Keys
 from dolmen.format.manifest import Manifest
 from dolmen.iceberg.erased_tables import ErasurePublications, publish_erasures
-from dolmen.predicate import Where
+from dolmen.predicate import Parameters, Where
 from dolmen.rows.write.row_digest import content_digest
 from dolmen.transactions import row_statements
-from dolmen.transactions.results import Commit
-from dolmen.transactions.unit_of_work import UnitOfWork
+from dolmen.transactions.unit_of_work import Commit, UnitOfWork
 
 Subject: TypeAlias = int | str
 """A value that says whom a row is about, in the type of the tables' columns."""
@@ -132,63 +130,55 @@ def unreached_sources(erasure: Erasure, manifest: Manifest) -> tuple[str, ...]:
 
 
 def erase_rows(
-    unit: UnitOfWork, name: str, where: Where, keys: Keys | None, request: str | None, within: str | None = None
+    unit: UnitOfWork,
+    name: str,
+    where: Where,
+    parameters: Parameters | None,
+    keys: Any,
+    on: Sequence[str] | None,
+    within: str | None,
+    request: str | None,
 ) -> str:
-    """Adds the statement of ``Table.erase`` to a transaction; returns the id of the erasure.
-
-    Args:
-        keys: in place of ``where``, as ``row_statements.take_keys`` gives them.
-    """
+    """Adds the statement of ``Table.erase``; returns the id of the erasure."""
+    predicate, chosen = row_statements.choose_rows("erase", unit.entry(name), where, parameters, keys, on)
     within_us = _within_us(within)
     unit.context.head.refresh()  # for the server's clock: what was dropped before this time is late
-    entry, asked = unit.entry(name), unit.needs_content(request)
-    content, id_ = "", _id(unit, request)
+    entry = unit.entry(name)
+    digest, id_ = "", _id(unit, request)
     if request is not None:
-        said = row_statements.where_content(entry, where) if keys is None else row_statements.keys_content(entry, keys)
-        content = content_digest("erase", name, *said)
+        digest = content_digest("erase", name, *row_statements.rows_content(entry, predicate, chosen))
     if not unit.has_applied(request):
-        uploads = unit.uploads
-        if keys is None:
-            made = row_statements.delete_where(unit.context, uploads, name, entry, where, request)
-        else:
-            made = row_statements.delete_keys(uploads, name, entry, keys, request)
-            if not made.tombstones:  # an empty list: an erasure of no row has a receipt, too
-                made = row_statements.delete_where(unit.context, uploads, name, entry, "FALSE", request)
+        made = row_statements.delete_rows(unit, name, entry, predicate, chosen, request)
+        if chosen is not None and not made.tombstones:  # an empty list: an erasure of no row has a receipt, too
+            made = row_statements.delete_rows(unit, name, entry, "FALSE", None, request)
         if made.tombstones:
-            unit.add(
-                Erase(
-                    name,
-                    entry.uuid,
-                    id_,
-                    unit.now_us,
-                    made.tombstones[0],
-                    entry.schema,
-                    digest=content,
-                    within_us=within_us,
-                    request=request,
-                )
+            statement = Erase(
+                name,
+                entry.uuid,
+                id_,
+                unit.now_us,
+                made.tombstones[0],
+                entry.schema,
+                digest=digest,
+                within_us=within_us,
+                request=request,
             )
-    if request is not None and asked:
-        unit.add_content(request, content)
+            unit.add(statement)
+    if request is not None and unit.needs_content(request):
+        unit.add_digest(request, digest)
     return id_
 
 
 def forget_subjects(
-    unit: UnitOfWork,
-    subject: Subject | Iterable[Subject],
-    request: str | None,
-    *,
-    dropped: bool = False,
-    within: str | None = None,
+    unit: UnitOfWork, subject: Subject | Iterable[Subject], dropped: bool, within: str | None, request: str | None
 ) -> str:
-    """Adds the statement of ``Database.forget`` to a transaction; returns the id of the erasure."""
+    """Adds the statement of ``Database.forget``; returns the id of the erasure."""
     within_us = _within_us(within)
     values, dropped = _subjects(subject), arguments.flag("dropped", dropped)
     unit.context.head.refresh()
-    asked, id_ = unit.needs_content(request), _id(unit, request)
-    content = content_digest("forget", *([type(value).__name__, value] for value in sorted(values, key=repr)))
+    id_ = _id(unit, request)
+    digest = content_digest("forget", *([type(value).__name__, value] for value in sorted(values, key=repr)))
     if not unit.has_applied(request):
-        digest = content if request is not None else ""
         statement = Erase(
             None,
             "",
@@ -196,13 +186,13 @@ def forget_subjects(
             unit.now_us,
             subject=values,
             dropped=dropped,
-            digest=digest,
+            digest=digest if request is not None else "",
             within_us=within_us,
             request=request,
         )
         unit.add(statement)
-    if request is not None and asked:
-        unit.add_content(request, content)
+    if request is not None and unit.needs_content(request):
+        unit.add_digest(request, digest)
     return id_
 
 

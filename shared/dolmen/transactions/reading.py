@@ -1,31 +1,36 @@
-"""The reading side of a table: the same for the newest version, an old one, and inside a transaction.
-
-Look-ups by primary key: methods of tables of the newest version, of an old one, and inside a transaction.
-"""
+"""The reading side of a table, which is the same in the newest version, in an old one, and inside a transaction."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from decimal import Decimal
 from html import escape
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 
 from dolmen.base import arguments
 from dolmen.commit.context import Context
 from dolmen.entries.segments.live import LiveFiles, tombstones_of
+from dolmen.errors import InputError, RowError, SchemaError
 from dolmen.format.entries import Tombstone, WhereTombstone
+from dolmen.format.keys import Keys, keys_from_arrow
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.properties import has_index
-from dolmen.format.schema import COMMIT_TS, Schema
+from dolmen.format.schema import COMMIT_TS, Field, Schema, is_nested
+from dolmen.format.types import can_be_key, short_type
 from dolmen.predicate import Parameters, Predicate, Where, from_builtins, parse, to_sql, with_parameters
 from dolmen.rows.scan.by_key.lookup import Lookup, where_key_in
 from dolmen.rows.scan.engines.dataframes import optional, to_dicts
 from dolmen.rows.scan.plan import View, output_fields
 from dolmen.rows.scan.scan import Scan
+from dolmen.rows.write.casts import lossless
+from dolmen.rows.write.conform import conform
+from dolmen.rows.write.frames import frame_cast, values_of
 from dolmen.rows.write.row_digest import content_digest
-from dolmen.transactions.row_statements import take_keys
+from dolmen.rows.write.row_input import as_batches
 
 if TYPE_CHECKING:
     import duckdb
@@ -385,3 +390,97 @@ class KeyedTable(ReadableTable):
             self._note_read(where_key_in({id_: taken[str(id_)] for id_ in entry.primary_key}))
         names = None if columns is None else arguments.names("columns", columns)
         return Lookup(view, taken, names, with_commit_ts=with_commit_ts)
+
+
+def take_keys(entry: TableEntry, keys: Any, on: str | Sequence[str] | None = None) -> Keys:
+    """Reads keys as callers give them.
+
+    Args:
+        keys: values of the one key column, as a list, a Series, or an Arrow or NumPy array; tuples for several columns;
+            or Arrow data with columns of their names.
+        on: names of the key columns; the primary key by default.
+    """
+    fields = key_fields(entry, on)
+    return keys_from_arrow(_key_rows(keys, fields), fields)
+
+
+def key_fields(entry: TableEntry, on: str | Sequence[str] | None) -> tuple[Field, ...]:
+    """The key columns. Raises InputError when ``on`` is empty, or None and there is no primary key."""
+    if on is not None:
+        fields = tuple(entry.schema.field(name) for name in arguments.names("on", on))
+        if not fields:
+            raise InputError("on is empty: name the key's columns, on=[...]")
+        return check_key(fields)
+    fields = tuple(entry.schema.by_id[id_] for id_ in entry.primary_key)
+    if not fields:
+        raise InputError("the table has no primary key: name the columns, on=[...]")
+    return check_key(fields)
+
+
+def check_key(fields: tuple[Field, ...]) -> tuple[Field, ...]:
+    """Returns ``fields`` if they can be a key. Raises SchemaError for floats, nested columns and repeated columns."""
+    if len({field.id for field in fields}) < len(fields):
+        raise SchemaError("a column stands twice in the key")
+    for field in fields:
+        if not can_be_key(field.arrow_type):
+            raise SchemaError(f"column {field.name!r} of type {short_type(field.arrow_type)} can't be part of a key")
+    return fields
+
+
+def check_sortable(fields: tuple[Field, ...]) -> tuple[Field, ...]:
+    """Returns ``fields`` if rows can be sorted by them. Raises SchemaError for nested columns."""
+    for field in fields:
+        if is_nested(field.arrow_type):
+            raise SchemaError(f"rows can't be sorted by column {field.name!r} of type {short_type(field.arrow_type)}")
+    return fields
+
+
+def _key_rows(keys: Any, fields: tuple[Field, ...]) -> pa.Table:
+    """Key columns with their names and stored types. Values are refused as in rows, so that none is cut to another key.
+
+    Raises:
+        InputError: a value does not fit.
+    """
+    if isinstance(keys, (list, tuple, set, frozenset, range)):
+        wanted = pa.schema([(field.name, field.arrow_type) for field in fields])
+        columns = _key_columns(list(keys), fields)
+        try:
+            exact = {field.name: _exact(column, field) for column, field in zip(columns, fields, strict=True)}
+            return pa.Table.from_batches(conform(as_batches(exact, wanted), wanted, lossless), wanted)
+        except (SchemaError, RowError, ValueError) as error:
+            listed = ", ".join(f"{field.name} {short_type(field.arrow_type)}" for field in fields)
+            reason = error.reason if isinstance(error, RowError) else error
+            raise InputError(f"keys do not fit {listed}: {reason}") from error
+    wanted = pa.schema([(field.name, field.arrow_type, field.nullable) for field in fields])  # defaults are no keys
+    if (found := values_of(keys, fields[0].name, fields[0].arrow_type)) is not None:
+        if len(fields) > 1:
+            listed = ", ".join(field.name for field in fields)
+            raise InputError(f"an array has no columns, and this key has several: give rows of {listed}")
+        column = pa.table([found[0]], [fields[0].name])
+        return pa.Table.from_batches(conform(as_batches(column), wanted, found[1]), wanted)
+    return pa.Table.from_batches(conform(as_batches(keys, wanted), wanted, frame_cast(keys) or lossless), wanted)
+
+
+def _key_columns(keys: list[Any], fields: tuple[Field, ...]) -> list[list[Any]]:
+    """The values of each key column."""
+    if len(fields) == 1:
+        return [keys]
+    if wrong := [key for key in keys if not isinstance(key, (list, tuple)) or len(key) != len(fields)]:
+        raise InputError(f"key {wrong[0]!r} is not a tuple of {', '.join(field.name for field in fields)}")
+    return [list(column) for column in zip(*keys, strict=True)] or [[] for _ in fields]
+
+
+def _exact(values: list[Any], field: Field) -> list[Any]:
+    """Values of one key column, in which floats are the integers or decimals that they stand for.
+
+    Raises:
+        ValueError: a float for an integer column is no whole number.
+    """
+    if pa.types.is_decimal(field.arrow_type):
+        return [Decimal(repr(float(value))) if isinstance(value, float) else value for value in values]
+    if not pa.types.is_integer(field.arrow_type):
+        return values
+    floats = float, np.floating
+    if wrong := [value for value in values if isinstance(value, floats) and not value.is_integer()]:
+        raise ValueError(f"{arguments.short_repr(wrong[0])} is no whole number")
+    return [int(value) if isinstance(value, floats) else value for value in values]

@@ -1,134 +1,291 @@
-"""Turns what users ask for into statements: rows into data files, predicates and keys into tombstones."""
+"""Statements that change rows: rows become data files, predicates and keys become tombstones."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from decimal import Decimal
+from dataclasses import replace
 from functools import partial
+from itertools import chain
 from typing import Any, Literal, TypeAlias
 
-import numpy as np
+import msgspec
 import pyarrow as pa
 
 from dolmen.base import arguments
+from dolmen.base.units import MIB
+from dolmen.commit.change import is_raw_digest
 from dolmen.commit.context import Context
-from dolmen.commit.intent import Intent, LateIntent
-from dolmen.commit.statements.row_changes import DeletePositions, Write
+from dolmen.commit.draft import Draft
+from dolmen.commit.intent import LateIntent
+from dolmen.commit.statements.row_changes import DeletePositions, InsertRows, Overwrite, Write
+from dolmen.commit.statements.statement import ExpectErasures, Statement
 from dolmen.commit.uploads import PendingUploads, keys_in, record_keys, record_predicate
-from dolmen.errors import InputError, RowError, SchemaError
-from dolmen.format.entries import DataFile, Tombstone
-from dolmen.format.keys import Keys, keys_from_arrow
-from dolmen.format.manifest import Manifest, TableEntry
-from dolmen.format.schema import Field, is_nested, storable
-from dolmen.format.types import Json, can_be_key, short_type, to_plain
-from dolmen.format.types import to_json as to_json_value
-from dolmen.predicate import (
-    Predicate,
-    Where,
-    columns,
-    parse,
-    to_json,
-)
-from dolmen.predicate.constants import Domain, domain_of
+from dolmen.entries.index.sorting import KeyRuns
+from dolmen.entries.index.table_index import encoding_of
+from dolmen.errors import ConflictError, DuplicateKeyError, InputError
+from dolmen.format.entries import DataFile
+from dolmen.format.keys import Keys
+from dolmen.format.manifest import TableEntry
+from dolmen.format.schema import Field
+from dolmen.format.types import to_plain
+from dolmen.predicate import Parameters, Predicate, Where, columns, parse, to_json, with_parameters
+from dolmen.predicate.text import plain_text
+from dolmen.rows.scan.by_key.lookup import existing_keys
 from dolmen.rows.scan.erased_rows import ErasedRowsFilter
 from dolmen.rows.scan.plan import View
 from dolmen.rows.scan.scan import matching_positions
 from dolmen.rows.write.casts import lossless, lossy
 from dolmen.rows.write.conform import conform
 from dolmen.rows.write.data_file import write_data_files
-from dolmen.rows.write.frames import frame_cast, values_of
-from dolmen.rows.write.row_digest import RowDigest
-from dolmen.rows.write.row_input import as_batches, dedupe_last
+from dolmen.rows.write.frames import frame_cast
+from dolmen.rows.write.row_digest import RowDigest, content_digest
+from dolmen.rows.write.row_input import as_batches, check_not_null, dedupe_last
+from dolmen.transactions.reading import key_fields, take_keys
+from dolmen.transactions.unit_of_work import UnitOfWork, leaves_out_erased
 
 Mode: TypeAlias = Literal["tombstone", "positions"]
+StatementMaker: TypeAlias = Callable[
+    [UnitOfWork, str, TableEntry, Iterator[pa.RecordBatch], str | None], Statement | None
+]
+"""Makes a statement of rows that fit a table; None if there is nothing to do."""
+
+BUFFER_BYTES = 64 * MIB
+"""Up to this much Arrow memory, the keys of an insert are checked before anything is written; of more rows,
+afterwards."""
+
+NAMED_KEYS = 10
+"""The most keys that an error names."""
+
+
+def write(
+    unit: UnitOfWork,
+    name: str,
+    operation: str,
+    make_statement: StatementMaker,
+    data: Any,
+    request: str | None,
+    *,
+    cast: bool = False,
+    leave_out_erased: bool | None = None,
+    content: Callable[[TableEntry], Any] = lambda entry: None,
+) -> None:
+    """Adds a statement that writes rows. If its request was applied before, rows are only compared by digest.
+
+    Args:
+        cast, leave_out_erased: as for ``Table.append``.
+        content: further content of the request beside its rows.
+    """
+    arguments.flag("cast", cast)
+    if leave_out_erased is not None:
+        arguments.flag("leave_out_erased", leave_out_erased)
+    entry, base_ts = unit.entry(name), unit.base.commit_ts
+    if cast:
+        data = cast_rows(entry, data)
+    digest = RowDigest(entry.schema.arrow) if unit.needs_content(request) else None
+    if not unit.has_applied(request):
+        unit.begin_upload()
+        rows = rows_of(entry, data, digest, unit.erased_filter(entry, leave_out_erased))
+        if (statement := make_statement(unit, name, entry, rows, request)) is not None:
+            if leaves_out_erased(entry, leave_out_erased):
+                unit.add(ExpectErasures(name, entry.uuid, base_ts, None, request))
+            unit.add(statement)
+    elif digest:
+        for _ in rows_of(entry, data, digest):
+            pass
+    if request is not None and digest:
+        unit.add_digest(request, content_digest(operation, name, content(entry), digest.hexdigest()))
 
 
 def append(
-    context: Context,
-    name: str,
-    entry: TableEntry,
-    data: Any,
-    request: str | None = None,
-    intent: Callable[[], Intent] | None = None,
-    digest: RowDigest | None = None,
-    uploads: PendingUploads | None = None,
-    erased: ErasedRowsFilter | None = None,
-) -> Write:
-    """Writes rows into data files. They are not compared with existing rows.
-
-    Args:
-        uploads: of the commit, which may hold small files; None = every file is uploaded at once.
-        intent: returns the intent to write under; called when a second file begins. None for no intent.
-        digest: updated with the rows.
-        erased: counts rows that were erased, and may leave them out.
-
-    Raises:
-        SchemaError, RowError: the data does not fit; none of it becomes visible.
-    """
-    batches = rows_of(entry, data, digest, erased)
-    files = write_rows(context, name, entry, batches, intent, uploads)
-    return Write(name, entry.uuid, files=files, request=request, schema=entry.schema)
+    unit: UnitOfWork, name: str, entry: TableEntry, rows: Iterator[pa.RecordBatch], request: str | None
+) -> Write | None:
+    """The statement of ``Table.append``."""
+    files = write_rows(unit, name, entry, rows)
+    return Write(name, entry.uuid, files, request=request, schema=entry.schema) if files else None
 
 
 def upsert(
-    context: Context,
-    uploads: PendingUploads,
+    unit: UnitOfWork,
+    name: str,
+    data: Any,
+    on: str | Sequence[str] | None,
+    request: str | None,
+    *,
+    cast: bool = False,
+    leave_out_erased: bool | None = None,
+) -> None:
+    """Adds the statement of ``Table.upsert``: rows, and a tombstone for older rows with their keys."""
+
+    def make(
+        unit: UnitOfWork, name: str, entry: TableEntry, rows: Iterator[pa.RecordBatch], request: str | None
+    ) -> Write | None:
+        batches, keys = dedupe_last(rows, key_fields(entry, on))
+        return _write_and_delete(unit, name, entry, batches, keys, request) if keys.num_rows else None
+
+    def key_names(entry: TableEntry) -> list[str]:
+        return sorted(field.name for field in key_fields(entry, on))
+
+    write(unit, name, "upsert", make, data, request, cast=cast, leave_out_erased=leave_out_erased, content=key_names)
+
+
+def replace_keys(
+    keys: Keys, unit: UnitOfWork, name: str, entry: TableEntry, rows: Iterator[pa.RecordBatch], request: str | None
+) -> Write | None:
+    """The statement of ``TransactionTable.replace``: rows, and a tombstone for ``keys``, which may be of other rows."""
+    made = _write_and_delete(unit, name, entry, rows, keys, request)
+    return made if made.files or made.tombstones else None
+
+
+def _write_and_delete(
+    unit: UnitOfWork, name: str, entry: TableEntry, rows: Iterator[pa.RecordBatch], keys: Keys, request: str | None
+) -> Write:
+    files = write_rows(unit, name, entry, rows)
+    return replace(delete_keys(unit, name, entry, keys, request), files=files)
+
+
+def overwrite(
+    force: bool,
+    unit: UnitOfWork,
     name: str,
     entry: TableEntry,
-    data: Any,
-    on: Sequence[str] | None = None,
-    request: str | None = None,
-    intent: Callable[[], Intent] | None = None,
-    digest: RowDigest | None = None,
-    erased: ErasedRowsFilter | None = None,
-) -> Write:
-    """Writes rows, and a tombstone for older rows with their keys. Among equal keys in ``data`` the last wins.
+    rows: Iterator[pa.RecordBatch],
+    request: str | None,
+) -> Overwrite:
+    """The statement of ``Table.overwrite``."""
+    base_name = unit.base.name_of(entry.uuid)
+    files = write_rows(unit, name, entry, rows)
+    epoch = unit.base.tables[base_name].epoch if base_name else 0
+    return Overwrite(name, entry.uuid, epoch, unit.base.commit_ts, files, force, request, entry.schema)
 
-    Args:
-        intent, digest, erased: as for ``append``.
+
+def insert(
+    unit: UnitOfWork, name: str, entry: TableEntry, rows: Iterable[pa.RecordBatch], request: str | None
+) -> InsertRows | None:
+    """The statement of ``Table.insert``; None without rows, or if the request was applied meanwhile.
 
     Raises:
-        InputError: there is no key, or a key column holds floats.
+        DuplicateKeyError: several rows have one key, or the table has it.
         RowError: a key is NULL, or a row does not fit.
-        LimitError: there are more than 1,000,000 keys.
     """
-    fields = key_fields(entry, on)
-    batches, keys = dedupe_last(rows_of(entry, data, digest, erased), fields)
-    if keys.num_rows == 0:
-        return Write(name, entry.uuid, request=request)
-    files = write_rows(context, name, entry, batches, intent, uploads)
-    tombstone = record_keys(partial(uploads.tombstone_object, name, entry.uuid), keys)
-    assert tombstone is not None, "there are keys"
-    return Write(name, entry.uuid, files, (tombstone,), request, schema=entry.schema)
+    check = _InsertCheck.of(unit, name, entry)
+    buffered, rest = _buffer(check.add_keys(rows))
+    if not buffered:
+        return None
+    made: InsertRows | None = InsertRows(Write(name, entry.uuid, request=request, schema=entry.schema), check)
+    if made and rest is None:
+        made = _fit(unit, made, check)
+    if made is None:
+        return None
+    files = write_rows(unit, name, entry, chain(buffered, rest or ()))
+    made = replace(made, write=replace(made.write, files=files))
+    return made if rest is None else _fit(unit, made, check)
 
 
-def replace(
-    context: Context,
-    uploads: PendingUploads,
-    name: str,
-    entry: TableEntry,
-    data: Any,
-    keys: Keys,
-    request: str | None = None,
-    intent: Callable[[], Intent] | None = None,
-    digest: RowDigest | None = None,
-    erased: ErasedRowsFilter | None = None,
-) -> Write:
-    """Writes rows, and a tombstone for older rows with ``keys``, which may be keys of other rows. Reads no data.
+def add_inserts(unit: UnitOfWork, entry: TableEntry, write: Write, keys: Iterable[pa.RecordBatch]) -> None:
+    """Adds rows that are written already, provided that the table has none of the keys of some of them.
 
     Args:
-        keys: values of the primary key (see ``take_keys``).
-        intent, digest, erased: as for ``append``.
+        write: adds the rows, and hides none.
+        keys: the primary keys, in the columns of the table, of the rows that must be new.
+
+    Raises:
+        DuplicateKeyError: several rows have one key, or the table has it.
+        RowError: a key is NULL.
     """
-    files = append(context, name, entry, data, request, intent, digest, erased=erased).files
-    tombstones = delete_keys(uploads, name, entry, keys, request).tombstones
-    return Write(name, entry.uuid, files, tombstones, request, schema=entry.schema)
+    check = _InsertCheck.of(unit, write.name, entry)
+    for _ in check.add_keys(keys):
+        pass
+    check.check_distinct()
+    unit.add(InsertRows(write, check))
+
+
+def _fit(unit: UnitOfWork, statement: InsertRows, check: _InsertCheck) -> InsertRows | None:
+    """Checks the keys; None if the request was applied by a version that the transaction did not know."""
+    check.check_distinct()
+    try:
+        return unit.fit(statement)
+    except DuplicateKeyError:
+        if not unit.rebase():
+            raise
+    return None if unit.has_applied(statement.request) else unit.fit(statement)
+
+
+def _buffer(batches: Iterator[pa.RecordBatch]) -> tuple[list[pa.RecordBatch], Iterator[pa.RecordBatch] | None]:
+    """The first ``BUFFER_BYTES`` of rows, and the others; None if these are all."""
+    buffered, size = list[pa.RecordBatch](), 0
+    for batch in batches:
+        buffered.append(batch)
+        size += batch.nbytes
+        if size > BUFFER_BYTES:
+            return buffered, batches
+    return buffered, None
+
+
+class _InsertCheck:
+    """Compares the keys of an insert with each other and with those of the table."""
+
+    def __init__(self, context: Context, name: str, uuid: str, fields: tuple[Field, ...]) -> None:
+        self._context, self._name, self._uuid, self._fields = context, name, uuid, fields
+        self._keys = KeyRuns(pa.schema([field.to_arrow() for field in fields]))
+
+    @classmethod
+    def of(cls, unit: UnitOfWork, name: str, entry: TableEntry) -> _InsertCheck:
+        """A check without keys yet. Raises InputError if the table has no primary key."""
+        if not entry.primary_key:
+            raise InputError(f"table {name!r} has no primary key, by which insert would compare rows: append them")
+        return cls(unit.context, name, entry.uuid, tuple(entry.schema.by_id[id_] for id_ in entry.primary_key))
+
+    def add_keys(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Passes rows on, and notes their keys. Raises RowError for a NULL in a key."""
+        names, row = [field.name for field in self._fields], 0
+        for batch in batches:
+            check_not_null(batch, self._fields, row)
+            row += batch.num_rows
+            self._keys.add(batch.select(names))
+            if batch.num_rows:
+                yield batch
+
+    def check_distinct(self) -> None:
+        """Raises DuplicateKeyError if several rows have one key."""
+        count, first = self._keys.repeated(NAMED_KEYS)
+        if count:
+            raise self._error(count, first, in_rows=True)
+
+    def __call__(self, draft: Draft, uploads: PendingUploads, newer_than: int) -> None:
+        """See ``KeysCheck``."""
+        entry = draft.table(self._name, self._uuid)
+        if encoding_of(entry).kinds != self._keys.encoding.kinds:
+            raise ConflictError(
+                f"table {self._name!r}: the type of its key was changed meanwhile: insert the rows again"
+            )
+        manifest = msgspec.structs.replace(draft.base, tables=dict(draft.tables))
+        view = View(self._context, manifest, self._name, uploads.read)
+        count, first = existing_keys(view, self._keys, newer_than, NAMED_KEYS)
+        if count and first is not None:
+            raise self._error(count, first, in_rows=False)
+
+    def _error(self, count: int, first: pa.Table, *, in_rows: bool) -> DuplicateKeyError:
+        values = zip(*map(_shown_values, first.columns), strict=True)
+        names = [field.name for field in self._fields]
+        return DuplicateKeyError(self._name, names, list(values), count, in_rows=in_rows)
+
+
+def _shown_values(column: pa.ChunkedArray) -> list[Any]:
+    """The values of a key's column; dates and times that Python does not have as text."""
+    try:
+        return list(column.to_pylist())
+    except (OverflowError, ValueError):
+        return [plain_text(value, column.type) for value in to_plain(column.combine_chunks())]
 
 
 def rows_of(
     entry: TableEntry, data: Any, digest: RowDigest | None = None, erased: ErasedRowsFilter | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Fits rows to a table, batch by batch, and updates ``digest`` with them, and ``erased`` after it."""
+    """Fits rows to a table, batch by batch, and updates ``digest`` with them, and ``erased`` after it.
+
+    Raises:
+        SchemaError, RowError: the data does not fit.
+    """
     source = as_batches(data, entry.schema.arrow)
     batches = conform(source, entry.schema, frame_cast(data) or lossless)
     batches = digest.passing(batches, source.schema) if digest else batches
@@ -142,69 +299,112 @@ def cast_rows(entry: TableEntry, data: Any) -> pa.RecordBatchReader:
 
 
 def write_rows(
-    context: Context,
-    name: str,
-    entry: TableEntry,
-    batches: Iterable[pa.RecordBatch],
-    intent: Callable[[], Intent] | None,
-    uploads: PendingUploads | None = None,
+    unit: UnitOfWork, name: str, entry: TableEntry, batches: Iterable[pa.RecordBatch]
 ) -> tuple[DataFile, ...]:
-    """Writes rows that fit the table into data files; without rows, none.
-
-    Args:
-        intent, uploads: as for ``append``.
-    """
-    store, runtime = context.store, context.runtime
-    write = partial(write_data_files, store, name, entry, batches, runtime)
-    open_output = uploads.files.open if uploads else None
-    if intent is None:
-        return tuple(write(open_output=open_output))
-    late = LateIntent(runtime, intent)
-    return tuple(write(name=late.name, beat=late.beat, open_output=open_output))
+    """Writes rows that fit the table into data files; without rows, none. A second file begins the unit's intent."""
+    late, context = LateIntent(unit.context.runtime, unit.intent), unit.context
+    return tuple(
+        write_data_files(
+            context.store, name, entry, batches, context.runtime,
+            name=late.name, beat=late.beat, open_output=unit.uploads.files.open,
+        )
+    )  # fmt: skip
 
 
-def delete_where(
-    context: Context, uploads: PendingUploads, name: str, entry: TableEntry, where: Where, request: str | None = None
+def delete(
+    unit: UnitOfWork,
+    name: str,
+    where: Where = None,
+    parameters: Parameters | None = None,
+    keys: Any = None,
+    on: Sequence[str] | None = None,
+    mode: Mode = "tombstone",
+    request: str | None = None,
+) -> None:
+    """Adds the statement of ``Table.delete``."""
+    entry = unit.entry(name)
+    predicate, taken = choose_rows("delete", entry, where, parameters, keys, on)
+    if mode == "positions" and taken is not None:
+        raise InputError('mode="positions" takes a predicate, not keys')
+    if not unit.has_applied(request):
+        statement: Write | DeletePositions | None
+        if mode == "positions":
+            statement = _delete_positions(unit, name, entry, predicate, request)
+        else:
+            made = delete_rows(unit, name, entry, predicate, taken, request)
+            statement = made if made.tombstones else None
+        if statement is not None:
+            unit.add(statement)
+    if request is not None and unit.needs_content(request):
+        content = content_digest("delete", name, *rows_content(entry, predicate, taken))
+        before = unit.find_applied([request]).get(request)
+        if before and is_raw_digest(before.digest, {"table": name, "where": predicate, "keys": keys, "on": on}):
+            content = before.digest
+        unit.add_digest(request, content)
+
+
+def choose_rows(
+    verb: str,
+    entry: TableEntry,
+    where: Where,
+    parameters: Parameters | None,
+    keys: Any,
+    on: str | Sequence[str] | None,
+) -> tuple[Where, Keys | None]:
+    """Checks the arguments that say which rows to delete; returns a predicate, or None and keys."""
+    where = with_parameters(where, parameters)
+    if (keys is None) == (where is None):
+        raise InputError(f"{verb} takes either a predicate or keys=...")
+    if on is not None and keys is None:
+        raise InputError("on=... is for keys: a predicate names its own columns")
+    return where, None if keys is None else take_keys(entry, keys, on)
+
+
+def delete_rows(
+    unit: UnitOfWork, name: str, entry: TableEntry, where: Where, keys: Keys | None, request: str | None
 ) -> Write:
-    """Makes a tombstone for the rows for which a predicate is TRUE. Reads no data.
+    """Makes a tombstone for the rows with some keys, or for which a predicate is TRUE. Reads no data.
 
     Equalities on a tuple of columns become a keys tombstone, any other predicate a where tombstone.
     """
-    predicate = parse_where(context, entry, where)
-    target = partial(uploads.tombstone_object, name, entry.uuid)
-    return _delete(name, entry, record_predicate(target, entry.schema, predicate), request)
+    if keys is not None:
+        return delete_keys(unit, name, entry, keys, request)
+    target = partial(unit.uploads.tombstone_object, name, entry.uuid)
+    tombstone = record_predicate(target, entry.schema, parse_where(unit.context, entry, where))
+    return Write(name, entry.uuid, (), (tombstone,) if tombstone else (), request, schema=entry.schema)
 
 
-def delete_keys(uploads: PendingUploads, name: str, entry: TableEntry, keys: Keys, request: str | None = None) -> Write:
-    """Makes a tombstone for the rows with these keys (see ``take_keys``). Reads no data."""
-    return _delete(name, entry, record_keys(partial(uploads.tombstone_object, name, entry.uuid), keys), request)
+def delete_keys(unit: UnitOfWork, name: str, entry: TableEntry, keys: Keys, request: str | None = None) -> Write:
+    """Makes a tombstone for the rows with these keys (see ``take_keys``); none without keys. Reads no data."""
+    tombstone = record_keys(partial(unit.uploads.tombstone_object, name, entry.uuid), keys)
+    return Write(name, entry.uuid, (), (tombstone,) if tombstone else (), request, schema=entry.schema)
 
 
-def _delete(name: str, entry: TableEntry, tombstone: Tombstone | None, request: str | None) -> Write:
-    tombstones = () if tombstone is None else (tombstone,)
-    return Write(name, entry.uuid, tombstones=tombstones, request=request, schema=entry.schema)
+def _delete_positions(
+    unit: UnitOfWork, name: str, entry: TableEntry, where: Where, request: str | None
+) -> DeletePositions | None:
+    """Finds the rows that match, for deletion by position; reads the predicate's columns. None if there are none."""
+    unit.keep_base()
+    epoch = next((each.epoch for each in unit.base.tables.values() if each.uuid == entry.uuid), 0)
+    with unit.context.reading(unit.manifest.version):
+        predicate = parse_where(unit.context, entry, where)
+        found = matching_positions(View(unit.context, unit.manifest, name, unit.uploads.read), predicate)
+    if found:
+        return DeletePositions.of(name, entry.uuid, found, request, tuple(sorted(columns(predicate))), epoch)
+    # Earlier statements may be why it found nothing, and a rebase may remove them (Change.without).
+    return DeletePositions.of(name, entry.uuid, {}, request) if unit.changes(entry.uuid) else None
 
 
-def take_keys(entry: TableEntry, keys: Any, on: str | Sequence[str] | None = None) -> Keys:
-    """Reads keys as callers give them.
-
-    Args:
-        keys: values of the one key column, as a list, a Series, or an Arrow or NumPy array; tuples for several columns;
-            or Arrow data with columns of their names.
-        on: names of the key columns; the primary key by default.
-    """
-    fields = key_fields(entry, on)
-    return keys_from_arrow(_key_rows(keys, fields), fields)
-
-
-def where_content(entry: TableEntry, where: Where) -> list[Any]:
-    """The content of a delete by predicate for its request's digest; equal for predicates that parse alike.
+def rows_content(entry: TableEntry, where: Where, keys: Keys | None) -> list[Any]:
+    """The content of a delete for its request's digest; equal for predicates that parse alike.
 
     ``now()`` counts as the epoch, so that a request that is tried again has the same content.
     """
+    if keys is not None:
+        return keys_content(entry, keys)
     predicate = parse(where or "", entry.schema, now_us=0)
-    keys = keys_in(predicate, entry.schema)
-    return ["where", to_json(predicate).decode()] if keys is None else keys_content(entry, keys)
+    compared = keys_in(predicate, entry.schema)
+    return ["where", to_json(predicate).decode()] if compared is None else keys_content(entry, compared)
 
 
 def keys_content(entry: TableEntry, keys: Keys) -> list[Any]:
@@ -216,138 +416,8 @@ def keys_content(entry: TableEntry, keys: Keys) -> list[Any]:
     return ["keys", digest.hexdigest()]
 
 
-def delete_positions(
-    context: Context,
-    uploads: PendingUploads,
-    manifest: Manifest,
-    name: str,
-    where: Where,
-    request: str | None = None,
-    *,
-    epoch: int = 0,
-) -> DeletePositions | None:
-    """Finds the rows of one version that match, for deletion by position; None if there are none.
-
-    Reads the predicate's columns.
-
-    Args:
-        epoch: the table's epoch in the version that the transaction is made on; 0 = it did not exist there.
-    """
-    with context.reading(manifest.version):
-        entry = context.segments.whole(manifest.table(name))
-        predicate = parse_where(context, entry, where)
-        found = matching_positions(View(context, manifest, name, uploads.read), predicate)
-    if not found:
-        return None
-    return DeletePositions.of(name, entry.uuid, found, request, tuple(sorted(columns(predicate))), epoch)
-
-
 def parse_where(context: Context, entry: TableEntry, where: Where) -> Predicate:
     """Parses and binds a predicate. Raises PredicateError. To delete everything, the predicate must be ``"TRUE"``."""
     if where is None or (isinstance(where, (str, Mapping)) and not where):
         raise InputError('nothing says what to delete: give a predicate or keys; "TRUE" deletes all rows')
     return parse(where, entry.schema, now_us=context.store.clock.current_us)
-
-
-def key_fields(entry: TableEntry, on: str | Sequence[str] | None) -> tuple[Field, ...]:
-    """The key columns. Raises InputError when ``on`` is empty, or None and there is no primary key."""
-    if on is not None:
-        fields = tuple(entry.schema.field(name) for name in arguments.names("on", on))
-        if not fields:
-            raise InputError("on is empty: name the key's columns, on=[...]")
-        return check_key(fields)
-    fields = tuple(entry.schema.by_id[id_] for id_ in entry.primary_key)
-    if not fields:
-        raise InputError("the table has no primary key: name the columns, on=[...]")
-    return check_key(fields)
-
-
-def check_key(fields: tuple[Field, ...]) -> tuple[Field, ...]:
-    """Returns ``fields`` if they can be a key. Raises SchemaError for floats, nested columns and repeated columns."""
-    if len({field.id for field in fields}) < len(fields):
-        raise SchemaError("a column stands twice in the key")
-    for field in fields:
-        if not can_be_key(field.arrow_type):
-            raise SchemaError(f"column {field.name!r} of type {short_type(field.arrow_type)} can't be part of a key")
-    return fields
-
-
-def check_sortable(fields: tuple[Field, ...]) -> tuple[Field, ...]:
-    """Returns ``fields`` if rows can be sorted by them. Raises SchemaError for nested columns."""
-    for field in fields:
-        if is_nested(field.arrow_type):
-            raise SchemaError(f"rows can't be sorted by column {field.name!r} of type {short_type(field.arrow_type)}")
-    return fields
-
-
-def default_json(name: str, arrow_type: pa.DataType, value: Any) -> Json:
-    """A default as callers give it, in JSON form; it must fit the column as a value of a row does.
-
-    Raises:
-        InputError: it is no value of the type, or the type can have no default.
-    """
-    if value is None:
-        return None
-    stored = storable(arrow_type)
-    if is_nested(stored):
-        raise InputError(f"column {name!r} of type {short_type(stored)} can have no default but NULL")
-    schema = pa.schema([pa.field(name, stored)])
-    try:
-        [batch] = conform(as_batches([{name: value}], schema), schema, lossless)
-        [plain] = to_plain(batch.column(0))
-        return to_json_value(plain)
-    except (SchemaError, RowError, InputError) as error:
-        is_text = not isinstance(value, str) or domain_of(stored) is Domain.TEXT
-        hint = "" if is_text and not hasattr(value, "sql") else "; a default is a value, and no expression"
-        raise InputError(f"default {arguments.short_repr(value)} of column {name!r}: {error}{hint}") from error
-
-
-def _key_rows(keys: Any, fields: tuple[Field, ...]) -> pa.Table:
-    """Key columns with their names and stored types. Values are refused as in rows, so that none is cut to another key.
-
-    Raises:
-        InputError: a value does not fit.
-    """
-    if isinstance(keys, (list, tuple, set, frozenset, range)):
-        wanted = pa.schema([(field.name, field.arrow_type) for field in fields])
-        columns = _key_columns(list(keys), fields)
-        try:
-            exact = {field.name: _exact(column, field) for column, field in zip(columns, fields, strict=True)}
-            return pa.Table.from_batches(conform(as_batches(exact, wanted), wanted, lossless), wanted)
-        except (SchemaError, RowError, ValueError) as error:
-            listed = ", ".join(f"{field.name} {short_type(field.arrow_type)}" for field in fields)
-            reason = error.reason if isinstance(error, RowError) else error
-            raise InputError(f"keys do not fit {listed}: {reason}") from error
-    wanted = pa.schema([(field.name, field.arrow_type, field.nullable) for field in fields])  # defaults are no keys
-    if (found := values_of(keys, fields[0].name, fields[0].arrow_type)) is not None:
-        if len(fields) > 1:
-            listed = ", ".join(field.name for field in fields)
-            raise InputError(f"an array has no columns, and this key has several: give rows of {listed}")
-        column = pa.table([found[0]], [fields[0].name])
-        return pa.Table.from_batches(conform(as_batches(column), wanted, found[1]), wanted)
-    return pa.Table.from_batches(conform(as_batches(keys, wanted), wanted, frame_cast(keys) or lossless), wanted)
-
-
-def _key_columns(keys: list[Any], fields: tuple[Field, ...]) -> list[list[Any]]:
-    """The values of each key column."""
-    if len(fields) == 1:
-        return [keys]
-    if wrong := [key for key in keys if not isinstance(key, (list, tuple)) or len(key) != len(fields)]:
-        raise InputError(f"key {wrong[0]!r} is not a tuple of {', '.join(field.name for field in fields)}")
-    return [list(column) for column in zip(*keys, strict=True)] or [[] for _ in fields]
-
-
-def _exact(values: list[Any], field: Field) -> list[Any]:
-    """Values of one key column, in which floats are the integers or decimals that they stand for.
-
-    Raises:
-        ValueError: a float for an integer column is no whole number.
-    """
-    if pa.types.is_decimal(field.arrow_type):
-        return [Decimal(repr(float(value))) if isinstance(value, float) else value for value in values]
-    if not pa.types.is_integer(field.arrow_type):
-        return values
-    floats = float, np.floating
-    if wrong := [value for value in values if isinstance(value, floats) and not value.is_integer()]:
-        raise ValueError(f"{arguments.short_repr(wrong[0])} is no whole number")
-    return [int(value) if isinstance(value, floats) else value for value in values]

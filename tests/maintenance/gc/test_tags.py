@@ -218,7 +218,7 @@ def test_what_expires_while_it_is_tagged_restored_or_cloned_is_refused() -> None
         db = place.open()
         transaction = db.transaction()
         if what == "tag":
-            from dolmen.transactions.restore_and_clone import Moment, put_tag
+            from dolmen.transactions.snapshot import Moment, put_tag
             from dolmen.transactions.transaction import unit_of
 
             put_tag(unit_of(transaction), "late", Moment(TAGGED), None, move=False, request=None)

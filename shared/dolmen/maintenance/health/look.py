@@ -38,7 +38,7 @@ from dolmen.maintenance.health.health import (
     PlannedWork,
     TableHealth,
 )
-from dolmen.transactions.results import Commit
+from dolmen.transactions.unit_of_work import Commit
 
 MOST_PLANNED_FILES = 20_000
 """Tables with more files are not planned file by file: the plan says what compaction of their small files saves."""

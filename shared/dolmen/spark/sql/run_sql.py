@@ -7,7 +7,6 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from dolmen.api.autocommit import replay
 from dolmen.base import arguments
 from dolmen.base.arguments import short_repr
 from dolmen.commit.context import context_of
@@ -32,8 +31,8 @@ from dolmen.spark.sql.statement import (
     read_statement,
 )
 from dolmen.spark.write.from_frame import append, bind_request, overwrite
-from dolmen.transactions.results import Commit
-from dolmen.transactions.transaction import Transaction, unit_of
+from dolmen.transactions.transaction import Transaction, replay, unit_of
+from dolmen.transactions.unit_of_work import Commit
 
 
 def sql(
@@ -114,7 +113,7 @@ class _Run:
                 "use table.delete, table.update or table.merge, which need no Spark"
             )
         context = context_of(attachment.database)
-        return replay(context, lambda transaction: self._change(transaction, attachment, table), operation).commit
+        return replay(context, lambda transaction: self._change(transaction, attachment, table), operation)[1]
 
     def _change(self, transaction: Transaction, attachment: Attachment, table: str) -> None:
         if bind_request(transaction, self._request, self._digest):

@@ -20,12 +20,9 @@ from dolmen.format.arrow_arrays import to_mask
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Field, own_names
 from dolmen.rows.scan.engines.expressions import Evaluator, Sides
-from dolmen.rows.write.row_digest import content_digest
 from dolmen.transactions import row_statements
-from dolmen.transactions.insertion import insert_rows
-from dolmen.transactions.merge.clauses import Clause, Clauses, Delete, Insert
+from dolmen.transactions.merge.clauses import Clause, Clauses, Delete, Expression, Insert, RowTemplate, SideColumn, Term
 from dolmen.transactions.merge.merge_source import MAX_PAIRS, PAIR_BYTES, KeyIndex, SourceRows
-from dolmen.transactions.merge.row_template import Expression, RowTemplate, SideColumn, Term
 from dolmen.transactions.merge.update import (
     STEP,
     HiddenRows,
@@ -36,6 +33,7 @@ from dolmen.transactions.merge.update import (
     claimed_rows,
     replace_rows,
 )
+from dolmen.transactions.reading import key_fields
 from dolmen.transactions.unit_of_work import UnitOfWork
 
 TARGET, SOURCE = "target", "source"
@@ -176,7 +174,7 @@ def merge_rows(
     clauses: Clauses,
     request: str | None,
 ) -> None:
-    """Adds the statements of a merge to a transaction, unless its request was applied before.
+    """Adds the statements of ``Table.merge``, which are those of an upsert or a delete where that is the same.
 
     Raises:
         InputError: several source rows match one target row, or DuckDB refuses an expression.
@@ -184,8 +182,17 @@ def merge_rows(
         DuplicateKeyError: a row that it inserts has a primary key that the table, or another such row, has.
     """
     entry = unit.entry(name)
-    fields, clauses = row_statements.key_fields(entry, on), clauses.named_as(entry.schema)
-    asked = unit.needs_content(request)
+    fields = key_fields(entry, on)
+    if is_upsert(entry, source, on, clauses):
+        if KeyIndex(source.keys(fields), fields).repeated:
+            raise _key_twice(fields)  # no row of a merge is the last
+        row_statements.upsert(unit, name, source.rows, on, request)
+        return
+    if clauses.is_delete:
+        keys = source.keys(fields).drop_null()
+        row_statements.delete(unit, name, keys=keys, on=keys.column_names, request=request)
+        return
+    clauses = clauses.named_as(entry.schema)
     if not unit.has_applied(request):
         evaluator = Evaluator() if clauses.texts else None
         try:
@@ -199,10 +206,9 @@ def merge_rows(
         finally:
             if evaluator:
                 evaluator.close()
-    if request is not None and asked:
+    if unit.needs_content(request):
         names = sorted(field.name for field in fields)
-        content = content_digest("merge", name, names, *clauses.content(), source.digest())
-        unit.add_content(request, content)
+        unit.add_content(request, "merge", name, names, *clauses.content(), source.digest())
 
 
 def is_upsert(entry: TableEntry, source: SourceRows, on: str | Sequence[str], clauses: Clauses) -> bool:
@@ -210,13 +216,6 @@ def is_upsert(entry: TableEntry, source: SourceRows, on: str | Sequence[str], cl
     primary = {entry.schema.by_id[id_].name for id_ in entry.primary_key}
     whole = set(source.rows.schema.names) == {field.name for field in entry.schema.fields}
     return clauses.is_upsert and whole and set(own_names(arguments.names("on", on), entry.schema)) == primary
-
-
-def check_once(entry: TableEntry, source: SourceRows, on: str | Sequence[str]) -> None:
-    """Raises InputError if a key is in the source twice: no row of a merge is the last."""
-    fields = row_statements.key_fields(entry, on)
-    if KeyIndex(source.keys(fields), fields).repeated:
-        raise _key_twice(fields)
 
 
 class _StreamedMerge:
@@ -269,8 +268,8 @@ class _StreamedMerge:
             rows = chain(rows, self._insert())
         replace_rows(self._unit, self._name, self._entry, rows, self._hidden, request, ids)
         if checked:  # behind the rows that go: one of these may have the key
-            new = pa.RecordBatchReader.from_batches(self._entry.schema.arrow, self._insert())
-            if inserts := insert_rows(self._unit, self._name, self._entry, new, request, None):
+            inserts = row_statements.insert(self._unit, self._name, self._entry, self._insert(), request)
+            if inserts:
                 self._unit.add(inserts)
 
     def _changes(self, found: Iterator[PlacedRows]) -> Iterator[pa.RecordBatch]:

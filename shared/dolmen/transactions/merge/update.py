@@ -33,12 +33,11 @@ from dolmen.rows.scan.plan import View
 from dolmen.rows.scan.scan import PositionedRows, Scan, rows_with_positions
 from dolmen.rows.write.casts import lossless
 from dolmen.rows.write.conform import conform
-from dolmen.rows.write.row_digest import RowDigest, content_digest
+from dolmen.rows.write.row_digest import RowDigest
 from dolmen.rows.write.row_input import as_batches
 from dolmen.transactions import row_statements
-from dolmen.transactions.merge.clauses import check_updatable
+from dolmen.transactions.merge.clauses import Expression, RowTemplate, Same, SideColumn, Term, check_updatable
 from dolmen.transactions.merge.merge_source import KeyIndex
-from dolmen.transactions.merge.row_template import Expression, RowTemplate, Same, SideColumn, Term
 from dolmen.transactions.unit_of_work import UnitOfWork
 
 NewValues: TypeAlias = Mapping[str, Any]
@@ -193,7 +192,7 @@ def replace_rows(
     """
     unit.begin_upload()
     passing = unit.passing(entry, rows, leave_out=False)  # one that is left out would be deleted
-    files = row_statements.write_rows(unit.context, name, entry, passing, unit.intent)
+    files = row_statements.write_rows(unit, name, entry, passing)
     if hidden.positions or unit.changes(entry.uuid):
         # Earlier statements may be why it hides nothing, and a rebase may remove them (Change.without).
         unit.add(DeletePositions.of(name, entry.uuid, hidden.positions, request, columns))
@@ -241,13 +240,12 @@ def update_rows(unit: UnitOfWork, name: str, values: NewValues, where: Where, re
     condition: Where = "TRUE" if where is None else where
     predicate = parse(condition, entry.schema, now_us=unit.now_us)
     assignments = Assignments.of(entry, values)
-    asked = unit.needs_content(request)
     if not unit.has_applied(request):
         with unit.savepoint():
             _update(unit, name, entry, assignments, predicate, request)
-    if request is not None and asked:
-        said = row_statements.where_content(entry, condition)
-        unit.add_content(request, content_digest("update", name, assignments.content(), *said))
+    if unit.needs_content(request):
+        chosen = row_statements.rows_content(entry, condition, None)
+        unit.add_content(request, "update", name, assignments.content(), *chosen)
 
 
 def _update(
