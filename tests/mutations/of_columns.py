@@ -69,7 +69,7 @@ COLUMNS: tuple[Mutation, ...] = (
         (
             Edit(
                 "api/writer.py",
-                "            check_written_under(then, entry, base_ts)  # before anything is uploaded\n",
+                "            check_written_under(schema, entry, base_ts)  # before anything is uploaded\n",
                 "",
             ),
             Edit("api/writer.py", "self._table, first.entry, batches)", "self._table, entry, batches)"),
@@ -78,7 +78,7 @@ COLUMNS: tuple[Mutation, ...] = (
                 "                files = row_statements",
                 "                batches = list(row_statements.rows_of(entry, pa.Table.from_batches(batches)))\n                files = row_statements",
             ),
-            Edit("api/writer.py", "requests=requests, schema=then))", "requests=requests, schema=entry.schema))"),
+            Edit("api/writer.py", "requests=requests, schema=schema))", "requests=requests, schema=entry.schema))"),
         ),
     ),
 )

@@ -267,7 +267,7 @@ class _Autocommit:
             try:
                 self._add(unit)
                 if self.operation != "alter":  # which compares the columns itself
-                    unit.claim_columns(self.name)
+                    unit.depend_on_columns(self.name)
                 return unit.commit()
             except ErasedMeanwhileError:
                 if attempt.is_last or not _is_repeatable(self.data):

@@ -82,19 +82,11 @@ class Acknowledgement(Future[Commit]):
 
 @dataclass
 class _BufferedCall:
-    """The rows, or the delete, of one call.
-
-    Args:
-        entry: the table as it was then.
-        batches: rows that fit it.
-        where: a predicate bound to its columns.
-        keys: the keys to delete, by the ids of their columns.
-        digest: of the content of ``request``.
-    """
+    """The rows, or the delete, of one call, as they fit the table at that time (``entry``)."""
 
     acknowledgement: Acknowledgement
     entry: TableEntry
-    batches: tuple[pa.RecordBatch, ...] = ()
+    batches: list[pa.RecordBatch] = field(default_factory=list)
     where: Predicate | None = None
     keys: Keys | None = None
     request: str | None = None
@@ -127,9 +119,7 @@ class BufferedWriter:
 
     Args:
         table: name of the table.
-        max_rows: begins a commit when so many rows wait.
-        max_seconds: begins a commit when the first call has waited so long.
-        max_bytes: rows that may be held in memory; beyond that, calls wait for commits.
+        max_rows, max_seconds, max_bytes: see ``Table.writer``.
     """
 
     def __init__(
@@ -150,7 +140,7 @@ class BufferedWriter:
         self._buffer = _Buffer()
         self._under_way: list[_BufferedCall] = []
         self._requests: dict[str, _BufferedCall] = {}
-        self._held_bytes = 0
+        self._buffered_bytes = 0
         self._is_hurried = self._is_closed = False
         self._failed: list[Acknowledgement] = []
         self._uuid = UnitOfWork(context).entry(table).uuid  # raises TableNotFoundError
@@ -159,10 +149,10 @@ class BufferedWriter:
             context.runtime.start(self._work, f"dolmen-writer-{table}")
 
     def append(self, data: Any, *, cast: bool = False, request: str | None = None) -> Acknowledgement:
-        """Adds rows. Waits while too many bytes are held.
+        """Adds rows. Waits while too many bytes wait.
 
         Args:
-            data, cast: as for ``Table.append``. The rows are held in memory until they are committed.
+            data, cast: as for ``Table.append``. The rows stay in memory until they are committed.
             request: an id under which this is applied once, however often it is tried, here or by ``Table.append``.
 
         Raises:
@@ -183,14 +173,12 @@ class BufferedWriter:
         if request is not None:
             arguments.request_id(request)
         call = _BufferedCall(Acknowledgement(self), entry, request=request)
-        batches = list[pa.RecordBatch]()
         for batch in row_statements.rows_of(entry, row_statements.cast_rows(entry, data) if cast else data, digest):
-            batches.append(batch)
+            call.batches.append(batch)
             call.size_bytes += batch.nbytes
             call.rows += batch.num_rows
             if call.size_bytes > self._max_bytes:
                 raise LimitError(f"rows of more than max_bytes={self._max_bytes:,}: Table.append streams them")
-        call.batches = tuple(batches)
         if digest:
             call.digest = content_digest("append", self._table, None, digest.hexdigest())
         return self._add(call)
@@ -227,7 +215,7 @@ class BufferedWriter:
         return self._add(call)
 
     def flush(self) -> None:
-        """Commits all that was handed over so far. Raises the first error that nobody has asked for.
+        """Commits all calls so far. Raises the first error of a call whose result was not asked for.
 
         Examples:
             >>> writer = people.writer()
@@ -249,7 +237,7 @@ class BufferedWriter:
             each.result()
 
     def close(self) -> None:
-        """Commits all that was handed over, and ends. Raises the first error that nobody has asked for.
+        """Commits all calls, and ends. Raises the first error of a call whose result was not asked for.
 
         Examples:
             >>> writer = people.writer()
@@ -285,7 +273,7 @@ class BufferedWriter:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        """Commits what was handed over, even when the block has raised an error, which then stays the error."""
+        """Commits all calls, even when the block has raised an error, which then stays the error."""
         try:
             self.close()
         except Error:
@@ -297,7 +285,9 @@ class BufferedWriter:
 
     def __repr__(self) -> str:
         state = "closed" if self._is_closed else "open"
-        return f"<BufferedWriter {self._table}, {state}: {self._buffer.rows} rows wait, {self._held_bytes} bytes held>"
+        return (
+            f"<BufferedWriter {self._table}, {state}: {self._buffer.rows} rows wait, {self._buffered_bytes} bytes held>"
+        )
 
     def _table_entry(self) -> TableEntry:
         """The table as this process knows it; rows and deletes are checked against its columns."""
@@ -323,7 +313,7 @@ class BufferedWriter:
                     if twin.digest != call.digest:
                         raise AppliedIdError(f"other rows wait under the id {call.request!r}: use a new id")
                     return twin.acknowledgement
-                if not self._held_bytes or self._held_bytes + call.size_bytes <= self._max_bytes:
+                if not self._buffered_bytes or self._buffered_bytes + call.size_bytes <= self._max_bytes:
                     break
                 self._is_hurried = True
                 self._changed.notify_all()
@@ -335,7 +325,7 @@ class BufferedWriter:
             self._buffer.calls.append(call)
             self._buffer.rows += call.rows
             self._buffer.size_bytes += call.size_bytes
-            self._held_bytes += call.size_bytes
+            self._buffered_bytes += call.size_bytes
             if call.request is not None:
                 self._requests[call.request] = call
             self._changed.notify_all()
@@ -362,7 +352,7 @@ class BufferedWriter:
             return self._under_way
 
     def _release(self, call: _BufferedCall) -> None:
-        self._held_bytes -= call.size_bytes
+        self._buffered_bytes -= call.size_bytes
         if call.request is not None:
             self._requests.pop(call.request, None)
 
@@ -405,13 +395,13 @@ class BufferedWriter:
         """Makes one commit of calls, without those whose requests were applied before."""
         for attempt in attempts(self._context.runtime, WRITER_BATCH):
             unit = UnitOfWork(self._context, "write")
-            known = unit.find_applied([call.request for call in calls if call.request is not None])
-            new = [call for call in calls if call.request not in known]
+            applied = unit.find_applied([call.request for call in calls if call.request is not None])
+            new = [call for call in calls if call.request not in applied]
             if new:
                 self._check(unit.entry(self._table))
             try:
-                for statement in self._runs(new):
-                    self._add_statement(unit, statement)
+                for run in self._runs(new):
+                    self._add_statement(unit, run)
                 commit = unit.commit()
             except (ConflictError, AppliedIdError, StaleWriterError):
                 if attempt.is_last:
@@ -425,98 +415,84 @@ class BufferedWriter:
                 ) from error
             outcomes = list[Commit | BaseException]()
             for call in calls:
-                entry = known.get(call.request) if call.request is not None else None
+                entry = applied.get(call.request) if call.request is not None else None
                 if entry is None:
                     outcomes.append(commit)
                 elif entry.digest and entry.digest != call.digest:
-                    outcomes.append(
-                        AppliedIdError(f"id {entry.id!r} was applied by version {entry.version} with other content")
-                    )
+                    reason = f"id {entry.id!r} was applied by version {entry.version} with other content"
+                    outcomes.append(AppliedIdError(reason))
                 else:
                     outcomes.append(Commit.nothing(unit.base.as_history(), {entry.id: entry.version}))
             return outcomes
         raise AssertionError("unreachable")
 
     def _runs(self, calls: Sequence[_BufferedCall]) -> Iterator[list[_BufferedCall]]:
-        """Yields calls that can be one statement. Rows do not change places with deletes."""
-        for is_delete, run in groupby(calls, key=lambda call: call.is_delete):
+        """Yields calls that can be one statement. Rows and deletes keep their order."""
+        for is_delete, group in groupby(calls, key=lambda call: call.is_delete):
             if is_delete:
-                yield from self._delete_runs(list(run))
+                yield from self._delete_runs(group)
                 continue
-            rows = list(run)
+            rows = list(group)
             for with_request in (False, True):  # rows of a request can be taken out of a commit, others cannot
                 some = [call for call in rows if call.rows and (call.request is not None) is with_request]
                 yield from (list(alike) for _, alike in groupby(some, key=lambda call: call.entry.schema))
             yield from ([call] for call in rows if not call.rows and call.request is not None)
 
-    def _delete_runs(self, deletes: list[_BufferedCall]) -> Iterator[list[_BufferedCall]]:
-        run, keys = list[_BufferedCall](), 0
+    def _delete_runs(self, deletes: Iterable[_BufferedCall]) -> Iterator[list[_BufferedCall]]:
+        """Yields deletes by keys of the same columns together, up to ``_MOST_KEYS``, and others alone."""
+        run, count, last = list[_BufferedCall](), 0, None
         for call in deletes:
             if call.keys is None:
                 yield [call]
                 continue
-            keys += call.keys.num_rows
-            if run and (not _have_same_keys(run[0], call) or keys > _MOST_KEYS):
+            key_columns = call.keys.column_names, call.entry.schema
+            count += call.keys.num_rows
+            if run and (key_columns != last or count > _MOST_KEYS):
                 yield run
-                run, keys = [], call.keys.num_rows
-            run = [*run, call]
+                run, count = [], call.keys.num_rows
+            run.append(call)
+            last = key_columns
         if run:
             yield run
 
     def _add_statement(self, unit: UnitOfWork, run: Sequence[_BufferedCall]) -> None:
         """Adds one statement for calls that can be one."""
         first, entry = run[0], unit.look_up(self._table)
-        then, base_ts = first.entry.schema, unit.base.commit_ts
+        schema, base_ts = first.entry.schema, unit.base.commit_ts
         if first.where is not None:
-            _find_columns(then, columns(first.where), entry, base_ts)
+            _present_names(schema, columns(first.where), entry, base_ts)
             row_statements.delete(unit, self._table, first.where)
         elif first.keys is not None:
-            names = _find_columns(then, map(int, first.keys.column_names), entry, base_ts)
+            names = _present_names(schema, map(int, first.keys.column_names), entry, base_ts)
             keys = pa.concat_tables([call.keys for call in run if call.keys is not None])
             row_statements.delete(unit, self._table, keys=keys.rename_columns(names), on=names)
         else:
-            check_written_under(then, entry, base_ts)  # before anything is uploaded
+            check_written_under(schema, entry, base_ts)  # before anything is uploaded
             unit.begin_upload()
             leaves_out = leaves_out_erased(entry)
-            handed = [batch for call in run for batch in call.batches]
-            passed = unit.passing(first.entry, handed, leaves_out)
-            batches = [batch for batch in passed if batch.num_rows]
+            passing = unit.passing(first.entry, [batch for call in run for batch in call.batches], leaves_out)
+            batches = [batch for batch in passing if batch.num_rows]
             requests = frozenset(call.request for call in run if call.request is not None)
             if batches:
                 files = row_statements.write_rows(unit, self._table, first.entry, batches)
                 if leaves_out:
                     unit.add(ExpectErasures(self._table, entry.uuid, base_ts, None))
-                unit.add(Write(self._table, entry.uuid, files, requests=requests, schema=then))
+                unit.add(Write(self._table, entry.uuid, files, requests=requests, schema=schema))
             for call in run:
                 if call.request is not None:
                     unit.bind(call.request, call.digest)
 
 
-def _have_same_keys(one: _BufferedCall, other: _BufferedCall) -> bool:
-    """Whether the keys of two calls are of the same columns, as they were at the same time."""
-    assert one.keys is not None
-    assert other.keys is not None
-    return one.keys.column_names == other.keys.column_names and one.entry.schema == other.entry.schema
-
-
-def _find_columns(then: Schema, ids: Iterable[int], entry: TableEntry, base_ts: int) -> list[str]:
-    """Finds columns of an older schema in a table, by identity and not by name.
+def _present_names(schema: Schema, ids: Iterable[int], entry: TableEntry, base_ts: int) -> list[str]:
+    """The present names of columns of an older schema, which are found by identity. Raises SchemaError if one is gone.
 
     Args:
-        then: the older columns.
         base_ts: ``commit_ts`` of the version that the table is read in.
-
-    Returns:
-        Their present names.
-
-    Raises:
-        SchemaError: one is gone.
     """
     names = []
     for id_ in ids:
-        column = then.by_id[id_]
-        there = same_column(entry.schema, column, base_ts)
-        if there is None:
-            raise SchemaError(f"column {column.name!r} was dropped meanwhile")
-        names.append(there.name)
+        present = same_column(entry.schema, schema.by_id[id_], base_ts)
+        if present is None:
+            raise SchemaError(f"column {schema.by_id[id_].name!r} was dropped meanwhile")
+        names.append(present.name)
     return names

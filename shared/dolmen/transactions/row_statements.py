@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from typing import Any, Literal, TypeAlias
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+from pyroaring import BitMap
 
 from dolmen.base import arguments
 from dolmen.base.units import MIB
@@ -33,7 +36,7 @@ from dolmen.predicate.text import plain_text
 from dolmen.rows.scan.by_key.lookup import existing_keys
 from dolmen.rows.scan.erased_rows import ErasedRowsFilter
 from dolmen.rows.scan.plan import View
-from dolmen.rows.scan.scan import matching_positions
+from dolmen.rows.scan.scan import PositionedRows, Scan, matching_positions, rows_with_positions
 from dolmen.rows.write.casts import lossless, lossy
 from dolmen.rows.write.conform import conform
 from dolmen.rows.write.data_file import write_data_files
@@ -55,6 +58,9 @@ afterwards."""
 
 NAMED_KEYS = 10
 """The most keys that an error names."""
+
+STEP_ROWS, STEP_BYTES = 65_536, 64 * MIB
+"""The most rows that are changed at once."""
 
 
 def write(
@@ -421,3 +427,103 @@ def parse_where(context: Context, entry: TableEntry, where: Where) -> Predicate:
     if where is None or (isinstance(where, (str, Mapping)) and not where):
         raise InputError('nothing says what to delete: give a predicate or keys; "TRUE" deletes all rows')
     return parse(where, entry.schema, now_us=context.store.clock.current_us)
+
+
+Indices: TypeAlias = npt.NDArray[np.int64]
+HiddenRows: TypeAlias = dict[str, BitMap]
+"""Positions of rows to hide, by the path of their file."""
+
+
+@dataclass(frozen=True)
+class RowLocations:
+    """The files and positions of some rows.
+
+    Args:
+        paths: of the files.
+        files: the index of each row's file among ``paths``, ascending.
+        positions: of each row in its file.
+    """
+
+    paths: Sequence[str]
+    files: Indices
+    positions: Indices
+
+    def take(self, indices: Indices) -> RowLocations:
+        """The locations of some of the rows; the indices ascend."""
+        return RowLocations(self.paths, self.files[indices], self.positions[indices])
+
+    def hide(self, hidden: HiddenRows) -> None:
+        """Adds the rows to those that are hidden."""
+        if len(self.files) == 0:
+            return
+        starts = np.append(0, np.flatnonzero(np.diff(self.files)) + 1)
+        by_file = np.split(self.positions.astype(np.uint32), starts[1:])
+        for file, positions in zip(self.files[starts], by_file, strict=True):
+            hidden.setdefault(self.paths[file], BitMap()).update(BitMap(positions))
+
+
+def rows_to_change(
+    unit: UnitOfWork,
+    name: str,
+    columns: Sequence[str],
+    predicate: Predicate | None,
+    *,
+    with_commit_ts: bool = False,
+) -> Iterator[tuple[pa.RecordBatch, RowLocations]]:
+    """Reads rows on which the commit depends from now on: it is refused if others change them.
+
+    Large batches are cut, and small ones are joined.
+    """
+    unit.depend_on_rows(name, predicate)
+    view = View(unit.context, unit.manifest, name, unit.uploads.read)
+    scan = Scan(view, columns=columns, where=predicate, with_commit_ts=with_commit_ts)
+    return _in_steps(rows_with_positions(scan))
+
+
+def _in_steps(found: Iterable[PositionedRows]) -> Iterator[tuple[pa.RecordBatch, RowLocations]]:
+    parts: list[PositionedRows] = []
+    rows = size = 0
+    for batch, path, positions in found:
+        for start in range(0, batch.num_rows, STEP_ROWS):
+            part = batch.slice(start, STEP_ROWS)
+            if parts and (rows + part.num_rows > STEP_ROWS or size + part.nbytes > STEP_BYTES):
+                yield _join(parts)
+                parts, rows, size = [], 0, 0
+            parts.append((part, path, positions[start : start + STEP_ROWS]))
+            rows += part.num_rows
+            size += part.nbytes
+    if parts:
+        yield _join(parts)
+
+
+def _join(parts: Sequence[PositionedRows]) -> tuple[pa.RecordBatch, RowLocations]:
+    rows = parts[0][0] if len(parts) == 1 else pa.concat_batches([rows for rows, _, _ in parts])
+    files = np.repeat(np.arange(len(parts)), [part.num_rows for part, _, _ in parts])
+    positions = np.concatenate([positions for _, _, positions in parts])
+    return rows, RowLocations([path for _, path, _ in parts], files, positions)
+
+
+def replace_rows(
+    unit: UnitOfWork,
+    name: str,
+    entry: TableEntry,
+    rows: Iterable[pa.RecordBatch],
+    hidden: HiddenRows,
+    request: str | None,
+    columns: tuple[int, ...] = (),
+) -> None:
+    """Writes rows, and adds the statements that hide others and show these.
+
+    Args:
+        rows: of exactly the table's schema; taken once.
+        hidden: complete when the last of ``rows`` was taken.
+        columns: ids of the columns by which rows were found, for the history.
+    """
+    unit.begin_upload()
+    passing = unit.passing(entry, rows, leave_out=False)  # one that is left out would be deleted
+    files = write_rows(unit, name, entry, passing)
+    if hidden or unit.changes(entry.uuid):
+        # Earlier statements may be why it hides nothing, and a rebase may remove them (Change.without).
+        unit.add(DeletePositions.of(name, entry.uuid, hidden, request, columns))
+    if files:
+        unit.add(Write(name, entry.uuid, files, request=request, schema=entry.schema))

@@ -308,7 +308,7 @@ class Transaction(CatalogVerbs[None, str, TransactionTable, TransactionTable]):
             >>> db.transaction().tables()
             ['people']
         """
-        self._unit.claim_names()
+        self._unit.depend_on_names()
         return sorted(self._unit.manifest.tables)
 
     def sql(self, query: str, parameters: Parameters = None) -> SqlResult:
@@ -323,7 +323,7 @@ class Transaction(CatalogVerbs[None, str, TransactionTable, TransactionTable]):
         from dolmen.rows.scan.engines.sql import lists_tables, run_sql  # imports DuckDB
 
         if lists_tables(arguments.text("query", query)):
-            self._unit.claim_names()
+            self._unit.depend_on_names()
         return run_sql(query, _QueriedTables(self), parameters)
 
     def bind(self, request: str, digest: str) -> None:

@@ -40,9 +40,8 @@ from dolmen.rows.write.row_input import as_batches
 from dolmen.transactions import row_statements
 from dolmen.transactions.erase import erase_rows
 from dolmen.transactions.merge.clauses import Clauses, WhenMatched, WhenNotMatched, WhenNotMatchedBySource
-from dolmen.transactions.merge.merge import is_upsert, merge_rows
+from dolmen.transactions.merge.merge import NewValues, is_upsert, merge_rows, update_rows
 from dolmen.transactions.merge.merge_source import SourceRows
-from dolmen.transactions.merge.update import NewValues, update_rows
 from dolmen.transactions.reading import KeyedTable, take_keys
 from dolmen.transactions.snapshot import Moment, restore_table
 from dolmen.transactions.unit_of_work import UnitOfWork
@@ -680,7 +679,7 @@ class TransactionTable(TableVerbs[None, str]):
         return View(self._context, self._snapshot(), self.name, self._unit.uploads.read)
 
     def _note_read(self, predicate: Predicate | None) -> None:
-        self._unit.claim(self.name, predicate)
+        self._unit.depend_on_rows(self.name, predicate)
 
     def _apply(
         self,

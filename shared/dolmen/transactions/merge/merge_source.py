@@ -1,13 +1,10 @@
-"""The source of a merge: its rows in memory, and an index of their keys, in which target rows find those that match.
-
-The rows that a merge must look at: those that may have a key of its source.
-"""
+"""The source of a merge: its rows in memory, and an index of their keys, which finds the matches of target rows."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -69,7 +66,7 @@ PAIR_BYTES = 64 * MIB
 """Up to so many pairs of a target and a source row are worked on at once, or those of one target row."""
 
 
-Places = npt.NDArray[np.int64]
+Indices: TypeAlias = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -161,7 +158,7 @@ class KeyIndex:
         found = codes(self._arrays) if self._keys.num_rows else np.zeros(0, np.int64)
         order = np.argsort(found, kind="stable")
         self._codes, self._order = found[order], order
-        self._places = np.flatnonzero(known)
+        self._source_rows = np.flatnonzero(known)
         distinct = keys_from_arrow(self._keys, fields)
         self.repeated = distinct.num_rows < self._keys.num_rows
         self._distinct = distinct
@@ -172,7 +169,7 @@ class KeyIndex:
             return Constant(False)
         return keys_predicate(self._distinct, self._fields, listed=self._distinct.num_rows <= LISTED)
 
-    def pairs(self, target: Sequence[pa.Array], most: int) -> Iterator[tuple[int, int, Places, Places]]:
+    def pairs(self, target: Sequence[pa.Array], most: int) -> Iterator[tuple[int, int, Indices, Indices]]:
         """Finds the matching pairs of some target rows, in parts of bounded size.
 
         Args:
@@ -200,10 +197,10 @@ class KeyIndex:
             if not self._exact and len(left):
                 same = self._equal(target, left, right)
                 left, right = left[same], right[same]
-            yield start, stop, left, self._places[right]
+            yield start, stop, left, self._source_rows[right]
             start = stop
 
-    def _equal(self, target: Sequence[pa.Array], left: Places, right: Places) -> npt.NDArray[np.bool_]:
+    def _equal(self, target: Sequence[pa.Array], left: Indices, right: Indices) -> npt.NDArray[np.bool_]:
         same = np.ones(len(left), np.bool_)
         for one, other in zip(target, self._arrays, strict=True):
             same &= to_mask(pc.equal(one.take(pa.array(left)), other.take(pa.array(right))))
