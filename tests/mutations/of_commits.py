@@ -94,8 +94,8 @@ COMMITS: tuple[Mutation, ...] = (
         "a name in a cached version is reported as taken",
         "a cached base proves nothing: an error is raised only after the pointer was read afresh",
         "transactions/transaction.py",
-        "    if name in unit.base.tables:\n",
-        "    if not name:\n",
+        "            if name in unit.base.tables:\n",
+        "            if not name:\n",
     ),
     mutation(
         "a pointer is sent however old its date is",

@@ -22,15 +22,7 @@ from dolmen.format.properties import DATABASE_PROPERTIES, shown
 from dolmen.store.base import ObjectStore
 from dolmen.store.url import open_store, portable_url
 from dolmen.transactions.erase import ErasureResult, ListedErasure, listed_erasure, listed_erasures
-from dolmen.transactions.snapshot import (
-    Moment,
-    Snapshot,
-    TaggedVersion,
-    drop_tag,
-    pin,
-    put_tag,
-    restore_tables,
-)
+from dolmen.transactions.snapshot import Moment, Snapshot, TaggedVersion, drop_tag, pin, put_tag, restore_tables
 from dolmen.transactions.transaction import CatalogVerbs, Transaction, replay
 from dolmen.transactions.unit_of_work import Commit, UnitOfWork
 
@@ -107,12 +99,8 @@ class Database(CatalogVerbs[Commit, ErasureResult, Table, Commit], MaintainableD
         statement(unit)
         return unit.commit()
 
-    def _apply_erasure(
-        self, operation: str, statement: Callable[[UnitOfWork], str], message: str | None
-    ) -> ErasureResult:
-        unit = UnitOfWork(self._context, operation, message=message)
-        id_ = statement(unit)
-        return ErasureResult.of(id_, unit.commit(), self._context)
+    def _erased(self, id_: str, done: Commit) -> ErasureResult:
+        return ErasureResult.of(id_, done, self._context)
 
     def _handle(self, name: str) -> Table:
         return Table(self._context, name)
@@ -135,7 +123,7 @@ class Database(CatalogVerbs[Commit, ErasureResult, Table, Commit], MaintainableD
         return self.table(name)
 
     def __contains__(self, name: object) -> bool:
-        """Whether the newest version has a table of this name."""
+        """True if the newest version has a table of this name."""
         return isinstance(name, str) and name in self._context.head.refresh().manifest.tables
 
     def __iter__(self) -> Iterator[str]:
@@ -284,7 +272,7 @@ class Database(CatalogVerbs[Commit, ErasureResult, Table, Commit], MaintainableD
             version, timestamp: the version; the newest if none is given.
             until: the end of the tag, as a time up to the year 9999, or as a duration from now (``"90d"``). The next
                 collection after it removes the tag.
-            move: let the name leave the version that it names so far.
+            move: move the name from the version that it names so far.
             request, message: as for ``Table.append``.
 
         Raises:
@@ -303,7 +291,7 @@ class Database(CatalogVerbs[Commit, ErasureResult, Table, Commit], MaintainableD
         return self._apply("tag", statement, message, needs_newest=True)
 
     def drop_tag(self, name: str, *, request: str | None = None, message: str | None = None) -> Commit:
-        """Takes a name from its version, which may expire from now on. Raises TagNotFoundError.
+        """Removes a tag; its version may expire from now on. Raises TagNotFoundError.
 
         Examples:
             >>> commit = db.tag("before", version=1)
@@ -346,17 +334,17 @@ class Database(CatalogVerbs[Commit, ErasureResult, Table, Commit], MaintainableD
     def cursor(
         self, name: str, *, start: int | datetime | str | None = None, age: str | None = None, create: bool = True
     ) -> ChangeCursor:
-        """The place of a reader of changes, which the database keeps under a name. It is made if there is none.
+        """The position of a reader of changes, which the database keeps under a name. It is made if there is none.
 
-        No version from its place on expires, so that its reader finds all changes however late it comes, up to ``age``.
-        A cursor that has ended stays where it is: its reader gets VersionExpiredError, and no gap.
+        No version from its position on expires, so its reader finds all changes, however late it comes, up to ``age``.
+        The reader of a cursor that has ended gets VersionExpiredError, and no gap.
 
         Args:
             name: 1 to 64 characters of ``A-Z``, ``a-z``, ``0-9``, ``_``, ``.`` and ``-``, with no ``.`` or ``-``
                 first.
             start: of a new cursor: the version after which changes begin, or a time (see ``Table.changes``); the newest
                 by default.
-            age: of a new cursor: it ends when it has not moved for so long; 30 days by default.
+            age: of a new cursor: it ends when it has not moved for this long; 30 days by default.
             create: whether a new cursor may be made.
 
         Raises:
@@ -399,8 +387,8 @@ class Database(CatalogVerbs[Commit, ErasureResult, Table, Commit], MaintainableD
 
         Args:
             version, timestamp, tag: the version; see ``at``.
-            settled: refuse a time to which a commit under way may still be dated. Without this, the newest version so
-                far is restored.
+            settled: refuse a time to which a commit under way may still be dated, in place of restoring the newest
+                version so far.
             tables: names of tables in that version. By default all: then tables that were created since are dropped.
             request, message: as for ``Table.append``.
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from dolmen.api.cursor import read_changes
 from dolmen.api.writer import MAX_BYTES, MAX_ROWS, MAX_SECONDS, BufferedWriter
 from dolmen.base import arguments
 from dolmen.base.retry import AUTOCOMMIT, attempts
@@ -21,10 +22,9 @@ from dolmen.errors import AppliedIdError, ConflictError, Error, InputError, NotF
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.properties import TABLE_PROPERTIES, shown
 from dolmen.format.schema import Schema
-from dolmen.predicate import Parameters, Where, parse, with_parameters
-from dolmen.rows.changes.feed import ChangeFeed
+from dolmen.predicate import Parameters, Where
 from dolmen.transactions.erase import ErasureResult
-from dolmen.transactions.snapshot import PinnedTable, manifest_at, pin
+from dolmen.transactions.snapshot import PinnedTable, pin
 from dolmen.transactions.transaction import replay, unit_of
 from dolmen.transactions.transaction_table import TableVerbs
 from dolmen.transactions.unit_of_work import Commit, UnitOfWork
@@ -65,12 +65,8 @@ class Table(TableVerbs[Commit, ErasureResult]):
         autocommit = _Autocommit(self._context, self.name, operation, statement, message, request, data)
         return autocommit.replay() if reads_rows else autocommit.run(may_delay_files=may_delay_files)
 
-    def _apply_erasure(
-        self, statement: Callable[[UnitOfWork, str], str], message: str | None, request: str | None, data: Any
-    ) -> ErasureResult:
-        ids: list[str] = []
-        commit = self._apply("erase", lambda unit, name: ids.append(statement(unit, name)), message, request, data=data)
-        return ErasureResult.of(ids[-1], commit, self._context)
+    def _erased(self, id_: str, done: Commit) -> ErasureResult:
+        return ErasureResult.of(id_, done, self._context)
 
     def at(
         self,
@@ -98,18 +94,18 @@ class Table(TableVerbs[Commit, ErasureResult]):
         parameters: Parameters | None = None,
         net: bool = False,
     ) -> pa.RecordBatchReader:
-        """Streams the rows that commits after one version, up to another, added and took away (docs/changes.md).
+        """Streams the rows that commits after one version, up to another, added and removed (docs/changes.md).
 
         Each row has the table's columns and ``_change`` (``insert``, ``delete``, ``update_before``, ``update_after``),
-        ``_version`` and ``_commit_ts``. Versions come in order, and what is fed of one makes the rows of that version
-        out of those of the version before. Reads only files that the commits may have changed rows of.
+        ``_version`` and ``_commit_ts``. Versions come in order; the changes of each turn the rows of the version before
+        into its own. Reads only files of which the commits may have changed rows.
 
         Args:
             since: the version after which changes begin; or a time: a datetime, or ISO 8601 text (see
                 ``Database.at``). 0 is before the first commit.
             until: the version with which they end, which also gives the columns; the newest by default.
             columns: names of columns of the table; all by default.
-            where, parameters: as for ``scan``: the feed of the rows for which it is TRUE.
+            where, parameters: as for ``scan``: only changes of rows for which it is TRUE.
             net: the difference of the two versions, in place of each commit's changes.
 
         Raises:
@@ -124,19 +120,7 @@ class Table(TableVerbs[Commit, ErasureResult]):
             >>> people.changes(since=2).read_all().select(["_change", "name"]).to_pylist()
             [{'_change': 'delete', 'name': 'Linus'}]
         """
-        base = self._context.head.refresh()
-        last = base.manifest if until is None else manifest_at(self._context, base, until)
-        first = manifest_at(self._context, base, since)
-        if first.version > last.version:
-            raise InputError(f"since={first.version} is after until={last.version}: exchange them")
-        with self._context.reading(last.version):
-            entry = self._context.segments.whole(last.table(self.name))
-        where = with_parameters(where, parameters)
-        predicate = None if where is None else parse(where, entry.schema, now_us=self._context.store.clock.current_us)
-        names = None if columns is None else arguments.names("columns", columns)
-        net = arguments.flag("net", net)
-        feed = ChangeFeed(self._context, base.manifest, first, last, self.name, entry, names, predicate, net=net)
-        return feed.to_reader()
+        return read_changes(self._context, self.name, since, until, columns, where, parameters, net=net)
 
     def to_spark(
         self,
@@ -158,10 +142,10 @@ class Table(TableVerbs[Commit, ErasureResult]):
         """Opens a writer that collects rows and deletes from any thread, and commits them as few large files.
 
         Args:
-            max_rows: begins a commit when so many rows wait.
-            max_seconds: begins a commit when the first call has waited this long. A call that waits for its
-                acknowledgement starts a commit at once.
-            max_bytes: rows that may be held in memory; beyond that, calls wait for commits.
+            max_rows: begins a commit when this many rows wait.
+            max_seconds: begins a commit when the first call has waited this long. Waiting for an acknowledgement
+                begins a commit at once.
+            max_bytes: the most bytes of rows in memory; beyond that, calls wait for commits.
 
         Raises:
             InputError: a bound is not positive.
@@ -179,17 +163,14 @@ class Table(TableVerbs[Commit, ErasureResult]):
     ) -> IcebergPublication:
         """Publishes the newest version as an Apache Iceberg snapshot, without copying data (docs/iceberg.md).
 
-        Writes nothing if what is published shows the same rows and columns. Settings of the table: ``iceberg`` (v2 if
-        it is not set) and ``iceberg_snapshots``.
+        Writes nothing if the last publication shows the same rows and columns. Settings of the table: ``iceberg`` (v2
+        if it is not set) and ``iceberg_snapshots``. The result has ``metadata_location`` for readers.
 
         Args:
             glue: the database of the AWS Glue Data Catalog that shows it; None for that of the environment
                 (``DOLMEN_GLUE_DATABASE``, for databases in S3), "" for none.
-            anew: publish also what is published, and carry nothing over, if objects of a publication are damaged.
+            anew: publish everything again, and reuse nothing, if objects of a publication are damaged.
             dry_run: find out whether there is something to publish, and write nothing.
-
-        Returns:
-            the result, with ``metadata_location`` for readers.
 
         Raises:
             ConflictError: others published again and again.
@@ -203,16 +184,12 @@ class Table(TableVerbs[Commit, ErasureResult]):
         """
         from dolmen.iceberg.publication import publish  # imports fastavro
 
-        return publish(
-            self._context,
-            self.name,
-            glue=glue,
-            anew=arguments.flag("anew", anew),
-            dry_run=arguments.flag("dry_run", dry_run),
-        )
+        arguments.flag("anew", anew)
+        arguments.flag("dry_run", dry_run)
+        return publish(self._context, self.name, glue=glue, anew=anew, dry_run=dry_run)
 
     def settings(self) -> dict[str, Any]:
-        """All settings of this table with their values, as they were given, or their defaults.
+        """All settings of this table with their values, as they were set, or their defaults.
 
         Examples:
             >>> people.settings()["ttl"] is None
@@ -239,11 +216,7 @@ class _Autocommit:
     data: Any
 
     def replay(self) -> Commit:
-        """Commits it after all that was committed before, made again until nothing that it read has changed.
-
-        Raises:
-            ConflictError: that did not happen, a hundred times in a row.
-        """
+        """Commits it on the newest version, again and again until nothing that it read has changed meanwhile."""
         try:
             return replay(self.context, lambda tx: self._add(unit_of(tx)), self.operation, message=self.message)[1]
         except InputError as error:
@@ -292,7 +265,7 @@ class _Autocommit:
         self.statement(unit, self.name)
 
     def _applied_before(self, error: Error) -> Commit | None:
-        """The outcome of a request that does not fit the present columns, if an earlier version applied it.
+        """The commit of a request that does not fit the present columns, if an earlier version applied it.
 
         Raises:
             AppliedIdError: another request was applied under its id.
@@ -324,7 +297,7 @@ class _Autocommit:
         return Commit.nothing(newest.as_history(), unit.commit().already)
 
     def _has_new_columns(self, base: Manifest, error: Error) -> bool:
-        """Whether the table has other columns now than in the version in which the statement did not fit.
+        """True if the table has other columns now than in the version in which the statement did not fit.
 
         Raises:
             ConflictError, TableNotFoundError: it is another table now, or none.
@@ -345,6 +318,6 @@ class _Autocommit:
 
 
 def _is_repeatable(data: Any) -> bool:
-    """Whether rows or keys can be read twice: values, Arrow data in memory and frames, but no reader or iterator."""
+    """True if rows or keys can be read twice: values, Arrow data in memory and frames, but no reader or iterator."""
     repeatable = (str, bytes, Mapping, Sequence, Set, pa.Table, pa.RecordBatch, pa.Array, pa.ChunkedArray, np.ndarray)
     return data is None or isinstance(data, repeatable) or type(data).__name__ in ("DataFrame", "Series")

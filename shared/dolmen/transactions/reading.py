@@ -50,7 +50,7 @@ class ReadableTable:
         raise NotImplementedError
 
     def _cached_snapshot(self) -> Manifest:
-        """A known version, without a request to the store if possible."""
+        """A version that this process knows, without a request to the store if possible."""
         return self._snapshot()
 
     def _view(self) -> View:
@@ -88,9 +88,9 @@ class ReadableTable:
     def identity(self, columns: Sequence[str] | None = None) -> str:
         """A short text that identifies the table and its columns, for programs that keep a copy of the rows.
 
-        It is another one in a version in which another table has the name, or in which a column was added, dropped,
-        renamed, moved, or got another type; also if one was dropped and another one added under its name. As long as
-        it stays the same, what ``Table.changes`` feeds fits the copy.
+        It differs in a version in which another table has the name, or in which a column was added, dropped, renamed,
+        moved, or got another type; also if one was dropped and another one added under its name. While it is the same,
+        the changes of ``Table.changes`` fit the copy.
 
         Args:
             columns: names of the columns that count; all by default.
@@ -106,8 +106,7 @@ class ReadableTable:
         """
         entry = self._entry
         fields = output_fields(entry, columns, with_commit_ts=False)
-        told = [[field.id, field.added_ts, field.name, field.type] for field in fields]
-        return f"{entry.uuid}/{content_digest(told)}"
+        return f"{entry.uuid}/{content_digest([[f.id, f.added_ts, f.name, f.type] for f in fields])}"
 
     def _names(self, ids: tuple[int, ...]) -> tuple[str, ...]:
         return tuple(self._entry.schema.by_id[id_].name for id_ in ids)
@@ -125,7 +124,7 @@ class ReadableTable:
         """Begins a scan of this version's rows, which can explain itself, stream, or become a data frame.
 
         Args:
-            columns: names of columns, in the wanted order; all by default.
+            columns: names of columns, in the order of the result; all by default.
             where: a predicate: only rows for which it is TRUE. It may be bound to this schema already.
             parameters: values for ``?`` in the text of ``where``, in order, or for ``:name``, by name.
             limit: the most rows to read: any, or the first by ``order_by``.
@@ -250,9 +249,9 @@ class ReadableTable:
             ``table``, ``version``, ``rows_in_files`` (including rows that unresolved deletes may hide), ``files``,
             ``bytes``, ``primary_key``, ``sort_key``, ``columns`` (types by name), ``defaults`` (in JSON form, of rows
             that are written without a column; without those that are NULL) and ``comments`` by column,
-            ``properties``, ``index`` (its ``parts``, ``bytes``, ``entries``, those of rows that are gone included, and
-            ``lag_rows``, which it does not know yet, at least; empty without an index), and ``unresolved_deletes``
-            (each with ``commit_ts``, and ``rows``: the deleted rows in words).
+            ``properties``, ``index`` (its ``parts``, ``bytes``, ``entries``, including those of deleted rows, and
+            ``lag_rows``, the least number of rows that it does not have yet; empty without an index), and
+            ``unresolved_deletes`` (each with ``commit_ts``, and ``rows``: the deleted rows in words).
 
         Examples:
             >>> people.describe()["rows_in_files"]
@@ -274,7 +273,7 @@ class ReadableTable:
             "defaults": entry.schema.write_defaults,
             "comments": {field.name: field.comment for field in entry.schema.fields if field.comment},
             "properties": entry.properties,
-            "index": _index_facts(entry, totals.rows),
+            "index": _index_properties(entry, totals.rows),
             "unresolved_deletes": [
                 {"commit_ts": tombstone.ts, "rows": _in_words(tombstone, entry)}
                 for tombstone in tombstones_of(entry, segments)
@@ -282,36 +281,31 @@ class ReadableTable:
         }
 
     def _headline(self) -> list[tuple[str, str]]:
-        told = self.describe()
-        deletes = len(told["unresolved_deletes"])
-        facts = [
-            ("version", str(told["version"])),
-            ("rows", f"{told['rows_in_files']:,}" + (f" less {deletes} unresolved deletes" if deletes else "")),
-            ("files", f"{told['files']:,} ({told['bytes']:,} bytes)"),
+        table = self.describe()
+        deletes = len(table["unresolved_deletes"])
+        properties = [
+            ("version", str(table["version"])),
+            ("rows", f"{table['rows_in_files']:,}" + (f" less {deletes} unresolved deletes" if deletes else "")),
+            ("files", f"{table['files']:,} ({table['bytes']:,} bytes)"),
         ]
-        return facts + [
-            (n, ", ".join(told[n.replace(" ", "_")])) for n in ("primary key", "sort key") if told[n.replace(" ", "_")]
-        ]
+        keys = [("primary key", ", ".join(table["primary_key"])), ("sort key", ", ".join(table["sort_key"]))]
+        return properties + [(name, columns) for name, columns in keys if columns]
 
     def __repr__(self) -> str:
-        facts = ", ".join(f"{name} {value}" for name, value in self._headline())
+        properties = ", ".join(f"{name} {value}" for name, value in self._headline())
         columns = "\n".join(f"  {name}: {type_}" for name, type_ in self.describe()["columns"].items())
-        return f"<{type(self).__name__} {self.name}: {facts}>\n{columns}"
+        return f"<{type(self).__name__} {self.name}: {properties}>\n{columns}"
 
     def _repr_html_(self) -> str:
-        def rows(pairs: Iterable[tuple[str, str]]) -> str:
-            return "".join(f"<tr><td>{escape(name)}</td><td>{escape(value)}</td></tr>" for name, value in pairs)
+        def table(pairs: Iterable[tuple[str, str]]) -> str:
+            rows = "".join(f"<tr><td>{escape(name)}</td><td>{escape(value)}</td></tr>" for name, value in pairs)
+            return f"<table>{rows}</table>"
 
-        columns = self.describe()["columns"].items()
-        return f"<b>{escape(self.name)}</b><table>{rows(self._headline())}</table><table>{rows(columns)}</table>"
+        return f"<b>{escape(self.name)}</b>{table(self._headline())}{table(self.describe()['columns'].items())}"
 
 
-def _index_facts(entry: TableEntry, rows: int) -> dict[str, int]:
-    """How far the index of a table has come, by the manifest alone.
-
-    Args:
-        rows: of all files.
-    """
+def _index_properties(entry: TableEntry, rows: int) -> dict[str, int]:
+    """The size of a table's index, by the manifest alone; ``rows`` are in all files."""
     parts = entry.segments_of("index")
     if not parts and not has_index(entry):
         return {}
@@ -385,19 +379,17 @@ class KeyedTable(ReadableTable):
     def _lookup(self, keys: Any, columns: Sequence[str] | None, *, with_commit_ts: bool) -> Lookup:
         view = self._view()
         entry = view.entry()
-        taken = take_keys(entry, keys)
-        if taken.num_rows:
-            self._note_read(where_key_in({id_: taken[str(id_)] for id_ in entry.primary_key}))
+        table = take_keys(entry, keys)
+        if table.num_rows:
+            self._note_read(where_key_in({id_: table[str(id_)] for id_ in entry.primary_key}))
         names = None if columns is None else arguments.names("columns", columns)
-        return Lookup(view, taken, names, with_commit_ts=with_commit_ts)
+        return Lookup(view, table, names, with_commit_ts=with_commit_ts)
 
 
 def take_keys(entry: TableEntry, keys: Any, on: str | Sequence[str] | None = None) -> Keys:
-    """Reads keys as callers give them.
+    """Reads keys as users give them: see ``KeyedTable.get_many``.
 
     Args:
-        keys: values of the one key column, as a list, a Series, or an Arrow or NumPy array; tuples for several columns;
-            or Arrow data with columns of their names.
         on: names of the key columns; the primary key by default.
     """
     fields = key_fields(entry, on)
@@ -406,21 +398,22 @@ def take_keys(entry: TableEntry, keys: Any, on: str | Sequence[str] | None = Non
 
 def key_fields(entry: TableEntry, on: str | Sequence[str] | None) -> tuple[Field, ...]:
     """The key columns. Raises InputError when ``on`` is empty, or None and there is no primary key."""
-    if on is not None:
+    if on is None:
+        fields = tuple(entry.schema.by_id[id_] for id_ in entry.primary_key)
+    else:
         fields = tuple(entry.schema.field(name) for name in arguments.names("on", on))
-        if not fields:
-            raise InputError("on is empty: name the key's columns, on=[...]")
-        return check_key(fields)
-    fields = tuple(entry.schema.by_id[id_] for id_ in entry.primary_key)
     if not fields:
-        raise InputError("the table has no primary key: name the columns, on=[...]")
+        problem = (
+            "the table has no primary key: name the columns" if on is None else "on is empty: name the key's columns"
+        )
+        raise InputError(f"{problem}, on=[...]")
     return check_key(fields)
 
 
 def check_key(fields: tuple[Field, ...]) -> tuple[Field, ...]:
     """Returns ``fields`` if they can be a key. Raises SchemaError for floats, nested columns and repeated columns."""
     if len({field.id for field in fields}) < len(fields):
-        raise SchemaError("a column stands twice in the key")
+        raise SchemaError("a column is named twice in the key")
     for field in fields:
         if not can_be_key(field.arrow_type):
             raise SchemaError(f"column {field.name!r} of type {short_type(field.arrow_type)} can't be part of a key")
@@ -441,24 +434,25 @@ def _key_rows(keys: Any, fields: tuple[Field, ...]) -> pa.Table:
     Raises:
         InputError: a value does not fit.
     """
+    listed = ", ".join(field.name for field in fields)
     if isinstance(keys, (list, tuple, set, frozenset, range)):
-        wanted = pa.schema([(field.name, field.arrow_type) for field in fields])
+        schema = pa.schema([(field.name, field.arrow_type) for field in fields])
         columns = _key_columns(list(keys), fields)
         try:
             exact = {field.name: _exact(column, field) for column, field in zip(columns, fields, strict=True)}
-            return pa.Table.from_batches(conform(as_batches(exact, wanted), wanted, lossless), wanted)
+            return pa.Table.from_batches(conform(as_batches(exact, schema), schema, lossless), schema)
         except (SchemaError, RowError, ValueError) as error:
-            listed = ", ".join(f"{field.name} {short_type(field.arrow_type)}" for field in fields)
+            types = ", ".join(f"{field.name} {short_type(field.arrow_type)}" for field in fields)
             reason = error.reason if isinstance(error, RowError) else error
-            raise InputError(f"keys do not fit {listed}: {reason}") from error
-    wanted = pa.schema([(field.name, field.arrow_type, field.nullable) for field in fields])  # defaults are no keys
+            raise InputError(f"keys do not fit {types}: {reason}") from error
+    schema = pa.schema([(field.name, field.arrow_type, field.nullable) for field in fields])  # defaults are no keys
+    cast = frame_cast(keys) or lossless
     if (found := values_of(keys, fields[0].name, fields[0].arrow_type)) is not None:
         if len(fields) > 1:
-            listed = ", ".join(field.name for field in fields)
             raise InputError(f"an array has no columns, and this key has several: give rows of {listed}")
-        column = pa.table([found[0]], [fields[0].name])
-        return pa.Table.from_batches(conform(as_batches(column), wanted, found[1]), wanted)
-    return pa.Table.from_batches(conform(as_batches(keys, wanted), wanted, frame_cast(keys) or lossless), wanted)
+        keys, cast = pa.table([found[0]], [fields[0].name]), found[1]
+        return pa.Table.from_batches(conform(as_batches(keys), schema, cast), schema)
+    return pa.Table.from_batches(conform(as_batches(keys, schema), schema, cast), schema)
 
 
 def _key_columns(keys: list[Any], fields: tuple[Field, ...]) -> list[list[Any]]:
@@ -471,7 +465,7 @@ def _key_columns(keys: list[Any], fields: tuple[Field, ...]) -> list[list[Any]]:
 
 
 def _exact(values: list[Any], field: Field) -> list[Any]:
-    """Values of one key column, in which floats are the integers or decimals that they stand for.
+    """Values of one key column, with floats as the integers or decimals that they equal.
 
     Raises:
         ValueError: a float for an integer column is no whole number.

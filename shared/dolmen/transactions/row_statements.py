@@ -150,12 +150,7 @@ def _write_and_delete(
 
 
 def overwrite(
-    force: bool,
-    unit: UnitOfWork,
-    name: str,
-    entry: TableEntry,
-    rows: Iterator[pa.RecordBatch],
-    request: str | None,
+    force: bool, unit: UnitOfWork, name: str, entry: TableEntry, rows: Iterator[pa.RecordBatch], request: str | None
 ) -> Overwrite:
     """The statement of ``Table.overwrite``."""
     base_name = unit.base.name_of(entry.uuid)
@@ -350,12 +345,7 @@ def delete(
 
 
 def choose_rows(
-    verb: str,
-    entry: TableEntry,
-    where: Where,
-    parameters: Parameters | None,
-    keys: Any,
-    on: str | Sequence[str] | None,
+    verb: str, entry: TableEntry, where: Where, parameters: Parameters | None, keys: Any, on: str | Sequence[str] | None
 ) -> tuple[Where, Keys | None]:
     """Checks the arguments that say which rows to delete; returns a predicate, or None and keys."""
     where = with_parameters(where, parameters)
@@ -463,12 +453,7 @@ class RowLocations:
 
 
 def rows_to_change(
-    unit: UnitOfWork,
-    name: str,
-    columns: Sequence[str],
-    predicate: Predicate | None,
-    *,
-    with_commit_ts: bool = False,
+    unit: UnitOfWork, name: str, columns: Sequence[str], predicate: Predicate | None, *, with_commit_ts: bool = False
 ) -> Iterator[tuple[pa.RecordBatch, RowLocations]]:
     """Reads rows on which the commit depends from now on: it is refused if others change them.
 

@@ -26,21 +26,22 @@ from dolmen.rows.write.conform import check_storable
 from dolmen.transactions.erase import Subject, forget_subjects
 from dolmen.transactions.reading import check_key, check_sortable
 from dolmen.transactions.snapshot import Moment, clone_table
-from dolmen.transactions.transaction_table import TransactionTable, refuse_message
+from dolmen.transactions.transaction_table import DoneT, ErasedT, TransactionTable, refuse_message
 from dolmen.transactions.unit_of_work import Commit, UnitOfWork
 
 if TYPE_CHECKING:
     from dolmen.rows.scan.engines.sql import Parameters, SqlResult
 
 T = TypeVar("T")
-DoneT = TypeVar("DoneT")
-ErasedT = TypeVar("ErasedT")
 TableT = TypeVar("TableT")
 RenamedT = TypeVar("RenamedT")
 
 
 class CatalogVerbs(Generic[DoneT, ErasedT, TableT, RenamedT]):
-    """The verbs that change the set of tables, for a database and for a transaction."""
+    """The verbs that change the set of tables, for a database and for a transaction.
+
+    ``request`` and ``message`` are the same in all calls: see ``Table.append``.
+    """
 
     def _apply(
         self,
@@ -50,16 +51,11 @@ class CatalogVerbs(Generic[DoneT, ErasedT, TableT, RenamedT]):
         *,
         needs_newest: bool = False,
     ) -> DoneT:
-        """Runs one statement.
-
-        Args:
-            operation: a word for ``history``.
-            needs_newest: whether it needs the newest version, and not only the newest known one.
-        """
+        """Runs one statement, on the newest version if it needs that, and else on the newest known one."""
         raise NotImplementedError
 
-    def _apply_erasure(self, operation: str, statement: Callable[[UnitOfWork], str], message: str | None) -> ErasedT:
-        """Runs one statement that returns the id of an erasure."""
+    def _erased(self, id_: str, done: DoneT) -> ErasedT:
+        """The result of an erasure with this id."""
         raise NotImplementedError
 
     def _handle(self, name: str) -> TableT:
@@ -104,15 +100,16 @@ class CatalogVerbs(Generic[DoneT, ErasedT, TableT, RenamedT]):
             0
         """
         check_table_name(name)
-        statement = partial(
-            create_table,
-            name=name,
-            schema=schema,
-            primary_key=primary_key,
-            sort_key=sort_key,
-            properties=properties,
-            request=request,
-        )
+
+        def statement(unit: UnitOfWork) -> None:
+            if name in unit.base.tables:
+                unit.rebase()  # it may have been dropped meanwhile
+            entry = _new_entry(unit, schema, primary_key, sort_key, properties)
+            if not unit.has_applied(request):
+                unit.add(CreateTable(name, entry, request))
+            keys = [[entry.schema.by_id[id_].name for id_ in ids] for ids in (entry.primary_key, entry.sort_key)]
+            unit.add_content(request, "create_table", name, str(entry.schema.arrow), *keys, entry.properties)
+
         self._apply("create_table", statement, message)
         return self._handle(name)
 
@@ -120,7 +117,7 @@ class CatalogVerbs(Generic[DoneT, ErasedT, TableT, RenamedT]):
         """Drops a table. Older versions still read it until they expire.
 
         Args:
-            request, message: as for ``Table.append``. When it is tried again, a new table of this name is not dropped.
+            request: as for ``Table.append``. When it is tried again, a new table of this name is not dropped.
 
         Raises:
             TableNotFoundError: there is no such table, and none was dropped under this id.
@@ -130,7 +127,13 @@ class CatalogVerbs(Generic[DoneT, ErasedT, TableT, RenamedT]):
             >>> db.drop_table("people").operation
             'drop_table'
         """
-        return self._apply("drop_table", partial(drop_table, name=name, request=request), message)
+
+        def statement(unit: UnitOfWork) -> None:
+            if (entry := _entry_unless_applied(unit, name, request)) is not None:
+                unit.add(DropTable(name, entry.uuid, request))
+            unit.add_content(request, "drop_table", name)
+
+        return self._apply("drop_table", statement, message)
 
     def rename_table(self, old: str, new: str, *, request: str | None = None, message: str | None = None) -> RenamedT:
         """Renames a table. Its rows, settings and history stay; older versions show it under its old name.
@@ -140,8 +143,7 @@ class CatalogVerbs(Generic[DoneT, ErasedT, TableT, RenamedT]):
 
         Args:
             new: the new name; see ``create_table``.
-            request, message: as for ``Table.append``. When it is tried again, a new table with the old name is not
-                renamed.
+            request: as for ``Table.append``. When it is tried again, a new table with the old name is not renamed.
 
         Raises:
             TableNotFoundError: there is no table ``old``, and none was renamed under this id.
@@ -156,9 +158,17 @@ class CatalogVerbs(Generic[DoneT, ErasedT, TableT, RenamedT]):
             ['users']
         """
         check_table_name(new)
-        return self._renamed(
-            new, self._apply("rename_table", partial(rename_table, old=old, new=new, request=request), message)
-        )
+        if old == new:
+            raise InputError(f"table {old!r} has this name already: give another one")
+
+        def statement(unit: UnitOfWork) -> None:
+            if new in unit.base.tables:
+                unit.rebase()  # it may have been dropped meanwhile
+            if (entry := _entry_unless_applied(unit, old, request)) is not None:
+                unit.add(RenameTable(old, entry.uuid, new, request))
+            unit.add_content(request, "rename_table", old, new)
+
+        return self._renamed(new, self._apply("rename_table", statement, message))
 
     def clone(
         self,
@@ -173,13 +183,13 @@ class CatalogVerbs(Generic[DoneT, ErasedT, TableT, RenamedT]):
     ) -> TableT:
         """Makes a second table of a table, in one commit that copies no data: both have the same files from then on.
 
-        What is written to one of them is not seen in the other. Files are deleted when neither needs them.
+        Later changes of one of them do not show in the other. Files are deleted when neither needs them.
 
         Args:
             source: the table, under its name in that version.
             name: the new table's name; see ``create_table``.
-            version, timestamp, tag: the version of the source, the newest by default. It may have been dropped since.
-            request, message: as for ``Table.append``.
+            version, timestamp, tag: the committed version of the source, the newest by default. It may have been
+                dropped since.
 
         Raises:
             TableNotFoundError: that version has no table ``source``.
@@ -204,22 +214,22 @@ class CatalogVerbs(Generic[DoneT, ErasedT, TableT, RenamedT]):
         request: str | None = None,
         message: str | None = None,
     ) -> ErasedT:
-        """Erases all rows about somebody, in every table with the property ``subject``, in ONE commit.
+        """Erases all rows about a subject, in every table with the property ``subject``, in ONE commit.
 
-        Older versions, clones, and tables that were dropped since show them no more either. See ``Table.erase``.
+        Older versions, clones, and tables that were dropped since no longer show them, either. See ``Table.erase``.
 
         Args:
             subject: the value of that column, a whole number or a text; or a list of up to 1,000 values. Where tables
                 have it in different types, give it in each of them: ``[42, "42"]``. Columns of UUIDs, dates and times
                 are named by texts, as in predicates.
-            dropped: also if no table that is there now can have such a subject, as only older versions, with tables
-                that were dropped since, have rows about them.
+            dropped: allow a subject that no present table can have, because only tables that were dropped since had
+                rows about it.
             within: as for ``Table.erase``.
-            request, message: as for ``Table.append``. The same request has the same erasure.
+            request: as for ``Table.append``. The same request has the same erasure.
 
         Raises:
-            InputError: a table's subject has another type than all values, or a value fits no table's subject, and
-                ``dropped`` does not say that this may be.
+            InputError: a table's subject has another type than all values, or a value fits no table's subject and
+                ``dropped`` is False.
 
         Examples:
             >>> commit = people.set(subject="id")
@@ -227,15 +237,20 @@ class CatalogVerbs(Generic[DoneT, ErasedT, TableT, RenamedT]):
             >>> people.count()
             2
         """
-        statement = partial(forget_subjects, subject=subject, dropped=dropped, within=within, request=request)
-        return self._apply_erasure("forget", statement, message)
+        ids: list[str] = []
+
+        def statement(unit: UnitOfWork) -> None:
+            ids.append(forget_subjects(unit, subject, dropped, within, request))
+
+        done = self._apply("forget", statement, message)
+        return self._erased(ids[-1], done)
 
     def set(self, *, request: str | None = None, message: str | None = None, **changes: Any) -> DoneT:
         """Changes settings of this database, in one commit: ``set(retention="7d")``.
 
         Args:
             changes: values by name (``settings`` lists them); None unsets a setting, so that its default holds.
-            request, message: as for ``Table.append``. When it is tried again, settings that were changed since stay so.
+            request: as for ``Table.append``. When it is tried again, settings that were changed since stay so.
 
         Raises:
             InputError: a setting is unknown, or its value is not allowed.
@@ -245,7 +260,14 @@ class CatalogVerbs(Generic[DoneT, ErasedT, TableT, RenamedT]):
             >>> db.set(retention="14d").operation
             'set'
         """
-        return self._apply("set", partial(set_database_properties, changes=changes, request=request), message)
+
+        def statement(unit: UnitOfWork) -> None:
+            checked = check_database_properties(changes)
+            if checked and not unit.has_applied(request):
+                unit.add(SetProperties(None, "", checked, request))
+            unit.add_content(request, "set", None, checked)
+
+        return self._apply("set", statement, message)
 
 
 class Transaction(CatalogVerbs[None, str, TransactionTable, TransactionTable]):
@@ -280,20 +302,12 @@ class Transaction(CatalogVerbs[None, str, TransactionTable, TransactionTable]):
         self._unit.look_up(name)
         return TransactionTable(self._unit, name)
 
-    def _apply(
-        self,
-        operation: str,
-        statement: Callable[[UnitOfWork], None],
-        message: str | None,
-        *,
-        needs_newest: bool = False,
-    ) -> None:
+    def _apply(self, operation: str, statement: Callable[[UnitOfWork], None], message: str | None, **how: Any) -> None:
         refuse_message(message)
         statement(self._unit)
 
-    def _apply_erasure(self, operation: str, statement: Callable[[UnitOfWork], str], message: str | None) -> str:
-        refuse_message(message)
-        return statement(self._unit)
+    def _erased(self, id_: str, done: None) -> str:
+        return id_
 
     def _handle(self, name: str) -> TransactionTable:
         return TransactionTable(self._unit, name)
@@ -348,7 +362,7 @@ class Transaction(CatalogVerbs[None, str, TransactionTable, TransactionTable]):
         self._unit.bind(request, digest)
 
     def has_applied(self, request: str | None) -> bool:
-        """Whether the snapshot contains this request, so that its statements need not be added again.
+        """True if the snapshot contains this request, so that its statements need not be added again.
 
         Examples:
             >>> db.transaction().has_applied("order 17")
@@ -450,71 +464,6 @@ class _QueriedTables:
         return self.transaction.table(name)
 
 
-def create_table(
-    unit: UnitOfWork,
-    name: str,
-    schema: pa.Schema,
-    primary_key: str | Sequence[str] | None,
-    sort_key: str | Sequence[str] | None,
-    properties: Mapping[str, Any] | None,
-    request: str | None,
-) -> None:
-    """Adds the statement of ``Database.create_table``."""
-    if name in unit.base.tables:
-        unit.rebase()  # it may have been dropped meanwhile
-    if not isinstance(schema, pa.Schema):
-        raise SchemaError(
-            f"schema={arguments.short_repr(schema)} is a {type(schema).__name__}: give a pyarrow schema, as in "
-            "pa.schema({'id': pa.int64(), 'name': pa.string()})"
-        )
-    if properties is not None and not isinstance(properties, Mapping):
-        raise InputError(f"properties={arguments.short_repr(properties)} is no mapping of names to values")
-    stored = Schema.from_arrow(schema)
-    key = check_key(tuple(stored.field(column) for column in _names(primary_key)))
-    order = check_sortable(tuple(stored.field(column) for column in _names(sort_key)))
-    key_ids = tuple(field.id for field in key)
-    checked = check_table_properties(properties or {}, stored, key_ids)
-    entry = TableEntry(
-        uuid=unit.context.runtime.uuid(),
-        epoch=0,
-        schema=stored,
-        primary_key=key_ids,
-        sort_key=tuple(field.id for field in order),
-        properties={name: value for name, value in checked.items() if value is not None},
-    )
-    check_storable(entry)
-    if not unit.has_applied(request):
-        unit.add(CreateTable(name, entry, request))
-    keys = [[field.name for field in each] for each in (key, order)]
-    unit.add_content(request, "create_table", name, str(stored.arrow), *keys, entry.properties)
-
-
-def drop_table(unit: UnitOfWork, name: str, request: str | None) -> None:
-    """Adds the statement of ``Database.drop_table``."""
-    if (entry := _entry_unless_applied(unit, name, request)) is not None:
-        unit.add(DropTable(name, entry.uuid, request))
-    unit.add_content(request, "drop_table", name)
-
-
-def rename_table(unit: UnitOfWork, old: str, new: str, request: str | None) -> None:
-    """Adds the statement of ``Database.rename_table``."""
-    if old == new:
-        raise InputError(f"table {old!r} has this name already: give another one")
-    if new in unit.base.tables:
-        unit.rebase()  # it may have been dropped meanwhile
-    if (entry := _entry_unless_applied(unit, old, request)) is not None:
-        unit.add(RenameTable(old, entry.uuid, new, request))
-    unit.add_content(request, "rename_table", old, new)
-
-
-def set_database_properties(unit: UnitOfWork, changes: dict[str, Any], request: str | None) -> None:
-    """Adds the statement of ``Database.set``."""
-    checked = check_database_properties(changes)
-    if checked and not unit.has_applied(request):
-        unit.add(SetProperties(None, "", checked, request))
-    unit.add_content(request, "set", None, checked)
-
-
 def _entry_unless_applied(unit: UnitOfWork, name: str, request: str | None) -> TableEntry | None:
     """The entry of a table that this request drops or renames; None if the request was applied before."""
     arguments.text("table", name)
@@ -551,6 +500,38 @@ def replay(
         except ConflictError as error:
             conflict = error
     raise conflict
+
+
+def _new_entry(
+    unit: UnitOfWork,
+    schema: pa.Schema,
+    primary_key: str | Sequence[str] | None,
+    sort_key: str | Sequence[str] | None,
+    properties: Mapping[str, Any] | None,
+) -> TableEntry:
+    """The entry of a new table. See ``CatalogVerbs.create_table``."""
+    if not isinstance(schema, pa.Schema):
+        raise SchemaError(
+            f"schema={arguments.short_repr(schema)} is a {type(schema).__name__}: give a pyarrow schema, as in "
+            "pa.schema({'id': pa.int64(), 'name': pa.string()})"
+        )
+    if properties is not None and not isinstance(properties, Mapping):
+        raise InputError(f"properties={arguments.short_repr(properties)} is no mapping of names to values")
+    stored = Schema.from_arrow(schema)
+    key = check_key(tuple(map(stored.field, _names(primary_key))))
+    order = check_sortable(tuple(map(stored.field, _names(sort_key))))
+    key_ids = tuple(field.id for field in key)
+    checked = check_table_properties(properties or {}, stored, key_ids)
+    entry = TableEntry(
+        uuid=unit.context.runtime.uuid(),
+        epoch=0,
+        schema=stored,
+        primary_key=key_ids,
+        sort_key=tuple(field.id for field in order),
+        properties={name: value for name, value in checked.items() if value is not None},
+    )
+    check_storable(entry)
+    return entry
 
 
 def _names(columns: str | Sequence[str] | None) -> list[str]:

@@ -51,7 +51,10 @@ ErasedT = TypeVar("ErasedT")
 
 
 class TableVerbs(KeyedTable, Generic[DoneT, ErasedT]):
-    """A table that can be changed. Its subclasses decide what becomes of a statement: a commit, or a part of one."""
+    """A table that can be changed. A subclass decides whether a call is a commit, or a part of a transaction.
+
+    ``request`` and ``message`` are the same in all calls: see ``append``.
+    """
 
     def _apply(
         self,
@@ -68,19 +71,16 @@ class TableVerbs(KeyedTable, Generic[DoneT, ErasedT]):
         """Runs one statement.
 
         Args:
-            operation: a word for ``history``.
             statement: adds itself to a unit of work, for the table of a name.
             data: what the statement reads, and reads again when it is repeated.
             may_delay_files: small data files may wait for the commit, because the statement reads none of them.
-            reads_rows: the statement depends on rows of the table, and is repeated when these have changed.
-            needs_newest: the statement is for the newest version, and is not repeated.
+            reads_rows: it depends on rows of the table, and is repeated when these have changed.
+            needs_newest: it is for the newest version, and is not repeated.
         """
         raise NotImplementedError
 
-    def _apply_erasure(
-        self, statement: Callable[[UnitOfWork, str], str], message: str | None, request: str | None, data: Any
-    ) -> ErasedT:
-        """Runs one statement that returns the id of an erasure."""
+    def _erased(self, id_: str, done: DoneT) -> ErasedT:
+        """The result of an erasure with this id."""
         raise NotImplementedError
 
     def append(
@@ -98,14 +98,14 @@ class TableVerbs(KeyedTable, Generic[DoneT, ErasedT]):
             data: an Arrow table, batch or reader, a pandas or Polars frame, a list of dicts, or anything with an Arrow
                 stream. Columns go by name, in any order. Rows are streamed in bounded memory.
             cast: round, parse or cut values that do not fit (see ``dolmen.rows.write.casts``), instead of refusing
-            them.
-                Casts without a loss are always made, for a pandas frame also of floats that are all integers or NaN,
-                and of midnights to dates (``dolmen.rows.write.frames``; NaN of pandas is NULL).
+                them. Casts without a loss are always made, for a pandas frame also of floats that are all integers or
+                NaN, and of midnights to dates (``dolmen.rows.write.frames``; NaN of pandas is NULL).
             request: an id under which this is applied once, however often it is tried: text of 1 to 4,096 bytes.
-            message: a message for ``history``: see ``Database.transaction``.
-            leave_out_erased: whether rows that match an erasure in force are left out; None = as the table's setting
-                says. ``Commit.erased_rows_left_out`` counts them, and ``Commit.erased_rows_written`` those that are
-                written. An erasure that lands meanwhile counts, too, if rows are left out.
+            message: a message for ``history``: see ``Database.transaction``. In a transaction, give it to that: here it
+                is an InputError.
+            leave_out_erased: leave out rows that match an erasure in force, also one that lands meanwhile; None = as
+                the table's setting says. ``Commit.erased_rows_left_out`` counts them, and
+                ``Commit.erased_rows_written`` those that are written.
 
         Raises:
             SchemaError, RowError: the data does not fit the table; nothing was added.
@@ -131,15 +131,13 @@ class TableVerbs(KeyedTable, Generic[DoneT, ErasedT]):
     ) -> DoneT:
         """Adds rows, provided that the table has none of their primary keys, and that no two of them have the same.
 
-        This holds for the version that the rows land on: of two that insert a key at the same time, one gets
-        DuplicateKeyError. Files that may have one of the keys, by statistics, filters and the index, are searched for
-        it; a commit that is tried again searches only what came since. Up to 64 MB of rows are compared before
-        anything is written. Rows and keys are streamed in bounded memory; keys that take more than 32 MB wait in
-        temporary files.
+        Of two that insert a key at the same time, one gets DuplicateKeyError. Files that may have one of the keys, by
+        statistics, filters and the index, are searched for it. Up to 64 MB of rows are compared before anything is
+        written. Rows and keys are streamed in bounded memory; keys of more than 32 MB wait in temporary files.
 
         Args:
-            data, cast, request, message, leave_out_erased: as for ``append``. A request that was applied before is not
-                compared again.
+            data, cast, request, leave_out_erased: as for ``append``. A request that was applied before is not compared
+                again.
 
         Raises:
             DuplicateKeyError: the table has keys of these rows, or several rows have one; nothing was added.
@@ -167,7 +165,7 @@ class TableVerbs(KeyedTable, Generic[DoneT, ErasedT]):
 
         Args:
             on: the key columns; the primary key by default.
-            cast, request, message, leave_out_erased: as for ``append``.
+            data, cast, leave_out_erased: as for ``append``.
 
         Raises:
             RowError: a key is NULL, or a row does not fit.
@@ -198,7 +196,7 @@ class TableVerbs(KeyedTable, Generic[DoneT, ErasedT]):
         Args:
             data: see ``append``; without rows the table becomes empty.
             force: also replace rows that others have added or deleted since this began.
-            cast, request, message, leave_out_erased: as for ``append``. ``force`` does not make it another request.
+            cast, request, leave_out_erased: as for ``append``. ``force`` does not make it another request.
 
         Raises:
             ConflictError: others added or deleted rows meanwhile (unless forced), or overwrote the table too.
@@ -232,7 +230,7 @@ class TableVerbs(KeyedTable, Generic[DoneT, ErasedT]):
             where: SQL text or a mapping; ``"TRUE"`` deletes all rows.
             parameters: values for ``?`` in the text of ``where``, in order, or for ``:name``, by name.
             keys: values (tuples for several columns) of the primary key or of the columns ``on``.
-            request, message: as for ``append``. The order of keys and ``mode`` do not make it another delete.
+            request: as for ``append``. The order of keys and ``mode`` do not make it another delete.
 
         Examples:
             >>> commit = people.delete("age < ?", parameters=[30])
@@ -258,7 +256,7 @@ class TableVerbs(KeyedTable, Generic[DoneT, ErasedT]):
         request: str | None = None,
         message: str | None = None,
     ) -> ErasedT:
-        """Deletes rows from all versions at once: nobody sees them any more, whichever version, tag or clone is read.
+        """Deletes rows from all versions at once: no version, tag or clone shows them any more.
 
         They leave the disk within ``erase_within``. Files that were dropped before, and are ingested later, do not
         bring them back. Rows that are written afterwards are new rows. It costs three small PUTs, as ``delete``
@@ -267,8 +265,8 @@ class TableVerbs(KeyedTable, Generic[DoneT, ErasedT]):
         Args:
             where, parameters, keys, on: as for ``delete``.
             within: a time, such as "2d", within which the rows leave the disk; by default that of the setting
-                ``erase_within``. It is no part of what a request asks for.
-            request, message: as for ``append``. The same request has the same erasure.
+                ``erase_within``. It does not make it another request.
+            request: as for ``append``. The same request has the same erasure.
 
         Raises:
             PredicateError, SchemaError: the predicate or the keys do not fit the table.
@@ -278,10 +276,13 @@ class TableVerbs(KeyedTable, Generic[DoneT, ErasedT]):
             >>> people.at(version=2).count()
             2
         """
-        statement = partial(
-            erase_rows, where=where, parameters=parameters, keys=keys, on=on, within=within, request=request
-        )
-        return self._apply_erasure(statement, message, request, keys)
+        ids: list[str] = []
+
+        def statement(unit: UnitOfWork, name: str) -> None:
+            ids.append(erase_rows(unit, name, where, parameters, keys, on, within, request))
+
+        done = self._apply("erase", statement, message, request, data=keys)
+        return self._erased(ids[-1], done)
 
     def update(
         self,
@@ -294,15 +295,14 @@ class TableVerbs(KeyedTable, Generic[DoneT, ErasedT]):
     ) -> DoneT:
         """Gives rows new values, in one commit. Other rows stay as they are in their files.
 
-        What it reads may not change until the commit: otherwise it starts again on the newest version, so that updates
-        at the same time lose nothing.
+        If what it reads changes before the commit, it starts again on the newest version: concurrent updates lose
+        nothing.
 
         Args:
             set: new values by column: Python values, or ``dolmen.Expression("price * 1.1")``, SQL in DuckDB's dialect
                 over the row's columns.
             where: only rows for which this is TRUE, as in ``delete``; all rows by default.
             parameters: values for ``?`` in the text of ``where``, in order, or for ``:name``, by name.
-            request, message: as for ``append``.
 
         Raises:
             InputError: DuckDB refuses an expression, or is not installed and there is one.
@@ -332,12 +332,12 @@ class TableVerbs(KeyedTable, Generic[DoneT, ErasedT]):
         """Updates, deletes and inserts rows by those of a source, in one commit (SQL's MERGE).
 
         A row of the table (``target``) and one of the source match when the columns ``on`` are equal in both; NULL
-        equals nothing. Of the clauses for a row the first one whose condition is TRUE happens to it. Expressions are
-        DuckDB's SQL over ``target.<column>`` and ``source.<column>``.
+        equals nothing. For each row, the first clause whose condition is TRUE is applied. Expressions are DuckDB's SQL
+        over ``target.<column>`` and ``source.<column>``.
 
-        The source is held in memory. Of the table it reads the columns it needs of the rows whose keys are within the
-        source's. What it reads may not change until the commit: otherwise it starts again on the newest version. ``on``
-        the primary key, with all columns updated and inserted, it is an ``upsert``, which reads nothing.
+        The source is in memory. Of the table it reads the columns it needs of the rows whose keys are within the
+        source's; if these change before the commit, it starts again on the newest version. ``on`` the primary key,
+        with all columns updated and inserted, it is an ``upsert``, which reads nothing.
 
         Args:
             source: rows, as for ``append``. Columns that the table does not have may be there for expressions to use.
@@ -349,7 +349,6 @@ class TableVerbs(KeyedTable, Generic[DoneT, ErasedT]):
                 when=...)``, a list, or None.
             when_not_matched_by_source: for target rows without a source row: "delete", a mapping, ``Update``,
                 ``Delete``, a list, or None. Anything but None reads the whole table.
-            request, message: as for ``append``.
 
         Raises:
             InputError: several source rows match one target row; no clause; an expression that DuckDB refuses.
@@ -393,12 +392,11 @@ class TableVerbs(KeyedTable, Generic[DoneT, ErasedT]):
             default: a value of the type, also for rows to come that are written without the column; None is NULL.
             nullable: whether rows may have NULL in it; without it, ``default`` is needed.
             comment: what the column is, for people.
-            request, message: as for ``append``.
 
         Raises:
             SchemaError: the name is taken or not allowed, the type can't be stored, or a default is missing.
             InputError: the default is no value of the type.
-            ConflictError: somebody changed the columns meanwhile; all calls that change columns raise it.
+            ConflictError: the columns were changed meanwhile; all calls that change columns raise it.
 
         Examples:
             >>> commit = people.add_column("city", pa.string(), default="Paris")
@@ -415,9 +413,6 @@ class TableVerbs(KeyedTable, Generic[DoneT, ErasedT]):
 
         Its values leave the disk when the files that hold them are compacted, and those versions expire. A new column
         of the same name is another column.
-
-        Args:
-            request, message: as for ``append``.
 
         Raises:
             SchemaError: there is no such column; or it is the only one, part of the primary or sort key, or named by a
@@ -436,7 +431,6 @@ class TableVerbs(KeyedTable, Generic[DoneT, ErasedT]):
         Args:
             old: a column, or the path of a field inside of one.
             new: the column's or the field's own name.
-            request, message: as for ``append``.
 
         Raises:
             SchemaError: there is no such column, the new name is taken or not allowed, or deletes of changes (CDC) are
@@ -453,9 +447,6 @@ class TableVerbs(KeyedTable, Generic[DoneT, ErasedT]):
 
     def make_nullable(self, name: str, *, request: str | None = None, message: str | None = None) -> DoneT:
         """Allows NULL in a column from now on.
-
-        Args:
-            request, message: as for ``append``.
 
         Raises:
             SchemaError: there is no such column, or it is part of the primary key.
@@ -475,7 +466,6 @@ class TableVerbs(KeyedTable, Generic[DoneT, ErasedT]):
         Args:
             type: a longer integer of the same sign, double for float, a decimal of more digits and the same scale, or
                 a timestamp without zone for date. Older versions keep their type.
-            request, message: as for ``append``.
 
         Raises:
             SchemaError: there is no such column; it may not change to this type; a date is beyond all timestamps; or
@@ -495,7 +485,6 @@ class TableVerbs(KeyedTable, Generic[DoneT, ErasedT]):
 
         Args:
             default: a value of the column's type; None is NULL.
-            request, message: as for ``append``.
 
         Raises:
             SchemaError: there is no such column.
@@ -517,11 +506,8 @@ class TableVerbs(KeyedTable, Generic[DoneT, ErasedT]):
     def reorder(self, columns: Sequence[str], *, request: str | None = None, message: str | None = None) -> DoneT:
         """Changes the order in which scans return columns: these come first, and the others as they were.
 
-        Args:
-            request, message: as for ``append``.
-
         Raises:
-            SchemaError: there is no such column, or one stands twice.
+            SchemaError: there is no such column, or one is named twice.
 
         Examples:
             >>> commit = people.reorder(["name"])
@@ -535,7 +521,6 @@ class TableVerbs(KeyedTable, Generic[DoneT, ErasedT]):
 
         Args:
             comment: at most 1,000 characters.
-            request, message: as for ``append``.
 
         Examples:
             >>> commit = people.comment("age", "in years")
@@ -552,7 +537,6 @@ class TableVerbs(KeyedTable, Generic[DoneT, ErasedT]):
 
         Args:
             columns: names; None sorts by nothing.
-            request, message: as for ``append``.
 
         Raises:
             SchemaError: there is no such column, or rows can't be sorted by it.
@@ -570,7 +554,7 @@ class TableVerbs(KeyedTable, Generic[DoneT, ErasedT]):
 
         Args:
             changes: values by name (``settings`` lists them); None unsets a setting, so that its default holds.
-            request, message: as for ``append``. When it is tried again, settings that were changed since stay so.
+            request: as for ``append``. When it is tried again, settings that were changed since stay so.
 
         Raises:
             InputError, SchemaError: a setting is unknown, or its value is not allowed.
@@ -581,7 +565,18 @@ class TableVerbs(KeyedTable, Generic[DoneT, ErasedT]):
             >>> people.settings()["target_file_bytes"]
             '256MB'
         """
-        return self._apply("set", partial(set_properties, changes=changes, request=request), message, request)
+
+        def statement(unit: UnitOfWork, name: str) -> None:
+            entry = unit.entry(name)
+            if unit.has_applied(request):  # settings that were changed since may contradict it
+                checked = check_properties(changes, TABLE_PROPERTIES, "a table")
+            else:
+                checked = check_table_properties(changes, entry.schema, entry.primary_key, entry.properties)
+                if checked:
+                    unit.add(SetProperties(name, entry.uuid, checked, request, seen=entry))
+            unit.add_content(request, "set", name, checked)
+
+        return self._apply("set", statement, message, request)
 
     def restore(
         self,
@@ -602,7 +597,6 @@ class TableVerbs(KeyedTable, Generic[DoneT, ErasedT]):
             version, timestamp, tag: the version; see ``Database.at``.
             settled: refuse a time to which a commit under way may still be dated. Without this, the newest version so
                 far is restored.
-            request, message: as for ``append``.
 
         Raises:
             UnsettledTimestampError: the time is in the future, or not settled although ``settled`` is True.
@@ -631,15 +625,11 @@ class TableVerbs(KeyedTable, Generic[DoneT, ErasedT]):
         *,
         may_delay_files: bool = False,
     ) -> DoneT:
-        statement = partial(
-            row_statements.write,
-            operation=operation,
-            make_statement=make,
-            data=data,
-            request=request,
-            cast=cast,
-            leave_out_erased=leave_out_erased,
-        )
+        def statement(unit: UnitOfWork, name: str) -> None:
+            row_statements.write(
+                unit, name, operation, make, data, request, cast=cast, leave_out_erased=leave_out_erased
+            )
+
         return self._apply(operation, statement, message, request, data=data, may_delay_files=may_delay_files)
 
     def _alter(
@@ -692,11 +682,8 @@ class TransactionTable(TableVerbs[None, str]):
         refuse_message(message)
         statement(self._unit, self.name)
 
-    def _apply_erasure(
-        self, statement: Callable[[UnitOfWork, str], str], message: str | None, request: str | None, data: Any
-    ) -> str:
-        refuse_message(message)
-        return statement(self._unit, self.name)
+    def _erased(self, id_: str, done: None) -> str:
+        return id_
 
     def replace(self, data: Any, keys: Any, *, request: str | None = None) -> None:
         """Adds rows and deletes older ones with ``keys``, in one statement: an upsert with given keys.
@@ -727,18 +714,6 @@ def refuse_message(message: str | None) -> None:
     """Raises InputError if a statement of a transaction has a message."""
     if message is not None:
         raise InputError("a message belongs to the whole transaction: give it to db.transaction(message=...)")
-
-
-def set_properties(unit: UnitOfWork, name: str, changes: dict[str, Any], request: str | None) -> None:
-    """Adds the statement of ``Table.set``."""
-    entry = unit.entry(name)
-    if unit.has_applied(request):  # settings that were changed since may contradict it
-        checked = check_properties(changes, TABLE_PROPERTIES, "a table")
-    else:
-        checked = check_table_properties(changes, entry.schema, entry.primary_key, entry.properties)
-        if checked:
-            unit.add(SetProperties(name, entry.uuid, checked, request, seen=entry))
-    unit.add_content(request, "set", name, checked)
 
 
 def default_json(name: str, arrow_type: pa.DataType, value: Any) -> Json:

@@ -154,12 +154,7 @@ def _target_schema(entry: TableEntry, names: Sequence[str]) -> pa.Schema:
 
 
 def merge_rows(
-    unit: UnitOfWork,
-    name: str,
-    source: SourceRows,
-    on: str | Sequence[str],
-    clauses: Clauses,
-    request: str | None,
+    unit: UnitOfWork, name: str, source: SourceRows, on: str | Sequence[str], clauses: Clauses, request: str | None
 ) -> None:
     """Adds the statements of ``Table.merge``, which are those of an upsert or a delete where that is the same.
 
@@ -411,11 +406,7 @@ class LatestRows:
     """
 
     def __init__(
-        self,
-        index: KeyIndex,
-        count: int,
-        fields: Sequence[Field],
-        rows: Iterable[tuple[pa.RecordBatch, RowLocations]],
+        self, index: KeyIndex, count: int, fields: Sequence[Field], rows: Iterable[tuple[pa.RecordBatch, RowLocations]]
     ) -> None:
         self._file_numbers: dict[str, int] = {}
         self._ts = np.full(count, -1, np.int64)
