@@ -243,8 +243,7 @@ class Database(CatalogVerbs[Commit, ErasureResult, Table, Commit], MaintainableD
 
         Raises:
             InputError: none of version, timestamp and tag is given, or several are.
-            VersionNotFoundError, VersionExpiredError: the version does not exist, or has expired and has no tag.
-            TagNotFoundError: there is no such tag.
+            VersionNotFoundError, VersionExpiredError, TagNotFoundError: there is no such version, or no longer.
             UnsettledTimestampError: the time is in the future, or not settled although ``settled`` is True.
 
         Examples:
@@ -340,8 +339,7 @@ class Database(CatalogVerbs[Commit, ErasureResult, Table, Commit], MaintainableD
         The reader of a cursor that has ended gets VersionExpiredError, and no gap.
 
         Args:
-            name: 1 to 64 characters of ``A-Z``, ``a-z``, ``0-9``, ``_``, ``.`` and ``-``, with no ``.`` or ``-``
-                first.
+            name: as for ``tag``.
             start: of a new cursor: the version after which changes begin, or a time (see ``Table.changes``); the newest
                 by default.
             age: of a new cursor: it ends when it has not moved for this long; 30 days by default.
@@ -383,7 +381,7 @@ class Database(CatalogVerbs[Commit, ErasureResult, Table, Commit], MaintainableD
         """Makes tables what they were in an earlier version, in one commit that copies and deletes nothing.
 
         Rows, columns, names and settings become those of that version. Tables that were dropped since come back.
-        Settings of the database, tags, and the memory of applied requests stay as they are.
+        Settings of the database, tags, and the memory of applied requests stay.
 
         Args:
             version, timestamp, tag: the version; see ``at``.
@@ -438,7 +436,8 @@ class Database(CatalogVerbs[Commit, ErasureResult, Table, Commit], MaintainableD
             operation: a word for ``history``.
             message: a message for ``history``, of at most 256 bytes. It stays when rows are deleted: no personal data.
 
-        Raises ConflictError at its end if something it read has changed; ``run`` would repeat it.
+        Raises:
+            ConflictError: at its end, if something that it read has changed; ``run`` would repeat it.
 
         Examples:
             >>> with db.transaction() as tx:
@@ -452,11 +451,7 @@ class Database(CatalogVerbs[Commit, ErasureResult, Table, Commit], MaintainableD
     def run(self, function: Callable[[Transaction], T], *, message: str | None = None) -> T:
         """Calls ``function`` with a transaction and commits. On a conflict it does both again, on the newest version.
 
-        Args:
-            message: see ``transaction``.
-
-        Returns:
-            the result of ``function`` in the run that was committed.
+        Returns the result of ``function`` in the run that was committed. For ``message`` see ``transaction``.
 
         Examples:
             >>> def birthday(tx):

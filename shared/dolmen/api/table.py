@@ -24,6 +24,7 @@ from dolmen.format.properties import TABLE_PROPERTIES, shown
 from dolmen.format.schema import Schema
 from dolmen.predicate import Parameters, Where
 from dolmen.transactions.erase import ErasureResult
+from dolmen.transactions.row_statements import TableChange
 from dolmen.transactions.snapshot import PinnedTable, pin
 from dolmen.transactions.transaction import replay, unit_of
 from dolmen.transactions.transaction_table import TableVerbs
@@ -48,7 +49,7 @@ class Table(TableVerbs[Commit, ErasureResult]):
     def _apply(
         self,
         operation: str,
-        statement: Callable[[UnitOfWork, str], None],
+        statement: Callable[[TableChange], None],
         message: str | None,
         request: str | None,
         *,
@@ -59,8 +60,7 @@ class Table(TableVerbs[Commit, ErasureResult]):
     ) -> Commit:
         if needs_newest:
             unit = UnitOfWork(self._context, operation, message=message, newest=True)
-            unit.look_up(self.name)
-            statement(unit, self.name)
+            statement(TableChange(unit, self.name, request, unit.look_up(self.name)))
             return unit.commit()
         autocommit = _Autocommit(self._context, self.name, operation, statement, message, request, data)
         return autocommit.replay() if reads_rows else autocommit.run(may_delay_files=may_delay_files)
@@ -210,7 +210,7 @@ class _Autocommit:
     context: Context
     name: str
     operation: str
-    statement: Callable[[UnitOfWork, str], None]
+    statement: Callable[[TableChange], None]
     message: str | None
     request: str | None
     data: Any
@@ -261,8 +261,7 @@ class _Autocommit:
         raise AssertionError("the last round returns or raises")
 
     def _add(self, unit: UnitOfWork) -> None:
-        unit.look_up(self.name)
-        self.statement(unit, self.name)
+        self.statement(TableChange(unit, self.name, self.request, unit.look_up(self.name)))
 
     def _applied_before(self, error: Error) -> Commit | None:
         """The commit of a request that does not fit the present columns, if an earlier version applied it.
@@ -290,8 +289,7 @@ class _Autocommit:
             return None
         unit = UnitOfWork(self.context, self.operation, base=earlier)
         try:
-            unit.look_up(name)
-            self.statement(unit, name)
+            self.statement(TableChange(unit, name, self.request, unit.look_up(name)))
         except InputError:
             raise error from None
         return Commit.nothing(newest.as_history(), unit.commit().already)

@@ -35,7 +35,7 @@ from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Schema
 from dolmen.predicate import Parameters, Predicate, Where, columns
 from dolmen.rows.write.row_digest import RowDigest, content_digest
-from dolmen.transactions import row_statements
+from dolmen.transactions.row_statements import TableChange, cast_rows, choose_rows, parse_where, rows_of
 from dolmen.transactions.unit_of_work import Commit, UnitOfWork, leaves_out_erased
 
 MAX_ROWS, MAX_SECONDS, MAX_BYTES = 1_000_000, 1.0, 256 * MIB
@@ -173,7 +173,7 @@ class BufferedWriter:
         if request is not None:
             arguments.request_id(request)
         call = _BufferedCall(Acknowledgement(self), entry, request=request)
-        for batch in row_statements.rows_of(entry, row_statements.cast_rows(entry, data) if cast else data, digest):
+        for batch in rows_of(entry, cast_rows(entry, data) if cast else data, digest):
             call.batches.append(batch)
             call.size_bytes += batch.nbytes
             call.rows += batch.num_rows
@@ -206,10 +206,10 @@ class BufferedWriter:
             1
         """
         entry = self._table_entry()
-        predicate, chosen = row_statements.choose_rows("delete", entry, where, parameters, keys, on)
+        predicate, chosen = choose_rows("delete", entry, where, parameters, keys, on)
         call = _BufferedCall(Acknowledgement(self), entry, keys=chosen, size_bytes=_DELETE_BYTES)
         if chosen is None:
-            call.where = row_statements.parse_where(self._context, entry, predicate)
+            call.where = parse_where(self._context, entry, predicate)
         else:
             call.size_bytes += chosen.nbytes
         return self._add(call)
@@ -461,11 +461,11 @@ class BufferedWriter:
         schema, base_ts = first.entry.schema, unit.base.commit_ts
         if first.where is not None:
             _present_names(schema, columns(first.where), entry, base_ts)
-            row_statements.delete(unit, self._table, first.where)
+            TableChange(unit, self._table).delete(first.where)
         elif first.keys is not None:
             names = _present_names(schema, map(int, first.keys.column_names), entry, base_ts)
             keys = pa.concat_tables([call.keys for call in run if call.keys is not None])
-            row_statements.delete(unit, self._table, keys=keys.rename_columns(names), on=names)
+            TableChange(unit, self._table).delete(keys=keys.rename_columns(names), on=names)
         else:
             check_written_under(schema, entry, base_ts)  # before anything is uploaded
             unit.begin_upload()
@@ -474,7 +474,7 @@ class BufferedWriter:
             batches = [batch for batch in passing if batch.num_rows]
             requests = frozenset(call.request for call in run if call.request is not None)
             if batches:
-                files = row_statements.write_rows(unit, self._table, first.entry, batches)
+                files = TableChange(unit, self._table, entry=first.entry).write_rows(batches)
                 if leaves_out:
                     unit.add(ExpectErasures(self._table, entry.uuid, base_ts, None))
                 unit.add(Write(self._table, entry.uuid, files, requests=requests, schema=schema))

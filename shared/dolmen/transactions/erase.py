@@ -18,7 +18,7 @@ from dolmen.format.manifest import Manifest
 from dolmen.iceberg.erased_tables import ErasurePublications, publish_erasures
 from dolmen.predicate import Parameters, Where
 from dolmen.rows.write.row_digest import content_digest
-from dolmen.transactions import row_statements
+from dolmen.transactions.row_statements import TableChange, choose_rows, rows_content
 from dolmen.transactions.unit_of_work import Commit, UnitOfWork
 
 Subject: TypeAlias = int | str
@@ -129,27 +129,25 @@ def unreached_sources(erasure: Erasure, manifest: Manifest) -> tuple[str, ...]:
 
 
 def erase_rows(
-    unit: UnitOfWork,
-    name: str,
+    change: TableChange,
     where: Where,
     parameters: Parameters | None,
     keys: Any,
     on: Sequence[str] | None,
     within: str | None,
-    request: str | None,
 ) -> str:
     """Adds the statement of ``Table.erase``; returns the id of the erasure."""
-    predicate, chosen = row_statements.choose_rows("erase", unit.entry(name), where, parameters, keys, on)
+    unit, name, entry, request = change.unit, change.name, change.entry, change.request
+    predicate, chosen = choose_rows("erase", entry, where, parameters, keys, on)
     within_us = _within_us(within)
     unit.context.head.refresh()  # for the server's clock: what was dropped before this time is late
-    entry = unit.entry(name)
     digest, id_ = "", _id(unit, request)
     if request is not None:
-        digest = content_digest("erase", name, *row_statements.rows_content(entry, predicate, chosen))
+        digest = content_digest("erase", name, *rows_content(entry, predicate, chosen))
     if not unit.has_applied(request):
-        made = row_statements.delete_rows(unit, name, entry, predicate, chosen, request)
+        made = change.delete_rows(predicate, chosen)
         if chosen is not None and not made.tombstones:  # an empty list: an erasure of no row has a receipt, too
-            made = row_statements.delete_rows(unit, name, entry, "FALSE", None, request)
+            made = change.delete_rows("FALSE", None)
         if made.tombstones:
             rows = made.tombstones[0], entry.schema
             unit.add(

@@ -1,9 +1,9 @@
-"""Statements that change rows: rows become data files, predicates and keys become tombstones."""
+"""Changes of a table's rows as statements: rows become data files, predicates and keys become tombstones."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from typing import Any, Literal, TypeAlias
@@ -26,7 +26,7 @@ from dolmen.commit.uploads import PendingUploads, keys_in, record_keys, record_p
 from dolmen.entries.index.sorting import KeyRuns
 from dolmen.entries.index.table_index import encoding_of
 from dolmen.errors import ConflictError, DuplicateKeyError, InputError
-from dolmen.format.entries import DataFile
+from dolmen.format.entries import DataFile, Tombstone
 from dolmen.format.keys import Keys
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Field
@@ -47,11 +47,6 @@ from dolmen.transactions.reading import key_fields, take_keys
 from dolmen.transactions.unit_of_work import UnitOfWork, leaves_out_erased
 
 Mode: TypeAlias = Literal["tombstone", "positions"]
-StatementMaker: TypeAlias = Callable[
-    [UnitOfWork, str, TableEntry, Iterator[pa.RecordBatch], str | None], Statement | None
-]
-"""Makes a statement of rows that fit a table; None if there is nothing to do."""
-
 BUFFER_BYTES = 64 * MIB
 """Up to this much Arrow memory, the keys of an insert are checked before anything is written; of more rows,
 afterwards."""
@@ -63,123 +58,234 @@ STEP_ROWS, STEP_BYTES = 65_536, 64 * MIB
 """The most rows that are changed at once."""
 
 
-def write(
-    unit: UnitOfWork,
-    name: str,
-    operation: str,
-    make_statement: StatementMaker,
-    data: Any,
-    request: str | None,
-    *,
-    cast: bool = False,
-    leave_out_erased: bool | None = None,
-    content: Callable[[TableEntry], Any] = lambda entry: None,
-) -> None:
-    """Adds a statement that writes rows. If its request was applied before, rows are only compared by digest.
+class TableChange:
+    """The statements of one call on one table, in a unit of work.
 
     Args:
-        cast, leave_out_erased: as for ``Table.append``.
-        content: further content of the request beside its rows.
+        entry: the table's, by default with the statements so far.
     """
-    arguments.flag("cast", cast)
-    if leave_out_erased is not None:
-        arguments.flag("leave_out_erased", leave_out_erased)
-    entry, base_ts = unit.entry(name), unit.base.commit_ts
-    if cast:
-        data = cast_rows(entry, data)
-    digest = RowDigest(entry.schema.arrow) if unit.needs_content(request) else None
-    if not unit.has_applied(request):
+
+    def __init__(
+        self, unit: UnitOfWork, name: str, request: str | None = None, entry: TableEntry | None = None
+    ) -> None:
+        self.unit, self.name, self.request = unit, name, request
+        self.entry = unit.entry(name) if entry is None else entry
+
+    def append(self, data: Any, cast: bool, leave_out_erased: bool | None) -> None:
+        """Adds the statement of ``Table.append``."""
+
+        def make(rows: Iterator[pa.RecordBatch]) -> Write | None:
+            files = self.write_rows(rows)
+            return self._write(files) if files else None
+
+        self._add_rows("append", make, data, cast, leave_out_erased)
+
+    def insert(self, data: Any, cast: bool, leave_out_erased: bool | None) -> None:
+        """Adds the statement of ``Table.insert``."""
+        self._add_rows("insert", self.make_insert, data, cast, leave_out_erased)
+
+    def upsert(
+        self, data: Any, on: str | Sequence[str] | None, cast: bool = False, leave_out_erased: bool | None = None
+    ) -> None:
+        """Adds the statement of ``Table.upsert``: rows, and a tombstone for older rows with their keys."""
+        fields = key_fields(self.entry, on)
+
+        def make(rows: Iterator[pa.RecordBatch]) -> Write | None:
+            batches, keys = dedupe_last(rows, fields)
+            if keys.num_rows == 0:
+                return None
+            files = self.write_rows(batches)
+            return self._write(files, self.delete_keys(keys).tombstones)
+
+        names = sorted(field.name for field in fields)
+        self._add_rows("upsert", make, data, cast, leave_out_erased, lambda: names)
+
+    def replace(self, data: Any, keys: Any) -> None:
+        """Adds the statement of ``TransactionTable.replace``: rows, and a tombstone for keys, also of other rows."""
+        chosen = take_keys(self.entry, keys)
+
+        def make(rows: Iterator[pa.RecordBatch]) -> Write | None:
+            files = self.write_rows(rows)
+            made = self._write(files, self.delete_keys(chosen).tombstones)
+            return made if made.files or made.tombstones else None
+
+        # The keys are given, so no row can be left out.
+        self._add_rows("replace", make, data, False, False, lambda: keys_content(self.entry, chosen))
+
+    def overwrite(self, data: Any, force: bool, cast: bool, leave_out_erased: bool | None) -> None:
+        """Adds the statement of ``Table.overwrite``."""
+        arguments.flag("force", force)
+
+        def make(rows: Iterator[pa.RecordBatch]) -> Overwrite:
+            base = self.unit.base
+            base_name = base.name_of(self.entry.uuid)
+            files = self.write_rows(rows)
+            epoch = base.tables[base_name].epoch if base_name else 0
+            return Overwrite(
+                self.name, self.entry.uuid, epoch, base.commit_ts, files, force, self.request, self.entry.schema
+            )
+
+        self._add_rows("overwrite", make, data, cast, leave_out_erased)
+
+    def _add_rows(
+        self,
+        operation: str,
+        make: Callable[[Iterator[pa.RecordBatch]], Statement | None],
+        data: Any,
+        cast: bool,
+        leave_out_erased: bool | None,
+        content: Callable[[], Any] = lambda: None,
+    ) -> None:
+        """Adds a statement that writes rows. If its request was applied before, rows are only compared by digest.
+
+        Args:
+            make: makes the statement of rows that fit the table; None if there is nothing to do.
+            content: returns further content of the request beside its rows.
+        """
+        arguments.flag("cast", cast)
+        if leave_out_erased is not None:
+            arguments.flag("leave_out_erased", leave_out_erased)
+        unit, entry, request, base_ts = self.unit, self.entry, self.request, self.unit.base.commit_ts
+        if cast:
+            data = cast_rows(entry, data)
+        digest = RowDigest(entry.schema.arrow) if unit.needs_content(request) else None
+        if not unit.has_applied(request):
+            unit.begin_upload()
+            rows = rows_of(entry, data, digest, unit.erased_filter(entry, leave_out_erased))
+            if (statement := make(rows)) is not None:
+                if leaves_out_erased(entry, leave_out_erased):
+                    unit.add(ExpectErasures(self.name, entry.uuid, base_ts, None, request))
+                unit.add(statement)
+        elif digest:
+            for _ in rows_of(entry, data, digest):
+                pass
+        if request is not None and digest:
+            unit.add_digest(request, content_digest(operation, self.name, content(), digest.hexdigest()))
+
+    def write_rows(self, batches: Iterable[pa.RecordBatch]) -> tuple[DataFile, ...]:
+        """Writes rows that fit the table into data files; without rows, none. A second file begins an intent."""
+        context = self.unit.context
+        late = LateIntent(context.runtime, self.unit.intent)
+        write = partial(write_data_files, context.store, self.name, self.entry, batches, context.runtime)
+        return tuple(write(name=late.name, beat=late.beat, open_output=self.unit.uploads.files.open))
+
+    def _write(self, files: tuple[DataFile, ...], tombstones: tuple[Tombstone, ...] = ()) -> Write:
+        return Write(self.name, self.entry.uuid, files, tombstones, self.request, schema=self.entry.schema)
+
+    def make_insert(self, rows: Iterable[pa.RecordBatch]) -> InsertRows | None:
+        """The statement of ``Table.insert``; None without rows, or if the request was applied meanwhile.
+
+        Raises:
+            DuplicateKeyError: several rows have one key, or the table has it.
+            RowError: a key is NULL, or a row does not fit.
+        """
+        check = _InsertCheck.of(self.unit, self.name, self.entry)
+        buffered, rest = _buffer(check.add_keys(rows))
+        if not buffered:
+            return None
+        if rest is None and self._fit(InsertRows(self._write(()), check), check) is None:
+            return None
+        made = InsertRows(self._write(self.write_rows(chain(buffered, rest or ()))), check)
+        return made if rest is None else self._fit(made, check)
+
+    def _fit(self, statement: InsertRows, check: _InsertCheck) -> InsertRows | None:
+        """Checks the keys; None if the request was applied by a version that the transaction did not know."""
+        check.check_distinct()
+        try:
+            return self.unit.fit(statement)
+        except DuplicateKeyError:
+            if not self.unit.rebase():
+                raise
+        return None if self.unit.has_applied(self.request) else self.unit.fit(statement)
+
+    def delete(
+        self,
+        where: Where = None,
+        parameters: Parameters | None = None,
+        keys: Any = None,
+        on: Sequence[str] | None = None,
+        mode: Mode = "tombstone",
+    ) -> None:
+        """Adds the statement of ``Table.delete``."""
+        unit, name, entry, request = self.unit, self.name, self.entry, self.request
+        predicate, chosen = choose_rows("delete", entry, where, parameters, keys, on)
+        if mode == "positions" and chosen is not None:
+            raise InputError('mode="positions" takes a predicate, not keys')
+        if not unit.has_applied(request):
+            statement: Write | DeletePositions | None
+            if mode == "positions":
+                statement = self._delete_positions(predicate)
+            else:
+                made = self.delete_rows(predicate, chosen)
+                statement = made if made.tombstones else None
+            if statement is not None:
+                unit.add(statement)
+        if request is not None and unit.needs_content(request):
+            digest = content_digest("delete", name, *rows_content(entry, predicate, chosen))
+            before = unit.find_applied([request]).get(request)
+            if before and is_raw_digest(before.digest, {"table": name, "where": predicate, "keys": keys, "on": on}):
+                digest = before.digest
+            unit.add_digest(request, digest)
+
+    def delete_rows(self, where: Where, keys: Keys | None) -> Write:
+        """Makes a tombstone for the rows with some keys, or for which a predicate is TRUE. Reads no data.
+
+        Equalities on a tuple of columns become a keys tombstone, any other predicate a where tombstone.
+        """
+        if keys is not None:
+            return self.delete_keys(keys)
+        predicate = parse_where(self.unit.context, self.entry, where)
+        target = partial(self.unit.uploads.tombstone_object, self.name, self.entry.uuid)
+        tombstone = record_predicate(target, self.entry.schema, predicate)
+        return self._write((), (tombstone,) if tombstone else ())
+
+    def delete_keys(self, keys: Keys) -> Write:
+        """Makes a tombstone for the rows with these keys (see ``take_keys``); none without keys. Reads no data."""
+        tombstone = record_keys(partial(self.unit.uploads.tombstone_object, self.name, self.entry.uuid), keys)
+        return self._write((), (tombstone,) if tombstone else ())
+
+    def _delete_positions(self, where: Where) -> DeletePositions | None:
+        """Finds the rows that match, for deletion by position; reads the predicate's columns. None without any."""
+        unit, name, uuid = self.unit, self.name, self.entry.uuid
+        unit.keep_base()
+        epoch = next((each.epoch for each in unit.base.tables.values() if each.uuid == uuid), 0)
+        with unit.context.reading(unit.manifest.version):
+            predicate = parse_where(unit.context, self.entry, where)
+            found = matching_positions(View(unit.context, unit.manifest, name, unit.uploads.read), predicate)
+        if found:
+            return DeletePositions.of(name, uuid, found, self.request, tuple(sorted(columns(predicate))), epoch)
+        # Earlier statements may be why it found nothing, and a rebase may remove them (Change.without).
+        return DeletePositions.of(name, uuid, {}, self.request) if unit.changes(uuid) else None
+
+    def rows_to_change(
+        self, columns: Sequence[str], predicate: Predicate | None, *, with_commit_ts: bool = False
+    ) -> Iterator[tuple[pa.RecordBatch, RowLocations]]:
+        """Reads rows on which the commit depends from now on: it is refused if others change them.
+
+        Large batches are cut, and small ones are joined.
+        """
+        self.unit.depend_on_rows(self.name, predicate)
+        view = View(self.unit.context, self.unit.manifest, self.name, self.unit.uploads.read)
+        scan = Scan(view, columns=columns, where=predicate, with_commit_ts=with_commit_ts)
+        return _in_steps(rows_with_positions(scan))
+
+    def replace_rows(self, rows: Iterable[pa.RecordBatch], hidden: HiddenRows, columns: tuple[int, ...] = ()) -> None:
+        """Writes rows, and adds the statements that hide others and show these.
+
+        Args:
+            rows: of exactly the table's schema; taken once.
+            hidden: complete when the last of ``rows`` was taken.
+            columns: ids of the columns by which rows were found, for the history.
+        """
+        unit, uuid = self.unit, self.entry.uuid
         unit.begin_upload()
-        rows = rows_of(entry, data, digest, unit.erased_filter(entry, leave_out_erased))
-        if (statement := make_statement(unit, name, entry, rows, request)) is not None:
-            if leaves_out_erased(entry, leave_out_erased):
-                unit.add(ExpectErasures(name, entry.uuid, base_ts, None, request))
-            unit.add(statement)
-    elif digest:
-        for _ in rows_of(entry, data, digest):
-            pass
-    if request is not None and digest:
-        unit.add_digest(request, content_digest(operation, name, content(entry), digest.hexdigest()))
-
-
-def append(
-    unit: UnitOfWork, name: str, entry: TableEntry, rows: Iterator[pa.RecordBatch], request: str | None
-) -> Write | None:
-    """The statement of ``Table.append``."""
-    files = write_rows(unit, name, entry, rows)
-    return Write(name, entry.uuid, files, request=request, schema=entry.schema) if files else None
-
-
-def upsert(
-    unit: UnitOfWork,
-    name: str,
-    data: Any,
-    on: str | Sequence[str] | None,
-    request: str | None,
-    *,
-    cast: bool = False,
-    leave_out_erased: bool | None = None,
-) -> None:
-    """Adds the statement of ``Table.upsert``: rows, and a tombstone for older rows with their keys."""
-
-    def make(
-        unit: UnitOfWork, name: str, entry: TableEntry, rows: Iterator[pa.RecordBatch], request: str | None
-    ) -> Write | None:
-        batches, keys = dedupe_last(rows, key_fields(entry, on))
-        return _write_and_delete(unit, name, entry, batches, keys, request) if keys.num_rows else None
-
-    def key_names(entry: TableEntry) -> list[str]:
-        return sorted(field.name for field in key_fields(entry, on))
-
-    write(unit, name, "upsert", make, data, request, cast=cast, leave_out_erased=leave_out_erased, content=key_names)
-
-
-def replace_keys(
-    keys: Keys, unit: UnitOfWork, name: str, entry: TableEntry, rows: Iterator[pa.RecordBatch], request: str | None
-) -> Write | None:
-    """The statement of ``TransactionTable.replace``: rows, and a tombstone for ``keys``, which may be of other rows."""
-    made = _write_and_delete(unit, name, entry, rows, keys, request)
-    return made if made.files or made.tombstones else None
-
-
-def _write_and_delete(
-    unit: UnitOfWork, name: str, entry: TableEntry, rows: Iterator[pa.RecordBatch], keys: Keys, request: str | None
-) -> Write:
-    files = write_rows(unit, name, entry, rows)
-    return replace(delete_keys(unit, name, entry, keys, request), files=files)
-
-
-def overwrite(
-    force: bool, unit: UnitOfWork, name: str, entry: TableEntry, rows: Iterator[pa.RecordBatch], request: str | None
-) -> Overwrite:
-    """The statement of ``Table.overwrite``."""
-    base_name = unit.base.name_of(entry.uuid)
-    files = write_rows(unit, name, entry, rows)
-    epoch = unit.base.tables[base_name].epoch if base_name else 0
-    return Overwrite(name, entry.uuid, epoch, unit.base.commit_ts, files, force, request, entry.schema)
-
-
-def insert(
-    unit: UnitOfWork, name: str, entry: TableEntry, rows: Iterable[pa.RecordBatch], request: str | None
-) -> InsertRows | None:
-    """The statement of ``Table.insert``; None without rows, or if the request was applied meanwhile.
-
-    Raises:
-        DuplicateKeyError: several rows have one key, or the table has it.
-        RowError: a key is NULL, or a row does not fit.
-    """
-    check = _InsertCheck.of(unit, name, entry)
-    buffered, rest = _buffer(check.add_keys(rows))
-    if not buffered:
-        return None
-    made: InsertRows | None = InsertRows(Write(name, entry.uuid, request=request, schema=entry.schema), check)
-    if made and rest is None:
-        made = _fit(unit, made, check)
-    if made is None:
-        return None
-    files = write_rows(unit, name, entry, chain(buffered, rest or ()))
-    made = replace(made, write=replace(made.write, files=files))
-    return made if rest is None else _fit(unit, made, check)
+        # A row that is left out would be deleted.
+        files = self.write_rows(unit.passing(self.entry, rows, leave_out=False))
+        if hidden or unit.changes(uuid):
+            # Earlier statements may be why it hides nothing, and a rebase may remove them (Change.without).
+            unit.add(DeletePositions.of(self.name, uuid, hidden, self.request, columns))
+        if files:
+            unit.add(self._write(files))
 
 
 def add_inserts(unit: UnitOfWork, entry: TableEntry, write: Write, keys: Iterable[pa.RecordBatch]) -> None:
@@ -198,17 +304,6 @@ def add_inserts(unit: UnitOfWork, entry: TableEntry, write: Write, keys: Iterabl
         pass
     check.check_distinct()
     unit.add(InsertRows(write, check))
-
-
-def _fit(unit: UnitOfWork, statement: InsertRows, check: _InsertCheck) -> InsertRows | None:
-    """Checks the keys; None if the request was applied by a version that the transaction did not know."""
-    check.check_distinct()
-    try:
-        return unit.fit(statement)
-    except DuplicateKeyError:
-        if not unit.rebase():
-            raise
-    return None if unit.has_applied(statement.request) else unit.fit(statement)
 
 
 def _buffer(batches: Iterator[pa.RecordBatch]) -> tuple[list[pa.RecordBatch], Iterator[pa.RecordBatch] | None]:
@@ -299,51 +394,6 @@ def cast_rows(entry: TableEntry, data: Any) -> pa.RecordBatchReader:
     return pa.RecordBatchReader.from_batches(schema, conform(as_batches(data, schema), entry.schema, lossy))
 
 
-def write_rows(
-    unit: UnitOfWork, name: str, entry: TableEntry, batches: Iterable[pa.RecordBatch]
-) -> tuple[DataFile, ...]:
-    """Writes rows that fit the table into data files; without rows, none. A second file begins the unit's intent."""
-    late, context = LateIntent(unit.context.runtime, unit.intent), unit.context
-    return tuple(
-        write_data_files(
-            context.store, name, entry, batches, context.runtime,
-            name=late.name, beat=late.beat, open_output=unit.uploads.files.open,
-        )
-    )  # fmt: skip
-
-
-def delete(
-    unit: UnitOfWork,
-    name: str,
-    where: Where = None,
-    parameters: Parameters | None = None,
-    keys: Any = None,
-    on: Sequence[str] | None = None,
-    mode: Mode = "tombstone",
-    request: str | None = None,
-) -> None:
-    """Adds the statement of ``Table.delete``."""
-    entry = unit.entry(name)
-    predicate, taken = choose_rows("delete", entry, where, parameters, keys, on)
-    if mode == "positions" and taken is not None:
-        raise InputError('mode="positions" takes a predicate, not keys')
-    if not unit.has_applied(request):
-        statement: Write | DeletePositions | None
-        if mode == "positions":
-            statement = _delete_positions(unit, name, entry, predicate, request)
-        else:
-            made = delete_rows(unit, name, entry, predicate, taken, request)
-            statement = made if made.tombstones else None
-        if statement is not None:
-            unit.add(statement)
-    if request is not None and unit.needs_content(request):
-        content = content_digest("delete", name, *rows_content(entry, predicate, taken))
-        before = unit.find_applied([request]).get(request)
-        if before and is_raw_digest(before.digest, {"table": name, "where": predicate, "keys": keys, "on": on}):
-            content = before.digest
-        unit.add_digest(request, content)
-
-
 def choose_rows(
     verb: str, entry: TableEntry, where: Where, parameters: Parameters | None, keys: Any, on: str | Sequence[str] | None
 ) -> tuple[Where, Keys | None]:
@@ -354,41 +404,6 @@ def choose_rows(
     if on is not None and keys is None:
         raise InputError("on=... is for keys: a predicate names its own columns")
     return where, None if keys is None else take_keys(entry, keys, on)
-
-
-def delete_rows(
-    unit: UnitOfWork, name: str, entry: TableEntry, where: Where, keys: Keys | None, request: str | None
-) -> Write:
-    """Makes a tombstone for the rows with some keys, or for which a predicate is TRUE. Reads no data.
-
-    Equalities on a tuple of columns become a keys tombstone, any other predicate a where tombstone.
-    """
-    if keys is not None:
-        return delete_keys(unit, name, entry, keys, request)
-    target = partial(unit.uploads.tombstone_object, name, entry.uuid)
-    tombstone = record_predicate(target, entry.schema, parse_where(unit.context, entry, where))
-    return Write(name, entry.uuid, (), (tombstone,) if tombstone else (), request, schema=entry.schema)
-
-
-def delete_keys(unit: UnitOfWork, name: str, entry: TableEntry, keys: Keys, request: str | None = None) -> Write:
-    """Makes a tombstone for the rows with these keys (see ``take_keys``); none without keys. Reads no data."""
-    tombstone = record_keys(partial(unit.uploads.tombstone_object, name, entry.uuid), keys)
-    return Write(name, entry.uuid, (), (tombstone,) if tombstone else (), request, schema=entry.schema)
-
-
-def _delete_positions(
-    unit: UnitOfWork, name: str, entry: TableEntry, where: Where, request: str | None
-) -> DeletePositions | None:
-    """Finds the rows that match, for deletion by position; reads the predicate's columns. None if there are none."""
-    unit.keep_base()
-    epoch = next((each.epoch for each in unit.base.tables.values() if each.uuid == entry.uuid), 0)
-    with unit.context.reading(unit.manifest.version):
-        predicate = parse_where(unit.context, entry, where)
-        found = matching_positions(View(unit.context, unit.manifest, name, unit.uploads.read), predicate)
-    if found:
-        return DeletePositions.of(name, entry.uuid, found, request, tuple(sorted(columns(predicate))), epoch)
-    # Earlier statements may be why it found nothing, and a rebase may remove them (Change.without).
-    return DeletePositions.of(name, entry.uuid, {}, request) if unit.changes(entry.uuid) else None
 
 
 def rows_content(entry: TableEntry, where: Where, keys: Keys | None) -> list[Any]:
@@ -452,19 +467,6 @@ class RowLocations:
             hidden.setdefault(self.paths[file], BitMap()).update(BitMap(positions))
 
 
-def rows_to_change(
-    unit: UnitOfWork, name: str, columns: Sequence[str], predicate: Predicate | None, *, with_commit_ts: bool = False
-) -> Iterator[tuple[pa.RecordBatch, RowLocations]]:
-    """Reads rows on which the commit depends from now on: it is refused if others change them.
-
-    Large batches are cut, and small ones are joined.
-    """
-    unit.depend_on_rows(name, predicate)
-    view = View(unit.context, unit.manifest, name, unit.uploads.read)
-    scan = Scan(view, columns=columns, where=predicate, with_commit_ts=with_commit_ts)
-    return _in_steps(rows_with_positions(scan))
-
-
 def _in_steps(found: Iterable[PositionedRows]) -> Iterator[tuple[pa.RecordBatch, RowLocations]]:
     parts: list[PositionedRows] = []
     rows = size = 0
@@ -486,29 +488,3 @@ def _join(parts: Sequence[PositionedRows]) -> tuple[pa.RecordBatch, RowLocations
     files = np.repeat(np.arange(len(parts)), [part.num_rows for part, _, _ in parts])
     positions = np.concatenate([positions for _, _, positions in parts])
     return rows, RowLocations([path for _, path, _ in parts], files, positions)
-
-
-def replace_rows(
-    unit: UnitOfWork,
-    name: str,
-    entry: TableEntry,
-    rows: Iterable[pa.RecordBatch],
-    hidden: HiddenRows,
-    request: str | None,
-    columns: tuple[int, ...] = (),
-) -> None:
-    """Writes rows, and adds the statements that hide others and show these.
-
-    Args:
-        rows: of exactly the table's schema; taken once.
-        hidden: complete when the last of ``rows`` was taken.
-        columns: ids of the columns by which rows were found, for the history.
-    """
-    unit.begin_upload()
-    passing = unit.passing(entry, rows, leave_out=False)  # one that is left out would be deleted
-    files = write_rows(unit, name, entry, passing)
-    if hidden or unit.changes(entry.uuid):
-        # Earlier statements may be why it hides nothing, and a rebase may remove them (Change.without).
-        unit.add(DeletePositions.of(name, entry.uuid, hidden, request, columns))
-    if files:
-        unit.add(Write(name, entry.uuid, files, request=request, schema=entry.schema))

@@ -92,7 +92,7 @@ class CatalogVerbs(Generic[DoneT, ErasedT, TableT, RenamedT]):
             TableExistsError: the name is taken.
             SchemaError: a type cannot be stored, or a column cannot be part of a key.
             InputError: a setting is unknown, or its value is not allowed.
-            AppliedIdError: another table was created under this id, or the id was used for something else.
+            AppliedIdError: the id was used for something else.
 
         Examples:
             >>> events = db.create_table("events", pa.schema({"day": pa.date32()}), sort_key="day")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from functools import partial
 from typing import Any, Generic, TypeVar, get_args
 
 import pyarrow as pa
@@ -37,12 +36,12 @@ from dolmen.rows.scan.plan import View
 from dolmen.rows.write.casts import lossless
 from dolmen.rows.write.conform import conform
 from dolmen.rows.write.row_input import as_batches
-from dolmen.transactions import row_statements
 from dolmen.transactions.erase import erase_rows
 from dolmen.transactions.merge.clauses import Clauses, WhenMatched, WhenNotMatched, WhenNotMatchedBySource
 from dolmen.transactions.merge.merge import NewValues, is_upsert, merge_rows, update_rows
 from dolmen.transactions.merge.merge_source import SourceRows
-from dolmen.transactions.reading import KeyedTable, take_keys
+from dolmen.transactions.reading import KeyedTable
+from dolmen.transactions.row_statements import Mode, TableChange
 from dolmen.transactions.snapshot import Moment, restore_table
 from dolmen.transactions.unit_of_work import UnitOfWork
 
@@ -59,7 +58,7 @@ class TableVerbs(KeyedTable, Generic[DoneT, ErasedT]):
     def _apply(
         self,
         operation: str,
-        statement: Callable[[UnitOfWork, str], None],
+        statement: Callable[[TableChange], None],
         message: str | None,
         request: str | None,
         *,
@@ -71,7 +70,7 @@ class TableVerbs(KeyedTable, Generic[DoneT, ErasedT]):
         """Runs one statement.
 
         Args:
-            statement: adds itself to a unit of work, for the table of a name.
+            statement: adds itself to a unit of work.
             data: what the statement reads, and reads again when it is repeated.
             may_delay_files: small data files may wait for the commit, because the statement reads none of them.
             reads_rows: it depends on rows of the table, and is repeated when these have changed.
@@ -116,9 +115,11 @@ class TableVerbs(KeyedTable, Generic[DoneT, ErasedT]):
             >>> people.append([{"id": 4, "name": "Dan", "age": 61}]).rows
             1
         """
-        return self._write(
-            "append", row_statements.append, data, cast, request, message, leave_out_erased, may_delay_files=True
-        )
+
+        def statement(change: TableChange) -> None:
+            change.append(data, cast, leave_out_erased)
+
+        return self._apply("append", statement, message, request, data=data, may_delay_files=True)
 
     def insert(
         self,
@@ -149,7 +150,9 @@ class TableVerbs(KeyedTable, Generic[DoneT, ErasedT]):
             Traceback (most recent call last):
             dolmen.errors.DuplicateKeyError: ...
         """
-        return self._write("insert", row_statements.insert, data, cast, request, message, leave_out_erased)
+        return self._apply(
+            "insert", lambda change: change.insert(data, cast, leave_out_erased), message, request, data=data
+        )
 
     def upsert(
         self,
@@ -176,9 +179,10 @@ class TableVerbs(KeyedTable, Generic[DoneT, ErasedT]):
             >>> people.get(3)["age"]
             29
         """
-        statement = partial(
-            row_statements.upsert, data=data, on=on, request=request, cast=cast, leave_out_erased=leave_out_erased
-        )
+
+        def statement(change: TableChange) -> None:
+            change.upsert(data, on, cast, leave_out_erased)
+
         return self._apply("upsert", statement, message, request, data=data, may_delay_files=True)
 
     def overwrite(
@@ -207,8 +211,11 @@ class TableVerbs(KeyedTable, Generic[DoneT, ErasedT]):
             >>> people.count()
             1
         """
-        make = partial(row_statements.overwrite, arguments.flag("force", force))
-        return self._write("overwrite", make, data, cast, request, message, leave_out_erased)
+
+        def statement(change: TableChange) -> None:
+            change.overwrite(data, force, cast, leave_out_erased)
+
+        return self._apply("overwrite", statement, message, request, data=data)
 
     def delete(
         self,
@@ -217,7 +224,7 @@ class TableVerbs(KeyedTable, Generic[DoneT, ErasedT]):
         parameters: Parameters | None = None,
         keys: Any = None,
         on: Sequence[str] | None = None,
-        mode: row_statements.Mode = "tombstone",
+        mode: Mode = "tombstone",
         request: str | None = None,
         message: str | None = None,
     ) -> DoneT:
@@ -238,10 +245,11 @@ class TableVerbs(KeyedTable, Generic[DoneT, ErasedT]):
             >>> people.to_arrow()["name"].to_pylist()
             ['Grace']
         """
-        arguments.one_of("mode", mode, get_args(row_statements.Mode))
-        statement = partial(
-            row_statements.delete, where=where, parameters=parameters, keys=keys, on=on, mode=mode, request=request
-        )
+        arguments.one_of("mode", mode, get_args(Mode))
+
+        def statement(change: TableChange) -> None:
+            change.delete(where, parameters, keys, on, mode)
+
         # A file may be replaced before the commit: then the rows are looked up again.
         return self._apply("delete", statement, message, request, data=keys, reads_rows=mode == "positions")
 
@@ -278,8 +286,8 @@ class TableVerbs(KeyedTable, Generic[DoneT, ErasedT]):
         """
         ids: list[str] = []
 
-        def statement(unit: UnitOfWork, name: str) -> None:
-            ids.append(erase_rows(unit, name, where, parameters, keys, on, within, request))
+        def statement(change: TableChange) -> None:
+            ids.append(erase_rows(change, where, parameters, keys, on, within))
 
         done = self._apply("erase", statement, message, request, data=keys)
         return self._erased(ids[-1], done)
@@ -301,8 +309,8 @@ class TableVerbs(KeyedTable, Generic[DoneT, ErasedT]):
         Args:
             set: new values by column: Python values, or ``dolmen.Expression("price * 1.1")``, SQL in DuckDB's dialect
                 over the row's columns.
-            where: only rows for which this is TRUE, as in ``delete``; all rows by default.
-            parameters: values for ``?`` in the text of ``where``, in order, or for ``:name``, by name.
+            where: only rows for which it is TRUE; all rows by default.
+            parameters: as for ``delete``.
 
         Raises:
             InputError: DuckDB refuses an expression, or is not installed and there is one.
@@ -315,8 +323,8 @@ class TableVerbs(KeyedTable, Generic[DoneT, ErasedT]):
             >>> people.get(1)["age"]
             37
         """
-        statement = partial(update_rows, values=set, where=with_parameters(where, parameters), request=request)
-        return self._apply("update", statement, message, request, reads_rows=True)
+        where = with_parameters(where, parameters)
+        return self._apply("update", lambda change: update_rows(change, set, where), message, request, reads_rows=True)
 
     def merge(
         self,
@@ -368,8 +376,9 @@ class TableVerbs(KeyedTable, Generic[DoneT, ErasedT]):
         rows = SourceRows.of(source, entry.schema)
         clauses = Clauses.of(when_matched, when_not_matched, when_not_matched_by_source)
         operation = "delete" if clauses.is_delete else "upsert" if is_upsert(entry, rows, on, clauses) else "merge"
-        statement = partial(merge_rows, source=rows, on=on, clauses=clauses, request=request)
-        return self._apply(operation, statement, message, request, reads_rows=True)
+        return self._apply(
+            operation, lambda change: merge_rows(change, rows, on, clauses), message, request, reads_rows=True
+        )
 
     def add_column(
         self,
@@ -566,15 +575,15 @@ class TableVerbs(KeyedTable, Generic[DoneT, ErasedT]):
             '256MB'
         """
 
-        def statement(unit: UnitOfWork, name: str) -> None:
-            entry = unit.entry(name)
+        def statement(change: TableChange) -> None:
+            unit, entry = change.unit, change.entry
             if unit.has_applied(request):  # settings that were changed since may contradict it
                 checked = check_properties(changes, TABLE_PROPERTIES, "a table")
             else:
                 checked = check_table_properties(changes, entry.schema, entry.primary_key, entry.properties)
                 if checked:
-                    unit.add(SetProperties(name, entry.uuid, checked, request, seen=entry))
-            unit.add_content(request, "set", name, checked)
+                    unit.add(SetProperties(change.name, entry.uuid, checked, request, seen=entry))
+            unit.add_content(request, "set", change.name, checked)
 
         return self._apply("set", statement, message, request)
 
@@ -588,20 +597,12 @@ class TableVerbs(KeyedTable, Generic[DoneT, ErasedT]):
         request: str | None = None,
         message: str | None = None,
     ) -> DoneT:
-        """Makes this table what it was in an earlier version, in one commit that copies and deletes nothing.
-
-        Rows, columns and settings become those of that version; its name stays. ``Database.restore`` brings back
-        dropped tables.
-
-        Args:
-            version, timestamp, tag: the version; see ``Database.at``.
-            settled: refuse a time to which a commit under way may still be dated. Without this, the newest version so
-                far is restored.
+        """Makes this table what it was in an earlier version; its name stays. See ``Database.restore``.
 
         Raises:
-            UnsettledTimestampError: the time is in the future, or not settled although ``settled`` is True.
-            VersionNotFoundError, VersionExpiredError, TagNotFoundError: there is no such version any more.
-            TableNotFoundError: this table did not exist then.
+            UnsettledTimestampError, VersionNotFoundError, VersionExpiredError, TagNotFoundError: as for
+                ``Database.restore``.
+            TableNotFoundError: this table did not exist in that version.
 
         Examples:
             >>> commit = people.delete("TRUE")
@@ -610,37 +611,22 @@ class TableVerbs(KeyedTable, Generic[DoneT, ErasedT]):
             >>> people.count()
             3
         """
-        statement = partial(restore_table, moment=Moment(version, timestamp, tag, settled), request=request)
+        moment = Moment(version, timestamp, tag, settled)
+
+        def statement(change: TableChange) -> None:
+            restore_table(change.unit, change.name, moment, request)
+
         return self._apply("restore", statement, message, request, needs_newest=True)
 
-    def _write(
-        self,
-        operation: str,
-        make: row_statements.StatementMaker,
-        data: Any,
-        cast: bool,
-        request: str | None,
-        message: str | None,
-        leave_out_erased: bool | None,
-        *,
-        may_delay_files: bool = False,
-    ) -> DoneT:
-        def statement(unit: UnitOfWork, name: str) -> None:
-            row_statements.write(
-                unit, name, operation, make, data, request, cast=cast, leave_out_erased=leave_out_erased
-            )
-
-        return self._apply(operation, statement, message, request, data=data, may_delay_files=may_delay_files)
-
     def _alter(
-        self, change: SchemaChange | Callable[[Schema], SchemaChange], request: str | None, message: str | None
+        self, column_change: SchemaChange | Callable[[Schema], SchemaChange], request: str | None, message: str | None
     ) -> DoneT:
-        def statement(unit: UnitOfWork, name: str) -> None:
-            entry = unit.entry(name)
-            made = change(entry.schema) if callable(change) else change
+        def statement(change: TableChange) -> None:
+            unit, entry = change.unit, change.entry
+            made = column_change(entry.schema) if callable(column_change) else column_change
             if not unit.has_applied(request):
-                unit.add(AlterTable(name, entry.uuid, entry.schema, entry.sort_key, (made,), request))
-            unit.add_content(request, "alter", name, repr(made))
+                unit.add(AlterTable(change.name, entry.uuid, entry.schema, entry.sort_key, (made,), request))
+            unit.add_content(request, "alter", change.name, repr(made))
 
         return self._apply("alter", statement, message, request)
 
@@ -674,13 +660,13 @@ class TransactionTable(TableVerbs[None, str]):
     def _apply(
         self,
         operation: str,
-        statement: Callable[[UnitOfWork, str], None],
+        statement: Callable[[TableChange], None],
         message: str | None,
         request: str | None,
         **how: Any,
     ) -> None:
         refuse_message(message)
-        statement(self._unit, self.name)
+        statement(TableChange(self._unit, self.name, request))
 
     def _erased(self, id_: str, done: None) -> str:
         return id_
@@ -697,17 +683,7 @@ class TransactionTable(TableVerbs[None, str]):
             >>> people.count()
             2
         """
-        chosen = take_keys(self._entry, keys)
-        row_statements.write(
-            self._unit,
-            self.name,
-            "replace",
-            partial(row_statements.replace_keys, chosen),
-            data,
-            request,
-            leave_out_erased=False,  # the keys are given, so no row can be left out
-            content=lambda entry: row_statements.keys_content(entry, chosen),
-        )
+        TableChange(self._unit, self.name, request).replace(data, keys)
 
 
 def refuse_message(message: str | None) -> None:

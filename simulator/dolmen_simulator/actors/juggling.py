@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from dolmen.commit.statements.row_changes import Overwrite
 from dolmen.errors import ConflictError, TableNotFoundError
-from dolmen.transactions import row_statements
+from dolmen.transactions.row_statements import TableChange, rows_of
 from dolmen.transactions.transaction import Transaction, unit_of
 from dolmen.transactions.unit_of_work import Commit
 from dolmen_simulator.actors.declaring import create_table_in
@@ -157,7 +157,7 @@ class TableRewriter(Actor):
             if own.uuid != entry.uuid:
                 raise ConflictError(f"table {name!r} was dropped and created again after version {seen.version}")
             unit.begin_upload()
-            files = row_statements.write_rows(unit, name, entry, row_statements.rows_of(entry, arrow(rows)))
+            files = TableChange(unit, name).write_rows(rows_of(entry, arrow(rows)))
             unit.add(Overwrite(name, entry.uuid, own.epoch, seen.manifest.commit_ts, files, schema=entry.schema))
             return transaction.commit()
 

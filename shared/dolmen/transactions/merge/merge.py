@@ -27,7 +27,6 @@ from dolmen.rows.write.casts import lossless
 from dolmen.rows.write.conform import conform
 from dolmen.rows.write.row_digest import RowDigest
 from dolmen.rows.write.row_input import as_batches
-from dolmen.transactions import row_statements
 from dolmen.transactions.merge.clauses import (
     Clause,
     Clauses,
@@ -42,8 +41,7 @@ from dolmen.transactions.merge.clauses import (
 )
 from dolmen.transactions.merge.merge_source import MAX_PAIRS, PAIR_BYTES, Indices, KeyIndex, SourceRows
 from dolmen.transactions.reading import key_fields
-from dolmen.transactions.row_statements import HiddenRows, RowLocations
-from dolmen.transactions.unit_of_work import UnitOfWork
+from dolmen.transactions.row_statements import STEP_ROWS, HiddenRows, RowLocations, TableChange, rows_content
 
 TARGET, SOURCE = "target", "source"
 
@@ -51,18 +49,18 @@ NewValues: TypeAlias = Mapping[str, Any]
 """New values by column: Python values, which are the same in all rows, or ``Expression``."""
 
 
-def update_rows(unit: UnitOfWork, name: str, values: NewValues, where: Where, request: str | None) -> None:
+def update_rows(change: TableChange, values: NewValues, where: Where) -> None:
     """Adds the statements of ``Table.update``, unless its request was applied before."""
-    entry = unit.entry(name)
+    unit, entry, request = change.unit, change.entry, change.request
     condition: Where = "TRUE" if where is None else where
     predicate = parse(condition, entry.schema, now_us=unit.now_us)
     terms = _new_values(entry, values)
     if not unit.has_applied(request):
         with unit.savepoint():
-            _update(unit, name, entry, terms, predicate, request)
+            _update(change, terms, predicate)
     if unit.needs_content(request):
         by_name = sorted([column, *_term_content(column, term)] for column, term in terms.items())
-        unit.add_content(request, "update", name, by_name, *row_statements.rows_content(entry, condition, None))
+        unit.add_content(request, "update", change.name, by_name, *rows_content(entry, condition, None))
 
 
 def _new_values(entry: TableEntry, values: NewValues) -> dict[str, Expression | RepeatedValue]:
@@ -112,14 +110,8 @@ def _term_content(name: str, term: Expression | RepeatedValue) -> list[str]:
     return ["value", digest.hexdigest()]
 
 
-def _update(
-    unit: UnitOfWork,
-    name: str,
-    entry: TableEntry,
-    new: Mapping[str, Expression | RepeatedValue],
-    predicate: Predicate,
-    request: str | None,
-) -> None:
+def _update(change: TableChange, new: Mapping[str, Expression | RepeatedValue], predicate: Predicate) -> None:
+    entry = change.entry
     texts = [term.sql for term in new.values() if isinstance(term, Expression)]
     with _evaluator(texts) as evaluator:
         names = [field.name for field in entry.schema.fields]
@@ -127,7 +119,7 @@ def _update(
         needed = [column for column in names if column in used or column not in new] or names[:1]
         terms: dict[str, Term] = {column: SideColumn(TARGET, column) for column in needed}
         template = RowTemplate(entry.schema, {**terms, **new}, {TARGET: _target_schema(entry, needed)}, evaluator)
-        found = row_statements.rows_to_change(unit, name, needed, predicate)
+        found = change.rows_to_change(needed, predicate)
         hidden: HiddenRows = {}
 
         def rows() -> Iterator[pa.RecordBatch]:
@@ -135,7 +127,7 @@ def _update(
                 locations.hide(hidden)
                 yield template.make({TARGET: target})
 
-        row_statements.replace_rows(unit, name, entry, rows(), hidden, request, tuple(sorted(columns(predicate))))
+        change.replace_rows(rows(), hidden, tuple(sorted(columns(predicate))))
 
 
 @contextmanager
@@ -153,9 +145,7 @@ def _target_schema(entry: TableEntry, names: Sequence[str]) -> pa.Schema:
     return pa.schema([(field.name, field.arrow_type) for field in entry.schema.fields if field.name in names])
 
 
-def merge_rows(
-    unit: UnitOfWork, name: str, source: SourceRows, on: str | Sequence[str], clauses: Clauses, request: str | None
-) -> None:
+def merge_rows(change: TableChange, source: SourceRows, on: str | Sequence[str], clauses: Clauses) -> None:
     """Adds the statements of ``Table.merge``, which are those of an upsert or a delete where that is the same.
 
     Raises:
@@ -163,30 +153,30 @@ def merge_rows(
         SchemaError, RowError: columns or values do not fit.
         DuplicateKeyError: a row that it inserts has a primary key that the table, or another such row, has.
     """
-    entry = unit.entry(name)
+    unit, entry, request = change.unit, change.entry, change.request
     fields = key_fields(entry, on)
     if is_upsert(entry, source, on, clauses):
         if KeyIndex(source.keys(fields), fields).repeated:
             raise _key_twice(fields)  # no row of a merge is the last
-        row_statements.upsert(unit, name, source.rows, on, request)
+        change.upsert(source.rows, on)
         return
     if clauses.is_delete:
         keys = source.keys(fields).drop_null()
-        row_statements.delete(unit, name, keys=keys, on=keys.column_names, request=request)
+        change.delete(keys=keys, on=keys.column_names)
         return
     clauses = clauses.named_as(entry.schema)
     if not unit.has_applied(request):
         with _evaluator(clauses.texts) as evaluator:
-            merging = _StreamedMerge(unit, name, entry, fields, source, clauses, evaluator)
+            merging = _StreamedMerge(change, fields, source, clauses, evaluator)
             try:
                 with unit.savepoint():
-                    merging.run(request)
+                    merging.run()
             except RepeatedKeyError:
                 with unit.savepoint():
-                    merging.run(request, keys_repeat=True)
+                    merging.run(keys_repeat=True)
     if unit.needs_content(request):
         names = sorted(field.name for field in fields)
-        unit.add_content(request, "merge", name, names, *clauses.content(), source.digest())
+        unit.add_content(request, "merge", change.name, names, *clauses.content(), source.digest())
 
 
 def is_upsert(entry: TableEntry, source: SourceRows, on: str | Sequence[str], clauses: Clauses) -> bool:
@@ -222,15 +212,14 @@ class _StreamedMerge:
 
     def __init__(
         self,
-        unit: UnitOfWork,
-        name: str,
-        entry: TableEntry,
+        change: TableChange,
         fields: tuple[Field, ...],
         source: SourceRows,
         clauses: Clauses,
         evaluator: Evaluator | None,
     ) -> None:
-        self._unit, self._name, self._entry, self._fields = unit, name, entry, fields
+        self._change, self._entry, self._fields = change, change.entry, fields
+        entry = change.entry
         self._source, self._clauses, self._evaluator = source, clauses, evaluator
         self._index = KeyIndex(source.keys(fields), fields)
         self._is_on_primary_key = {field.id for field in fields} == set(entry.primary_key)
@@ -281,7 +270,7 @@ class _StreamedMerge:
             return terms
         return {name: terms.get(name, SideColumn(TARGET, name)) for name in self._names}
 
-    def run(self, request: str | None, *, keys_repeat: bool = False) -> None:
+    def run(self, *, keys_repeat: bool = False) -> None:
         """Reads, and adds the statements.
 
         Args:
@@ -302,28 +291,28 @@ class _StreamedMerge:
         if self._index.rows == 0 and not self._clauses.by_source:
             return
         where = None if self._clauses.by_source else self._index.predicate()
-        found = row_statements.rows_to_change(self._unit, self._name, self._needed, where)
+        found = self._change.rows_to_change(self._needed, where)
         if keys_repeat:
-            keys = row_statements.rows_to_change(self._unit, self._name, self._keys, where, with_commit_ts=True)
+            keys = self._change.rows_to_change(self._keys, where, with_commit_ts=True)
             self._latest = LatestRows(self._index, count, self._fields, keys)
-        rows = self._changes(found)
+        rows = self._changed_rows(found)
         may_insert_twice = self._clauses.may_insert_twice(self._entry, self._keys)
         if self._clauses.not_matched and not may_insert_twice:
             rows = chain(rows, self._insert())
         ids = tuple(sorted(field.id for field in self._fields))
-        row_statements.replace_rows(self._unit, self._name, self._entry, rows, self._hidden, request, ids)
+        self._change.replace_rows(rows, self._hidden, ids)
         if may_insert_twice:  # behind the rows that go: one of these may have the key
-            inserts = row_statements.insert(self._unit, self._name, self._entry, self._insert(), request)
+            inserts = self._change.make_insert(self._insert())
             if inserts:
-                self._unit.add(inserts)
+                self._change.unit.add(inserts)
 
-    def _changes(self, found: Iterator[tuple[pa.RecordBatch, RowLocations]]) -> Iterator[pa.RecordBatch]:
+    def _changed_rows(self, found: Iterator[tuple[pa.RecordBatch, RowLocations]]) -> Iterator[pa.RecordBatch]:
         for target, locations in found:
-            yield from self._change(target, locations)
+            yield from self._apply(target, locations)
         if self._latest:
             self._latest.hide_others(self._hidden, self._changed)
 
-    def _change(self, target: pa.RecordBatch, locations: RowLocations) -> Iterator[pa.RecordBatch]:
+    def _apply(self, target: pa.RecordBatch, locations: RowLocations) -> Iterator[pa.RecordBatch]:
         """Applies the clauses for rows of the target."""
         keys = [target[name] for name in self._keys]
         alone = np.ones(target.num_rows, np.bool_)
@@ -369,8 +358,8 @@ class _StreamedMerge:
     def _insert(self) -> Iterator[pa.RecordBatch]:
         """Applies the clauses for rows of the source that match nothing."""
         new = np.flatnonzero(~self._met)
-        for start in range(0, len(new), row_statements.STEP_ROWS):
-            rows = self._source.rows.take(pa.array(new[start : start + row_statements.STEP_ROWS]))
+        for start in range(0, len(new), STEP_ROWS):
+            rows = self._source.rows.take(pa.array(new[start : start + STEP_ROWS]))
             for plan, _, own in self._choose(self._not_matched, {SOURCE: rows}):
                 yield from plan.make(own)
 
@@ -415,7 +404,7 @@ class LatestRows:
         for batch, locations in rows:
             ts = batch[COMMIT_TS].cast(pa.int64()).to_numpy()
             files = self._files(locations)
-            for _, _, left, right in index.pairs([batch[field.name] for field in fields], row_statements.STEP_ROWS):
+            for _, _, left, right in index.pairs([batch[field.name] for field in fields], STEP_ROWS):
                 order = np.lexsort((left, ts[left], right))
                 left, right = left[order], right[order]
                 last = np.append(right[1:] != right[:-1], True)[: len(right)]
