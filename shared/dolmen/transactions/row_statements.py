@@ -434,7 +434,6 @@ def parse_where(context: Context, entry: TableEntry, where: Where) -> Predicate:
     return parse(where, entry.schema, now_us=context.store.clock.current_us)
 
 
-Indices: TypeAlias = npt.NDArray[np.int64]
 HiddenRows: TypeAlias = dict[str, BitMap]
 """Positions of rows to hide, by the path of their file."""
 
@@ -450,10 +449,10 @@ class RowLocations:
     """
 
     paths: Sequence[str]
-    files: Indices
-    positions: Indices
+    files: npt.NDArray[np.int64]
+    positions: npt.NDArray[np.int64]
 
-    def take(self, indices: Indices) -> RowLocations:
+    def take(self, indices: npt.NDArray[np.int64]) -> RowLocations:
         """The locations of some of the rows; the indices ascend."""
         return RowLocations(self.paths, self.files[indices], self.positions[indices])
 

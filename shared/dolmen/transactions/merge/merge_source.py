@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -25,65 +26,26 @@ from dolmen.rows.write.frames import frame_cast, is_pandas, is_polars
 from dolmen.rows.write.row_digest import RowDigest
 from dolmen.rows.write.row_input import as_batches
 
-
-def keys_predicate(keys: Keys, fields: tuple[Field, ...], *, listed: bool) -> Predicate:
-    """A predicate that is TRUE for every row with one of the keys, and for few others.
-
-    Args:
-        keys: all of them, if they are listed; else some of them with the ends of each column. At least one.
-        fields: the key's columns.
-        listed: whether the predicate lists the values of each column; else it has their range.
-    """
-    parts: list[Predicate] = []
-    for field in sorted(fields, key=lambda field: field.id):
-        values = keys[str(field.id)]
-        kind = str(values.type)
-        column = Column(field.id, kind)
-        if listed:
-            distinct = pc.unique(values)
-            plain = to_plain(distinct.take(pc.sort_indices(distinct)))
-            parts.append(In(column, kind, tuple(to_json(value) for value in plain)))
-            continue
-        ends = pc.min_max(values)
-        least, greatest = to_plain(pa.array([ends["min"], ends["max"]], values.type))
-        parts.append(Compare(">=", column, Literal(kind, to_json(least))))
-        parts.append(Compare("<=", column, Literal(kind, to_json(greatest))))
-    return parts[0] if len(parts) == 1 else And(tuple(parts))
-
-
 MAX_BYTES = 256 * MIB
-"""A merge holds its source in memory: this much Arrow memory at most."""
-
-
+"""The most Arrow memory of a source."""
 LISTED = 10_000
 """The most keys that are looked up one by one; of more, only the range of each column."""
-
-
-MAX_PAIRS = 131_072
-
-
-PAIR_BYTES = 64 * MIB
-"""Up to so many pairs of a target and a source row are worked on at once, or those of one target row."""
-
+MAX_PAIRS, PAIR_BYTES = 131_072, 64 * MIB
+"""The most pairs of a target and a source row that are worked on at once, unless one target row has more."""
 
 Indices: TypeAlias = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class SourceRows:
-    """The rows of a source in stored types, all in memory.
-
-    Args:
-        rows: in one batch.
-        find: how their values are cast to those of a table.
-    """
+    """The rows of a source in stored types, all in memory; ``find`` returns their casts to a table's types."""
 
     rows: pa.RecordBatch
     find: FindCast
 
     @classmethod
     def of(cls, data: Any, schema: Schema) -> SourceRows:
-        """Takes the rows of any holder of rows, as ``Table.append`` does, but with any columns.
+        """Takes rows as ``Table.append`` does, but with any columns.
 
         Args:
             schema: the table's: types of Python objects, and of frames where nothing is lost.
@@ -96,24 +58,24 @@ class SourceRows:
         if isinstance(data, SourceRows):
             return data
         reader, find = as_batches(data, schema.arrow), frame_cast(data) or lossless
-        wanted = {field.name: field.arrow_type for field in schema.fields}
-        kept, size = [], 0
+        table_types = {field.name: field.arrow_type for field in schema.fields}
         names = own_names(reader.schema.names, schema)
         if alike := same_names(names):
             raise SchemaError(f"column {alike[0]!r} is there twice in the source, whatever its case: rename one")
-        given = [field.with_name(name) for field, name in zip(reader.schema, names, strict=True)]
-        stored = pa.schema([pa.field(field.name, _stored(field, wanted)) for field in given])
+        fields = [field.with_name(name) for field, name in zip(reader.schema, names, strict=True)]
+        stored = pa.schema([pa.field(field.name, _stored_type(field, table_types)) for field in fields])
+        batches, size = [], 0
         for batch in conform(reader, stored, find):
-            kept.append(batch)
+            batches.append(batch)
             size += batch.nbytes
             if size > MAX_BYTES:
                 raise LimitError(
                     f"a merge of more than {MAX_BYTES >> 20} MB of rows: split it, or run it on Spark "
                     "(dolmen.spark.merge)"
                 )
-        table = pa.Table.from_batches(kept, stored).combine_chunks()
+        table = pa.Table.from_batches(batches, stored).combine_chunks()
         if is_pandas(data) or is_polars(data):
-            table = _as_in_table(table, wanted, find)
+            table = _as_in_table(table, table_types, find)
         arrays = [one_array(column) for column in table.columns]
         return cls(pa.RecordBatch.from_arrays(arrays, schema=table.schema), find)
 
@@ -134,9 +96,9 @@ class SourceRows:
         if missing := [name for name in names if name not in self.rows.schema.names]:
             raise SchemaError(f"the source has no column {missing[0]!r}, which the merge goes by")
         own = self.rows.select(names)
-        wanted = pa.schema([(field.name, field.arrow_type) for field in fields])
+        schema = pa.schema([(field.name, field.arrow_type) for field in fields])
         reader = pa.RecordBatchReader.from_batches(own.schema, [own])
-        return pa.Table.from_batches(conform(reader, wanted, self.find), wanted)
+        return pa.Table.from_batches(conform(reader, schema, self.find), schema)
 
 
 class KeyIndex:
@@ -149,19 +111,18 @@ class KeyIndex:
 
     def __init__(self, keys: pa.Table, fields: tuple[Field, ...]) -> None:
         self._fields = fields
-        known = ~_null_mask(keys.columns, keys.num_rows)
+        is_complete = ~_null_mask(keys.columns, keys.num_rows)
+        self._source_rows = np.flatnonzero(is_complete)
         self.rows = keys.num_rows
-        self.nulls = int(self.rows - np.count_nonzero(known))
-        self._keys = keys.filter(pa.array(known)) if self.nulls else keys
-        self._arrays = [one_array(column) for column in self._keys.columns]
+        self.nulls = self.rows - len(self._source_rows)
+        complete = keys.filter(pa.array(is_complete)) if self.nulls else keys
+        self._arrays = [one_array(column) for column in complete.columns]
         self._exact = is_exact([array.type for array in self._arrays])
-        found = codes(self._arrays) if self._keys.num_rows else np.zeros(0, np.int64)
-        order = np.argsort(found, kind="stable")
-        self._codes, self._order = found[order], order
-        self._source_rows = np.flatnonzero(known)
-        distinct = keys_from_arrow(self._keys, fields)
-        self.repeated = distinct.num_rows < self._keys.num_rows
-        self._distinct = distinct
+        found = codes(self._arrays) if complete.num_rows else np.zeros(0, np.int64)
+        self._order = np.argsort(found, kind="stable")
+        self._codes = found[self._order]
+        self._distinct = keys_from_arrow(complete, fields)
+        self.repeated = self._distinct.num_rows < complete.num_rows
 
     def predicate(self) -> Predicate:
         """A predicate that is TRUE for every row with one of the keys, and for few others."""
@@ -177,8 +138,8 @@ class KeyIndex:
             most: pairs in a part, unless one target row has more.
 
         Yields:
-            The first and the last (exclusive) target row of a part, and the place of the target row and of the source
-            row of each pair; target rows ascend.
+            The first and the last (exclusive) target row of a part, and the indices of the target rows (ascending) and
+            of the source rows of its pairs.
         """
         rows = len(target[0])
         own = codes(target) if rows else np.zeros(0, np.int64)
@@ -208,7 +169,7 @@ class KeyIndex:
 
 
 def _null_mask(columns: Sequence[pa.Array | pa.ChunkedArray], rows: int) -> npt.NDArray[np.bool_]:
-    """Which rows have a NULL in some column."""
+    """A mask of the rows with a NULL in some column."""
     found = np.zeros(rows, np.bool_)
     for column in columns:
         if column.null_count:
@@ -216,27 +177,49 @@ def _null_mask(columns: Sequence[pa.Array | pa.ChunkedArray], rows: int) -> npt.
     return found
 
 
-def _stored(field: pa.Field, wanted: dict[str, pa.DataType]) -> pa.DataType:
+def _stored_type(field: pa.Field, table_types: dict[str, pa.DataType]) -> pa.DataType:
     if pa.types.is_null(field.type):
-        return wanted.get(field.name, pa.string())
+        return table_types.get(field.name, pa.string())
     try:
         return storable(field.type)
     except SchemaError as error:
-        if field.name in wanted and pa.types.is_nested(field.type):  # with nothing but NULL at some place
-            return wanted[field.name]
+        if field.name in table_types and pa.types.is_nested(field.type):  # with nothing but NULL at some position
+            return table_types[field.name]
         raise SchemaError(f"column {field.name!r}: {error}") from None
 
 
-def _as_in_table(rows: pa.Table, wanted: dict[str, pa.DataType], find: FindCast) -> pa.Table:
+def _as_in_table(rows: pa.Table, table_types: dict[str, pa.DataType], find: FindCast) -> pa.Table:
     """Rows of a frame in the types of the table's columns, where nothing is lost: a frame may not have these types."""
-    for place, field in enumerate(rows.schema):
-        target = wanted.get(field.name, field.type)
+    for index, field in enumerate(rows.schema):
+        target = table_types.get(field.name, field.type)
         if target == field.type:
             continue
-        try:
+        with suppress(SchemaError, Misfit):
             cast = find(field.type, target)
-            column = one_array(rows.column(place))
-            rows = rows.set_column(place, field.with_type(target), cast(column) if cast else column)
-        except (SchemaError, Misfit):
-            continue
+            column = one_array(rows.column(index))
+            rows = rows.set_column(index, field.with_type(target), cast(column) if cast else column)
     return rows
+
+
+def keys_predicate(keys: Keys, fields: tuple[Field, ...], *, listed: bool) -> Predicate:
+    """A predicate that is TRUE for every row with one of the keys, and for few others.
+
+    Args:
+        keys: at least one: all of them, if they are listed; else some of them with the ends of each column.
+        listed: whether the predicate lists the values of each column; else it has their range.
+    """
+    parts: list[Predicate] = []
+    for field in sorted(fields, key=lambda field: field.id):
+        values = keys[str(field.id)]
+        kind = str(values.type)
+        column = Column(field.id, kind)
+        if listed:
+            distinct = pc.unique(values)
+            plain = to_plain(distinct.take(pc.sort_indices(distinct)))
+            parts.append(In(column, kind, tuple(to_json(value) for value in plain)))
+            continue
+        ends = pc.min_max(values)
+        least, greatest = to_plain(pa.array([ends["min"], ends["max"]], values.type))
+        parts.append(Compare(">=", column, Literal(kind, to_json(least))))
+        parts.append(Compare("<=", column, Literal(kind, to_json(greatest))))
+    return parts[0] if len(parts) == 1 else And(tuple(parts))
