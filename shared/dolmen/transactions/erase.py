@@ -34,7 +34,7 @@ class ErasureResult:
 
     Args:
         id: of the erasure, for ``Database.erasure`` and ``dolmen erasures``.
-        commit: the commit that made it; "nothing" if its request was applied before.
+        commit: the commit that write it; "nothing" if its request was applied before.
         due_at: the time by which its rows have left the disk; None if the request was applied before.
         sources: tables that it does not reach, although one that it reaches was cloned from them. While they have the
             rows, in files of both, the rows do not leave the disk.
@@ -83,7 +83,7 @@ class ListedErasure:
 
     Args:
         id: 32 hexadecimal digits.
-        version: the version that it made.
+        version: the version that it write.
         commit_ts: the timestamp of its deletes.
         requested_at: the time of the request, by the store's clock.
         due_at: the time by which its rows have left the disk.
@@ -145,11 +145,11 @@ def erase_rows(
     if request is not None:
         digest = content_digest("erase", name, *rows_content(entry, predicate, chosen))
     if not unit.has_applied(request):
-        made = change.delete_rows(predicate, chosen)
-        if chosen is not None and not made.tombstones:  # an empty list: an erasure of no row has a receipt, too
-            made = change.delete_rows("FALSE", None)
-        if made.tombstones:
-            rows = made.tombstones[0], entry.schema
+        write = change.delete_rows(predicate, chosen)
+        if chosen is not None and not write.tombstones:  # an empty list: an erasure of no row has a receipt, too
+            write = change.delete_rows("FALSE", None)
+        if write.tombstones:
+            rows = write.tombstones[0], entry.schema
             unit.add(
                 Erase(name, entry.uuid, id_, unit.now_us, *rows, digest=digest, within_us=within_us, request=request)
             )

@@ -163,6 +163,56 @@ class ReadableTable:
         """
         return self.scan(where=where, parameters=parameters).count()
 
+    def get(self, key: Any, columns: Sequence[str] | None = None) -> dict[str, Any] | None:
+        """The row with a key, by column; None if there is none.
+
+        If several rows have the key, which ``append`` does not prevent, it is one of those that were committed last.
+
+        Args:
+            key: the value of the primary key, or a tuple of the values of its columns.
+            columns: names of columns; all by default.
+
+        Raises:
+            InputError: the table has no primary key, or the value does not fit it; or Python does not have a date or
+                time of the row, which ``get_many`` returns.
+
+        Examples:
+            >>> people.get(2)
+            {'id': 2, 'name': 'Grace', 'age': 45}
+        """
+        found = self._lookup([key], columns, with_commit_ts=True).to_arrow()
+        if not found.num_rows:
+            return None
+        last = found.sort_by([(COMMIT_TS, "descending")]).slice(0, 1).drop_columns([COMMIT_TS])
+        [row] = to_dicts(last)
+        return row
+
+    def get_many(self, keys: Any, columns: Sequence[str] | None = None) -> pa.Table:
+        """The rows with some keys, in any order. Keys without a row are left out, and repeated keys count once.
+
+        Args:
+            keys: values of the primary key, as a list, a Series, or an Arrow or NumPy array; tuples, if it has several
+                columns; or Arrow data with columns of their names.
+            columns: names of columns; all by default.
+
+        Raises:
+            InputError: the table has no primary key, or a value does not fit it.
+
+        Examples:
+            >>> people.get_many([1, 2, 7], ["id"]).num_rows
+            2
+        """
+        return self._lookup(keys, columns, with_commit_ts=False).to_arrow()
+
+    def _lookup(self, keys: Any, columns: Sequence[str] | None, *, with_commit_ts: bool) -> Lookup:
+        view = self._view()
+        entry = view.entry()
+        table = take_keys(entry, keys)
+        if table.num_rows:
+            self._note_read(where_key_in({id_: table[str(id_)] for id_ in entry.primary_key}))
+        names = None if columns is None else arguments.names("columns", columns)
+        return Lookup(view, table, names, with_commit_ts=with_commit_ts)
+
     def to_arrow(self) -> pa.Table:
         """All rows. Short for ``scan().to_arrow()``.
 
@@ -332,62 +382,8 @@ def _in_words(tombstone: Tombstone, entry: TableEntry) -> str:
     return f"{tombstone.count:,} keys of {names}"
 
 
-class KeyedTable(ReadableTable):
-    """A table whose rows are found by their primary key."""
-
-    def get(self, key: Any, columns: Sequence[str] | None = None) -> dict[str, Any] | None:
-        """The row with a key, by column; None if there is none.
-
-        If several rows have the key, which ``append`` does not prevent, it is one of those that were committed last.
-
-        Args:
-            key: the value of the primary key, or a tuple of the values of its columns.
-            columns: names of columns; all by default.
-
-        Raises:
-            InputError: the table has no primary key, or the value does not fit it; or Python does not have a date or
-                time of the row, which ``get_many`` returns.
-
-        Examples:
-            >>> people.get(2)
-            {'id': 2, 'name': 'Grace', 'age': 45}
-        """
-        found = self._lookup([key], columns, with_commit_ts=True).to_arrow()
-        if not found.num_rows:
-            return None
-        last = found.sort_by([(COMMIT_TS, "descending")]).slice(0, 1).drop_columns([COMMIT_TS])
-        [row] = to_dicts(last)
-        return row
-
-    def get_many(self, keys: Any, columns: Sequence[str] | None = None) -> pa.Table:
-        """The rows with some keys, in any order. Keys without a row are left out, and repeated keys count once.
-
-        Args:
-            keys: values of the primary key, as a list, a Series, or an Arrow or NumPy array; tuples, if it has several
-                columns; or Arrow data with columns of their names.
-            columns: names of columns; all by default.
-
-        Raises:
-            InputError: the table has no primary key, or a value does not fit it.
-
-        Examples:
-            >>> people.get_many([1, 2, 7], ["id"]).num_rows
-            2
-        """
-        return self._lookup(keys, columns, with_commit_ts=False).to_arrow()
-
-    def _lookup(self, keys: Any, columns: Sequence[str] | None, *, with_commit_ts: bool) -> Lookup:
-        view = self._view()
-        entry = view.entry()
-        table = take_keys(entry, keys)
-        if table.num_rows:
-            self._note_read(where_key_in({id_: table[str(id_)] for id_ in entry.primary_key}))
-        names = None if columns is None else arguments.names("columns", columns)
-        return Lookup(view, table, names, with_commit_ts=with_commit_ts)
-
-
 def take_keys(entry: TableEntry, keys: Any, on: str | Sequence[str] | None = None) -> Keys:
-    """Reads keys as users give them: see ``KeyedTable.get_many``.
+    """Reads keys as users give them: see ``ReadableTable.get_many``.
 
     Args:
         on: names of the key columns; the primary key by default.

@@ -106,8 +106,8 @@ class TableChange:
 
         def make(rows: Iterator[pa.RecordBatch]) -> Write | None:
             files = self.write_rows(rows)
-            made = self._write(files, self.delete_keys(chosen).tombstones)
-            return made if made.files or made.tombstones else None
+            tombstones = self.delete_keys(chosen).tombstones
+            return self._write(files, tombstones) if files or tombstones else None
 
         # The keys are given, so no row can be left out.
         self._add_rows("replace", make, data, False, False, lambda: keys_content(self.entry, chosen))
@@ -185,8 +185,8 @@ class TableChange:
             return None
         if rest is None and self._fit(InsertRows(self._write(()), check), check) is None:
             return None
-        made = InsertRows(self._write(self.write_rows(chain(buffered, rest or ()))), check)
-        return made if rest is None else self._fit(made, check)
+        statement = InsertRows(self._write(self.write_rows(chain(buffered, rest or ()))), check)
+        return statement if rest is None else self._fit(statement, check)
 
     def _fit(self, statement: InsertRows, check: _InsertCheck) -> InsertRows | None:
         """Checks the keys; None if the request was applied by a version that the transaction did not know."""
@@ -212,14 +212,11 @@ class TableChange:
         if mode == "positions" and chosen is not None:
             raise InputError('mode="positions" takes a predicate, not keys')
         if not unit.has_applied(request):
-            statement: Write | DeletePositions | None
-            if mode == "positions":
-                statement = self._delete_positions(predicate)
-            else:
-                made = self.delete_rows(predicate, chosen)
-                statement = made if made.tombstones else None
-            if statement is not None:
-                unit.add(statement)
+            if mode == "tombstone":
+                if (write := self.delete_rows(predicate, chosen)).tombstones:
+                    unit.add(write)
+            elif (deletion := self._delete_positions(predicate)) is not None:
+                unit.add(deletion)
         if request is not None and unit.needs_content(request):
             digest = content_digest("delete", name, *rows_content(entry, predicate, chosen))
             before = unit.find_applied([request]).get(request)

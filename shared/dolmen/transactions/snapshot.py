@@ -21,7 +21,7 @@ from dolmen.format.layout import check_table_name
 from dolmen.format.manifest import EMPTY, Manifest, TableEntry
 from dolmen.format.pointer import RESERVED_TAGS, Tag, check_tag_name
 from dolmen.rows.write.row_digest import content_digest
-from dolmen.transactions.reading import KeyedTable
+from dolmen.transactions.reading import ReadableTable
 from dolmen.transactions.unit_of_work import UnitOfWork
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ Time: TypeAlias = datetime | int | str
 _DURATION = re.compile(r"\s*\d+\s*[a-z]+\s*")
 
 
-class PinnedTable(KeyedTable):
+class PinnedTable(ReadableTable):
     """A table in one version, which never changes."""
 
     def __init__(self, context: Context, name: str, manifest: Manifest, *, settled: bool = True) -> None:

@@ -40,7 +40,7 @@ from dolmen.transactions.erase import erase_rows
 from dolmen.transactions.merge.clauses import Clauses, WhenMatched, WhenNotMatched, WhenNotMatchedBySource
 from dolmen.transactions.merge.merge import NewValues, is_upsert, merge_rows, update_rows
 from dolmen.transactions.merge.merge_source import SourceRows
-from dolmen.transactions.reading import KeyedTable
+from dolmen.transactions.reading import ReadableTable
 from dolmen.transactions.row_statements import Mode, TableChange
 from dolmen.transactions.snapshot import Moment, restore_table
 from dolmen.transactions.unit_of_work import UnitOfWork
@@ -49,7 +49,7 @@ DoneT = TypeVar("DoneT")
 ErasedT = TypeVar("ErasedT")
 
 
-class TableVerbs(KeyedTable, Generic[DoneT, ErasedT]):
+class TableVerbs(ReadableTable, Generic[DoneT, ErasedT]):
     """A table that can be changed. A subclass decides whether a call is a commit, or a part of a transaction.
 
     ``request`` and ``message`` are the same in all calls: see ``append``.
@@ -623,10 +623,10 @@ class TableVerbs(KeyedTable, Generic[DoneT, ErasedT]):
     ) -> DoneT:
         def statement(change: TableChange) -> None:
             unit, entry = change.unit, change.entry
-            made = column_change(entry.schema) if callable(column_change) else column_change
+            altered = column_change(entry.schema) if callable(column_change) else column_change
             if not unit.has_applied(request):
-                unit.add(AlterTable(change.name, entry.uuid, entry.schema, entry.sort_key, (made,), request))
-            unit.add_content(request, "alter", change.name, repr(made))
+                unit.add(AlterTable(change.name, entry.uuid, entry.schema, entry.sort_key, (altered,), request))
+            unit.add_content(request, "alter", change.name, repr(altered))
 
         return self._apply("alter", statement, message, request)
 

@@ -234,7 +234,7 @@ def check_updatable(entry: TableEntry, field: Field) -> None:
 
 
 def _is_column(expression: str | None, side: str, name: str) -> bool:
-    """Whether an expression is a column of one side."""
+    """True if an expression is a column of one side."""
     same = [f"{side}.{quote}{name}{quote}".lower() for quote in ("", '"', "`")]
     return (expression or "").strip().lower() in same
 
@@ -424,12 +424,12 @@ def _if_same(make: Callable[[pa.Array, pa.DataType], pa.Array | None], target: p
 
     def cast(array: pa.Array) -> pa.Array:
         try:
-            made = make(array, target)
+            result = make(array, target)
         except pa.ArrowInvalid:
-            made = None
-        if made is None:
+            result = None
+        if result is None:
             raise _not_same(array, target)
-        return made
+        return result
 
     return cast
 
@@ -437,10 +437,10 @@ def _if_same(make: Callable[[pa.Array, pa.DataType], pa.Array | None], target: p
 def _nearest(array: pa.Array, target: pa.DataType) -> pa.Array | None:
     """Decimals as floats. Text is the only way on which Arrow makes the nearest float of each."""
     wide = pa.decimal256(76, array.type.scale)
-    made = array.cast(pa.string()).cast(target)
+    result = array.cast(pa.string()).cast(target)
     exact = array.cast(wide)
-    if made.cast(pa.string()).cast(wide).equals(exact) or made.cast(wide).equals(exact):
-        return made
+    if result.cast(pa.string()).cast(wide).equals(exact) or result.cast(wide).equals(exact):
+        return result
     return None
 
 
@@ -449,9 +449,9 @@ def _as_read(array: pa.Array, target: pa.DataType) -> pa.Array | None:
     text = array.cast(pa.string())
     if not t.is_floating(target):
         return text.cast(pa.decimal256(76, target.scale if t.is_decimal(target) else 0)).cast(target)
-    made = text.cast(target)
-    same = made.cast(pa.string()).cast(array.type)
-    return made if pc.all(pc.or_(pc.equal(same, array), pc.is_nan(array))).as_py() is not False else None
+    result = text.cast(target)
+    same = result.cast(pa.string()).cast(array.type)
+    return result if pc.all(pc.or_(pc.equal(same, array), pc.is_nan(array))).as_py() is not False else None
 
 
 def _parse(array: pa.Array, target: pa.DataType) -> pa.Array:
