@@ -85,7 +85,7 @@ class Database(CatalogVerbs[Commit, ErasureResult, Table, Commit], MaintainableD
 
     def __init__(self, store: ObjectStore, runtime: Runtime, *, trust_clock: bool = False) -> None:
         arguments.flag("trust_clock", trust_clock)
-        super().__init__(Context(store, runtime, Head(store, runtime, trust_clock=trust_clock)))
+        self._context = Context(store, runtime, Head(store, runtime, trust_clock=trust_clock))
 
     def _apply(
         self,

@@ -32,8 +32,7 @@ T = TypeVar("T")
 class MaintainableDatabase:
     """A database with methods that resolve deletes, compact files, collect garbage, and verify objects."""
 
-    def __init__(self, context: Context) -> None:
-        self._context = context
+    _context: Context
 
     def resolve(self, table: str | None = None) -> dict[str, Resolved]:
         """Turns unresolved deletes of one table, or of all, into deletion vectors, which makes scans fast again.

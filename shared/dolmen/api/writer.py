@@ -61,8 +61,7 @@ class Acknowledgement(Future[Commit]):
 
         Raises:
             TimeoutError: it was not committed within this time; it goes on.
-            Error: the error of the commit. Without an acknowledgement nothing is certain but that: after
-                UnknownOutcomeError the rows may be there.
+            Error: the error of the commit. After UnknownOutcomeError the rows may be there.
 
         Examples:
             >>> with people.writer() as writer:
@@ -122,14 +121,7 @@ class BufferedWriter:
         max_rows, max_seconds, max_bytes: see ``Table.writer``.
     """
 
-    def __init__(
-        self,
-        context: Context,
-        table: str,
-        max_rows: int = MAX_ROWS,
-        max_seconds: float = MAX_SECONDS,
-        max_bytes: int = MAX_BYTES,
-    ) -> None:
+    def __init__(self, context: Context, table: str, max_rows: int, max_seconds: float, max_bytes: int) -> None:
         self._context, self._table = context, table
         self._max_rows = arguments.number("max_rows", max_rows, 1)
         self._max_bytes = arguments.number("max_bytes", max_bytes, 1)
@@ -304,7 +296,6 @@ class BufferedWriter:
             )
 
     def _add(self, call: _BufferedCall) -> Acknowledgement:
-        runtime = self._context.runtime
         with self._changed:
             while True:
                 if self._is_closed:
@@ -321,7 +312,7 @@ class BufferedWriter:
                     break
                 self._changed.wait()
             if not self._buffer.calls:
-                self._buffer.since = runtime.monotonic()
+                self._buffer.since = self._context.runtime.monotonic()
             self._buffer.calls.append(call)
             self._buffer.rows += call.rows
             self._buffer.size_bytes += call.size_bytes
@@ -372,7 +363,7 @@ class BufferedWriter:
             self._commit(self._take())
 
     def _commit(self, calls: list[_BufferedCall]) -> None:
-        """Commits calls, and tells each its commit or its error."""
+        """Commits calls, and completes the acknowledgement of each."""
         if not calls:
             return
         try:
@@ -470,7 +461,7 @@ class BufferedWriter:
             check_written_under(schema, entry, base_ts)  # before anything is uploaded
             unit.begin_upload()
             leaves_out = leaves_out_erased(entry)
-            passing = unit.passing(first.entry, [batch for call in run for batch in call.batches], leaves_out)
+            passing = unit.passing(first.entry, [batch for call in run for batch in call.batches], leave_out=leaves_out)
             batches = [batch for batch in passing if batch.num_rows]
             requests = frozenset(call.request for call in run if call.request is not None)
             if batches:

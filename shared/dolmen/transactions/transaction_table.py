@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Any, Generic, TypeVar, get_args
+from typing import Any, Generic, TypeAlias, TypeVar, get_args
 
 import pyarrow as pa
 
@@ -12,18 +12,7 @@ from dolmen.base import arguments
 from dolmen.commit.statements.background import SetProperties
 from dolmen.commit.statements.catalog import AlterTable
 from dolmen.errors import InputError, RowError, SchemaError
-from dolmen.format.evolution import (
-    AddColumn,
-    DropColumn,
-    MakeNullable,
-    RenameColumn,
-    Reorder,
-    SchemaChange,
-    SetComment,
-    SetDefault,
-    SetSortKey,
-    WidenColumn,
-)
+from dolmen.format import evolution
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.properties import TABLE_PROPERTIES, check_table_properties
 from dolmen.format.property import check_properties
@@ -47,6 +36,8 @@ from dolmen.transactions.unit_of_work import UnitOfWork
 
 DoneT = TypeVar("DoneT")
 ErasedT = TypeVar("ErasedT")
+ColumnChange: TypeAlias = evolution.SchemaChange | Callable[[Schema], evolution.SchemaChange]
+"""A change of columns, or a function that makes it for the table's present columns."""
 
 
 class TableVerbs(ReadableTable, Generic[DoneT, ErasedT]):
@@ -414,7 +405,7 @@ class TableVerbs(ReadableTable, Generic[DoneT, ErasedT]):
         """
         name, comment = arguments.text("name", name), arguments.text("comment", comment)
         arguments.flag("nullable", nullable)
-        change = AddColumn(name, _arrow_type(type), nullable, default_json(name, type, default), comment)
+        change = evolution.AddColumn(name, _arrow_type(type), nullable, default_json(name, type, default), comment)
         return self._alter(change, request, message)
 
     def drop_column(self, name: str, *, request: str | None = None, message: str | None = None) -> DoneT:
@@ -432,7 +423,7 @@ class TableVerbs(ReadableTable, Generic[DoneT, ErasedT]):
             >>> people.schema.names
             ['id', 'name']
         """
-        return self._alter(DropColumn(arguments.text("name", name)), request, message)
+        return self._alter(evolution.DropColumn(arguments.text("name", name)), request, message)
 
     def rename_column(self, old: str, new: str, *, request: str | None = None, message: str | None = None) -> DoneT:
         """Renames a column, in one commit that touches no file. Settings that name it follow.
@@ -451,7 +442,7 @@ class TableVerbs(ReadableTable, Generic[DoneT, ErasedT]):
             >>> people.schema.names
             ['id', 'first_name', 'age']
         """
-        change = RenameColumn(arguments.text("old", old), arguments.text("new", new))
+        change = evolution.RenameColumn(arguments.text("old", old), arguments.text("new", new))
         return self._alter(change, request, message)
 
     def make_nullable(self, name: str, *, request: str | None = None, message: str | None = None) -> DoneT:
@@ -465,7 +456,7 @@ class TableVerbs(ReadableTable, Generic[DoneT, ErasedT]):
             >>> people.schema.field("age").nullable
             True
         """
-        return self._alter(MakeNullable(arguments.text("name", name)), request, message)
+        return self._alter(evolution.MakeNullable(arguments.text("name", name)), request, message)
 
     def widen_column(
         self, name: str, type: pa.DataType, *, request: str | None = None, message: str | None = None
@@ -486,7 +477,7 @@ class TableVerbs(ReadableTable, Generic[DoneT, ErasedT]):
             >>> people.schema.field("visits").type
             DataType(int64)
         """
-        change = WidenColumn(arguments.text("name", name), _arrow_type(type))
+        change = evolution.WidenColumn(arguments.text("name", name), _arrow_type(type))
         return self._alter(change, request, message)
 
     def set_default(self, name: str, default: Any, *, request: str | None = None, message: str | None = None) -> DoneT:
@@ -506,9 +497,9 @@ class TableVerbs(ReadableTable, Generic[DoneT, ErasedT]):
             18
         """
 
-        def change(schema: Schema) -> SetDefault:
+        def change(schema: Schema) -> evolution.SetDefault:
             column = schema.field(arguments.text("name", name))
-            return SetDefault(name, default_json(name, column.arrow_type, default))
+            return evolution.SetDefault(name, default_json(name, column.arrow_type, default))
 
         return self._alter(change, request, message)
 
@@ -523,7 +514,7 @@ class TableVerbs(ReadableTable, Generic[DoneT, ErasedT]):
             >>> people.schema.names
             ['name', 'id', 'age']
         """
-        return self._alter(Reorder(tuple(arguments.names("columns", columns))), request, message)
+        return self._alter(evolution.Reorder(tuple(arguments.names("columns", columns))), request, message)
 
     def comment(self, name: str, comment: str, *, request: str | None = None, message: str | None = None) -> DoneT:
         """Says what a column is, for people; an empty text takes that away.
@@ -536,7 +527,7 @@ class TableVerbs(ReadableTable, Generic[DoneT, ErasedT]):
             >>> people.describe()["comments"]
             {'age': 'in years'}
         """
-        change = SetComment(arguments.text("name", name), arguments.text("comment", comment))
+        change = evolution.SetComment(arguments.text("name", name), arguments.text("comment", comment))
         return self._alter(change, request, message)
 
     def set_sort_key(
@@ -556,7 +547,7 @@ class TableVerbs(ReadableTable, Generic[DoneT, ErasedT]):
             ('age',)
         """
         names = [] if columns is None else arguments.names("columns", columns)
-        return self._alter(SetSortKey(tuple(names)), request, message)
+        return self._alter(evolution.SetSortKey(tuple(names)), request, message)
 
     def set(self, *, request: str | None = None, message: str | None = None, **changes: Any) -> DoneT:
         """Changes settings of this table, in one commit: ``set(ttl="event_time 90d", target_file_bytes="256MB")``.
@@ -618,9 +609,7 @@ class TableVerbs(ReadableTable, Generic[DoneT, ErasedT]):
 
         return self._apply("restore", statement, message, request, needs_newest=True)
 
-    def _alter(
-        self, column_change: SchemaChange | Callable[[Schema], SchemaChange], request: str | None, message: str | None
-    ) -> DoneT:
+    def _alter(self, column_change: ColumnChange, request: str | None, message: str | None) -> DoneT:
         def statement(change: TableChange) -> None:
             unit, entry = change.unit, change.entry
             altered = column_change(entry.schema) if callable(column_change) else column_change

@@ -316,7 +316,7 @@ class UnitOfWork:
         return self._filters[-1]
 
     def passing(
-        self, entry: TableEntry, batches: Iterable[pa.RecordBatch], leave_out: bool | None = None
+        self, entry: TableEntry, batches: Iterable[pa.RecordBatch], *, leave_out: bool
     ) -> Iterable[pa.RecordBatch]:
         """Rows on their way to a table, which ``erased_filter`` counts."""
         erased = self.erased_filter(entry, leave_out)
