@@ -103,7 +103,7 @@ class CatalogVerbs(Generic[DoneT, ErasedT, TableT, RenamedT]):
 
         def statement(unit: UnitOfWork) -> None:
             if name in unit.base.tables:
-                unit.rebase()  # it may have been dropped meanwhile
+                unit.refresh_once()  # it may have been dropped meanwhile
             entry = _new_entry(unit, schema, primary_key, sort_key, properties)
             if not unit.has_applied(request):
                 unit.add(CreateTable(name, entry, request))
@@ -163,7 +163,7 @@ class CatalogVerbs(Generic[DoneT, ErasedT, TableT, RenamedT]):
 
         def statement(unit: UnitOfWork) -> None:
             if new in unit.base.tables:
-                unit.rebase()  # it may have been dropped meanwhile
+                unit.refresh_once()  # it may have been dropped meanwhile
             if (entry := _entry_unless_applied(unit, old, request)) is not None:
                 unit.add(RenameTable(old, entry.uuid, new, request))
             unit.add_content(request, "rename_table", old, new)

@@ -200,6 +200,7 @@ class UnitOfWork:
         self._manifest: Manifest | None = None
         self._found: tuple[Manifest, dict[str, bool]] | None = None
         self._is_base_fixed = base is not None
+        self._is_refreshed = False
         self.has_ended = False
         self._filters: list[ErasedRowsFilter] = []
         if newest:
@@ -215,7 +216,12 @@ class UnitOfWork:
 
     def refresh(self) -> None:
         """Takes the newest version as the base. Only before the first statement."""
-        self._base = self.context.head.refresh().manifest
+        self._base, self._is_refreshed = self.context.head.refresh().manifest, True
+
+    def refresh_once(self) -> None:
+        """Takes the newest version as the base, if it was not looked for yet, and nothing depends on the base yet."""
+        if not self._is_refreshed:
+            self.rebase()
 
     @property
     def _is_free(self) -> bool:
