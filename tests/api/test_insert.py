@@ -25,7 +25,7 @@ from dolmen.errors import (
     TableNotFoundError,
 )
 from dolmen.format.layout import POINTER
-from dolmen.rows.scan.by_key import lookup
+from dolmen.rows.scan import lookup
 from dolmen.store import MemoryBucket, MemoryStore
 from dolmen.store.base import PutOutcome
 from dolmen.store.counting import CountingStore

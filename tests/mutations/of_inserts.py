@@ -36,7 +36,7 @@ INSERTS: tuple[Mutation, ...] = (
     mutation(
         "a hidden key counts as existing",
         "an insert compares its keys only with visible rows",
-        "rows/scan/by_key/lookup.py",
+        "rows/scan/lookup.py",
         "            keep = row_mask(group, columns.read(group.tests))\n",
         "            keep = None\n",
     ),
@@ -45,7 +45,7 @@ INSERTS: tuple[Mutation, ...] = (
         "files that the index does not cover are searched",
         (
             Edit(
-                "rows/scan/by_key/lookup.py",
+                "rows/scan/lookup.py",
                 "tuple(each for each in scan.files if not found.has_none_of(each))",
                 "tuple(each for each in scan.files if not found.covered or each.file.uuid in found.rows)",
             ),

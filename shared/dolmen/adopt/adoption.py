@@ -27,12 +27,12 @@ from dolmen.base import arguments
 from dolmen.commit.statements.catalog import AdoptTable
 from dolmen.errors import AdoptionError, Error, SchemaError
 from dolmen.format.entries import DataFile
+from dolmen.format.ingest_properties import check_table_properties
 from dolmen.format.layout import check_table_name
 from dolmen.format.manifest import TableEntry
-from dolmen.format.properties import check_table_properties
 from dolmen.format.schema import Schema
-from dolmen.rows.scan.read.byte_ranges import is_local
-from dolmen.rows.write.conform import check_storable
+from dolmen.rows.scan.data_objects import is_local
+from dolmen.rows.write.data_file import check_storable
 from dolmen.transactions.reading import check_key, check_sortable
 from dolmen.transactions.transaction import Transaction, unit_of
 from dolmen.transactions.unit_of_work import Commit, UnitOfWork

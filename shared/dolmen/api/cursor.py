@@ -8,13 +8,13 @@ from datetime import datetime
 import pyarrow as pa
 
 from dolmen.base import arguments
-from dolmen.base.retry import CURSOR_OPENING, attempts
+from dolmen.base.runtime import CURSOR_OPENING, attempts
 from dolmen.base.units import duration_text, parse_duration, utc
 from dolmen.commit.context import Context
 from dolmen.commit.statements.catalog import PutCursor
 from dolmen.errors import ConflictError, InputError, TagNotFoundError, VersionExpiredError
+from dolmen.format.layout import Cursor, check_tag_name
 from dolmen.format.manifest import Manifest
-from dolmen.format.pointer import Cursor, check_tag_name
 from dolmen.predicate import Parameters, Where, parse, with_parameters
 from dolmen.rows.changes.feed import ChangeFeed
 from dolmen.transactions.snapshot import Time, manifest_at

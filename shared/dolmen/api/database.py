@@ -18,9 +18,9 @@ from dolmen.commit.context import Context
 from dolmen.commit.head import Head
 from dolmen.commit.versions import commits
 from dolmen.errors import InputError
-from dolmen.format.properties import DATABASE_PROPERTIES, shown
+from dolmen.format.properties import DATABASE_PROPERTIES, effective_values
+from dolmen.store import open_store, portable_url
 from dolmen.store.base import ObjectStore
-from dolmen.store.url import open_store, portable_url
 from dolmen.transactions.erase import ErasureResult, ListedErasure, listed_erasure, listed_erasures
 from dolmen.transactions.snapshot import Moment, Snapshot, TaggedVersion, drop_tag, pin, put_tag, restore_tables
 from dolmen.transactions.transaction import CatalogVerbs, Transaction, replay
@@ -221,7 +221,7 @@ class Database(CatalogVerbs[Commit, ErasureResult, Table, Commit], MaintainableD
             >>> db.settings()["retention"]
             '14d'
         """
-        return shown(self._context.head.refresh().manifest.properties, DATABASE_PROPERTIES)
+        return effective_values(self._context.head.refresh().manifest.properties, DATABASE_PROPERTIES)
 
     def at(
         self,

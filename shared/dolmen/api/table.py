@@ -13,14 +13,14 @@ import pyarrow as pa
 from dolmen.api.cursor import read_changes
 from dolmen.api.writer import MAX_BYTES, MAX_ROWS, MAX_SECONDS, BufferedWriter
 from dolmen.base import arguments
-from dolmen.base.retry import AUTOCOMMIT, attempts
-from dolmen.commit.change import find_applied
+from dolmen.base.runtime import AUTOCOMMIT, attempts
+from dolmen.commit.change import ColumnsMovedError, ErasedMeanwhileError, find_applied
 from dolmen.commit.context import Context
-from dolmen.commit.statements.statement import ColumnsMovedError, ErasedMeanwhileError
 from dolmen.commit.versions import manifest_at_version
 from dolmen.errors import AppliedIdError, ConflictError, Error, InputError, NotFoundError
+from dolmen.format.ingest_properties import TABLE_PROPERTIES
 from dolmen.format.manifest import Manifest, TableEntry
-from dolmen.format.properties import TABLE_PROPERTIES, shown
+from dolmen.format.properties import effective_values
 from dolmen.format.schema import Schema
 from dolmen.predicate import Parameters, Where
 from dolmen.transactions.erase import ErasureResult
@@ -196,7 +196,7 @@ class Table(TableVerbs[Commit, ErasureResult]):
             True
         """
         entry = self._context.segments.whole(self._snapshot().table(self.name))
-        return shown(entry.properties, TABLE_PROPERTIES)
+        return effective_values(entry.properties, TABLE_PROPERTIES)
 
 
 @dataclass(frozen=True)

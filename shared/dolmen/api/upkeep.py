@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 from dolmen.base import arguments
 from dolmen.commit.context import Context
 from dolmen.errors import InputError, TableNotFoundError
-from dolmen.store.url import open_store
+from dolmen.store import open_store
 
 if TYPE_CHECKING:
     from dolmen.iceberg.publication import IcebergPublication

@@ -13,12 +13,12 @@ from typing import Any, Self
 import pyarrow as pa
 
 from dolmen.base import arguments
-from dolmen.base.retry import WRITER_BATCH, attempts
+from dolmen.base.runtime import WRITER_BATCH, attempts
 from dolmen.base.units import MIB
+from dolmen.commit.change import ExpectErasures
 from dolmen.commit.context import Context
-from dolmen.commit.group import copy_error
+from dolmen.commit.head import copy_error
 from dolmen.commit.statements.row_changes import Write
-from dolmen.commit.statements.statement import ExpectErasures
 from dolmen.errors import (
     AppliedIdError,
     ConflictError,
@@ -29,8 +29,8 @@ from dolmen.errors import (
     SchemaError,
     StaleWriterError,
 )
+from dolmen.format.delete_object import Keys
 from dolmen.format.evolution import check_written_under, same_column
-from dolmen.format.keys import Keys
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Schema
 from dolmen.predicate import Parameters, Predicate, Where, columns

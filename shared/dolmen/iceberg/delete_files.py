@@ -18,6 +18,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from zlib import crc32
 
 import msgspec
 import numpy as np
@@ -26,7 +27,6 @@ import pyarrow.parquet as pq
 from pyroaring import BitMap
 
 from dolmen.base.runtime import Runtime
-from dolmen.format.checksums import crc32
 from dolmen.format.delete_object import encode_vector
 from dolmen.format.entries import DataFile
 from dolmen.iceberg.file_groups import FileGroup, FileGroups

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from dolmen.commit.context import Context
-from dolmen.entries.segments.erasures_in_force import erasures_of, reaches
+from dolmen.entries.segments.erasures_in_force import reaches
+from dolmen.entries.segments.segment_reader import erasures_of
 from dolmen.errors import Error
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.properties import TableSettings

@@ -13,7 +13,7 @@ from uuid import UUID
 
 import msgspec
 
-from dolmen.format.adopted_files import MappedColumn
+from dolmen.format.schema import MappedColumn
 from dolmen.iceberg.schemas import NAME_MAPPING, FormatVersion, PublishedSchema, decode_mapping, encode_mapping
 
 MAIN = "main"

@@ -18,10 +18,9 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 
-from dolmen.base.retry import attempts
-from dolmen.base.runtime import Runtime
+from dolmen.base.runtime import Runtime, attempts
 from dolmen.errors import CorruptionError, ObjectNotFoundError, StoreUnavailableError
-from dolmen.format.adopted_files import OWN, AdoptedPath
+from dolmen.format.layout import OWN_SCHEME, AdoptedPath
 from dolmen.iceberg.manifests import Content, FileEntry, ManifestBody, ManifestFile, ManifestTally, encode_manifest
 from dolmen.iceberg.metadata import TableMetadata
 from dolmen.iceberg.schemas import FormatVersion
@@ -75,7 +74,7 @@ class PublicationDirectory:
         adopted = AdoptedPath.parse(key)
         if adopted is None:
             return f"{self._root}/{key}"
-        return f"{self._root}/{adopted.key}" if adopted.scheme == OWN else adopted.label
+        return f"{self._root}/{adopted.key}" if adopted.scheme == OWN_SCHEME else adopted.label
 
     def key(self, path: str) -> str:
         """The key of an object by its absolute path. Raises CorruptionError for one outside of the database."""

@@ -15,8 +15,8 @@ from dolmen.commit.draft import Draft
 from dolmen.commit.loop import submit
 from dolmen.commit.statements.catalog import PutTag
 from dolmen.errors import CorruptionError
+from dolmen.format.layout import RESERVED_TAGS, Tag
 from dolmen.format.manifest import Manifest, TableEntry
-from dolmen.format.pointer import RESERVED_TAGS, Tag
 from dolmen.iceberg.manifests import ManifestBody, decode_manifest_list
 from dolmen.iceberg.metadata import TableMetadata
 from dolmen.iceberg.publication_directory import PREFIX, PublicationDirectory

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from dolmen.api.database import Database
-from dolmen.base.retry import INGEST_BATCH, attempts
+from dolmen.base.runtime import INGEST_BATCH, attempts
 from dolmen.commit.context import context_of
 from dolmen.errors import (
     AppliedIdError,

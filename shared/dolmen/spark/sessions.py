@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from dolmen.base.runtime import Runtime, shared_runtime
 from dolmen.commit.change import find_applied
 from dolmen.commit.context import Context, context_of
-from dolmen.commit.versions import commit_of
+from dolmen.commit.head import commit_of
 from dolmen.errors import RetryableError
 from dolmen.format.schema import COMMIT_TS
 from dolmen.predicate import Where, to_sql

@@ -11,10 +11,11 @@ from dolmen.base import arguments
 from dolmen.base.units import parse_duration, utc
 from dolmen.commit.context import Context
 from dolmen.commit.statements.erasures import Erase
-from dolmen.entries.segments.erasures_in_force import erasures_of, reaches
+from dolmen.entries.segments.erasures_in_force import reaches
+from dolmen.entries.segments.segment_reader import erasures_of
 from dolmen.errors import ErasureNotFoundError, InputError
-from dolmen.format.erasures import Erasure, erasure_id
-from dolmen.format.manifest import Manifest
+from dolmen.format.manifest import Erasure, Manifest
+from dolmen.format.receipts import erasure_id
 from dolmen.iceberg.erased_tables import ErasurePublications, publish_erasures
 from dolmen.predicate import Parameters, Where
 from dolmen.rows.write.row_digest import content_digest

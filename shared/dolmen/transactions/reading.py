@@ -15,22 +15,21 @@ from dolmen.base import arguments
 from dolmen.commit.context import Context
 from dolmen.entries.segments.live import LiveFiles, tombstones_of
 from dolmen.errors import InputError, RowError, SchemaError
+from dolmen.format.delete_object import Keys, keys_from_arrow
 from dolmen.format.entries import Tombstone, WhereTombstone
-from dolmen.format.keys import Keys, keys_from_arrow
 from dolmen.format.manifest import Manifest, TableEntry
 from dolmen.format.properties import has_index
 from dolmen.format.schema import COMMIT_TS, Field, Schema, is_nested
 from dolmen.format.types import can_be_key, short_type
 from dolmen.predicate import Parameters, Predicate, Where, from_builtins, parse, to_sql, with_parameters
-from dolmen.rows.scan.by_key.lookup import Lookup, where_key_in
 from dolmen.rows.scan.engines.dataframes import optional, to_dicts
+from dolmen.rows.scan.lookup import Lookup, where_key_in
 from dolmen.rows.scan.plan import View, output_fields
 from dolmen.rows.scan.scan import Scan
-from dolmen.rows.write.casts import lossless
+from dolmen.rows.write.casts import lossless_cast
 from dolmen.rows.write.conform import conform
-from dolmen.rows.write.frames import frame_cast, values_of
 from dolmen.rows.write.row_digest import content_digest
-from dolmen.rows.write.row_input import as_batches
+from dolmen.rows.write.row_input import as_batches, frame_cast, values_of
 
 if TYPE_CHECKING:
     import duckdb
@@ -436,13 +435,13 @@ def _key_rows(keys: Any, fields: tuple[Field, ...]) -> pa.Table:
         columns = _key_columns(list(keys), fields)
         try:
             exact = {field.name: _exact(column, field) for column, field in zip(columns, fields, strict=True)}
-            return pa.Table.from_batches(conform(as_batches(exact, schema), schema, lossless), schema)
+            return pa.Table.from_batches(conform(as_batches(exact, schema), schema, lossless_cast), schema)
         except (SchemaError, RowError, ValueError) as error:
             types = ", ".join(f"{field.name} {short_type(field.arrow_type)}" for field in fields)
             reason = error.reason if isinstance(error, RowError) else error
             raise InputError(f"keys do not fit {types}: {reason}") from error
     schema = pa.schema([(field.name, field.arrow_type, field.nullable) for field in fields])  # defaults are no keys
-    cast = frame_cast(keys) or lossless
+    cast = frame_cast(keys) or lossless_cast
     if (found := values_of(keys, fields[0].name, fields[0].arrow_type)) is not None:
         if len(fields) > 1:
             raise InputError(f"an array has no columns, and this key has several: give rows of {listed}")

@@ -16,33 +16,30 @@ from pyroaring import BitMap
 
 from dolmen.base import arguments
 from dolmen.base.units import MIB
-from dolmen.commit.change import is_raw_digest
+from dolmen.commit.change import ExpectErasures, Statement, is_raw_digest
 from dolmen.commit.context import Context
 from dolmen.commit.draft import Draft
-from dolmen.commit.intent import LateIntent
 from dolmen.commit.statements.row_changes import DeletePositions, InsertRows, Overwrite, Write
-from dolmen.commit.statements.statement import ExpectErasures, Statement
-from dolmen.commit.uploads import PendingUploads, keys_in, record_keys, record_predicate
+from dolmen.commit.uploads import LateIntent, PendingUploads, keys_in, record_keys, record_predicate
 from dolmen.entries.index.sorting import KeyRuns
 from dolmen.entries.index.table_index import encoding_of
 from dolmen.errors import ConflictError, DuplicateKeyError, InputError
+from dolmen.format.delete_object import Keys
 from dolmen.format.entries import DataFile, Tombstone
-from dolmen.format.keys import Keys
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Field
 from dolmen.format.types import to_plain
 from dolmen.predicate import Parameters, Predicate, Where, columns, parse, to_json, with_parameters
 from dolmen.predicate.text import plain_text
-from dolmen.rows.scan.by_key.lookup import existing_keys
-from dolmen.rows.scan.erased_rows import ErasedRowsFilter
+from dolmen.rows.scan.lookup import existing_keys
 from dolmen.rows.scan.plan import View
 from dolmen.rows.scan.scan import PositionedRows, Scan, matching_positions, rows_with_positions
-from dolmen.rows.write.casts import lossless, lossy
+from dolmen.rows.scan.scan_deletes import ErasedRowsFilter
+from dolmen.rows.write.casts import lossless_cast, lossy_cast
 from dolmen.rows.write.conform import conform
 from dolmen.rows.write.data_file import write_data_files
-from dolmen.rows.write.frames import frame_cast
 from dolmen.rows.write.row_digest import RowDigest, content_digest
-from dolmen.rows.write.row_input import as_batches, check_not_null, dedupe_last
+from dolmen.rows.write.row_input import as_batches, check_not_null, dedupe_last, frame_cast
 from dolmen.transactions.reading import key_fields, take_keys
 from dolmen.transactions.unit_of_work import UnitOfWork, leaves_out_erased
 
@@ -380,7 +377,7 @@ def rows_of(
         SchemaError, RowError: the data does not fit.
     """
     source = as_batches(data, entry.schema.arrow)
-    batches = conform(source, entry.schema, frame_cast(data) or lossless)
+    batches = conform(source, entry.schema, frame_cast(data) or lossless_cast)
     batches = digest.passing(batches, source.schema) if digest else batches
     return erased.passing(batches) if erased else batches
 
@@ -388,7 +385,7 @@ def rows_of(
 def cast_rows(entry: TableEntry, data: Any) -> pa.RecordBatchReader:
     """Fits rows to a table, with a loss where necessary (see ``lossy``)."""
     schema = entry.schema.arrow
-    return pa.RecordBatchReader.from_batches(schema, conform(as_batches(data, schema), entry.schema, lossy))
+    return pa.RecordBatchReader.from_batches(schema, conform(as_batches(data, schema), entry.schema, lossy_cast))
 
 
 def choose_rows(

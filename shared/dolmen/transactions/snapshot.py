@@ -12,14 +12,12 @@ from dolmen.base import arguments
 from dolmen.base.units import LAST_US, parse_duration, since_epoch, utc
 from dolmen.commit.context import Context
 from dolmen.commit.head import Base
-from dolmen.commit.statements.catalog import DropTag, PutTag
-from dolmen.commit.statements.restore import CloneTable, Restore, table_and_memory
+from dolmen.commit.statements.catalog import CloneTable, DropTag, PutTag, Restore, table_and_memory
 from dolmen.commit.versions import is_settled, manifest_at_tag, manifest_at_time, manifest_at_version
 from dolmen.entries.segments.erasures_in_force import as_read_now
 from dolmen.errors import InputError, InvalidNameError, TableExistsError, TableNotFoundError, VersionExpiredError
-from dolmen.format.layout import check_table_name
+from dolmen.format.layout import RESERVED_TAGS, Tag, check_table_name, check_tag_name
 from dolmen.format.manifest import EMPTY, Manifest, TableEntry
-from dolmen.format.pointer import RESERVED_TAGS, Tag, check_tag_name
 from dolmen.rows.write.row_digest import content_digest
 from dolmen.transactions.reading import ReadableTable
 from dolmen.transactions.unit_of_work import UnitOfWork

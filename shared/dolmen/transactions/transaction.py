@@ -13,16 +13,17 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 import pyarrow as pa
 
 from dolmen.base import arguments
-from dolmen.base.retry import TRANSACTION, attempts
+from dolmen.base.runtime import TRANSACTION, attempts
 from dolmen.commit.context import Context
 from dolmen.commit.statements.background import SetProperties
 from dolmen.commit.statements.catalog import CreateTable, DropTable, RenameTable
 from dolmen.errors import ConflictError, Error, InputError, SchemaError, TableNotFoundError, VersionExpiredError
+from dolmen.format.ingest_properties import check_table_properties
 from dolmen.format.layout import check_table_name
 from dolmen.format.manifest import Manifest, TableEntry
-from dolmen.format.properties import check_database_properties, check_table_properties
+from dolmen.format.properties import check_database_properties
 from dolmen.format.schema import Schema
-from dolmen.rows.write.conform import check_storable
+from dolmen.rows.write.data_file import check_storable
 from dolmen.transactions.erase import Subject, forget_subjects
 from dolmen.transactions.reading import check_key, check_sortable
 from dolmen.transactions.snapshot import Moment, clone_table

@@ -13,16 +13,16 @@ from dolmen.commit.statements.background import SetProperties
 from dolmen.commit.statements.catalog import AlterTable
 from dolmen.errors import InputError, RowError, SchemaError
 from dolmen.format import evolution
+from dolmen.format.ingest_properties import TABLE_PROPERTIES, check_table_properties
 from dolmen.format.manifest import Manifest, TableEntry
-from dolmen.format.properties import TABLE_PROPERTIES, check_table_properties
-from dolmen.format.property import check_properties
+from dolmen.format.properties import check_properties
 from dolmen.format.schema import Schema, is_nested, storable
 from dolmen.format.types import Json, short_type, to_plain
 from dolmen.format.types import to_json as to_json_value
 from dolmen.predicate import Parameters, Predicate, Where, with_parameters
-from dolmen.predicate.constants import Domain, domain_of
+from dolmen.predicate.domains import Domain, domain_of
 from dolmen.rows.scan.plan import View
-from dolmen.rows.write.casts import lossless
+from dolmen.rows.write.casts import lossless_cast
 from dolmen.rows.write.conform import conform
 from dolmen.rows.write.row_input import as_batches
 from dolmen.transactions.erase import erase_rows
@@ -89,7 +89,7 @@ class TableVerbs(ReadableTable, Generic[DoneT, ErasedT]):
                 stream. Columns go by name, in any order. Rows are streamed in bounded memory.
             cast: round, parse or cut values that do not fit (see ``dolmen.rows.write.casts``), instead of refusing
                 them. Casts without a loss are always made, for a pandas frame also of floats that are all integers or
-                NaN, and of midnights to dates (``dolmen.rows.write.frames``; NaN of pandas is NULL).
+                NaN, and of midnights to dates (``dolmen.rows.write.row_input``; NaN of pandas is NULL).
             request: an id under which this is applied once, however often it is tried: text of 1 to 4,096 bytes.
             message: a message for ``history``: see ``Database.transaction``. In a transaction, give it to that: here it
                 is an InputError.
@@ -694,7 +694,7 @@ def default_json(name: str, arrow_type: pa.DataType, value: Any) -> Json:
         raise InputError(f"column {name!r} of type {short_type(stored)} can have no default but NULL")
     schema = pa.schema([pa.field(name, stored)])
     try:
-        [batch] = conform(as_batches([{name: value}], schema), schema, lossless)
+        [batch] = conform(as_batches([{name: value}], schema), schema, lossless_cast)
         [plain] = to_plain(batch.column(0))
         return to_json_value(plain)
     except (SchemaError, RowError, InputError) as error:

@@ -13,24 +13,21 @@ import pyarrow as pa
 
 from dolmen.base import arguments
 from dolmen.base.units import utc
-from dolmen.commit.change import Change, find_applied
+from dolmen.commit.change import Change, Claim, ColumnsClaim, NamesClaim, Statement, find_applied, is_prepared
 from dolmen.commit.context import Context
 from dolmen.commit.draft import Draft
-from dolmen.commit.group import Committed
-from dolmen.commit.head import STAMP_SECONDS
-from dolmen.commit.intent import Intent
+from dolmen.commit.head import STAMP_SECONDS, Committed
 from dolmen.commit.loop import commit as commit_change
-from dolmen.commit.statements.row_changes import Claim, InsertRows
-from dolmen.commit.statements.statement import ColumnsClaim, NamesClaim, Statement, is_prepared
-from dolmen.commit.uploads import PendingUploads
-from dolmen.entries.segments.erasures_in_force import erasures_of
+from dolmen.commit.statements.row_changes import InsertRows
+from dolmen.commit.uploads import Intent, PendingUploads
 from dolmen.entries.segments.row_bounds import may_hold_matches
+from dolmen.entries.segments.segment_reader import erasures_of
 from dolmen.errors import InputError, TableNotFoundError, VersionExpiredError
 from dolmen.format.entries import DataFile
 from dolmen.format.manifest import AppliedId, Counts, HistoryEntry, Manifest, Segment, TableEffect, TableEntry
 from dolmen.format.properties import TableSettings
 from dolmen.predicate import Predicate
-from dolmen.rows.scan.erased_rows import ErasedRowsFilter, ErasureMatcher
+from dolmen.rows.scan.scan_deletes import ErasedRowsFilter, ErasureMatcher
 from dolmen.rows.write.row_digest import content_digest
 
 

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from dolmen.api.database import Database
-from dolmen.format.erasures import erasure_id
+from dolmen.format.receipts import erasure_id
 from dolmen.iceberg.erased_tables import publish_erasures
 from dolmen.ingest.announcements import Message, isolate
 from dolmen.ingest.deletes.delete_requests import DeleteRequest, apply_deletes, parse_request

@@ -12,8 +12,8 @@ from dolmen.commit.statements.catalog import PutCursor
 from dolmen.entries.segments.live import LiveFiles
 from dolmen.entries.segments.segment_reader import SegmentReader
 from dolmen.errors import ConflictError, CorruptionError, TagNotFoundError, VersionExpiredError
+from dolmen.format.layout import Cursor
 from dolmen.format.manifest import Manifest
-from dolmen.format.pointer import Cursor
 from dolmen.maintenance.compact.compaction import compact
 from dolmen.maintenance.gc.collection import collect
 from dolmen.maintenance.gc.mark import KeySet, manifest_keys, mark, tagged_manifests

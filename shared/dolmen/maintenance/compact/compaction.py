@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 
 from dolmen.base.units import count_text
 from dolmen.commit.context import Context
-from dolmen.commit.intent import Intent
 from dolmen.commit.loop import submit
 from dolmen.commit.statements.background import Compact, Group
+from dolmen.commit.uploads import Intent
 from dolmen.format.manifest import TableEntry
 from dolmen.format.properties import TableSettings
 from dolmen.maintenance import never

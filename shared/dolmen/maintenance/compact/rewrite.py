@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import msgspec
 import pyarrow as pa
 
-from dolmen.base.cached import cached_property
+from dolmen.base.runtime import cached_property
 from dolmen.commit.context import Context
 from dolmen.entries.segments.live import LiveFiles, tombstones_of
 from dolmen.format.entries import DataFile
@@ -18,10 +18,9 @@ from dolmen.maintenance.compact.sort import Bound, LiveRows, Sorter, Unit
 from dolmen.maintenance.compact.splice import Splicing
 from dolmen.maintenance.resolve.unresolved import Unresolved
 from dolmen.rows.scan.plan import FilePlan
-from dolmen.rows.scan.read.reading import PlanReader
-from dolmen.rows.write.data_file import with_commit_ts, write_data_files, write_spliced_files
+from dolmen.rows.scan.reading import PlanReader
+from dolmen.rows.write.data_file import CopiedGroups, with_commit_ts, write_data_files, write_spliced_files
 from dolmen.rows.write.encodings import DEFAULT, WriteOptions
-from dolmen.rows.write.spliced_object import CopiedGroups
 
 _REQUESTS_AT_ONCE = 4
 """Each reads up to 8 MB ahead, which bounds memory."""

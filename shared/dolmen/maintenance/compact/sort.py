@@ -23,20 +23,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dolmen.base.cached import cached_property
-from dolmen.base.runtime import Runtime
+from dolmen.base.runtime import Runtime, cached_property
 from dolmen.entries.segments.row_bounds import column_bounds
-from dolmen.format.arrow_arrays import to_boolean_array
 from dolmen.format.entries import Bounds
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Field
-from dolmen.format.types import to_scalar
+from dolmen.format.types import to_boolean_array, to_scalar
 from dolmen.maintenance.resolve.unresolved import Unresolved
+from dolmen.rows.scan.data_objects import GAP_BYTES
 from dolmen.rows.scan.plan import FilePlan
-from dolmen.rows.scan.read.byte_ranges import GAP_BYTES
-from dolmen.rows.scan.read.reading import PlanReader, RowGroupColumns
-from dolmen.rows.scan.read.row_groups import OpenFile, RowGroup, column_of, live_mask, row_groups
-from dolmen.rows.write.runs import sort_columns
+from dolmen.rows.scan.reading import PlanReader, RowGroupColumns
+from dolmen.rows.scan.row_groups import OpenFile, RowGroup, column_of, live_mask, row_groups
+from dolmen.rows.write.parquet_object import sort_columns
 
 Bound: TypeAlias = tuple[pa.Scalar, ...]
 """Values of the first columns of the sort key, at least one. No later row has a lesser key."""

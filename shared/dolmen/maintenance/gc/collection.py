@@ -15,14 +15,13 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from html import escape
 
-from dolmen.base.cached import cached_property
-from dolmen.base.retry import FENCE, attempts
+from dolmen.base.runtime import FENCE, attempts, cached_property
 from dolmen.base.units import count_text
+from dolmen.commit.change import Statement
 from dolmen.commit.context import Context
 from dolmen.commit.loop import submit
 from dolmen.commit.statements.background import CollectionProgress, MoveFence
 from dolmen.commit.statements.erasures import CloseErasures
-from dolmen.commit.statements.statement import Statement
 from dolmen.errors import ConflictError
 from dolmen.format.manifest import Manifest
 from dolmen.format.properties import DatabaseSettings

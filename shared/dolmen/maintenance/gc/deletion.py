@@ -14,8 +14,7 @@ from datetime import UTC, datetime
 from dolmen.base.units import HOUR_US, SECOND_US
 from dolmen.entries.segments.segment_reader import SegmentReader
 from dolmen.errors import CorruptionError
-from dolmen.format.adopted_files import is_adopted
-from dolmen.format.layout import SEGMENTS, data_key, parse_manifest_key, tombstone_key
+from dolmen.format.layout import SEGMENTS, data_key, is_adopted, parse_manifest_key, tombstone_key
 from dolmen.format.manifest import Manifest, Released
 from dolmen.maintenance.gc.mark import (
     KeySet,

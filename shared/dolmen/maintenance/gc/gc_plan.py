@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from dolmen.base.units import HOUR_US
 from dolmen.commit.head import Head
-from dolmen.commit.intent import PREFIX, Heartbeat, parse_intent_key
+from dolmen.commit.uploads import INTENT_PREFIX, Heartbeat, parse_intent_key
 from dolmen.errors import CorruptionError, ObjectNotFoundError, UnsupportedFormatError
 from dolmen.format.manifest import HistoryEntry, Manifest
 from dolmen.format.properties import DatabaseSettings
@@ -51,7 +51,7 @@ class KnownIntent:
 def intents(store: ObjectStore) -> dict[str, KnownIntent]:
     """All intents in the store, by txid."""
     found: dict[str, KnownIntent] = {}
-    for info in store.list(PREFIX):
+    for info in store.list(INTENT_PREFIX):
         parsed = parse_intent_key(info.key)
         if parsed:
             txid, done = parsed

@@ -19,8 +19,8 @@ from dolmen.base.units import count_text
 from dolmen.commit.context import Context
 from dolmen.entries.segments.live import LiveFiles, tombstones_of
 from dolmen.errors import InputError
+from dolmen.format.layout import RESERVED_TAGS
 from dolmen.format.manifest import HistoryEntry, Manifest, TableEntry
-from dolmen.format.pointer import RESERVED_TAGS
 from dolmen.format.properties import DatabaseSettings, TableSettings
 from dolmen.maintenance.compact.compaction_plan import CompactionOptions, PlannedGroup, plan_compaction
 from dolmen.maintenance.debt import Debts, TableDebt, debts_of

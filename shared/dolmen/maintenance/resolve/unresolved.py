@@ -16,16 +16,16 @@ from dolmen.commit.statements.background import Resolve
 from dolmen.entries.segments.live import LiveFiles
 from dolmen.entries.segments.row_bounds import RowBounds, undecided
 from dolmen.entries.segments.tombstone_judge import FileTombstones, TombstoneJudge
-from dolmen.format.arrow_arrays import to_boolean_array, to_mask
 from dolmen.format.entries import Blob, DataFile, KeysTombstone, Tombstone, WhereTombstone
 from dolmen.format.manifest import TableEntry
+from dolmen.format.types import to_boolean_array, to_mask
 from dolmen.maintenance import never
 from dolmen.predicate import StatsVerdict, matches
-from dolmen.rows.scan.by_key.keys_lookup import KeysLookup, Tuples
+from dolmen.rows.scan.keys_lookup import KeysLookup, Tuples
 from dolmen.rows.scan.plan import FilePlan
-from dolmen.rows.scan.read.reading import RowGroupColumns
-from dolmen.rows.scan.read.row_groups import OpenFile, RowGroup, as_bound
-from dolmen.rows.scan.scan_deletes import BlobReader, Deletes, load_deletes
+from dolmen.rows.scan.reading import RowGroupColumns
+from dolmen.rows.scan.row_groups import Deletes, OpenFile, RowGroup, as_bound
+from dolmen.rows.scan.scan_deletes import BlobReader, load_deletes
 
 MOST_OBJECTS = 32
 """Vectors are gathered when they are spread over more ``.del`` objects than this."""

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 import pyarrow as pa
@@ -14,19 +15,17 @@ import pyarrow.compute as pc
 
 from dolmen.commit.context import Context
 from dolmen.errors import CorruptionError, ObjectNotFoundError
-from dolmen.format.adopted_files import file_label
-from dolmen.format.checksums import crc32
-from dolmen.format.column_history import narrowing
+from dolmen.format.column_history import widening_problem
 from dolmen.format.entries import Bounds, DataFile, bounds, constant_bounds
+from dolmen.format.layout import file_label
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import COMMIT_TS_FIELD, COMMIT_TS_ID, is_nested
 from dolmen.format.types import Plain, short_type, to_plain
 from dolmen.maintenance.verify.verify_report import FindingLog
-from dolmen.rows.scan.by_key.key_filters import filters_range
-from dolmen.rows.scan.read.byte_ranges import coalesce, data_object, local_path
-from dolmen.rows.scan.read.file_bytes import FileBytes
-from dolmen.rows.scan.read.footers import DataFileFooter, first_request
-from dolmen.rows.write.validity import first_invalid
+from dolmen.rows.scan.data_objects import DataFileFooter, coalesce, data_object, first_request, local_path
+from dolmen.rows.scan.file_bytes import FileBytes
+from dolmen.rows.scan.row_groups import filters_range
+from dolmen.rows.write.conform import first_invalid
 
 
 @dataclass(frozen=True)
@@ -301,4 +300,4 @@ def _is_sorted(keys: list[pa.ChunkedArray]) -> bool:
 
 def _fits(own: pa.DataType, wanted: pa.DataType) -> bool:
     """Whether every value of the file's type is a value of the table's type."""
-    return (is_nested(own) and is_nested(wanted)) or not narrowing(own, wanted)
+    return (is_nested(own) and is_nested(wanted)) or not widening_problem(own, wanted)

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from io import SEEK_END, BytesIO
 from typing import BinaryIO
+from zlib import crc32
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,10 +14,19 @@ import pyarrow.compute as pc
 from dolmen.base.units import MIB
 from dolmen.commit.context import Context
 from dolmen.errors import CorruptionError, Error, ObjectNotFoundError, UnsupportedFormatError
-from dolmen.format.checksums import crc32
-from dolmen.format.delete_object import BlobInfo, TombstoneFooter, check_blob, decode_vector, read_footer
+from dolmen.format.delete_object import (
+    BlobInfo,
+    Keys,
+    TombstoneFooter,
+    check_blob,
+    decode_keys,
+    decode_keys_in_parts,
+    decode_vector,
+    inline_keys,
+    plain_values,
+    read_footer,
+)
 from dolmen.format.entries import Blob, DataFile, KeysTombstone, Tombstone, Vector
-from dolmen.format.keys import Keys, decode_keys, decode_keys_in_parts, inline_keys, plain_values
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import type_from_json
 from dolmen.format.types import to_plain

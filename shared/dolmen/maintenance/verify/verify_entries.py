@@ -11,14 +11,15 @@ from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
-from dolmen.base.cached import cached_property
+from dolmen.base.runtime import cached_property
 from dolmen.commit.context import Context
-from dolmen.entries.segments.erasures_in_force import erasures_of, tables_of
+from dolmen.entries.segments.erasures_in_force import tables_of
 from dolmen.entries.segments.live import LiveFiles, tombstones_of
+from dolmen.entries.segments.segment_reader import erasures_of
 from dolmen.errors import CorruptionError, SchemaError
 from dolmen.format.entries import Bounds, DataFile, Tombstone, bounds
-from dolmen.format.erasures import RECEIPT_PREFIX, ErasedTable, Erasure, Receipt, parse_receipt_key, receipt_key
-from dolmen.format.manifest import AppliedId, Manifest, TableEntry
+from dolmen.format.manifest import AppliedId, ErasedTable, Erasure, Manifest, TableEntry
+from dolmen.format.receipts import RECEIPT_PREFIX, Receipt, parse_receipt_key, receipt_key
 from dolmen.format.schema import Field, is_nested
 from dolmen.maintenance.erasures.erasure_work import load_receipt
 from dolmen.maintenance.resolve.unresolved import ErasureMatches

@@ -16,8 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyroaring import BitMap
 
-from dolmen.base.retry import PUBLICATION_CHECK, attempts
-from dolmen.base.runtime import Runtime
+from dolmen.base.runtime import PUBLICATION_CHECK, Runtime, attempts
 from dolmen.commit.context import Context
 from dolmen.commit.versions import manifest_at_version
 from dolmen.errors import CorruptionError, NotFoundError, ObjectNotFoundError
@@ -30,7 +29,7 @@ from dolmen.iceberg.metadata import TableMetadata
 from dolmen.iceberg.publication_directory import Newest, PublicationDirectory
 from dolmen.iceberg.published_versions import published_tables
 from dolmen.maintenance.verify.verify_report import FindingLog, Unreferenced
-from dolmen.rows.scan.read.byte_ranges import data_object
+from dolmen.rows.scan.data_objects import data_object
 from dolmen.store.base import ObjectInfo, ObjectStore
 
 PREFIXES = ("data/", "index/", "manifest/", "segment/", "tombstone/")

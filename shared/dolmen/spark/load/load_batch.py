@@ -22,9 +22,9 @@ from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users w
 
 from dolmen.api.database import Database
 from dolmen.base.units import MIB, megabytes_text
+from dolmen.commit.change import Expect
 from dolmen.commit.context import context_of
 from dolmen.commit.statements.row_changes import Write
-from dolmen.commit.statements.statement import Expect
 from dolmen.errors import AppliedIdError, ConflictError
 from dolmen.format.entries import DataFile
 from dolmen.format.ingest_properties import INGEST_PROPERTIES, IngestSettings

@@ -17,11 +17,10 @@ from pyspark.sql import DataFrame, Row
 
 from dolmen.api.table import Table
 from dolmen.base import arguments
+from dolmen.commit.change import Statement
 from dolmen.commit.context import context_of
-from dolmen.commit.intent import BEAT_SECONDS
 from dolmen.commit.statements.row_changes import Overwrite, Write
-from dolmen.commit.statements.statement import Statement
-from dolmen.commit.uploads import MAX_KEYS
+from dolmen.commit.uploads import BEAT_SECONDS, MAX_KEYS
 from dolmen.errors import InputError, SchemaError
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import Field

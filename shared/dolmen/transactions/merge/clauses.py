@@ -19,11 +19,11 @@ from dolmen.format.manifest import TableEntry
 from dolmen.format.properties import sequence_column
 from dolmen.format.schema import Field, Schema, own_names, same_names
 from dolmen.format.types import is_text
-from dolmen.predicate.constants import domain_of, scalar_from_text
+from dolmen.predicate.constants import scalar_from_text
+from dolmen.predicate.domains import domain_of
 from dolmen.rows.scan.engines.expressions import Evaluator, Literals, Sides
-from dolmen.rows.write.casts import Cast, FindCast, Misfit, lossless, no_fit, shown
-from dolmen.rows.write.conform import conform_batch, plan_conform
-from dolmen.rows.write.validity import check_values
+from dolmen.rows.write.casts import Cast, FindCast, Misfit, lossless_cast, misfit_error, short_value
+from dolmen.rows.write.conform import check_values, conform_batch, plan_conform
 
 Values: TypeAlias = Mapping[str, str | None]
 """SQL expressions over ``target.<column>`` and ``source.<column>``, by column of the table: DuckDB's SQL in
@@ -328,7 +328,7 @@ class RowTemplate:
         terms: Mapping[str, Term],
         sides: Mapping[str, pa.Schema],
         evaluator: Evaluator | None,
-        find: FindCast = lossless,
+        find: FindCast = lossless_cast,
     ) -> None:
         self._terms, self._evaluator = dict(terms), evaluator
         self._texts = list(dict.fromkeys(term.sql for term in terms.values() if isinstance(term, Expression)))
@@ -404,7 +404,7 @@ def _find(literals: Literals, source: pa.DataType, target: pa.DataType) -> Cast 
     if literals.every and t.is_floating(source) and _is_number(target) and source != target:
         return _if_same(_as_read, target)
     try:
-        return lossless(source, target)
+        return lossless_cast(source, target)
     except SchemaError:
         if t.is_decimal(source) and t.is_floating(target):
             return _if_same(_nearest, target)
@@ -460,7 +460,7 @@ def _parse(array: pa.Array, target: pa.DataType) -> pa.Array:
     try:
         values = pa.array([scalar_from_text(text, target) for text in texts], target)
     except PredicateError:
-        raise Misfit(f"{shown(array[0].as_py())} is no {target}" if len(array) == 1 else "") from None
+        raise Misfit(f"{short_value(array[0].as_py())} is no {target}" if len(array) == 1 else "") from None
     if t.is_floating(target) and not all(map(_is_same_number, texts, values.cast(pa.string()).to_pylist())):
         raise _not_same(array, target)
     return values.take(coded.indices)
@@ -475,10 +475,10 @@ def _is_same_number(text: str, shortest: str) -> bool:
 def _nulls(array: pa.Array, target: pa.DataType) -> pa.Array:
     """The NULLs of DuckDB 1, which are integers."""
     if array.null_count < len(array):
-        raise no_fit(array, target)
+        raise misfit_error(array, target)
     return pa.nulls(len(array), target)
 
 
 def _not_same(array: pa.Array, target: pa.DataType) -> Misfit:
-    misfit = no_fit(array, target)
+    misfit = misfit_error(array, target)
     return Misfit(f"{misfit}: round it") if str(misfit) else misfit

@@ -18,12 +18,12 @@ import pyarrow as pa
 
 from dolmen.base import arguments
 from dolmen.errors import InputError, RowError, SchemaError
-from dolmen.format.arrow_arrays import to_mask
 from dolmen.format.manifest import TableEntry
 from dolmen.format.schema import COMMIT_TS, Field, own_names
+from dolmen.format.types import to_mask
 from dolmen.predicate import Predicate, Where, columns, parse
 from dolmen.rows.scan.engines.expressions import Evaluator, Sides
-from dolmen.rows.write.casts import lossless
+from dolmen.rows.write.casts import lossless_cast
 from dolmen.rows.write.conform import conform
 from dolmen.rows.write.row_digest import RowDigest
 from dolmen.rows.write.row_input import as_batches
@@ -91,7 +91,7 @@ def _new_values(entry: TableEntry, values: NewValues) -> dict[str, Expression | 
 def _constant(field: Field, value: Any) -> pa.Array:
     schema = pa.schema([pa.field(field.name, field.arrow_type, field.nullable)])
     try:
-        [batch] = conform(as_batches([{field.name: value}], schema), schema, lossless)
+        [batch] = conform(as_batches([{field.name: value}], schema), schema, lossless_cast)
     except RowError as error:
         raise RowError(error.reason, column=field.name) from None
     except SchemaError as error:

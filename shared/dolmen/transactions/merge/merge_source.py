@@ -14,17 +14,15 @@ import pyarrow.compute as pc
 
 from dolmen.base.units import MIB
 from dolmen.errors import LimitError, SchemaError
-from dolmen.format.arrow_arrays import one_array, to_mask
-from dolmen.format.keys import Keys, keys_from_arrow
+from dolmen.format.delete_object import Keys, keys_from_arrow
 from dolmen.format.schema import Field, Schema, own_names, same_names, storable
-from dolmen.format.types import to_json, to_plain
+from dolmen.format.types import one_array, to_json, to_mask, to_plain
 from dolmen.predicate import And, Column, Compare, Constant, In, Literal, Predicate
-from dolmen.rows.scan.by_key.key_codes import codes, is_exact
-from dolmen.rows.write.casts import FindCast, Misfit, lossless
+from dolmen.rows.scan.keys_lookup import codes, is_exact
+from dolmen.rows.write.casts import FindCast, Misfit, lossless_cast
 from dolmen.rows.write.conform import conform
-from dolmen.rows.write.frames import frame_cast, is_pandas, is_polars
 from dolmen.rows.write.row_digest import RowDigest
-from dolmen.rows.write.row_input import as_batches
+from dolmen.rows.write.row_input import as_batches, frame_cast, is_pandas, is_polars
 
 MAX_BYTES = 256 * MIB
 """The most Arrow memory of a source."""
@@ -57,7 +55,7 @@ class SourceRows:
         """
         if isinstance(data, SourceRows):
             return data
-        reader, find = as_batches(data, schema.arrow), frame_cast(data) or lossless
+        reader, find = as_batches(data, schema.arrow), frame_cast(data) or lossless_cast
         table_types = {field.name: field.arrow_type for field in schema.fields}
         names = own_names(reader.schema.names, schema)
         if alike := same_names(names):
